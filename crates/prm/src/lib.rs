@@ -1,0 +1,3 @@
+//! The mlx5 PRM as typed views.
+#![no_std]
+#![forbid(unsafe_code)]

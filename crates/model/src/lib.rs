@@ -1,1 +1,16 @@
-//! See the crate's description.
+//! A software model of the mlx5 device.
+//!
+//! The device core (`memory`, `profile`, `hca`, `engine`, `fabric`) uses `verbless-prm` and nothing else of the
+//! driver, so that a mistake in the driver has no twin here. Only the in-process front end (`uverbs`) knows
+//! `verbless-devx`, for the `Backend` trait that it implements.
+//!
+//! ```text
+//!   uverbs (in process)      pci (vfio-user)      run (seccomp)        front ends: who plays the kernel
+//!            \                     |                   /
+//!             `---- commands, MMIO, interrupts -------'                hca::Hca::execute, Hca::mmio_write, Interrupts
+//!                                  |
+//!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs    one World behind one lock
+//!                                  |
+//!                       memory: the host's memory, UAR pages
+//! ```
+

@@ -1,0 +1,3 @@
+//! One function (vhca) of a modelled device: its objects and the commands on them.
+
+pub(crate) mod objects;

@@ -1,0 +1,274 @@
+//! What a function holds: every object that commands create and the data path uses.
+//!
+//! Commands (the other modules of `hca`) create, change and destroy these; the engine moves queues forward. The PRM context
+//! that software wrote is kept whole beside the values that the data path needs, so that a query gives back every bit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A run of host memory that holds a queue, record or translation table: pages of one size and an offset into the first.
+#[derive(Debug, Clone)]
+pub(crate) struct QueueMemory {
+    /// DMA addresses of the pages, in order.
+    pub pages: Arc<[u64]>,
+    /// log2 of the page size in bytes.
+    pub log_page_size: u32,
+    /// Byte offset of the first byte in the first page.
+    pub offset: u64,
+    /// Length in bytes; an access past it is the model's bug.
+    pub length: u64,
+}
+
+impl QueueMemory {
+    /// DMA address of byte `at`; the caller keeps within a naturally aligned 64-byte (or smaller) unit, which never crosses a page.
+    pub(crate) fn address(&self, at: u64) -> u64 {
+        debug_assert!(at < self.length);
+        let at = at + self.offset;
+        self.pages[(at >> self.log_page_size) as usize] + (at & ((1 << self.log_page_size) - 1))
+    }
+}
+
+/// Who owns an object: 0 is the kernel, others are user contexts (CREATE_UCTX).
+pub(crate) type Uid = u16;
+
+/// A registered piece of user memory (CREATE_UMEM).
+#[derive(Debug)]
+pub(crate) struct Umem {
+    pub uid: Uid,
+    pub memory: QueueMemory,
+    /// Objects that use it; it cannot be destroyed before they are.
+    pub users: u32,
+}
+
+/// What a memory key lets its holder do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Access {
+    pub local_read: bool,
+    pub local_write: bool,
+    pub remote_read: bool,
+    pub remote_write: bool,
+    pub atomic: bool,
+}
+
+/// How a memory key turns an address into host memory.
+#[derive(Debug, Clone)]
+pub(crate) enum Translation {
+    /// The address is the DMA address.
+    Physical,
+    /// Pages of one size.
+    Pages(QueueMemory),
+    /// A list of (key, length, address) pieces; KSM when all have the same length.
+    Indirect { entries: Arc<[Klm]>, log_entry_size: Option<u32> },
+    /// The null key: reads give zeros, writes vanish.
+    Null,
+}
+
+/// One piece of an indirect key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Klm {
+    pub key: u32,
+    pub length: u32,
+    pub address: u64,
+}
+
+/// A memory key.
+#[derive(Debug)]
+pub(crate) struct Mkey {
+    pub uid: Uid,
+    /// The low byte of lkey and rkey; the index is the map's key.
+    pub variant: u8,
+    pub pd: u32,
+    pub access: Access,
+    pub start: u64,
+    /// Length in bytes; `None` when length64 is set: the whole address space.
+    pub length: Option<u64>,
+    pub translation: Translation,
+    /// `free` state: a key that UMR has yet to fill refuses every access.
+    pub free: bool,
+    /// Restricts the key to one QP (0xffffff: any).
+    pub qpn: u32,
+    pub umem: Option<u32>,
+    pub context: verbless_prm::MkeyContext,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub uid: Uid,
+    pub memory: QueueMemory,
+    /// Address of the 8-byte doorbell record: consumer index, then arm word.
+    pub record: u64,
+    pub log_size: u32,
+    /// Bytes per CQE: 64 or 128.
+    pub cqe_bytes: u32,
+    pub eqn: u32,
+    pub uar_page: u32,
+    pub overrun_ignore: bool,
+    /// Index of the next CQE to write, counting on without wrap.
+    pub producer: u32,
+    /// Set when the queue overran: it takes no more CQEs.
+    pub overrun: bool,
+    pub arm: Arm,
+    /// QPs that name it.
+    pub users: u32,
+    pub umems: Vec<u32>,
+    pub context: verbless_prm::CqContext,
+}
+
+/// What a CQ has been asked to report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Arm {
+    /// Nothing.
+    #[default]
+    Idle,
+    /// The next CQE after the consumer index given.
+    Next { consumer: u32, sequence: u8 },
+    /// The next solicited or error CQE after it.
+    Solicited { consumer: u32, sequence: u8 },
+}
+
+/// An event queue; only the kernel creates them.
+#[derive(Debug)]
+pub(crate) struct Eq {
+    pub memory: QueueMemory,
+    pub log_size: u32,
+    pub vector: u32,
+    /// Which event types come here.
+    pub bitmask: [u64; 4],
+    pub uar_page: u32,
+    pub producer: u32,
+    pub consumer: u32,
+    /// An EQE written while armed raises the vector and disarms.
+    pub armed: bool,
+    pub context: verbless_prm::EqContext,
+}
+
+/// QP states, as the PRM numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum QpState {
+    Reset = 0,
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    SqError = 4,
+    SqDrained = 5,
+    Error = 6,
+    Suspended = 9,
+}
+
+/// Transport services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    Rc,
+    Uc,
+    Ud,
+    Xrc,
+    Dci,
+    Dct,
+    /// QP0 and QP1 and other special ones, by their PRM number.
+    Other(u8),
+}
+
+/// The send half of a QP, or an SQ.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    pub memory: QueueMemory,
+    /// log2 of the number of 64-byte WQE basic blocks.
+    pub log_size: u32,
+    pub cqn: u32,
+    /// Next WQEBB to execute, counting on without wrap; the low 16 bits are the WQE's index.
+    pub consumer: u16,
+    /// Producer index as last read from the record.
+    pub producer: u16,
+    /// Woken by a doorbell and not yet run dry.
+    pub awake: bool,
+}
+
+/// The receive half of a QP, an RQ or an RMP.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    pub memory: QueueMemory,
+    /// log2 of the number of WQEs.
+    pub log_size: u32,
+    /// log2 of the stride in bytes.
+    pub log_stride: u32,
+    pub cqn: u32,
+    pub consumer: u16,
+}
+
+/// Where an RC QP sends to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// InfiniBand, by LID.
+    Lid(u16),
+    /// RoCE, by GID.
+    Gid([u8; 16]),
+}
+
+/// The requester half of a connected QP.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    /// Next PSN to send.
+    pub psn: u32,
+    pub retry_limit: u8,
+    pub rnr_retry_limit: u8,
+    /// Log of the local ACK timeout (4.096 µs * 2^n); 0: never.
+    pub ack_timeout: u8,
+    pub retries_left: u8,
+    pub rnr_retries_left: u8,
+    /// The engine's time at which a waiting request goes out again.
+    pub resume_at: Option<u64>,
+    pub max_rd_atomic: u8,
+}
+
+/// The responder half of a connected QP.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// Next PSN expected.
+    pub psn: u32,
+    pub min_rnr_timer: u8,
+    pub allow_read: bool,
+    pub allow_write: bool,
+    pub allow_atomic: bool,
+    pub max_dest_rd_atomic: u8,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub uid: Uid,
+    pub state: QpState,
+    pub service: Service,
+    pub pd: u32,
+    pub uar_page: u32,
+    /// Address of the 8-byte doorbell record: receive counter, then send counter.
+    pub record: u64,
+    pub sq: Option<SendQueue>,
+    pub rq: Option<ReceiveQueue>,
+    /// The shared receive queue (SRQ, XRC SRQ or RMP) that serves it instead.
+    pub srq: Option<u32>,
+    pub remote_qpn: u32,
+    pub remote: Option<Address>,
+    /// log2 of the path MTU in bytes (8 to 12).
+    pub log_mtu: u32,
+    pub requester: Requester,
+    pub responder: Responder,
+    pub umems: Vec<u32>,
+    pub context: verbless_prm::QpContext,
+}
+
+/// Every object of one function, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    pub uctxs: BTreeMap<u16, u32>,
+    pub pds: BTreeMap<u32, Uid>,
+    pub tds: BTreeMap<u32, Uid>,
+    pub uars: BTreeMap<u32, Uid>,
+    pub umems: BTreeMap<u32, Umem>,
+    /// By mkey index (key >> 8).
+    pub mkeys: BTreeMap<u32, Mkey>,
+    pub cqs: BTreeMap<u32, Cq>,
+    pub eqs: BTreeMap<u32, Eq>,
+    pub qps: BTreeMap<u32, Qp>,
+}

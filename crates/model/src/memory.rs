@@ -1,0 +1,51 @@
+//! The host's memory as the device's DMA engine reaches it, and the UAR pages of its BAR.
+//!
+//! This is the only place of the model that touches memory which somebody else may write at the same time. Ring
+//! words, records and doorbells are atomics; payload is copied in a way that is allowed to race.
+
+use std::fmt;
+
+/// A DMA access that the platform refused: nothing is mapped at the address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// First address of the access.
+    pub address: u64,
+    /// Length of the access in bytes.
+    pub length: u64,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no memory at {:#x}, {} bytes", self.address, self.length)
+    }
+}
+
+/// An address space that a function of the device does DMA in.
+///
+/// In process an address is a virtual address of this process; for the PCI front end it is a guest-physical address;
+/// for `run` its top 16 bits say which client it belongs to. Words are returned as they stand in memory, so a
+/// big-endian field is `u32::from_be(load32(…))`.
+pub trait HostMemory: Send + Sync {
+    /// Copies out of memory; bytes that change meanwhile arrive old or new.
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault>;
+    /// Copies into memory, lowest address first.
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
+    /// Loads an aligned 32-bit word with acquire ordering.
+    fn load32(&self, address: u64) -> Result<u32, Fault>;
+    /// Stores an aligned 32-bit word with release ordering.
+    fn store32(&self, address: u64, value: u32) -> Result<(), Fault>;
+    /// Stores one byte with release ordering: the owner byte of a CQE or EQE.
+    fn store8(&self, address: u64, value: u8) -> Result<(), Fault>;
+    /// Compares and exchanges an aligned 64-bit word (as it stands in memory); returns what was there.
+    fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault>;
+    /// Copies `length` bytes from here to an address of `target`, in one go where both are mapped here.
+    fn copy_to(&self, address: u64, target: &dyn HostMemory, target_address: u64, length: u64) -> Result<(), Fault>;
+    /// The range as memory of this process, if it is mapped here: what makes a direct copy possible.
+    fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>>;
+}
+
+/// Receives the device's interrupts. Called with no lock of the model held.
+pub trait Interrupts: Send + Sync {
+    /// MSI-X vector `vector` fired.
+    fn raise(&self, vector: u32);
+}

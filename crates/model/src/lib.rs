@@ -7,10 +7,22 @@
 //! ```text
 //!   uverbs (in process)      pci (vfio-user)      run (seccomp)        front ends: who plays the kernel
 //!            \                     |                   /
-//!             `---- commands, MMIO, interrupts -------'                hca::Hca::execute, Hca::mmio_write, Interrupts
+//!             `---- commands, MMIO, interrupts -------'                hca::execute, engine::mmio_write, Interrupts
 //!                                  |
 //!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs    one World behind one lock
 //!                                  |
 //!                       memory: the host's memory, UAR pages
 //! ```
 
+mod engine;
+mod fabric;
+mod hca;
+pub mod memory;
+mod model;
+pub mod profile;
+pub mod uverbs;
+mod world;
+
+pub use hca::objects::ObjectCounts;
+pub use model::{Builder, Model};
+pub use profile::{Link, Profile};

@@ -39,7 +39,13 @@ pub trait HostMemory: Send + Sync {
     /// Compares and exchanges an aligned 64-bit word (as it stands in memory); returns what was there.
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault>;
     /// Copies `length` bytes from here to an address of `target`, in one go where both are mapped here.
-    fn copy_to(&self, address: u64, target: &dyn HostMemory, target_address: u64, length: u64) -> Result<(), Fault>;
+    fn copy_to(
+        &self,
+        address: u64,
+        target: &dyn HostMemory,
+        target_address: u64,
+        length: u64,
+    ) -> Result<(), Fault>;
     /// The range as memory of this process, if it is mapped here: what makes a direct copy possible.
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>>;
 }
@@ -48,4 +54,58 @@ pub trait HostMemory: Send + Sync {
 pub trait Interrupts: Send + Sync {
     /// MSI-X vector `vector` fired.
     fn raise(&self, vector: u32);
+}
+
+/// The memory of this process, as a device in the same process reaches it.
+pub(crate) fn in_process() -> std::sync::Arc<dyn HostMemory> {
+    std::sync::Arc::new(InProcessMemory)
+}
+
+/// DMA addresses are virtual addresses of this process.
+struct InProcessMemory;
+
+impl HostMemory for InProcessMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        Err(Fault { address, length: into.len() as u64 })
+    }
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        Err(Fault { address, length: from.len() as u64 })
+    }
+    fn load32(&self, address: u64) -> Result<u32, Fault> {
+        Err(Fault { address, length: 4 })
+    }
+    fn store32(&self, address: u64, _value: u32) -> Result<(), Fault> {
+        Err(Fault { address, length: 4 })
+    }
+    fn store8(&self, address: u64, _value: u8) -> Result<(), Fault> {
+        Err(Fault { address, length: 1 })
+    }
+    fn compare_exchange64(&self, address: u64, _expected: u64, _new: u64) -> Result<u64, Fault> {
+        Err(Fault { address, length: 8 })
+    }
+    fn copy_to(
+        &self,
+        address: u64,
+        _target: &dyn HostMemory,
+        _target_address: u64,
+        length: u64,
+    ) -> Result<(), Fault> {
+        Err(Fault { address, length })
+    }
+    fn direct(&self, _address: u64, _length: u64) -> Option<std::ptr::NonNull<u8>> {
+        None
+    }
+}
+
+/// The UAR pages of a function's BAR: one memory file, mapped here and, page by page, by clients.
+#[derive(Debug)]
+pub(crate) struct UarSpace {
+    /// Number of 4 KiB pages.
+    pub pages: u32,
+}
+
+impl UarSpace {
+    pub(crate) fn new(pages: u32) -> Self {
+        Self { pages }
+    }
 }

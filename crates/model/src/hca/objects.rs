@@ -6,6 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+// The PRM's typed views take the place of these bytes as soon as they are generated.
+pub(crate) type MkeyContext = [u8; 0x40];
+pub(crate) type CqContext = [u8; 0x40];
+pub(crate) type EqContext = [u8; 0x40];
+pub(crate) type QpContext = [u8; 0xe8];
+
 /// A run of host memory that holds a queue, record or translation table: pages of one size and an offset into the first.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueMemory {
@@ -88,7 +94,7 @@ pub(crate) struct Mkey {
     /// Restricts the key to one QP (0xffffff: any).
     pub qpn: u32,
     pub umem: Option<u32>,
-    pub context: verbless_prm::MkeyContext,
+    pub context: MkeyContext,
 }
 
 /// A completion queue.
@@ -112,7 +118,7 @@ pub(crate) struct Cq {
     /// QPs that name it.
     pub users: u32,
     pub umems: Vec<u32>,
-    pub context: verbless_prm::CqContext,
+    pub context: CqContext,
 }
 
 /// What a CQ has been asked to report.
@@ -140,7 +146,7 @@ pub(crate) struct Eq {
     pub consumer: u32,
     /// An EQE written while armed raises the vector and disarms.
     pub armed: bool,
-    pub context: verbless_prm::EqContext,
+    pub context: EqContext,
 }
 
 /// QP states, as the PRM numbers them.
@@ -255,7 +261,7 @@ pub(crate) struct Qp {
     pub requester: Requester,
     pub responder: Responder,
     pub umems: Vec<u32>,
-    pub context: verbless_prm::QpContext,
+    pub context: QpContext,
 }
 
 /// Every object of one function, by number.
@@ -271,4 +277,35 @@ pub(crate) struct Objects {
     pub cqs: BTreeMap<u32, Cq>,
     pub eqs: BTreeMap<u32, Eq>,
     pub qps: BTreeMap<u32, Qp>,
+}
+
+/// How many objects of each kind a function holds; all zero when nothing leaked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "each is the number of objects of its name")]
+pub struct ObjectCounts {
+    pub uctxs: usize,
+    pub pds: usize,
+    pub tds: usize,
+    pub uars: usize,
+    pub umems: usize,
+    pub mkeys: usize,
+    pub cqs: usize,
+    pub eqs: usize,
+    pub qps: usize,
+}
+
+impl Objects {
+    pub(crate) fn counts(&self) -> ObjectCounts {
+        ObjectCounts {
+            uctxs: self.uctxs.len(),
+            pds: self.pds.len(),
+            tds: self.tds.len(),
+            uars: self.uars.len(),
+            umems: self.umems.len(),
+            mkeys: self.mkeys.len(),
+            cqs: self.cqs.len(),
+            eqs: self.eqs.len(),
+            qps: self.qps.len(),
+        }
+    }
 }

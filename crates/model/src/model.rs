@@ -1,0 +1,119 @@
+//! The model's public face: build it, move it, look into it, break it.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::engine;
+use crate::hca::Hca;
+use crate::hca::objects::ObjectCounts;
+use crate::memory::HostMemory;
+use crate::profile::Profile;
+use crate::uverbs::InProcess;
+use crate::world::{Shared, World};
+
+/// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to the same one.
+#[derive(Clone)]
+pub struct Model {
+    pub(crate) shared: Arc<Shared>,
+    backend: Arc<OnceLock<InProcess>>,
+}
+
+/// Says what a model consists of; [`Model::builder`] starts one.
+#[derive(Default)]
+pub struct Builder {
+    devices: Vec<Profile>,
+    stepped: bool,
+    memory: Option<Arc<dyn HostMemory>>,
+}
+
+impl Builder {
+    /// Adds a device.
+    pub fn device(mut self, profile: Profile) -> Self {
+        self.devices.push(profile);
+        self
+    }
+
+    /// Nothing moves until [`Model::step`] or [`Model::run_until_idle`], and time only by [`Model::advance`].
+    pub fn stepped(mut self) -> Self {
+        self.stepped = true;
+        self
+    }
+
+    /// A thread of the model's own moves it, in real time. This is what a new builder says.
+    pub fn threaded(mut self) -> Self {
+        self.stepped = false;
+        self
+    }
+
+    /// The memory that the devices do DMA in; without it, this process's own.
+    pub fn memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
+        self.memory = Some(memory);
+        self
+    }
+
+    /// Builds the model, and in threaded mode starts its thread, which ends with the last handle.
+    pub fn build(self) -> Model {
+        let memory = self.memory.unwrap_or_else(crate::memory::in_process);
+        let hcas = self
+            .devices
+            .into_iter()
+            .enumerate()
+            .map(|(index, profile)| Hca::new(index, Arc::new(profile), memory.clone()))
+            .collect();
+        let world =
+            World { hcas, fabric: Default::default(), clock: engine::Clock::new(self.stepped) };
+        let shared = Shared::new(world, self.stepped);
+        if !self.stepped {
+            engine::spawn(&shared);
+        }
+        Model { shared, backend: Arc::default() }
+    }
+}
+
+impl Model {
+    /// Starts the description of a model.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// How many devices there are; they are numbered from 0.
+    pub fn devices(&self) -> usize {
+        self.shared.lock().hcas.len()
+    }
+
+    /// The in-process front end; every call gives the same one.
+    pub fn backend(&self) -> InProcess {
+        self.backend.get_or_init(|| InProcess::new(self.shared.clone())).clone()
+    }
+
+    /// Does the next piece of work, if there is any: one WQE, one packet, one timer. False: there was none.
+    pub fn step(&self) -> bool {
+        self.shared.with(engine::step)
+    }
+
+    /// Steps until there is nothing left to do at the present time.
+    pub fn run_until_idle(&self) {
+        while self.step() {}
+    }
+
+    /// Moves the virtual clock of a stepped model on; timers that expire run with the next step.
+    pub fn advance(&self, by: Duration) {
+        self.shared.with(|world| world.clock.advance(by));
+    }
+
+    /// Executes one command of device `device` as its command queue would: whole inbox, whole outbox.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn execute(&self, device: usize, input: &[u8], output: &mut [u8]) {
+        self.shared.with(|world| crate::hca::execute(world, device, input, output));
+    }
+
+    /// How many objects of each kind device `device` holds.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn counts(&self, device: usize) -> ObjectCounts {
+        self.shared.lock().hcas[device].objects.counts()
+    }
+}

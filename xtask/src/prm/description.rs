@@ -1,0 +1,545 @@
+//! The description in memory: what the TOML files of `prm/` say, with every mistake collected.
+//!
+//! Reading stops at nothing: each mistake becomes a [`Problem`] that names file, table and field,
+//! and the rest is read on, so that one run shows them all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use toml::Value;
+
+use super::place::{Place, Rest, Span};
+
+/// A mistake in the description: where, what, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// File, relative to the repository.
+    pub(crate) file: String,
+    /// `[table]` and field, or empty for the whole file.
+    pub(crate) place: String,
+    /// What is wrong and what to write instead.
+    pub(crate) message: String,
+    /// Only a missing text (doc): code can be generated all the same.
+    pub(crate) only_text: bool,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place.as_str() {
+            "" => write!(f, "{}: {}", self.file, self.message),
+            place => write!(f, "{}: {place}: {}", self.file, self.message),
+        }
+    }
+}
+
+/// Everything that `prm/` says.
+#[derive(Debug, Default)]
+pub(crate) struct Description {
+    /// The files, relative to the repository, sorted.
+    pub(crate) files: Vec<String>,
+    /// Structures and segments in file order.
+    pub(crate) structures: Vec<Structure>,
+    /// Enums in file order.
+    pub(crate) enums: Vec<Enum>,
+    /// Commands in file order.
+    pub(crate) commands: Vec<Command>,
+    /// Mistakes met while reading.
+    pub(crate) problems: Vec<Problem>,
+    structure_index: BTreeMap<String, usize>,
+}
+
+/// A structure: command input or output, context, capability page, register, segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Structure {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    /// A hot format (WQE segment, CQE, EQE, record), which also has a hand-written struct.
+    pub(crate) segment: bool,
+    pub(crate) bytes: u32,
+    pub(crate) doc: String,
+    pub(crate) sources: Vec<String>,
+    pub(crate) reserved: Vec<Place>,
+    pub(crate) fields: Vec<Field>,
+}
+
+/// A field of a structure.
+#[derive(Clone, Debug)]
+pub(crate) struct Field {
+    pub(crate) name: String,
+    /// First bit, counted from the start of the structure.
+    pub(crate) start: u32,
+    /// Bits of one element.
+    pub(crate) width: u32,
+    /// Number of elements; 1 for a plain field.
+    pub(crate) count: u32,
+    pub(crate) content: Content,
+    /// A flexible array after the structure's `bytes`.
+    pub(crate) tail: bool,
+    /// Has been declared an array, be it of one element.
+    pub(crate) array: bool,
+    /// May overlap other fields.
+    pub(crate) overlay: bool,
+    pub(crate) doc: String,
+    /// The field's own sources, if they are not the structure's.
+    pub(crate) sources: Option<Vec<String>>,
+    /// Its name in Linux's header, if that is another.
+    pub(crate) linux: Option<String>,
+}
+
+/// What a field holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A number of at most 64 bits.
+    Number,
+    /// A number with named values.
+    Enum(String),
+    /// A structure.
+    Struct(String),
+    /// Opaque bytes.
+    Bytes,
+}
+
+/// Named values of a number.
+#[derive(Clone, Debug)]
+pub(crate) struct Enum {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) bits: u32,
+    pub(crate) doc: String,
+    pub(crate) sources: Vec<String>,
+    pub(crate) values: Vec<EnumValue>,
+}
+
+/// One named value.
+#[derive(Clone, Debug)]
+pub(crate) struct EnumValue {
+    pub(crate) name: String,
+    pub(crate) value: u64,
+    pub(crate) doc: String,
+}
+
+/// A command of the device.
+#[derive(Clone, Debug)]
+pub(crate) struct Command {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) opcode: u16,
+    pub(crate) doc: String,
+    pub(crate) sources: Vec<String>,
+    pub(crate) input: String,
+    pub(crate) output: String,
+    pub(crate) devx: String,
+    pub(crate) op_mods: Vec<EnumValue>,
+    pub(crate) states: Vec<String>,
+    pub(crate) capability: Option<String>,
+    pub(crate) statuses: Vec<(String, String)>,
+    pub(crate) variants: Vec<Variant>,
+}
+
+/// "`field` of the input or output holds `struct` when input field `when` is one of `values`".
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Variant {
+    pub(crate) field: String,
+    pub(crate) when: String,
+    pub(crate) values: Vec<u64>,
+    #[serde(rename = "struct")]
+    pub(crate) structure: String,
+}
+
+impl Field {
+    /// All its bits; none for a tail.
+    pub(crate) fn span(&self) -> Span {
+        Span { start: self.start, width: if self.tail { 0 } else { self.width * self.count } }
+    }
+
+    /// Its place as `at` would say it.
+    pub(crate) fn place(&self) -> String {
+        match Place::of_field(self.start, self.width * self.count) {
+            (place, None) => place.to_string(),
+            (place, Some(bits)) if bits % 8 == 0 => format!("{place}, {} bytes", bits / 8),
+            (place, Some(bits)) => format!("{place}, {bits} bits"),
+        }
+    }
+}
+
+impl Structure {
+    /// The gaps between its fields, in order.
+    pub(crate) fn gaps(&self) -> Vec<Span> {
+        gaps(self.bytes * 8, self.fields.iter().map(Field::span))
+    }
+}
+
+/// What of `bits` bits no span covers.
+pub(crate) fn gaps(bits: u32, spans: impl Iterator<Item = Span>) -> Vec<Span> {
+    let mut spans: Vec<Span> = spans.filter(|s| s.width > 0).collect();
+    spans.sort();
+    let (mut at, mut gaps) = (0, Vec::new());
+    for span in spans {
+        if span.start > at {
+            gaps.push(Span { start: at, width: span.start - at });
+        }
+        at = at.max(span.end());
+    }
+    if at < bits {
+        gaps.push(Span { start: at, width: bits - at });
+    }
+    gaps
+}
+
+impl Description {
+    /// Reads every TOML file in `prm/` of the repository at `root`, and one level of directories.
+    pub(crate) fn load(root: &Path) -> crate::Result<Self> {
+        let mut paths = Vec::new();
+        collect(&root.join("prm"), true, &mut paths)?;
+        paths.sort();
+        let mut sources = Vec::new();
+        for path in paths {
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            let name = path.strip_prefix(root).unwrap_or(&path);
+            sources.push((name.to_string_lossy().into_owned(), text));
+        }
+        Ok(Self::parse(sources.iter().map(|(name, text)| (name.as_str(), text.as_str()))))
+    }
+
+    /// Reads the given (file name, text) pairs.
+    pub(crate) fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut description = Self::default();
+        for (file, text) in files {
+            description.files.push(file.to_owned());
+            match text.parse::<toml::Table>() {
+                Ok(table) => {
+                    for (name, value) in table {
+                        description.entry(file, name, value);
+                    }
+                }
+                Err(error) => {
+                    let message = format!("not valid TOML: {}", error.to_string().trim_end());
+                    description.problem(file, "", message);
+                }
+            }
+        }
+        description.resolve();
+        description
+    }
+
+    /// The structure of that name.
+    pub(crate) fn structure(&self, name: &str) -> Option<&Structure> {
+        self.structure_index.get(name).map(|&i| &self.structures[i])
+    }
+
+    /// The enum of that name.
+    pub(crate) fn enumeration(&self, name: &str) -> Option<&Enum> {
+        self.enums.iter().find(|e| e.name == name)
+    }
+
+    /// Notes a mistake.
+    pub(crate) fn problem(&mut self, file: &str, place: &str, message: String) {
+        let (file, place) = (file.to_owned(), place.to_owned());
+        self.problems.push(Problem { file, place, message, only_text: false });
+    }
+
+    fn entry(&mut self, file: &str, name: String, value: Value) {
+        let place = format!("[{name}]");
+        let Value::Table(mut table) = value else {
+            let message = "is not a table; every top-level item is one entry, [name]".to_owned();
+            return self.problem(file, &name, message);
+        };
+        let kind = match table.remove("kind") {
+            None => "structure".to_owned(),
+            Some(Value::String(kind)) => kind,
+            Some(_) => String::new(),
+        };
+        match kind.as_str() {
+            "structure" | "segment" => self.read_structure(file, name, kind == "segment", table),
+            "enum" => self.read_enum(file, name, table),
+            "command" => self.read_command(file, name, table),
+            _ => {
+                let message = "kind is one of structure, segment, enum, command".to_owned();
+                self.problem(file, &place, message);
+            }
+        }
+    }
+
+    fn read_structure(&mut self, file: &str, name: String, segment: bool, table: toml::Table) {
+        let place = format!("[{name}]");
+        let Some(raw) = self.typed::<RawStructure>(file, &place, Value::Table(table)) else {
+            return;
+        };
+        let mut reserved = Vec::new();
+        for text in &raw.reserved {
+            match Place::parse(text) {
+                Ok(span) => reserved.push(span),
+                Err(error) => self.problem(file, &place, format!("reserved: {error}")),
+            }
+        }
+        let mut fields = Vec::new();
+        for (field, value) in raw.fields {
+            let place = format!("[{name}] {field}");
+            if let Some(raw) = self.typed::<RawField>(file, &place, value) {
+                match raw.into_field(field) {
+                    Ok(field) => fields.push(field),
+                    Err(error) => self.problem(file, &place, error),
+                }
+            }
+        }
+        self.structure_index.entry(name.clone()).or_insert(self.structures.len());
+        self.structures.push(Structure {
+            name,
+            file: file.to_owned(),
+            segment,
+            bytes: raw.bytes,
+            doc: raw.doc,
+            sources: raw.sources,
+            reserved,
+            fields,
+        });
+    }
+
+    fn read_enum(&mut self, file: &str, name: String, table: toml::Table) {
+        let place = format!("[{name}]");
+        let Some(raw) = self.typed::<RawEnum>(file, &place, Value::Table(table)) else {
+            return;
+        };
+        let RawEnum { bits, doc, sources, values } = raw;
+        let values = self.read_values(file, &name, values);
+        let file = file.to_owned();
+        self.enums.push(Enum { name, file, bits, doc, sources, values });
+    }
+
+    fn read_command(&mut self, file: &str, name: String, table: toml::Table) {
+        let place = format!("[{name}]");
+        let Some(raw) = self.typed::<RawCommand>(file, &place, Value::Table(table)) else {
+            return;
+        };
+        let op_mods = self.read_values(file, &name, raw.op_mods);
+        let mut statuses = Vec::new();
+        for (status, why) in raw.statuses {
+            match why {
+                Value::String(why) => statuses.push((status, why)),
+                _ => {
+                    let message = "statuses are written NAME = \"why it is returned\"".to_owned();
+                    self.problem(file, &format!("[{name}] {status}"), message);
+                }
+            }
+        }
+        self.commands.push(Command {
+            name,
+            file: file.to_owned(),
+            opcode: raw.opcode,
+            doc: raw.doc,
+            sources: raw.sources,
+            input: raw.input,
+            output: raw.output,
+            devx: raw.devx,
+            op_mods,
+            states: raw.states,
+            capability: raw.capability,
+            statuses,
+            variants: raw.variants,
+        });
+    }
+
+    fn read_values(&mut self, file: &str, entry: &str, table: toml::Table) -> Vec<EnumValue> {
+        let mut values = Vec::new();
+        for (name, value) in table {
+            let raw = match value {
+                Value::Integer(value) => Value::Table([("value".into(), value.into())].into_iter().collect()),
+                other => other,
+            };
+            let place = format!("[{entry}] {name}");
+            if let Some(RawValue { value, doc }) = self.typed(file, &place, raw) {
+                values.push(EnumValue { name, value, doc });
+            }
+        }
+        values
+    }
+
+    /// `value` as a `T`, or a problem with the text of what is unknown, missing or of another type.
+    fn typed<T: DeserializeOwned>(&mut self, file: &str, place: &str, value: Value) -> Option<T> {
+        value
+            .try_into()
+            .map_err(|error: toml::de::Error| {
+                let text = error.to_string();
+                self.problem(file, place, text.trim().replace('\n', " "));
+            })
+            .ok()
+    }
+
+    /// Gives fields that hold a structure their width.
+    fn resolve(&mut self) {
+        let sizes: BTreeMap<String, u32> =
+            self.structures.iter().map(|s| (s.name.clone(), s.bytes)).collect();
+        for structure in &mut self.structures {
+            for field in &mut structure.fields {
+                if let Content::Struct(name) = &field.content {
+                    field.width = sizes.get(name).map_or(0, |bytes| bytes * 8);
+                }
+            }
+        }
+    }
+}
+
+fn collect(directory: &Path, deeper: bool, paths: &mut Vec<PathBuf>) -> crate::Result {
+    let entries = std::fs::read_dir(directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() && deeper {
+            collect(&path, false, paths)?;
+        } else if path.extension().is_some_and(|e| e == "toml") {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawStructure {
+    bytes: u32,
+    #[serde(default)]
+    doc: String,
+    #[serde(default)]
+    sources: Vec<String>,
+    #[serde(default)]
+    reserved: Vec<String>,
+    #[serde(default)]
+    fields: toml::Table,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawField {
+    at: String,
+    bits: Option<u32>,
+    bytes: Option<u32>,
+    count: Option<u32>,
+    #[serde(rename = "enum")]
+    enumeration: Option<String>,
+    #[serde(rename = "struct")]
+    structure: Option<String>,
+    #[serde(default)]
+    tail: bool,
+    #[serde(default)]
+    overlay: bool,
+    #[serde(default)]
+    doc: String,
+    sources: Option<Vec<String>>,
+    linux: Option<String>,
+}
+
+impl RawField {
+    fn into_field(self, name: String) -> Result<Field, String> {
+        let place = Place::parse(&self.at)?;
+        let said = [self.bits.is_some(), self.bytes.is_some(), self.structure.is_some()];
+        if said.iter().filter(|&&said| said).count() > 1 {
+            return Err("has more than one of bits, bytes and struct; keep one".into());
+        }
+        if self.enumeration.is_some() && (self.bytes.is_some() || self.structure.is_some()) {
+            return Err("an enum is a number; it has no bytes or struct".into());
+        }
+        let exact = match place.rest {
+            Rest::Bytes(_) => {
+                return Err(format!(
+                    "`at` of a field has no :n; write at = \"0x{:02x}\", bytes = n",
+                    place.dword
+                ));
+            }
+            Rest::Bits(_, lo) => lo != 0,
+            Rest::None => false,
+        };
+        let width = match (self.bits, self.bytes, &self.structure) {
+            (Some(bits), ..) => bits,
+            (_, Some(bytes), _) => bytes.checked_mul(8).ok_or("bytes is too large")?,
+            (_, _, Some(_)) => 0, // known once all files are read
+            _ => place.width(),
+        };
+        if width == 0 && self.structure.is_none() {
+            return Err("has no bits".into());
+        }
+        if exact && self.structure.is_none() && width != place.width() && self.count.is_none() {
+            return Err(format!(
+                "`at` says {} bits, but the field says {width}; a field that runs on past its \
+                 dword is written .hi:0",
+                place.width()
+            ));
+        }
+        if self.count == Some(0) {
+            return Err("count is 0; a flexible array at the end is tail = true".into());
+        }
+        if self.tail && self.count.is_some() {
+            return Err("a tail has no count".into());
+        }
+        let count = self.count.unwrap_or(1);
+        if width.checked_mul(count).is_none_or(|bits| bits > 1 << 24) {
+            return Err("is larger than any structure".into());
+        }
+        let content = match (self.enumeration, self.structure, self.bytes) {
+            (Some(name), ..) => Content::Enum(name),
+            (_, Some(name), _) => Content::Struct(name),
+            (_, _, Some(_)) => Content::Bytes,
+            _ if width > 64 => Content::Bytes,
+            _ => Content::Number,
+        };
+        Ok(Field {
+            name,
+            start: place.start(),
+            width,
+            count,
+            content,
+            tail: self.tail,
+            array: self.count.is_some(),
+            overlay: self.overlay,
+            doc: self.doc,
+            sources: self.sources,
+            linux: self.linux,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEnum {
+    bits: u32,
+    #[serde(default)]
+    doc: String,
+    #[serde(default)]
+    sources: Vec<String>,
+    #[serde(default)]
+    values: toml::Table,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawValue {
+    value: u64,
+    #[serde(default)]
+    doc: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCommand {
+    opcode: u16,
+    input: String,
+    output: String,
+    devx: String,
+    #[serde(default)]
+    doc: String,
+    #[serde(default)]
+    sources: Vec<String>,
+    #[serde(default)]
+    op_mods: toml::Table,
+    #[serde(default)]
+    states: Vec<String>,
+    capability: Option<String>,
+    #[serde(default)]
+    statuses: toml::Table,
+    #[serde(default)]
+    variants: Vec<Variant>,
+}

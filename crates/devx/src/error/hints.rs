@@ -1,0 +1,135 @@
+//! From numbers to advice: names of commands and statuses, and what to check after each errno.
+
+use std::borrow::Cow;
+
+use nix::errno::Errno;
+
+use super::ErrorKind;
+use crate::abi::{Method, method};
+
+/// Name of a command.
+pub(super) fn command_name(_opcode: u16) -> Option<&'static str> {
+    None
+}
+
+/// Name of a command status.
+pub(super) fn status_name(status: u8) -> &'static str {
+    STATUSES.iter().find(|row| row.0 == status).map_or("unknown status", |row| row.1)
+}
+
+/// What to check after a command status.
+pub(super) fn status(status: u8) -> &'static str {
+    STATUSES
+        .iter()
+        .find(|row| row.0 == status)
+        .map_or("look the syndrome up with the vendor's support", |row| row.2)
+}
+
+/// Status codes of the command interface (Linux `include/linux/mlx5/device.h`, `MLX5_CMD_STAT_*`), and advice.
+const STATUSES: &[(u8, &str, &str)] = &[
+    (0x00, "OK", "the device reports success, yet the kernel does not"),
+    (0x01, "INT_ERR", "the firmware failed inside; the kernel log may hold its health report"),
+    (
+        0x02,
+        "BAD_OP",
+        "this firmware does not know the command, or not on this function; compare its capabilities",
+    ),
+    (0x03, "BAD_PARAM", "a field of the input is out of range, or a reserved field is not zero"),
+    (0x04, "BAD_SYS_STATE", "the device is not in a state for this; it may be resetting"),
+    (0x05, "BAD_RES", "an object named in the input does not exist, or is not this context's"),
+    (0x06, "RES_BUSY", "another object still uses this one; destroy that first"),
+    (0x08, "LIM_ERR", "a limit of the device is reached; compare its capabilities"),
+    (0x09, "BAD_RES_STATE", "the object is not in a state for this; a QP goes RST, INIT, RTR, RTS"),
+    (0x0a, "BAD_INDEX", "an index in the input is out of range"),
+    (0x0f, "NO_RES", "the device or its firmware is out of resources"),
+    (0x10, "BAD_QP_STATE", "the QP is not in the state that this transition starts from"),
+    (0x30, "BAD_PKT", "the management packet is malformed"),
+    (0x40, "BAD_SIZE", "the device has more completions outstanding than the new size holds"),
+    (0x50, "BAD_INP_LEN", "the input is shorter than the command's layout"),
+    (0x51, "BAD_OUTP_LEN", "the output is shorter than the command's layout"),
+];
+
+/// What sort of failure an errno of a method is.
+pub(super) fn kind(method: Method, errno: Errno) -> ErrorKind {
+    match errno {
+        Errno::ENOMEM if method == method::DEVX_UMEM_REG => ErrorKind::MemoryLimit,
+        Errno::EACCES | Errno::EPERM => ErrorKind::Permission,
+        Errno::EIO | Errno::ENODEV | Errno::ENXIO => ErrorKind::DeviceGone,
+        Errno::EREMOTEIO => ErrorKind::Command,
+        _ => ErrorKind::Refused,
+    }
+}
+
+/// What to check after an errno of a method.
+pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
+    let advice = match (method, errno) {
+        (method::DEVX_UMEM_REG, Errno::ENOMEM) => return memory_limit().into(),
+        (method::DEVX_UMEM_REG, Errno::EFAULT) => {
+            "the range is not mapped, or not writable as its access asks"
+        }
+        (method::DEVX_UMEM_REG, Errno::EINVAL) => {
+            "no page size of the bitmap fits the range, the access flags are not among LOCAL_WRITE, REMOTE_WRITE, \
+             REMOTE_READ and RELAXED_ORDERING (remote write needs local write), or the context has no DevX"
+        }
+        (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP) => {
+            "this machine has no write combining for the device; allocate a non-cached UAR"
+        }
+        (method::DEVX_OTHER, Errno::EINVAL) => {
+            "DevX does not pass this command as a general one, or its mailbox is too short"
+        }
+        (method::DEVX_OBJ_CREATE, Errno::EINVAL) => {
+            "DevX does not pass this command as a creation, or its mailbox is too short, or its addresses are not UMEMs"
+        }
+        (
+            method::DEVX_OBJ_MODIFY | method::DEVX_OBJ_QUERY | method::DEVX_OBJ_ASYNC_QUERY,
+            Errno::EINVAL,
+        ) => {
+            "DevX does not pass this command for objects, or the id in its mailbox is not the object's"
+        }
+        (method::DEVX_OBJ_ASYNC_QUERY, Errno::EAGAIN) => {
+            "1 MiB of answers waits in the channel; read some"
+        }
+        (method::DEVX_SUBSCRIBE_EVENT, Errno::EINVAL) => {
+            "an event type is not one that users may subscribe to for this object"
+        }
+        (method::DEVX_QUERY_EQN, _) => {
+            "the vector must be below the context's number of completion vectors"
+        }
+        (method::QUERY_GID_ENTRY, Errno::ENODATA) => "this entry of the GID table is not in use",
+        (method::QUERY_PORT | method::QUERY_GID_ENTRY, Errno::EINVAL) => {
+            "the device has no such port or index"
+        }
+        (method::GET_CONTEXT, Errno::EAGAIN) => {
+            "the device is not active yet, or resetting; try again"
+        }
+        (_, Errno::EPROTONOSUPPORT | Errno::ENOTTY) => {
+            "this kernel or device does not know the method; Linux 6.1 or later is needed"
+        }
+        (_, Errno::EBUSY) => "another object still uses this one; destroy that first",
+        (_, Errno::ENOENT) => "no such object in this context",
+        (_, Errno::EIO | Errno::ENODEV | Errno::ENXIO) => {
+            "the device was removed or reset; open it again"
+        }
+        (_, Errno::EACCES | Errno::EPERM) => "the process lacks a privilege, such as CAP_NET_RAW",
+        (_, Errno::ENOMEM) => "the kernel is out of memory",
+        (_, Errno::EFAULT) => "a buffer of the request is not readable or writable",
+        _ => "the kernel log may say more",
+    };
+    Cow::Borrowed(advice)
+}
+
+/// Advice on pinned memory, with the limit that holds now.
+fn memory_limit() -> String {
+    use nix::sys::resource::{Resource, getrlimit};
+    let now = match getrlimit(Resource::RLIMIT_MEMLOCK) {
+        Ok((limit, _)) if limit == libc::RLIM_INFINITY => {
+            "unlimited, so the machine itself is short of memory".to_owned()
+        }
+        Ok((limit, _)) => format!("{} KiB", limit / 1024),
+        Err(_) => "unknown".to_owned(),
+    };
+    format!(
+        "registered memory is pinned and counts as locked memory, whose limit is {now}; raise it with `ulimit -l`, \
+             LimitMEMLOCK= or CAP_IPC_LOCK, or register less"
+    )
+}

@@ -1,0 +1,223 @@
+//! What went wrong, of what, and what to look at next.
+
+mod hints;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use nix::errno::Errno;
+
+use crate::abi::Method;
+
+/// Result of anything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure. Prints as one sentence about what failed and one about what to check next.
+#[derive(Clone)]
+pub struct Error(Box<Details>);
+
+#[derive(Clone, Debug)]
+struct Details {
+    kind: ErrorKind,
+    attempted: Cow<'static, str>,
+    command: Option<Command>,
+    errno: Option<Errno>,
+    status: Option<u8>,
+    syndrome: Option<u32>,
+    hint: Cow<'static, str>,
+}
+
+/// What sort of failure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// This machine has no mlx5 device, or not the one asked for.
+    NoDevice,
+    /// A device is there, but a kernel module that makes it usable is not loaded.
+    ModuleMissing,
+    /// The kernel refuses access to the device's file.
+    Permission,
+    /// Memory could not be pinned: the limit of locked memory is too low, or the machine is out of memory.
+    MemoryLimit,
+    /// The device or its firmware offers no DevX.
+    NoDevx,
+    /// The device carried out a command and refused it; status and syndrome say why.
+    Command,
+    /// The kernel refused a request before it reached the device.
+    Refused,
+    /// The device was removed or reset; the context is dead.
+    DeviceGone,
+    /// The event channel overflowed: events were lost, so every queue must be polled and armed again.
+    EventsLost,
+    /// The request cannot be expressed: a payload is too long, or a list too short or too long.
+    Input,
+    /// The kernel reported success, but its answer cannot be right.
+    Answer,
+}
+
+/// A device command named in an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Opcode, from the first two bytes of the input.
+    pub opcode: u16,
+    /// Second half of the command header.
+    pub op_mod: u16,
+}
+
+impl Command {
+    /// The command that an input mailbox carries; `None` if it is too short for a header.
+    #[must_use]
+    pub fn of(input: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u16::from_be_bytes([*input.get(at)?, *input.get(at + 1)?]));
+        Some(Self { opcode: word(0)?, op_mod: word(6)? })
+    }
+
+    /// Name of the command, or `None` if the PRM data does not know the opcode.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        hints::command_name(self.opcode)
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "{name} ({:#x}", self.opcode)?,
+            None => write!(f, "command ({:#x}", self.opcode)?,
+        }
+        if self.op_mod != 0 {
+            write!(f, " op_mod {:#x}", self.op_mod)?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl Error {
+    /// A failure of `kind` in `attempted` (as in "opening mlx5_0"), with what to check next.
+    #[must_use]
+    pub fn new(
+        kind: ErrorKind,
+        attempted: impl Into<Cow<'static, str>>,
+        hint: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self(Box::new(Details {
+            kind,
+            attempted: attempted.into(),
+            command: None,
+            errno: None,
+            status: None,
+            syndrome: None,
+            hint: hint.into(),
+        }))
+    }
+
+    /// The same with the errno that the system gave.
+    #[must_use]
+    pub fn with_errno(mut self, errno: Errno) -> Self {
+        self.0.errno = Some(errno);
+        self
+    }
+
+    /// A request that the kernel refused with `errno`.
+    pub(crate) fn refused(method: Method, errno: Errno) -> Self {
+        let kind = hints::kind(method, errno);
+        Self::new(kind, method.name(), hints::refused(method, errno)).with_errno(errno)
+    }
+
+    /// The same for a method that carries a command: EREMOTEIO is the device's own refusal, explained by `output`.
+    pub(crate) fn from_command(method: Method, input: &[u8], output: &[u8], errno: Errno) -> Self {
+        let mut error = Self::refused(method, errno);
+        error.0.command = Command::of(input);
+        if errno == Errno::EREMOTEIO {
+            error.0.kind = ErrorKind::Command;
+            error.0.status = output.first().copied();
+            error.0.syndrome = output
+                .get(4..8)
+                .map(|word| u32::from_be_bytes(word.try_into().unwrap_or_default()));
+            error.0.hint = hints::status(error.0.status.unwrap_or_default()).into();
+        }
+        error
+    }
+
+    /// An answer that cannot be right.
+    pub(crate) fn answer(method: Method, what: impl fmt::Display) -> Self {
+        Self::new(
+            ErrorKind::Answer,
+            format!("{}: {what}", method.name()),
+            "the kernel, or the software that answers in its place, does not keep the uverbs ABI; try another kernel",
+        )
+    }
+
+    /// What sort of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What was attempted: a method such as `DEVX_OBJ_CREATE`, or a step such as `opening /dev/infiniband/uverbs0`.
+    #[must_use]
+    pub fn attempted(&self) -> &str {
+        &self.0.attempted
+    }
+
+    /// The device command that was on its way, if there was one.
+    #[must_use]
+    pub fn command(&self) -> Option<Command> {
+        self.0.command
+    }
+
+    /// The errno of the system call.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        self.0.errno
+    }
+
+    /// Status of the command (`command_status` of the PRM).
+    #[must_use]
+    pub fn status(&self) -> Option<u8> {
+        self.0.status
+    }
+
+    /// Syndrome of the command: a firmware-private number that support can look up.
+    #[must_use]
+    pub fn syndrome(&self) -> Option<u32> {
+        self.0.syndrome
+    }
+
+    /// What to check next.
+    #[must_use]
+    pub fn hint(&self) -> &str {
+        &self.0.hint
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let details = &*self.0;
+        match details.command {
+            Some(command) => write!(f, "{command} by {}", details.attempted)?,
+            None => f.write_str(&details.attempted)?,
+        }
+        if let Some(status) = details.status {
+            write!(f, ": status {status:#x} ({})", hints::status_name(status))?;
+        }
+        if let Some(syndrome) = details.syndrome {
+            write!(f, ", syndrome {syndrome:#x}")?;
+        }
+        if let Some(errno) = details.errno {
+            write!(f, ": {errno}")?;
+        }
+        if !details.hint.is_empty() {
+            write!(f, "; {}", details.hint)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for Error {}

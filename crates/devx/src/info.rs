@@ -1,0 +1,186 @@
+//! What is known of a device before it is opened.
+
+use std::fmt;
+
+/// A device as [`Backend::enumerate`](crate::Backend::enumerate) finds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// RDMA device name, such as `mlx5_0`.
+    pub name: String,
+    /// Name of its character device, such as `uverbs0`.
+    pub node: String,
+    /// PCI address, such as `0000:08:00.0`; of the parent function when the device is a sub-function.
+    pub pci_address: Option<String>,
+    /// PCI vendor id; 0x15b3 for hardware.
+    pub vendor_id: u16,
+    /// PCI device id, such as 0x101d.
+    pub device_id: u16,
+    /// Board id (PSID), such as `MT_0000000359`. A software model shows a reserved one.
+    pub board_id: String,
+    /// Firmware version, such as `22.31.1014`.
+    pub firmware: String,
+    /// Node GUID.
+    pub node_guid: u64,
+    /// System image GUID: equal for the functions of one card.
+    pub system_image_guid: u64,
+    /// Names of the network devices of its PCI function.
+    pub netdevs: Vec<String>,
+    /// Its ports, in the order of their numbers.
+    pub ports: Vec<PortInfo>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortInfo {
+    /// 1-based number.
+    pub number: u8,
+    /// What it is connected to.
+    pub link_layer: LinkLayer,
+    /// State when enumerated, as [`port_state`](crate::abi::core::port_state); 0 if unknown.
+    pub state: u8,
+    /// GIDs in use when enumerated, in the order of their indexes.
+    pub gids: Vec<GidInfo>,
+}
+
+/// An entry of a port's GID table that is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GidInfo {
+    /// Index in the table.
+    pub index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// Its type.
+    pub kind: GidType,
+    /// Name of the network device that it belongs to; RoCE only.
+    pub netdev: Option<String>,
+}
+
+/// What a port is connected to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// The kernel did not say.
+    #[default]
+    Unspecified,
+    /// InfiniBand.
+    InfiniBand,
+    /// Ethernet, with RoCE.
+    Ethernet,
+}
+
+impl LinkLayer {
+    /// From `enum rdma_link_layer`.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Self {
+        match code {
+            crate::abi::core::link_layer::INFINIBAND => Self::InfiniBand,
+            crate::abi::core::link_layer::ETHERNET => Self::Ethernet,
+            _ => Self::Unspecified,
+        }
+    }
+}
+
+/// Type of a GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GidType {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE version 1.
+    RoceV1,
+    /// RoCE version 2.
+    RoceV2,
+    /// A type that this crate does not know.
+    Other(u32),
+}
+
+impl GidType {
+    /// From `enum ib_uverbs_gid_type`.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Self {
+        use crate::abi::core::gid_type;
+        match code {
+            gid_type::IB => Self::InfiniBand,
+            gid_type::ROCE_V1 => Self::RoceV1,
+            gid_type::ROCE_V2 => Self::RoceV2,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InfiniBand => f.write_str("IB"),
+            Self::RoceV1 => f.write_str("RoCE v1"),
+            Self::RoceV2 => f.write_str("RoCE v2"),
+            Self::Other(code) => write!(f, "GID type {code}"),
+        }
+    }
+}
+
+/// A global identifier, in network order. Prints as eight groups, the way sysfs does.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// Reads the form that sysfs uses: `fe80:0000:0000:0000:0200:00ff:fe00:0001`, all eight groups.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 16];
+        let mut groups = text.trim().split(':');
+        for pair in bytes.chunks_exact_mut(2) {
+            pair.copy_from_slice(&u16::from_str_radix(groups.next()?, 16).ok()?.to_be_bytes());
+        }
+        groups.next().is_none().then_some(Self(bytes))
+    }
+
+    /// True for an unused entry.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 16]
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, pair) in self.0.chunks_exact(2).enumerate() {
+            let separator = if at == 0 { "" } else { ":" };
+            write!(f, "{separator}{:02x}{:02x}", pair[0], pair[1])?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gid_reads_back_as_it_prints() {
+        let text = "fe80:0000:0000:0000:0200:00ff:fe00:0001";
+        let gid = Gid::parse(text).unwrap();
+        assert_eq!(gid.0[..2], [0xfe, 0x80]);
+        assert_eq!(gid.to_string(), text);
+        assert!(!gid.is_zero());
+    }
+
+    #[test]
+    fn text_that_is_not_eight_groups_is_no_gid() {
+        for text in [
+            "",
+            "::",
+            "fe80",
+            "1:2:3:4:5:6:7",
+            "1:2:3:4:5:6:7:8:9",
+            "1:2:3:4:5:6:7:x",
+            "1:2:3:4:5:6:7:12345",
+        ] {
+            assert_eq!(Gid::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The seam: what a real and a modelled device differ in, and nothing else.
+
+use std::sync::Arc;
+
+pub use nix::errno::Errno;
+
+use super::{Mapping, Protection};
+use crate::{DeviceInfo, Error};
+
+/// A source of devices: the kernel, or a software model.
+pub trait Backend: Send + Sync {
+    /// Short name for people: `kernel`, `model`.
+    fn name(&self) -> &str;
+
+    /// The devices that can be opened, in a stable order; never an empty list.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) or
+    /// [`ErrorKind::ModuleMissing`](crate::ErrorKind::ModuleMissing) when there is none, with what to do about it.
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error>;
+
+    /// Opens a device that [`enumerate`](Self::enumerate) named. No context is made yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Permission`](crate::ErrorKind::Permission) and others.
+    fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error>;
+}
+
+/// An open device: the file behind `/dev/infiniband/uverbsN`, or what stands for it. Dropping it releases everything
+/// that was made through it.
+pub trait OpenDevice: Send + Sync {
+    /// Carries out one request. `request` is the whole [`Header`](crate::abi::Header) with its attributes as the
+    /// kernel sees it; new handles, new descriptors and
+    /// [`VALID_OUTPUT`](crate::abi::frame::VALID_OUTPUT) flags are written back in place.
+    ///
+    /// An implementation must not trust the header or the attributes: lengths, counts and ids may be anything.
+    /// A descriptor that it writes back is newly opened and belongs to the caller.
+    ///
+    /// # Errors
+    /// The errno that the kernel would return. EREMOTEIO: the device refused the command, and the command's output
+    /// holds its status and syndrome.
+    ///
+    /// # Safety
+    /// Every pointer in the request is valid for the length that its attribute states: inputs longer than 8 bytes
+    /// for reads, outputs for writes, with no other access during the call.
+    unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno>;
+
+    /// Maps `length` bytes at `offset`, shared. The offset is one that a request returned, or is made by
+    /// [`mmap_offset`](crate::abi::mlx5::mmap_offset).
+    ///
+    /// # Errors
+    /// The errno of mmap.
+    fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno>;
+}

@@ -1,3 +1,4 @@
 //! The mlx5 PRM as typed views.
 #![no_std]
 #![forbid(unsafe_code)]
+pub mod hot;

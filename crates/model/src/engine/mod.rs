@@ -1,5 +1,7 @@
 //! The data path: doorbells, WQEs, packets, CQEs and EQEs.
 
+mod state;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,9 +26,7 @@ impl Clock {
     }
 }
 
-/// What the engine keeps per function, beside the objects.
-#[derive(Debug, Default)]
-pub(crate) struct State {}
+pub(crate) use state::{CqRuntime, QpRuntime, State};
 
 /// Starts the thread that moves a threaded model; it ends when the last other handle does.
 pub(crate) fn spawn(_shared: &Arc<Shared>) {}
@@ -49,8 +49,17 @@ pub(crate) fn qp_to_error(world: &mut World, hca: HcaId, qpn: u32) {
 /// A QP was reset or is about to be destroyed: forgets what is in flight for it.
 pub(crate) fn qp_forgotten(_world: &mut World, _hca: HcaId, _qpn: u32) {}
 
+/// A command may have created, moved or removed a queue: which doorbell wakes what is looked up afresh.
+pub(crate) fn queues_changed(world: &mut World, hca: HcaId) {
+    world.hcas[hca].engine.stale = true;
+}
+
 /// A UAR page was allocated: its words are cleared and looked at from now on.
-pub(crate) fn uar_allocated(_world: &mut World, _hca: HcaId, _page: u32) {}
+pub(crate) fn uar_allocated(world: &mut World, hca: HcaId, page: u32) {
+    world.hcas[hca].bar.set_allocated(page, true);
+}
 
 /// A UAR page was freed.
-pub(crate) fn uar_freed(_world: &mut World, _hca: HcaId, _page: u32) {}
+pub(crate) fn uar_freed(world: &mut World, hca: HcaId, page: u32) {
+    world.hcas[hca].bar.set_allocated(page, false);
+}

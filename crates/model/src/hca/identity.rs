@@ -17,6 +17,13 @@ pub(crate) struct PortIdentity {
     pub lid: u16,
 }
 
+impl PortIdentity {
+    /// The link-local GID, fe80::/64 with the port's GUID: index 0 of every GID table.
+    pub(crate) fn link_local_gid(&self) -> [u8; 16] {
+        (0xfe80_u128 << 112 | u128::from(self.guid)).to_be_bytes()
+    }
+}
+
 /// A locally administered MAC prefix (the low octet of the first byte is 02): no vendor's.
 const MAC_PREFIX: u64 = 0x02_56_4c;
 

@@ -19,6 +19,8 @@ pub(crate) struct Port {
     pub up: bool,
     /// The port's LID on InfiniBand, 0 on Ethernet.
     pub lid: u16,
+    /// What other ports may call it by: the GID table without its gaps.
+    pub gids: Vec<[u8; 16]>,
 }
 
 /// One function of a device.
@@ -42,7 +44,11 @@ impl Hca {
     pub(crate) fn new(index: HcaId, profile: Arc<Profile>, memory: Arc<dyn HostMemory>) -> Self {
         let identity = Identity::new(index as u32, 1);
         let ports = (0..identity.ports.len())
-            .map(|port| Port { up: true, lid: identity.ports[port].lid })
+            .map(|port| Port {
+                up: true,
+                lid: identity.ports[port].lid,
+                gids: vec![identity.ports[port].link_local_gid()],
+            })
             .collect();
         Self {
             profile,
@@ -62,7 +68,8 @@ impl Hca {
 /// Executes one command of function `hca`: the whole inbox, uid stamped by who plays the kernel, and the whole outbox.
 ///
 /// The outcome is in the outbox's status and syndrome, and nowhere else; a command that is not modelled answers BAD_OP.
-pub(crate) fn execute(_world: &mut World, _hca: HcaId, _input: &[u8], output: &mut [u8]) {
+pub(crate) fn execute(world: &mut World, hca: HcaId, _input: &[u8], output: &mut [u8]) {
+    engine::queues_changed(world, hca);
     const BAD_OP: u8 = 0x2;
     output.fill(0);
     if let Some(status) = output.first_mut() {

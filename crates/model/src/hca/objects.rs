@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::engine;
+
 // The PRM's typed views take the place of these bytes as soon as they are generated.
 pub(crate) type MkeyContext = [u8; 0x40];
 pub(crate) type CqContext = [u8; 0x40];
@@ -118,6 +120,8 @@ pub(crate) struct Cq {
     /// QPs that name it.
     pub users: u32,
     pub umems: Vec<u32>,
+    /// What the engine keeps; starts as the default.
+    pub runtime: engine::CqRuntime,
     pub context: CqContext,
 }
 
@@ -256,11 +260,21 @@ pub(crate) struct Qp {
     pub srq: Option<u32>,
     pub remote_qpn: u32,
     pub remote: Option<Address>,
+    /// The port that it sends from, from 1.
+    pub port: u8,
+    /// Goes into every CQE; 0xffffff: the number of the shared receive queue, or 0, goes there instead.
+    pub user_index: u32,
+    /// Bytes of a READ or atomic response that may be delivered in the CQE (0, 32 or 64; cs_req).
+    pub requester_inline: u8,
+    /// Bytes of a received message that may be delivered in the CQE (0, 32 or 64; cs_res).
+    pub responder_inline: u8,
     /// log2 of the path MTU in bytes (8 to 12).
     pub log_mtu: u32,
     pub requester: Requester,
     pub responder: Responder,
     pub umems: Vec<u32>,
+    /// What the engine keeps; starts as the default, and again after 2RST.
+    pub runtime: engine::QpRuntime,
     pub context: QpContext,
 }
 

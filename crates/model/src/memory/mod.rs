@@ -1,9 +1,16 @@
 //! The host's memory as the device's DMA engine reaches it, and the UAR pages of its BAR.
 //!
-//! This is the only place of the model that touches memory which somebody else may write at the same time. Ring
-//! words, records and doorbells are atomics; payload is copied in a way that is allowed to race.
+//! These modules are the only place of the model that touches memory which somebody else may write at the same
+//! time. Ring words, records and doorbells are atomics; payload is copied in a way that is allowed to race.
+
+mod process;
+mod uar;
 
 use std::fmt;
+
+pub use process::{ProcessMemory, probe};
+pub(crate) use uar::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE};
+pub use uar::{UAR_PAGE, UarSpace};
 
 /// A DMA access that the platform refused: nothing is mapped at the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +26,8 @@ impl fmt::Display for Fault {
         write!(f, "no memory at {:#x}, {} bytes", self.address, self.length)
     }
 }
+
+impl std::error::Error for Fault {}
 
 /// An address space that a function of the device does DMA in.
 ///
@@ -58,54 +67,5 @@ pub trait Interrupts: Send + Sync {
 
 /// The memory of this process, as a device in the same process reaches it.
 pub(crate) fn in_process() -> std::sync::Arc<dyn HostMemory> {
-    std::sync::Arc::new(InProcessMemory)
-}
-
-/// DMA addresses are virtual addresses of this process.
-struct InProcessMemory;
-
-impl HostMemory for InProcessMemory {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        Err(Fault { address, length: into.len() as u64 })
-    }
-    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        Err(Fault { address, length: from.len() as u64 })
-    }
-    fn load32(&self, address: u64) -> Result<u32, Fault> {
-        Err(Fault { address, length: 4 })
-    }
-    fn store32(&self, address: u64, _value: u32) -> Result<(), Fault> {
-        Err(Fault { address, length: 4 })
-    }
-    fn store8(&self, address: u64, _value: u8) -> Result<(), Fault> {
-        Err(Fault { address, length: 1 })
-    }
-    fn compare_exchange64(&self, address: u64, _expected: u64, _new: u64) -> Result<u64, Fault> {
-        Err(Fault { address, length: 8 })
-    }
-    fn copy_to(
-        &self,
-        address: u64,
-        _target: &dyn HostMemory,
-        _target_address: u64,
-        length: u64,
-    ) -> Result<(), Fault> {
-        Err(Fault { address, length })
-    }
-    fn direct(&self, _address: u64, _length: u64) -> Option<std::ptr::NonNull<u8>> {
-        None
-    }
-}
-
-/// The UAR pages of a function's BAR: one memory file, mapped here and, page by page, by clients.
-#[derive(Debug)]
-pub(crate) struct UarSpace {
-    /// Number of 4 KiB pages.
-    pub pages: u32,
-}
-
-impl UarSpace {
-    pub(crate) fn new(pages: u32) -> Self {
-        Self { pages }
-    }
+    std::sync::Arc::new(ProcessMemory)
 }

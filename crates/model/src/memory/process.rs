@@ -1,0 +1,316 @@
+//! Host memory that is this process: a DMA address is a virtual address here.
+//!
+//! Nothing checks an address when the device uses it, as nothing does in a PCI device behind an identity IOMMU. What
+//! makes that safe is the front end: an address reaches a page list only after [`probe`] found the whole range mapped
+//! with the access that its registration grants, and the one who registers promises (through the `unsafe` of
+//! `umem_reg`) to keep it mapped until it is deregistered.
+#![allow(unsafe_code)] // copies that race with the client's own accesses cannot be written without raw pointers
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use super::{Fault, HostMemory};
+
+/// This process's own memory as a DMA space.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct ProcessMemory;
+
+/// Addresses below this are never memory of a user process; a null page list entry or record lands here.
+const LOWEST: u64 = 0x1000;
+/// User addresses end here on both architectures that we know (47 and 48 bits; the wider one).
+const HIGHEST: u64 = 1 << 48;
+
+/// Refuses what cannot be user memory at all, so that a zeroed or wild page list is a fault and not a crash.
+#[inline]
+fn plausible(address: u64, length: u64) -> Result<(), Fault> {
+    let end = address.checked_add(length);
+    if address >= LOWEST && end.is_some_and(|end| end <= HIGHEST) {
+        Ok(())
+    } else {
+        Err(Fault { address, length })
+    }
+}
+
+#[inline]
+fn aligned(address: u64, size: u64) -> Result<(), Fault> {
+    plausible(address, size)?;
+    if address.is_multiple_of(size) { Ok(()) } else { Err(Fault { address, length: size }) }
+}
+
+/// Copies between two ranges that other threads may be writing and that may overlap, lowest address first.
+///
+/// # Safety
+/// Both ranges are mapped, the source readable and the target writable.
+#[inline]
+unsafe fn racing_copy(from: *const u8, to: *mut u8, length: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if length > 128 {
+        // SAFETY: the caller vouches for both ranges; the string move is one opaque access to the compiler, so that a
+        // concurrent writer changes the bytes that arrive and nothing else. The direction flag is clear by the ABI.
+        unsafe {
+            std::arch::asm!("rep movsb", inout("rcx") length => _, inout("rsi") from => _, inout("rdi") to => _,
+                options(nostack, preserves_flags));
+        }
+        return;
+    }
+    let mut at = 0;
+    // Whole words where both sides allow it: what a client polls for (a word at the end of a message) arrives whole.
+    if (from as usize | to as usize).is_multiple_of(8) {
+        while at + 8 <= length {
+            // SAFETY: within the ranges, and aligned as just checked.
+            unsafe {
+                to.add(at).cast::<u64>().write_volatile(from.add(at).cast::<u64>().read_volatile())
+            };
+            at += 8;
+        }
+    }
+    while at < length {
+        // SAFETY: within the ranges.
+        unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
+        at += 1;
+    }
+}
+
+impl HostMemory for ProcessMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        plausible(address, into.len() as u64)?;
+        // SAFETY: the range was probed at registration (module doc); `into` is ours.
+        unsafe { racing_copy(address as *const u8, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        plausible(address, from.len() as u64)?;
+        // SAFETY: as in `read`.
+        unsafe { racing_copy(from.as_ptr(), address as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    fn load32(&self, address: u64) -> Result<u32, Fault> {
+        aligned(address, 4)?;
+        // SAFETY: aligned, probed at registration, and only touched by atomics on our side.
+        Ok(unsafe { AtomicU32::from_ptr(address as *mut u32) }.load(Ordering::Acquire))
+    }
+
+    fn store32(&self, address: u64, value: u32) -> Result<(), Fault> {
+        aligned(address, 4)?;
+        // SAFETY: as in `load32`.
+        unsafe { AtomicU32::from_ptr(address as *mut u32) }.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
+        plausible(address, 1)?;
+        // SAFETY: as in `load32`.
+        unsafe { AtomicU8::from_ptr(address as *mut u8) }.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
+        aligned(address, 8)?;
+        // SAFETY: as in `load32`.
+        let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+        Ok(word
+            .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
+            .unwrap_or_else(|found| found))
+    }
+
+    fn copy_to(
+        &self,
+        address: u64,
+        target: &dyn HostMemory,
+        target_address: u64,
+        length: u64,
+    ) -> Result<(), Fault> {
+        plausible(address, length)?;
+        if let Some(to) = target.direct(target_address, length) {
+            // SAFETY: the source was probed at registration; `direct` vouches for the target.
+            unsafe { racing_copy(address as *const u8, to.as_ptr(), length as usize) };
+            return Ok(());
+        }
+        let mut chunk = [0; 4096];
+        let mut done = 0;
+        while done < length {
+            let n = (length - done).min(chunk.len() as u64);
+            self.read(address + done, &mut chunk[..n as usize])?;
+            target.write(target_address + done, &chunk[..n as usize])?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {
+        plausible(address, length).ok()?;
+        NonNull::new(address as *mut u8)
+    }
+}
+
+/// Checks that a range of this process is mapped and readable (and writable, if asked), and faults its pages in, as
+/// the pinning of a registration does.
+///
+/// A range that is empty, wraps, or has one page that is missing or lacks the permission is a [`Fault`] that names
+/// the range.
+pub fn probe(address: u64, length: u64, writable: bool) -> Result<(), Fault> {
+    let fault = Fault { address, length };
+    if length == 0 {
+        return Err(fault);
+    }
+    plausible(address, length)?;
+    // SAFETY: sysconf has no memory effects.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let first = address & !(page - 1);
+    let end = (address + length).next_multiple_of(page);
+    let advice = if writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: populating changes no contents: it faults pages in, or fails.
+    let result =
+        unsafe { libc::madvise(first as *mut libc::c_void, (end - first) as usize, advice) };
+    if result == 0 {
+        return Ok(());
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        // A kernel before 5.14, or a mapping that cannot be populated: look at each page instead.
+        Some(libc::EINVAL) => probe_pages(first, end, page, writable).ok_or(fault),
+        _ => Err(fault),
+    }
+}
+
+/// Reads one byte of each page through the kernel; for write permission, asks the list of mappings.
+fn probe_pages(first: u64, end: u64, page: u64, writable: bool) -> Option<()> {
+    if writable && !mapped_writable(first, end) {
+        return None;
+    }
+    let mut byte = [0u8; 256];
+    let mut at = first;
+    while at < end {
+        let count = ((end - at) / page).min(byte.len() as u64) as usize;
+        let remote: Vec<libc::iovec> = (0..count as u64)
+            .map(|i| libc::iovec { iov_base: (at + i * page) as *mut libc::c_void, iov_len: 1 })
+            .collect();
+        let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: count };
+        // SAFETY: the kernel writes at most `count` bytes into `byte` and checks every remote address itself.
+        let read = unsafe {
+            libc::process_vm_readv(
+                libc::getpid(),
+                &raw const local,
+                1,
+                remote.as_ptr(),
+                count as libc::c_ulong,
+                0,
+            )
+        };
+        if read != count as isize {
+            return None;
+        }
+        at += count as u64 * page;
+    }
+    Some(())
+}
+
+/// Whether /proc/self/maps shows the whole range as writable.
+fn mapped_writable(first: u64, end: u64) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
+    let mut covered = first;
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(range), Some(permissions)) = (words.next(), words.next()) else { continue };
+        let Some((low, high)) = range.split_once('-') else { continue };
+        let (Ok(low), Ok(high)) = (u64::from_str_radix(low, 16), u64::from_str_radix(high, 16))
+        else {
+            continue;
+        };
+        if low <= covered && covered < high && permissions.as_bytes().get(1) == Some(&b'w') {
+            covered = high;
+        }
+        if covered >= end {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address<T>(of: &T) -> u64 {
+        std::ptr::from_ref(of) as u64
+    }
+
+    #[test]
+    fn copies_of_every_length_and_alignment_arrive_whole() {
+        let memory = ProcessMemory;
+        let source: Vec<u8> = (0..1024u32).map(|i| (i * 7) as u8).collect();
+        for offset in [0usize, 1, 3, 8, 13] {
+            for length in [0usize, 1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 500, 1000] {
+                let mut target = vec![0xa5u8; 1024];
+                let to = target.as_mut_ptr() as u64 + offset as u64;
+                memory.copy_to(source.as_ptr() as u64, &memory, to, length as u64).unwrap();
+                assert_eq!(target[offset..offset + length], source[..length]);
+                assert!(target[offset + length..].iter().all(|&byte| byte == 0xa5));
+                let mut back = vec![0; length];
+                memory.read(to, &mut back).unwrap();
+                assert_eq!(back, source[..length]);
+            }
+        }
+    }
+
+    #[test]
+    fn words_keep_their_byte_order() {
+        let memory = ProcessMemory;
+        let word = AtomicU64::new(0);
+        memory.store32(address(&word), 0x1122_3344u32.to_be()).unwrap();
+        assert_eq!(u32::from_be(memory.load32(address(&word)).unwrap()), 0x1122_3344);
+        memory.store8(address(&word) + 3, 0x55).unwrap();
+        assert_eq!(u32::from_be(memory.load32(address(&word)).unwrap()), 0x1122_3355);
+        word.store(5, Ordering::Relaxed);
+        assert_eq!(memory.compare_exchange64(address(&word), 4, 9), Ok(5));
+        assert_eq!(memory.compare_exchange64(address(&word), 5, 9), Ok(5));
+        assert_eq!(word.load(Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_memory_are_faults() {
+        let memory = ProcessMemory;
+        for address in [0, 8, 0xfff, 1 << 48, u64::MAX, u64::MAX - 7] {
+            assert!(memory.read(address, &mut [0; 8]).is_err(), "{address:#x}");
+            assert!(memory.write(address, &[0; 8]).is_err(), "{address:#x}");
+            assert!(memory.load32(address & !3).is_err(), "{address:#x}");
+            assert!(memory.direct(address, 8).is_none(), "{address:#x}");
+        }
+        let word = 0u64;
+        assert!(memory.load32(address(&word) + 1).is_err(), "misaligned");
+    }
+
+    #[test]
+    fn a_probe_tells_mapped_from_unmapped_and_writable_from_read_only() {
+        // SAFETY: a fresh anonymous mapping, unmapped below.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                3 * 4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        let base = at as u64;
+        assert_eq!(probe(base + 5, 2 * 4096, true), Ok(()));
+        // SAFETY: our own mapping; nothing borrows it.
+        unsafe { libc::mprotect((base + 4096) as *mut libc::c_void, 4096, libc::PROT_READ) };
+        assert_eq!(probe(base, 3 * 4096, false), Ok(()));
+        assert_eq!(probe(base, 3 * 4096, true), Err(Fault { address: base, length: 3 * 4096 }));
+        assert!(probe_pages(base, base + 3 * 4096, 4096, false).is_some());
+        assert!(probe_pages(base, base + 3 * 4096, 4096, true).is_none());
+        // SAFETY: as above.
+        unsafe { libc::munmap((base + 4096) as *mut libc::c_void, 4096) };
+        assert!(probe(base, 3 * 4096, false).is_err());
+        assert!(probe_pages(base, base + 3 * 4096, 4096, false).is_none());
+        assert_eq!(probe(base, 4096, true), Ok(()));
+        assert!(probe(base, 0, false).is_err(), "empty");
+        assert!(probe(u64::MAX - 100, 4096, false).is_err(), "wraps");
+        // SAFETY: as above.
+        unsafe { libc::munmap(at, 3 * 4096) };
+    }
+}

@@ -1,0 +1,215 @@
+//! The UAR pages of a function: doorbell registers that clients map and the engine drains.
+//!
+//! The pages are one memfd. A front end maps a page of it into its client; the engine maps all of it. A register is
+//! memory here: the client stores into it, the engine takes the value by an atomic swap with 0, so that equal values
+//! stored twice count twice.
+#![allow(unsafe_code)] // registers that another mapping of the same memory writes are reached by raw pointer
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Bytes of one UAR page.
+pub const UAR_PAGE: u64 = 4096;
+
+/// Offsets of the 64-bit registers of a page that hold a doorbell: CQ arm, then the eight BlueFlame buffers, whose
+/// first word is the doorbell of an SQ.
+pub(crate) const CQ_ARM: u64 = 0x20;
+/// EQ consumer index with arming.
+pub(crate) const EQ_ARM: u64 = 0x40;
+/// EQ consumer index without arming.
+pub(crate) const EQ_CONSUMER: u64 = 0x48;
+/// First BlueFlame buffer; [`SEND_BUFFERS`] of them, [`SEND_STRIDE`] apart.
+pub(crate) const SEND: u64 = 0x800;
+pub(crate) const SEND_STRIDE: u64 = 0x100;
+pub(crate) const SEND_BUFFERS: u64 = 8;
+
+/// The UAR pages of one function.
+#[derive(Debug)]
+pub struct UarSpace {
+    file: OwnedFd,
+    base: NonNull<u8>,
+    pages: u32,
+    /// One bit per page: allocated, so worth looking at.
+    allocated: Box<[AtomicU64]>,
+}
+
+// SAFETY: `base` is a shared mapping that lives as long as the value and is only touched by atomics.
+unsafe impl Send for UarSpace {}
+// SAFETY: as above.
+unsafe impl Sync for UarSpace {}
+
+impl UarSpace {
+    /// A space of `pages` pages (at least one) of zeros.
+    ///
+    /// # Panics
+    /// When the system gives no memfd or no room to map it.
+    pub fn new(pages: u32) -> Self {
+        Self::try_new(pages.max(1)).expect("a memfd for the UAR pages")
+    }
+
+    fn try_new(pages: u32) -> io::Result<Self> {
+        let file = memfd_create(c"verbless-uar", MFdFlags::MFD_CLOEXEC)?;
+        let length = u64::from(pages) * UAR_PAGE;
+        nix::unistd::ftruncate(&file, i64::try_from(length).map_err(io::Error::other)?)?;
+        let size = NonZeroUsize::new(length as usize).ok_or(io::ErrorKind::InvalidInput)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, &file, 0) }?;
+        let allocated = (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { file, base: base.cast(), pages, allocated })
+    }
+
+    /// How many pages there are.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// The file to map a page of into a client, at offset page × [`UAR_PAGE`].
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Marks a page as in use (or not); its registers are cleared either way.
+    pub(crate) fn set_allocated(&self, page: u32, allocated: bool) {
+        if page >= self.pages {
+            return;
+        }
+        let (word, bit) = (&self.allocated[page as usize / 64], 1 << (page % 64));
+        if allocated {
+            self.clear(page);
+            word.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel);
+            self.clear(page);
+        }
+    }
+
+    fn clear(&self, page: u32) {
+        for offset in (0..UAR_PAGE).step_by(8) {
+            self.register64(page, offset).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Calls `visit` with each allocated page, in order.
+    #[inline]
+    pub(crate) fn for_each_allocated(&self, mut visit: impl FnMut(u32)) {
+        for (index, word) in self.allocated.iter().enumerate() {
+            let mut bits = word.load(Ordering::Acquire);
+            while bits != 0 {
+                visit(index as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Whether any doorbell of an allocated page waits to be taken. Needs no lock.
+    pub(crate) fn rung(&self) -> bool {
+        let mut rung = false;
+        self.for_each_allocated(|page| rung = rung || self.page_rung(page));
+        rung
+    }
+
+    /// Whether any doorbell of this page waits to be taken.
+    #[inline]
+    pub(crate) fn page_rung(&self, page: u32) -> bool {
+        let waiting = |offset| self.register64(page, offset).load(Ordering::Relaxed) != 0;
+        (0..SEND_BUFFERS).any(|k| waiting(SEND + k * SEND_STRIDE))
+            || waiting(CQ_ARM)
+            || waiting(EQ_ARM)
+            || waiting(EQ_CONSUMER)
+    }
+
+    /// Takes a 64-bit register: its value as big-endian, leaving 0. 0 means that nobody rang.
+    #[inline]
+    pub(crate) fn take64(&self, page: u32, offset: u64) -> u64 {
+        let register = self.register64(page, offset);
+        if register.load(Ordering::Relaxed) == 0 {
+            return 0; // the idle scan must not dirty the line
+        }
+        u64::from_be(register.swap(0, Ordering::AcqRel))
+    }
+
+    /// Takes a 32-bit register, as [`Self::take64`] does.
+    #[inline]
+    pub(crate) fn take32(&self, page: u32, offset: u64) -> u32 {
+        debug_assert!(page < self.pages && offset < UAR_PAGE && offset.is_multiple_of(4));
+        // SAFETY: within the mapping, aligned, only touched by atomics.
+        let register = unsafe {
+            AtomicU32::from_ptr(
+                self.base.as_ptr().add((u64::from(page) * UAR_PAGE + offset) as usize).cast(),
+            )
+        };
+        if register.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        u32::from_be(register.swap(0, Ordering::AcqRel))
+    }
+
+    /// Stores a register as a client would: for front ends and tests that ring doorbells without a mapping.
+    pub(crate) fn store64(&self, page: u32, offset: u64, value: u64) {
+        self.register64(page, offset).store(value.to_be(), Ordering::Release);
+    }
+
+    #[inline]
+    fn register64(&self, page: u32, offset: u64) -> &AtomicU64 {
+        assert!(page < self.pages && offset < UAR_PAGE && offset.is_multiple_of(8));
+        // SAFETY: within the mapping and aligned, as just checked; only touched by atomics.
+        unsafe {
+            AtomicU64::from_ptr(
+                self.base.as_ptr().add((u64::from(page) * UAR_PAGE + offset) as usize).cast(),
+            )
+        }
+    }
+}
+
+impl Drop for UarSpace {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of this length; clients have their own mappings of the file.
+        let _ = unsafe { munmap(self.base.cast(), (u64::from(self.pages) * UAR_PAGE) as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doorbell_stored_twice_is_taken_twice() {
+        let space = UarSpace::new(4);
+        space.set_allocated(2, true);
+        assert!(!space.rung());
+        for _ in 0..2 {
+            space.store64(2, SEND + 0x100, 0x1234_5678_9abc_def0);
+            assert!(space.rung());
+            assert_eq!(space.take64(2, SEND + 0x100), 0x1234_5678_9abc_def0);
+            assert_eq!(space.take64(2, SEND + 0x100), 0);
+            assert!(!space.rung());
+        }
+    }
+
+    #[test]
+    fn a_page_that_nobody_owns_is_not_looked_at_and_comes_back_clean() {
+        let space = UarSpace::new(130);
+        for page in [0, 64, 129] {
+            space.store64(page, CQ_ARM, 7);
+            assert!(!space.rung());
+            space.set_allocated(page, true);
+            assert!(!space.rung(), "the stale value is gone");
+            space.store64(page, EQ_ARM, 7 << 32);
+            assert!(space.rung());
+            assert_eq!(space.take32(page, EQ_ARM), 7);
+            space.set_allocated(page, false);
+        }
+        let mut seen = vec![];
+        space.set_allocated(63, true);
+        space.set_allocated(65, true);
+        space.for_each_allocated(|page| seen.push(page));
+        assert_eq!(seen, [63, 65]);
+    }
+}

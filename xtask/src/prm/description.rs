@@ -22,8 +22,8 @@ pub(crate) struct Problem {
     pub(crate) place: String,
     /// What is wrong and what to write instead.
     pub(crate) message: String,
-    /// Only a missing text (doc): code can be generated all the same.
-    pub(crate) only_text: bool,
+    /// Code can be generated all the same: a text is missing, or a rule names what does not exist.
+    pub(crate) harmless: bool,
 }
 
 impl fmt::Display for Problem {
@@ -224,6 +224,7 @@ impl Description {
             }
         }
         description.resolve();
+        description.name_opcodes();
         description
     }
 
@@ -240,7 +241,7 @@ impl Description {
     /// Notes a mistake.
     pub(crate) fn problem(&mut self, file: &str, place: &str, message: String) {
         let (file, place) = (file.to_owned(), place.to_owned());
-        self.problems.push(Problem { file, place, message, only_text: false });
+        self.problems.push(Problem { file, place, message, harmless: false });
     }
 
     fn entry(&mut self, file: &str, name: String, value: Value) {
@@ -348,7 +349,9 @@ impl Description {
         let mut values = Vec::new();
         for (name, value) in table {
             let raw = match value {
-                Value::Integer(value) => Value::Table([("value".into(), value.into())].into_iter().collect()),
+                Value::Integer(value) => {
+                    Value::Table([("value".into(), value.into())].into_iter().collect())
+                }
                 other => other,
             };
             let place = format!("[{entry}] {name}");
@@ -368,6 +371,30 @@ impl Description {
                 self.problem(file, place, text.trim().replace('\n', " "));
             })
             .ok()
+    }
+
+    /// The enum `opcode`, of no file, which names every command.
+    fn name_opcodes(&mut self) {
+        let mut values: Vec<EnumValue> = self
+            .commands
+            .iter()
+            .map(|command| EnumValue {
+                name: command.name.to_uppercase(),
+                value: command.opcode.into(),
+                doc: command.doc.clone(),
+            })
+            .collect();
+        values.sort_by_key(|value| value.value);
+        if !values.is_empty() {
+            self.enums.push(Enum {
+                name: "opcode".into(),
+                file: String::new(),
+                bits: 16,
+                doc: "Opcodes of commands.".into(),
+                sources: vec!["the commands' own".into()],
+                values,
+            });
+        }
     }
 
     /// Gives fields that hold a structure their width.

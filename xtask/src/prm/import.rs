@@ -99,7 +99,7 @@ fn import_file(
         }
         let Some(theirs) = ifc_name(&structure.sources) else { continue };
         let mut problem = |place: String, message: String| {
-            problems.push(Problem { file: file.to_owned(), place, message, only_text: false });
+            problems.push(Problem { file: file.to_owned(), place, message, harmless: false });
         };
         let Some(layout) = facts.structs.get(theirs) else {
             problem(format!("[{}]", structure.name), format!("no {theirs} among the facts"));
@@ -121,18 +121,21 @@ fn import_file(
             structure.fields.iter().map(|f| (f.name.clone(), f.span())).collect();
         let mut added = false;
         for (name, span) in layout.named() {
-            let known = structure
-                .fields
-                .iter()
-                .find(|f| f.linux.as_deref().unwrap_or(&f.name) == name);
+            let known =
+                structure.fields.iter().find(|f| f.linux.as_deref().unwrap_or(&f.name) == name);
             match known {
                 None => {
-                    fields.insert(name, Item::Value(Value::InlineTable(new_field(name, span, layout))));
+                    fields.insert(
+                        name,
+                        Item::Value(Value::InlineTable(new_field(name, span, layout))),
+                    );
                     spans.push((name.to_owned(), span));
                     added = true;
                 }
                 Some(field) => match correct(field, span, fields) {
-                    Ok(()) => spans.iter_mut().filter(|s| s.0 == field.name).for_each(|s| s.1 = span),
+                    Ok(()) => {
+                        spans.iter_mut().filter(|s| s.0 == field.name).for_each(|s| s.1 = span)
+                    }
                     Err(error) => problem(format!("[{}] {}", structure.name, field.name), error),
                 },
             }

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
+mod check;
 mod description;
 mod facts;
 mod generate;
 mod import;
+mod names;
 mod place;
 
 use description::Description;
@@ -20,6 +22,8 @@ pub(crate) enum Task {
     Import(import::Options),
     /// Write crates/prm/src/generated from prm/.
     Generate,
+    /// Hold the description against its own rules, and the generated code against it.
+    Check,
 }
 
 /// Runs the task.
@@ -28,6 +32,7 @@ pub(crate) fn run(task: Task) -> crate::Result {
     match task {
         Task::Import(options) => import::run(&root, &options),
         Task::Generate => generate::run(&root),
+        Task::Check => check::run(&root),
     }
 }
 
@@ -39,10 +44,11 @@ fn root() -> PathBuf {
 /// The description, or all its mistakes but missing texts as one error.
 fn load_sound(root: &Path) -> crate::Result<Description> {
     let description = Description::load(root)?;
-    let errors: Vec<_> = description.problems.iter().filter(|p| !p.only_text).collect();
-    if errors.is_empty() {
+    let problems = check::all(&description);
+    let lines: Vec<String> =
+        problems.iter().filter(|p| !p.harmless).map(|p| format!("  {p}")).collect();
+    if lines.is_empty() {
         return Ok(description);
     }
-    let lines: Vec<String> = errors.iter().map(|p| format!("  {p}")).collect();
     Err(format!("{} mistakes in the description:\n{}", lines.len(), lines.join("\n")).into())
 }

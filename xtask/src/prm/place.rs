@@ -121,7 +121,8 @@ impl Place {
         let (mut start, mut places) = (gap.start, Vec::new());
         while start < gap.end() {
             let left = gap.end() - start;
-            let width = if start % 32 == 0 && left >= 32 { left & !31 } else { left.min(32 - start % 32) };
+            let width =
+                if start % 32 == 0 && left >= 32 { left & !31 } else { left.min(32 - start % 32) };
             let dword = start / 32 * 4;
             let rest = match (start % 32, width) {
                 (0, 32) => Rest::None,

@@ -1,0 +1,177 @@
+//! Bit fields in big-endian bytes: bit 0 is the most significant bit of the first byte.
+//!
+//! Counted like this, a field is one run of bits however many dwords it crosses, and a 64-bit field
+//! is big-endian as a whole. The functions are inlined with constant places, where they come to a
+//! load, a byte swap and a mask.
+
+/// The `width` bits (1 to 64) from bit `offset`. Panics if they are not all within `bytes`.
+#[inline(always)]
+pub const fn get(bytes: &[u8], offset: usize, width: usize) -> u64 {
+    let (dword, bit) = (offset / 32 * 4, offset % 32);
+    if bit + width <= 32 && dword + 4 <= bytes.len() {
+        let word =
+            u32::from_be_bytes([bytes[dword], bytes[dword + 1], bytes[dword + 2], bytes[dword + 3]]);
+        return ((word >> (32 - bit - width)) as u64) & mask(width);
+    }
+    if bit == 0 && width == 64 {
+        let high = get(bytes, offset, 32);
+        return high << 32 | get(bytes, offset + 32, 32);
+    }
+    get_by_byte(bytes, offset, width)
+}
+
+/// Sets the `width` bits (1 to 64) from bit `offset` to `value`, and no other.
+///
+/// Panics if the value does not fit, or if the bits are not all within `bytes`.
+#[inline(always)]
+pub const fn set(bytes: &mut [u8], offset: usize, width: usize, value: u64) {
+    assert!(value & !mask(width) == 0, "the value does not fit its field");
+    let (dword, bit) = (offset / 32 * 4, offset % 32);
+    if bit + width <= 32 && dword + 4 <= bytes.len() {
+        let shift = 32 - bit - width;
+        let word =
+            u32::from_be_bytes([bytes[dword], bytes[dword + 1], bytes[dword + 2], bytes[dword + 3]]);
+        let word = word & !((mask(width) as u32) << shift) | (value as u32) << shift;
+        let word = word.to_be_bytes();
+        bytes[dword] = word[0];
+        bytes[dword + 1] = word[1];
+        bytes[dword + 2] = word[2];
+        bytes[dword + 3] = word[3];
+    } else if bit == 0 && width == 64 {
+        set(bytes, offset, 32, value >> 32);
+        set(bytes, offset + 32, 32, value & 0xffff_ffff);
+    } else {
+        set_by_byte(bytes, offset, width, value);
+    }
+}
+
+/// Whether the bit at `offset` is set.
+#[inline(always)]
+pub const fn flag(bytes: &[u8], offset: usize) -> bool {
+    bytes[offset / 8] & (0x80 >> (offset % 8)) != 0
+}
+
+/// Sets the bit at `offset` to `value`.
+#[inline(always)]
+pub const fn set_flag(bytes: &mut [u8], offset: usize, value: bool) {
+    let bit = 0x80 >> (offset % 8);
+    let old = bytes[offset / 8];
+    bytes[offset / 8] = if value { old | bit } else { old & !bit };
+}
+
+/// The `N` bytes from byte `at`. Panics if they are not all within `bytes`.
+#[inline(always)]
+pub const fn array<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    match bytes.split_at(at).1.first_chunk() {
+        Some(array) => array,
+        None => panic!("the field is not within the structure"),
+    }
+}
+
+/// The `N` bytes from byte `at`, to be written. Panics if they are not all within `bytes`.
+#[inline(always)]
+pub const fn array_mut<const N: usize>(bytes: &mut [u8], at: usize) -> &mut [u8; N] {
+    match bytes.split_at_mut(at).1.first_chunk_mut() {
+        Some(array) => array,
+        None => panic!("the field is not within the structure"),
+    }
+}
+
+/// The bit that element `index` of an array starts at; panics if there are only `count` elements.
+#[inline(always)]
+pub const fn element(offset: usize, width: usize, count: usize, index: usize) -> usize {
+    assert!(index < count, "the index is beyond the array");
+    offset + index * width
+}
+
+const fn mask(width: usize) -> u64 {
+    u64::MAX >> (64 - width)
+}
+
+const fn get_by_byte(bytes: &[u8], offset: usize, width: usize) -> u64 {
+    let (mut at, end, mut value) = (offset, offset + width, 0);
+    while at < end {
+        let in_byte = at % 8;
+        let rest = end - at;
+        let take = if rest < 8 - in_byte { rest } else { 8 - in_byte };
+        let part = (bytes[at / 8] >> (8 - in_byte - take)) as u64 & mask(take);
+        value = value << take | part;
+        at += take;
+    }
+    value
+}
+
+const fn set_by_byte(bytes: &mut [u8], offset: usize, width: usize, value: u64) {
+    let (mut at, end) = (offset, offset + width);
+    while at < end {
+        let in_byte = at % 8;
+        let rest = end - at;
+        let take = if rest < 8 - in_byte { rest } else { 8 - in_byte };
+        let shift = 8 - in_byte - take;
+        let part = (value >> (rest - take) & mask(take)) as u8;
+        bytes[at / 8] = bytes[at / 8] & !((mask(take) as u8) << shift) | part << shift;
+        at += take;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `get` must return, bit by bit.
+    fn plain(bytes: &[u8], offset: usize, width: usize) -> u64 {
+        (offset..offset + width).fold(0, |value, bit| value << 1 | u64::from(flag(bytes, bit)))
+    }
+
+    #[test]
+    fn every_run_of_bits_reads_as_its_bits_one_by_one() {
+        let bytes: [u8; 18] = core::array::from_fn(|i| (i as u8).wrapping_mul(0x9d) ^ 0x5a);
+        for width in 1..=64 {
+            for offset in 0..=bytes.len() * 8 - width {
+                assert_eq!(
+                    get(&bytes, offset, width),
+                    plain(&bytes, offset, width),
+                    "{width} bits at {offset}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_written_run_reads_back_and_nothing_around_it_changes() {
+        for width in 1..=64 {
+            for offset in 0..=18 * 8 - width {
+                for fill in [0x00, 0xff, 0xa5] {
+                    let value = 0x9e37_79b9_7f4a_7c15 >> (64 - width);
+                    let mut bytes = [fill; 18];
+                    set(&mut bytes, offset, width, value);
+                    assert_eq!(get(&bytes, offset, width), value);
+                    for bit in (0..offset).chain(offset + width..18 * 8) {
+                        assert_eq!(flag(&bytes, bit), flag(&[fill; 18], bit));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_64_bit_field_is_big_endian() {
+        let mut bytes = [0; 12];
+        set(&mut bytes, 32, 64, 0x0102_0304_0506_0708);
+        assert_eq!(bytes, [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_field_in_a_structure_that_ends_within_a_dword_is_read_and_written() {
+        let mut bytes = [0xa5; 2];
+        set(&mut bytes, 4, 12, 0x123);
+        assert_eq!(bytes, [0xa1, 0x23]);
+        assert_eq!(get(&bytes, 4, 12), 0x123);
+    }
+
+    #[test]
+    #[should_panic(expected = "does not fit")]
+    fn a_value_that_is_too_large_is_refused() {
+        set(&mut [0; 4], 0, 3, 8);
+    }
+}

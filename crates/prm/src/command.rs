@@ -1,0 +1,176 @@
+//! What is known of every command, and command buffers decoded by their opcode.
+
+use core::fmt;
+
+use crate::reflect::{StructInfo, View};
+
+/// A command of the device.
+#[derive(Debug)]
+pub struct CommandInfo {
+    /// Its name, as `CREATE_CQ`.
+    pub name: &'static str,
+    /// Its opcode.
+    pub opcode: u16,
+    /// Layout of its input.
+    pub input: &'static StructInfo,
+    /// Layout of its output.
+    pub output: &'static StructInfo,
+    /// Whether and as what DevX passes it.
+    pub devx: Devx,
+    /// Names of its `op_mod` values.
+    pub op_mods: &'static [(&'static str, u16)],
+    /// States of the object in which it is legal; empty if that does not matter.
+    pub states: &'static [&'static str],
+    /// What the device must be able to, as text that names capability fields.
+    pub capability: Option<&'static str>,
+    /// Statuses that it is known to return.
+    pub statuses: &'static [StatusRule],
+    /// Structures that opaque fields hold, by an input field.
+    pub variants: &'static [Variant],
+    /// Where it is known from.
+    pub sources: &'static [&'static str],
+}
+
+/// As what the kernel's DevX passes a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Devx {
+    /// OBJ_CREATE.
+    Create,
+    /// OBJ_QUERY.
+    Query,
+    /// OBJ_MODIFY.
+    Modify,
+    /// Sent by the kernel when an object is destroyed.
+    Destroy,
+    /// OTHER.
+    General,
+    /// Not passed.
+    None,
+}
+
+/// A status that a command is known to return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusRule {
+    /// Its value in the output.
+    pub status: u8,
+    /// Its name.
+    pub name: &'static str,
+    /// When the device returns it.
+    pub why: &'static str,
+}
+
+/// "`field` holds `info` when the input's field `when` is one of `values`."
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// A field of the output, or of the input if the output has none of that name.
+    pub field: &'static str,
+    /// The field of the input that decides.
+    pub when: &'static str,
+    /// Its values.
+    pub values: &'static [u64],
+    /// What `field` holds then.
+    pub info: &'static StructInfo,
+}
+
+impl CommandInfo {
+    /// The command with that opcode.
+    #[cfg(feature = "structures")]
+    pub fn by_opcode(opcode: u16) -> Option<&'static Self> {
+        let found = crate::COMMANDS.binary_search_by_key(&opcode, |command| command.opcode);
+        found.ok().map(|index| crate::COMMANDS[index])
+    }
+
+    /// The command that an input buffer is for.
+    #[cfg(feature = "structures")]
+    pub fn of_input(input: &[u8]) -> Option<&'static Self> {
+        Self::by_opcode(u16::from_be_bytes(*input.first_chunk()?))
+    }
+
+    /// An input buffer as named fields.
+    pub fn view_input<'a>(&self, input: &'a [u8]) -> View<'a> {
+        let mut view = View::new(self.input, input);
+        view.holds = self.held(input, |field| {
+            self.input.field(field).is_some() && self.output.field(field).is_none()
+        });
+        view
+    }
+
+    /// An output buffer as named fields; the input tells which structure an opaque field holds.
+    pub fn view_output<'a>(&self, input: &[u8], output: &'a [u8]) -> View<'a> {
+        let mut view = View::new(self.output, output);
+        view.holds = self.held(input, |field| self.output.field(field).is_some());
+        view
+    }
+
+    fn held(
+        &self,
+        input: &[u8],
+        of: impl Fn(&str) -> bool,
+    ) -> Option<(&'static str, &'static StructInfo)> {
+        let input = View::new(self.input, input);
+        let variant = self.variants.iter().find(|variant| {
+            of(variant.field)
+                && input.get(variant.when).is_some_and(|value| variant.values.contains(&value))
+        })?;
+        Some((variant.field, variant.info))
+    }
+}
+
+/// One command's buffers as named fields, one line each: `{}` those that are not zero, `{:#}` all.
+#[derive(Clone, Copy)]
+pub struct Decoded<'a> {
+    /// The command.
+    pub command: &'a CommandInfo,
+    /// Its input.
+    pub input: &'a [u8],
+    /// Its output, once there is one.
+    pub output: Option<&'a [u8]>,
+}
+
+impl<'a> Decoded<'a> {
+    /// Decodes by the opcode in `input`; nothing if that is unknown.
+    #[cfg(feature = "structures")]
+    pub fn new(input: &'a [u8], output: Option<&'a [u8]>) -> Option<Self> {
+        CommandInfo::of_input(input).map(|command| Self { command, input, output })
+    }
+}
+
+impl fmt::Display for Decoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} ({:#x})", self.command.name, self.command.opcode)?;
+        let mut out = Prefixed { f, prefix: "  in  ", at_start: true };
+        out.view(self.command.view_input(self.input))?;
+        if let Some(output) = self.output {
+            let mut out = Prefixed { f, prefix: "  out ", at_start: true };
+            out.view(self.command.view_output(self.input, output))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes through to a formatter, with a prefix before each line.
+struct Prefixed<'a, 'b> {
+    f: &'a mut fmt::Formatter<'b>,
+    prefix: &'static str,
+    at_start: bool,
+}
+
+impl Prefixed<'_, '_> {
+    fn view(&mut self, view: View<'_>) -> fmt::Result {
+        use fmt::Write;
+        if self.f.alternate() { write!(self, "{view:#}") } else { write!(self, "{view}") }
+    }
+}
+
+impl fmt::Write for Prefixed<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for line in text.split_inclusive('\n') {
+            if self.at_start {
+                self.f.write_str(self.prefix)?;
+            }
+            self.f.write_str(line)?;
+            self.at_start = line.ends_with('\n');
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,409 @@
+//! What the structures look like, at run time: names, places, enums, nested structures.
+//!
+//! A [`View`] is bytes seen as a structure that is only known at run time; it reads fields by name,
+//! and prints them. Bytes that are too short for a field lack that field, and nothing more.
+
+use core::fmt;
+
+use crate::bits;
+
+/// A structure.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StructInfo {
+    /// Its name in `prm/`, as `cq_context`.
+    pub name: &'static str,
+    /// Size in bytes, a tail not counted.
+    pub bytes: usize,
+    /// Where its layout is known from; `model` alone means that no hardware has it.
+    pub sources: &'static [&'static str],
+    /// Its fields in memory order.
+    pub fields: &'static [FieldInfo],
+    /// The gaps: first bit and number of bits.
+    pub reserved: &'static [(u32, u32)],
+}
+
+/// A field of a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// First bit, counted from the most significant bit of the structure's first byte.
+    pub offset: u32,
+    /// Bits of one element.
+    pub width: u32,
+    /// Number of elements; 1 if it is no array, 0 for a tail, which has as many as there are bytes.
+    pub count: u32,
+    /// What an element holds.
+    pub kind: Kind,
+    /// Whether it may overlap other fields.
+    pub overlay: bool,
+}
+
+/// What an element of a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number of at most 64 bits.
+    Number,
+    /// A number with named values.
+    Enum(&'static EnumInfo),
+    /// A structure.
+    Struct(&'static StructInfo),
+    /// Bytes without further meaning.
+    Bytes,
+}
+
+/// Named values.
+#[derive(Debug, PartialEq, Eq)]
+pub struct EnumInfo {
+    /// Its name in `prm/`, as `cqe_size`.
+    pub name: &'static str,
+    /// Bits that hold a value.
+    pub bits: u32,
+    /// Names and values.
+    pub values: &'static [(&'static str, u64)],
+}
+
+impl EnumInfo {
+    /// The name of a value, if it has one.
+    pub const fn name_of(&self, value: u64) -> Option<&'static str> {
+        let mut i = 0;
+        while i < self.values.len() {
+            if self.values[i].1 == value {
+                return Some(self.values[i].0);
+            }
+            i += 1;
+        }
+        None
+    }
+}
+
+impl StructInfo {
+    /// The field of that name.
+    pub fn field(&self, name: &str) -> Option<&'static FieldInfo> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// Whether only the model has this layout, so that no hardware must ever see it.
+    pub fn is_model_only(&self) -> bool {
+        !self.sources.is_empty() && self.sources.iter().all(|source| *source == "model")
+    }
+}
+
+impl FieldInfo {
+    /// A number of `width` bits from bit `offset`.
+    pub const fn number(name: &'static str, offset: u32, width: u32) -> Self {
+        Self { name, offset, width, count: 1, kind: Kind::Number, overlay: false }
+    }
+
+    /// `bytes` bytes from bit `offset`.
+    pub const fn bytes(name: &'static str, offset: u32, bytes: u32) -> Self {
+        Self { kind: Kind::Bytes, ..Self::number(name, offset, bytes * 8) }
+    }
+
+    /// A structure from bit `offset`.
+    pub const fn nested(name: &'static str, offset: u32, info: &'static StructInfo) -> Self {
+        Self { kind: Kind::Struct(info), ..Self::number(name, offset, info.bytes as u32 * 8) }
+    }
+
+    /// The same with named values.
+    pub const fn of(self, info: &'static EnumInfo) -> Self {
+        Self { kind: Kind::Enum(info), ..self }
+    }
+
+    /// The same as an array of `count` elements.
+    pub const fn times(self, count: u32) -> Self {
+        Self { count, ..self }
+    }
+
+    /// The same as a flexible array at the end.
+    pub const fn tail(self) -> Self {
+        Self { count: 0, ..self }
+    }
+
+    /// The same, but it may overlap others.
+    pub const fn overlay(self) -> Self {
+        Self { overlay: true, ..self }
+    }
+
+    /// Whether it is a flexible array at the end.
+    pub const fn is_tail(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many of its elements lie within `bytes` bytes.
+    pub const fn elements(&self, bytes: usize) -> usize {
+        if self.width == 0 {
+            return 0;
+        }
+        let whole = (bytes * 8).saturating_sub(self.offset as usize) / self.width as usize;
+        if self.is_tail() || whole < self.count as usize { whole } else { self.count as usize }
+    }
+
+    /// The first bit of element `index`.
+    pub const fn bit(&self, index: usize) -> usize {
+        self.offset as usize + index * self.width as usize
+    }
+
+    /// Element `index` as a number, if it is one and lies within `bytes`.
+    pub fn value(&self, bytes: &[u8], index: usize) -> Option<u64> {
+        let number = matches!(self.kind, Kind::Number | Kind::Enum(_));
+        (number && index < self.elements(bytes.len()))
+            .then(|| bits::get(bytes, self.bit(index), self.width as usize))
+    }
+
+    /// The bytes of element `index`, if it is of bytes or a structure and lies within `bytes`.
+    pub fn slice<'a>(&self, bytes: &'a [u8], index: usize) -> Option<&'a [u8]> {
+        let whole = matches!(self.kind, Kind::Bytes | Kind::Struct(_));
+        let start = self.bit(index) / 8;
+        (whole && index < self.elements(bytes.len()))
+            .then(|| &bytes[start..start + self.width as usize / 8])
+    }
+}
+
+/// Bytes seen as a structure.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// The structure.
+    pub info: &'static StructInfo,
+    /// Its bytes, a tail included; there may be fewer than the structure has.
+    pub bytes: &'a [u8],
+    /// A field of opaque bytes, and the structure that it is known to hold here.
+    pub holds: Option<(&'static str, &'static StructInfo)>,
+}
+
+/// One number or run of bytes in a [`View`], nested structures taken apart.
+#[derive(Clone, Copy)]
+pub struct Leaf {
+    /// Its field.
+    pub field: &'static FieldInfo,
+    /// First bit, counted from the start of the outermost structure.
+    pub bit: usize,
+    /// Bits of it; a multiple of 8 if it is of bytes.
+    pub width: usize,
+}
+
+/// How to come to a [`Leaf`] from the outermost structure.
+#[derive(Clone, Copy)]
+pub struct Path<'a> {
+    /// The field of the outer structure, if this is not the outermost.
+    pub parent: Option<&'a Path<'a>>,
+    /// The structure that has the field.
+    pub info: &'static StructInfo,
+    /// The field.
+    pub field: &'static FieldInfo,
+    /// Which element of it.
+    pub index: usize,
+}
+
+impl<'a> View<'a> {
+    /// `bytes` seen as the structure `info`.
+    pub const fn new(info: &'static StructInfo, bytes: &'a [u8]) -> Self {
+        Self { info, bytes, holds: None }
+    }
+
+    /// The number in a field, which may be one of a nested structure: `address_path.rlid`.
+    pub fn get(&self, path: &str) -> Option<u64> {
+        let (name, rest) = match path.split_once('.') {
+            Some((name, rest)) => (name, Some(rest)),
+            None => (path, None),
+        };
+        let field = self.info.field(name)?;
+        match rest {
+            None => field.value(self.bytes, 0),
+            Some(rest) => self.nested(field, 0)?.get(rest),
+        }
+    }
+
+    /// Element `index` of a field that holds a structure.
+    pub fn nested(&self, field: &FieldInfo, index: usize) -> Option<View<'a>> {
+        let held = self.holds.filter(|(name, _)| *name == field.name);
+        if let Some((_, info)) = held {
+            let bytes = self.bytes.get(field.offset as usize / 8..)?;
+            let fixed = field.count as usize * field.width as usize / 8;
+            let bytes = if field.is_tail() { bytes } else { bytes.get(..fixed).unwrap_or(bytes) };
+            return (index == 0).then_some(View::new(info, bytes));
+        }
+        let Kind::Struct(info) = field.kind else { return None };
+        let start = field.bit(index) / 8;
+        let elements = if field.is_tail() { usize::MAX } else { field.count as usize };
+        let bytes = self.bytes.get(start..).filter(|bytes| !bytes.is_empty() && index < elements)?;
+        // A structure that ends where the outer one ends may go on as a tail.
+        let last = !field.is_tail() && start + info.bytes == self.info.bytes;
+        Some(View::new(info, if last { bytes } else { bytes.get(..info.bytes).unwrap_or(bytes) }))
+    }
+
+    /// Calls `f` for every number and run of bytes that lies within the bytes, in field order.
+    pub fn leaves(&self, f: &mut dyn FnMut(&Path<'_>, Leaf)) {
+        self.leaves_below(None, 0, f);
+    }
+
+    fn leaves_below(
+        &self,
+        parent: Option<&Path<'_>>,
+        start: usize,
+        f: &mut dyn FnMut(&Path<'_>, Leaf),
+    ) {
+        for field in self.info.fields {
+            for index in 0..self.elements(field) {
+                let path = Path { parent, info: self.info, field, index };
+                let bit = start + field.bit(index);
+                match self.nested(field, index) {
+                    Some(nested) => nested.leaves_below(Some(&path), bit, f),
+                    None => f(&path, Leaf { field, bit, width: field.width as usize }),
+                }
+            }
+        }
+    }
+
+    fn elements(&self, field: &FieldInfo) -> usize {
+        if self.holds.is_some_and(|(name, _)| name == field.name) {
+            return usize::from(self.bytes.len() > field.offset as usize / 8);
+        }
+        match field.kind {
+            // A nested structure that the bytes end within still shows its first fields.
+            Kind::Struct(_) if !field.is_tail() => (0..field.count as usize)
+                .take_while(|&index| field.bit(index) / 8 < self.bytes.len())
+                .count(),
+            _ => field.elements(self.bytes.len()),
+        }
+    }
+
+    /// The first reserved bits that are not zero, as (first bit, number of bits); nested structures
+    /// are looked into.
+    pub fn nonzero_reserved(&self) -> Option<(usize, usize)> {
+        self.nonzero_reserved_below(0)
+    }
+
+    fn nonzero_reserved_below(&self, start: usize) -> Option<(usize, usize)> {
+        let own = self.info.reserved.iter().find(|&&(offset, width)| {
+            let end = ((offset + width) as usize).min(self.bytes.len() * 8);
+            (offset as usize..end).any(|bit| bits::flag(self.bytes, bit))
+        });
+        if let Some(&(offset, width)) = own {
+            return Some((start + offset as usize, width as usize));
+        }
+        self.info.fields.iter().find_map(|field| {
+            (0..self.elements(field)).find_map(|index| {
+                self.nested(field, index)?.nonzero_reserved_below(start + field.bit(index))
+            })
+        })
+    }
+
+    fn value(&self, field: &'static FieldInfo, index: usize) -> Value<'a> {
+        match self.nested(field, index) {
+            Some(nested) => Value::Nested(nested),
+            None => match field.kind {
+                Kind::Enum(info) => Value::Enum(info, field.value(self.bytes, index).unwrap_or(0)),
+                Kind::Number => Value::Number(field.value(self.bytes, index).unwrap_or(0)),
+                _ => Value::Bytes(field.slice(self.bytes, index).unwrap_or(&[])),
+            },
+        }
+    }
+}
+
+/// Every field with its value, enum values by name.
+impl fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct(self.info.name);
+        for field in self.info.fields {
+            match (field.count, self.elements(field)) {
+                (1, 0) => {}
+                (1, _) => {
+                    out.field(field.name, &self.value(field, 0));
+                }
+                _ => {
+                    out.field(field.name, &Array { view: *self, field });
+                }
+            }
+        }
+        out.finish()
+    }
+}
+
+/// One line `path = value` for each field that is not zero; with `{:#}` for every field.
+impl fmt::Display for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut result = Ok(());
+        self.leaves(&mut |path, leaf| {
+            let value = match leaf.field.kind {
+                Kind::Enum(info) => Value::Enum(info, bits::get(self.bytes, leaf.bit, leaf.width)),
+                Kind::Number => Value::Number(bits::get(self.bytes, leaf.bit, leaf.width)),
+                _ => Value::Bytes(&self.bytes[leaf.bit / 8..][..leaf.width / 8]),
+            };
+            if result.is_ok() && (f.alternate() || !value.is_zero()) {
+                result = writeln!(f, "{path} = {value:?}");
+            }
+        });
+        result
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            write!(f, "{parent}.")?;
+        }
+        f.write_str(self.field.name)?;
+        if self.field.count != 1 { write!(f, "[{}]", self.index) } else { Ok(()) }
+    }
+}
+
+enum Value<'a> {
+    Number(u64),
+    Enum(&'static EnumInfo, u64),
+    Bytes(&'a [u8]),
+    Nested(View<'a>),
+}
+
+impl Value<'_> {
+    fn is_zero(&self) -> bool {
+        match self {
+            Value::Number(value) | Value::Enum(_, value) => *value == 0,
+            Value::Bytes(bytes) => bytes.iter().all(|&byte| byte == 0),
+            Value::Nested(view) => view.bytes.iter().all(|&byte| byte == 0),
+        }
+    }
+}
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Number(value) => number(f, *value),
+            Value::Enum(info, value) => enum_value(f, info, *value),
+            Value::Bytes(bytes) if self.is_zero() => write!(f, "[0; {}]", bytes.len()),
+            Value::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+            Value::Nested(view) => view.fmt(f),
+        }
+    }
+}
+
+struct Array<'a> {
+    view: View<'a>,
+    field: &'static FieldInfo,
+}
+
+impl fmt::Debug for Array<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let elements = self.view.elements(self.field);
+        let mut values = (0..elements).map(|index| self.view.value(self.field, index));
+        if elements > 1 && values.all(|value| value.is_zero()) {
+            return write!(f, "[0; {elements}]");
+        }
+        f.debug_list()
+            .entries((0..elements).map(|index| self.view.value(self.field, index)))
+            .finish()
+    }
+}
+
+/// A number as people write it: small ones decimal, others hexadecimal.
+fn number(f: &mut fmt::Formatter<'_>, value: u64) -> fmt::Result {
+    if value < 10 { write!(f, "{value}") } else { write!(f, "{value:#x}") }
+}
+
+/// The value's name, or the number if it has none.
+pub(crate) fn enum_value(f: &mut fmt::Formatter<'_>, info: &EnumInfo, value: u64) -> fmt::Result {
+    match info.name_of(value) {
+        Some(name) => f.write_str(name),
+        None => number(f, value),
+    }
+}

@@ -1,0 +1,474 @@
+//! `prm check`: the description held against its own rules, apart from generation.
+//!
+//! Rules: nothing overlaps but what says so, every gap is named in `reserved`, every name that is
+//! used exists, values are unique and fit, commands begin and answer as every command does, every
+//! field has a text and every entry a source.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::description::{
+    Command, Content, Description, Enum, EnumValue, Field, Problem, Structure, gaps,
+};
+use super::generate;
+use super::names::{TAKEN, is_snake, is_upper, type_name};
+use super::place::Place;
+
+/// Runs the task: every mistake on standard error, or a line that says all is well.
+pub(crate) fn run(root: &Path) -> crate::Result {
+    let description = Description::load(root)?;
+    let found = all(&description);
+    let mut problems: Vec<String> = found.iter().map(Problem::to_string).collect();
+    if found.iter().all(|problem| problem.harmless) {
+        problems.extend(generate::stale(root, &description)?);
+    }
+    if problems.is_empty() {
+        let fields: usize = description.structures.iter().map(|s| s.fields.len()).sum();
+        println!(
+            "prm check: {} structures with {fields} fields, {} enums, {} commands; all is well",
+            description.structures.len(),
+            description.enums.len(),
+            description.commands.len()
+        );
+        return Ok(());
+    }
+    for problem in &problems {
+        eprintln!("{problem}");
+    }
+    Err(format!("{} mistakes in the description", problems.len()).into())
+}
+
+/// Every mistake, those of reading included, in file order.
+pub(crate) fn all(description: &Description) -> Vec<Problem> {
+    let mut check = Check { description, problems: description.problems.clone() };
+    check.names();
+    for structure in &description.structures {
+        check.structure(structure);
+    }
+    for enumeration in description.enums.iter().filter(|e| !e.file.is_empty()) {
+        check.enumeration(enumeration);
+    }
+    for command in &description.commands {
+        check.command(command);
+    }
+    check.opcodes();
+    check.recursion();
+    let position = |file: &str| description.files.iter().position(|f| f == file);
+    check.problems.sort_by_key(|problem| position(&problem.file));
+    check.problems
+}
+
+struct Check<'a> {
+    description: &'a Description,
+    problems: Vec<Problem>,
+}
+
+impl Check<'_> {
+    fn error(&mut self, file: &str, place: String, message: impl Into<String>) {
+        let (file, message) = (file.to_owned(), message.into());
+        self.problems.push(Problem { file, place, message, harmless: false });
+    }
+
+    fn harmless(&mut self, file: &str, place: String, message: &str) {
+        let (file, message) = (file.to_owned(), message.to_owned());
+        self.problems.push(Problem { file, place, message, harmless: true });
+    }
+
+    fn names(&mut self) {
+        let description = self.description;
+        let entries = (description.structures.iter().map(|s| (&s.name, &s.file, true)))
+            .chain(description.enums.iter().map(|e| (&e.name, &e.file, true)))
+            .chain(description.commands.iter().map(|c| (&c.name, &c.file, false)));
+        let mut types: BTreeMap<String, (&str, &str)> = BTreeMap::new();
+        let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, file, is_type) in entries {
+            let place = format!("[{name}]");
+            if !is_snake(name) {
+                self.error(file, place, "names are lower case letters, digits and _");
+                continue;
+            }
+            if let Some(other) = names.insert(name, file) {
+                self.error(file, place, format!("there is one of that name in {other} already"));
+                continue;
+            }
+            let other = is_type.then(|| types.insert(type_name(name), (name, file))).flatten();
+            if let Some((other, file)) = other {
+                let message =
+                    format!("would be `{}` in Rust, as [{other}] in {file}", type_name(name));
+                self.error(file, place, message);
+            }
+        }
+    }
+
+    fn entry(&mut self, file: &str, name: &str, doc: &str, sources: &[String]) {
+        let place = format!("[{name}]");
+        if doc.trim().is_empty() {
+            self.harmless(file, place.clone(), "has no doc; say what it is in a sentence");
+        }
+        if sources.is_empty() {
+            let message = "has no sources; name where it is known from, or \"model\"";
+            self.harmless(file, place.clone(), message);
+        }
+        if sources.iter().any(|source| source.trim().is_empty()) {
+            self.harmless(file, place, "has an empty source");
+        }
+    }
+
+    fn structure(&mut self, structure: &Structure) {
+        let file = &structure.file;
+        self.entry(file, &structure.name, &structure.doc, &structure.sources);
+        let bits = structure.bytes.saturating_mul(8);
+        let mut methods: BTreeMap<String, &str> = BTreeMap::new();
+        for field in &structure.fields {
+            let place = format!("[{}] {}", structure.name, field.name);
+            self.field(structure, field, &place);
+            let name = &field.name;
+            for method in [name.clone(), format!("set_{name}"), format!("{name}_mut")] {
+                if let Some(other) = methods.insert(method.clone(), name) {
+                    let message = format!("its accessor `{method}` is also that of `{other}`");
+                    self.error(file, place.clone(), message);
+                }
+            }
+            if field.span().end() > bits {
+                let message = format!(
+                    "ends at byte 0x{:x}, but the structure has 0x{:x} bytes",
+                    field.span().end().div_ceil(8),
+                    structure.bytes
+                );
+                self.error(file, place.clone(), message);
+            }
+            if field.tail && field.start < bits {
+                let message = format!(
+                    "is a tail, but begins before the structure's 0x{:x} bytes end",
+                    structure.bytes
+                );
+                self.error(file, place, message);
+            }
+        }
+        self.overlaps(structure);
+        self.gaps(structure);
+    }
+
+    fn field(&mut self, structure: &Structure, field: &Field, place: &str) {
+        let file = &structure.file;
+        if !is_snake(&field.name) {
+            self.error(file, place.into(), "names are lower case letters, digits and _");
+        }
+        if TAKEN.contains(&field.name.as_str()) {
+            self.error(file, place.into(), "every view has a method of that name; rename it");
+        }
+        if field.doc.trim().is_empty() {
+            self.harmless(file, place.into(), "has no doc; say what it is");
+        }
+        if field.sources.as_ref().is_some_and(Vec::is_empty) {
+            self.harmless(
+                file,
+                place.into(),
+                "has an empty list of sources; name one, or leave it out",
+            );
+        }
+        match &field.content {
+            Content::Number if field.width > 64 => {
+                self.error(file, place.into(), "a number has at most 64 bits");
+            }
+            Content::Number => {}
+            Content::Enum(name) => match self.description.enumeration(name) {
+                None => {
+                    let message = format!("there is no enum [{name}]{}", self.near(name));
+                    self.error(file, place.into(), message);
+                }
+                Some(e) => {
+                    let largest = e.values.iter().map(|v| v.value).max().unwrap_or(0);
+                    if field.width > e.bits || (field.width < 64 && largest >> field.width != 0) {
+                        let message = format!(
+                            "has {} bits, but enum [{name}] has {} and values up to {largest}",
+                            field.width, e.bits
+                        );
+                        self.error(file, place.into(), message);
+                    }
+                }
+            },
+            Content::Struct(name) => {
+                if self.description.structure(name).is_none() {
+                    let message = format!("there is no structure [{name}]{}", self.near(name));
+                    self.error(file, place.into(), message);
+                } else if field.start % 8 != 0 {
+                    self.error(file, place.into(), "a structure begins at a whole byte");
+                }
+            }
+            Content::Bytes => {
+                if field.start % 8 != 0 || field.width % 8 != 0 {
+                    let message = "has more than 64 bits but not whole bytes; take it apart";
+                    self.error(file, place.into(), message);
+                }
+            }
+        }
+        if let Some(sources) = &field.sources
+            && sources.iter().any(|source| source.trim().is_empty())
+        {
+            self.harmless(file, place.into(), "has an empty source");
+        }
+    }
+
+    fn near(&self, name: &str) -> String {
+        let description = self.description;
+        let names = (description.structures.iter().map(|s| &s.name))
+            .chain(description.enums.iter().map(|e| &e.name));
+        let near: Vec<&str> = names
+            .filter(|other| other.contains(name) || name.contains(other.as_str()))
+            .map(String::as_str)
+            .take(5)
+            .collect();
+        if near.is_empty() { String::new() } else { format!("; there is {}", near.join(", ")) }
+    }
+
+    fn overlaps(&mut self, structure: &Structure) {
+        let mut fields: Vec<&Field> =
+            structure.fields.iter().filter(|f| !f.tail && f.span().width > 0).collect();
+        if !fields.is_sorted_by_key(|f| f.start) {
+            let (before, after) = fields
+                .windows(2)
+                .find(|pair| pair[0].start > pair[1].start)
+                .map(|pair| (pair[1], pair[0]))
+                .expect("the fields are not sorted");
+            let message =
+                format!("order of fields is order in memory; put it before `{}`", after.name);
+            self.error(&structure.file, format!("[{}] {}", structure.name, before.name), message);
+        }
+        fields.sort_by_key(|f| f.span());
+        for (i, field) in fields.iter().enumerate() {
+            for other in fields[i + 1..].iter().take_while(|o| o.start < field.span().end()) {
+                if !field.overlay && !other.overlay {
+                    let message = format!(
+                        "overlaps `{}` at {}; if that is meant, one says overlay = true",
+                        field.name,
+                        field.place()
+                    );
+                    self.error(
+                        &structure.file,
+                        format!("[{}] {}", structure.name, other.name),
+                        message,
+                    );
+                }
+            }
+        }
+    }
+
+    fn gaps(&mut self, structure: &Structure) {
+        let place = format!("[{}]", structure.name);
+        let bits = structure.bytes * 8;
+        let reserved: Vec<_> = structure.reserved.iter().map(|place| place.span()).collect();
+        for (i, span) in reserved.iter().enumerate() {
+            let written = structure.reserved[i];
+            if span.end() > bits {
+                let message =
+                    format!("reserved {written} is beyond its 0x{:x} bytes", structure.bytes);
+                self.error(&structure.file, place.clone(), message);
+            }
+            let field = structure
+                .fields
+                .iter()
+                .find(|field| field.span().start < span.end() && span.start < field.span().end());
+            if let Some(field) = field {
+                let message = format!("reserved {written} is where field `{}` is", field.name);
+                self.error(&structure.file, place.clone(), message);
+            }
+            if reserved[..i].iter().any(|o| o.start < span.end() && span.start < o.end()) {
+                let message = format!("reserved {written} is named twice");
+                self.error(&structure.file, place.clone(), message);
+            }
+        }
+        let fields = structure.fields.iter().map(Field::span);
+        let unnamed = gaps(bits, fields.chain(reserved.iter().copied()));
+        if !unnamed.is_empty() {
+            let places: Vec<String> =
+                unnamed.into_iter().flat_map(Place::of_gap).map(|p| format!("\"{p}\"")).collect();
+            let message =
+                format!("has gaps without a name; add to reserved: {}", places.join(", "));
+            self.error(&structure.file, place, message);
+        }
+    }
+
+    fn enumeration(&mut self, e: &Enum) {
+        let place = format!("[{}]", e.name);
+        self.entry(&e.file, &e.name, &e.doc, &e.sources);
+        if e.bits == 0 || e.bits > 64 {
+            self.error(&e.file, place.clone(), "bits is from 1 to 64");
+        }
+        if e.values.is_empty() {
+            self.error(&e.file, place.clone(), "has no values");
+        }
+        self.values(&e.file, &e.name, &e.values, e.bits);
+    }
+
+    fn values(&mut self, file: &str, entry: &str, values: &[EnumValue], bits: u32) {
+        let mut seen: BTreeMap<u64, &str> = BTreeMap::new();
+        for value in values {
+            let place = format!("[{entry}] {}", value.name);
+            if !is_upper(&value.name) || value.name == "INFO" {
+                let message = "values are named in upper case letters, digits and _, but not INFO";
+                self.error(file, place.clone(), message);
+            }
+            if value.doc.trim().is_empty() {
+                self.harmless(file, place.clone(), "has no doc; say what it means");
+            }
+            if (1..64).contains(&bits) && value.value >> bits != 0 {
+                let message = format!("{} does not fit into {bits} bits", value.value);
+                self.error(file, place.clone(), message);
+            }
+            if let Some(other) = seen.insert(value.value, &value.name) {
+                let message = format!("has the value {} of `{other}`", value.value);
+                self.error(file, place, message);
+            }
+        }
+    }
+
+    fn command(&mut self, command: &Command) {
+        let (file, place) = (&command.file, format!("[{}]", command.name));
+        self.entry(file, &command.name, &command.doc, &command.sources);
+        self.values(file, &command.name, &command.op_mods, 16);
+        if !["create", "query", "modify", "destroy", "general", "none"]
+            .contains(&command.devx.as_str())
+        {
+            let message = "devx is one of create, query, modify, destroy, general, none";
+            self.error(file, place.clone(), message);
+        }
+        if command.opcode == 0 {
+            self.error(file, place.clone(), "opcode 0 is no command");
+        }
+        for (role, name) in [("input", &command.input), ("output", &command.output)] {
+            match self.description.structure(name) {
+                None => {
+                    let message = format!("{role}: there is no structure [{name}]");
+                    self.error(file, place.clone(), message);
+                }
+                Some(structure) => self.header(structure, role),
+            }
+        }
+        let shared = self.description.commands.iter().find(|o| {
+            o.name != command.name && (o.input == command.input) && o.name < command.name
+        });
+        if let Some(other) = shared {
+            let message = format!("has the input of [{}]; each command has its own", other.name);
+            self.error(file, place.clone(), message);
+        }
+        let statuses = self.description.enumeration("command_status");
+        for (status, why) in &command.statuses {
+            let place = format!("[{}] {status}", command.name);
+            if !statuses.is_some_and(|e| e.values.iter().any(|v| v.name == *status)) {
+                self.harmless(file, place.clone(), "is no value of enum [command_status]");
+            }
+            if why.trim().is_empty() {
+                self.harmless(file, place, "does not say why it is returned");
+            }
+        }
+        self.variants(command);
+    }
+
+    /// An input begins with opcode, uid and op_mod, an output with status and syndrome.
+    fn header(&mut self, structure: &Structure, role: &str) {
+        let header: &[(&str, u32, u32)] = match role {
+            "input" => &[("opcode", 0, 16), ("uid", 16, 16), ("op_mod", 48, 16)],
+            _ => &[("status", 0, 8), ("syndrome", 32, 32)],
+        };
+        for &(name, start, width) in header {
+            let place = Place::of_field(start, width).0;
+            let here = format!("[{}]", structure.name);
+            match structure.fields.iter().find(|f| f.name == name) {
+                // Firmware commands that no user context may send have no uid.
+                None if name == "uid" => {}
+                None => {
+                    let message = format!("is a command's {role}, but has no `{name}` at {place}");
+                    self.error(&structure.file, here, message);
+                }
+                Some(field) if (field.start, field.width) != (start, width) => {
+                    let message = format!("is a command's {role}, so its `{name}` is at {place}");
+                    self.error(&structure.file, here, message);
+                }
+                Some(field) => {
+                    if name == "status" && field.content != Content::Enum("command_status".into()) {
+                        let message = "an output's `status` has enum = \"command_status\"";
+                        self.error(&structure.file, here, message);
+                    }
+                }
+            }
+        }
+    }
+
+    fn variants(&mut self, command: &Command) {
+        let input = self.description.structure(&command.input);
+        let output = self.description.structure(&command.output);
+        for variant in &command.variants {
+            let place = format!("[{}] variants", command.name);
+            let held = [output, input].into_iter().flatten().find_map(|structure| {
+                structure.fields.iter().find(|field| field.name == variant.field)
+            });
+            match (held, self.description.structure(&variant.structure)) {
+                (None, _) => {
+                    let message =
+                        format!("neither output nor input has a field `{}`", variant.field);
+                    self.error(&command.file, place.clone(), message);
+                }
+                (_, None) => {
+                    let message = format!("there is no structure [{}]", variant.structure);
+                    self.harmless(&command.file, place.clone(), &message);
+                }
+                (Some(field), Some(structure)) => {
+                    if !field.tail && field.span().width < structure.bytes * 8 {
+                        let message =
+                            format!("[{}] is larger than `{}`", structure.name, field.name);
+                        self.error(&command.file, place.clone(), message);
+                    }
+                }
+            }
+            let mut inside = input;
+            for part in variant.when.split('.') {
+                let field = inside.and_then(|s| s.fields.iter().find(|f| f.name == part));
+                if field.is_none() && input.is_some() {
+                    let message = format!("the input has no field `{}`", variant.when);
+                    self.error(&command.file, place.clone(), message);
+                    break;
+                }
+                inside = field.and_then(|field| match &field.content {
+                    Content::Struct(name) => self.description.structure(name),
+                    _ => None,
+                });
+            }
+            if variant.values.is_empty() {
+                self.error(&command.file, place, "has no values");
+            }
+        }
+    }
+
+    fn opcodes(&mut self) {
+        let mut seen: BTreeMap<u16, &str> = BTreeMap::new();
+        for command in &self.description.commands {
+            if let Some(other) = seen.insert(command.opcode, &command.name) {
+                let message = format!("has the opcode 0x{:x} of [{other}]", command.opcode);
+                self.error(&command.file, format!("[{}]", command.name), message);
+            }
+        }
+    }
+
+    /// No structure may hold itself.
+    fn recursion(&mut self) {
+        for structure in &self.description.structures {
+            let mut inside = vec![structure.name.as_str()];
+            let mut seen = Vec::new();
+            while let Some(name) = inside.pop() {
+                for field in self.description.structure(name).iter().flat_map(|s| &s.fields) {
+                    let Content::Struct(nested) = &field.content else { continue };
+                    if *nested == structure.name {
+                        let message = format!("holds itself, through `{}` of [{name}]", field.name);
+                        self.error(&structure.file, format!("[{}]", structure.name), message);
+                        return;
+                    }
+                    if !seen.contains(&nested.as_str()) {
+                        seen.push(nested);
+                        inside.push(nested);
+                    }
+                }
+            }
+        }
+    }
+}

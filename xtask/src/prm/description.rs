@@ -238,6 +238,14 @@ impl Description {
         self.enums.iter().find(|e| e.name == name)
     }
 
+    /// What a field holds, an enum that does not exist counting as a mere number.
+    pub(crate) fn content<'a>(&self, field: &'a Field) -> &'a Content {
+        match &field.content {
+            Content::Enum(name) if self.enumeration(name).is_none() => &Content::Number,
+            content => content,
+        }
+    }
+
     /// Notes a mistake.
     pub(crate) fn problem(&mut self, file: &str, place: &str, message: String) {
         let (file, place) = (file.to_owned(), place.to_owned());

@@ -247,7 +247,7 @@ fn view(out: &mut String, description: &Description, structure: &Structure) {
     let _ = writeln!(out, "    pub struct {name}([u8; {bytes:#x}]) = {:?} {{", structure.name);
     let _ = writeln!(out, "        sources: {:?},\n        fields: [", structure.sources);
     for field in &structure.fields {
-        let _ = writeln!(out, "            {},", field_info(field));
+        let _ = writeln!(out, "            {},", field_info(description, field));
     }
     out.push_str("        ],\n        reserved: [");
     let gaps = structure.gaps().into_iter().map(|gap| format!("({}, {})", gap.start, gap.width));
@@ -277,9 +277,9 @@ fn wrapped(items: Vec<String>) -> String {
     format!("\n{}        ", lines.concat())
 }
 
-fn field_info(field: &Field) -> String {
+fn field_info(description: &Description, field: &Field) -> String {
     let Field { name, start, width, .. } = field;
-    let mut text = match &field.content {
+    let mut text = match description.content(field) {
         Content::Number => format!("FieldInfo::number({name:?}, {start}, {width})"),
         Content::Enum(e) => {
             format!("FieldInfo::number({name:?}, {start}, {width}).of({}::INFO)", type_name(e))
@@ -323,7 +323,7 @@ fn accessors(description: &Description, field: &Field) -> String {
     }
     let doc_set = format!("/// Sets [`Self::{}`].\n#[inline]", field.name);
     let index = if field.array { ", index: usize" } else { "" };
-    let bit = match (field.array, &field.content) {
+    let bit = match (field.array, description.content(field)) {
         (true, Content::Number | Content::Enum(_)) => {
             format!("bits::element({start}, {width}, {count}, index)")
         }
@@ -331,7 +331,7 @@ fn accessors(description: &Description, field: &Field) -> String {
         (false, Content::Number | Content::Enum(_)) => start.to_string(),
         (false, _) => format!("{:#x}", start / 8),
     };
-    match &field.content {
+    match description.content(field) {
         Content::Struct(nested) => {
             let nested = type_name(nested);
             doc_get(&mut out);

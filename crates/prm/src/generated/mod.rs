@@ -2,11 +2,29 @@
 
 use crate::structure::prelude::*;
 
-mod command_status;
+mod command;
+mod cq;
+mod cqe;
+mod eq;
+mod eqe;
 mod hca_cap;
+mod mkey;
+mod pd;
+mod qp;
+mod uar;
+mod wqe;
 
-pub use command_status::*;
+pub use command::*;
+pub use cq::*;
+pub use cqe::*;
+pub use eq::*;
+pub use eqe::*;
 pub use hca_cap::*;
+pub use mkey::*;
+pub use pd::*;
+pub use qp::*;
+pub use uar::*;
+pub use wqe::*;
 
 enumeration! {
     /// Opcodes of commands.
@@ -19,37 +37,353 @@ enumeration! {
         /// Narrows or enables capabilities of one page. Legal after ENABLE_HCA and before INIT_HCA;
         /// every field of the page is written, so start from the current values.
         SET_HCA_CAP = 0x109,
+        /// Creates a memory key.
+        CREATE_MKEY = 0x200,
+        /// Reads the context of a memory key.
+        QUERY_MKEY = 0x201,
+        /// Destroys a memory key; accesses under way finish or fail before it completes.
+        DESTROY_MKEY = 0x202,
+        /// Creates an event queue; only the kernel may.
+        CREATE_EQ = 0x301,
+        /// Destroys an event queue.
+        DESTROY_EQ = 0x302,
+        /// Reads the context of an event queue.
+        QUERY_EQ = 0x303,
+        /// Writes an EQE into an event queue, to test interrupt delivery.
+        GEN_EQE = 0x304,
+        /// Creates a completion queue.
+        CREATE_CQ = 0x400,
+        /// Destroys a completion queue that no work queue uses.
+        DESTROY_CQ = 0x401,
+        /// Reads the context of a completion queue.
+        QUERY_CQ = 0x402,
+        /// Changes moderation, EQ or overrun handling of a CQ, or moves it to a new buffer.
+        MODIFY_CQ = 0x403,
+        /// Creates a QP in state RST.
+        CREATE_QP = 0x500,
+        /// Destroys a QP, whatever its state.
+        DESTROY_QP = 0x501,
+        /// Moves a QP from RST to INIT.
+        RST2INIT_QP = 0x502,
+        /// Moves a QP from INIT to RTR: the responder starts.
+        INIT2RTR_QP = 0x503,
+        /// Moves a QP from RTR to RTS: the requester starts.
+        RTR2RTS_QP = 0x504,
+        /// Changes attributes of a QP in RTS.
+        RTS2RTS_QP = 0x505,
+        /// Moves an unreliable QP from SQER back to RTS.
+        SQERR2RTS_QP = 0x506,
+        /// Moves a QP from any state but RST to ERR: all posted WQEs complete as flushed.
+        QP_2ERR = 0x507,
+        /// Moves a QP from any state to RST: posted WQEs vanish without completions.
+        QP_2RST = 0x50a,
+        /// Reads the context of a QP.
+        QUERY_QP = 0x50b,
+        /// Moves a QP from SQD to RTS.
+        SQD_RTS_QP = 0x50c,
+        /// Changes attributes of a QP in INIT.
+        INIT2INIT_QP = 0x50e,
+        /// Creates up to four protection signature values; DevX takes one at a time.
+        CREATE_PSV = 0x600,
+        /// Destroys a protection signature value.
+        DESTROY_PSV = 0x601,
+        /// Allocates a protection domain.
+        ALLOC_PD = 0x800,
+        /// Frees a protection domain.
+        DEALLOC_PD = 0x801,
+        /// Allocates a UAR page: a page of doorbells in BAR 0.
+        ALLOC_UAR = 0x802,
+        /// Frees a UAR page.
+        DEALLOC_UAR = 0x803,
+        /// Allocates a transport domain, which isolates loopback between users of one port.
+        ALLOC_TRANSPORT_DOMAIN = 0x816,
+        /// Frees a transport domain.
+        DEALLOC_TRANSPORT_DOMAIN = 0x817,
+        /// Creates a user context and its uid; the kernel does it for each DevX process.
+        CREATE_UCTX = 0xa04,
+        /// Destroys a user context.
+        DESTROY_UCTX = 0xa06,
+        /// Makes a process's pages known to the device; the kernel does it on UMEM registration.
+        CREATE_UMEM = 0xa08,
+        /// Forgets a UMEM.
+        DESTROY_UMEM = 0xa0a,
     }
 }
 
 /// Every structure, sorted by name.
 pub static STRUCTURES: &[&StructInfo] = &[
+    AddressPath::INFO,
+    AllocPdIn::INFO,
+    AllocPdOut::INFO,
+    AllocTransportDomainIn::INFO,
+    AllocTransportDomainOut::INFO,
+    AllocUarIn::INFO,
+    AllocUarOut::INFO,
+    CommandHeaderIn::INFO,
+    CommandHeaderOut::INFO,
+    CommandMailbox::INFO,
+    CommandPas::INFO,
+    CommandQueueEntry::INFO,
+    CqArmDoorbell::INFO,
+    CqContext::INFO,
+    CqDoorbellRecord::INFO,
+    Cqe::INFO,
+    Cqe128::INFO,
+    CqeError::INFO,
+    CqeErrorSyndrome::INFO,
+    CqeInline32::INFO,
+    CqeResize::INFO,
+    CqeSignatureError::INFO,
+    CqeTagMatching::INFO,
+    CreateCqIn::INFO,
+    CreateCqOut::INFO,
+    CreateEqIn::INFO,
+    CreateEqOut::INFO,
+    CreateMkeyIn::INFO,
+    CreateMkeyOut::INFO,
+    CreatePsvIn::INFO,
+    CreatePsvOut::INFO,
+    CreateQpIn::INFO,
+    CreateQpOut::INFO,
+    CreateUctxIn::INFO,
+    CreateUctxOut::INFO,
+    CreateUmemIn::INFO,
+    CreateUmemOut::INFO,
+    DeallocPdIn::INFO,
+    DeallocPdOut::INFO,
+    DeallocTransportDomainIn::INFO,
+    DeallocTransportDomainOut::INFO,
+    DeallocUarIn::INFO,
+    DeallocUarOut::INFO,
+    DestroyCqIn::INFO,
+    DestroyCqOut::INFO,
+    DestroyEqIn::INFO,
+    DestroyEqOut::INFO,
+    DestroyMkeyIn::INFO,
+    DestroyMkeyOut::INFO,
+    DestroyPsvIn::INFO,
+    DestroyPsvOut::INFO,
+    DestroyQpIn::INFO,
+    DestroyQpOut::INFO,
+    DestroyUctxIn::INFO,
+    DestroyUctxOut::INFO,
+    DestroyUmemIn::INFO,
+    DestroyUmemOut::INFO,
+    EqContext::INFO,
+    EqDoorbell::INFO,
+    Eqe::INFO,
+    EqeCommand::INFO,
+    EqeCompletion::INFO,
+    EqeCongestion::INFO,
+    EqeCqError::INFO,
+    EqeDct::INFO,
+    EqeFpgaError::INFO,
+    EqeGpio::INFO,
+    EqeObjectChange::INFO,
+    EqePageFaultMemory::INFO,
+    EqePageFaultRdma::INFO,
+    EqePageFaultWqe::INFO,
+    EqePageRequest::INFO,
+    EqePortModule::INFO,
+    EqePortState::INFO,
+    EqePps::INFO,
+    EqeQpSrq::INFO,
+    EqeStallVl::INFO,
+    EqeSyncFwUpdate::INFO,
+    EqeTemperatureWarning::INFO,
+    EqeVhcaState::INFO,
+    EqeVportChange::INFO,
+    EqeXrqError::INFO,
+    GenEqeIn::INFO,
+    GenEqeOut::INFO,
     HcaCap::INFO,
     HcaCap2::INFO,
+    Init2initQpIn::INFO,
+    Init2initQpOut::INFO,
+    Init2rtrQpIn::INFO,
+    Init2rtrQpOut::INFO,
+    Klm::INFO,
+    Ksm::INFO,
+    MiniCqe::INFO,
+    MiniCqeArray::INFO,
+    MiniCqeBlock::INFO,
+    MkeyContext::INFO,
+    ModifyCqIn::INFO,
+    ModifyCqOut::INFO,
+    Mtt::INFO,
+    Qp2errIn::INFO,
+    Qp2errOut::INFO,
+    Qp2rstIn::INFO,
+    Qp2rstOut::INFO,
+    QpContext::INFO,
+    QpContextExtension::INFO,
+    QpDoorbellRecord::INFO,
+    QueryCqIn::INFO,
+    QueryCqOut::INFO,
+    QueryEqIn::INFO,
+    QueryEqOut::INFO,
     QueryHcaCapIn::INFO,
     QueryHcaCapOut::INFO,
+    QueryMkeyIn::INFO,
+    QueryMkeyOut::INFO,
+    QueryQpIn::INFO,
+    QueryQpOut::INFO,
+    Rst2initQpIn::INFO,
+    Rst2initQpOut::INFO,
+    Rtr2rtsQpIn::INFO,
+    Rtr2rtsQpOut::INFO,
+    Rts2rtsQpIn::INFO,
+    Rts2rtsQpOut::INFO,
+    SendDoorbell::INFO,
     SetHcaCapIn::INFO,
     SetHcaCapOut::INFO,
+    SqdRtsQpIn::INFO,
+    SqdRtsQpOut::INFO,
+    Sqerr2rtsQpIn::INFO,
+    Sqerr2rtsQpOut::INFO,
+    SrqDoorbellRecord::INFO,
+    UarPage::INFO,
+    Uctx::INFO,
+    UmemContext::INFO,
+    WqeAtomicSegment::INFO,
+    WqeCtrlSegment::INFO,
+    WqeDataSegment::INFO,
+    WqeDatagramSegment::INFO,
+    WqeEthSegment::INFO,
+    WqeInlineHeader::INFO,
+    WqeMaskedAdd32Segment::INFO,
+    WqeMaskedAdd64Segment::INFO,
+    WqeMaskedAtomicSegment::INFO,
+    WqeMaskedSwap32Segment::INFO,
+    WqeMmoSegment::INFO,
+    WqeRaddrSegment::INFO,
+    WqeSendEnableSegment::INFO,
+    WqeSetPsvSegment::INFO,
+    WqeSignatureSegment::INFO,
+    WqeSrqNextSegment::INFO,
+    WqeTagMatchingSegment::INFO,
+    WqeUmrCtrlSegment::INFO,
+    WqeUmrPointerSegment::INFO,
+    WqeWaitCqSegment::INFO,
+    WqeWaitDataSegment::INFO,
+    WqeXrcSegment::INFO,
 ];
 
 /// Every enum, sorted by name.
 pub static ENUMS: &[&EnumInfo] = &[
+    AtomicMode::INFO,
     CmdifChecksum::INFO,
+    CommandOwnership::INFO,
     CommandStatus::INFO,
+    CommandTransport::INFO,
+    CqErrorSyndrome::INFO,
+    CqModifyField::INFO,
+    CqPeriodMode::INFO,
+    CqResizeField::INFO,
+    CqState::INFO,
+    CqStatus::INFO,
+    CqeCompressionLayout::INFO,
+    CqeFormat::INFO,
+    CqeHashIp::INFO,
+    CqeHashL4::INFO,
+    CqeL3Type::INFO,
+    CqeL4Type::INFO,
+    CqeOpcode::INFO,
+    CqeRoceL3Type::INFO,
+    CqeSize::INFO,
+    CqeSyndrome::INFO,
+    CqeTlsOffload::INFO,
+    CqeVendorSyndrome::INFO,
     CrossVhcaReference::INFO,
+    DeliveryStatus::INFO,
+    EndPaddingMode::INFO,
+    EqState::INFO,
+    EqStatus::INFO,
+    EqeQueueType::INFO,
+    EventType::INFO,
     FlexParserProtocol::INFO,
     FunctionIdMode::INFO,
+    GeneralEventSubtype::INFO,
     GidTableSize::INFO,
     HcaCapPage::INFO,
+    MiniCqeFormat::INFO,
+    MkeyAccessMode::INFO,
+    MmoOpMod::INFO,
+    ModuleError::INFO,
+    ModuleStatus::INFO,
     Opcode::INFO,
+    OptParamMask::INFO,
+    OptParamMask9532::INFO,
     OtherVhcaObject::INFO,
+    PageFaultSubtype::INFO,
+    PathMigrationState::INFO,
+    PathMtu::INFO,
     PkeyTableSize::INFO,
+    PortChangeSubtype::INFO,
     PortType::INFO,
+    QpState::INFO,
+    RqType::INFO,
+    ScatterToCqeRequester::INFO,
+    ScatterToCqeResponder::INFO,
+    ServiceType::INFO,
+    SignatureSyndrome::INFO,
+    StaticRate::INFO,
     SteeringFormat::INFO,
+    SyncFwUpdateState::INFO,
+    TagMatchingAppOp::INFO,
+    TagMatchingOpcode::INFO,
+    TimestampFormat::INFO,
     TimestampFormatCap::INFO,
+    TracerSubtype::INFO,
+    UctxCap::INFO,
     UctxCapBits::INFO,
+    UmrCheck::INFO,
     UmrFence::INFO,
+    UmrMkeyMask::INFO,
+    WaitCondition::INFO,
+    WaitOpMod::INFO,
+    WqeCompletion::INFO,
+    WqeFence::INFO,
+    WqeOpcode::INFO,
 ];
 
 /// Every command, sorted by opcode.
-pub static COMMANDS: &[&CommandInfo] = &[&QUERY_HCA_CAP, &SET_HCA_CAP];
+pub static COMMANDS: &[&CommandInfo] = &[
+    &QUERY_HCA_CAP,
+    &SET_HCA_CAP,
+    &CREATE_MKEY,
+    &QUERY_MKEY,
+    &DESTROY_MKEY,
+    &CREATE_EQ,
+    &DESTROY_EQ,
+    &QUERY_EQ,
+    &GEN_EQE,
+    &CREATE_CQ,
+    &DESTROY_CQ,
+    &QUERY_CQ,
+    &MODIFY_CQ,
+    &CREATE_QP,
+    &DESTROY_QP,
+    &RST2INIT_QP,
+    &INIT2RTR_QP,
+    &RTR2RTS_QP,
+    &RTS2RTS_QP,
+    &SQERR2RTS_QP,
+    &QP_2ERR,
+    &QP_2RST,
+    &QUERY_QP,
+    &SQD_RTS_QP,
+    &INIT2INIT_QP,
+    &CREATE_PSV,
+    &DESTROY_PSV,
+    &ALLOC_PD,
+    &DEALLOC_PD,
+    &ALLOC_UAR,
+    &DEALLOC_UAR,
+    &ALLOC_TRANSPORT_DOMAIN,
+    &DEALLOC_TRANSPORT_DOMAIN,
+    &CREATE_UCTX,
+    &DESTROY_UCTX,
+    &CREATE_UMEM,
+    &DESTROY_UMEM,
+];

@@ -1,14 +1,45 @@
 //! Discovery of mlx5 devices, and everything that the kernel does for a user of them: contexts, protection domains,
 //! address handles, GIDs, command mailboxes (DevX), registered memory, doorbell pages and event channels.
 //!
-//! The [`Backend`] seam is at the bottom: the `Kernel` and a software model both implement it, with real file
-//! descriptors and mappings, so nothing above knows which it has.
+//! The [`Backend`] seam is at the bottom: the [`Kernel`] and a software model both implement it, with real file
+//! descriptors and mappings, so nothing above knows which it has. On top of it a [`Context`] makes every other object.
+//! Objects hold their context, are destroyed when dropped, and have a `destroy` that gives them back when that fails.
 
 pub mod abi;
+mod ah;
+mod channel;
+mod context;
 mod error;
+mod handle;
 mod info;
+mod kernel;
+mod object;
+mod pd;
+mod port;
 mod sys;
+mod uar;
 
+pub use ah::Ah;
+pub use channel::{
+    AsyncAnswer, AsyncEvent, AsyncEventChannel, CommandChannel, Event, EventChannel,
+};
+pub use context::{Context, ContextAttributes};
 pub use error::{Command, Error, ErrorKind, Result};
+pub use handle::DestroyError;
 pub use info::{DeviceInfo, Gid, GidInfo, GidType, LinkLayer, PortInfo};
-pub use sys::{Backend, Errno, Mapping, OpenDevice, Protection};
+pub use kernel::Kernel;
+pub use object::DevxObject;
+pub use pd::Pd;
+pub use port::{GidTableEntry, PortAttributes};
+pub use sys::{Backend, Errno, Mapping, OpenDevice, PageSizes, Protection, Umem};
+pub use uar::{Uar, UarKind};
+
+/// Bytes of a system page.
+pub(crate) fn page_size() -> usize {
+    use nix::unistd::{SysconfVar, sysconf};
+    sysconf(SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .unwrap_or(4096)
+}

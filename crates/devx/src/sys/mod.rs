@@ -1,15 +1,21 @@
 //! The only module of this crate with `unsafe` code: the seam, mappings, raw ioctls, descriptors, pinned memory.
 //!
-//! Its invariants: a request that leaves [`Request`](crate::Request) holds only pointers that borrow live buffers
+//! Its invariants: a request that leaves `Request` holds only pointers that borrow live buffers
 //! of the stated length; a [`Mapping`] is unmapped once; a descriptor that a backend hands over is owned once;
 //! memory is registered only by callers who promise to keep it.
 #![allow(unsafe_code, reason = "this module exists to hold the unsafe code of the crate")]
 
 mod backend;
 mod descriptor;
+mod ioctl;
 mod mapping;
+mod request;
+mod umem;
 
 pub use backend::{Backend, Errno, OpenDevice};
 pub use mapping::{Mapping, Protection};
 
-pub(crate) use descriptor::adopt;
+pub use umem::{PageSizes, Umem};
+
+pub(crate) use ioctl::UverbsFile;
+pub(crate) use request::{Answer, Request};

@@ -1,0 +1,103 @@
+//! Queries that the device answers later, through a file.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use super::{Channel, channel};
+use crate::abi::attr::{devx_async_cmd_fd_alloc as alloc, devx_obj_async_query as query};
+use crate::abi::method;
+use crate::abi::mlx5::AsyncCommandHeader;
+use crate::sys::Request;
+use crate::{Context, DevxObject, Errno, Error, Result};
+
+/// A file of answers to asynchronous queries.
+#[derive(Debug)]
+pub struct CommandChannel {
+    channel: Channel,
+    longest: AtomicU16,
+}
+
+channel!(CommandChannel);
+
+/// The answer to an asynchronous query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AsyncAnswer {
+    /// The `wr_id` of the query.
+    pub wr_id: u64,
+    /// The command's output.
+    pub output: Vec<u8>,
+}
+
+impl AsyncAnswer {
+    /// Checks the status in the output. `input` is the command that was sent, for the error's text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Command`](crate::ErrorKind::Command) when the device refused it.
+    pub fn check(&self, input: &[u8]) -> Result<()> {
+        match self.output.first() {
+            Some(0) => Ok(()),
+            _ => Err(Error::from_command(
+                method::DEVX_OBJ_ASYNC_QUERY,
+                input,
+                &self.output,
+                Errno::EREMOTEIO,
+            )),
+        }
+    }
+}
+
+impl Context {
+    /// Makes a channel for asynchronous queries.
+    ///
+    /// # Errors
+    /// EMFILE when the process has too many files.
+    pub fn command_channel(&self) -> Result<CommandChannel> {
+        let method = method::DEVX_ASYNC_CMD_FD_ALLOC;
+        let answer = Request::new(method).fresh(alloc::HANDLE).send(self.device())?;
+        let channel =
+            Channel::new(self, "an async command channel", method, &answer, alloc::HANDLE)?;
+        Ok(CommandChannel { channel, longest: AtomicU16::new(0) })
+    }
+}
+
+impl CommandChannel {
+    /// Starts a query of an object whose answer has `output_length` bytes.
+    ///
+    /// # Errors
+    /// As [`DevxObject::query`], but the device's own refusal comes with the answer; EAGAIN while 1 MiB of answers
+    /// waits to be read.
+    pub fn query(
+        &self,
+        object: &DevxObject,
+        input: &[u8],
+        output_length: u16,
+        wr_id: u64,
+    ) -> Result<()> {
+        // Before the request, since its answer may be read at once.
+        self.longest.fetch_max(output_length, Ordering::Relaxed);
+        Request::new(method::DEVX_OBJ_ASYNC_QUERY)
+            .handle(query::HANDLE, object.handle())
+            .input(query::CMD_IN, input)
+            .input_u64(query::OUT_LEN, u64::from(output_length))
+            .input_u64(query::WR_ID, wr_id)
+            .descriptor(query::FD, self.as_fd())
+            .send(self.context().device())
+            .map_err(|failure| failure.of_command(input, &[]))?;
+        Ok(())
+    }
+
+    /// Takes the next answer; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at the end.
+    pub fn read(&self) -> Result<Option<AsyncAnswer>> {
+        const HEADER: usize = size_of::<AsyncCommandHeader>();
+        let mut record = vec![0; HEADER + usize::from(self.longest.load(Ordering::Relaxed))];
+        let Some(length) = self.channel.read(&mut record)? else { return Ok(None) };
+        record.truncate(length);
+        let Some((wr_id, output)) = record.split_first_chunk::<HEADER>() else {
+            return Err(self.channel.malformed(format_args!("a record of {length} bytes")));
+        };
+        Ok(Some(AsyncAnswer { wr_id: u64::from_ne_bytes(*wr_id), output: output.to_vec() }))
+    }
+}

@@ -1,0 +1,129 @@
+//! Device events (event queue entries) that the kernel passes on: completions, QP and CQ errors, port changes.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{Channel, channel};
+use crate::abi::attr::{devx_async_event_fd_alloc as alloc, devx_subscribe_event as subscribe};
+use crate::abi::method;
+use crate::abi::mlx5::{self, EQE_BYTES, EventHeader, EventWithData, MAX_SUBSCRIBE_EVENTS};
+use crate::sys::Request;
+use crate::{Context, DevxObject, Error, ErrorKind, Result};
+
+/// A file of device events. Closing it ends its subscriptions.
+#[derive(Debug)]
+pub struct EventChannel {
+    channel: Channel,
+    omit_data: bool,
+}
+
+channel!(EventChannel);
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Cookie of the subscription that it belongs to.
+    pub cookie: u64,
+    /// The event queue entry; `None` on a channel that omits data.
+    pub eqe: Option<[u8; EQE_BYTES]>,
+}
+
+impl Context {
+    /// Makes an event channel. With `omit_data` an event is its cookie only, and while one waits to be read equal
+    /// ones merge into it: right for completions, where the queue itself tells what happened. Without it, each
+    /// event comes with its entry, and the kernel drops events when it runs out of memory for them.
+    ///
+    /// # Errors
+    /// EMFILE when the process has too many files.
+    pub fn event_channel(&self, omit_data: bool) -> Result<EventChannel> {
+        let flags = if omit_data { mlx5::OMIT_DATA } else { 0 };
+        let answer = Request::new(method::DEVX_ASYNC_EVENT_FD_ALLOC)
+            .fresh(alloc::HANDLE)
+            .input_u32(alloc::FLAGS, flags)
+            .send(self.device())?;
+        let method = method::DEVX_ASYNC_EVENT_FD_ALLOC;
+        let channel = Channel::new(self, "an event channel", method, &answer, alloc::HANDLE)?;
+        Ok(EventChannel { channel, omit_data })
+    }
+}
+
+impl EventChannel {
+    /// Asks for events of an object (0 is a CQ's completion), or with `None` for events of the device and its ports.
+    /// `cookie` comes back with each.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`] for no or more than 16 events; EINVAL for an event that users may not see.
+    pub fn subscribe(
+        &self,
+        object: Option<&DevxObject>,
+        events: &[u16],
+        cookie: u64,
+    ) -> Result<()> {
+        check(events)?;
+        Request::new(method::DEVX_SUBSCRIBE_EVENT)
+            .descriptor(subscribe::FD_HANDLE, self.as_fd())
+            .input_u64(subscribe::COOKIE, cookie)
+            .with(|request| match object {
+                Some(object) => request.handle(subscribe::OBJ_HANDLE, object.handle()),
+                None => request,
+            })
+            .input(subscribe::TYPE_NUM_LIST, events.as_bytes())
+            .send(self.context().device())?;
+        Ok(())
+    }
+
+    /// The same, but the events signal an eventfd and nothing is read from the channel. Call again with another
+    /// eventfd for another object; the subscription lasts as long as the channel.
+    ///
+    /// # Errors
+    /// As [`subscribe`](Self::subscribe); EBADF or EINVAL when the file is no eventfd.
+    pub fn subscribe_eventfd(
+        &self,
+        object: Option<&DevxObject>,
+        events: &[u16],
+        eventfd: BorrowedFd<'_>,
+    ) -> Result<()> {
+        check(events)?;
+        Request::new(method::DEVX_SUBSCRIBE_EVENT)
+            .descriptor(subscribe::FD_HANDLE, self.as_fd())
+            .with(|request| match object {
+                Some(object) => request.handle(subscribe::OBJ_HANDLE, object.handle()),
+                None => request,
+            })
+            .input(subscribe::TYPE_NUM_LIST, events.as_bytes())
+            .input_u32(subscribe::FD_NUM, eventfd.as_raw_fd().cast_unsigned())
+            .send(self.context().device())?;
+        Ok(())
+    }
+
+    /// Takes the next event; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::EventsLost`] after an overflow: poll every queue and arm it again, then go on reading.
+    /// [`ErrorKind::DeviceGone`] at the end.
+    pub fn read(&self) -> Result<Option<Event>> {
+        let mut record = EventWithData::new_zeroed();
+        let bytes = if self.omit_data {
+            &mut record.as_mut_bytes()[..size_of::<EventHeader>()]
+        } else {
+            record.as_mut_bytes()
+        };
+        if !self.channel.read_exact(bytes)? {
+            return Ok(None);
+        }
+        let eqe = (!self.omit_data).then_some(record.eqe.0);
+        Ok(Some(Event { cookie: record.header.cookie, eqe }))
+    }
+}
+
+fn check(events: &[u16]) -> Result<()> {
+    if (1..=MAX_SUBSCRIBE_EVENTS).contains(&events.len()) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Input,
+        format!("DEVX_SUBSCRIBE_EVENT of {} events", events.len()),
+        "a subscription takes 1 to 16 event types; make several",
+    ))
+}

@@ -1,0 +1,161 @@
+//! Files from which events are read: device events, answers of asynchronous queries, and the verbs' own events.
+//!
+//! A read takes one record. The files are non-blocking; they can be polled (all are [`AsFd`]), or waited for with
+//! [`wait`](EventChannel::wait).
+
+mod command;
+mod event;
+mod verbs;
+
+pub use command::{AsyncAnswer, CommandChannel};
+pub use event::{Event, EventChannel};
+pub use verbs::{AsyncEvent, AsyncEventChannel};
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::abi::Method;
+use crate::sys::Answer;
+use crate::{Context, Errno, Error, ErrorKind, Result};
+
+/// A file that the kernel made for us to read.
+#[derive(Debug)]
+struct Channel {
+    // Closed before the context can be.
+    file: OwnedFd,
+    context: Context,
+    what: &'static str,
+}
+
+impl Channel {
+    /// Takes over the file of an answer and makes it non-blocking.
+    fn new(
+        context: &Context,
+        what: &'static str,
+        method: Method,
+        answer: &Answer,
+        id: u16,
+    ) -> Result<Self> {
+        let file = answer.descriptor(id)?;
+        fcntl(&file, FcntlArg::F_GETFL)
+            .and_then(|flags| {
+                fcntl(&file, FcntlArg::F_SETFL(OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK))
+            })
+            .map_err(|errno| Error::refused(method, errno))?;
+        Ok(Self { file, context: context.clone(), what })
+    }
+
+    /// Reads one record into `record`: its length, or `None` if there is none yet.
+    fn read(&self, record: &mut [u8]) -> Result<Option<usize>> {
+        match nix::unistd::read(&self.file, record) {
+            Ok(0) => Err(self.gone(Errno::EIO)),
+            Ok(length) => Ok(Some(length)),
+            // The kernel answers EAGAIN on a non-blocking file even when the device is gone; only poll tells.
+            Err(Errno::EAGAIN) if self.is_closed() => Err(self.gone(Errno::EIO)),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            Err(errno @ (Errno::EIO | Errno::ENODEV | Errno::ENXIO)) => Err(self.gone(errno)),
+            Err(Errno::EOVERFLOW) => Err(self.error(
+                ErrorKind::EventsLost,
+                Errno::EOVERFLOW,
+                "events were lost: poll every queue of this channel, and arm it again",
+            )),
+            Err(errno @ (Errno::EINVAL | Errno::ENOSPC)) => Err(self.error(
+                ErrorKind::Refused,
+                errno,
+                "the record is longer than the place for it",
+            )),
+            Err(errno) => Err(self.error(ErrorKind::Refused, errno, "")),
+        }
+    }
+
+    /// Reads one record that has exactly the length of `record`.
+    fn read_exact(&self, record: &mut [u8]) -> Result<bool> {
+        match self.read(record)? {
+            None => Ok(false),
+            Some(length) if length == record.len() => Ok(true),
+            Some(length) => Err(self
+                .malformed(format_args!("a record of {length} bytes instead of {}", record.len()))),
+        }
+    }
+
+    /// Whether the other side has closed, without waiting.
+    fn is_closed(&self) -> bool {
+        let hung_up = PollFlags::from_bits_retain(libc::POLLRDHUP);
+        let mut files = [PollFd::new(self.file.as_fd(), hung_up)];
+        // A POLLRDHUP that comes back is a bit unknown to `PollFlags`, for which `revents` is `None`.
+        let closed = |seen: PollFlags| seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
+        poll(&mut files, PollTimeout::ZERO) == Ok(1) && files[0].revents().is_none_or(closed)
+    }
+
+    /// Waits until there is something to read (a record, or the end): false when `timeout` passed first.
+    fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            // Rounded up, so that a wait is never cut short.
+            let left = left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+            });
+            let mut files = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut files, left) {
+                Ok(0) if end.is_none_or(|end| Instant::now() < end) => {}
+                Ok(ready) => return Ok(ready != 0),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(self.error(ErrorKind::Refused, errno, "")),
+            }
+        }
+    }
+
+    fn gone(&self, errno: Errno) -> Error {
+        self.error(ErrorKind::DeviceGone, errno, "the device was removed or reset; open it again")
+    }
+
+    fn error(&self, kind: ErrorKind, errno: Errno, hint: &'static str) -> Error {
+        Error::new(kind, format!("reading from {}", self.what), hint).with_errno(errno)
+    }
+
+    fn malformed(&self, what: impl std::fmt::Display) -> Error {
+        Error::new(
+            ErrorKind::Answer,
+            format!("reading from {}: {what}", self.what),
+            "the kernel, or the software that answers in its place, does not keep the uverbs ABI",
+        )
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// What every channel offers: its file, and waiting on it.
+macro_rules! channel {
+    ($name:ident) => {
+        impl $name {
+            /// Waits until a read would not answer `None`; false when `timeout` passed first. `None` waits for ever.
+            ///
+            /// # Errors
+            /// Those of poll.
+            pub fn wait(&self, timeout: Option<std::time::Duration>) -> crate::Result<bool> {
+                self.channel.wait(timeout)
+            }
+
+            /// The context that it belongs to.
+            #[must_use]
+            pub const fn context(&self) -> &crate::Context {
+                &self.channel.context
+            }
+        }
+
+        impl std::os::fd::AsFd for $name {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.channel.as_fd()
+            }
+        }
+    };
+}
+use channel;

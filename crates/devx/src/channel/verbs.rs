@@ -1,0 +1,77 @@
+//! The verbs' own asynchronous events: ports, GIDs, the whole device.
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{Channel, channel};
+use crate::abi::attr::async_event_alloc as alloc;
+use crate::abi::core::{AsyncEventDescriptor, event_type};
+use crate::abi::method;
+use crate::sys::Request;
+use crate::{Context, Result};
+
+/// A file of asynchronous events of the context.
+#[derive(Debug)]
+pub struct AsyncEventChannel {
+    channel: Channel,
+}
+
+channel!(AsyncEventChannel);
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// The device failed: nothing completes any more.
+    DeviceFatal,
+    /// Something changed about a port.
+    Port {
+        /// 1-based port.
+        port: u64,
+        /// What, as [`event_type`].
+        event: u32,
+    },
+    /// An event of an object of the verbs; DevX objects have none here.
+    Other {
+        /// User handle of the object.
+        element: u64,
+        /// What, as [`event_type`].
+        event: u32,
+    },
+}
+
+impl From<AsyncEventDescriptor> for AsyncEvent {
+    fn from(record: AsyncEventDescriptor) -> Self {
+        let (element, event) = (record.element, record.event_type);
+        match event {
+            event_type::DEVICE_FATAL => Self::DeviceFatal,
+            event_type::PORT_ACTIVE..=event_type::SM_CHANGE
+            | event_type::CLIENT_REREGISTER
+            | event_type::GID_CHANGE => Self::Port { port: element, event },
+            _ => Self::Other { element, event },
+        }
+    }
+}
+
+impl Context {
+    /// Makes a channel of the context's asynchronous events.
+    ///
+    /// # Errors
+    /// EMFILE when the process has too many files.
+    pub fn async_event_alloc(&self) -> Result<AsyncEventChannel> {
+        let method = method::ASYNC_EVENT_ALLOC;
+        let answer = Request::new(method).fresh(alloc::FD_HANDLE).send(self.device())?;
+        Ok(AsyncEventChannel {
+            channel: Channel::new(self, "the async event file", method, &answer, alloc::FD_HANDLE)?,
+        })
+    }
+}
+
+impl AsyncEventChannel {
+    /// Takes the next event; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DeviceGone`](crate::ErrorKind::DeviceGone) at the end.
+    pub fn read(&self) -> Result<Option<AsyncEvent>> {
+        let mut record = AsyncEventDescriptor::new_zeroed();
+        Ok(self.channel.read_exact(record.as_mut_bytes())?.then(|| record.into()))
+    }
+}

@@ -1,0 +1,264 @@
+//! An open device with a user context: where every other object comes from.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use zerocopy::IntoBytes;
+
+use crate::abi::attr::{get_context, uhw};
+use crate::abi::method;
+use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
+use crate::sys::Request;
+use crate::{Backend, DeviceInfo, Errno, Error, ErrorKind, OpenDevice, Result};
+
+/// A user context with DevX on an open device. Cheap to clone; every object made from it holds it, and the device is
+/// closed with the last of them.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    device: Arc<dyn OpenDevice>,
+    info: DeviceInfo,
+    attributes: ContextAttributes,
+    leaked: AtomicU64,
+}
+
+impl Context {
+    /// Opens `device` of `backend` and makes a context with DevX and dynamic UARs.
+    ///
+    /// # Errors
+    /// Those of [`Backend::open`], and [`ErrorKind::NoDevx`] when a context without DevX could be had.
+    pub fn open(backend: &dyn Backend, device: &DeviceInfo) -> Result<Self> {
+        Self::from_device(backend.open(device)?, device.clone())
+    }
+
+    /// The same on a device that is open already.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`ErrorKind::Answer`] when the kernel's answer makes no sense.
+    pub fn from_device(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
+        let attributes = allocate(&*device, mlx5::CONTEXT_DEVX).map_err(|error| {
+            let maybe_devx = matches!(error.errno(), Some(Errno::EINVAL | Errno::EOPNOTSUPP));
+            if maybe_devx && allocate(&*device, 0).is_ok() {
+                return Error::new(
+                    ErrorKind::NoDevx,
+                    format!("opening {} with DevX", info.name),
+                    "it opens without DevX, so its firmware has user contexts disabled (capability log_max_uctx is 0) \
+                     or the kernel was built without CONFIG_INFINIBAND_USER_ACCESS; update the firmware, and on a \
+                     virtual function ask the host",
+                )
+                .with_errno(error.errno().unwrap_or(Errno::EOPNOTSUPP));
+            }
+            error
+        })?;
+        Ok(Self(Arc::new(Inner { device, info, attributes, leaked: AtomicU64::new(0) })))
+    }
+
+    /// The device as it was enumerated.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    /// What the kernel said when the context was made.
+    #[must_use]
+    pub fn attributes(&self) -> &ContextAttributes {
+        &self.0.attributes
+    }
+
+    /// Objects that could not be destroyed. Each one also keeps the context open for good.
+    #[must_use]
+    pub fn leaked(&self) -> u64 {
+        self.0.leaked.load(Ordering::Relaxed)
+    }
+
+    /// Counts something that an upper layer had to leak, such as memory whose UMEM could not be deregistered.
+    pub fn count_leak(&self, what: &str, number: u32, error: &Error) {
+        self.0.leaked.fetch_add(1, Ordering::Relaxed);
+        #[cfg(feature = "tracing")]
+        tracing::warn!(device = %self.0.info.name, what, number, %error, "leaked");
+        #[cfg(not(feature = "tracing"))]
+        let _ = (what, number, error);
+    }
+
+    pub(crate) fn device(&self) -> &dyn OpenDevice {
+        &*self.0.device
+    }
+
+    /// True if both are clones of one context.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.0.info.name)
+            .field("leaked", &self.leaked())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The answer to GET_CONTEXT. The fields of `driver` that the kernel did not write are 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContextAttributes {
+    /// Completion vectors: the argument of [`Context::query_eqn`] is below this.
+    pub completion_vectors: u32,
+    /// `enum ib_uverbs_core_support`.
+    pub core_support: u64,
+    /// The driver's part: limits, CQE version, UAR geometry.
+    pub driver: AllocContextResponse,
+}
+
+/// Bytes that a driver answer must have to be usable: up to `response_length` itself.
+const LEAST_RESPONSE: usize = 44;
+
+impl ContextAttributes {
+    /// Checks an answer. What lies beyond its `response_length` does not count.
+    fn parse(
+        completion_vectors: u32,
+        core_support: u64,
+        mut driver: AllocContextResponse,
+    ) -> Result<Self> {
+        let bytes = driver.as_mut_bytes();
+        let written = u32::from_ne_bytes(bytes[40..44].try_into().unwrap_or_default()) as usize;
+        if !(LEAST_RESPONSE..=bytes.len()).contains(&written) {
+            let what =
+                format_args!("driver response of {written} bytes, for a place of {}", bytes.len());
+            return Err(Error::answer(method::GET_CONTEXT, what));
+        }
+        bytes[written..].fill(0);
+        if driver.bf_reg_size != 0
+            && !(driver.bf_reg_size.is_power_of_two() && driver.bf_reg_size <= 1024)
+        {
+            let what = format_args!("BlueFlame register of {} bytes", driver.bf_reg_size);
+            return Err(Error::answer(method::GET_CONTEXT, what));
+        }
+        Ok(Self { completion_vectors, core_support, driver })
+    }
+
+    fn has(&self, mask: u32) -> bool {
+        self.driver.comp_mask & mask != 0
+    }
+
+    /// The null mkey: reads through it give zeros and writes vanish. `None` if the device has none.
+    #[must_use]
+    pub fn null_mkey(&self) -> Option<u32> {
+        (self.has(mlx5::RESP_MASK_DUMP_FILL_MKEY) && self.driver.response_length >= 72)
+            .then_some(self.driver.dump_fill_mkey)
+    }
+
+    /// Bytes of one BlueFlame buffer, half of a register; 0 if the machine has no write combining.
+    #[must_use]
+    pub const fn blue_flame_bytes(&self) -> u32 {
+        self.driver.bf_reg_size / 2
+    }
+
+    /// Whether CREATE_AH answers with the destination MAC.
+    #[must_use]
+    pub const fn resolves_mac(&self) -> bool {
+        self.driver.cmds_supp_uhw & mlx5::SUPP_UHW_CREATE_AH != 0
+    }
+
+    /// Offset of the free-running clock in the page that
+    /// [`CORE_CLOCK`](crate::abi::mlx5::mmap_command::CORE_CLOCK) maps, if it can be mapped.
+    #[must_use]
+    pub fn core_clock_offset(&self) -> Option<u64> {
+        self.has(mlx5::RESP_MASK_CORE_CLOCK_OFFSET).then_some(self.driver.hca_core_clock_offset)
+    }
+
+    /// Whether the kernel leaves the variant byte of new mkeys to the user.
+    #[must_use]
+    pub fn takes_mkey_variant(&self) -> bool {
+        self.has(mlx5::RESP_MASK_MKEY_UPDATE_TAG)
+    }
+
+    /// Whether CQE timestamps may be real time.
+    #[must_use]
+    pub fn real_time_timestamps(&self) -> bool {
+        self.has(mlx5::RESP_MASK_REAL_TIME_TS)
+    }
+}
+
+/// What GET_CONTEXT asks for. The static BlueFlame registers that it names are never made, as dynamic UARs are asked
+/// for too; they are there because every user asks so.
+fn allocate(device: &dyn OpenDevice, flags: u32) -> Result<ContextAttributes> {
+    let ask = AllocContextRequest {
+        total_num_bfregs: 16,
+        num_low_latency_bfregs: 4,
+        flags,
+        max_cqe_version: 1,
+        lib_caps: mlx5::LIB_CAP_4K_UAR | mlx5::LIB_CAP_DYN_UAR,
+        ..Default::default()
+    };
+    let (mut vectors, mut core_support) = (0u32, 0u64);
+    let mut driver = AllocContextResponse::default();
+    let answer = Request::new(method::GET_CONTEXT)
+        .output_of(get_context::NUM_COMP_VECTORS, &mut vectors)
+        .output_of(get_context::CORE_SUPPORT, &mut core_support)
+        .input(uhw::IN, ask.as_bytes())
+        .output_of(uhw::OUT, &mut driver)
+        .send(device)?;
+    answer.filled(&[get_context::NUM_COMP_VECTORS, get_context::CORE_SUPPORT, uhw::OUT])?;
+    ContextAttributes::parse(vectors, core_support, driver)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use zerocopy::FromBytes;
+
+    use super::*;
+
+    fn response(length: u32) -> AllocContextResponse {
+        AllocContextResponse {
+            bf_reg_size: 512,
+            response_length: length,
+            comp_mask: u32::MAX,
+            dump_fill_mkey: 0x300,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_null_mkey_counts_only_if_the_kernel_wrote_it() {
+        assert_eq!(ContextAttributes::parse(1, 0, response(72)).unwrap().null_mkey(), Some(0x300));
+        let older = ContextAttributes::parse(1, 0, response(64)).unwrap();
+        assert_eq!((older.null_mkey(), older.driver.dump_fill_mkey), (None, 0));
+    }
+
+    #[test]
+    fn a_response_shorter_than_its_own_length_field_or_longer_than_asked_is_refused() {
+        for length in [0, 43, 73, u32::MAX] {
+            let error = ContextAttributes::parse(1, 0, response(length)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Answer, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_blue_flame_register_that_leaves_the_page_is_refused() {
+        for bytes in [3, 768, 2048, 1 << 31, u32::MAX] {
+            let driver = AllocContextResponse { bf_reg_size: bytes, ..response(72) };
+            assert!(ContextAttributes::parse(1, 0, driver).is_err(), "{bytes}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_response_is_parsed_or_refused(bytes in proptest::array::uniform32(any::<u8>()), tail in proptest::array::uniform32(any::<u8>()), last: u64, length in 0u32..100) {
+            let mut whole = [0; 72];
+            whole[..32].copy_from_slice(&bytes);
+            whole[32..64].copy_from_slice(&tail);
+            whole[64..].copy_from_slice(&last.to_ne_bytes());
+            whole[40..44].copy_from_slice(&length.to_ne_bytes());
+            let driver = AllocContextResponse::read_from_bytes(&whole).unwrap();
+            if let Ok(attributes) = ContextAttributes::parse(1, 0, driver) {
+                prop_assert!(attributes.blue_flame_bytes() <= 512);
+                let _ = (attributes.null_mkey(), attributes.core_clock_offset());
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Ownership of kernel objects: destroyed once, and counted when that fails.
+
+use std::fmt;
+
+use crate::abi::Method;
+use crate::sys::Request;
+use crate::{Context, Error, Result};
+
+/// How a kind of object is destroyed.
+#[derive(Debug)]
+pub(crate) struct Release {
+    /// Name of the kind, for people.
+    pub(crate) what: &'static str,
+    /// The method that destroys it.
+    pub(crate) method: Method,
+    /// Its only attribute, the handle.
+    pub(crate) attribute: u16,
+}
+
+/// A handle that is owned. Dropping it destroys the object; a failure is counted in [`Context::leaked`], and the
+/// context is then kept open for good, since closing the file would let the kernel free what the device still uses.
+pub(crate) struct Handle {
+    context: Context,
+    release: &'static Release,
+    number: u32,
+    live: bool,
+}
+
+impl Handle {
+    pub(crate) fn new(context: &Context, release: &'static Release, number: u32) -> Self {
+        Self { context: context.clone(), release, number, live: true }
+    }
+
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        if self.live {
+            Request::new(self.release.method)
+                .handle(self.release.attribute, self.number)
+                .send(self.context.device())?;
+            self.live = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            self.context.count_leak(self.release.what, self.number, &error);
+            std::mem::forget(self.context.clone());
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.release.what, self.number)
+    }
+}
+
+/// An object that could not be destroyed, given back with the reason. The caller decides: try again later, or let go
+/// of it (dropping it tries once more and then counts it as leaked) while keeping alive what the device may still use.
+#[derive(Debug)]
+pub struct DestroyError<T> {
+    /// The object, still alive.
+    pub object: T,
+    /// Why.
+    pub error: Error,
+}
+
+impl<T> DestroyError<T> {
+    pub(crate) fn attempt(
+        mut object: T,
+        handle: impl FnOnce(&mut T) -> &mut Handle,
+    ) -> Result<(), Self> {
+        match handle(&mut object).destroy() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Self { object, error }),
+        }
+    }
+}
+
+impl<T> fmt::Display for DestroyError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for DestroyError<T> {}
+
+impl<T> From<DestroyError<T>> for Error {
+    fn from(failed: DestroyError<T>) -> Self {
+        failed.error
+    }
+}

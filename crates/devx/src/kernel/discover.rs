@@ -1,0 +1,196 @@
+//! Finding mlx5 devices through sysfs, and finding out why there is none.
+//!
+//! Sources: Linux `Documentation/ABI/stable/sysfs-class-infiniband`, `drivers/infiniband/core/{uverbs_main,sysfs}.c`,
+//! `drivers/infiniband/hw/mlx5/main.c` (board_id), the PCI id table of `mlx5_core`.
+
+use std::path::Path;
+
+use super::sysfs::{guid, hex16, link_name, names, resolved, text};
+use crate::{DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, PortInfo, Result};
+
+/// PCI vendor of mlx5 functions.
+const VENDOR: u16 = 0x15b3;
+
+/// The mlx5 devices with a uverbs node, in the order of the nodes.
+pub(super) fn devices(sysfs: &Path) -> Result<Vec<DeviceInfo>> {
+    let class = sysfs.join("class/infiniband_verbs");
+    let found: Vec<_> = names(&class)
+        .into_iter()
+        .filter(|node| node.starts_with("uverbs"))
+        .filter_map(|node| device(sysfs, &class.join(&node), node))
+        .collect();
+    if found.is_empty() { Err(none(sysfs)) } else { Ok(found) }
+}
+
+/// A device by its uverbs node; `None` if it is not an mlx5 device.
+fn device(sysfs: &Path, entry: &Path, node: String) -> Option<DeviceInfo> {
+    let name = text(entry.join("ibdev"))?;
+    let parent = resolved(entry.join("device"));
+    // A sub-function's parent is an auxiliary device, somewhere below its PCI function.
+    let function = parent.ancestors().find(|path| path.join("vendor").is_file()).unwrap_or(&parent);
+    let vendor_id = hex16(function.join("vendor")).unwrap_or(0);
+    let is_mlx5 = match link_name(parent.join("driver")) {
+        Some(driver) => driver.starts_with("mlx5_core"),
+        None => vendor_id == VENDOR,
+    };
+    if !is_mlx5 {
+        return None;
+    }
+    let rdma = sysfs.join("class/infiniband").join(&name);
+    let attribute = |file: &str| text(rdma.join(file)).unwrap_or_default();
+    Some(DeviceInfo {
+        node,
+        pci_address: function
+            .file_name()
+            .and_then(|name| name.to_str())
+            .filter(|name| is_pci_address(name))
+            .map(str::to_owned),
+        vendor_id,
+        device_id: hex16(function.join("device")).unwrap_or(0),
+        board_id: attribute("board_id"),
+        firmware: attribute("fw_ver"),
+        node_guid: guid(rdma.join("node_guid")).unwrap_or(0),
+        system_image_guid: guid(rdma.join("sys_image_guid")).unwrap_or(0),
+        netdevs: names(parent.join("net")),
+        ports: ports(&rdma.join("ports")),
+        name,
+    })
+}
+
+fn ports(directory: &Path) -> Vec<PortInfo> {
+    names(directory)
+        .into_iter()
+        .filter_map(|name| {
+            let path = directory.join(&name);
+            Some(PortInfo {
+                number: name.parse().ok()?,
+                link_layer: match text(path.join("link_layer")).as_deref() {
+                    Some("InfiniBand") => LinkLayer::InfiniBand,
+                    Some("Ethernet") => LinkLayer::Ethernet,
+                    _ => LinkLayer::Unspecified,
+                },
+                // "4: ACTIVE"
+                state: text(path.join("state"))
+                    .and_then(|text| text.split(':').next()?.parse().ok())
+                    .unwrap_or(0),
+                gids: Vec::new(),
+            })
+        })
+        .map(|port| {
+            let gids = gids(&directory.join(port.number.to_string()), port.link_layer);
+            PortInfo { gids, ..port }
+        })
+        .collect()
+}
+
+/// The entries in use of a port's GID table.
+fn gids(port: &Path, link_layer: LinkLayer) -> Vec<GidInfo> {
+    names(port.join("gids"))
+        .into_iter()
+        .filter_map(|name| {
+            let gid =
+                Gid::parse(&text(port.join("gids").join(&name))?).filter(|gid| !gid.is_zero())?;
+            let kind = match text(port.join("gid_attrs/types").join(&name)).as_deref() {
+                Some("RoCE v2") => GidType::RoceV2,
+                // "IB/RoCE v1", or nothing on InfiniBand.
+                _ if link_layer == LinkLayer::Ethernet => GidType::RoceV1,
+                _ => GidType::InfiniBand,
+            };
+            let netdev = text(port.join("gid_attrs/ndevs").join(&name));
+            Some(GidInfo { index: name.parse().ok()?, gid, kind, netdev })
+        })
+        .collect()
+}
+
+fn is_pci_address(name: &str) -> bool {
+    let mut parts = name
+        .split([':', '.'])
+        .map(|part| part.chars().all(|c| c.is_ascii_hexdigit()).then_some(part.len()));
+    matches!(
+        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next()),
+        (Some(Some(4..)), Some(Some(2)), Some(Some(2)), Some(Some(1)), None)
+    )
+}
+
+/// Why no device was found.
+fn none(sysfs: &Path) -> Error {
+    const ATTEMPTED: &str = "looking for mlx5 devices";
+    let missing = |module: &str, seen: &str| {
+        Error::new(
+            ErrorKind::ModuleMissing,
+            format!("{ATTEMPTED}: {seen}, but the kernel module {module} is not loaded"),
+            format!(
+                "run `modprobe {module}` (as root, on the host if this is a container); if there is no such module, \
+                     install the kernel's extra modules"
+            ),
+        )
+    };
+    let absent = |seen: String, hint: &'static str| {
+        Error::new(ErrorKind::NoDevice, format!("{ATTEMPTED}: {seen}"), hint)
+    };
+
+    let pci = sysfs.join("bus/pci/devices");
+    let functions: Vec<_> = names(&pci)
+        .into_iter()
+        .filter(|name| {
+            hex16(pci.join(name).join("vendor")) == Some(VENDOR)
+                && hex16(pci.join(name).join("device")).is_some_and(is_mlx5_id)
+        })
+        .map(|name| {
+            let driver = link_name(pci.join(&name).join("driver"));
+            (name, driver)
+        })
+        .collect();
+    let rdma = names(sysfs.join("class/infiniband"));
+    let mlx5 = functions.iter().find(|(_, driver)| driver.as_deref() == Some("mlx5_core"));
+    match (mlx5, functions.first()) {
+        (Some((address, _)), _) if rdma.is_empty() => {
+            missing("mlx5_ib", &format!("PCI function {address} has its driver"))
+        }
+        (Some((address, _)), _) if !sysfs.join("class/infiniband_verbs").is_dir() => missing(
+            "ib_uverbs",
+            &format!("PCI function {address} is the RDMA device {}", rdma.join(", ")),
+        ),
+        (Some((address, _)), _) => absent(
+            format!("PCI function {address} has its driver, but no uverbs node"),
+            "the device may be resetting, or belong to another network namespace (`rdma system`, `rdma dev`)",
+        ),
+        (None, Some((address, Some(driver)))) => absent(
+            format!("PCI function {address} is bound to {driver}"),
+            "bind it to mlx5_core: unbind it in /sys/bus/pci/drivers and write its address to mlx5_core/bind",
+        ),
+        (None, Some((address, None))) => {
+            missing("mlx5_core", &format!("PCI function {address} is an mlx5 device"))
+        }
+        (None, None) if rdma.is_empty() => absent(
+            "there is none on the PCI bus".to_owned(),
+            "use a machine with a ConnectX or BlueField, pass one through to this guest, or use the software model",
+        ),
+        (None, None) => absent(
+            format!("the RDMA devices here are of other kinds ({})", rdma.join(", ")),
+            "use a machine with a ConnectX or BlueField, or use the software model",
+        ),
+    }
+}
+
+/// Whether a PCI device id is one of mlx5: Connect-IB and later ConnectX, and BlueField.
+fn is_mlx5_id(id: u16) -> bool {
+    matches!(id, 0x1011..=0x10ff | 0xa2d2..=0xa2ff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_addresses_are_told_from_other_names() {
+        for name in ["0000:08:00.0", "10000:e1:00.1"] {
+            assert!(is_pci_address(name), "{name}");
+        }
+        for name in
+            ["", "mlx5_core.sf.2", "0000:08:00", "0000:08:00.0.1", "uverbs0", "zzzz:08:00.0"]
+        {
+            assert!(!is_pci_address(name), "{name}");
+        }
+    }
+}

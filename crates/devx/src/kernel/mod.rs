@@ -1,0 +1,75 @@
+//! The kernel as a backend: sysfs to find devices, `/dev/infiniband/uverbsN` to use them.
+
+mod discover;
+mod sysfs;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::sys::UverbsFile;
+use crate::{Backend, DeviceInfo, Errno, Error, ErrorKind, OpenDevice, Result};
+
+/// The devices of this machine.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    sysfs: PathBuf,
+    dev: PathBuf,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Kernel {
+    /// The usual places: `/sys` and `/dev/infiniband`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_roots("/sys", "/dev/infiniband")
+    }
+
+    /// Other places for sysfs and for the directory of uverbs nodes, for containers and tests.
+    pub fn with_roots(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
+        Self { sysfs: sysfs.into(), dev: dev.into() }
+    }
+}
+
+impl Backend for Kernel {
+    fn name(&self) -> &str {
+        "kernel"
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>> {
+        discover::devices(&self.sysfs)
+    }
+
+    fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>> {
+        let path = self.dev.join(&device.node);
+        let opened =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(&path);
+        let file = opened.map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+            let (kind, hint) = match errno {
+                Errno::EACCES | Errno::EPERM => (
+                    ErrorKind::Permission,
+                    "the node is usually world-writable: restore that with udev (rdma-core's rules) or chmod 666, and in \
+                     a container allow the device in its cgroup too",
+                ),
+                Errno::ENOENT => (
+                    ErrorKind::NoDevice,
+                    "the device exists but has no node: udev has not made it yet, or this container was not given it \
+                     (--device=/dev/infiniband/uverbs0)",
+                ),
+                Errno::ENXIO | Errno::ENODEV | Errno::EIO => {
+                    (ErrorKind::DeviceGone, "the device was removed or is being reset; enumerate again")
+                }
+                _ => (ErrorKind::Refused, "the kernel log may say more"),
+            };
+            Error::new(kind, format!("opening {} for {}", path.display(), device.name), hint).with_errno(errno)
+        })?;
+        Ok(Arc::new(UverbsFile(file)))
+    }
+}

@@ -1,0 +1,241 @@
+//! Building a request so that it is sound to send: every pointer in it borrows the buffer that it points to.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::descriptor::adopt;
+use super::{Errno, OpenDevice};
+use crate::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES, MANDATORY, VALID_OUTPUT};
+use crate::abi::{Attribute, Header, Method};
+use crate::{Error, ErrorKind, Result};
+
+/// Most attributes that any method used here takes (UMEM_REG of a dmabuf).
+const MAX_ATTRIBUTES: usize = 7;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C, align(8))]
+struct Frame {
+    header: Header,
+    attributes: [Attribute; MAX_ATTRIBUTES],
+}
+
+/// A call under construction. Attributes stand in the order in which they are added.
+///
+/// It stays inside the crate: with it, safe code could register any memory.
+pub(crate) struct Request<'a> {
+    method: Method,
+    frame: Frame,
+    count: usize,
+    too_long: Option<(u16, usize)>,
+    buffers: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Request<'a> {
+    /// A call of `method` without attributes yet.
+    pub(crate) fn new(method: Method) -> Self {
+        Self { method, frame: Frame::new_zeroed(), count: 0, too_long: None, buffers: PhantomData }
+    }
+
+    /// An input. Up to 8 bytes travel in the attribute, more by pointer.
+    pub(crate) fn input(self, id: u16, bytes: &'a [u8]) -> Self {
+        let data = if bytes.len() <= INLINE_BYTES {
+            let mut inline = [0; INLINE_BYTES];
+            inline[..bytes.len()].copy_from_slice(bytes);
+            u64::from_ne_bytes(inline)
+        } else {
+            bytes.as_ptr().expose_provenance() as u64
+        };
+        self.push(id, bytes.len(), data)
+    }
+
+    /// An input of 4 bytes.
+    pub(crate) fn input_u32(self, id: u16, value: u32) -> Self {
+        let mut inline = [0; INLINE_BYTES];
+        inline[..4].copy_from_slice(&value.to_ne_bytes());
+        self.push(id, 4, u64::from_ne_bytes(inline))
+    }
+
+    /// An input of 8 bytes.
+    pub(crate) fn input_u64(self, id: u16, value: u64) -> Self {
+        self.push(id, 8, value)
+    }
+
+    /// An output of exactly these bytes.
+    pub(crate) fn output(self, id: u16, bytes: &'a mut [u8]) -> Self {
+        let (length, data) = (bytes.len(), bytes.as_mut_ptr().expose_provenance() as u64);
+        self.push(id, length, data)
+    }
+
+    /// An output of a layout.
+    pub(crate) fn output_of<T: FromBytes + IntoBytes>(self, id: u16, value: &'a mut T) -> Self {
+        self.output(id, value.as_mut_bytes())
+    }
+
+    /// An existing object.
+    pub(crate) fn handle(self, id: u16, handle: u32) -> Self {
+        self.push(id, 0, u64::from(handle))
+    }
+
+    /// An open file.
+    pub(crate) fn descriptor(self, id: u16, file: BorrowedFd<'a>) -> Self {
+        self.push(id, 0, i64::from(file.as_raw_fd()).cast_unsigned())
+    }
+
+    /// Place for a handle or descriptor that the kernel makes.
+    pub(crate) fn fresh(self, id: u16) -> Self {
+        self.push(id, 0, 0)
+    }
+
+    /// Lets a kernel that does not know the last attribute ignore it.
+    pub(crate) fn optional(mut self) -> Self {
+        if let Some(last) = self.count.checked_sub(1) {
+            self.frame.attributes[last].flags &= !MANDATORY;
+        }
+        self
+    }
+
+    /// Continues building in a helper.
+    pub(crate) fn with(self, add: impl FnOnce(Self) -> Self) -> Self {
+        add(self)
+    }
+
+    fn push(mut self, id: u16, length: usize, data: u64) -> Self {
+        let len = u16::try_from(length).unwrap_or_else(|_| {
+            self.too_long.get_or_insert((id, length));
+            0
+        });
+        self.frame.attributes[self.count] =
+            Attribute { attr_id: id, len, flags: MANDATORY, elem_id: 0, reserved: 0, data };
+        self.count += 1;
+        self
+    }
+
+    /// Sends the request.
+    pub(crate) fn send(self, device: &dyn OpenDevice) -> Result<Answer, Failure> {
+        let Self { method, mut frame, count, too_long, .. } = self;
+        if let Some((id, length)) = too_long {
+            return Err(Failure::TooLong { method, id, length });
+        }
+        frame.header = Header::new(method, count as u16);
+        let words = <[u64]>::mut_from_bytes(frame.as_mut_bytes())
+            .map_err(|_| Failure::Errno { method, errno: Errno::EFAULT })?;
+        // SAFETY: every pointer attribute was made by `input` or `output` from a slice of that length, borrowed for
+        // 'a, which outlives `self` and so this call; outputs are borrowed exclusively. Lengths above u16 were
+        // refused. The header describes exactly these words.
+        unsafe { device.ioctl(&mut words[..HEADER_WORDS + count * ATTRIBUTE_WORDS]) }
+            .map_err(|errno| Failure::Errno { method, errno })?;
+        Ok(Answer { method, frame, count })
+    }
+}
+
+/// A request that did not succeed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The kernel refused it.
+    Errno { method: Method, errno: Errno },
+    /// A payload does not fit an attribute; nothing was sent.
+    TooLong { method: Method, id: u16, length: usize },
+}
+
+impl Failure {
+    /// The error of a method that carries a command.
+    pub(crate) fn of_command(self, input: &[u8], output: &[u8]) -> Error {
+        match self {
+            Self::Errno { method, errno } => Error::from_command(method, input, output, errno),
+            other => other.into(),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Errno { method, errno } => Self::refused(method, errno),
+            Failure::TooLong { method, id, length } => Self::new(
+                ErrorKind::Input,
+                format!("{}: attribute {id:#x} of {length} bytes", method.name()),
+                "a request carries at most 65535 bytes per attribute",
+            ),
+        }
+    }
+}
+
+/// What came back with success. Nothing in it is trusted.
+pub(crate) struct Answer {
+    method: Method,
+    frame: Frame,
+    count: usize,
+}
+
+impl Answer {
+    fn attribute(&self, id: u16) -> Result<&Attribute> {
+        self.frame.attributes[..self.count]
+            .iter()
+            .find(|attribute| attribute.attr_id == id)
+            .ok_or_else(|| Error::answer(self.method, format_args!("attribute {id:#x} is gone")))
+    }
+
+    /// Checks that the kernel says it filled these outputs.
+    pub(crate) fn filled(&self, ids: &[u16]) -> Result<()> {
+        for &id in ids {
+            if self.attribute(id)?.flags & VALID_OUTPUT == 0 {
+                return Err(Error::answer(
+                    self.method,
+                    format_args!("success, but output {id:#x} was not filled"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The handle that was made.
+    pub(crate) fn handle(&self, id: u16) -> Result<u32> {
+        let data = self.attribute(id)?.data;
+        u32::try_from(data).map_err(|_| {
+            Error::answer(self.method, format_args!("handle {data:#x} has more than 32 bits"))
+        })
+    }
+
+    /// The descriptor that was made.
+    pub(crate) fn descriptor(&self, id: u16) -> Result<OwnedFd> {
+        let data = self.attribute(id)?.data;
+        adopt(data)
+            .ok_or_else(|| Error::answer(self.method, format_args!("{:#x} is no open file", data)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::method;
+
+    struct Silent;
+
+    impl OpenDevice for Silent {
+        unsafe fn ioctl(&self, _: &mut [u64]) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        fn mmap(&self, _: u64, _: usize, _: crate::Protection) -> Result<crate::Mapping, Errno> {
+            Err(Errno::EINVAL)
+        }
+    }
+
+    #[test]
+    fn a_payload_above_65535_bytes_is_refused_before_it_is_sent() {
+        let long = vec![0; 65536];
+        let error: Error =
+            Request::new(method::DEVX_OTHER).input(1, &long).send(&Silent).err().unwrap().into();
+        assert_eq!(error.kind(), ErrorKind::Input);
+        assert!(Request::new(method::DEVX_OTHER).input(1, &long[1..]).send(&Silent).is_ok());
+    }
+
+    #[test]
+    fn an_answer_that_fills_nothing_is_noticed() {
+        let mut out = [0; 16];
+        let answer = Request::new(method::DEVX_OTHER).output(7, &mut out).send(&Silent).unwrap();
+        assert_eq!(answer.filled(&[7]).unwrap_err().kind(), ErrorKind::Answer);
+    }
+}

@@ -3,11 +3,15 @@
 //! A task that needs the driver or the model is a program of its own that this one starts, so that
 //! `cargo xtask prm` builds in seconds and works while the rest of the tree does not compile.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 
+mod debian;
+mod hwtest;
 mod prm;
+mod test;
 
 /// What a task returns: nothing, or an error that is shown to the user as it is.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -19,14 +23,26 @@ enum Task {
     /// The PRM as data: import, generate, check, verify, show, decode.
     #[command(subcommand)]
     Prm(prm::Task),
+    /// Runs the conformance suite on a device, or on the model where there is none.
+    Hwtest(hwtest::Options),
+    /// Runs every test that this machine can run.
+    Test(test::Options),
+}
+
+/// The root of the workspace.
+fn workspace_root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 fn main() -> ExitCode {
     let result = match Task::parse() {
-        Task::Prm(task) => prm::run(task),
+        Task::Prm(task) => prm::run(task).map(|()| true),
+        Task::Hwtest(options) => hwtest::run(&options),
+        Task::Test(options) => test::run(&options),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE

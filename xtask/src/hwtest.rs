@@ -1,0 +1,24 @@
+//! `cargo xtask hwtest`: builds the conformance suite's program and runs it with the same options.
+
+use std::process::Command;
+
+use crate::{Result, workspace_root};
+
+/// Options of `cargo xtask hwtest`; `--help` shows those of the program.
+#[derive(clap::Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Options {
+    /// What the program takes.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Runs it; the result says whether every case passed or was skipped.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(["run", "--quiet", "--release", "--package", "verbless-conformance", "--bin", "hwtest", "--"])
+        .args(&options.arguments)
+        .current_dir(workspace_root());
+    Ok(command.status()?.success())
+}

@@ -378,6 +378,9 @@ impl Check<'_> {
                 // Not every command is sent for a user context; DESTROY_UCTX has a uid elsewhere.
                 Some(field) if name == "uid" && field.start >= 32 => {}
                 None if name == "uid" => {}
+                // The commands of general objects have the type of the object there.
+                None if name == "op_mod"
+                    && structure.fields.iter().any(|f| f.name == "obj_type") => {}
                 None => {
                     let message = format!("is a command's {role}, but has no `{name}` at {place}");
                     self.error(&structure.file, here, message);

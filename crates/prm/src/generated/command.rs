@@ -105,8 +105,9 @@ structure! {
         fields: [
             FieldInfo::number("opcode", 0, 16),
             FieldInfo::number("uid", 16, 16),
+            FieldInfo::number("op_mod", 48, 16),
         ],
-        reserved: [(32, 32)],
+        reserved: [(32, 16)],
     }
 }
 
@@ -135,6 +136,19 @@ impl CommandHeaderIn {
     #[inline]
     pub const fn set_uid(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 16, 16, value as u64);
+        self
+    }
+
+    /// Operation modifier; obj_type in the general object commands. `0x04.15:0`
+    #[inline]
+    pub const fn op_mod(&self) -> u16 {
+        bits::get(&self.0, 48, 16) as u16
+    }
+
+    /// Sets [`Self::op_mod`].
+    #[inline]
+    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 48, 16, value as u64);
         self
     }
 }

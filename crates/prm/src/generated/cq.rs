@@ -247,9 +247,9 @@ pub static MODIFY_CQ: CommandInfo = CommandInfo {
 command!(ModifyCqIn -> ModifyCqOut, MODIFY_CQ);
 
 impl ModifyCqIn {
-    /// `op_mod`:
+    /// `op_mod`: Change the selected fields (cq_modify_field).
     pub const MODIFY: u16 = 0;
-    /// `op_mod`:
+    /// `op_mod`: Move to a new buffer (cq_resize_field).
     pub const RESIZE: u16 = 1;
 }
 

@@ -1334,7 +1334,7 @@ structure! {
     pub struct EqeObjectChange([u8; 0x1c]) = "eqe_object_change" {
         sources: ["linux: struct mlx5_eqe_obj_change", "linux: mlx5_ifc_affiliated_event_header_bits"],
         fields: [
-            FieldInfo::number("obj_type", 16, 16),
+            FieldInfo::number("obj_type", 16, 16).of(GeneralObjectType::INFO),
             FieldInfo::number("obj_id", 32, 32),
         ],
         reserved: [(0, 16), (64, 160)],
@@ -1344,14 +1344,14 @@ structure! {
 impl EqeObjectChange {
     /// Type of the general object. `0x00.15:0`
     #[inline]
-    pub const fn obj_type(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
+    pub const fn obj_type(&self) -> GeneralObjectType {
+        GeneralObjectType(bits::get(&self.0, 16, 16) as u16)
     }
 
     /// Sets [`Self::obj_type`].
     #[inline]
-    pub const fn set_obj_type(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
+    pub const fn set_obj_type(&mut self, value: GeneralObjectType) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value.0 as u64);
         self
     }
 

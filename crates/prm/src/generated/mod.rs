@@ -5,24 +5,34 @@ use crate::structure::prelude::*;
 mod command;
 mod cq;
 mod cqe;
+mod dct;
 mod eq;
 mod eqe;
+mod general_object;
 mod hca_cap;
+mod init;
 mod mkey;
 mod pd;
 mod qp;
+mod rqsq;
+mod srq;
 mod uar;
 mod wqe;
 
 pub use command::*;
 pub use cq::*;
 pub use cqe::*;
+pub use dct::*;
 pub use eq::*;
 pub use eqe::*;
+pub use general_object::*;
 pub use hca_cap::*;
+pub use init::*;
 pub use mkey::*;
 pub use pd::*;
 pub use qp::*;
+pub use rqsq::*;
+pub use srq::*;
 pub use uar::*;
 pub use wqe::*;
 
@@ -34,6 +44,18 @@ enumeration! {
         /// Reads one capability page: the values in force, or the most that SET_HCA_CAP may set.
         /// Legal before INIT_HCA.
         QUERY_HCA_CAP = 0x100,
+        /// Starts the function with the capabilities that were set.
+        INIT_HCA = 0x102,
+        /// Stops the function.
+        TEARDOWN_HCA = 0x103,
+        /// Opens the function: the first command after the command queue is up.
+        ENABLE_HCA = 0x104,
+        /// Closes the function, the last command.
+        DISABLE_HCA = 0x105,
+        /// Asks how many pages of 4 KiB firmware needs from the host.
+        QUERY_PAGES = 0x107,
+        /// Gives pages to firmware, or takes them back.
+        MANAGE_PAGES = 0x108,
         /// Narrows or enables capabilities of one page. Legal after ENABLE_HCA and before INIT_HCA;
         /// every field of the page is written, so start from the current values.
         SET_HCA_CAP = 0x109,
@@ -87,6 +109,33 @@ enumeration! {
         CREATE_PSV = 0x600,
         /// Destroys a protection signature value.
         DESTROY_PSV = 0x601,
+        /// Creates a shared receive queue.
+        CREATE_SRQ = 0x700,
+        /// Destroys a shared receive queue.
+        DESTROY_SRQ = 0x701,
+        /// Reads the context of a shared receive queue.
+        QUERY_SRQ = 0x702,
+        /// Arms the limit event of an SRQ or XRQ.
+        ARM_RQ = 0x703,
+        /// Creates an XRC shared receive queue.
+        CREATE_XRC_SRQ = 0x705,
+        /// Destroys an XRC shared receive queue.
+        DESTROY_XRC_SRQ = 0x706,
+        /// Reads the context of an XRC shared receive queue.
+        QUERY_XRC_SRQ = 0x707,
+        /// Arms the limit event of an XRC SRQ.
+        ARM_XRC_SRQ = 0x708,
+        /// Creates a target of dynamic connections.
+        CREATE_DCT = 0x710,
+        /// Destroys a drained DCT.
+        DESTROY_DCT = 0x711,
+        /// Drains a DCT; the event DCT_DRAINED tells when it is done. The kernel does it before
+        /// DESTROY_DCT.
+        DRAIN_DCT = 0x712,
+        /// Reads the context of a DCT.
+        QUERY_DCT = 0x713,
+        /// Arms the event DCT_KEY_VIOLATION of a DCT.
+        ARM_DCT = 0x714,
         /// Allocates a protection domain.
         ALLOC_PD = 0x800,
         /// Frees a protection domain.
@@ -95,10 +144,70 @@ enumeration! {
         ALLOC_UAR = 0x802,
         /// Frees a UAR page.
         DEALLOC_UAR = 0x803,
+        /// Allocates an XRC domain.
+        ALLOC_XRCD = 0x80e,
+        /// Frees an XRC domain.
+        DEALLOC_XRCD = 0x80f,
         /// Allocates a transport domain, which isolates loopback between users of one port.
         ALLOC_TRANSPORT_DOMAIN = 0x816,
         /// Frees a transport domain.
         DEALLOC_TRANSPORT_DOMAIN = 0x817,
+        /// Creates a TIR.
+        CREATE_TIR = 0x900,
+        /// Changes a TIR.
+        MODIFY_TIR = 0x901,
+        /// Destroys a TIR.
+        DESTROY_TIR = 0x902,
+        /// Reads the context of a TIR.
+        QUERY_TIR = 0x903,
+        /// Creates an SQ in state RST.
+        CREATE_SQ = 0x904,
+        /// Moves an SQ between states, or changes it.
+        MODIFY_SQ = 0x905,
+        /// Destroys an SQ.
+        DESTROY_SQ = 0x906,
+        /// Reads the context of an SQ.
+        QUERY_SQ = 0x907,
+        /// Creates an RQ in state RST.
+        CREATE_RQ = 0x908,
+        /// Moves an RQ between states, or changes it.
+        MODIFY_RQ = 0x909,
+        /// Destroys an RQ.
+        DESTROY_RQ = 0x90a,
+        /// Reads the context of an RQ.
+        QUERY_RQ = 0x90b,
+        /// Creates a receive memory pool.
+        CREATE_RMP = 0x90c,
+        /// Changes the state or arms the limit event of a receive memory pool.
+        MODIFY_RMP = 0x90d,
+        /// Destroys a receive memory pool.
+        DESTROY_RMP = 0x90e,
+        /// Reads the context of a receive memory pool.
+        QUERY_RMP = 0x90f,
+        /// Creates a TIS.
+        CREATE_TIS = 0x912,
+        /// Changes a TIS.
+        MODIFY_TIS = 0x913,
+        /// Destroys a TIS.
+        DESTROY_TIS = 0x914,
+        /// Reads the context of a TIS.
+        QUERY_TIS = 0x915,
+        /// Creates an RQ table.
+        CREATE_RQT = 0x916,
+        /// Changes the list of an RQ table.
+        MODIFY_RQT = 0x917,
+        /// Destroys an RQ table.
+        DESTROY_RQT = 0x918,
+        /// Reads an RQ table.
+        QUERY_RQT = 0x919,
+        /// Creates a general object; its own fields follow the head.
+        CREATE_GENERAL_OBJECT = 0xa00,
+        /// Changes a general object; its own fields follow the head.
+        MODIFY_GENERAL_OBJECT = 0xa01,
+        /// Reads a general object; its own fields follow the head.
+        QUERY_GENERAL_OBJECT = 0xa02,
+        /// Destroys a general object.
+        DESTROY_GENERAL_OBJECT = 0xa03,
         /// Creates a user context and its uid; the kernel does it for each DevX process.
         CREATE_UCTX = 0xa04,
         /// Destroys a user context.
@@ -107,18 +216,31 @@ enumeration! {
         CREATE_UMEM = 0xa08,
         /// Forgets a UMEM.
         DESTROY_UMEM = 0xa0a,
+        /// Lets another function that knows a secret make an alias of an object.
+        ALLOW_OTHER_VHCA_ACCESS = 0xb16,
     }
 }
 
 /// Every structure, sorted by name.
 pub static STRUCTURES: &[&StructInfo] = &[
     AddressPath::INFO,
+    AliasContext::INFO,
     AllocPdIn::INFO,
     AllocPdOut::INFO,
     AllocTransportDomainIn::INFO,
     AllocTransportDomainOut::INFO,
     AllocUarIn::INFO,
     AllocUarOut::INFO,
+    AllocXrcdIn::INFO,
+    AllocXrcdOut::INFO,
+    AllowOtherVhcaAccessIn::INFO,
+    AllowOtherVhcaAccessOut::INFO,
+    ArmDctIn::INFO,
+    ArmDctOut::INFO,
+    ArmRqIn::INFO,
+    ArmRqOut::INFO,
+    ArmXrcSrqIn::INFO,
+    ArmXrcSrqOut::INFO,
     CommandHeaderIn::INFO,
     CommandHeaderOut::INFO,
     CommandMailbox::INFO,
@@ -135,40 +257,90 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CqeResize::INFO,
     CqeSignatureError::INFO,
     CqeTagMatching::INFO,
+    CreateAliasObjIn::INFO,
     CreateCqIn::INFO,
     CreateCqOut::INFO,
+    CreateDctIn::INFO,
+    CreateDctOut::INFO,
     CreateEqIn::INFO,
     CreateEqOut::INFO,
+    CreateGeneralObjectIn::INFO,
+    CreateGeneralObjectOut::INFO,
     CreateMkeyIn::INFO,
     CreateMkeyOut::INFO,
     CreatePsvIn::INFO,
     CreatePsvOut::INFO,
     CreateQpIn::INFO,
     CreateQpOut::INFO,
+    CreateRmpIn::INFO,
+    CreateRmpOut::INFO,
+    CreateRqIn::INFO,
+    CreateRqOut::INFO,
+    CreateRqtIn::INFO,
+    CreateRqtOut::INFO,
+    CreateSqIn::INFO,
+    CreateSqOut::INFO,
+    CreateSrqIn::INFO,
+    CreateSrqOut::INFO,
+    CreateTirIn::INFO,
+    CreateTirOut::INFO,
+    CreateTisIn::INFO,
+    CreateTisOut::INFO,
     CreateUctxIn::INFO,
     CreateUctxOut::INFO,
     CreateUmemIn::INFO,
     CreateUmemOut::INFO,
+    CreateXrcSrqIn::INFO,
+    CreateXrcSrqOut::INFO,
+    DctContext::INFO,
     DeallocPdIn::INFO,
     DeallocPdOut::INFO,
     DeallocTransportDomainIn::INFO,
     DeallocTransportDomainOut::INFO,
     DeallocUarIn::INFO,
     DeallocUarOut::INFO,
+    DeallocXrcdIn::INFO,
+    DeallocXrcdOut::INFO,
     DestroyCqIn::INFO,
     DestroyCqOut::INFO,
+    DestroyDctIn::INFO,
+    DestroyDctOut::INFO,
     DestroyEqIn::INFO,
     DestroyEqOut::INFO,
+    DestroyGeneralObjectIn::INFO,
+    DestroyGeneralObjectOut::INFO,
     DestroyMkeyIn::INFO,
     DestroyMkeyOut::INFO,
     DestroyPsvIn::INFO,
     DestroyPsvOut::INFO,
     DestroyQpIn::INFO,
     DestroyQpOut::INFO,
+    DestroyRmpIn::INFO,
+    DestroyRmpOut::INFO,
+    DestroyRqIn::INFO,
+    DestroyRqOut::INFO,
+    DestroyRqtIn::INFO,
+    DestroyRqtOut::INFO,
+    DestroySqIn::INFO,
+    DestroySqOut::INFO,
+    DestroySrqIn::INFO,
+    DestroySrqOut::INFO,
+    DestroyTirIn::INFO,
+    DestroyTirOut::INFO,
+    DestroyTisIn::INFO,
+    DestroyTisOut::INFO,
     DestroyUctxIn::INFO,
     DestroyUctxOut::INFO,
     DestroyUmemIn::INFO,
     DestroyUmemOut::INFO,
+    DestroyXrcSrqIn::INFO,
+    DestroyXrcSrqOut::INFO,
+    DisableHcaIn::INFO,
+    DisableHcaOut::INFO,
+    DrainDctIn::INFO,
+    DrainDctOut::INFO,
+    EnableHcaIn::INFO,
+    EnableHcaOut::INFO,
     EqContext::INFO,
     EqDoorbell::INFO,
     Eqe::INFO,
@@ -196,20 +368,46 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EqeXrqError::INFO,
     GenEqeIn::INFO,
     GenEqeOut::INFO,
+    GeneralObjCreateParam::INFO,
+    GeneralObjInCmdHdr::INFO,
+    GeneralObjOutCmdHdr::INFO,
+    GeneralObjQueryParam::INFO,
     HcaCap::INFO,
     HcaCap2::INFO,
+    HealthBuffer::INFO,
     Init2initQpIn::INFO,
     Init2initQpOut::INFO,
     Init2rtrQpIn::INFO,
     Init2rtrQpOut::INFO,
+    InitHcaIn::INFO,
+    InitHcaOut::INFO,
+    InitialSegment::INFO,
     Klm::INFO,
     Ksm::INFO,
+    ManagePagesIn::INFO,
+    ManagePagesOut::INFO,
     MiniCqe::INFO,
     MiniCqeArray::INFO,
     MiniCqeBlock::INFO,
     MkeyContext::INFO,
     ModifyCqIn::INFO,
     ModifyCqOut::INFO,
+    ModifyGeneralObjectIn::INFO,
+    ModifyGeneralObjectOut::INFO,
+    ModifyRmpIn::INFO,
+    ModifyRmpOut::INFO,
+    ModifyRqIn::INFO,
+    ModifyRqOut::INFO,
+    ModifyRqtIn::INFO,
+    ModifyRqtOut::INFO,
+    ModifySqIn::INFO,
+    ModifySqOut::INFO,
+    ModifyTirBitmask::INFO,
+    ModifyTirIn::INFO,
+    ModifyTirOut::INFO,
+    ModifyTisBitmask::INFO,
+    ModifyTisIn::INFO,
+    ModifyTisOut::INFO,
     Mtt::INFO,
     Qp2errIn::INFO,
     Qp2errOut::INFO,
@@ -220,31 +418,67 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QpDoorbellRecord::INFO,
     QueryCqIn::INFO,
     QueryCqOut::INFO,
+    QueryDctIn::INFO,
+    QueryDctOut::INFO,
     QueryEqIn::INFO,
     QueryEqOut::INFO,
+    QueryGeneralObjectIn::INFO,
+    QueryGeneralObjectOut::INFO,
     QueryHcaCapIn::INFO,
     QueryHcaCapOut::INFO,
     QueryMkeyIn::INFO,
     QueryMkeyOut::INFO,
+    QueryPagesIn::INFO,
+    QueryPagesOut::INFO,
     QueryQpIn::INFO,
     QueryQpOut::INFO,
+    QueryRmpIn::INFO,
+    QueryRmpOut::INFO,
+    QueryRqIn::INFO,
+    QueryRqOut::INFO,
+    QueryRqtIn::INFO,
+    QueryRqtOut::INFO,
+    QuerySqIn::INFO,
+    QuerySqOut::INFO,
+    QuerySrqIn::INFO,
+    QuerySrqOut::INFO,
+    QueryTirIn::INFO,
+    QueryTirOut::INFO,
+    QueryTisIn::INFO,
+    QueryTisOut::INFO,
+    QueryXrcSrqIn::INFO,
+    QueryXrcSrqOut::INFO,
+    RmpBitmask::INFO,
+    RmpContext::INFO,
+    RqContext::INFO,
+    RqNum::INFO,
+    RqtBitmask::INFO,
+    RqtContext::INFO,
     Rst2initQpIn::INFO,
     Rst2initQpOut::INFO,
     Rtr2rtsQpIn::INFO,
     Rtr2rtsQpOut::INFO,
     Rts2rtsQpIn::INFO,
     Rts2rtsQpOut::INFO,
+    RxHashFieldSelect::INFO,
     SendDoorbell::INFO,
     SetHcaCapIn::INFO,
     SetHcaCapOut::INFO,
+    SqContext::INFO,
     SqdRtsQpIn::INFO,
     SqdRtsQpOut::INFO,
     Sqerr2rtsQpIn::INFO,
     Sqerr2rtsQpOut::INFO,
+    SrqContext::INFO,
     SrqDoorbellRecord::INFO,
+    TeardownHcaIn::INFO,
+    TeardownHcaOut::INFO,
+    TirContext::INFO,
+    TisContext::INFO,
     UarPage::INFO,
     Uctx::INFO,
     UmemContext::INFO,
+    WqContext::INFO,
     WqeAtomicSegment::INFO,
     WqeCtrlSegment::INFO,
     WqeDataSegment::INFO,
@@ -267,6 +501,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     WqeWaitCqSegment::INFO,
     WqeWaitDataSegment::INFO,
     WqeXrcSegment::INFO,
+    XrcSrqContext::INFO,
 ];
 
 /// Every enum, sorted by name.
@@ -295,6 +530,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     CqeTlsOffload::INFO,
     CqeVendorSyndrome::INFO,
     CrossVhcaReference::INFO,
+    DctScatterToCqe::INFO,
+    DctState::INFO,
     DeliveryStatus::INFO,
     EndPaddingMode::INFO,
     EqState::INFO,
@@ -304,36 +541,56 @@ pub static ENUMS: &[&EnumInfo] = &[
     FlexParserProtocol::INFO,
     FunctionIdMode::INFO,
     GeneralEventSubtype::INFO,
+    GeneralObjectType::INFO,
     GidTableSize::INFO,
     HcaCapPage::INFO,
+    HealthSeverity::INFO,
+    HealthSyndrome::INFO,
+    MemRqType::INFO,
+    MinWqeInlineMode::INFO,
     MiniCqeFormat::INFO,
     MkeyAccessMode::INFO,
     MmoOpMod::INFO,
     ModuleError::INFO,
     ModuleStatus::INFO,
+    NicInterface::INFO,
     Opcode::INFO,
     OptParamMask::INFO,
     OptParamMask9532::INFO,
     OtherVhcaObject::INFO,
     PageFaultSubtype::INFO,
+    PagesKind::INFO,
     PathMigrationState::INFO,
     PathMtu::INFO,
     PkeyTableSize::INFO,
     PortChangeSubtype::INFO,
     PortType::INFO,
     QpState::INFO,
+    RmpState::INFO,
+    RqModifyField::INFO,
+    RqState::INFO,
     RqType::INFO,
+    RqtListType::INFO,
+    RxHashFn::INFO,
+    RxHashSelectedFields::INFO,
     ScatterToCqeRequester::INFO,
     ScatterToCqeResponder::INFO,
     ServiceType::INFO,
+    ShampoAlignment::INFO,
+    ShampoMatch::INFO,
     SignatureSyndrome::INFO,
+    SqModifyField::INFO,
+    SqState::INFO,
+    SrqState::INFO,
     StaticRate::INFO,
     SteeringFormat::INFO,
     SyncFwUpdateState::INFO,
     TagMatchingAppOp::INFO,
     TagMatchingOpcode::INFO,
+    TeardownProfile::INFO,
     TimestampFormat::INFO,
     TimestampFormatCap::INFO,
+    TirDispType::INFO,
     TracerSubtype::INFO,
     UctxCap::INFO,
     UctxCapBits::INFO,
@@ -342,6 +599,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     UmrMkeyMask::INFO,
     WaitCondition::INFO,
     WaitOpMod::INFO,
+    WqEndPaddingMode::INFO,
+    WqType::INFO,
     WqeCompletion::INFO,
     WqeFence::INFO,
     WqeOpcode::INFO,
@@ -350,6 +609,12 @@ pub static ENUMS: &[&EnumInfo] = &[
 /// Every command, sorted by opcode.
 pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_HCA_CAP,
+    &INIT_HCA,
+    &TEARDOWN_HCA,
+    &ENABLE_HCA,
+    &DISABLE_HCA,
+    &QUERY_PAGES,
+    &MANAGE_PAGES,
     &SET_HCA_CAP,
     &CREATE_MKEY,
     &QUERY_MKEY,
@@ -376,14 +641,58 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &INIT2INIT_QP,
     &CREATE_PSV,
     &DESTROY_PSV,
+    &CREATE_SRQ,
+    &DESTROY_SRQ,
+    &QUERY_SRQ,
+    &ARM_RQ,
+    &CREATE_XRC_SRQ,
+    &DESTROY_XRC_SRQ,
+    &QUERY_XRC_SRQ,
+    &ARM_XRC_SRQ,
+    &CREATE_DCT,
+    &DESTROY_DCT,
+    &DRAIN_DCT,
+    &QUERY_DCT,
+    &ARM_DCT,
     &ALLOC_PD,
     &DEALLOC_PD,
     &ALLOC_UAR,
     &DEALLOC_UAR,
+    &ALLOC_XRCD,
+    &DEALLOC_XRCD,
     &ALLOC_TRANSPORT_DOMAIN,
     &DEALLOC_TRANSPORT_DOMAIN,
+    &CREATE_TIR,
+    &MODIFY_TIR,
+    &DESTROY_TIR,
+    &QUERY_TIR,
+    &CREATE_SQ,
+    &MODIFY_SQ,
+    &DESTROY_SQ,
+    &QUERY_SQ,
+    &CREATE_RQ,
+    &MODIFY_RQ,
+    &DESTROY_RQ,
+    &QUERY_RQ,
+    &CREATE_RMP,
+    &MODIFY_RMP,
+    &DESTROY_RMP,
+    &QUERY_RMP,
+    &CREATE_TIS,
+    &MODIFY_TIS,
+    &DESTROY_TIS,
+    &QUERY_TIS,
+    &CREATE_RQT,
+    &MODIFY_RQT,
+    &DESTROY_RQT,
+    &QUERY_RQT,
+    &CREATE_GENERAL_OBJECT,
+    &MODIFY_GENERAL_OBJECT,
+    &QUERY_GENERAL_OBJECT,
+    &DESTROY_GENERAL_OBJECT,
     &CREATE_UCTX,
     &DESTROY_UCTX,
     &CREATE_UMEM,
     &DESTROY_UMEM,
+    &ALLOW_OTHER_VHCA_ACCESS,
 ];

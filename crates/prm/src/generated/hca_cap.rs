@@ -271,6 +271,85 @@ enumeration! {
     }
 }
 
+enumeration! {
+    /// Bits of atomic_cap.atomic_operations.
+    ///
+    /// Source: linux: MLX5_ATOMIC_OPS_\*.
+    pub struct AtomicOperation(pub u16) = "atomic_operation", 16 bits {
+        /// Compare and swap.
+        COMPARE_SWAP = 1,
+        /// Fetch and add.
+        FETCH_ADD = 2,
+        /// Compare and swap under masks (extended).
+        MASKED_COMPARE_SWAP = 4,
+        /// Fetch and add within bit fields (extended).
+        MASKED_FETCH_ADD = 8,
+    }
+}
+
+enumeration! {
+    /// Byte order in which a requester writes the 8-byte result of an atomic to its memory.
+    ///
+    /// Source: linux: MLX5_ATOMIC_REQ_MODE_\*.
+    pub struct AtomicReqEndianness(pub u8) = "atomic_req_endianness", 2 bits {
+        /// Big-endian: as on the wire.
+        BIG_ENDIAN = 0,
+        /// The host's, told by the HOST_ENDIANNESS register.
+        HOST = 1,
+    }
+}
+
+enumeration! {
+    /// Who decides how much of the headers a send WQE carries inline.
+    ///
+    /// Source: linux: MLX5_CAP_INLINE_MODE_\*.
+    pub struct WqeInlineModeCap(pub u8) = "wqe_inline_mode_cap", 2 bits {
+        /// At least the L2 header, always.
+        L2 = 0,
+        /// As much as min_wqe_inline_mode of the NIC vport context says.
+        VPORT_CONTEXT = 1,
+        /// Nothing.
+        NOT_REQUIRED = 2,
+    }
+}
+
+enumeration! {
+    /// Bits of qos_cap.esw_element_type and nic_element_type.
+    ///
+    /// Source: linux: ELEMENT_TYPE_CAP_MASK_\*.
+    pub struct SchedulingElementCap(pub u16) = "scheduling_element_cap", 16 bits {
+        /// A transmit scheduling arbiter.
+        TSAR = 1,
+        /// A virtual port.
+        VPORT = 2,
+        /// A traffic class of a virtual port.
+        VPORT_TC = 4,
+        /// A traffic class across virtual ports.
+        PARA_VPORT_TC = 8,
+        /// A group of queues.
+        QUEUE_GROUP = 0x10,
+        /// A rate limiter.
+        RATE_LIMIT = 0x20,
+    }
+}
+
+enumeration! {
+    /// Bits of qos_cap.esw_tsar_type and nic_tsar_type: how a transmit scheduling arbiter shares
+    /// out.
+    ///
+    /// Source: linux: TSAR_TYPE_CAP_MASK_\*.
+    pub struct TsarTypeCap(pub u16) = "tsar_type_cap", 16 bits {
+        /// Deficit weighted round robin.
+        DWRR = 1,
+        /// Round robin.
+        ROUND_ROBIN = 2,
+        /// Enhanced transmission selection.
+        ETS = 4,
+        /// Arbitration between traffic classes.
+        TC_ARB = 8,
+    }
+}
+
 /// Reads one capability page: the values in force, or the most that SET_HCA_CAP may set. Legal
 /// before INIT_HCA.
 ///
@@ -338,7 +417,49 @@ pub static QUERY_HCA_CAP: CommandInfo = CommandInfo {
     }],
     variants: &[
         Variant { field: "capability", when: "op_mod", values: &[0, 1], info: HcaCap::INFO },
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[2, 3],
+            info: EthernetOffloadCap::INFO,
+        },
+        Variant { field: "capability", when: "op_mod", values: &[4, 5], info: OdpCap::INFO },
+        Variant { field: "capability", when: "op_mod", values: &[6, 7], info: AtomicCap::INFO },
+        Variant { field: "capability", when: "op_mod", values: &[8, 9], info: RoceCap::INFO },
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[10, 11],
+            info: EthernetOffloadCap::INFO,
+        },
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[12, 13],
+            info: EthernetOffloadCap::INFO,
+        },
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[14, 15],
+            info: FlowTableCap::INFO,
+        },
+        Variant { field: "capability", when: "op_mod", values: &[24, 25], info: QosCap::INFO },
+        Variant { field: "capability", when: "op_mod", values: &[26, 27], info: DebugCap::INFO },
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[30, 31],
+            info: DeviceMemoryCap::INFO,
+        },
+        Variant { field: "capability", when: "op_mod", values: &[40, 41], info: EventCap::INFO },
         Variant { field: "capability", when: "op_mod", values: &[64, 65], info: HcaCap2::INFO },
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[74, 75],
+            info: PortSelectionCap::INFO,
+        },
     ],
     sources: &["linux: MLX5_CMD_OP_QUERY_HCA_CAP, mlx5_core_get_caps_mode"],
 };
@@ -476,7 +597,22 @@ pub static SET_HCA_CAP: CommandInfo = CommandInfo {
     ],
     variants: &[
         Variant { field: "capability", when: "op_mod", values: &[0], info: HcaCap::INFO },
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[2],
+            info: EthernetOffloadCap::INFO,
+        },
+        Variant { field: "capability", when: "op_mod", values: &[4], info: OdpCap::INFO },
+        Variant { field: "capability", when: "op_mod", values: &[6], info: AtomicCap::INFO },
+        Variant { field: "capability", when: "op_mod", values: &[8], info: RoceCap::INFO },
         Variant { field: "capability", when: "op_mod", values: &[64], info: HcaCap2::INFO },
+        Variant {
+            field: "capability",
+            when: "op_mod",
+            values: &[74],
+            info: PortSelectionCap::INFO,
+        },
     ],
     sources: &["linux: MLX5_CMD_OP_SET_HCA_CAP, set_caps"],
 };
@@ -6117,7 +6253,7 @@ structure! {
 }
 
 impl QueryHcaCapIn {
-    /// Opcode of the command. `0x00.31:16`
+    /// Command opcode. `0x00.31:16`
     #[inline]
     pub const fn opcode(&self) -> u16 {
         bits::get(&self.0, 0, 16) as u16
@@ -6214,7 +6350,8 @@ structure! {
 impl CommandOutput for QueryHcaCapOut {}
 
 impl QueryHcaCapOut {
-    /// Status; nonzero means that the command failed. `0x00.31:24`
+    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
+    /// `0x00.31:24`
     #[inline]
     pub const fn status(&self) -> CommandStatus {
         CommandStatus(bits::get(&self.0, 0, 8) as u8)
@@ -6227,7 +6364,8 @@ impl QueryHcaCapOut {
         self
     }
 
-    /// Firmware-specific code that says more about a failure. `0x04`
+    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
+    /// `0x04`
     #[inline]
     pub const fn syndrome(&self) -> u32 {
         bits::get(&self.0, 32, 32) as u32
@@ -6274,7 +6412,7 @@ structure! {
 }
 
 impl SetHcaCapIn {
-    /// Opcode of the command. `0x00.31:16`
+    /// Command opcode. `0x00.31:16`
     #[inline]
     pub const fn opcode(&self) -> u16 {
         bits::get(&self.0, 0, 16) as u16
@@ -6383,7 +6521,8 @@ structure! {
 impl CommandOutput for SetHcaCapOut {}
 
 impl SetHcaCapOut {
-    /// Status; nonzero means that the command failed. `0x00.31:24`
+    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
+    /// `0x00.31:24`
     #[inline]
     pub const fn status(&self) -> CommandStatus {
         CommandStatus(bits::get(&self.0, 0, 8) as u8)
@@ -6396,7 +6535,8 @@ impl SetHcaCapOut {
         self
     }
 
-    /// Firmware-specific code that says more about a failure. `0x04`
+    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
+    /// `0x04`
     #[inline]
     pub const fn syndrome(&self) -> u32 {
         bits::get(&self.0, 32, 32) as u32
@@ -7301,6 +7441,4223 @@ impl HcaCap2 {
     #[inline]
     pub const fn set_delegate_vhca_max(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 1520, 16, value as u64);
+        self
+    }
+}
+
+structure! {
+    /// On-demand paging capabilities, page 2. SET_HCA_CAP chooses what is switched on.
+    ///
+    /// Source: linux: mlx5_ifc_odp_cap_bits.
+    pub struct OdpCap([u8; 0x100]) = "odp_cap" {
+        sources: ["linux: mlx5_ifc_odp_cap_bits"],
+        fields: [
+            FieldInfo::nested("transport_page_fault_scheme_cap", 0, OdpSchemeCap::INFO),
+            FieldInfo::nested("memory_page_fault_scheme_cap", 512, OdpSchemeCap::INFO),
+            FieldInfo::number("mem_page_fault", 1536, 1),
+        ],
+        reserved: [(1024, 512), (1537, 511)],
+    }
+}
+
+impl OdpCap {
+    /// What can fault under the transport scheme, where the QP stops and the driver resumes it. `0x00,
+    /// 64 bytes`
+    #[inline]
+    pub fn transport_page_fault_scheme_cap(&self) -> &OdpSchemeCap {
+        nested(&self.0, 0x0)
+    }
+
+    /// [`Self::transport_page_fault_scheme_cap`], to be written.
+    #[inline]
+    pub fn transport_page_fault_scheme_cap_mut(&mut self) -> &mut OdpSchemeCap {
+        nested_mut(&mut self.0, 0x0)
+    }
+
+    /// What can fault under the memory scheme, where faults name an mkey and not a QP. `0x40, 64 bytes`
+    #[inline]
+    pub fn memory_page_fault_scheme_cap(&self) -> &OdpSchemeCap {
+        nested(&self.0, 0x40)
+    }
+
+    /// [`Self::memory_page_fault_scheme_cap`], to be written.
+    #[inline]
+    pub fn memory_page_fault_scheme_cap_mut(&mut self) -> &mut OdpSchemeCap {
+        nested_mut(&mut self.0, 0x40)
+    }
+
+    /// The memory scheme is in use; set through SET_HCA_CAP. `0xc0.31`
+    #[inline]
+    pub const fn mem_page_fault(&self) -> bool {
+        bits::flag(&self.0, 1536)
+    }
+
+    /// Sets [`Self::mem_page_fault`].
+    #[inline]
+    pub const fn set_mem_page_fault(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1536, value);
+        self
+    }
+}
+
+structure! {
+    /// What can fault under one page fault scheme.
+    ///
+    /// Source: linux: mlx5_ifc_odp_scheme_cap_bits.
+    pub struct OdpSchemeCap([u8; 0x40]) = "odp_scheme_cap" {
+        sources: ["linux: mlx5_ifc_odp_scheme_cap_bits"],
+        fields: [
+            FieldInfo::number("sig", 64, 1),
+            FieldInfo::number("page_prefetch", 69, 1),
+            FieldInfo::nested("rc_odp_caps", 128, OdpPerTransportServiceCap::INFO),
+            FieldInfo::nested("uc_odp_caps", 160, OdpPerTransportServiceCap::INFO),
+            FieldInfo::nested("ud_odp_caps", 192, OdpPerTransportServiceCap::INFO),
+            FieldInfo::nested("xrc_odp_caps", 224, OdpPerTransportServiceCap::INFO),
+            FieldInfo::nested("dc_odp_caps", 256, OdpPerTransportServiceCap::INFO),
+        ],
+        reserved: [(0, 64), (65, 4), (70, 58), (288, 224)],
+    }
+}
+
+impl OdpSchemeCap {
+    /// Signature mkeys can fault. `0x08.31`
+    #[inline]
+    pub const fn sig(&self) -> bool {
+        bits::flag(&self.0, 64)
+    }
+
+    /// Sets [`Self::sig`].
+    #[inline]
+    pub const fn set_sig(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 64, value);
+        self
+    }
+
+    /// Pages can be asked for ahead of their use. `0x08.26`
+    #[inline]
+    pub const fn page_prefetch(&self) -> bool {
+        bits::flag(&self.0, 69)
+    }
+
+    /// Sets [`Self::page_prefetch`].
+    #[inline]
+    pub const fn set_page_prefetch(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 69, value);
+        self
+    }
+
+    /// RC operations that can fault. `0x10`
+    #[inline]
+    pub fn rc_odp_caps(&self) -> &OdpPerTransportServiceCap {
+        nested(&self.0, 0x10)
+    }
+
+    /// [`Self::rc_odp_caps`], to be written.
+    #[inline]
+    pub fn rc_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
+        nested_mut(&mut self.0, 0x10)
+    }
+
+    /// UC operations that can fault. `0x14`
+    #[inline]
+    pub fn uc_odp_caps(&self) -> &OdpPerTransportServiceCap {
+        nested(&self.0, 0x14)
+    }
+
+    /// [`Self::uc_odp_caps`], to be written.
+    #[inline]
+    pub fn uc_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
+        nested_mut(&mut self.0, 0x14)
+    }
+
+    /// UD operations that can fault. `0x18`
+    #[inline]
+    pub fn ud_odp_caps(&self) -> &OdpPerTransportServiceCap {
+        nested(&self.0, 0x18)
+    }
+
+    /// [`Self::ud_odp_caps`], to be written.
+    #[inline]
+    pub fn ud_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
+        nested_mut(&mut self.0, 0x18)
+    }
+
+    /// XRC operations that can fault. `0x1c`
+    #[inline]
+    pub fn xrc_odp_caps(&self) -> &OdpPerTransportServiceCap {
+        nested(&self.0, 0x1c)
+    }
+
+    /// [`Self::xrc_odp_caps`], to be written.
+    #[inline]
+    pub fn xrc_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
+        nested_mut(&mut self.0, 0x1c)
+    }
+
+    /// DC operations that can fault. `0x20`
+    #[inline]
+    pub fn dc_odp_caps(&self) -> &OdpPerTransportServiceCap {
+        nested(&self.0, 0x20)
+    }
+
+    /// [`Self::dc_odp_caps`], to be written.
+    #[inline]
+    pub fn dc_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
+        nested_mut(&mut self.0, 0x20)
+    }
+}
+
+structure! {
+    /// Operations of one transport that can run into a page fault and go on after it.
+    ///
+    /// Source: linux: mlx5_ifc_odp_per_transport_service_cap_bits.
+    pub struct OdpPerTransportServiceCap([u8; 0x4]) = "odp_per_transport_service_cap" {
+        sources: ["linux: mlx5_ifc_odp_per_transport_service_cap_bits"],
+        fields: [
+            FieldInfo::number("send", 0, 1),
+            FieldInfo::number("receive", 1, 1),
+            FieldInfo::number("write", 2, 1),
+            FieldInfo::number("read", 3, 1),
+            FieldInfo::number("atomic", 4, 1),
+            FieldInfo::number("srq_receive", 5, 1),
+        ],
+        reserved: [(6, 26)],
+    }
+}
+
+impl OdpPerTransportServiceCap {
+    /// Send requests. `0x00.31`
+    #[inline]
+    pub const fn send(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::send`].
+    #[inline]
+    pub const fn set_send(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// Receives on an RQ. `0x00.30`
+    #[inline]
+    pub const fn receive(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::receive`].
+    #[inline]
+    pub const fn set_receive(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// RDMA writes, on the requester and the responder. `0x00.29`
+    #[inline]
+    pub const fn write(&self) -> bool {
+        bits::flag(&self.0, 2)
+    }
+
+    /// Sets [`Self::write`].
+    #[inline]
+    pub const fn set_write(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// RDMA reads, on the requester and the responder. `0x00.28`
+    #[inline]
+    pub const fn read(&self) -> bool {
+        bits::flag(&self.0, 3)
+    }
+
+    /// Sets [`Self::read`].
+    #[inline]
+    pub const fn set_read(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 3, value);
+        self
+    }
+
+    /// Atomics, on the requester and the responder. `0x00.27`
+    #[inline]
+    pub const fn atomic(&self) -> bool {
+        bits::flag(&self.0, 4)
+    }
+
+    /// Sets [`Self::atomic`].
+    #[inline]
+    pub const fn set_atomic(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 4, value);
+        self
+    }
+
+    /// Receives on an SRQ. `0x00.26`
+    #[inline]
+    pub const fn srq_receive(&self) -> bool {
+        bits::flag(&self.0, 5)
+    }
+
+    /// Sets [`Self::srq_receive`].
+    #[inline]
+    pub const fn set_srq_receive(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 5, value);
+        self
+    }
+}
+
+structure! {
+    /// Atomic operation capabilities, page 3.
+    ///
+    /// Source: linux: mlx5_ifc_atomic_caps_bits.
+    pub struct AtomicCap([u8; 0x100]) = "atomic_cap" {
+        sources: ["linux: mlx5_ifc_atomic_caps_bits"],
+        fields: [
+            FieldInfo::number("atomic_req_8b_endianness_mode", 64, 2).of(AtomicReqEndianness::INFO),
+            FieldInfo::number("supported_atomic_req_8b_endianness_mode_1", 70, 1),
+            FieldInfo::number("atomic_operations", 144, 16),
+            FieldInfo::number("atomic_size_qp", 176, 16),
+            FieldInfo::number("atomic_size_dc", 208, 16),
+        ],
+        reserved: [(0, 64), (66, 4), (71, 73), (160, 16), (192, 16), (224, 1824)],
+    }
+}
+
+impl AtomicCap {
+    /// Byte order of 8-byte results that a requester writes; set through SET_HCA_CAP. `0x08.31:30`
+    #[inline]
+    pub const fn atomic_req_8b_endianness_mode(&self) -> AtomicReqEndianness {
+        AtomicReqEndianness(bits::get(&self.0, 64, 2) as u8)
+    }
+
+    /// Sets [`Self::atomic_req_8b_endianness_mode`].
+    #[inline]
+    pub const fn set_atomic_req_8b_endianness_mode(
+        &mut self,
+        value: AtomicReqEndianness,
+    ) -> &mut Self {
+        bits::set(&mut self.0, 64, 2, value.0 as u64);
+        self
+    }
+
+    /// Mode HOST of atomic_req_8b_endianness_mode can be set. `0x08.25`
+    #[inline]
+    pub const fn supported_atomic_req_8b_endianness_mode_1(&self) -> bool {
+        bits::flag(&self.0, 70)
+    }
+
+    /// Sets [`Self::supported_atomic_req_8b_endianness_mode_1`].
+    #[inline]
+    pub const fn set_supported_atomic_req_8b_endianness_mode_1(
+        &mut self,
+        value: bool,
+    ) -> &mut Self {
+        bits::set_flag(&mut self.0, 70, value);
+        self
+    }
+
+    /// Bitmask of the atomic operations (values in atomic_operation). `0x10.15:0`
+    #[inline]
+    pub const fn atomic_operations(&self) -> u16 {
+        bits::get(&self.0, 144, 16) as u16
+    }
+
+    /// Sets [`Self::atomic_operations`].
+    #[inline]
+    pub const fn set_atomic_operations(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 144, 16, value as u64);
+        self
+    }
+
+    /// Bitmask of the operand sizes of atomics on QPs: the bit whose value is the size in bytes, from 1
+    /// to 256. `0x14.15:0`
+    #[inline]
+    pub const fn atomic_size_qp(&self) -> u16 {
+        bits::get(&self.0, 176, 16) as u16
+    }
+
+    /// Sets [`Self::atomic_size_qp`].
+    #[inline]
+    pub const fn set_atomic_size_qp(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 176, 16, value as u64);
+        self
+    }
+
+    /// Bitmask of the operand sizes of atomics over DC: the bit whose value is the size in bytes, from
+    /// 1 to 256. `0x18.15:0`
+    #[inline]
+    pub const fn atomic_size_dc(&self) -> u16 {
+        bits::get(&self.0, 208, 16) as u16
+    }
+
+    /// Sets [`Self::atomic_size_dc`].
+    #[inline]
+    pub const fn set_atomic_size_dc(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 208, 16, value as u64);
+        self
+    }
+}
+
+structure! {
+    /// RoCE capabilities, page 4.
+    ///
+    /// Source: linux: mlx5_ifc_roce_cap_bits.
+    pub struct RoceCap([u8; 0x100]) = "roce_cap" {
+        sources: ["linux: mlx5_ifc_roce_cap_bits"],
+        fields: [
+            FieldInfo::number("roce_apm", 0, 1),
+            FieldInfo::number("sw_r_roce_src_udp_port", 4, 1),
+            FieldInfo::number("fl_rc_qp_when_roce_disabled", 5, 1),
+            FieldInfo::number("fl_rc_qp_when_roce_enabled", 6, 1),
+            FieldInfo::number("roce_cc_general", 7, 1),
+            FieldInfo::number("qp_ooo_transmit_default", 8, 1),
+            FieldInfo::number("qp_ts_format", 30, 2).of(TimestampFormatCap::INFO),
+            FieldInfo::number("l3_type", 140, 4),
+            FieldInfo::number("roce_version", 152, 8),
+            FieldInfo::number("r_roce_dest_udp_port", 176, 16),
+            FieldInfo::number("r_roce_max_src_udp_port", 192, 16),
+            FieldInfo::number("r_roce_min_src_udp_port", 208, 16),
+            FieldInfo::number("roce_address_table_size", 240, 16),
+        ],
+        reserved: [(1, 3), (9, 21), (32, 108), (144, 8), (160, 16), (224, 16), (256, 1792)],
+    }
+}
+
+impl RoceCap {
+    /// Automatic path migration works over RoCE. `0x00.31`
+    #[inline]
+    pub const fn roce_apm(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::roce_apm`].
+    #[inline]
+    pub const fn set_roce_apm(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// Software may choose the UDP source port of RoCE v2 packets (udp_sport in the address path).
+    /// `0x00.27`
+    #[inline]
+    pub const fn sw_r_roce_src_udp_port(&self) -> bool {
+        bits::flag(&self.0, 4)
+    }
+
+    /// Sets [`Self::sw_r_roce_src_udp_port`].
+    #[inline]
+    pub const fn set_sw_r_roce_src_udp_port(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 4, value);
+        self
+    }
+
+    /// Force-loopback RC QPs work while RoCE is disabled. `0x00.26`
+    #[inline]
+    pub const fn fl_rc_qp_when_roce_disabled(&self) -> bool {
+        bits::flag(&self.0, 5)
+    }
+
+    /// Sets [`Self::fl_rc_qp_when_roce_disabled`].
+    #[inline]
+    pub const fn set_fl_rc_qp_when_roce_disabled(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 5, value);
+        self
+    }
+
+    /// Force-loopback RC QPs work while RoCE is enabled. `0x00.25`
+    #[inline]
+    pub const fn fl_rc_qp_when_roce_enabled(&self) -> bool {
+        bits::flag(&self.0, 6)
+    }
+
+    /// Sets [`Self::fl_rc_qp_when_roce_enabled`].
+    #[inline]
+    pub const fn set_fl_rc_qp_when_roce_enabled(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 6, value);
+        self
+    }
+
+    /// General parameters of RoCE congestion control can be queried and modified. `0x00.24`
+    #[inline]
+    pub const fn roce_cc_general(&self) -> bool {
+        bits::flag(&self.0, 7)
+    }
+
+    /// Sets [`Self::roce_cc_general`].
+    #[inline]
+    pub const fn set_roce_cc_general(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 7, value);
+        self
+    }
+
+    /// QPs may transmit out of order by default. `0x00.23`
+    #[inline]
+    pub const fn qp_ooo_transmit_default(&self) -> bool {
+        bits::flag(&self.0, 8)
+    }
+
+    /// Sets [`Self::qp_ooo_transmit_default`].
+    #[inline]
+    pub const fn set_qp_ooo_transmit_default(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 8, value);
+        self
+    }
+
+    /// Timestamp formats that a QP supports. `0x00.1:0`
+    #[inline]
+    pub const fn qp_ts_format(&self) -> TimestampFormatCap {
+        TimestampFormatCap(bits::get(&self.0, 30, 2) as u8)
+    }
+
+    /// Sets [`Self::qp_ts_format`].
+    #[inline]
+    pub const fn set_qp_ts_format(&mut self, value: TimestampFormatCap) -> &mut Self {
+        bits::set(&mut self.0, 30, 2, value.0 as u64);
+        self
+    }
+
+    /// Bitmask of the network layers of RoCE addresses; bit n is roce_l3_type n. `0x10.19:16`
+    #[inline]
+    pub const fn l3_type(&self) -> u8 {
+        bits::get(&self.0, 140, 4) as u8
+    }
+
+    /// Sets [`Self::l3_type`].
+    #[inline]
+    pub const fn set_l3_type(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 140, 4, value as u64);
+        self
+    }
+
+    /// Bitmask of the RoCE versions; bit n is roce_version n. `0x10.7:0`
+    #[inline]
+    pub const fn roce_version(&self) -> u8 {
+        bits::get(&self.0, 152, 8) as u8
+    }
+
+    /// Sets [`Self::roce_version`].
+    #[inline]
+    pub const fn set_roce_version(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 152, 8, value as u64);
+        self
+    }
+
+    /// UDP destination port of RoCE v2 packets (4791 by the standard). `0x14.15:0`
+    #[inline]
+    pub const fn r_roce_dest_udp_port(&self) -> u16 {
+        bits::get(&self.0, 176, 16) as u16
+    }
+
+    /// Sets [`Self::r_roce_dest_udp_port`].
+    #[inline]
+    pub const fn set_r_roce_dest_udp_port(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 176, 16, value as u64);
+        self
+    }
+
+    /// Highest UDP source port that a path may ask for. `0x18.31:16`
+    #[inline]
+    pub const fn r_roce_max_src_udp_port(&self) -> u16 {
+        bits::get(&self.0, 192, 16) as u16
+    }
+
+    /// Sets [`Self::r_roce_max_src_udp_port`].
+    #[inline]
+    pub const fn set_r_roce_max_src_udp_port(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 192, 16, value as u64);
+        self
+    }
+
+    /// Lowest UDP source port that a path may ask for. `0x18.15:0`
+    #[inline]
+    pub const fn r_roce_min_src_udp_port(&self) -> u16 {
+        bits::get(&self.0, 208, 16) as u16
+    }
+
+    /// Sets [`Self::r_roce_min_src_udp_port`].
+    #[inline]
+    pub const fn set_r_roce_min_src_udp_port(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 208, 16, value as u64);
+        self
+    }
+
+    /// Number of entries in the RoCE address (GID) table of a port. `0x1c.15:0`
+    #[inline]
+    pub const fn roce_address_table_size(&self) -> u16 {
+        bits::get(&self.0, 240, 16) as u16
+    }
+
+    /// Sets [`Self::roce_address_table_size`].
+    #[inline]
+    pub const fn set_roce_address_table_size(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 240, 16, value as u64);
+        self
+    }
+}
+
+structure! {
+    /// Stateless offloads of Ethernet (page 1), of basic IPoIB (page 5) and of enhanced IPoIB (page
+    /// 6).
+    ///
+    /// Source: linux: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+    pub struct EthernetOffloadCap([u8; 0x100]) = "ethernet_offload_cap" {
+        sources: ["linux: mlx5_ifc_per_protocol_networking_offload_caps_bits"],
+        fields: [
+            FieldInfo::number("csum_cap", 0, 1),
+            FieldInfo::number("vlan_cap", 1, 1),
+            FieldInfo::number("lro_cap", 2, 1),
+            FieldInfo::number("lro_psh_flag", 3, 1),
+            FieldInfo::number("lro_time_stamp", 4, 1),
+            FieldInfo::number("lro_max_msg_sz_mode", 5, 2),
+            FieldInfo::number("wqe_vlan_insert", 7, 1),
+            FieldInfo::number("self_lb_en_modifiable", 8, 1),
+            FieldInfo::number("self_lb_mc", 9, 1),
+            FieldInfo::number("self_lb_uc", 10, 1),
+            FieldInfo::number("max_lso_cap", 11, 5),
+            FieldInfo::number("multi_pkt_send_wqe", 16, 2),
+            FieldInfo::number("wqe_inline_mode", 18, 2).of(WqeInlineModeCap::INFO),
+            FieldInfo::number("rss_ind_tbl_cap", 20, 4),
+            FieldInfo::number("reg_umr_sq", 24, 1),
+            FieldInfo::number("scatter_fcs", 25, 1),
+            FieldInfo::number("enhanced_multi_pkt_send_wqe", 26, 1),
+            FieldInfo::number("tunnel_lso_const_out_ip_id", 27, 1),
+            FieldInfo::number("tunnel_lro_gre", 28, 1),
+            FieldInfo::number("tunnel_lro_vxlan", 29, 1),
+            FieldInfo::number("tunnel_stateless_gre", 30, 1),
+            FieldInfo::number("tunnel_stateless_vxlan", 31, 1),
+            FieldInfo::number("swp", 32, 1),
+            FieldInfo::number("swp_csum", 33, 1),
+            FieldInfo::number("swp_lso", 34, 1),
+            FieldInfo::number("cqe_checksum_full", 35, 1),
+            FieldInfo::number("tunnel_stateless_geneve_tx", 36, 1),
+            FieldInfo::number("tunnel_stateless_mpls_over_udp", 37, 1),
+            FieldInfo::number("tunnel_stateless_mpls_over_gre", 38, 1),
+            FieldInfo::number("tunnel_stateless_vxlan_gpe", 39, 1),
+            FieldInfo::number("tunnel_stateless_ipv4_over_vxlan", 40, 1),
+            FieldInfo::number("tunnel_stateless_ip_over_ip", 41, 1),
+            FieldInfo::number("insert_trailer", 42, 1),
+            FieldInfo::number("tunnel_stateless_ip_over_ip_rx", 44, 1),
+            FieldInfo::number("tunnel_stateless_ip_over_ip_tx", 45, 1),
+            FieldInfo::number("max_vxlan_udp_ports", 48, 8),
+            FieldInfo::number("swp_csum_l4_partial", 56, 1),
+            FieldInfo::number("max_geneve_opt_len", 62, 1),
+            FieldInfo::number("tunnel_stateless_geneve_rx", 63, 1),
+            FieldInfo::number("lro_min_mss_size", 80, 16),
+            FieldInfo::number("lro_timer_supported_periods", 384, 32).times(4),
+        ],
+        reserved: [(43, 1), (46, 2), (57, 5), (64, 16), (96, 288), (512, 1536)],
+    }
+}
+
+impl EthernetOffloadCap {
+    /// Checksums are made and checked. `0x00.31`
+    #[inline]
+    pub const fn csum_cap(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::csum_cap`].
+    #[inline]
+    pub const fn set_csum_cap(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// VLAN tags are inserted and stripped. `0x00.30`
+    #[inline]
+    pub const fn vlan_cap(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::vlan_cap`].
+    #[inline]
+    pub const fn set_vlan_cap(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// Large receive offload is supported. `0x00.29`
+    #[inline]
+    pub const fn lro_cap(&self) -> bool {
+        bits::flag(&self.0, 2)
+    }
+
+    /// Sets [`Self::lro_cap`].
+    #[inline]
+    pub const fn set_lro_cap(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// Large receive offload goes on over segments with the PSH flag. `0x00.28`
+    #[inline]
+    pub const fn lro_psh_flag(&self) -> bool {
+        bits::flag(&self.0, 3)
+    }
+
+    /// Sets [`Self::lro_psh_flag`].
+    #[inline]
+    pub const fn set_lro_psh_flag(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 3, value);
+        self
+    }
+
+    /// Large receive offload handles segments with TCP timestamps. `0x00.27`
+    #[inline]
+    pub const fn lro_time_stamp(&self) -> bool {
+        bits::flag(&self.0, 4)
+    }
+
+    /// Sets [`Self::lro_time_stamp`].
+    #[inline]
+    pub const fn set_lro_time_stamp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 4, value);
+        self
+    }
+
+    /// Where large receive offload counts its largest message from: 0 the L4 header, 1 the L2 header.
+    /// `0x00.26:25`
+    ///
+    /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+    #[inline]
+    pub const fn lro_max_msg_sz_mode(&self) -> u8 {
+        bits::get(&self.0, 5, 2) as u8
+    }
+
+    /// Sets [`Self::lro_max_msg_sz_mode`].
+    #[inline]
+    pub const fn set_lro_max_msg_sz_mode(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 5, 2, value as u64);
+        self
+    }
+
+    /// A send WQE may carry a VLAN tag to insert. `0x00.24`
+    #[inline]
+    pub const fn wqe_vlan_insert(&self) -> bool {
+        bits::flag(&self.0, 7)
+    }
+
+    /// Sets [`Self::wqe_vlan_insert`].
+    #[inline]
+    pub const fn set_wqe_vlan_insert(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 7, value);
+        self
+    }
+
+    /// Loopback of own packets may be changed on an existing TIR. `0x00.23`
+    #[inline]
+    pub const fn self_lb_en_modifiable(&self) -> bool {
+        bits::flag(&self.0, 8)
+    }
+
+    /// Sets [`Self::self_lb_en_modifiable`].
+    #[inline]
+    pub const fn set_self_lb_en_modifiable(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 8, value);
+        self
+    }
+
+    /// Loopback of own multicast packets can be blocked. `0x00.22`
+    ///
+    /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+    #[inline]
+    pub const fn self_lb_mc(&self) -> bool {
+        bits::flag(&self.0, 9)
+    }
+
+    /// Sets [`Self::self_lb_mc`].
+    #[inline]
+    pub const fn set_self_lb_mc(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 9, value);
+        self
+    }
+
+    /// Loopback of own unicast packets can be blocked. `0x00.21`
+    ///
+    /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+    #[inline]
+    pub const fn self_lb_uc(&self) -> bool {
+        bits::flag(&self.0, 10)
+    }
+
+    /// Sets [`Self::self_lb_uc`].
+    #[inline]
+    pub const fn set_self_lb_uc(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 10, value);
+        self
+    }
+
+    /// log2 of the largest segmentation offload message in bytes; 0 means none. `0x00.20:16`
+    #[inline]
+    pub const fn max_lso_cap(&self) -> u8 {
+        bits::get(&self.0, 11, 5) as u8
+    }
+
+    /// Sets [`Self::max_lso_cap`].
+    #[inline]
+    pub const fn set_max_lso_cap(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 11, 5, value as u64);
+        self
+    }
+
+    /// Send WQEs of several packets are supported. `0x00.15:14`
+    #[inline]
+    pub const fn multi_pkt_send_wqe(&self) -> u8 {
+        bits::get(&self.0, 16, 2) as u8
+    }
+
+    /// Sets [`Self::multi_pkt_send_wqe`].
+    #[inline]
+    pub const fn set_multi_pkt_send_wqe(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 16, 2, value as u64);
+        self
+    }
+
+    /// How much of the packet headers a send WQE has to carry inline. `0x00.13:12`
+    #[inline]
+    pub const fn wqe_inline_mode(&self) -> WqeInlineModeCap {
+        WqeInlineModeCap(bits::get(&self.0, 18, 2) as u8)
+    }
+
+    /// Sets [`Self::wqe_inline_mode`].
+    #[inline]
+    pub const fn set_wqe_inline_mode(&mut self, value: WqeInlineModeCap) -> &mut Self {
+        bits::set(&mut self.0, 18, 2, value.0 as u64);
+        self
+    }
+
+    /// log2 of the largest RSS indirection table. `0x00.11:8`
+    #[inline]
+    pub const fn rss_ind_tbl_cap(&self) -> u8 {
+        bits::get(&self.0, 20, 4) as u8
+    }
+
+    /// Sets [`Self::rss_ind_tbl_cap`].
+    #[inline]
+    pub const fn set_rss_ind_tbl_cap(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 20, 4, value as u64);
+        self
+    }
+
+    /// SQs may post UMR and registration WQEs. `0x00.7`
+    #[inline]
+    pub const fn reg_umr_sq(&self) -> bool {
+        bits::flag(&self.0, 24)
+    }
+
+    /// Sets [`Self::reg_umr_sq`].
+    #[inline]
+    pub const fn set_reg_umr_sq(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 24, value);
+        self
+    }
+
+    /// An RQ may receive the Ethernet FCS (scatter_fcs). `0x00.6`
+    #[inline]
+    pub const fn scatter_fcs(&self) -> bool {
+        bits::flag(&self.0, 25)
+    }
+
+    /// Sets [`Self::scatter_fcs`].
+    #[inline]
+    pub const fn set_scatter_fcs(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 25, value);
+        self
+    }
+
+    /// Enhanced send WQEs of several packets are supported. `0x00.5`
+    #[inline]
+    pub const fn enhanced_multi_pkt_send_wqe(&self) -> bool {
+        bits::flag(&self.0, 26)
+    }
+
+    /// Sets [`Self::enhanced_multi_pkt_send_wqe`].
+    #[inline]
+    pub const fn set_enhanced_multi_pkt_send_wqe(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 26, value);
+        self
+    }
+
+    /// Segmentation of tunnelled packets keeps the outer IP id constant. `0x00.4`
+    #[inline]
+    pub const fn tunnel_lso_const_out_ip_id(&self) -> bool {
+        bits::flag(&self.0, 27)
+    }
+
+    /// Sets [`Self::tunnel_lso_const_out_ip_id`].
+    #[inline]
+    pub const fn set_tunnel_lso_const_out_ip_id(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 27, value);
+        self
+    }
+
+    /// Large receive offload works inside GRE. `0x00.3`
+    #[inline]
+    pub const fn tunnel_lro_gre(&self) -> bool {
+        bits::flag(&self.0, 28)
+    }
+
+    /// Sets [`Self::tunnel_lro_gre`].
+    #[inline]
+    pub const fn set_tunnel_lro_gre(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 28, value);
+        self
+    }
+
+    /// Large receive offload works inside VXLAN. `0x00.2`
+    #[inline]
+    pub const fn tunnel_lro_vxlan(&self) -> bool {
+        bits::flag(&self.0, 29)
+    }
+
+    /// Sets [`Self::tunnel_lro_vxlan`].
+    #[inline]
+    pub const fn set_tunnel_lro_vxlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 29, value);
+        self
+    }
+
+    /// Stateless offloads work inside GRE. `0x00.1`
+    #[inline]
+    pub const fn tunnel_stateless_gre(&self) -> bool {
+        bits::flag(&self.0, 30)
+    }
+
+    /// Sets [`Self::tunnel_stateless_gre`].
+    #[inline]
+    pub const fn set_tunnel_stateless_gre(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 30, value);
+        self
+    }
+
+    /// Stateless offloads work inside VXLAN. `0x00.0`
+    #[inline]
+    pub const fn tunnel_stateless_vxlan(&self) -> bool {
+        bits::flag(&self.0, 31)
+    }
+
+    /// Sets [`Self::tunnel_stateless_vxlan`].
+    #[inline]
+    pub const fn set_tunnel_stateless_vxlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 31, value);
+        self
+    }
+
+    /// Software may tell the parser where the headers are. `0x04.31`
+    #[inline]
+    pub const fn swp(&self) -> bool {
+        bits::flag(&self.0, 32)
+    }
+
+    /// Sets [`Self::swp`].
+    #[inline]
+    pub const fn set_swp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 32, value);
+        self
+    }
+
+    /// Software-parsed packets get checksums. `0x04.30`
+    #[inline]
+    pub const fn swp_csum(&self) -> bool {
+        bits::flag(&self.0, 33)
+    }
+
+    /// Sets [`Self::swp_csum`].
+    #[inline]
+    pub const fn set_swp_csum(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 33, value);
+        self
+    }
+
+    /// Software-parsed packets get segmented. `0x04.29`
+    #[inline]
+    pub const fn swp_lso(&self) -> bool {
+        bits::flag(&self.0, 34)
+    }
+
+    /// Sets [`Self::swp_lso`].
+    #[inline]
+    pub const fn set_swp_lso(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 34, value);
+        self
+    }
+
+    /// The checksum of a CQE covers the whole packet. `0x04.28`
+    #[inline]
+    pub const fn cqe_checksum_full(&self) -> bool {
+        bits::flag(&self.0, 35)
+    }
+
+    /// Sets [`Self::cqe_checksum_full`].
+    #[inline]
+    pub const fn set_cqe_checksum_full(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 35, value);
+        self
+    }
+
+    /// Stateless offloads work inside GENEVE on transmit. `0x04.27`
+    #[inline]
+    pub const fn tunnel_stateless_geneve_tx(&self) -> bool {
+        bits::flag(&self.0, 36)
+    }
+
+    /// Sets [`Self::tunnel_stateless_geneve_tx`].
+    #[inline]
+    pub const fn set_tunnel_stateless_geneve_tx(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 36, value);
+        self
+    }
+
+    /// Stateless offloads work inside MPLS over UDP. `0x04.26`
+    #[inline]
+    pub const fn tunnel_stateless_mpls_over_udp(&self) -> bool {
+        bits::flag(&self.0, 37)
+    }
+
+    /// Sets [`Self::tunnel_stateless_mpls_over_udp`].
+    #[inline]
+    pub const fn set_tunnel_stateless_mpls_over_udp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 37, value);
+        self
+    }
+
+    /// Stateless offloads work inside MPLS over GRE. `0x04.25`
+    #[inline]
+    pub const fn tunnel_stateless_mpls_over_gre(&self) -> bool {
+        bits::flag(&self.0, 38)
+    }
+
+    /// Sets [`Self::tunnel_stateless_mpls_over_gre`].
+    #[inline]
+    pub const fn set_tunnel_stateless_mpls_over_gre(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 38, value);
+        self
+    }
+
+    /// Stateless offloads work inside VXLAN-GPE. `0x04.24`
+    #[inline]
+    pub const fn tunnel_stateless_vxlan_gpe(&self) -> bool {
+        bits::flag(&self.0, 39)
+    }
+
+    /// Sets [`Self::tunnel_stateless_vxlan_gpe`].
+    #[inline]
+    pub const fn set_tunnel_stateless_vxlan_gpe(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 39, value);
+        self
+    }
+
+    /// Stateless offloads work on IPv4 right inside VXLAN. `0x04.23`
+    #[inline]
+    pub const fn tunnel_stateless_ipv4_over_vxlan(&self) -> bool {
+        bits::flag(&self.0, 40)
+    }
+
+    /// Sets [`Self::tunnel_stateless_ipv4_over_vxlan`].
+    #[inline]
+    pub const fn set_tunnel_stateless_ipv4_over_vxlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 40, value);
+        self
+    }
+
+    /// Stateless offloads work on IP inside IP, both ways. `0x04.22`
+    #[inline]
+    pub const fn tunnel_stateless_ip_over_ip(&self) -> bool {
+        bits::flag(&self.0, 41)
+    }
+
+    /// Sets [`Self::tunnel_stateless_ip_over_ip`].
+    #[inline]
+    pub const fn set_tunnel_stateless_ip_over_ip(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 41, value);
+        self
+    }
+
+    /// A send WQE may ask for a trailer (IPsec). `0x04.21`
+    #[inline]
+    pub const fn insert_trailer(&self) -> bool {
+        bits::flag(&self.0, 42)
+    }
+
+    /// Sets [`Self::insert_trailer`].
+    #[inline]
+    pub const fn set_insert_trailer(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 42, value);
+        self
+    }
+
+    /// Stateless offloads work on IP inside IP on receive. `0x04.19`
+    #[inline]
+    pub const fn tunnel_stateless_ip_over_ip_rx(&self) -> bool {
+        bits::flag(&self.0, 44)
+    }
+
+    /// Sets [`Self::tunnel_stateless_ip_over_ip_rx`].
+    #[inline]
+    pub const fn set_tunnel_stateless_ip_over_ip_rx(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 44, value);
+        self
+    }
+
+    /// Stateless offloads work on IP inside IP on transmit. `0x04.18`
+    #[inline]
+    pub const fn tunnel_stateless_ip_over_ip_tx(&self) -> bool {
+        bits::flag(&self.0, 45)
+    }
+
+    /// Sets [`Self::tunnel_stateless_ip_over_ip_tx`].
+    #[inline]
+    pub const fn set_tunnel_stateless_ip_over_ip_tx(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 45, value);
+        self
+    }
+
+    /// Number of UDP ports that can be told to be VXLAN. `0x04.15:8`
+    #[inline]
+    pub const fn max_vxlan_udp_ports(&self) -> u8 {
+        bits::get(&self.0, 48, 8) as u8
+    }
+
+    /// Sets [`Self::max_vxlan_udp_ports`].
+    #[inline]
+    pub const fn set_max_vxlan_udp_ports(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 48, 8, value as u64);
+        self
+    }
+
+    /// Software-parsed packets can get a partial L4 checksum. `0x04.7`
+    #[inline]
+    pub const fn swp_csum_l4_partial(&self) -> bool {
+        bits::flag(&self.0, 56)
+    }
+
+    /// Sets [`Self::swp_csum_l4_partial`].
+    #[inline]
+    pub const fn set_swp_csum_l4_partial(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 56, value);
+        self
+    }
+
+    /// Longest GENEVE options that are parsed: 0 for 14 units of 4 bytes, 1 for 63. `0x04.1`
+    #[inline]
+    pub const fn max_geneve_opt_len(&self) -> bool {
+        bits::flag(&self.0, 62)
+    }
+
+    /// Sets [`Self::max_geneve_opt_len`].
+    #[inline]
+    pub const fn set_max_geneve_opt_len(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 62, value);
+        self
+    }
+
+    /// Stateless offloads work inside GENEVE on receive. `0x04.0`
+    #[inline]
+    pub const fn tunnel_stateless_geneve_rx(&self) -> bool {
+        bits::flag(&self.0, 63)
+    }
+
+    /// Sets [`Self::tunnel_stateless_geneve_rx`].
+    #[inline]
+    pub const fn set_tunnel_stateless_geneve_rx(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 63, value);
+        self
+    }
+
+    /// Smallest segment that large receive offload merges, in bytes. `0x08.15:0`
+    #[inline]
+    pub const fn lro_min_mss_size(&self) -> u16 {
+        bits::get(&self.0, 80, 16) as u16
+    }
+
+    /// Sets [`Self::lro_min_mss_size`].
+    #[inline]
+    pub const fn set_lro_min_mss_size(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 80, 16, value as u64);
+        self
+    }
+
+    /// Timeouts that large receive offload can be given, in microseconds. `0x30, 16 bytes`
+    #[inline]
+    pub const fn lro_timer_supported_periods(&self, index: usize) -> u32 {
+        bits::get(&self.0, bits::element(384, 32, 4, index), 32) as u32
+    }
+
+    /// Sets [`Self::lro_timer_supported_periods`].
+    #[inline]
+    pub const fn set_lro_timer_supported_periods(&mut self, index: usize, value: u32) -> &mut Self {
+        bits::set(&mut self.0, bits::element(384, 32, 4, index), 32, value as u64);
+        self
+    }
+}
+
+structure! {
+    /// Flow tables of a NIC, page 7.
+    ///
+    /// Source: linux: mlx5_ifc_flow_table_nic_cap_bits.
+    pub struct FlowTableCap([u8; 0x1000]) = "flow_table_cap" {
+        sources: ["linux: mlx5_ifc_flow_table_nic_cap_bits"],
+        fields: [
+            FieldInfo::number("nic_rx_multi_path_tirs", 0, 1),
+            FieldInfo::number("nic_rx_multi_path_tirs_fts", 1, 1),
+            FieldInfo::number("allow_sniffer_and_nic_rx_shared_tir", 2, 1),
+            FieldInfo::number("sw_owner_reformat_supported", 7, 1),
+            FieldInfo::number("encap_general_header", 32, 1),
+            FieldInfo::number("log_max_packet_reformat_context", 43, 5),
+            FieldInfo::number("max_encap_header_size", 54, 10),
+            FieldInfo::nested("flow_table_properties_nic_receive", 512, FlowTablePropLayout::INFO),
+            FieldInfo::nested("flow_table_properties_nic_receive_rdma", 1024, FlowTablePropLayout::INFO),
+            FieldInfo::nested("flow_table_properties_nic_receive_sniffer", 1536, FlowTablePropLayout::INFO),
+            FieldInfo::nested("flow_table_properties_nic_transmit", 2048, FlowTablePropLayout::INFO),
+            FieldInfo::nested("flow_table_properties_nic_transmit_rdma", 2560, FlowTablePropLayout::INFO),
+            FieldInfo::nested("flow_table_properties_nic_transmit_sniffer", 3072, FlowTablePropLayout::INFO),
+            FieldInfo::nested("ft_field_support_2_nic_receive", 5120, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_support_2_nic_receive_rdma", 5376, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_support_2_nic_transmit_rdma", 6144, FlowTableFieldsSupported2::INFO),
+            FieldInfo::number("sw_steering_nic_rx_action_drop_icm_address", 8192, 64),
+            FieldInfo::number("sw_steering_nic_tx_action_drop_icm_address", 8256, 64),
+            FieldInfo::number("sw_steering_nic_tx_action_allow_icm_address", 8320, 64),
+        ],
+        reserved: [
+            (3, 4), (8, 24), (33, 10), (48, 6), (64, 448), (3584, 1536), (5248, 128),
+            (5504, 640), (6272, 1920), (8384, 24384),
+        ],
+    }
+}
+
+impl FlowTableCap {
+    /// A receive rule may send a packet to several TIRs. `0x00.31`
+    #[inline]
+    pub const fn nic_rx_multi_path_tirs(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::nic_rx_multi_path_tirs`].
+    #[inline]
+    pub const fn set_nic_rx_multi_path_tirs(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// A receive rule may send a packet to TIRs and to a flow table. `0x00.30`
+    #[inline]
+    pub const fn nic_rx_multi_path_tirs_fts(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::nic_rx_multi_path_tirs_fts`].
+    #[inline]
+    pub const fn set_nic_rx_multi_path_tirs_fts(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// A TIR may serve a sniffer rule and a receive rule. `0x00.29`
+    #[inline]
+    pub const fn allow_sniffer_and_nic_rx_shared_tir(&self) -> bool {
+        bits::flag(&self.0, 2)
+    }
+
+    /// Sets [`Self::allow_sniffer_and_nic_rx_shared_tir`].
+    #[inline]
+    pub const fn set_allow_sniffer_and_nic_rx_shared_tir(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// Packet reformat contexts work with flow tables that software owns. `0x00.24`
+    #[inline]
+    pub const fn sw_owner_reformat_supported(&self) -> bool {
+        bits::flag(&self.0, 7)
+    }
+
+    /// Sets [`Self::sw_owner_reformat_supported`].
+    #[inline]
+    pub const fn set_sw_owner_reformat_supported(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 7, value);
+        self
+    }
+
+    /// Packet reformat takes any header, not only those it knows. `0x04.31`
+    #[inline]
+    pub const fn encap_general_header(&self) -> bool {
+        bits::flag(&self.0, 32)
+    }
+
+    /// Sets [`Self::encap_general_header`].
+    #[inline]
+    pub const fn set_encap_general_header(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 32, value);
+        self
+    }
+
+    /// log2 of the number of packet reformat contexts. `0x04.20:16`
+    #[inline]
+    pub const fn log_max_packet_reformat_context(&self) -> u8 {
+        bits::get(&self.0, 43, 5) as u8
+    }
+
+    /// Sets [`Self::log_max_packet_reformat_context`].
+    #[inline]
+    pub const fn set_log_max_packet_reformat_context(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 43, 5, value as u64);
+        self
+    }
+
+    /// Largest header that a packet reformat can add, in bytes. `0x04.9:0`
+    #[inline]
+    pub const fn max_encap_header_size(&self) -> u16 {
+        bits::get(&self.0, 54, 10) as u16
+    }
+
+    /// Sets [`Self::max_encap_header_size`].
+    #[inline]
+    pub const fn set_max_encap_header_size(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 54, 10, value as u64);
+        self
+    }
+
+    /// Properties of NIC receive tables. `0x40, 64 bytes`
+    #[inline]
+    pub fn flow_table_properties_nic_receive(&self) -> &FlowTablePropLayout {
+        nested(&self.0, 0x40)
+    }
+
+    /// [`Self::flow_table_properties_nic_receive`], to be written.
+    #[inline]
+    pub fn flow_table_properties_nic_receive_mut(&mut self) -> &mut FlowTablePropLayout {
+        nested_mut(&mut self.0, 0x40)
+    }
+
+    /// Properties of RDMA receive tables. `0x80, 64 bytes`
+    #[inline]
+    pub fn flow_table_properties_nic_receive_rdma(&self) -> &FlowTablePropLayout {
+        nested(&self.0, 0x80)
+    }
+
+    /// [`Self::flow_table_properties_nic_receive_rdma`], to be written.
+    #[inline]
+    pub fn flow_table_properties_nic_receive_rdma_mut(&mut self) -> &mut FlowTablePropLayout {
+        nested_mut(&mut self.0, 0x80)
+    }
+
+    /// Properties of receive sniffer tables. `0xc0, 64 bytes`
+    #[inline]
+    pub fn flow_table_properties_nic_receive_sniffer(&self) -> &FlowTablePropLayout {
+        nested(&self.0, 0xc0)
+    }
+
+    /// [`Self::flow_table_properties_nic_receive_sniffer`], to be written.
+    #[inline]
+    pub fn flow_table_properties_nic_receive_sniffer_mut(&mut self) -> &mut FlowTablePropLayout {
+        nested_mut(&mut self.0, 0xc0)
+    }
+
+    /// Properties of NIC transmit tables. `0x100, 64 bytes`
+    #[inline]
+    pub fn flow_table_properties_nic_transmit(&self) -> &FlowTablePropLayout {
+        nested(&self.0, 0x100)
+    }
+
+    /// [`Self::flow_table_properties_nic_transmit`], to be written.
+    #[inline]
+    pub fn flow_table_properties_nic_transmit_mut(&mut self) -> &mut FlowTablePropLayout {
+        nested_mut(&mut self.0, 0x100)
+    }
+
+    /// Properties of RDMA transmit tables. `0x140, 64 bytes`
+    #[inline]
+    pub fn flow_table_properties_nic_transmit_rdma(&self) -> &FlowTablePropLayout {
+        nested(&self.0, 0x140)
+    }
+
+    /// [`Self::flow_table_properties_nic_transmit_rdma`], to be written.
+    #[inline]
+    pub fn flow_table_properties_nic_transmit_rdma_mut(&mut self) -> &mut FlowTablePropLayout {
+        nested_mut(&mut self.0, 0x140)
+    }
+
+    /// Properties of transmit sniffer tables. `0x180, 64 bytes`
+    #[inline]
+    pub fn flow_table_properties_nic_transmit_sniffer(&self) -> &FlowTablePropLayout {
+        nested(&self.0, 0x180)
+    }
+
+    /// [`Self::flow_table_properties_nic_transmit_sniffer`], to be written.
+    #[inline]
+    pub fn flow_table_properties_nic_transmit_sniffer_mut(&mut self) -> &mut FlowTablePropLayout {
+        nested_mut(&mut self.0, 0x180)
+    }
+
+    /// More fields that NIC receive tables match. `0x280, 16 bytes`
+    #[inline]
+    pub fn ft_field_support_2_nic_receive(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x280)
+    }
+
+    /// [`Self::ft_field_support_2_nic_receive`], to be written.
+    #[inline]
+    pub fn ft_field_support_2_nic_receive_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x280)
+    }
+
+    /// More fields that RDMA receive tables match. `0x2a0, 16 bytes`
+    #[inline]
+    pub fn ft_field_support_2_nic_receive_rdma(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x2a0)
+    }
+
+    /// [`Self::ft_field_support_2_nic_receive_rdma`], to be written.
+    #[inline]
+    pub fn ft_field_support_2_nic_receive_rdma_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x2a0)
+    }
+
+    /// More fields that RDMA transmit tables match. `0x300, 16 bytes`
+    #[inline]
+    pub fn ft_field_support_2_nic_transmit_rdma(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x300)
+    }
+
+    /// [`Self::ft_field_support_2_nic_transmit_rdma`], to be written.
+    #[inline]
+    pub fn ft_field_support_2_nic_transmit_rdma_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x300)
+    }
+
+    /// ICM address of the steering entry that drops on receive. `0x400, 8 bytes`
+    #[inline]
+    pub const fn sw_steering_nic_rx_action_drop_icm_address(&self) -> u64 {
+        bits::get(&self.0, 8192, 64)
+    }
+
+    /// Sets [`Self::sw_steering_nic_rx_action_drop_icm_address`].
+    #[inline]
+    pub const fn set_sw_steering_nic_rx_action_drop_icm_address(
+        &mut self,
+        value: u64,
+    ) -> &mut Self {
+        bits::set(&mut self.0, 8192, 64, value);
+        self
+    }
+
+    /// ICM address of the steering entry that drops on transmit. `0x408, 8 bytes`
+    #[inline]
+    pub const fn sw_steering_nic_tx_action_drop_icm_address(&self) -> u64 {
+        bits::get(&self.0, 8256, 64)
+    }
+
+    /// Sets [`Self::sw_steering_nic_tx_action_drop_icm_address`].
+    #[inline]
+    pub const fn set_sw_steering_nic_tx_action_drop_icm_address(
+        &mut self,
+        value: u64,
+    ) -> &mut Self {
+        bits::set(&mut self.0, 8256, 64, value);
+        self
+    }
+
+    /// ICM address of the steering entry that lets packets out on transmit. `0x410, 8 bytes`
+    #[inline]
+    pub const fn sw_steering_nic_tx_action_allow_icm_address(&self) -> u64 {
+        bits::get(&self.0, 8320, 64)
+    }
+
+    /// Sets [`Self::sw_steering_nic_tx_action_allow_icm_address`].
+    #[inline]
+    pub const fn set_sw_steering_nic_tx_action_allow_icm_address(
+        &mut self,
+        value: u64,
+    ) -> &mut Self {
+        bits::set(&mut self.0, 8320, 64, value);
+        self
+    }
+}
+
+structure! {
+    /// What one kind of flow table can do and hold.
+    ///
+    /// Source: linux: mlx5_ifc_flow_table_prop_layout_bits.
+    pub struct FlowTablePropLayout([u8; 0x40]) = "flow_table_prop_layout" {
+        sources: ["linux: mlx5_ifc_flow_table_prop_layout_bits"],
+        fields: [
+            FieldInfo::number("ft_support", 0, 1),
+            FieldInfo::number("flow_tag", 1, 1),
+            FieldInfo::number("flow_counter", 2, 1),
+            FieldInfo::number("flow_modify_en", 3, 1),
+            FieldInfo::number("modify_root", 4, 1),
+            FieldInfo::number("identified_miss_table_mode", 5, 1),
+            FieldInfo::number("flow_table_modify", 6, 1),
+            FieldInfo::number("reformat", 7, 1),
+            FieldInfo::number("decap", 8, 1),
+            FieldInfo::number("reset_root_to_default", 9, 1),
+            FieldInfo::number("pop_vlan", 10, 1),
+            FieldInfo::number("push_vlan", 11, 1),
+            FieldInfo::number("pop_vlan_2", 13, 1),
+            FieldInfo::number("push_vlan_2", 14, 1),
+            FieldInfo::number("reformat_and_vlan_action", 15, 1),
+            FieldInfo::number("sw_owner", 17, 1),
+            FieldInfo::number("reformat_l3_tunnel_to_l2", 18, 1),
+            FieldInfo::number("reformat_l2_to_l3_tunnel", 19, 1),
+            FieldInfo::number("reformat_and_modify_action", 20, 1),
+            FieldInfo::number("ignore_flow_level", 21, 1),
+            FieldInfo::number("table_miss_action_domain", 23, 1),
+            FieldInfo::number("termination_table", 24, 1),
+            FieldInfo::number("reformat_and_fwd_to_table", 25, 1),
+            FieldInfo::number("forward_vhca_rx", 26, 1),
+            FieldInfo::number("ipsec_encrypt", 28, 1),
+            FieldInfo::number("ipsec_decrypt", 29, 1),
+            FieldInfo::number("sw_owner_v2", 30, 1),
+            FieldInfo::number("termination_table_raw_traffic", 32, 1),
+            FieldInfo::number("log_max_ft_size", 34, 6),
+            FieldInfo::number("log_max_modify_header_context", 40, 8),
+            FieldInfo::number("max_modify_header_actions", 48, 8),
+            FieldInfo::number("max_ft_level", 56, 8),
+            FieldInfo::number("reformat_add_esp_trasport", 64, 1),
+            FieldInfo::number("reformat_l2_to_l3_esp_tunnel", 65, 1),
+            FieldInfo::number("reformat_add_esp_transport_over_udp", 66, 1),
+            FieldInfo::number("reformat_del_esp_trasport", 67, 1),
+            FieldInfo::number("reformat_l3_esp_tunnel_to_l2", 68, 1),
+            FieldInfo::number("reformat_del_esp_transport_over_udp", 69, 1),
+            FieldInfo::number("execute_aso", 70, 1),
+            FieldInfo::number("reformat_l2_to_l3_psp_tunnel", 96, 1),
+            FieldInfo::number("reformat_l3_psp_tunnel_to_l2", 97, 1),
+            FieldInfo::number("reformat_insert", 98, 1),
+            FieldInfo::number("reformat_remove", 99, 1),
+            FieldInfo::number("macsec_encrypt", 100, 1),
+            FieldInfo::number("macsec_decrypt", 101, 1),
+            FieldInfo::number("psp_encrypt", 102, 1),
+            FieldInfo::number("psp_decrypt", 103, 1),
+            FieldInfo::number("reformat_add_macsec", 104, 1),
+            FieldInfo::number("reformat_remove_macsec", 105, 1),
+            FieldInfo::number("reparse", 106, 1),
+            FieldInfo::number("cross_vhca_object", 108, 1),
+            FieldInfo::number("reformat_l2_to_l3_audp_tunnel", 109, 1),
+            FieldInfo::number("reformat_l3_audp_tunnel_to_l2", 110, 1),
+            FieldInfo::number("ignore_flow_level_rtc_valid", 111, 1),
+            FieldInfo::number("log_max_ft_num", 120, 8),
+            FieldInfo::number("log_max_flow_counter", 144, 8),
+            FieldInfo::number("log_max_destination", 152, 8),
+            FieldInfo::number("log_max_flow", 184, 8),
+            FieldInfo::nested("ft_field_support", 256, FlowTableFieldsSupported::INFO),
+            FieldInfo::nested("ft_field_bitmask_support", 384, FlowTableFieldsSupported::INFO),
+        ],
+        reserved: [
+            (12, 1), (16, 1), (22, 1), (27, 1), (31, 1), (33, 1), (71, 25),
+            (107, 1), (112, 8), (128, 16), (160, 24), (192, 64),
+        ],
+    }
+}
+
+impl FlowTablePropLayout {
+    /// Tables of this kind exist. `0x00.31`
+    #[inline]
+    pub const fn ft_support(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::ft_support`].
+    #[inline]
+    pub const fn set_ft_support(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// Rules can tag packets. `0x00.30`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits.
+    #[inline]
+    pub const fn flow_tag(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::flow_tag`].
+    #[inline]
+    pub const fn set_flow_tag(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// Rules can count packets and bytes. `0x00.29`
+    #[inline]
+    pub const fn flow_counter(&self) -> bool {
+        bits::flag(&self.0, 2)
+    }
+
+    /// Sets [`Self::flow_counter`].
+    #[inline]
+    pub const fn set_flow_counter(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// Rules can be modified in place. `0x00.28`
+    #[inline]
+    pub const fn flow_modify_en(&self) -> bool {
+        bits::flag(&self.0, 3)
+    }
+
+    /// Sets [`Self::flow_modify_en`].
+    #[inline]
+    pub const fn set_flow_modify_en(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 3, value);
+        self
+    }
+
+    /// SET_FLOW_TABLE_ROOT can choose the root table. `0x00.27`
+    #[inline]
+    pub const fn modify_root(&self) -> bool {
+        bits::flag(&self.0, 4)
+    }
+
+    /// Sets [`Self::modify_root`].
+    #[inline]
+    pub const fn set_modify_root(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 4, value);
+        self
+    }
+
+    /// A table may name the table to which its misses go. `0x00.26`
+    #[inline]
+    pub const fn identified_miss_table_mode(&self) -> bool {
+        bits::flag(&self.0, 5)
+    }
+
+    /// Sets [`Self::identified_miss_table_mode`].
+    #[inline]
+    pub const fn set_identified_miss_table_mode(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 5, value);
+        self
+    }
+
+    /// MODIFY_FLOW_TABLE is supported. `0x00.25`
+    #[inline]
+    pub const fn flow_table_modify(&self) -> bool {
+        bits::flag(&self.0, 6)
+    }
+
+    /// Sets [`Self::flow_table_modify`].
+    #[inline]
+    pub const fn set_flow_table_modify(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 6, value);
+        self
+    }
+
+    /// Rules can add a tunnel header (packet reformat). `0x00.24`
+    #[inline]
+    pub const fn reformat(&self) -> bool {
+        bits::flag(&self.0, 7)
+    }
+
+    /// Sets [`Self::reformat`].
+    #[inline]
+    pub const fn set_reformat(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 7, value);
+        self
+    }
+
+    /// Rules can strip a tunnel header. `0x00.23`
+    #[inline]
+    pub const fn decap(&self) -> bool {
+        bits::flag(&self.0, 8)
+    }
+
+    /// Sets [`Self::decap`].
+    #[inline]
+    pub const fn set_decap(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 8, value);
+        self
+    }
+
+    /// The root can be set back to the device's default. `0x00.22`
+    #[inline]
+    pub const fn reset_root_to_default(&self) -> bool {
+        bits::flag(&self.0, 9)
+    }
+
+    /// Sets [`Self::reset_root_to_default`].
+    #[inline]
+    pub const fn set_reset_root_to_default(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 9, value);
+        self
+    }
+
+    /// Rules can pop a VLAN tag. `0x00.21`
+    #[inline]
+    pub const fn pop_vlan(&self) -> bool {
+        bits::flag(&self.0, 10)
+    }
+
+    /// Sets [`Self::pop_vlan`].
+    #[inline]
+    pub const fn set_pop_vlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 10, value);
+        self
+    }
+
+    /// Rules can push a VLAN tag. `0x00.20`
+    #[inline]
+    pub const fn push_vlan(&self) -> bool {
+        bits::flag(&self.0, 11)
+    }
+
+    /// Sets [`Self::push_vlan`].
+    #[inline]
+    pub const fn set_push_vlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 11, value);
+        self
+    }
+
+    /// Rules can pop a second VLAN tag. `0x00.18`
+    #[inline]
+    pub const fn pop_vlan_2(&self) -> bool {
+        bits::flag(&self.0, 13)
+    }
+
+    /// Sets [`Self::pop_vlan_2`].
+    #[inline]
+    pub const fn set_pop_vlan_2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 13, value);
+        self
+    }
+
+    /// Rules can push a second VLAN tag. `0x00.17`
+    #[inline]
+    pub const fn push_vlan_2(&self) -> bool {
+        bits::flag(&self.0, 14)
+    }
+
+    /// Sets [`Self::push_vlan_2`].
+    #[inline]
+    pub const fn set_push_vlan_2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 14, value);
+        self
+    }
+
+    /// A rule can reformat and change VLAN tags. `0x00.16`
+    #[inline]
+    pub const fn reformat_and_vlan_action(&self) -> bool {
+        bits::flag(&self.0, 15)
+    }
+
+    /// Sets [`Self::reformat_and_vlan_action`].
+    #[inline]
+    pub const fn set_reformat_and_vlan_action(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 15, value);
+        self
+    }
+
+    /// Software may own tables and write their steering entries itself (steering format version 0).
+    /// `0x00.14`
+    #[inline]
+    pub const fn sw_owner(&self) -> bool {
+        bits::flag(&self.0, 17)
+    }
+
+    /// Sets [`Self::sw_owner`].
+    #[inline]
+    pub const fn set_sw_owner(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 17, value);
+        self
+    }
+
+    /// Packet reformat type L3 tunnel to L2 is supported. `0x00.13`
+    #[inline]
+    pub const fn reformat_l3_tunnel_to_l2(&self) -> bool {
+        bits::flag(&self.0, 18)
+    }
+
+    /// Sets [`Self::reformat_l3_tunnel_to_l2`].
+    #[inline]
+    pub const fn set_reformat_l3_tunnel_to_l2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 18, value);
+        self
+    }
+
+    /// Packet reformat type L2 to L3 tunnel is supported. `0x00.12`
+    #[inline]
+    pub const fn reformat_l2_to_l3_tunnel(&self) -> bool {
+        bits::flag(&self.0, 19)
+    }
+
+    /// Sets [`Self::reformat_l2_to_l3_tunnel`].
+    #[inline]
+    pub const fn set_reformat_l2_to_l3_tunnel(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 19, value);
+        self
+    }
+
+    /// A rule can reformat and modify headers. `0x00.11`
+    #[inline]
+    pub const fn reformat_and_modify_action(&self) -> bool {
+        bits::flag(&self.0, 20)
+    }
+
+    /// Sets [`Self::reformat_and_modify_action`].
+    #[inline]
+    pub const fn set_reformat_and_modify_action(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 20, value);
+        self
+    }
+
+    /// A rule may jump to a table of any level. `0x00.10`
+    #[inline]
+    pub const fn ignore_flow_level(&self) -> bool {
+        bits::flag(&self.0, 21)
+    }
+
+    /// Sets [`Self::ignore_flow_level`].
+    #[inline]
+    pub const fn set_ignore_flow_level(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 21, value);
+        self
+    }
+
+    /// The miss action of a table may go on to the next domain. `0x00.8`
+    #[inline]
+    pub const fn table_miss_action_domain(&self) -> bool {
+        bits::flag(&self.0, 23)
+    }
+
+    /// Sets [`Self::table_miss_action_domain`].
+    #[inline]
+    pub const fn set_table_miss_action_domain(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 23, value);
+        self
+    }
+
+    /// Tables that end processing (termination tables) are supported. `0x00.7`
+    #[inline]
+    pub const fn termination_table(&self) -> bool {
+        bits::flag(&self.0, 24)
+    }
+
+    /// Sets [`Self::termination_table`].
+    #[inline]
+    pub const fn set_termination_table(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 24, value);
+        self
+    }
+
+    /// A rule can reformat and go on to a table. `0x00.6`
+    #[inline]
+    pub const fn reformat_and_fwd_to_table(&self) -> bool {
+        bits::flag(&self.0, 25)
+    }
+
+    /// Sets [`Self::reformat_and_fwd_to_table`].
+    #[inline]
+    pub const fn set_reformat_and_fwd_to_table(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 25, value);
+        self
+    }
+
+    /// Rules can forward to the receive side of a virtual HCA. `0x00.5`
+    #[inline]
+    pub const fn forward_vhca_rx(&self) -> bool {
+        bits::flag(&self.0, 26)
+    }
+
+    /// Sets [`Self::forward_vhca_rx`].
+    #[inline]
+    pub const fn set_forward_vhca_rx(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 26, value);
+        self
+    }
+
+    /// Rules can encrypt IPsec. `0x00.3`
+    #[inline]
+    pub const fn ipsec_encrypt(&self) -> bool {
+        bits::flag(&self.0, 28)
+    }
+
+    /// Sets [`Self::ipsec_encrypt`].
+    #[inline]
+    pub const fn set_ipsec_encrypt(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 28, value);
+        self
+    }
+
+    /// Rules can decrypt IPsec. `0x00.2`
+    #[inline]
+    pub const fn ipsec_decrypt(&self) -> bool {
+        bits::flag(&self.0, 29)
+    }
+
+    /// Sets [`Self::ipsec_decrypt`].
+    #[inline]
+    pub const fn set_ipsec_decrypt(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 29, value);
+        self
+    }
+
+    /// Software may own tables (steering format version 1 and later). `0x00.1`
+    #[inline]
+    pub const fn sw_owner_v2(&self) -> bool {
+        bits::flag(&self.0, 30)
+    }
+
+    /// Sets [`Self::sw_owner_v2`].
+    #[inline]
+    pub const fn set_sw_owner_v2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 30, value);
+        self
+    }
+
+    /// Termination tables take raw traffic. `0x04.31`
+    #[inline]
+    pub const fn termination_table_raw_traffic(&self) -> bool {
+        bits::flag(&self.0, 32)
+    }
+
+    /// Sets [`Self::termination_table_raw_traffic`].
+    #[inline]
+    pub const fn set_termination_table_raw_traffic(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 32, value);
+        self
+    }
+
+    /// log2 of the largest table, in rules. `0x04.29:24`
+    #[inline]
+    pub const fn log_max_ft_size(&self) -> u8 {
+        bits::get(&self.0, 34, 6) as u8
+    }
+
+    /// Sets [`Self::log_max_ft_size`].
+    #[inline]
+    pub const fn set_log_max_ft_size(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 34, 6, value as u64);
+        self
+    }
+
+    /// log2 of the number of header modify contexts. `0x04.23:16`
+    #[inline]
+    pub const fn log_max_modify_header_context(&self) -> u8 {
+        bits::get(&self.0, 40, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_modify_header_context`].
+    #[inline]
+    pub const fn set_log_max_modify_header_context(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 40, 8, value as u64);
+        self
+    }
+
+    /// Number of actions in a header modify context. `0x04.15:8`
+    #[inline]
+    pub const fn max_modify_header_actions(&self) -> u8 {
+        bits::get(&self.0, 48, 8) as u8
+    }
+
+    /// Sets [`Self::max_modify_header_actions`].
+    #[inline]
+    pub const fn set_max_modify_header_actions(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 48, 8, value as u64);
+        self
+    }
+
+    /// Highest level of a table. `0x04.7:0`
+    #[inline]
+    pub const fn max_ft_level(&self) -> u8 {
+        bits::get(&self.0, 56, 8) as u8
+    }
+
+    /// Sets [`Self::max_ft_level`].
+    #[inline]
+    pub const fn set_max_ft_level(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 56, 8, value as u64);
+        self
+    }
+
+    /// Packet reformat can add an ESP transport header (the spelling is Linux's). `0x08.31`
+    #[inline]
+    pub const fn reformat_add_esp_trasport(&self) -> bool {
+        bits::flag(&self.0, 64)
+    }
+
+    /// Sets [`Self::reformat_add_esp_trasport`].
+    #[inline]
+    pub const fn set_reformat_add_esp_trasport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 64, value);
+        self
+    }
+
+    /// Packet reformat can make an ESP tunnel. `0x08.30`
+    #[inline]
+    pub const fn reformat_l2_to_l3_esp_tunnel(&self) -> bool {
+        bits::flag(&self.0, 65)
+    }
+
+    /// Sets [`Self::reformat_l2_to_l3_esp_tunnel`].
+    #[inline]
+    pub const fn set_reformat_l2_to_l3_esp_tunnel(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 65, value);
+        self
+    }
+
+    /// Packet reformat can add an ESP transport header over UDP. `0x08.29`
+    #[inline]
+    pub const fn reformat_add_esp_transport_over_udp(&self) -> bool {
+        bits::flag(&self.0, 66)
+    }
+
+    /// Sets [`Self::reformat_add_esp_transport_over_udp`].
+    #[inline]
+    pub const fn set_reformat_add_esp_transport_over_udp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 66, value);
+        self
+    }
+
+    /// Packet reformat can take away an ESP transport header (the spelling is Linux's). `0x08.28`
+    #[inline]
+    pub const fn reformat_del_esp_trasport(&self) -> bool {
+        bits::flag(&self.0, 67)
+    }
+
+    /// Sets [`Self::reformat_del_esp_trasport`].
+    #[inline]
+    pub const fn set_reformat_del_esp_trasport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 67, value);
+        self
+    }
+
+    /// Packet reformat can take apart an ESP tunnel. `0x08.27`
+    #[inline]
+    pub const fn reformat_l3_esp_tunnel_to_l2(&self) -> bool {
+        bits::flag(&self.0, 68)
+    }
+
+    /// Sets [`Self::reformat_l3_esp_tunnel_to_l2`].
+    #[inline]
+    pub const fn set_reformat_l3_esp_tunnel_to_l2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 68, value);
+        self
+    }
+
+    /// Packet reformat can take away an ESP transport header over UDP. `0x08.26`
+    #[inline]
+    pub const fn reformat_del_esp_transport_over_udp(&self) -> bool {
+        bits::flag(&self.0, 69)
+    }
+
+    /// Sets [`Self::reformat_del_esp_transport_over_udp`].
+    #[inline]
+    pub const fn set_reformat_del_esp_transport_over_udp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 69, value);
+        self
+    }
+
+    /// Rules can run an ASO (advanced steering operation) object. `0x08.25`
+    #[inline]
+    pub const fn execute_aso(&self) -> bool {
+        bits::flag(&self.0, 70)
+    }
+
+    /// Sets [`Self::execute_aso`].
+    #[inline]
+    pub const fn set_execute_aso(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 70, value);
+        self
+    }
+
+    /// Packet reformat can make a PSP tunnel. `0x0c.31`
+    #[inline]
+    pub const fn reformat_l2_to_l3_psp_tunnel(&self) -> bool {
+        bits::flag(&self.0, 96)
+    }
+
+    /// Sets [`Self::reformat_l2_to_l3_psp_tunnel`].
+    #[inline]
+    pub const fn set_reformat_l2_to_l3_psp_tunnel(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 96, value);
+        self
+    }
+
+    /// Packet reformat can take apart a PSP tunnel. `0x0c.30`
+    #[inline]
+    pub const fn reformat_l3_psp_tunnel_to_l2(&self) -> bool {
+        bits::flag(&self.0, 97)
+    }
+
+    /// Sets [`Self::reformat_l3_psp_tunnel_to_l2`].
+    #[inline]
+    pub const fn set_reformat_l3_psp_tunnel_to_l2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 97, value);
+        self
+    }
+
+    /// Packet reformat can insert bytes anywhere. `0x0c.29`
+    #[inline]
+    pub const fn reformat_insert(&self) -> bool {
+        bits::flag(&self.0, 98)
+    }
+
+    /// Sets [`Self::reformat_insert`].
+    #[inline]
+    pub const fn set_reformat_insert(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 98, value);
+        self
+    }
+
+    /// Packet reformat can remove bytes anywhere. `0x0c.28`
+    #[inline]
+    pub const fn reformat_remove(&self) -> bool {
+        bits::flag(&self.0, 99)
+    }
+
+    /// Sets [`Self::reformat_remove`].
+    #[inline]
+    pub const fn set_reformat_remove(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 99, value);
+        self
+    }
+
+    /// Rules can encrypt MACsec. `0x0c.27`
+    #[inline]
+    pub const fn macsec_encrypt(&self) -> bool {
+        bits::flag(&self.0, 100)
+    }
+
+    /// Sets [`Self::macsec_encrypt`].
+    #[inline]
+    pub const fn set_macsec_encrypt(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 100, value);
+        self
+    }
+
+    /// Rules can decrypt MACsec. `0x0c.26`
+    #[inline]
+    pub const fn macsec_decrypt(&self) -> bool {
+        bits::flag(&self.0, 101)
+    }
+
+    /// Sets [`Self::macsec_decrypt`].
+    #[inline]
+    pub const fn set_macsec_decrypt(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 101, value);
+        self
+    }
+
+    /// Rules can encrypt PSP. `0x0c.25`
+    #[inline]
+    pub const fn psp_encrypt(&self) -> bool {
+        bits::flag(&self.0, 102)
+    }
+
+    /// Sets [`Self::psp_encrypt`].
+    #[inline]
+    pub const fn set_psp_encrypt(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 102, value);
+        self
+    }
+
+    /// Rules can decrypt PSP. `0x0c.24`
+    #[inline]
+    pub const fn psp_decrypt(&self) -> bool {
+        bits::flag(&self.0, 103)
+    }
+
+    /// Sets [`Self::psp_decrypt`].
+    #[inline]
+    pub const fn set_psp_decrypt(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 103, value);
+        self
+    }
+
+    /// Packet reformat can add a MACsec header. `0x0c.23`
+    #[inline]
+    pub const fn reformat_add_macsec(&self) -> bool {
+        bits::flag(&self.0, 104)
+    }
+
+    /// Sets [`Self::reformat_add_macsec`].
+    #[inline]
+    pub const fn set_reformat_add_macsec(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 104, value);
+        self
+    }
+
+    /// Packet reformat can remove a MACsec header. `0x0c.22`
+    #[inline]
+    pub const fn reformat_remove_macsec(&self) -> bool {
+        bits::flag(&self.0, 105)
+    }
+
+    /// Sets [`Self::reformat_remove_macsec`].
+    #[inline]
+    pub const fn set_reformat_remove_macsec(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 105, value);
+        self
+    }
+
+    /// A packet can be parsed again after a change. `0x0c.21`
+    #[inline]
+    pub const fn reparse(&self) -> bool {
+        bits::flag(&self.0, 106)
+    }
+
+    /// Sets [`Self::reparse`].
+    #[inline]
+    pub const fn set_reparse(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 106, value);
+        self
+    }
+
+    /// Rules may refer to objects of another virtual HCA. `0x0c.19`
+    #[inline]
+    pub const fn cross_vhca_object(&self) -> bool {
+        bits::flag(&self.0, 108)
+    }
+
+    /// Sets [`Self::cross_vhca_object`].
+    #[inline]
+    pub const fn set_cross_vhca_object(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 108, value);
+        self
+    }
+
+    /// Packet reformat can make an AUDP tunnel. `0x0c.18`
+    #[inline]
+    pub const fn reformat_l2_to_l3_audp_tunnel(&self) -> bool {
+        bits::flag(&self.0, 109)
+    }
+
+    /// Sets [`Self::reformat_l2_to_l3_audp_tunnel`].
+    #[inline]
+    pub const fn set_reformat_l2_to_l3_audp_tunnel(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 109, value);
+        self
+    }
+
+    /// Packet reformat can take apart an AUDP tunnel. `0x0c.17`
+    #[inline]
+    pub const fn reformat_l3_audp_tunnel_to_l2(&self) -> bool {
+        bits::flag(&self.0, 110)
+    }
+
+    /// Sets [`Self::reformat_l3_audp_tunnel_to_l2`].
+    #[inline]
+    pub const fn set_reformat_l3_audp_tunnel_to_l2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 110, value);
+        self
+    }
+
+    /// ignore_flow_level holds also for tables whose rules are written by WQEs. `0x0c.16`
+    #[inline]
+    pub const fn ignore_flow_level_rtc_valid(&self) -> bool {
+        bits::flag(&self.0, 111)
+    }
+
+    /// Sets [`Self::ignore_flow_level_rtc_valid`].
+    #[inline]
+    pub const fn set_ignore_flow_level_rtc_valid(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 111, value);
+        self
+    }
+
+    /// log2 of the number of tables. `0x0c.7:0`
+    #[inline]
+    pub const fn log_max_ft_num(&self) -> u8 {
+        bits::get(&self.0, 120, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_ft_num`].
+    #[inline]
+    pub const fn set_log_max_ft_num(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 120, 8, value as u64);
+        self
+    }
+
+    /// log2 of the number of flow counters of a rule. `0x10.15:8`
+    #[inline]
+    pub const fn log_max_flow_counter(&self) -> u8 {
+        bits::get(&self.0, 144, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_flow_counter`].
+    #[inline]
+    pub const fn set_log_max_flow_counter(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 144, 8, value as u64);
+        self
+    }
+
+    /// log2 of the number of destinations of a rule. `0x10.7:0`
+    #[inline]
+    pub const fn log_max_destination(&self) -> u8 {
+        bits::get(&self.0, 152, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_destination`].
+    #[inline]
+    pub const fn set_log_max_destination(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 152, 8, value as u64);
+        self
+    }
+
+    /// log2 of the number of rules. `0x14.7:0`
+    #[inline]
+    pub const fn log_max_flow(&self) -> u8 {
+        bits::get(&self.0, 184, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_flow`].
+    #[inline]
+    pub const fn set_log_max_flow(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 184, 8, value as u64);
+        self
+    }
+
+    /// Fields that can be matched. `0x20, 16 bytes`
+    #[inline]
+    pub fn ft_field_support(&self) -> &FlowTableFieldsSupported {
+        nested(&self.0, 0x20)
+    }
+
+    /// [`Self::ft_field_support`], to be written.
+    #[inline]
+    pub fn ft_field_support_mut(&mut self) -> &mut FlowTableFieldsSupported {
+        nested_mut(&mut self.0, 0x20)
+    }
+
+    /// Fields that can be matched under a mask of one's choice, and not only whole. `0x30, 16 bytes`
+    #[inline]
+    pub fn ft_field_bitmask_support(&self) -> &FlowTableFieldsSupported {
+        nested(&self.0, 0x30)
+    }
+
+    /// [`Self::ft_field_bitmask_support`], to be written.
+    #[inline]
+    pub fn ft_field_bitmask_support_mut(&mut self) -> &mut FlowTableFieldsSupported {
+        nested_mut(&mut self.0, 0x30)
+    }
+}
+
+structure! {
+    /// Device memory capabilities, page 0xf: memory on the chip (MEMIC) and steering memory that
+    /// software owns.
+    ///
+    /// Source: linux: mlx5_ifc_device_mem_cap_bits.
+    pub struct DeviceMemoryCap([u8; 0x100]) = "device_memory_cap" {
+        sources: ["linux: mlx5_ifc_device_mem_cap_bits"],
+        fields: [
+            FieldInfo::number("memic", 0, 1),
+            FieldInfo::number("log_min_memic_alloc_size", 43, 5),
+            FieldInfo::number("log_max_memic_addr_alignment", 56, 8),
+            FieldInfo::number("memic_bar_start_addr", 64, 64),
+            FieldInfo::number("memic_bar_size", 128, 32),
+            FieldInfo::number("max_memic_size", 160, 32),
+            FieldInfo::number("steering_sw_icm_start_address", 192, 64),
+            FieldInfo::number("log_header_modify_sw_icm_size", 264, 8),
+            FieldInfo::number("log_sw_icm_alloc_granularity", 274, 6),
+            FieldInfo::number("log_steering_sw_icm_size", 280, 8),
+            FieldInfo::number("log_indirect_encap_sw_icm_size", 288, 8),
+            FieldInfo::number("log_header_modify_pattern_sw_icm_size", 312, 8),
+            FieldInfo::number("header_modify_sw_icm_start_address", 320, 64),
+            FieldInfo::number("header_modify_pattern_sw_icm_start_address", 448, 64),
+            FieldInfo::number("memic_operations", 512, 32),
+            FieldInfo::number("indirect_encap_sw_icm_start_address", 576, 64),
+        ],
+        reserved: [
+            (1, 42), (48, 8), (256, 8), (272, 2), (296, 16), (384, 64), (544, 32),
+            (640, 1408),
+        ],
+    }
+}
+
+impl DeviceMemoryCap {
+    /// Memory on the chip can be allocated (ALLOC_MEMIC). `0x00.31`
+    #[inline]
+    pub const fn memic(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::memic`].
+    #[inline]
+    pub const fn set_memic(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// log2 of the smallest allocation of MEMIC in bytes. `0x04.20:16`
+    #[inline]
+    pub const fn log_min_memic_alloc_size(&self) -> u8 {
+        bits::get(&self.0, 43, 5) as u8
+    }
+
+    /// Sets [`Self::log_min_memic_alloc_size`].
+    #[inline]
+    pub const fn set_log_min_memic_alloc_size(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 43, 5, value as u64);
+        self
+    }
+
+    /// log2 of the largest alignment of MEMIC that can be asked for, in units of 64 bytes. `0x04.7:0`
+    #[inline]
+    pub const fn log_max_memic_addr_alignment(&self) -> u8 {
+        bits::get(&self.0, 56, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_memic_addr_alignment`].
+    #[inline]
+    pub const fn set_log_max_memic_addr_alignment(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 56, 8, value as u64);
+        self
+    }
+
+    /// Where MEMIC starts, as a bus address in the BAR. `0x08, 8 bytes`
+    #[inline]
+    pub const fn memic_bar_start_addr(&self) -> u64 {
+        bits::get(&self.0, 64, 64)
+    }
+
+    /// Sets [`Self::memic_bar_start_addr`].
+    #[inline]
+    pub const fn set_memic_bar_start_addr(&mut self, value: u64) -> &mut Self {
+        bits::set(&mut self.0, 64, 64, value);
+        self
+    }
+
+    /// Size of the range of MEMIC in the BAR, in bytes. `0x10`
+    #[inline]
+    pub const fn memic_bar_size(&self) -> u32 {
+        bits::get(&self.0, 128, 32) as u32
+    }
+
+    /// Sets [`Self::memic_bar_size`].
+    #[inline]
+    pub const fn set_memic_bar_size(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 128, 32, value as u64);
+        self
+    }
+
+    /// Size of MEMIC in bytes. `0x14`
+    #[inline]
+    pub const fn max_memic_size(&self) -> u32 {
+        bits::get(&self.0, 160, 32) as u32
+    }
+
+    /// Sets [`Self::max_memic_size`].
+    #[inline]
+    pub const fn set_max_memic_size(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 160, 32, value as u64);
+        self
+    }
+
+    /// Where the steering memory that software owns starts, as an ICM address. `0x18, 8 bytes`
+    #[inline]
+    pub const fn steering_sw_icm_start_address(&self) -> u64 {
+        bits::get(&self.0, 192, 64)
+    }
+
+    /// Sets [`Self::steering_sw_icm_start_address`].
+    #[inline]
+    pub const fn set_steering_sw_icm_start_address(&mut self, value: u64) -> &mut Self {
+        bits::set(&mut self.0, 192, 64, value);
+        self
+    }
+
+    /// log2 of the size of the memory for header modify actions, in bytes. `0x20.23:16`
+    #[inline]
+    pub const fn log_header_modify_sw_icm_size(&self) -> u8 {
+        bits::get(&self.0, 264, 8) as u8
+    }
+
+    /// Sets [`Self::log_header_modify_sw_icm_size`].
+    #[inline]
+    pub const fn set_log_header_modify_sw_icm_size(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 264, 8, value as u64);
+        self
+    }
+
+    /// log2 of the unit in which steering memory is allocated, in bytes. `0x20.13:8`
+    #[inline]
+    pub const fn log_sw_icm_alloc_granularity(&self) -> u8 {
+        bits::get(&self.0, 274, 6) as u8
+    }
+
+    /// Sets [`Self::log_sw_icm_alloc_granularity`].
+    #[inline]
+    pub const fn set_log_sw_icm_alloc_granularity(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 274, 6, value as u64);
+        self
+    }
+
+    /// log2 of the size of the steering memory in bytes. `0x20.7:0`
+    #[inline]
+    pub const fn log_steering_sw_icm_size(&self) -> u8 {
+        bits::get(&self.0, 280, 8) as u8
+    }
+
+    /// Sets [`Self::log_steering_sw_icm_size`].
+    #[inline]
+    pub const fn set_log_steering_sw_icm_size(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 280, 8, value as u64);
+        self
+    }
+
+    /// log2 of the size of the memory for indirect encapsulation headers, in bytes. `0x24.31:24`
+    #[inline]
+    pub const fn log_indirect_encap_sw_icm_size(&self) -> u8 {
+        bits::get(&self.0, 288, 8) as u8
+    }
+
+    /// Sets [`Self::log_indirect_encap_sw_icm_size`].
+    #[inline]
+    pub const fn set_log_indirect_encap_sw_icm_size(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 288, 8, value as u64);
+        self
+    }
+
+    /// log2 of the size of the memory for header modify patterns, in bytes. `0x24.7:0`
+    #[inline]
+    pub const fn log_header_modify_pattern_sw_icm_size(&self) -> u8 {
+        bits::get(&self.0, 312, 8) as u8
+    }
+
+    /// Sets [`Self::log_header_modify_pattern_sw_icm_size`].
+    #[inline]
+    pub const fn set_log_header_modify_pattern_sw_icm_size(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 312, 8, value as u64);
+        self
+    }
+
+    /// Where the memory for header modify actions starts, as an ICM address. `0x28, 8 bytes`
+    #[inline]
+    pub const fn header_modify_sw_icm_start_address(&self) -> u64 {
+        bits::get(&self.0, 320, 64)
+    }
+
+    /// Sets [`Self::header_modify_sw_icm_start_address`].
+    #[inline]
+    pub const fn set_header_modify_sw_icm_start_address(&mut self, value: u64) -> &mut Self {
+        bits::set(&mut self.0, 320, 64, value);
+        self
+    }
+
+    /// Where the memory for header modify patterns starts, as an ICM address. `0x38, 8 bytes`
+    #[inline]
+    pub const fn header_modify_pattern_sw_icm_start_address(&self) -> u64 {
+        bits::get(&self.0, 448, 64)
+    }
+
+    /// Sets [`Self::header_modify_pattern_sw_icm_start_address`].
+    #[inline]
+    pub const fn set_header_modify_pattern_sw_icm_start_address(
+        &mut self,
+        value: u64,
+    ) -> &mut Self {
+        bits::set(&mut self.0, 448, 64, value);
+        self
+    }
+
+    /// Bitmask of the operations that MODIFY_MEMIC can map onto MEMIC. `0x40`
+    #[inline]
+    pub const fn memic_operations(&self) -> u32 {
+        bits::get(&self.0, 512, 32) as u32
+    }
+
+    /// Sets [`Self::memic_operations`].
+    #[inline]
+    pub const fn set_memic_operations(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 512, 32, value as u64);
+        self
+    }
+
+    /// Where the memory for indirect encapsulation headers starts, as an ICM address. `0x48, 8 bytes`
+    #[inline]
+    pub const fn indirect_encap_sw_icm_start_address(&self) -> u64 {
+        bits::get(&self.0, 576, 64)
+    }
+
+    /// Sets [`Self::indirect_encap_sw_icm_start_address`].
+    #[inline]
+    pub const fn set_indirect_encap_sw_icm_start_address(&mut self, value: u64) -> &mut Self {
+        bits::set(&mut self.0, 576, 64, value);
+        self
+    }
+}
+
+structure! {
+    /// Events that user contexts may subscribe to, page 0x14. Bit n of the mask is event type n:
+    /// word n / 64, bit n % 64 of that word.
+    ///
+    /// Source: linux: mlx5_ifc_device_event_cap_bits.
+    pub struct EventCap([u8; 0x40]) = "event_cap" {
+        sources: ["linux: mlx5_ifc_device_event_cap_bits"],
+        fields: [
+            FieldInfo::number("user_affiliated_events", 0, 64).times(4),
+            FieldInfo::number("user_unaffiliated_events", 256, 64).times(4),
+        ],
+        reserved: [],
+    }
+}
+
+impl EventCap {
+    /// Mask of the events about an object that the user context owns. `0x00, 32 bytes`
+    #[inline]
+    pub const fn user_affiliated_events(&self, index: usize) -> u64 {
+        bits::get(&self.0, bits::element(0, 64, 4, index), 64)
+    }
+
+    /// Sets [`Self::user_affiliated_events`].
+    #[inline]
+    pub const fn set_user_affiliated_events(&mut self, index: usize, value: u64) -> &mut Self {
+        bits::set(&mut self.0, bits::element(0, 64, 4, index), 64, value);
+        self
+    }
+
+    /// Mask of the events that concern no particular object. `0x20, 32 bytes`
+    #[inline]
+    pub const fn user_unaffiliated_events(&self, index: usize) -> u64 {
+        bits::get(&self.0, bits::element(256, 64, 4, index), 64)
+    }
+
+    /// Sets [`Self::user_unaffiliated_events`].
+    #[inline]
+    pub const fn set_user_unaffiliated_events(&mut self, index: usize, value: u64) -> &mut Self {
+        bits::set(&mut self.0, bits::element(256, 64, 4, index), 64, value);
+        self
+    }
+}
+
+structure! {
+    /// Quality of service capabilities, page 0xc.
+    ///
+    /// Source: linux: mlx5_ifc_qos_cap_bits.
+    pub struct QosCap([u8; 0x100]) = "qos_cap" {
+        sources: ["linux: mlx5_ifc_qos_cap_bits"],
+        fields: [
+            FieldInfo::number("packet_pacing", 0, 1),
+            FieldInfo::number("esw_scheduling", 1, 1),
+            FieldInfo::number("esw_bw_share", 2, 1),
+            FieldInfo::number("esw_rate_limit", 3, 1),
+            FieldInfo::number("packet_pacing_burst_bound", 5, 1),
+            FieldInfo::number("packet_pacing_typical_size", 6, 1),
+            FieldInfo::number("nic_sq_scheduling", 8, 1),
+            FieldInfo::number("nic_bw_share", 9, 1),
+            FieldInfo::number("nic_rate_limit", 10, 1),
+            FieldInfo::number("packet_pacing_uid", 11, 1),
+            FieldInfo::number("log_esw_max_sched_depth", 12, 4),
+            FieldInfo::number("wqe_rate_pp", 32, 1),
+            FieldInfo::number("packet_pacing_req_ud", 34, 1),
+            FieldInfo::number("packet_pacing_req_uc", 35, 1),
+            FieldInfo::number("esw_cross_esw_sched", 41, 1),
+            FieldInfo::number("log_max_qos_nic_queue_group", 43, 5),
+            FieldInfo::number("packet_pacing_max_rate", 64, 32),
+            FieldInfo::number("packet_pacing_min_rate", 96, 32),
+            FieldInfo::number("log_esw_max_rate_limit", 139, 5),
+            FieldInfo::number("packet_pacing_rate_table_size", 144, 16),
+            FieldInfo::number("esw_element_type", 160, 16),
+            FieldInfo::number("esw_tsar_type", 176, 16),
+            FieldInfo::number("max_qos_para_vport", 208, 16),
+            FieldInfo::number("max_tsar_bw_share", 224, 32),
+            FieldInfo::number("nic_element_type", 256, 16),
+            FieldInfo::number("nic_tsar_type", 272, 16),
+            FieldInfo::number("log_meter_aso_granularity", 291, 5),
+            FieldInfo::number("log_meter_aso_max_alloc", 299, 5),
+            FieldInfo::number("log_max_num_meter_aso", 307, 5),
+        ],
+        reserved: [
+            (4, 1), (7, 1), (16, 16), (33, 1), (36, 5), (42, 1), (48, 16),
+            (128, 11), (192, 16), (288, 3), (296, 3), (304, 3), (312, 1736),
+        ],
+    }
+}
+
+impl QosCap {
+    /// Queues can be limited to a rate of the rate table. `0x00.31`
+    #[inline]
+    pub const fn packet_pacing(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::packet_pacing`].
+    #[inline]
+    pub const fn set_packet_pacing(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// The E-Switch has a scheduling hierarchy. `0x00.30`
+    #[inline]
+    pub const fn esw_scheduling(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::esw_scheduling`].
+    #[inline]
+    pub const fn set_esw_scheduling(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// Elements of the E-Switch hierarchy can have a bandwidth share. `0x00.29`
+    #[inline]
+    pub const fn esw_bw_share(&self) -> bool {
+        bits::flag(&self.0, 2)
+    }
+
+    /// Sets [`Self::esw_bw_share`].
+    #[inline]
+    pub const fn set_esw_bw_share(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// Elements of the E-Switch hierarchy can have a rate limit. `0x00.28`
+    #[inline]
+    pub const fn esw_rate_limit(&self) -> bool {
+        bits::flag(&self.0, 3)
+    }
+
+    /// Sets [`Self::esw_rate_limit`].
+    #[inline]
+    pub const fn set_esw_rate_limit(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 3, value);
+        self
+    }
+
+    /// A rate may bound its bursts. `0x00.26`
+    #[inline]
+    pub const fn packet_pacing_burst_bound(&self) -> bool {
+        bits::flag(&self.0, 5)
+    }
+
+    /// Sets [`Self::packet_pacing_burst_bound`].
+    #[inline]
+    pub const fn set_packet_pacing_burst_bound(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 5, value);
+        self
+    }
+
+    /// A rate may be told the typical packet size. `0x00.25`
+    #[inline]
+    pub const fn packet_pacing_typical_size(&self) -> bool {
+        bits::flag(&self.0, 6)
+    }
+
+    /// Sets [`Self::packet_pacing_typical_size`].
+    #[inline]
+    pub const fn set_packet_pacing_typical_size(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 6, value);
+        self
+    }
+
+    /// SQs of the NIC can be scheduled in a hierarchy. `0x00.23`
+    #[inline]
+    pub const fn nic_sq_scheduling(&self) -> bool {
+        bits::flag(&self.0, 8)
+    }
+
+    /// Sets [`Self::nic_sq_scheduling`].
+    #[inline]
+    pub const fn set_nic_sq_scheduling(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 8, value);
+        self
+    }
+
+    /// Elements of the NIC hierarchy can have a bandwidth share. `0x00.22`
+    #[inline]
+    pub const fn nic_bw_share(&self) -> bool {
+        bits::flag(&self.0, 9)
+    }
+
+    /// Sets [`Self::nic_bw_share`].
+    #[inline]
+    pub const fn set_nic_bw_share(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 9, value);
+        self
+    }
+
+    /// Elements of the NIC hierarchy can have a rate limit. `0x00.21`
+    #[inline]
+    pub const fn nic_rate_limit(&self) -> bool {
+        bits::flag(&self.0, 10)
+    }
+
+    /// Sets [`Self::nic_rate_limit`].
+    #[inline]
+    pub const fn set_nic_rate_limit(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 10, value);
+        self
+    }
+
+    /// User contexts may allocate rates. `0x00.20`
+    #[inline]
+    pub const fn packet_pacing_uid(&self) -> bool {
+        bits::flag(&self.0, 11)
+    }
+
+    /// Sets [`Self::packet_pacing_uid`].
+    #[inline]
+    pub const fn set_packet_pacing_uid(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 11, value);
+        self
+    }
+
+    /// log2 of the depth of the E-Switch hierarchy. `0x00.19:16`
+    #[inline]
+    pub const fn log_esw_max_sched_depth(&self) -> u8 {
+        bits::get(&self.0, 12, 4) as u8
+    }
+
+    /// Sets [`Self::log_esw_max_sched_depth`].
+    #[inline]
+    pub const fn set_log_esw_max_sched_depth(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 12, 4, value as u64);
+        self
+    }
+
+    /// A rate may be counted in WQEs per time. `0x04.31`
+    ///
+    /// Source: dpdk: mlx5_ifc_qos_cap_bits.
+    #[inline]
+    pub const fn wqe_rate_pp(&self) -> bool {
+        bits::flag(&self.0, 32)
+    }
+
+    /// Sets [`Self::wqe_rate_pp`].
+    #[inline]
+    pub const fn set_wqe_rate_pp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 32, value);
+        self
+    }
+
+    /// UD QPs can be paced. `0x04.29`
+    #[inline]
+    pub const fn packet_pacing_req_ud(&self) -> bool {
+        bits::flag(&self.0, 34)
+    }
+
+    /// Sets [`Self::packet_pacing_req_ud`].
+    #[inline]
+    pub const fn set_packet_pacing_req_ud(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 34, value);
+        self
+    }
+
+    /// UC QPs can be paced. `0x04.28`
+    #[inline]
+    pub const fn packet_pacing_req_uc(&self) -> bool {
+        bits::flag(&self.0, 35)
+    }
+
+    /// Sets [`Self::packet_pacing_req_uc`].
+    #[inline]
+    pub const fn set_packet_pacing_req_uc(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 35, value);
+        self
+    }
+
+    /// Scheduling elements may cover virtual ports of several E-Switches. `0x04.22`
+    #[inline]
+    pub const fn esw_cross_esw_sched(&self) -> bool {
+        bits::flag(&self.0, 41)
+    }
+
+    /// Sets [`Self::esw_cross_esw_sched`].
+    #[inline]
+    pub const fn set_esw_cross_esw_sched(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 41, value);
+        self
+    }
+
+    /// log2 of the number of queue groups of the NIC hierarchy. `0x04.20:16`
+    #[inline]
+    pub const fn log_max_qos_nic_queue_group(&self) -> u8 {
+        bits::get(&self.0, 43, 5) as u8
+    }
+
+    /// Sets [`Self::log_max_qos_nic_queue_group`].
+    #[inline]
+    pub const fn set_log_max_qos_nic_queue_group(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 43, 5, value as u64);
+        self
+    }
+
+    /// Highest rate that can be asked for, in kbit/s. `0x08`
+    #[inline]
+    pub const fn packet_pacing_max_rate(&self) -> u32 {
+        bits::get(&self.0, 64, 32) as u32
+    }
+
+    /// Sets [`Self::packet_pacing_max_rate`].
+    #[inline]
+    pub const fn set_packet_pacing_max_rate(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 64, 32, value as u64);
+        self
+    }
+
+    /// Lowest rate that can be asked for, in kbit/s. `0x0c`
+    #[inline]
+    pub const fn packet_pacing_min_rate(&self) -> u32 {
+        bits::get(&self.0, 96, 32) as u32
+    }
+
+    /// Sets [`Self::packet_pacing_min_rate`].
+    #[inline]
+    pub const fn set_packet_pacing_min_rate(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 96, 32, value as u64);
+        self
+    }
+
+    /// log2 of the number of rate limiting elements of the E-Switch hierarchy. `0x10.20:16`
+    #[inline]
+    pub const fn log_esw_max_rate_limit(&self) -> u8 {
+        bits::get(&self.0, 139, 5) as u8
+    }
+
+    /// Sets [`Self::log_esw_max_rate_limit`].
+    #[inline]
+    pub const fn set_log_esw_max_rate_limit(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 139, 5, value as u64);
+        self
+    }
+
+    /// Number of entries of the rate table, entry 0 (no limit) included. `0x10.15:0`
+    #[inline]
+    pub const fn packet_pacing_rate_table_size(&self) -> u16 {
+        bits::get(&self.0, 144, 16) as u16
+    }
+
+    /// Sets [`Self::packet_pacing_rate_table_size`].
+    #[inline]
+    pub const fn set_packet_pacing_rate_table_size(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 144, 16, value as u64);
+        self
+    }
+
+    /// Bitmask of the element types of the E-Switch hierarchy (values in scheduling_element_cap).
+    /// `0x14.31:16`
+    #[inline]
+    pub const fn esw_element_type(&self) -> u16 {
+        bits::get(&self.0, 160, 16) as u16
+    }
+
+    /// Sets [`Self::esw_element_type`].
+    #[inline]
+    pub const fn set_esw_element_type(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 160, 16, value as u64);
+        self
+    }
+
+    /// Bitmask of the TSAR types of the E-Switch hierarchy (values in tsar_type_cap). `0x14.15:0`
+    #[inline]
+    pub const fn esw_tsar_type(&self) -> u16 {
+        bits::get(&self.0, 176, 16) as u16
+    }
+
+    /// Sets [`Self::esw_tsar_type`].
+    #[inline]
+    pub const fn set_esw_tsar_type(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 176, 16, value as u64);
+        self
+    }
+
+    /// Number of virtual ports that can have a rate limit at a time. `0x18.15:0`
+    #[inline]
+    pub const fn max_qos_para_vport(&self) -> u16 {
+        bits::get(&self.0, 208, 16) as u16
+    }
+
+    /// Sets [`Self::max_qos_para_vport`].
+    #[inline]
+    pub const fn set_max_qos_para_vport(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 208, 16, value as u64);
+        self
+    }
+
+    /// Largest bandwidth share of an element. `0x1c`
+    #[inline]
+    pub const fn max_tsar_bw_share(&self) -> u32 {
+        bits::get(&self.0, 224, 32) as u32
+    }
+
+    /// Sets [`Self::max_tsar_bw_share`].
+    #[inline]
+    pub const fn set_max_tsar_bw_share(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 224, 32, value as u64);
+        self
+    }
+
+    /// Bitmask of the element types of the NIC hierarchy (values in scheduling_element_cap).
+    /// `0x20.31:16`
+    #[inline]
+    pub const fn nic_element_type(&self) -> u16 {
+        bits::get(&self.0, 256, 16) as u16
+    }
+
+    /// Sets [`Self::nic_element_type`].
+    #[inline]
+    pub const fn set_nic_element_type(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 256, 16, value as u64);
+        self
+    }
+
+    /// Bitmask of the TSAR types of the NIC hierarchy (values in tsar_type_cap). `0x20.15:0`
+    #[inline]
+    pub const fn nic_tsar_type(&self) -> u16 {
+        bits::get(&self.0, 272, 16) as u16
+    }
+
+    /// Sets [`Self::nic_tsar_type`].
+    #[inline]
+    pub const fn set_nic_tsar_type(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 272, 16, value as u64);
+        self
+    }
+
+    /// log2 of the unit in which flow meter objects are allocated. `0x24.28:24`
+    #[inline]
+    pub const fn log_meter_aso_granularity(&self) -> u8 {
+        bits::get(&self.0, 291, 5) as u8
+    }
+
+    /// Sets [`Self::log_meter_aso_granularity`].
+    #[inline]
+    pub const fn set_log_meter_aso_granularity(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 291, 5, value as u64);
+        self
+    }
+
+    /// log2 of the most flow meter objects allocated at a time. `0x24.20:16`
+    #[inline]
+    pub const fn log_meter_aso_max_alloc(&self) -> u8 {
+        bits::get(&self.0, 299, 5) as u8
+    }
+
+    /// Sets [`Self::log_meter_aso_max_alloc`].
+    #[inline]
+    pub const fn set_log_meter_aso_max_alloc(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 299, 5, value as u64);
+        self
+    }
+
+    /// log2 of the number of flow meter objects. `0x24.12:8`
+    #[inline]
+    pub const fn log_max_num_meter_aso(&self) -> u8 {
+        bits::get(&self.0, 307, 5) as u8
+    }
+
+    /// Sets [`Self::log_max_num_meter_aso`].
+    #[inline]
+    pub const fn set_log_max_num_meter_aso(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 307, 5, value as u64);
+        self
+    }
+}
+
+structure! {
+    /// Debug capabilities, page 0xd.
+    ///
+    /// Source: linux: mlx5_ifc_debug_cap_bits.
+    pub struct DebugCap([u8; 0x100]) = "debug_cap" {
+        sources: ["linux: mlx5_ifc_debug_cap_bits"],
+        fields: [
+            FieldInfo::number("core_dump_general", 0, 1),
+            FieldInfo::number("core_dump_qp", 1, 1),
+            FieldInfo::number("resource_dump", 9, 1),
+            FieldInfo::number("stall_detect", 34, 1),
+        ],
+        reserved: [(2, 7), (10, 24), (35, 2013)],
+    }
+}
+
+impl DebugCap {
+    /// The CORE_DUMP register dumps the device's state. `0x00.31`
+    #[inline]
+    pub const fn core_dump_general(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::core_dump_general`].
+    #[inline]
+    pub const fn set_core_dump_general(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// The CORE_DUMP register dumps a QP. `0x00.30`
+    #[inline]
+    pub const fn core_dump_qp(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::core_dump_qp`].
+    #[inline]
+    pub const fn set_core_dump_qp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// The RESOURCE_DUMP register dumps an object. `0x00.22`
+    #[inline]
+    pub const fn resource_dump(&self) -> bool {
+        bits::flag(&self.0, 9)
+    }
+
+    /// Sets [`Self::resource_dump`].
+    #[inline]
+    pub const fn set_resource_dump(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 9, value);
+        self
+    }
+
+    /// The device tells when it stalls. `0x04.29`
+    #[inline]
+    pub const fn stall_detect(&self) -> bool {
+        bits::flag(&self.0, 34)
+    }
+
+    /// Sets [`Self::stall_detect`].
+    #[inline]
+    pub const fn set_stall_detect(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 34, value);
+        self
+    }
+}
+
+structure! {
+    /// How the ports of a bond can be selected by flow tables, page 0x25.
+    ///
+    /// Source: linux: mlx5_ifc_port_selection_cap_bits.
+    pub struct PortSelectionCap([u8; 0x1000]) = "port_selection_cap" {
+        sources: ["linux: mlx5_ifc_port_selection_cap_bits"],
+        fields: [
+            FieldInfo::number("port_select_flow_table", 16, 1),
+            FieldInfo::number("port_select_flow_table_bypass", 18, 1),
+            FieldInfo::nested("flow_table_properties_port_selection", 512, FlowTablePropLayout::INFO),
+            FieldInfo::nested("ft_field_support_2_port_selection", 1024, FlowTableFieldsSupported2::INFO),
+        ],
+        reserved: [(0, 16), (17, 1), (19, 493), (1152, 31616)],
+    }
+}
+
+impl PortSelectionCap {
+    /// Flow tables of type PORT_SEL can choose the port. `0x00.15`
+    #[inline]
+    pub const fn port_select_flow_table(&self) -> bool {
+        bits::flag(&self.0, 16)
+    }
+
+    /// Sets [`Self::port_select_flow_table`].
+    #[inline]
+    pub const fn set_port_select_flow_table(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 16, value);
+        self
+    }
+
+    /// The port selection table can be bypassed; set through SET_HCA_CAP. `0x00.13`
+    #[inline]
+    pub const fn port_select_flow_table_bypass(&self) -> bool {
+        bits::flag(&self.0, 18)
+    }
+
+    /// Sets [`Self::port_select_flow_table_bypass`].
+    #[inline]
+    pub const fn set_port_select_flow_table_bypass(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 18, value);
+        self
+    }
+
+    /// Properties of port selection tables. `0x40, 64 bytes`
+    #[inline]
+    pub fn flow_table_properties_port_selection(&self) -> &FlowTablePropLayout {
+        nested(&self.0, 0x40)
+    }
+
+    /// [`Self::flow_table_properties_port_selection`], to be written.
+    #[inline]
+    pub fn flow_table_properties_port_selection_mut(&mut self) -> &mut FlowTablePropLayout {
+        nested_mut(&mut self.0, 0x40)
+    }
+
+    /// More fields that port selection tables match. `0x80, 16 bytes`
+    #[inline]
+    pub fn ft_field_support_2_port_selection(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x80)
+    }
+
+    /// [`Self::ft_field_support_2_port_selection`], to be written.
+    #[inline]
+    pub fn ft_field_support_2_port_selection_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x80)
+    }
+}
+
+structure! {
+    /// Which header fields a kind of flow table can match, one bit each (first set).
+    ///
+    /// Source: linux: mlx5_ifc_flow_table_fields_supported_bits.
+    pub struct FlowTableFieldsSupported([u8; 0x10]) = "flow_table_fields_supported" {
+        sources: ["linux: mlx5_ifc_flow_table_fields_supported_bits"],
+        fields: [
+            FieldInfo::number("outer_dmac", 0, 1),
+            FieldInfo::number("outer_smac", 1, 1),
+            FieldInfo::number("outer_ether_type", 2, 1),
+            FieldInfo::number("outer_ip_version", 3, 1),
+            FieldInfo::number("outer_first_prio", 4, 1),
+            FieldInfo::number("outer_first_cfi", 5, 1),
+            FieldInfo::number("outer_first_vid", 6, 1),
+            FieldInfo::number("outer_ipv4_ttl", 7, 1),
+            FieldInfo::number("outer_second_prio", 8, 1),
+            FieldInfo::number("outer_second_cfi", 9, 1),
+            FieldInfo::number("outer_second_vid", 10, 1),
+            FieldInfo::number("outer_sip", 12, 1),
+            FieldInfo::number("outer_dip", 13, 1),
+            FieldInfo::number("outer_frag", 14, 1),
+            FieldInfo::number("outer_ip_protocol", 15, 1),
+            FieldInfo::number("outer_ip_ecn", 16, 1),
+            FieldInfo::number("outer_ip_dscp", 17, 1),
+            FieldInfo::number("outer_udp_sport", 18, 1),
+            FieldInfo::number("outer_udp_dport", 19, 1),
+            FieldInfo::number("outer_tcp_sport", 20, 1),
+            FieldInfo::number("outer_tcp_dport", 21, 1),
+            FieldInfo::number("outer_tcp_flags", 22, 1),
+            FieldInfo::number("outer_gre_protocol", 23, 1),
+            FieldInfo::number("outer_gre_key", 24, 1),
+            FieldInfo::number("outer_vxlan_vni", 25, 1),
+            FieldInfo::number("outer_geneve_vni", 26, 1),
+            FieldInfo::number("outer_geneve_oam", 27, 1),
+            FieldInfo::number("outer_geneve_protocol_type", 28, 1),
+            FieldInfo::number("outer_geneve_opt_len", 29, 1),
+            FieldInfo::number("source_vhca_port", 30, 1),
+            FieldInfo::number("source_eswitch_port", 31, 1),
+            FieldInfo::number("inner_dmac", 32, 1),
+            FieldInfo::number("inner_smac", 33, 1),
+            FieldInfo::number("inner_ether_type", 34, 1),
+            FieldInfo::number("inner_ip_version", 35, 1),
+            FieldInfo::number("inner_first_prio", 36, 1),
+            FieldInfo::number("inner_first_cfi", 37, 1),
+            FieldInfo::number("inner_first_vid", 38, 1),
+            FieldInfo::number("inner_second_prio", 40, 1),
+            FieldInfo::number("inner_second_cfi", 41, 1),
+            FieldInfo::number("inner_second_vid", 42, 1),
+            FieldInfo::number("inner_sip", 44, 1),
+            FieldInfo::number("inner_dip", 45, 1),
+            FieldInfo::number("inner_frag", 46, 1),
+            FieldInfo::number("inner_ip_protocol", 47, 1),
+            FieldInfo::number("inner_ip_ecn", 48, 1),
+            FieldInfo::number("inner_ip_dscp", 49, 1),
+            FieldInfo::number("inner_udp_sport", 50, 1),
+            FieldInfo::number("inner_udp_dport", 51, 1),
+            FieldInfo::number("inner_tcp_sport", 52, 1),
+            FieldInfo::number("inner_tcp_dport", 53, 1),
+            FieldInfo::number("inner_tcp_flags", 54, 1),
+            FieldInfo::number("geneve_tlv_option_0_data", 64, 1),
+            FieldInfo::number("geneve_tlv_option_0_exist", 65, 1),
+            FieldInfo::number("outer_first_mpls_over_udp", 69, 4),
+            FieldInfo::number("outer_first_mpls_over_gre", 73, 4),
+            FieldInfo::number("inner_first_mpls", 77, 4),
+            FieldInfo::number("outer_first_mpls", 81, 4),
+            FieldInfo::number("outer_esp_spi", 87, 1),
+            FieldInfo::number("bth_dst_qp", 90, 1),
+            FieldInfo::number("metadata_reg_c_7", 120, 1),
+            FieldInfo::number("metadata_reg_c_6", 121, 1),
+            FieldInfo::number("metadata_reg_c_5", 122, 1),
+            FieldInfo::number("metadata_reg_c_4", 123, 1),
+            FieldInfo::number("metadata_reg_c_3", 124, 1),
+            FieldInfo::number("metadata_reg_c_2", 125, 1),
+            FieldInfo::number("metadata_reg_c_1", 126, 1),
+            FieldInfo::number("metadata_reg_c_0", 127, 1),
+        ],
+        reserved: [(11, 1), (39, 1), (43, 1), (55, 9), (66, 3), (85, 2), (88, 2), (91, 29)],
+    }
+}
+
+impl FlowTableFieldsSupported {
+    /// The outer destination MAC can be matched. `0x00.31`
+    #[inline]
+    pub const fn outer_dmac(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::outer_dmac`].
+    #[inline]
+    pub const fn set_outer_dmac(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// The outer source MAC can be matched. `0x00.30`
+    #[inline]
+    pub const fn outer_smac(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::outer_smac`].
+    #[inline]
+    pub const fn set_outer_smac(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// The outer Ethertype can be matched. `0x00.29`
+    #[inline]
+    pub const fn outer_ether_type(&self) -> bool {
+        bits::flag(&self.0, 2)
+    }
+
+    /// Sets [`Self::outer_ether_type`].
+    #[inline]
+    pub const fn set_outer_ether_type(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// The outer IP version can be matched. `0x00.28`
+    #[inline]
+    pub const fn outer_ip_version(&self) -> bool {
+        bits::flag(&self.0, 3)
+    }
+
+    /// Sets [`Self::outer_ip_version`].
+    #[inline]
+    pub const fn set_outer_ip_version(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 3, value);
+        self
+    }
+
+    /// The outer priority of the first VLAN tag can be matched. `0x00.27`
+    #[inline]
+    pub const fn outer_first_prio(&self) -> bool {
+        bits::flag(&self.0, 4)
+    }
+
+    /// Sets [`Self::outer_first_prio`].
+    #[inline]
+    pub const fn set_outer_first_prio(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 4, value);
+        self
+    }
+
+    /// The outer CFI of the first VLAN tag can be matched. `0x00.26`
+    #[inline]
+    pub const fn outer_first_cfi(&self) -> bool {
+        bits::flag(&self.0, 5)
+    }
+
+    /// Sets [`Self::outer_first_cfi`].
+    #[inline]
+    pub const fn set_outer_first_cfi(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 5, value);
+        self
+    }
+
+    /// The outer VLAN id of the first VLAN tag can be matched. `0x00.25`
+    #[inline]
+    pub const fn outer_first_vid(&self) -> bool {
+        bits::flag(&self.0, 6)
+    }
+
+    /// Sets [`Self::outer_first_vid`].
+    #[inline]
+    pub const fn set_outer_first_vid(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 6, value);
+        self
+    }
+
+    /// The outer IPv4 time to live can be matched. `0x00.24`
+    #[inline]
+    pub const fn outer_ipv4_ttl(&self) -> bool {
+        bits::flag(&self.0, 7)
+    }
+
+    /// Sets [`Self::outer_ipv4_ttl`].
+    #[inline]
+    pub const fn set_outer_ipv4_ttl(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 7, value);
+        self
+    }
+
+    /// The outer priority of the second VLAN tag can be matched. `0x00.23`
+    #[inline]
+    pub const fn outer_second_prio(&self) -> bool {
+        bits::flag(&self.0, 8)
+    }
+
+    /// Sets [`Self::outer_second_prio`].
+    #[inline]
+    pub const fn set_outer_second_prio(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 8, value);
+        self
+    }
+
+    /// The outer CFI of the second VLAN tag can be matched. `0x00.22`
+    #[inline]
+    pub const fn outer_second_cfi(&self) -> bool {
+        bits::flag(&self.0, 9)
+    }
+
+    /// Sets [`Self::outer_second_cfi`].
+    #[inline]
+    pub const fn set_outer_second_cfi(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 9, value);
+        self
+    }
+
+    /// The outer VLAN id of the second VLAN tag can be matched. `0x00.21`
+    #[inline]
+    pub const fn outer_second_vid(&self) -> bool {
+        bits::flag(&self.0, 10)
+    }
+
+    /// Sets [`Self::outer_second_vid`].
+    #[inline]
+    pub const fn set_outer_second_vid(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 10, value);
+        self
+    }
+
+    /// The outer source IP address can be matched. `0x00.19`
+    #[inline]
+    pub const fn outer_sip(&self) -> bool {
+        bits::flag(&self.0, 12)
+    }
+
+    /// Sets [`Self::outer_sip`].
+    #[inline]
+    pub const fn set_outer_sip(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 12, value);
+        self
+    }
+
+    /// The outer destination IP address can be matched. `0x00.18`
+    #[inline]
+    pub const fn outer_dip(&self) -> bool {
+        bits::flag(&self.0, 13)
+    }
+
+    /// Sets [`Self::outer_dip`].
+    #[inline]
+    pub const fn set_outer_dip(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 13, value);
+        self
+    }
+
+    /// The outer IP fragment flag can be matched. `0x00.17`
+    #[inline]
+    pub const fn outer_frag(&self) -> bool {
+        bits::flag(&self.0, 14)
+    }
+
+    /// Sets [`Self::outer_frag`].
+    #[inline]
+    pub const fn set_outer_frag(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 14, value);
+        self
+    }
+
+    /// The outer IP protocol can be matched. `0x00.16`
+    #[inline]
+    pub const fn outer_ip_protocol(&self) -> bool {
+        bits::flag(&self.0, 15)
+    }
+
+    /// Sets [`Self::outer_ip_protocol`].
+    #[inline]
+    pub const fn set_outer_ip_protocol(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 15, value);
+        self
+    }
+
+    /// The outer IP ECN bits can be matched. `0x00.15`
+    #[inline]
+    pub const fn outer_ip_ecn(&self) -> bool {
+        bits::flag(&self.0, 16)
+    }
+
+    /// Sets [`Self::outer_ip_ecn`].
+    #[inline]
+    pub const fn set_outer_ip_ecn(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 16, value);
+        self
+    }
+
+    /// The outer IP DSCP can be matched. `0x00.14`
+    #[inline]
+    pub const fn outer_ip_dscp(&self) -> bool {
+        bits::flag(&self.0, 17)
+    }
+
+    /// Sets [`Self::outer_ip_dscp`].
+    #[inline]
+    pub const fn set_outer_ip_dscp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 17, value);
+        self
+    }
+
+    /// The outer UDP source port can be matched. `0x00.13`
+    #[inline]
+    pub const fn outer_udp_sport(&self) -> bool {
+        bits::flag(&self.0, 18)
+    }
+
+    /// Sets [`Self::outer_udp_sport`].
+    #[inline]
+    pub const fn set_outer_udp_sport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 18, value);
+        self
+    }
+
+    /// The outer UDP destination port can be matched. `0x00.12`
+    #[inline]
+    pub const fn outer_udp_dport(&self) -> bool {
+        bits::flag(&self.0, 19)
+    }
+
+    /// Sets [`Self::outer_udp_dport`].
+    #[inline]
+    pub const fn set_outer_udp_dport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 19, value);
+        self
+    }
+
+    /// The outer TCP source port can be matched. `0x00.11`
+    #[inline]
+    pub const fn outer_tcp_sport(&self) -> bool {
+        bits::flag(&self.0, 20)
+    }
+
+    /// Sets [`Self::outer_tcp_sport`].
+    #[inline]
+    pub const fn set_outer_tcp_sport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 20, value);
+        self
+    }
+
+    /// The outer TCP destination port can be matched. `0x00.10`
+    #[inline]
+    pub const fn outer_tcp_dport(&self) -> bool {
+        bits::flag(&self.0, 21)
+    }
+
+    /// Sets [`Self::outer_tcp_dport`].
+    #[inline]
+    pub const fn set_outer_tcp_dport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 21, value);
+        self
+    }
+
+    /// The outer TCP flags can be matched. `0x00.9`
+    #[inline]
+    pub const fn outer_tcp_flags(&self) -> bool {
+        bits::flag(&self.0, 22)
+    }
+
+    /// Sets [`Self::outer_tcp_flags`].
+    #[inline]
+    pub const fn set_outer_tcp_flags(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 22, value);
+        self
+    }
+
+    /// The outer GRE protocol can be matched. `0x00.8`
+    #[inline]
+    pub const fn outer_gre_protocol(&self) -> bool {
+        bits::flag(&self.0, 23)
+    }
+
+    /// Sets [`Self::outer_gre_protocol`].
+    #[inline]
+    pub const fn set_outer_gre_protocol(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 23, value);
+        self
+    }
+
+    /// The outer GRE key can be matched. `0x00.7`
+    #[inline]
+    pub const fn outer_gre_key(&self) -> bool {
+        bits::flag(&self.0, 24)
+    }
+
+    /// Sets [`Self::outer_gre_key`].
+    #[inline]
+    pub const fn set_outer_gre_key(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 24, value);
+        self
+    }
+
+    /// The outer VXLAN network identifier can be matched. `0x00.6`
+    #[inline]
+    pub const fn outer_vxlan_vni(&self) -> bool {
+        bits::flag(&self.0, 25)
+    }
+
+    /// Sets [`Self::outer_vxlan_vni`].
+    #[inline]
+    pub const fn set_outer_vxlan_vni(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 25, value);
+        self
+    }
+
+    /// The outer GENEVE network identifier can be matched. `0x00.5`
+    #[inline]
+    pub const fn outer_geneve_vni(&self) -> bool {
+        bits::flag(&self.0, 26)
+    }
+
+    /// Sets [`Self::outer_geneve_vni`].
+    #[inline]
+    pub const fn set_outer_geneve_vni(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 26, value);
+        self
+    }
+
+    /// The outer GENEVE OAM bit can be matched. `0x00.4`
+    #[inline]
+    pub const fn outer_geneve_oam(&self) -> bool {
+        bits::flag(&self.0, 27)
+    }
+
+    /// Sets [`Self::outer_geneve_oam`].
+    #[inline]
+    pub const fn set_outer_geneve_oam(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 27, value);
+        self
+    }
+
+    /// The outer GENEVE protocol type can be matched. `0x00.3`
+    #[inline]
+    pub const fn outer_geneve_protocol_type(&self) -> bool {
+        bits::flag(&self.0, 28)
+    }
+
+    /// Sets [`Self::outer_geneve_protocol_type`].
+    #[inline]
+    pub const fn set_outer_geneve_protocol_type(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 28, value);
+        self
+    }
+
+    /// The outer GENEVE option length can be matched. `0x00.2`
+    #[inline]
+    pub const fn outer_geneve_opt_len(&self) -> bool {
+        bits::flag(&self.0, 29)
+    }
+
+    /// Sets [`Self::outer_geneve_opt_len`].
+    #[inline]
+    pub const fn set_outer_geneve_opt_len(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 29, value);
+        self
+    }
+
+    /// The port of the virtual HCA that a packet came from can be matched. `0x00.1`
+    #[inline]
+    pub const fn source_vhca_port(&self) -> bool {
+        bits::flag(&self.0, 30)
+    }
+
+    /// Sets [`Self::source_vhca_port`].
+    #[inline]
+    pub const fn set_source_vhca_port(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 30, value);
+        self
+    }
+
+    /// The E-Switch port that a packet came from can be matched. `0x00.0`
+    #[inline]
+    pub const fn source_eswitch_port(&self) -> bool {
+        bits::flag(&self.0, 31)
+    }
+
+    /// Sets [`Self::source_eswitch_port`].
+    #[inline]
+    pub const fn set_source_eswitch_port(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 31, value);
+        self
+    }
+
+    /// The inner destination MAC can be matched. `0x04.31`
+    #[inline]
+    pub const fn inner_dmac(&self) -> bool {
+        bits::flag(&self.0, 32)
+    }
+
+    /// Sets [`Self::inner_dmac`].
+    #[inline]
+    pub const fn set_inner_dmac(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 32, value);
+        self
+    }
+
+    /// The inner source MAC can be matched. `0x04.30`
+    #[inline]
+    pub const fn inner_smac(&self) -> bool {
+        bits::flag(&self.0, 33)
+    }
+
+    /// Sets [`Self::inner_smac`].
+    #[inline]
+    pub const fn set_inner_smac(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 33, value);
+        self
+    }
+
+    /// The inner Ethertype can be matched. `0x04.29`
+    #[inline]
+    pub const fn inner_ether_type(&self) -> bool {
+        bits::flag(&self.0, 34)
+    }
+
+    /// Sets [`Self::inner_ether_type`].
+    #[inline]
+    pub const fn set_inner_ether_type(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 34, value);
+        self
+    }
+
+    /// The inner IP version can be matched. `0x04.28`
+    #[inline]
+    pub const fn inner_ip_version(&self) -> bool {
+        bits::flag(&self.0, 35)
+    }
+
+    /// Sets [`Self::inner_ip_version`].
+    #[inline]
+    pub const fn set_inner_ip_version(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 35, value);
+        self
+    }
+
+    /// The inner priority of the first VLAN tag can be matched. `0x04.27`
+    #[inline]
+    pub const fn inner_first_prio(&self) -> bool {
+        bits::flag(&self.0, 36)
+    }
+
+    /// Sets [`Self::inner_first_prio`].
+    #[inline]
+    pub const fn set_inner_first_prio(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 36, value);
+        self
+    }
+
+    /// The inner CFI of the first VLAN tag can be matched. `0x04.26`
+    #[inline]
+    pub const fn inner_first_cfi(&self) -> bool {
+        bits::flag(&self.0, 37)
+    }
+
+    /// Sets [`Self::inner_first_cfi`].
+    #[inline]
+    pub const fn set_inner_first_cfi(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 37, value);
+        self
+    }
+
+    /// The inner VLAN id of the first VLAN tag can be matched. `0x04.25`
+    #[inline]
+    pub const fn inner_first_vid(&self) -> bool {
+        bits::flag(&self.0, 38)
+    }
+
+    /// Sets [`Self::inner_first_vid`].
+    #[inline]
+    pub const fn set_inner_first_vid(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 38, value);
+        self
+    }
+
+    /// The inner priority of the second VLAN tag can be matched. `0x04.23`
+    #[inline]
+    pub const fn inner_second_prio(&self) -> bool {
+        bits::flag(&self.0, 40)
+    }
+
+    /// Sets [`Self::inner_second_prio`].
+    #[inline]
+    pub const fn set_inner_second_prio(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 40, value);
+        self
+    }
+
+    /// The inner CFI of the second VLAN tag can be matched. `0x04.22`
+    #[inline]
+    pub const fn inner_second_cfi(&self) -> bool {
+        bits::flag(&self.0, 41)
+    }
+
+    /// Sets [`Self::inner_second_cfi`].
+    #[inline]
+    pub const fn set_inner_second_cfi(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 41, value);
+        self
+    }
+
+    /// The inner VLAN id of the second VLAN tag can be matched. `0x04.21`
+    #[inline]
+    pub const fn inner_second_vid(&self) -> bool {
+        bits::flag(&self.0, 42)
+    }
+
+    /// Sets [`Self::inner_second_vid`].
+    #[inline]
+    pub const fn set_inner_second_vid(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 42, value);
+        self
+    }
+
+    /// The inner source IP address can be matched. `0x04.19`
+    #[inline]
+    pub const fn inner_sip(&self) -> bool {
+        bits::flag(&self.0, 44)
+    }
+
+    /// Sets [`Self::inner_sip`].
+    #[inline]
+    pub const fn set_inner_sip(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 44, value);
+        self
+    }
+
+    /// The inner destination IP address can be matched. `0x04.18`
+    #[inline]
+    pub const fn inner_dip(&self) -> bool {
+        bits::flag(&self.0, 45)
+    }
+
+    /// Sets [`Self::inner_dip`].
+    #[inline]
+    pub const fn set_inner_dip(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 45, value);
+        self
+    }
+
+    /// The inner IP fragment flag can be matched. `0x04.17`
+    #[inline]
+    pub const fn inner_frag(&self) -> bool {
+        bits::flag(&self.0, 46)
+    }
+
+    /// Sets [`Self::inner_frag`].
+    #[inline]
+    pub const fn set_inner_frag(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 46, value);
+        self
+    }
+
+    /// The inner IP protocol can be matched. `0x04.16`
+    #[inline]
+    pub const fn inner_ip_protocol(&self) -> bool {
+        bits::flag(&self.0, 47)
+    }
+
+    /// Sets [`Self::inner_ip_protocol`].
+    #[inline]
+    pub const fn set_inner_ip_protocol(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 47, value);
+        self
+    }
+
+    /// The inner IP ECN bits can be matched. `0x04.15`
+    #[inline]
+    pub const fn inner_ip_ecn(&self) -> bool {
+        bits::flag(&self.0, 48)
+    }
+
+    /// Sets [`Self::inner_ip_ecn`].
+    #[inline]
+    pub const fn set_inner_ip_ecn(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 48, value);
+        self
+    }
+
+    /// The inner IP DSCP can be matched. `0x04.14`
+    #[inline]
+    pub const fn inner_ip_dscp(&self) -> bool {
+        bits::flag(&self.0, 49)
+    }
+
+    /// Sets [`Self::inner_ip_dscp`].
+    #[inline]
+    pub const fn set_inner_ip_dscp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 49, value);
+        self
+    }
+
+    /// The inner UDP source port can be matched. `0x04.13`
+    #[inline]
+    pub const fn inner_udp_sport(&self) -> bool {
+        bits::flag(&self.0, 50)
+    }
+
+    /// Sets [`Self::inner_udp_sport`].
+    #[inline]
+    pub const fn set_inner_udp_sport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 50, value);
+        self
+    }
+
+    /// The inner UDP destination port can be matched. `0x04.12`
+    #[inline]
+    pub const fn inner_udp_dport(&self) -> bool {
+        bits::flag(&self.0, 51)
+    }
+
+    /// Sets [`Self::inner_udp_dport`].
+    #[inline]
+    pub const fn set_inner_udp_dport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 51, value);
+        self
+    }
+
+    /// The inner TCP source port can be matched. `0x04.11`
+    #[inline]
+    pub const fn inner_tcp_sport(&self) -> bool {
+        bits::flag(&self.0, 52)
+    }
+
+    /// Sets [`Self::inner_tcp_sport`].
+    #[inline]
+    pub const fn set_inner_tcp_sport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 52, value);
+        self
+    }
+
+    /// The inner TCP destination port can be matched. `0x04.10`
+    #[inline]
+    pub const fn inner_tcp_dport(&self) -> bool {
+        bits::flag(&self.0, 53)
+    }
+
+    /// Sets [`Self::inner_tcp_dport`].
+    #[inline]
+    pub const fn set_inner_tcp_dport(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 53, value);
+        self
+    }
+
+    /// The inner TCP flags can be matched. `0x04.9`
+    #[inline]
+    pub const fn inner_tcp_flags(&self) -> bool {
+        bits::flag(&self.0, 54)
+    }
+
+    /// Sets [`Self::inner_tcp_flags`].
+    #[inline]
+    pub const fn set_inner_tcp_flags(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 54, value);
+        self
+    }
+
+    /// The data of GENEVE TLV option 0 can be matched. `0x08.31`
+    #[inline]
+    pub const fn geneve_tlv_option_0_data(&self) -> bool {
+        bits::flag(&self.0, 64)
+    }
+
+    /// Sets [`Self::geneve_tlv_option_0_data`].
+    #[inline]
+    pub const fn set_geneve_tlv_option_0_data(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 64, value);
+        self
+    }
+
+    /// The presence of GENEVE TLV option 0 can be matched. `0x08.30`
+    #[inline]
+    pub const fn geneve_tlv_option_0_exist(&self) -> bool {
+        bits::flag(&self.0, 65)
+    }
+
+    /// Sets [`Self::geneve_tlv_option_0_exist`].
+    #[inline]
+    pub const fn set_geneve_tlv_option_0_exist(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 65, value);
+        self
+    }
+
+    /// The outer first MPLS label over UDP, by part (label, exp, S, TTL) can be matched. `0x08.26:23`
+    #[inline]
+    pub const fn outer_first_mpls_over_udp(&self) -> u8 {
+        bits::get(&self.0, 69, 4) as u8
+    }
+
+    /// Sets [`Self::outer_first_mpls_over_udp`].
+    #[inline]
+    pub const fn set_outer_first_mpls_over_udp(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 69, 4, value as u64);
+        self
+    }
+
+    /// The outer first MPLS label over GRE, by part (label, exp, S, TTL) can be matched. `0x08.22:19`
+    #[inline]
+    pub const fn outer_first_mpls_over_gre(&self) -> u8 {
+        bits::get(&self.0, 73, 4) as u8
+    }
+
+    /// Sets [`Self::outer_first_mpls_over_gre`].
+    #[inline]
+    pub const fn set_outer_first_mpls_over_gre(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 73, 4, value as u64);
+        self
+    }
+
+    /// The inner first MPLS label, by part (label, exp, S, TTL) can be matched. `0x08.18:15`
+    #[inline]
+    pub const fn inner_first_mpls(&self) -> u8 {
+        bits::get(&self.0, 77, 4) as u8
+    }
+
+    /// Sets [`Self::inner_first_mpls`].
+    #[inline]
+    pub const fn set_inner_first_mpls(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 77, 4, value as u64);
+        self
+    }
+
+    /// The outer first MPLS label, by part (label, exp, S, TTL) can be matched. `0x08.14:11`
+    #[inline]
+    pub const fn outer_first_mpls(&self) -> u8 {
+        bits::get(&self.0, 81, 4) as u8
+    }
+
+    /// Sets [`Self::outer_first_mpls`].
+    #[inline]
+    pub const fn set_outer_first_mpls(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 81, 4, value as u64);
+        self
+    }
+
+    /// The outer ESP security parameter index can be matched. `0x08.8`
+    #[inline]
+    pub const fn outer_esp_spi(&self) -> bool {
+        bits::flag(&self.0, 87)
+    }
+
+    /// Sets [`Self::outer_esp_spi`].
+    #[inline]
+    pub const fn set_outer_esp_spi(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 87, value);
+        self
+    }
+
+    /// The destination QP of the BTH can be matched. `0x08.5`
+    #[inline]
+    pub const fn bth_dst_qp(&self) -> bool {
+        bits::flag(&self.0, 90)
+    }
+
+    /// Sets [`Self::bth_dst_qp`].
+    #[inline]
+    pub const fn set_bth_dst_qp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 90, value);
+        self
+    }
+
+    /// Metadata register C7 can be matched. `0x0c.7`
+    #[inline]
+    pub const fn metadata_reg_c_7(&self) -> bool {
+        bits::flag(&self.0, 120)
+    }
+
+    /// Sets [`Self::metadata_reg_c_7`].
+    #[inline]
+    pub const fn set_metadata_reg_c_7(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 120, value);
+        self
+    }
+
+    /// Metadata register C6 can be matched. `0x0c.6`
+    #[inline]
+    pub const fn metadata_reg_c_6(&self) -> bool {
+        bits::flag(&self.0, 121)
+    }
+
+    /// Sets [`Self::metadata_reg_c_6`].
+    #[inline]
+    pub const fn set_metadata_reg_c_6(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 121, value);
+        self
+    }
+
+    /// Metadata register C5 can be matched. `0x0c.5`
+    #[inline]
+    pub const fn metadata_reg_c_5(&self) -> bool {
+        bits::flag(&self.0, 122)
+    }
+
+    /// Sets [`Self::metadata_reg_c_5`].
+    #[inline]
+    pub const fn set_metadata_reg_c_5(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 122, value);
+        self
+    }
+
+    /// Metadata register C4 can be matched. `0x0c.4`
+    #[inline]
+    pub const fn metadata_reg_c_4(&self) -> bool {
+        bits::flag(&self.0, 123)
+    }
+
+    /// Sets [`Self::metadata_reg_c_4`].
+    #[inline]
+    pub const fn set_metadata_reg_c_4(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 123, value);
+        self
+    }
+
+    /// Metadata register C3 can be matched. `0x0c.3`
+    #[inline]
+    pub const fn metadata_reg_c_3(&self) -> bool {
+        bits::flag(&self.0, 124)
+    }
+
+    /// Sets [`Self::metadata_reg_c_3`].
+    #[inline]
+    pub const fn set_metadata_reg_c_3(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 124, value);
+        self
+    }
+
+    /// Metadata register C2 can be matched. `0x0c.2`
+    #[inline]
+    pub const fn metadata_reg_c_2(&self) -> bool {
+        bits::flag(&self.0, 125)
+    }
+
+    /// Sets [`Self::metadata_reg_c_2`].
+    #[inline]
+    pub const fn set_metadata_reg_c_2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 125, value);
+        self
+    }
+
+    /// Metadata register C1 can be matched. `0x0c.1`
+    #[inline]
+    pub const fn metadata_reg_c_1(&self) -> bool {
+        bits::flag(&self.0, 126)
+    }
+
+    /// Sets [`Self::metadata_reg_c_1`].
+    #[inline]
+    pub const fn set_metadata_reg_c_1(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 126, value);
+        self
+    }
+
+    /// Metadata register C0 can be matched. `0x0c.0`
+    #[inline]
+    pub const fn metadata_reg_c_0(&self) -> bool {
+        bits::flag(&self.0, 127)
+    }
+
+    /// Sets [`Self::metadata_reg_c_0`].
+    #[inline]
+    pub const fn set_metadata_reg_c_0(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 127, value);
+        self
+    }
+}
+
+structure! {
+    /// Which header fields a kind of flow table can match, one bit each (second set).
+    ///
+    /// Source: linux: mlx5_ifc_flow_table_fields_supported_2_bits.
+    pub struct FlowTableFieldsSupported2([u8; 0x10]) = "flow_table_fields_supported_2" {
+        sources: ["linux: mlx5_ifc_flow_table_fields_supported_2_bits"],
+        fields: [
+            FieldInfo::number("inner_l4_type_ext", 0, 1),
+            FieldInfo::number("outer_l4_type_ext", 1, 1),
+            FieldInfo::number("inner_l4_type", 2, 1),
+            FieldInfo::number("outer_l4_type", 3, 1),
+            FieldInfo::number("bth_opcode", 14, 1),
+            FieldInfo::number("tunnel_header_0_1", 16, 1),
+            FieldInfo::number("ipsec_next_header", 47, 1),
+        ],
+        reserved: [(4, 10), (15, 1), (17, 30), (48, 80)],
+    }
+}
+
+impl FlowTableFieldsSupported2 {
+    /// The inner extended L4 type (ICMP too) can be matched. `0x00.31`
+    #[inline]
+    pub const fn inner_l4_type_ext(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::inner_l4_type_ext`].
+    #[inline]
+    pub const fn set_inner_l4_type_ext(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// The outer extended L4 type (ICMP too) can be matched. `0x00.30`
+    #[inline]
+    pub const fn outer_l4_type_ext(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::outer_l4_type_ext`].
+    #[inline]
+    pub const fn set_outer_l4_type_ext(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// The inner L4 type can be matched. `0x00.29`
+    #[inline]
+    pub const fn inner_l4_type(&self) -> bool {
+        bits::flag(&self.0, 2)
+    }
+
+    /// Sets [`Self::inner_l4_type`].
+    #[inline]
+    pub const fn set_inner_l4_type(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// The outer L4 type can be matched. `0x00.28`
+    #[inline]
+    pub const fn outer_l4_type(&self) -> bool {
+        bits::flag(&self.0, 3)
+    }
+
+    /// Sets [`Self::outer_l4_type`].
+    #[inline]
+    pub const fn set_outer_l4_type(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 3, value);
+        self
+    }
+
+    /// The opcode of the BTH can be matched. `0x00.17`
+    #[inline]
+    pub const fn bth_opcode(&self) -> bool {
+        bits::flag(&self.0, 14)
+    }
+
+    /// Sets [`Self::bth_opcode`].
+    #[inline]
+    pub const fn set_bth_opcode(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 14, value);
+        self
+    }
+
+    /// The first two dwords of the tunnel header can be matched. `0x00.15`
+    #[inline]
+    pub const fn tunnel_header_0_1(&self) -> bool {
+        bits::flag(&self.0, 16)
+    }
+
+    /// Sets [`Self::tunnel_header_0_1`].
+    #[inline]
+    pub const fn set_tunnel_header_0_1(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 16, value);
+        self
+    }
+
+    /// The next header field of a decrypted IPsec packet can be matched. `0x04.16`
+    #[inline]
+    pub const fn ipsec_next_header(&self) -> bool {
+        bits::flag(&self.0, 47)
+    }
+
+    /// Sets [`Self::ipsec_next_header`].
+    #[inline]
+    pub const fn set_ipsec_next_header(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 47, value);
         self
     }
 }

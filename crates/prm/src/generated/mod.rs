@@ -2,6 +2,7 @@
 
 use crate::structure::prelude::*;
 
+mod adapter;
 mod command;
 mod cq;
 mod cqe;
@@ -14,11 +15,14 @@ mod init;
 mod mkey;
 mod pd;
 mod qp;
+mod register;
 mod rqsq;
 mod srq;
 mod uar;
+mod vport;
 mod wqe;
 
+pub use adapter::*;
 pub use command::*;
 pub use cq::*;
 pub use cqe::*;
@@ -31,9 +35,11 @@ pub use init::*;
 pub use mkey::*;
 pub use pd::*;
 pub use qp::*;
+pub use register::*;
 pub use rqsq::*;
 pub use srq::*;
 pub use uar::*;
+pub use vport::*;
 pub use wqe::*;
 
 enumeration! {
@@ -44,6 +50,8 @@ enumeration! {
         /// Reads one capability page: the values in force, or the most that SET_HCA_CAP may set.
         /// Legal before INIT_HCA.
         QUERY_HCA_CAP = 0x100,
+        /// Reads the vendor and the board's identity. Legal before INIT_HCA.
+        QUERY_ADAPTER = 0x101,
         /// Starts the function with the capabilities that were set.
         INIT_HCA = 0x102,
         /// Stops the function.
@@ -59,12 +67,22 @@ enumeration! {
         /// Narrows or enables capabilities of one page. Legal after ENABLE_HCA and before INIT_HCA;
         /// every field of the page is written, so start from the current values.
         SET_HCA_CAP = 0x109,
+        /// Reads which revisions of the interface between software and firmware (ISSI) the device
+        /// speaks. A device that fails it with BAD_OP speaks only 0.
+        QUERY_ISSI = 0x10a,
+        /// Chooses the revision of the interface between software and firmware (ISSI). Legal
+        /// between ENABLE_HCA and INIT_HCA; everything described here is revision 1.
+        SET_ISSI = 0x10b,
+        /// Tells the device which driver runs it, for its tools to show.
+        SET_DRIVER_VERSION = 0x10d,
         /// Creates a memory key.
         CREATE_MKEY = 0x200,
         /// Reads the context of a memory key.
         QUERY_MKEY = 0x201,
         /// Destroys a memory key; accesses under way finish or fail before it completes.
         DESTROY_MKEY = 0x202,
+        /// Reads the keys that stand for something special rather than for registered memory.
+        QUERY_SPECIAL_CONTEXTS = 0x203,
         /// Creates an event queue; only the kernel may.
         CREATE_EQ = 0x301,
         /// Destroys an event queue.
@@ -103,6 +121,9 @@ enumeration! {
         QUERY_QP = 0x50b,
         /// Moves a QP from SQD to RTS.
         SQD_RTS_QP = 0x50c,
+        /// Hands a management datagram to the device's own agent, as if it had come in on a port,
+        /// and gets the answer.
+        MAD_IFC = 0x50d,
         /// Changes attributes of a QP in INIT.
         INIT2INIT_QP = 0x50e,
         /// Creates up to four protection signature values; DevX takes one at a time.
@@ -136,6 +157,34 @@ enumeration! {
         QUERY_DCT = 0x713,
         /// Arms the event DCT_KEY_VIOLATION of a DCT.
         ARM_DCT = 0x714,
+        /// Reads whether a virtual port is up and whether it is meant to be.
+        QUERY_VPORT_STATE = 0x750,
+        /// Sets a virtual port up or down.
+        MODIFY_VPORT_STATE = 0x751,
+        /// Reads the NIC vport context, and one of its address lists after it.
+        QUERY_NIC_VPORT_CONTEXT = 0x754,
+        /// Changes the fields of the NIC vport context that field_select names.
+        MODIFY_NIC_VPORT_CONTEXT = 0x755,
+        /// Reads one entry of the RoCE address (GID) table of an Ethernet port.
+        QUERY_ROCE_ADDRESS = 0x760,
+        /// Writes one entry of the RoCE address (GID) table of an Ethernet port; zeros delete it.
+        SET_ROCE_ADDRESS = 0x761,
+        /// Reads the HCA vport context: what the subnet manager set and sees of an InfiniBand port.
+        QUERY_HCA_VPORT_CONTEXT = 0x762,
+        /// Changes the fields of the HCA vport context that its field_select names.
+        MODIFY_HCA_VPORT_CONTEXT = 0x763,
+        /// Reads one GID of an InfiniBand port, or all of them.
+        QUERY_HCA_VPORT_GID = 0x764,
+        /// Reads one P_Key of an InfiniBand port, or all of them.
+        QUERY_HCA_VPORT_PKEY = 0x765,
+        /// Reads the traffic counters of a virtual port.
+        QUERY_VPORT_COUNTER = 0x770,
+        /// Allocates a set of queue counters, for QPs and RQs to count into (counter_set_id).
+        ALLOC_Q_COUNTER = 0x771,
+        /// Frees a set of queue counters.
+        DEALLOC_Q_COUNTER = 0x772,
+        /// Reads a set of queue counters.
+        QUERY_Q_COUNTER = 0x773,
         /// Allocates a protection domain.
         ALLOC_PD = 0x800,
         /// Frees a protection domain.
@@ -144,6 +193,11 @@ enumeration! {
         ALLOC_UAR = 0x802,
         /// Frees a UAR page.
         DEALLOC_UAR = 0x803,
+        /// Reads or writes one register. The input carries the register's layout also for a read:
+        /// its index fields say what to read.
+        ACCESS_REGISTER = 0x805,
+        /// Does nothing, successfully: tests the command interface.
+        NOP = 0x80d,
         /// Allocates an XRC domain.
         ALLOC_XRCD = 0x80e,
         /// Frees an XRC domain.
@@ -216,17 +270,29 @@ enumeration! {
         CREATE_UMEM = 0xa08,
         /// Forgets a UMEM.
         DESTROY_UMEM = 0xa0a,
+        /// Reads or writes one of the registers that user contexts may reach; otherwise as
+        /// ACCESS_REGISTER.
+        ACCESS_REGISTER_USER = 0xb0c,
         /// Lets another function that knows a secret make an alias of an object.
         ALLOW_OTHER_VHCA_ACCESS = 0xb16,
+        /// Reads the vendor unique identifiers (VUIDs) of functions, strings by which a function is
+        /// found again after it moved.
+        QUERY_VUID = 0xb22,
     }
 }
 
 /// Every structure, sorted by name.
 pub static STRUCTURES: &[&StructInfo] = &[
+    AccessRegisterIn::INFO,
+    AccessRegisterOut::INFO,
+    AccessRegisterUserIn::INFO,
+    AccessRegisterUserOut::INFO,
     AddressPath::INFO,
     AliasContext::INFO,
     AllocPdIn::INFO,
     AllocPdOut::INFO,
+    AllocQCounterIn::INFO,
+    AllocQCounterOut::INFO,
     AllocTransportDomainIn::INFO,
     AllocTransportDomainOut::INFO,
     AllocUarIn::INFO,
@@ -241,6 +307,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ArmRqOut::INFO,
     ArmXrcSrqIn::INFO,
     ArmXrcSrqOut::INFO,
+    AtomicCap::INFO,
     CommandHeaderIn::INFO,
     CommandHeaderOut::INFO,
     CommandMailbox::INFO,
@@ -295,12 +362,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DctContext::INFO,
     DeallocPdIn::INFO,
     DeallocPdOut::INFO,
+    DeallocQCounterIn::INFO,
+    DeallocQCounterOut::INFO,
     DeallocTransportDomainIn::INFO,
     DeallocTransportDomainOut::INFO,
     DeallocUarIn::INFO,
     DeallocUarOut::INFO,
     DeallocXrcdIn::INFO,
     DeallocXrcdOut::INFO,
+    DebugCap::INFO,
+    DefaultTimeout::INFO,
     DestroyCqIn::INFO,
     DestroyCqOut::INFO,
     DestroyDctIn::INFO,
@@ -335,10 +406,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyUmemOut::INFO,
     DestroyXrcSrqIn::INFO,
     DestroyXrcSrqOut::INFO,
+    DeviceMemoryCap::INFO,
     DisableHcaIn::INFO,
     DisableHcaOut::INFO,
     DrainDctIn::INFO,
     DrainDctOut::INFO,
+    DtorReg::INFO,
     EnableHcaIn::INFO,
     EnableHcaOut::INFO,
     EqContext::INFO,
@@ -366,6 +439,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     EqeVhcaState::INFO,
     EqeVportChange::INFO,
     EqeXrqError::INFO,
+    EthernetOffloadCap::INFO,
+    EventCap::INFO,
+    FlowTableCap::INFO,
+    FlowTableFieldsSupported::INFO,
+    FlowTableFieldsSupported2::INFO,
+    FlowTablePropLayout::INFO,
     GenEqeIn::INFO,
     GenEqeOut::INFO,
     GeneralObjCreateParam::INFO,
@@ -374,7 +453,9 @@ pub static STRUCTURES: &[&StructInfo] = &[
     GeneralObjQueryParam::INFO,
     HcaCap::INFO,
     HcaCap2::INFO,
+    HcaVportContext::INFO,
     HealthBuffer::INFO,
+    HostEndiannessReg::INFO,
     Init2initQpIn::INFO,
     Init2initQpOut::INFO,
     Init2rtrQpIn::INFO,
@@ -384,8 +465,19 @@ pub static STRUCTURES: &[&StructInfo] = &[
     InitialSegment::INFO,
     Klm::INFO,
     Ksm::INFO,
+    Lane2ModuleMapping::INFO,
+    MacAddressLayout::INFO,
+    MadIfcIn::INFO,
+    MadIfcOut::INFO,
     ManagePagesIn::INFO,
     ManagePagesOut::INFO,
+    McamEnhancedFeatures::INFO,
+    McamReg::INFO,
+    McamRegs9000To907f::INFO,
+    McamRegs9100To917f::INFO,
+    McamRegs9180To91ff::INFO,
+    MciaReg::INFO,
+    MfrlReg::INFO,
     MiniCqe::INFO,
     MiniCqeArray::INFO,
     MiniCqeBlock::INFO,
@@ -394,6 +486,11 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyCqOut::INFO,
     ModifyGeneralObjectIn::INFO,
     ModifyGeneralObjectOut::INFO,
+    ModifyHcaVportContextIn::INFO,
+    ModifyHcaVportContextOut::INFO,
+    ModifyNicVportContextIn::INFO,
+    ModifyNicVportContextOut::INFO,
+    ModifyNicVportFieldSelect::INFO,
     ModifyRmpIn::INFO,
     ModifyRmpOut::INFO,
     ModifyRqIn::INFO,
@@ -408,7 +505,42 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyTisBitmask::INFO,
     ModifyTisIn::INFO,
     ModifyTisOut::INFO,
+    ModifyVportStateIn::INFO,
+    ModifyVportStateOut::INFO,
+    MpeinReg::INFO,
+    MrtcReg::INFO,
+    MtctrReg::INFO,
+    MtptmReg::INFO,
+    MtrcCapReg::INFO,
+    MtrcConfReg::INFO,
+    MtrcCtrlReg::INFO,
+    MtrcStdbReg::INFO,
+    MtrcStringDbParam::INFO,
     Mtt::INFO,
+    MtutcReg::INFO,
+    NicVportContext::INFO,
+    NodeDescReg::INFO,
+    NopIn::INFO,
+    NopOut::INFO,
+    OdpCap::INFO,
+    OdpPerTransportServiceCap::INFO,
+    OdpSchemeCap::INFO,
+    PaosReg::INFO,
+    PcamEnhancedFeatures::INFO,
+    PcamReg::INFO,
+    PcamRegs5000To507f::INFO,
+    PkeyEntry::INFO,
+    PmlpReg::INFO,
+    PmtuReg::INFO,
+    PortSelectionCap::INFO,
+    PpcntReg::INFO,
+    PplmReg::INFO,
+    PtysReg::INFO,
+    PvlcReg::INFO,
+    QcamAccessRegCapMask::INFO,
+    QcamQosFeatureCapMask::INFO,
+    QcamReg::INFO,
+    QosCap::INFO,
     Qp2errIn::INFO,
     Qp2errOut::INFO,
     Qp2rstIn::INFO,
@@ -416,6 +548,9 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QpContext::INFO,
     QpContextExtension::INFO,
     QpDoorbellRecord::INFO,
+    QueryAdapterIn::INFO,
+    QueryAdapterOut::INFO,
+    QueryAdapterParamBlock::INFO,
     QueryCqIn::INFO,
     QueryCqOut::INFO,
     QueryDctIn::INFO,
@@ -426,18 +561,34 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryGeneralObjectOut::INFO,
     QueryHcaCapIn::INFO,
     QueryHcaCapOut::INFO,
+    QueryHcaVportContextIn::INFO,
+    QueryHcaVportContextOut::INFO,
+    QueryHcaVportGidIn::INFO,
+    QueryHcaVportGidOut::INFO,
+    QueryHcaVportPkeyIn::INFO,
+    QueryHcaVportPkeyOut::INFO,
+    QueryIssiIn::INFO,
+    QueryIssiOut::INFO,
     QueryMkeyIn::INFO,
     QueryMkeyOut::INFO,
+    QueryNicVportContextIn::INFO,
+    QueryNicVportContextOut::INFO,
     QueryPagesIn::INFO,
     QueryPagesOut::INFO,
+    QueryQCounterIn::INFO,
+    QueryQCounterOut::INFO,
     QueryQpIn::INFO,
     QueryQpOut::INFO,
     QueryRmpIn::INFO,
     QueryRmpOut::INFO,
+    QueryRoceAddressIn::INFO,
+    QueryRoceAddressOut::INFO,
     QueryRqIn::INFO,
     QueryRqOut::INFO,
     QueryRqtIn::INFO,
     QueryRqtOut::INFO,
+    QuerySpecialContextsIn::INFO,
+    QuerySpecialContextsOut::INFO,
     QuerySqIn::INFO,
     QuerySqOut::INFO,
     QuerySrqIn::INFO,
@@ -446,10 +597,18 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryTirOut::INFO,
     QueryTisIn::INFO,
     QueryTisOut::INFO,
+    QueryVportCounterIn::INFO,
+    QueryVportCounterOut::INFO,
+    QueryVportStateIn::INFO,
+    QueryVportStateOut::INFO,
+    QueryVuidIn::INFO,
+    QueryVuidOut::INFO,
     QueryXrcSrqIn::INFO,
     QueryXrcSrqOut::INFO,
     RmpBitmask::INFO,
     RmpContext::INFO,
+    RoceAddrLayout::INFO,
+    RoceCap::INFO,
     RqContext::INFO,
     RqNum::INFO,
     RqtBitmask::INFO,
@@ -462,8 +621,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     Rts2rtsQpOut::INFO,
     RxHashFieldSelect::INFO,
     SendDoorbell::INFO,
+    SetDriverVersionIn::INFO,
+    SetDriverVersionOut::INFO,
     SetHcaCapIn::INFO,
     SetHcaCapOut::INFO,
+    SetIssiIn::INFO,
+    SetIssiOut::INFO,
+    SetRoceAddressIn::INFO,
+    SetRoceAddressOut::INFO,
     SqContext::INFO,
     SqdRtsQpIn::INFO,
     SqdRtsQpOut::INFO,
@@ -475,9 +640,11 @@ pub static STRUCTURES: &[&StructInfo] = &[
     TeardownHcaOut::INFO,
     TirContext::INFO,
     TisContext::INFO,
+    TrafficCounter::INFO,
     UarPage::INFO,
     Uctx::INFO,
     UmemContext::INFO,
+    VlanLayout::INFO,
     WqContext::INFO,
     WqeAtomicSegment::INFO,
     WqeCtrlSegment::INFO,
@@ -507,6 +674,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
 /// Every enum, sorted by name.
 pub static ENUMS: &[&EnumInfo] = &[
     AtomicMode::INFO,
+    AtomicOperation::INFO,
+    AtomicReqEndianness::INFO,
     CmdifChecksum::INFO,
     CommandOwnership::INFO,
     CommandStatus::INFO,
@@ -544,15 +713,28 @@ pub static ENUMS: &[&EnumInfo] = &[
     GeneralObjectType::INFO,
     GidTableSize::INFO,
     HcaCapPage::INFO,
+    HcaVportFieldSelect::INFO,
     HealthSeverity::INFO,
     HealthSyndrome::INFO,
+    IbPhysicalState::INFO,
+    IbPortState::INFO,
+    McamRegGroup::INFO,
     MemRqType::INFO,
+    MfrlPciResetMethod::INFO,
+    MfrlResetLevel::INFO,
+    MfrlResetState::INFO,
+    MfrlResetType::INFO,
+    MfrlSyncResponse::INFO,
+    MinInlineMode::INFO,
     MinWqeInlineMode::INFO,
     MiniCqeFormat::INFO,
     MkeyAccessMode::INFO,
     MmoOpMod::INFO,
     ModuleError::INFO,
     ModuleStatus::INFO,
+    MtctrClock::INFO,
+    MtutcFreqAdjUnits::INFO,
+    MtutcOperation::INFO,
     NicInterface::INFO,
     Opcode::INFO,
     OptParamMask::INFO,
@@ -560,13 +742,27 @@ pub static ENUMS: &[&EnumInfo] = &[
     OtherVhcaObject::INFO,
     PageFaultSubtype::INFO,
     PagesKind::INFO,
+    PaosEvent::INFO,
     PathMigrationState::INFO,
     PathMtu::INFO,
     PkeyTableSize::INFO,
     PortChangeSubtype::INFO,
+    PortStatus::INFO,
     PortType::INFO,
+    PpcntGroup::INFO,
+    PtysAnStatus::INFO,
+    PtysConnectorType::INFO,
+    PtysEthProto::INFO,
+    PtysExtEthProto::INFO,
+    PtysIbProto::INFO,
+    PtysIbWidth::INFO,
+    PtysProtoMask::INFO,
     QpState::INFO,
+    RegisterId::INFO,
     RmpState::INFO,
+    RoceL3Type::INFO,
+    RoceL3TypeCap::INFO,
+    RoceVersion::INFO,
     RqModifyField::INFO,
     RqState::INFO,
     RqType::INFO,
@@ -575,6 +771,7 @@ pub static ENUMS: &[&EnumInfo] = &[
     RxHashSelectedFields::INFO,
     ScatterToCqeRequester::INFO,
     ScatterToCqeResponder::INFO,
+    SchedulingElementCap::INFO,
     ServiceType::INFO,
     ShampoAlignment::INFO,
     ShampoMatch::INFO,
@@ -588,27 +785,36 @@ pub static ENUMS: &[&EnumInfo] = &[
     TagMatchingAppOp::INFO,
     TagMatchingOpcode::INFO,
     TeardownProfile::INFO,
+    TimeoutUnit::INFO,
     TimestampFormat::INFO,
     TimestampFormatCap::INFO,
     TirDispType::INFO,
     TracerSubtype::INFO,
+    TsarTypeCap::INFO,
     UctxCap::INFO,
     UctxCapBits::INFO,
     UmrCheck::INFO,
     UmrFence::INFO,
     UmrMkeyMask::INFO,
+    VhcaIdType::INFO,
+    VportAdminState::INFO,
+    VportListType::INFO,
+    VportState::INFO,
+    VportStatePolicy::INFO,
     WaitCondition::INFO,
     WaitOpMod::INFO,
     WqEndPaddingMode::INFO,
     WqType::INFO,
     WqeCompletion::INFO,
     WqeFence::INFO,
+    WqeInlineModeCap::INFO,
     WqeOpcode::INFO,
 ];
 
 /// Every command, sorted by opcode.
 pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_HCA_CAP,
+    &QUERY_ADAPTER,
     &INIT_HCA,
     &TEARDOWN_HCA,
     &ENABLE_HCA,
@@ -616,9 +822,13 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_PAGES,
     &MANAGE_PAGES,
     &SET_HCA_CAP,
+    &QUERY_ISSI,
+    &SET_ISSI,
+    &SET_DRIVER_VERSION,
     &CREATE_MKEY,
     &QUERY_MKEY,
     &DESTROY_MKEY,
+    &QUERY_SPECIAL_CONTEXTS,
     &CREATE_EQ,
     &DESTROY_EQ,
     &QUERY_EQ,
@@ -638,6 +848,7 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QP_2RST,
     &QUERY_QP,
     &SQD_RTS_QP,
+    &MAD_IFC,
     &INIT2INIT_QP,
     &CREATE_PSV,
     &DESTROY_PSV,
@@ -654,10 +865,26 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &DRAIN_DCT,
     &QUERY_DCT,
     &ARM_DCT,
+    &QUERY_VPORT_STATE,
+    &MODIFY_VPORT_STATE,
+    &QUERY_NIC_VPORT_CONTEXT,
+    &MODIFY_NIC_VPORT_CONTEXT,
+    &QUERY_ROCE_ADDRESS,
+    &SET_ROCE_ADDRESS,
+    &QUERY_HCA_VPORT_CONTEXT,
+    &MODIFY_HCA_VPORT_CONTEXT,
+    &QUERY_HCA_VPORT_GID,
+    &QUERY_HCA_VPORT_PKEY,
+    &QUERY_VPORT_COUNTER,
+    &ALLOC_Q_COUNTER,
+    &DEALLOC_Q_COUNTER,
+    &QUERY_Q_COUNTER,
     &ALLOC_PD,
     &DEALLOC_PD,
     &ALLOC_UAR,
     &DEALLOC_UAR,
+    &ACCESS_REGISTER,
+    &NOP,
     &ALLOC_XRCD,
     &DEALLOC_XRCD,
     &ALLOC_TRANSPORT_DOMAIN,
@@ -694,5 +921,7 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &DESTROY_UCTX,
     &CREATE_UMEM,
     &DESTROY_UMEM,
+    &ACCESS_REGISTER_USER,
     &ALLOW_OTHER_VHCA_ACCESS,
+    &QUERY_VUID,
 ];

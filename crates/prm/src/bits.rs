@@ -9,8 +9,12 @@
 pub const fn get(bytes: &[u8], offset: usize, width: usize) -> u64 {
     let (dword, bit) = (offset / 32 * 4, offset % 32);
     if bit + width <= 32 && dword + 4 <= bytes.len() {
-        let word =
-            u32::from_be_bytes([bytes[dword], bytes[dword + 1], bytes[dword + 2], bytes[dword + 3]]);
+        let word = u32::from_be_bytes([
+            bytes[dword],
+            bytes[dword + 1],
+            bytes[dword + 2],
+            bytes[dword + 3],
+        ]);
         return ((word >> (32 - bit - width)) as u64) & mask(width);
     }
     if bit == 0 && width == 64 {
@@ -29,8 +33,12 @@ pub const fn set(bytes: &mut [u8], offset: usize, width: usize, value: u64) {
     let (dword, bit) = (offset / 32 * 4, offset % 32);
     if bit + width <= 32 && dword + 4 <= bytes.len() {
         let shift = 32 - bit - width;
-        let word =
-            u32::from_be_bytes([bytes[dword], bytes[dword + 1], bytes[dword + 2], bytes[dword + 3]]);
+        let word = u32::from_be_bytes([
+            bytes[dword],
+            bytes[dword + 1],
+            bytes[dword + 2],
+            bytes[dword + 3],
+        ]);
         let word = word & !((mask(width) as u32) << shift) | (value as u32) << shift;
         let word = word.to_be_bytes();
         bytes[dword] = word[0];

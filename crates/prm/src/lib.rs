@@ -16,6 +16,7 @@
 pub mod bits;
 pub mod command;
 #[cfg(feature = "structures")]
+#[allow(clippy::len_without_is_empty, reason = "fields are called what the PRM calls them")]
 mod generated;
 #[cfg(feature = "structures")]
 pub mod hot;

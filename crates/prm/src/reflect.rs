@@ -226,7 +226,8 @@ impl<'a> View<'a> {
         let Kind::Struct(info) = field.kind else { return None };
         let start = field.bit(index) / 8;
         let elements = if field.is_tail() { usize::MAX } else { field.count as usize };
-        let bytes = self.bytes.get(start..).filter(|bytes| !bytes.is_empty() && index < elements)?;
+        let bytes =
+            self.bytes.get(start..).filter(|bytes| !bytes.is_empty() && index < elements)?;
         // A structure that ends where the outer one ends may go on as a tail.
         let last = !field.is_tail() && start + info.bytes == self.info.bytes;
         Some(View::new(info, if last { bytes } else { bytes.get(..info.bytes).unwrap_or(bytes) }))

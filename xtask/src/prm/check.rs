@@ -192,12 +192,12 @@ impl Check<'_> {
                 if self.description.structure(name).is_none() {
                     let message = format!("there is no structure [{name}]{}", self.near(name));
                     self.error(file, place.into(), message);
-                } else if field.start % 8 != 0 {
+                } else if !field.start.is_multiple_of(8) {
                     self.error(file, place.into(), "a structure begins at a whole byte");
                 }
             }
             Content::Bytes => {
-                if field.start % 8 != 0 || field.width % 8 != 0 {
+                if !field.start.is_multiple_of(8) || !field.width.is_multiple_of(8) {
                     let message = "has more than 64 bits but not whole bytes; take it apart";
                     self.error(file, place.into(), message);
                 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
 use super::check;
@@ -117,7 +117,7 @@ fn rustfmt_one(root: &Path, text: &str) -> Result<String, String> {
     })
     .map_err(|error| format!("rustfmt: {error}"))?;
     if !output.status.success() {
-        let path = PathBuf::from(std::env::temp_dir()).join("prm-generate-failed.rs");
+        let path = std::env::temp_dir().join("prm-generate-failed.rs");
         let _ = std::fs::write(&path, text);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(format!("the generator wrote no Rust ({}): {message}", path.display()));

@@ -174,7 +174,8 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
     }
     let sized = field.array || matches!(field.content, Content::Struct(_) | Content::Bytes);
     if field.span().width == span.width || (sized && field.tail) {
-        let place = if field.start % 32 == 0 { place } else { Place::of_field(field.start, 32).0 };
+        let place =
+            if field.start.is_multiple_of(32) { place } else { Place::of_field(field.start, 32).0 };
         table.insert("at", string_item(&place.to_string()));
         return Ok(());
     }

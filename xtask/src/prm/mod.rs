@@ -1,16 +1,21 @@
 //! `cargo xtask prm`: the PRM as data in `prm/`, and everything that is done with it.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
 mod check;
+mod decode;
 mod description;
+mod dump;
 mod facts;
 mod generate;
 mod import;
 mod names;
 mod place;
+mod runtime;
+mod show;
 
 use description::Description;
 
@@ -24,6 +29,13 @@ pub(crate) enum Task {
     Generate,
     /// Hold the description against its own rules, and the generated code against it.
     Check,
+    /// One structure, enum or command as a page of text: bit diagram, fields, sources, users.
+    Show {
+        /// cq_context, create_cq, 0x400.
+        name: String,
+    },
+    /// A hexdump as named fields.
+    Decode(decode::Options),
 }
 
 /// Runs the task.
@@ -33,6 +45,16 @@ pub(crate) fn run(task: Task) -> crate::Result {
         Task::Import(options) => import::run(&root, &options),
         Task::Generate => generate::run(&root),
         Task::Check => check::run(&root),
+        Task::Show { name } => show::run(&root, &name),
+        Task::Decode(options) => decode::run(&root, &options),
+    }
+}
+
+/// Prints a page; a reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> crate::Result {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
     }
 }
 

@@ -1,0 +1,98 @@
+//! `prm decode`: a hexdump as named fields.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use verbless_prm::command::Decoded;
+use verbless_prm::reflect::View;
+
+use super::dump::{Dumped, parse_hex, parse_kernel_log};
+use super::runtime::Runtime;
+
+/// Options of `prm decode`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A kernel log with dumped commands, or plain hex of one command's input; - is standard input.
+    file: PathBuf,
+    /// Plain hex of the output that belongs to it.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The hex is this structure, not a command's input (cq_context, cqe, create_cq_out).
+    #[arg(long, value_name = "NAME")]
+    of: Option<String>,
+    /// Show fields that are zero, too.
+    #[arg(long)]
+    all: bool,
+}
+
+/// Runs the task.
+pub(crate) fn run(root: &Path, options: &Options) -> crate::Result {
+    let runtime = Runtime::new(&super::load_sound(root)?);
+    super::print(&decode(&runtime, options)?)
+}
+
+fn decode(runtime: &Runtime, options: &Options) -> crate::Result<String> {
+    let text = read(&options.file)?;
+    if let Some(name) = &options.of {
+        let info = runtime.structure(name).ok_or(format!("there is no structure [{name}]"))?;
+        let bytes = parse_hex(&text)?;
+        let view = View::new(info, &bytes);
+        let lines = if options.all { format!("{view:#}") } else { view.to_string() };
+        return Ok(format!("{name}{}\n{lines}", shortfall(bytes.len(), info.bytes)));
+    }
+    let log = parse_kernel_log(&text)?;
+    let commands = if log.is_empty() {
+        let input = parse_hex(&text)?;
+        let output = match &options.output {
+            Some(file) => Some(parse_hex(&read(file)?)?),
+            None => None,
+        };
+        vec![Dumped { input_length: input.len(), input, output, ..Dumped::default() }]
+    } else {
+        log
+    };
+    let mut out = String::new();
+    for dumped in &commands {
+        let input = dumped.input.as_slice();
+        match runtime.command_of(input) {
+            None => {
+                let start: Vec<String> =
+                    input.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+                out += &format!("unknown opcode: {}\n", start.join(" "));
+            }
+            Some(command) => {
+                let decoded = Decoded { command, input, output: dumped.output.as_deref() };
+                out += &match options.all {
+                    true => format!("{decoded:#}"),
+                    false => decoded.to_string(),
+                };
+                let whole = dumped.input_length.max(command.input.bytes);
+                let short = shortfall(input.len(), whole);
+                if !short.is_empty() {
+                    out += &format!("  input{short}\n");
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn shortfall(got: usize, whole: usize) -> String {
+    if got < whole { format!(" (only {got} of {whole} bytes)") } else { String::new() }
+}
+
+fn read(file: &Path) -> crate::Result<String> {
+    let mut bytes = Vec::new();
+    if file == Path::new("-") {
+        std::io::stdin().read_to_end(&mut bytes)?;
+    } else {
+        bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(bytes.as_slice()).read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    String::from_utf8(bytes).map_err(|_| format!("{} is not text", file.display()).into())
+}

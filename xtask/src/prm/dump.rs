@@ -1,0 +1,210 @@
+//! Hexdumps of commands: what the kernel's mlx5_core prints with debug messages on, and plain hex.
+//!
+//! The kernel dumps the 64 bytes of the command queue entry, then the mailbox blocks, in lines like
+//! `010: 01040000 00000000 00000000 00000000`, once before and once after the command. The entry
+//! holds the first 16 bytes of input and output; each block holds 512 more, and 64 bytes about itself.
+
+/// One command of a dump.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dumped {
+    /// What the kernel calls it.
+    pub(crate) title: String,
+    /// Its input.
+    pub(crate) input: Vec<u8>,
+    /// Bytes that the input is said to have; the kernel sometimes dumps the first 16 only.
+    pub(crate) input_length: usize,
+    /// Its output, if the dump has it.
+    pub(crate) output: Option<Vec<u8>>,
+    /// Bytes that the output is said to have.
+    pub(crate) output_length: usize,
+}
+
+const ENTRY: usize = 64;
+const INLINE: usize = 16;
+const BLOCK: usize = 512;
+const BLOCK_WITH_TRAILER: usize = 576;
+
+/// The commands in a kernel log, in the order in which they were sent; an output is joined to its
+/// input by opcode and token.
+pub(crate) fn parse_kernel_log(text: &str) -> Result<Vec<Dumped>, String> {
+    let mut commands: Vec<(u8, Dumped)> = Vec::new();
+    for dump in dumps(text) {
+        let Dump { title, input: is_input, data_only, bytes } = dump;
+        let (token, length, data) = if data_only {
+            (0, bytes.len(), bytes)
+        } else {
+            if bytes.len() < ENTRY {
+                return Err(format!(
+                    "{title}: a dump starts with the 64 bytes of the command queue entry, but here \
+                     are {}",
+                    bytes.len()
+                ));
+            }
+            let length = be32(&bytes, if is_input { 0x04 } else { 0x38 }) as usize;
+            let inline = if is_input { 0x10 } else { 0x20 };
+            let mut data = bytes[inline..inline + INLINE].to_vec();
+            for block in bytes[ENTRY..].chunks(BLOCK_WITH_TRAILER) {
+                data.extend_from_slice(&block[..block.len().min(BLOCK)]);
+            }
+            data.truncate(length);
+            (bytes[0x3c], length, data)
+        };
+        if is_input {
+            let command = Dumped { title, input: data, input_length: length, ..Dumped::default() };
+            commands.push((token, command));
+            continue;
+        }
+        let asked = commands.iter_mut().rev().find(|(asked, command)| {
+            *asked == token && command.title == title && command.output.is_none()
+        });
+        match asked {
+            Some((_, command)) => {
+                command.output = Some(data);
+                command.output_length = length;
+            }
+            None => return Err(format!("{title}: there is an output, but no input before it")),
+        }
+    }
+    Ok(commands.into_iter().map(|(_, command)| command).collect())
+}
+
+struct Dump {
+    title: String,
+    input: bool,
+    data_only: bool,
+    bytes: Vec<u8>,
+}
+
+/// The dumps of a log, each with its bytes.
+fn dumps(text: &str) -> Vec<Dump> {
+    let mut dumps: Vec<Dump> = Vec::new();
+    for line in text.lines() {
+        if let Some(at) = line.find("dump command ") {
+            let rest = &line[at + "dump command ".len()..];
+            let data_only = rest.starts_with("data ");
+            let rest = rest.strip_prefix("data ").unwrap_or(rest).trim_end();
+            if let Some((title, direction)) = rest.rsplit_once(' ')
+                && matches!(direction, "INPUT" | "OUTPUT")
+            {
+                let (title, input) = (title.to_owned(), direction == "INPUT");
+                dumps.push(Dump { title, input, data_only, bytes: Vec::new() });
+            }
+        } else if let Some((offset, bytes)) = dump_line(line) {
+            // A dump without a title is one command's entry, as cut out of a log.
+            if dumps.is_empty() {
+                let title = "command".to_owned();
+                dumps.push(Dump { title, input: true, data_only: false, bytes: Vec::new() });
+            }
+            if let Some(dump) = dumps.last_mut()
+                && offset == dump.bytes.len()
+            {
+                dump.bytes.extend(bytes);
+            }
+        }
+    }
+    dumps
+}
+
+/// `…010: 01040000 00000000 00000000 00000000` as the offset and 16 bytes.
+fn dump_line(line: &str) -> Option<(usize, Vec<u8>)> {
+    let (head, words) = line.rsplit_once(": ")?;
+    let offset = head.rsplit(' ').next()?;
+    if offset.len() < 3 {
+        return None;
+    }
+    let offset = usize::from_str_radix(offset, 16).ok()?;
+    let mut bytes = Vec::new();
+    for word in words.split_whitespace() {
+        if word.len() != 8 {
+            return None;
+        }
+        bytes.extend(u32::from_str_radix(word, 16).ok()?.to_be_bytes());
+    }
+    (bytes.len() == 16).then_some((offset, bytes))
+}
+
+/// The bytes of plain hex: digits in any grouping, an offset before `:`, `0x` and commas allowed,
+/// anything after two spaces and `|` or after `#` left out.
+pub(crate) fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
+    let mut digits = String::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split(['#', '|']).next().unwrap_or("");
+        let line = line.split_once(": ").map_or(line, |(_, rest)| rest);
+        // What xxd prints after the bytes is set off by two spaces.
+        let line = line.trim().split("  ").next().unwrap_or("");
+        for word in line.split(|c: char| c.is_whitespace() || c == ',') {
+            let word = word.strip_prefix("0x").unwrap_or(word);
+            if let Some(bad) = word.chars().find(|c| !c.is_ascii_hexdigit()) {
+                return Err(format!("line {}: `{bad}` is no hexadecimal digit", number + 1));
+            }
+            digits.push_str(word);
+        }
+    }
+    if !digits.len().is_multiple_of(2) {
+        return Err(format!("{} digits are not whole bytes", digits.len()));
+    }
+    if digits.is_empty() {
+        return Err("there are no bytes".into());
+    }
+    let byte = |i: usize| u8::from_str_radix(&digits[i..i + 2], 16).expect("only hex digits");
+    Ok((0..digits.len()).step_by(2).map(byte).collect())
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+[  +0.07] mlx5_core 0000:02:00.0: dump command:587:(pid 87): dump command ENABLE_HCA(0x104) INPUT
+[  +0.00] 000: 07000000 0000000c 00000000 00000000
+[  +0.00] 010: 01040000 00000000 00000000 00000000
+[  +0.00] 020: 00000000 00000000 00000000 00000000
+[  +0.00] 030: 00000000 00000000 00000010 01fd0001
+
+[  +0.00] mlx5_core 0000:02:00.0: cmd_work_handler:665:(pid 87): writing 0x1 to command doorbell
+[  +0.00] mlx5_core 0000:02:00.0: dump_command:587:(pid 87): dump command ENABLE_HCA(0x104) OUTPUT
+[  +0.00] 000: 07000000 0000000c 00000000 00000000
+[  +0.00] 010: 01040000 00000000 00000000 00000000
+[  +0.00] 020: 00000000 00000001 00000000 00000002
+[  +0.00] 030: 00000000 00000000 00000010 01fd0000
+";
+
+    #[test]
+    fn a_kernel_log_gives_input_and_output_of_each_command() {
+        let commands = parse_kernel_log(LOG).unwrap();
+        assert_eq!(commands.len(), 1);
+        assert_eq!(commands[0].title, "ENABLE_HCA(0x104)");
+        assert_eq!(commands[0].input, [1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let output = commands[0].output.as_deref().unwrap();
+        assert_eq!(output, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn a_truncated_dump_says_how_much_is_missing() {
+        let cut = LOG.lines().take(3).collect::<Vec<_>>().join("\n");
+        assert!(parse_kernel_log(&cut).unwrap_err().contains("64 bytes"));
+        let long = parse_kernel_log(&LOG.replace("0000000c", "0000100c")).unwrap();
+        assert_eq!((long[0].input.len(), long[0].input_length), (16, 4108));
+        let lone = LOG.lines().skip(6).collect::<Vec<_>>().join("\n");
+        assert!(parse_kernel_log(&lone).unwrap_err().contains("no input before it"));
+    }
+
+    #[test]
+    fn plain_hex_is_read_in_any_grouping() {
+        for text in [
+            "01040000",
+            "0x01 0x04, 0x00 0x00",
+            "00000000: 0104 0000  ....\n",
+            "01 04\n00 00 # ENABLE_HCA",
+        ] {
+            assert_eq!(parse_hex(text).unwrap(), [1, 4, 0, 0], "{text}");
+        }
+        assert!(parse_hex("010").unwrap_err().contains("whole bytes"));
+        assert!(parse_hex("01 zz").unwrap_err().contains("`z`"));
+        assert!(parse_hex(" \n").unwrap_err().contains("no bytes"));
+    }
+}

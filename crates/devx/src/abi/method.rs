@@ -16,7 +16,7 @@ macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident = $object:literal, $method:literal;)*) => {
         $($(#[$doc])* pub const $name: Method = Method { object: $object, method: $method };)*
 
-        /// Every method that this crate sends, with its name.
+        /// Every method of this module, with its name.
         pub const ALL: &[(Method, &str)] = &[$(($name, stringify!($name)),)*];
     };
 }
@@ -40,7 +40,7 @@ methods! {
     ASYNC_EVENT_ALLOC = 0x10, 0x0;
     /// `MLX5_IB_METHOD_DEVX_OTHER`: a command of the general list.
     DEVX_OTHER = 0x1000, 0x1000;
-    /// `MLX5_IB_METHOD_DEVX_QUERY_UAR`, for contexts without dynamic UARs.
+    /// `MLX5_IB_METHOD_DEVX_QUERY_UAR`: for contexts without dynamic UARs, so never sent here.
     DEVX_QUERY_UAR = 0x1000, 0x1001;
     /// `MLX5_IB_METHOD_DEVX_QUERY_EQN`: the EQ number behind a completion vector.
     DEVX_QUERY_EQN = 0x1000, 0x1002;

@@ -3,51 +3,67 @@
 use std::borrow::Cow;
 
 use nix::errno::Errno;
+use verbless_prm::{CommandInfo, CommandStatus};
 
 use super::ErrorKind;
 use crate::abi::{Method, method};
 
 /// Name of a command.
-pub(super) fn command_name(_opcode: u16) -> Option<&'static str> {
-    None
+pub(super) fn command_name(opcode: u16) -> Option<&'static str> {
+    CommandInfo::by_opcode(opcode).map(|command| command.name)
 }
 
 /// Name of a command status.
 pub(super) fn status_name(status: u8) -> &'static str {
-    STATUSES.iter().find(|row| row.0 == status).map_or("unknown status", |row| row.1)
+    CommandStatus(status).name().unwrap_or("unknown status")
 }
 
-/// What to check after a command status.
-pub(super) fn status(status: u8) -> &'static str {
-    STATUSES
-        .iter()
-        .find(|row| row.0 == status)
-        .map_or("look the syndrome up with the vendor's support", |row| row.2)
+/// What to check after a status of a command: what is known of this command, or else of the status.
+pub(super) fn status(opcode: Option<u16>, status: u8) -> &'static str {
+    let command = opcode.and_then(CommandInfo::by_opcode);
+    let rule =
+        command.and_then(|command| command.statuses.iter().find(|rule| rule.status == status));
+    rule.map_or_else(|| of_any_command(CommandStatus(status)), |rule| rule.why)
 }
 
-/// Status codes of the command interface (Linux `include/linux/mlx5/device.h`, `MLX5_CMD_STAT_*`), and advice.
-const STATUSES: &[(u8, &str, &str)] = &[
-    (0x00, "OK", "the device reports success, yet the kernel does not"),
-    (0x01, "INT_ERR", "the firmware failed inside; the kernel log may hold its health report"),
-    (
-        0x02,
-        "BAD_OP",
-        "this firmware does not know the command, or not on this function; compare its capabilities",
-    ),
-    (0x03, "BAD_PARAM", "a field of the input is out of range, or a reserved field is not zero"),
-    (0x04, "BAD_SYS_STATE", "the device is not in a state for this; it may be resetting"),
-    (0x05, "BAD_RES", "an object named in the input does not exist, or is not this context's"),
-    (0x06, "RES_BUSY", "another object still uses this one; destroy that first"),
-    (0x08, "LIM_ERR", "a limit of the device is reached; compare its capabilities"),
-    (0x09, "BAD_RES_STATE", "the object is not in a state for this; a QP goes RST, INIT, RTR, RTS"),
-    (0x0a, "BAD_INDEX", "an index in the input is out of range"),
-    (0x0f, "NO_RES", "the device or its firmware is out of resources"),
-    (0x10, "BAD_QP_STATE", "the QP is not in the state that this transition starts from"),
-    (0x30, "BAD_PKT", "the management packet is malformed"),
-    (0x40, "BAD_SIZE", "the device has more completions outstanding than the new size holds"),
-    (0x50, "BAD_INP_LEN", "the input is shorter than the command's layout"),
-    (0x51, "BAD_OUTP_LEN", "the output is shorter than the command's layout"),
-];
+fn of_any_command(status: CommandStatus) -> &'static str {
+    match status {
+        CommandStatus::OK => {
+            "the device reports success, yet the kernel does not; the kernel log may say more"
+        }
+        CommandStatus::INTERNAL_ERR => {
+            "the firmware failed inside; the kernel log may hold its health report"
+        }
+        CommandStatus::BAD_OP => {
+            "this firmware does not know the command, or not for this function; compare its capabilities"
+        }
+        CommandStatus::BAD_PARAM => {
+            "a field of the input is out of range, or a reserved field is not zero"
+        }
+        CommandStatus::BAD_SYS_STATE => "the device is in no state for this; it may be resetting",
+        CommandStatus::BAD_RES => {
+            "an object named in the input does not exist, or is not this context's"
+        }
+        CommandStatus::RES_BUSY | CommandStatus::NOT_READY => "send the command again later",
+        CommandStatus::LIM => "a limit of the device is reached; compare its capabilities",
+        CommandStatus::BAD_RES_STATE => {
+            "the object is in no state for this (a QP goes RST, INIT, RTR, RTS), or others still use it"
+        }
+        CommandStatus::IX => "an index in the input is outside its table",
+        CommandStatus::NO_RES => {
+            "the device is out of such resources; destroy some, or compare its capabilities"
+        }
+        CommandStatus::BAD_QP_STATE => {
+            "the QP is not in the state that this transition starts from"
+        }
+        CommandStatus::BAD_SIZE_OUTS_CQES => {
+            "the CQ holds more CQEs than the new size; poll it first"
+        }
+        CommandStatus::BAD_INP_LEN => "the input is shorter than the command's layout",
+        CommandStatus::BAD_OUTP_LEN => "the output is shorter than the command's layout",
+        _ => "look the syndrome up with the vendor's support",
+    }
+}
 
 /// What sort of failure an errno of a method is.
 pub(super) fn kind(method: Method, errno: Errno) -> ErrorKind {
@@ -56,8 +72,14 @@ pub(super) fn kind(method: Method, errno: Errno) -> ErrorKind {
         Errno::EACCES | Errno::EPERM => ErrorKind::Permission,
         Errno::EIO | Errno::ENODEV | Errno::ENXIO => ErrorKind::DeviceGone,
         Errno::EREMOTEIO => ErrorKind::Command,
+        Errno::EPROTONOSUPPORT if is_devx(method) => ErrorKind::NoDevx,
         _ => ErrorKind::Refused,
     }
+}
+
+/// Whether the kernel offers the method only on devices with DevX.
+fn is_devx(method: Method) -> bool {
+    (method::DEVX_OTHER.object..=method::DEVX_ASYNC_EVENT_FD_ALLOC.object).contains(&method.object)
 }
 
 /// What to check after an errno of a method.
@@ -101,6 +123,9 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
         }
         (method::GET_CONTEXT, Errno::EAGAIN) => {
             "the device is not active yet, or resetting; try again"
+        }
+        (method, Errno::EPROTONOSUPPORT) if is_devx(method) => {
+            "the firmware has user contexts disabled (capability log_max_uctx is 0), or the kernel is older than Linux 6.1"
         }
         (_, Errno::EPROTONOSUPPORT | Errno::ENOTTY) => {
             "this kernel or device does not know the method; Linux 6.1 or later is needed"

@@ -134,7 +134,8 @@ impl Error {
             error.0.syndrome = output
                 .get(4..8)
                 .map(|word| u32::from_be_bytes(word.try_into().unwrap_or_default()));
-            error.0.hint = hints::status(error.0.status.unwrap_or_default()).into();
+            let opcode = error.0.command.map(|command| command.opcode);
+            error.0.hint = hints::status(opcode, error.0.status.unwrap_or_default()).into();
         }
         error
     }

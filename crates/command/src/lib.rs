@@ -1,1 +1,149 @@
-//! See the crate's description.
+//! The mlx5 command layer: one typed function per PRM command that a user process may send.
+//!
+//! A [`Device`] is an open context with its capabilities. Objects ([`Mkey`], [`Cq`], [`Qp`], [`GeneralObject`]) hold what they are made
+//! of, are destroyed when they are dropped, and say with [`Qp::destroy`] and its siblings whether that worked.
+//!
+//! Every error names the command, its status and syndrome, and what to check next.
+
+mod caps;
+mod cq;
+mod error;
+mod general;
+mod memory;
+mod mkey;
+mod owned;
+mod path;
+mod qp;
+mod query;
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use verbless_devx::{Backend, Context, DeviceInfo, DevxObject};
+use verbless_prm::CommandInput;
+use zerocopy::{FromZeros, IntoBytes};
+
+pub use caps::{CapMode, CapPage, Caps};
+pub use cq::{Cq, CqAttr, Moderation};
+pub use general::GeneralObject;
+pub use memory::UserMemory;
+pub use mkey::{KeyAccess, KeyMemory, KeyPiece, Mkey, MkeyAttr};
+pub use path::{Gid, GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
+pub use qp::{InitAttr, Mtu, Qp, QpAttr, QueueMemory, RemoteAccess, RtrAttr, RtsAttr, RtsChange};
+pub use query::{Adapter, MODEL_PSID};
+pub use verbless_devx::{Error, ErrorKind, Result};
+
+/// Declares a number that must not be mistaken for another.
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#x}", self.0)
+            }
+        }
+    };
+}
+
+number!(
+    /// Number of a queue pair, 24 bits.
+    Qpn
+);
+number!(
+    /// Number of a completion queue, 24 bits.
+    Cqn
+);
+number!(
+    /// Number of an event queue.
+    Eqn
+);
+number!(
+    /// Key of local memory, as a data segment names it.
+    Lkey
+);
+number!(
+    /// Key of a peer's memory, as a remote address segment names it.
+    Rkey
+);
+
+/// An open device: a DevX context and what the device can do.
+///
+/// Clones share the context, which closes when the last clone and the last object on it are gone. It derefs to the
+/// [`Context`], whose functions are the kernel's own: ports, GIDs, protection domains, UMEMs, UARs and event channels.
+#[derive(Clone)]
+pub struct Device {
+    context: Context,
+    known: Arc<Known>,
+}
+
+/// What is asked once.
+struct Known {
+    caps: Caps,
+    adapter: Adapter,
+}
+
+impl Device {
+    /// Opens a device of `backend` and reads its identity and capabilities.
+    pub fn open(backend: &dyn Backend, info: &DeviceInfo) -> Result<Self> {
+        Self::on(Context::open(backend, info)?)
+    }
+
+    /// Reads the identity and capabilities of a device that is open already.
+    pub fn on(context: Context) -> Result<Self> {
+        let known = Known { caps: Caps::read(&context)?, adapter: Adapter::read(&context)? };
+        Ok(Self { context, known: Arc::new(known) })
+    }
+
+    /// What the device can do.
+    pub fn caps(&self) -> &Caps {
+        &self.known.caps
+    }
+
+    /// Which device it is.
+    pub fn adapter(&self) -> &Adapter {
+        &self.known.adapter
+    }
+
+    /// Sends a creating command without a variable tail.
+    fn create<I: CommandInput>(&self, input: &I, output: &mut I::Output) -> Result<DevxObject> {
+        self.context.obj_create(input.as_bytes(), output.as_mut_bytes())
+    }
+}
+
+impl Deref for Device {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.adapter().psid).finish()
+    }
+}
+
+/// Sends a general command (DEVX_OTHER).
+fn execute<I: CommandInput>(context: &Context, input: &I, output: &mut I::Output) -> Result<()> {
+    context.devx_other(input.as_bytes(), output.as_mut_bytes())
+}
+
+/// Sends a query of an object.
+fn query_object<I: CommandInput>(
+    object: &DevxObject,
+    input: &I,
+    output: &mut I::Output,
+) -> Result<()> {
+    object.query(input.as_bytes(), output.as_mut_bytes())
+}
+
+/// Sends a change of an object whose answer holds nothing but the status.
+fn modify_object<I: CommandInput>(object: &DevxObject, input: &I) -> Result<()> {
+    let mut output = I::Output::new_zeroed();
+    object.modify(input.as_bytes(), output.as_mut_bytes())
+}

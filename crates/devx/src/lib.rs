@@ -35,7 +35,8 @@ pub use sys::{Backend, Errno, Mapping, OpenDevice, PageSizes, Protection, Umem};
 pub use uar::{Uar, UarKind};
 
 /// Bytes of a system page.
-pub(crate) fn page_size() -> usize {
+#[must_use]
+pub fn page_size() -> usize {
     use nix::unistd::{SysconfVar, sysconf};
     sysconf(SysconfVar::PAGE_SIZE)
         .ok()

@@ -118,6 +118,13 @@ impl Error {
         self
     }
 
+    /// The same with something better to check next.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.0.hint = hint.into();
+        self
+    }
+
     /// A request that the kernel refused with `errno`.
     pub(crate) fn refused(method: Method, errno: Errno) -> Self {
         let kind = hints::kind(method, errno);

@@ -1,0 +1,120 @@
+//! Completion queues: creation, moderation and query.
+
+use std::sync::Arc;
+
+use verbless_devx::Uar;
+use verbless_prm::{
+    CqContext, CqModifyField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, QueryCqIn, QueryCqOut,
+};
+
+use crate::error::limit;
+use crate::owned::Owned;
+use crate::{Cqn, Device, Eqn, Error, QueueMemory};
+
+/// What a completion queue is made of.
+#[derive(Debug, Clone)]
+pub struct CqAttr {
+    /// The UAR page through which it is armed.
+    pub uar: Arc<Uar>,
+    /// Memory of the CQE ring.
+    pub ring: QueueMemory,
+    /// Memory of the doorbell record: 8 bytes, consumer index then arm word.
+    pub record: QueueMemory,
+    /// log2 of the number of CQEs.
+    pub log_cqes: u8,
+    /// 128-byte CQEs instead of 64.
+    pub wide: bool,
+    /// The event queue that its completion events go to.
+    pub eqn: Eqn,
+    /// Lets new CQEs overwrite unread ones instead of breaking the queue.
+    pub ignore_overrun: bool,
+}
+
+/// How many completions, or how much time, go by before an armed queue reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moderation {
+    /// Microseconds (12 bits); 0: at once.
+    pub period: u16,
+    /// Completions; 0: at the first.
+    pub count: u16,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    cqn: Cqn,
+    owned: Owned<CqAttr>,
+}
+
+impl Device {
+    /// CREATE_CQ. Every CQE of the ring must be invalid (opcode 0xf) before.
+    pub fn create_cq(&self, attr: CqAttr) -> Result<Cq, Error> {
+        let most = self.caps().log_max_cqes;
+        if attr.log_cqes > most {
+            return Err(limit("CREATE_CQ", "log2 of the CQEs", attr.log_cqes.into(), most.into()));
+        }
+        let mut input = CreateCqIn::new();
+        input.set_cq_umem_valid(true);
+        emit_ring(&attr, &mut input);
+        let mut output = CreateCqOut::zeroed();
+        let object = self.create(&input, &mut output)?;
+        Ok(Cq { cqn: Cqn(output.cqn()), owned: Owned::new(object, attr) })
+    }
+}
+
+fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
+    input.set_cq_umem_id(attr.ring.umem.id()).set_cq_umem_offset(attr.ring.offset);
+    input
+        .cq_context_mut()
+        .set_cqe_sz(if attr.wide { CqeSize::BYTES_128 } else { CqeSize::BYTES_64 })
+        .set_oi(attr.ignore_overrun)
+        .set_log_cq_size(attr.log_cqes)
+        .set_uar_page(attr.uar.page_id())
+        .set_c_eqn_or_apu_element(attr.eqn.0)
+        .set_dbr_umem_id(attr.record.umem.id())
+        .set_dbr_umem_valid(true)
+        .set_dbr_addr(attr.record.offset);
+}
+
+impl Cq {
+    /// The queue's number.
+    pub fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    /// What it was created from.
+    pub fn attr(&self) -> &CqAttr {
+        self.owned.parents()
+    }
+
+    /// The DevX object, for subscribing to its events.
+    pub fn object(&self) -> &verbless_devx::DevxObject {
+        self.owned.object()
+    }
+
+    /// MODIFY_CQ: sets the event moderation.
+    pub fn set_moderation(&self, moderation: Moderation) -> Result<(), Error> {
+        if moderation.period > 0xfff {
+            return Err(limit("MODIFY_CQ", "the period in µs", moderation.period.into(), 0xfff));
+        }
+        let mut input = ModifyCqIn::new();
+        input.set_cqn(self.cqn.0);
+        input.set_modify_field_select(CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0);
+        input.cq_context_mut().set_cq_period(moderation.period).set_cq_max_count(moderation.count);
+        crate::modify_object(self.owned.object(), &input)
+    }
+
+    /// QUERY_CQ: the context as the device holds it now.
+    pub fn query(&self) -> Result<CqContext, Error> {
+        let mut input = QueryCqIn::new();
+        input.set_cqn(self.cqn.0);
+        let mut output = QueryCqOut::zeroed();
+        crate::query_object(self.owned.object(), &input, &mut output)?;
+        Ok(*output.cq_context())
+    }
+
+    /// DESTROY_CQ. On failure the queue and its memory are leaked.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}

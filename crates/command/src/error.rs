@@ -1,0 +1,33 @@
+//! Errors of this layer: the ones below with what this layer knows, and requests that no device could be asked.
+
+use verbless_devx::{Error, ErrorKind};
+
+/// A request that cannot be expressed or that no device would take.
+pub(crate) fn invalid(attempted: &'static str, what: &'static str) -> Error {
+    Error::new(ErrorKind::Input, attempted, what)
+}
+
+/// A number above what the field, or this device, has room for.
+pub(crate) fn limit(attempted: &'static str, what: &str, value: u64, most: u64) -> Error {
+    Error::new(
+        ErrorKind::Input,
+        attempted,
+        format!("{what} is {value}; at most {most} is possible"),
+    )
+}
+
+/// An answer that contradicts the PRM.
+pub(crate) fn wrong_answer(attempted: &'static str, what: &'static str) -> Error {
+    Error::new(ErrorKind::Answer, attempted, what)
+}
+
+/// Fails when `value` needs more than `bits` bits.
+pub(crate) fn fits(
+    attempted: &'static str,
+    what: &str,
+    value: u32,
+    bits: u32,
+) -> Result<(), Error> {
+    let most = (1 << bits) - 1;
+    if value <= most { Ok(()) } else { Err(limit(attempted, what, value.into(), most.into())) }
+}

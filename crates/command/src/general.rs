@@ -1,0 +1,85 @@
+//! General objects: one create, query, modify and destroy for every type of object that came after the first commands.
+//!
+//! The layout of an object follows its header and depends on its type; this layer carries it, the layers above describe it.
+
+use verbless_devx::Error;
+use verbless_prm as prm;
+use verbless_prm::{
+    CreateGeneralObjectIn, CreateGeneralObjectOut, GeneralObjectType, ModifyGeneralObjectIn,
+    ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
+};
+
+use crate::Device;
+use crate::owned::Owned;
+
+/// An object of a general type.
+#[derive(Debug)]
+pub struct GeneralObject {
+    id: u32,
+    kind: GeneralObjectType,
+    owned: Owned<()>,
+}
+
+impl Device {
+    /// CREATE_GENERAL_OBJECT of `kind` with the object's own layout in `body`.
+    pub fn create_general_object(
+        &self,
+        kind: GeneralObjectType,
+        body: &[u8],
+    ) -> Result<GeneralObject, Error> {
+        let mut head = CreateGeneralObjectIn::new();
+        head.set_obj_type(kind);
+        let mut output = CreateGeneralObjectOut::zeroed();
+        let object = self.obj_create(&[head.as_bytes(), body].concat(), output.as_bytes_mut())?;
+        Ok(GeneralObject { id: output.obj_id(), kind, owned: Owned::new(object, ()) })
+    }
+
+    /// ALLOW_OTHER_VHCA_ACCESS: lets another function that knows `key` make an alias of one of our objects.
+    pub fn allow_other_vhca_access(
+        &self,
+        kind: GeneralObjectType,
+        id: u32,
+        key: &[u8; 32],
+    ) -> Result<(), Error> {
+        let mut input = prm::AllowOtherVhcaAccessIn::new();
+        input
+            .set_object_type_to_be_accessed(kind)
+            .set_object_id_to_be_accessed(id)
+            .set_access_key(key);
+        crate::execute(self, &input, &mut prm::AllowOtherVhcaAccessOut::zeroed())
+    }
+}
+
+impl GeneralObject {
+    /// The object's number among those of its type.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Its type.
+    pub fn kind(&self) -> GeneralObjectType {
+        self.kind
+    }
+
+    /// QUERY_GENERAL_OBJECT: `bytes` of the object's own layout.
+    pub fn query(&self, bytes: usize) -> Result<Vec<u8>, Error> {
+        let mut head = QueryGeneralObjectIn::new();
+        head.set_obj_type(self.kind).set_obj_id(self.id);
+        let mut output = vec![0; QueryGeneralObjectOut::BYTES + bytes];
+        self.owned.object().query(head.as_bytes(), &mut output)?;
+        Ok(output.split_off(QueryGeneralObjectOut::BYTES))
+    }
+
+    /// MODIFY_GENERAL_OBJECT: hands the object's own layout over; which fields count is in the layout.
+    pub fn modify(&self, body: &[u8]) -> Result<(), Error> {
+        let mut head = ModifyGeneralObjectIn::new();
+        head.set_obj_type(self.kind).set_obj_id(self.id);
+        let mut output = ModifyGeneralObjectOut::zeroed();
+        self.owned.object().modify(&[head.as_bytes(), body].concat(), output.as_bytes_mut())
+    }
+
+    /// DESTROY_GENERAL_OBJECT.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}

@@ -1,0 +1,60 @@
+//! A device object together with what must outlive it.
+
+use std::fmt;
+
+use verbless_devx::DevxObject;
+
+use crate::Error;
+
+/// A DevX object and its parents: the protection domain, user memory and queues that the device may reach through it.
+///
+/// The object goes first. If the device refuses to destroy it, it may still use the parents, so they are leaked with it
+/// (the context counts such objects) and their memory is never freed.
+pub(crate) struct Owned<P> {
+    /// `None` only while dropping.
+    held: Option<(DevxObject, P)>,
+}
+
+impl<P> Owned<P> {
+    pub(crate) fn new(object: DevxObject, parents: P) -> Self {
+        Self { held: Some((object, parents)) }
+    }
+
+    pub(crate) fn parents(&self) -> &P {
+        &self.get().1
+    }
+
+    pub(crate) fn object(&self) -> &DevxObject {
+        &self.get().0
+    }
+
+    fn get(&self) -> &(DevxObject, P) {
+        self.held.as_ref().expect("an object is held until it is dropped")
+    }
+
+    /// Destroys the object, then lets its parents go; on failure both are leaked.
+    pub(crate) fn destroy(mut self) -> Result<(), Error> {
+        self.take()
+    }
+
+    fn take(&mut self) -> Result<(), Error> {
+        let Some((object, parents)) = self.held.take() else { return Ok(()) };
+        object.destroy().map_err(|error| {
+            std::mem::forget(parents);
+            error.into()
+        })
+    }
+}
+
+impl<P> Drop for Owned<P> {
+    fn drop(&mut self) {
+        // The context has counted the leak; there is no one to return the error to.
+        let _ = self.take();
+    }
+}
+
+impl<P> fmt::Debug for Owned<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.held.as_ref().map(|(object, _)| object).fmt(f)
+    }
+}

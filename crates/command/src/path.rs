@@ -1,0 +1,146 @@
+//! Where a queue pair sends to, and the address path of its context that says so.
+
+use verbless_prm::AddressPath;
+
+/// A 128-bit global identifier, in network order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+/// The global route header: what carries a packet past its own subnet (InfiniBand) or at all (RoCE).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// Destination GID.
+    pub dgid: Gid,
+    /// Index of the source GID in the port's table.
+    pub sgid_index: u8,
+    /// Hops that the packet may take; 1 stays on the link, 64 is usual.
+    pub hop_limit: u8,
+    /// Traffic class; its upper six bits are the DSCP of a RoCE v2 packet.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+impl GlobalRoute {
+    /// A route to `dgid` from source `sgid_index`: hop limit 64, traffic class and flow label 0.
+    pub const fn new(dgid: Gid, sgid_index: u8) -> Self {
+        Self { dgid, sgid_index, hop_limit: 64, traffic_class: 0, flow_label: 0 }
+    }
+}
+
+/// Which RoCE a source GID stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoceVersion {
+    /// RoCE v1: an Ethertype of its own, one broadcast domain.
+    V1,
+    /// RoCE v2: over UDP and IP.
+    V2,
+}
+
+/// The way from a queue pair to its peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// Over an InfiniBand port.
+    InfiniBand {
+        /// Destination LID.
+        dlid: u16,
+        /// Service level, 0 to 15.
+        sl: u8,
+        /// Source path bits: which of the port's LIDs (with LMC) is the source.
+        source_path_bits: u8,
+        /// Global route header, if the packet is to leave the subnet.
+        grh: Option<GlobalRoute>,
+    },
+    /// Over an Ethernet port.
+    Roce {
+        /// Version of the source GID; the port's GID table tells.
+        version: RoceVersion,
+        /// Source and destination GIDs with the fields of the IP header.
+        route: GlobalRoute,
+        /// MAC of the destination or of the first hop to it, as CREATE_AH resolves it.
+        destination_mac: [u8; 6],
+        /// UDP source port of RoCE v2 (0xc000 to 0xffff): spreads flows over links.
+        udp_source_port: u16,
+        /// 802.1p priority, 0 to 7.
+        priority: u8,
+    },
+}
+
+/// The lowest UDP source port that RoCE v2 uses.
+pub const ROCE_V2_FIRST_PORT: u16 = 0xc000;
+
+impl Path {
+    /// A path within an InfiniBand subnet, service level 0.
+    pub const fn to_lid(dlid: u16) -> Self {
+        Self::InfiniBand { dlid, sl: 0, source_path_bits: 0, grh: None }
+    }
+
+    /// A RoCE v2 path with priority 0 and the first UDP source port.
+    pub const fn to_gid(route: GlobalRoute, destination_mac: [u8; 6]) -> Self {
+        Self::Roce {
+            version: RoceVersion::V2,
+            route,
+            destination_mac,
+            udp_source_port: ROCE_V2_FIRST_PORT,
+            priority: 0,
+        }
+    }
+
+    /// Why the device could not be told of this path, if so: a field does not fit.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        let route = match self {
+            Self::InfiniBand { sl: 16.., .. } => return Some("service level above 15"),
+            Self::InfiniBand { source_path_bits: 128.., .. } => {
+                return Some("source path bits above 127");
+            }
+            Self::InfiniBand { dlid: 0, .. } => {
+                return Some("destination LID 0: the peer's port has no LID yet");
+            }
+            Self::InfiniBand { grh, .. } => grh.as_ref(),
+            Self::Roce { priority: 8.., .. } => return Some("Ethernet priority above 7"),
+            Self::Roce { version: RoceVersion::V2, udp_source_port, .. }
+                if *udp_source_port < ROCE_V2_FIRST_PORT =>
+            {
+                return Some("UDP source port below 0xc000");
+            }
+            Self::Roce { route, .. } => Some(route),
+        };
+        match route {
+            Some(route) if route.flow_label > 0xf_ffff => Some("flow label above 20 bits"),
+            _ => None,
+        }
+    }
+
+    /// Writes the path into a context. `port` is the local port, counted from 1.
+    pub(crate) fn emit(&self, port: u8, context: &mut AddressPath) {
+        context.set_vhca_port_num(port);
+        match self {
+            Self::InfiniBand { dlid, sl, source_path_bits, grh } => {
+                context.set_rlid(*dlid).set_sl(*sl).set_mlid(*source_path_bits);
+                if let Some(route) = grh {
+                    context.set_grh(true);
+                    emit_route(route, context);
+                }
+            }
+            Self::Roce { version, route, destination_mac: m, udp_source_port, priority } => {
+                context
+                    .set_rmac_47_32(u16::from_be_bytes([m[0], m[1]]))
+                    .set_rmac_31_0(u32::from_be_bytes([m[2], m[3], m[4], m[5]]))
+                    .set_eth_prio(*priority);
+                if *version == RoceVersion::V2 {
+                    context.set_udp_sport(*udp_source_port).set_dscp(route.traffic_class >> 2);
+                }
+                emit_route(route, context);
+            }
+        }
+    }
+}
+
+fn emit_route(route: &GlobalRoute, context: &mut AddressPath) {
+    context
+        .set_src_addr_index(route.sgid_index)
+        .set_hop_limit(route.hop_limit)
+        .set_tclass(route.traffic_class)
+        .set_flow_label(route.flow_label)
+        .set_rgid_rip(&route.dgid.0);
+}

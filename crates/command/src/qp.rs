@@ -1,0 +1,360 @@
+//! Queue pairs: creation, the transitions between their states, and query.
+//!
+//! A queue pair is born in RESET. INIT, RTR (ready to receive) and RTS (ready to send) follow in this order; each step has
+//! a function that takes the attributes legal in that step and no others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use verbless_devx::{ErrorKind, Pd, Uar};
+use verbless_prm as prm;
+use verbless_prm::{
+    AtomicMode, CreateQpIn, CreateQpOut, Init2rtrQpIn, OptParamMask, PathMigrationState, QpContext,
+    QpState, QueryQpIn, RqType, Rst2initQpIn, Rtr2rtsQpIn, Rts2rtsQpIn, ServiceType,
+};
+
+use crate::error::{fits, invalid, limit};
+use crate::owned::Owned;
+use crate::{Cq, Device, Error, Path, Qpn, UserMemory};
+
+/// What a queue pair is made of. The memory of its queues lies in user memory that the caller registered.
+#[derive(Debug, Clone)]
+pub struct QpAttr {
+    /// Protection domain of the queue pair and of the keys that it may use.
+    pub pd: Pd,
+    /// The UAR page whose doorbells wake it.
+    pub uar: Arc<Uar>,
+    /// Where completions of sends go.
+    pub send_cq: Arc<Cq>,
+    /// Where completions of receives go.
+    pub receive_cq: Arc<Cq>,
+    /// Memory of the receive ring followed by the send ring.
+    pub rings: QueueMemory,
+    /// Memory of the doorbell record: 8 bytes, receive counter then send counter.
+    pub record: QueueMemory,
+    /// log2 of the number of 64-byte basic blocks of the send ring; `None` for no send queue.
+    pub log_send_blocks: Option<u8>,
+    /// log2 of the number of receive WQEs; `None` for no receive queue.
+    pub log_receive_wqes: Option<u8>,
+    /// log2 of the bytes per receive WQE, 4 (one data segment) and up.
+    pub log_receive_stride: u8,
+    /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
+    pub user_index: u32,
+}
+
+/// A place in registered user memory.
+#[derive(Debug, Clone)]
+pub struct QueueMemory {
+    /// The registration.
+    pub umem: Arc<UserMemory>,
+    /// Byte offset into it.
+    pub offset: u64,
+}
+
+/// What a peer may do to memory through a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RemoteAccess {
+    /// RDMA READ.
+    pub read: bool,
+    /// RDMA WRITE.
+    pub write: bool,
+    /// Atomics.
+    pub atomic: bool,
+}
+
+impl RemoteAccess {
+    /// Everything.
+    pub const ALL: Self = Self { read: true, write: true, atomic: true };
+}
+
+/// Attributes of RESET → INIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InitAttr {
+    /// Port, counted from 1.
+    pub port: u8,
+    /// Index of the partition key in the port's table.
+    pub pkey_index: u16,
+    /// What the peer may do.
+    pub access: RemoteAccess,
+}
+
+/// Payload bytes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Mtu {
+    /// 256 bytes.
+    B256 = 1,
+    /// 512 bytes.
+    B512 = 2,
+    /// 1024 bytes.
+    B1024 = 3,
+    /// 2048 bytes.
+    B2048 = 4,
+    /// 4096 bytes.
+    B4096 = 5,
+}
+
+/// Attributes of INIT → RTR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RtrAttr {
+    /// The way to the peer.
+    pub path: Path,
+    /// Path MTU; at most the port's active MTU.
+    pub mtu: Mtu,
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+    /// First packet sequence number that the peer will send (24 bits).
+    pub receive_psn: u32,
+    /// READs and atomics that the peer may have outstanding here; a power of two is used.
+    pub max_destination_reads: u8,
+    /// RNR NAK timer code, 0 to 31 (1: 0.01 ms, 12: 0.64 ms, 0: 655.36 ms).
+    pub min_rnr_timer: u8,
+}
+
+/// Attributes of RTR → RTS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RtsAttr {
+    /// First packet sequence number sent (24 bits); the peer's `receive_psn`.
+    pub send_psn: u32,
+    /// ACK timeout code, 0 to 31: 4.096 µs · 2^n; 0 waits for ever.
+    pub ack_timeout: u8,
+    /// Retries after a timeout or sequence error, 0 to 7.
+    pub retry_count: u8,
+    /// Retries after the peer had no receive WQE, 0 to 7; 7 is for ever.
+    pub rnr_retry: u8,
+    /// READs and atomics that may be outstanding; a power of two is used.
+    pub max_reads: u8,
+}
+
+/// What RTS → RTS may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RtsChange {
+    /// What the peer may do.
+    pub access: Option<RemoteAccess>,
+    /// RNR NAK timer code, 0 to 31.
+    pub min_rnr_timer: Option<u8>,
+}
+
+/// A queue pair of the reliable connected service.
+#[derive(Debug)]
+pub struct Qp {
+    qpn: Qpn,
+    port: AtomicU8,
+    log_max_message: u8,
+    owned: Owned<QpAttr>,
+}
+
+impl Device {
+    /// CREATE_QP: a reliable connected queue pair in RESET.
+    pub fn create_qp(&self, attr: QpAttr) -> Result<Qp, Error> {
+        let caps = self.caps();
+        let most = caps.log_max_qp_blocks;
+        for (what, log) in [
+            ("log2 of the send ring's blocks", attr.log_send_blocks),
+            ("log2 of the receive WQEs", attr.log_receive_wqes),
+        ] {
+            if let Some(log) = log.filter(|&log| log > most) {
+                return Err(limit("CREATE_QP", what, log.into(), most.into()));
+            }
+        }
+        if attr.log_receive_wqes.is_some() && !(4..=9).contains(&attr.log_receive_stride) {
+            return Err(invalid("CREATE_QP", "the receive stride must be 16 to 512 bytes"));
+        }
+        fits("CREATE_QP", "the user index", attr.user_index, 24)?;
+        let mut input = CreateQpIn::new();
+        input.set_wq_umem_id(attr.rings.umem.id()).set_wq_umem_offset(attr.rings.offset);
+        input.set_wq_umem_valid(true);
+        let context = input.qpc_mut();
+        context
+            .set_st(ServiceType::RC)
+            .set_pm_state(PathMigrationState::MIGRATED)
+            .set_pd(attr.pd.pdn())
+            .set_uar_page(attr.uar.page_id())
+            .set_cqn_snd(attr.send_cq.cqn().0)
+            .set_cqn_rcv(attr.receive_cq.cqn().0)
+            .set_user_index(attr.user_index)
+            .set_dbr_umem_id(attr.record.umem.id())
+            .set_dbr_umem_valid(true)
+            .set_dbr_addr(attr.record.offset);
+        match attr.log_send_blocks {
+            Some(log) => context.set_log_sq_size(log),
+            None => context.set_no_sq(true),
+        };
+        match attr.log_receive_wqes {
+            Some(log) => context
+                .set_log_rq_size(log)
+                .set_log_rq_stride(attr.log_receive_stride - 4)
+                .set_rq_type(RqType::REGULAR),
+            None => context.set_rq_type(RqType::NONE),
+        };
+        let mut output = CreateQpOut::zeroed();
+        let object = self.create(&input, &mut output)?;
+        Ok(Qp {
+            qpn: Qpn(output.qpn()),
+            port: AtomicU8::new(1),
+            log_max_message: caps.log_max_message,
+            owned: Owned::new(object, attr),
+        })
+    }
+}
+
+impl Qp {
+    /// The queue pair's number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// What it was created from.
+    pub fn attr(&self) -> &QpAttr {
+        self.owned.parents()
+    }
+
+    /// The DevX object, for subscribing to its events.
+    pub fn object(&self) -> &verbless_devx::DevxObject {
+        self.owned.object()
+    }
+
+    /// RST2INIT_QP: RESET → INIT. Receives may be posted from here on.
+    pub fn to_init(&self, attr: &InitAttr) -> Result<(), Error> {
+        let mut input = Rst2initQpIn::new();
+        input.set_qpn(self.qpn.0);
+        let context = input.qpc_mut();
+        service(context);
+        access(context, attr.access);
+        context
+            .primary_address_path_mut()
+            .set_vhca_port_num(attr.port)
+            .set_pkey_index(attr.pkey_index);
+        self.modify(&input, "INIT needs RESET")?;
+        self.port.store(attr.port, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// INIT2RTR_QP: INIT → RTR. The queue pair answers its peer from here on.
+    pub fn to_rtr(&self, attr: &RtrAttr) -> Result<(), Error> {
+        if let Some(problem) = attr.path.problem() {
+            return Err(invalid("INIT2RTR_QP", problem));
+        }
+        fits("INIT2RTR_QP", "the remote QPN", attr.remote_qpn.0, 24)?;
+        fits("INIT2RTR_QP", "the receive PSN", attr.receive_psn, 24)?;
+        fits("INIT2RTR_QP", "the RNR timer", attr.min_rnr_timer.into(), 5)?;
+        let mut input = Init2rtrQpIn::new();
+        input.set_qpn(self.qpn.0);
+        let context = input.qpc_mut();
+        service(context);
+        context
+            .set_mtu(prm::PathMtu(attr.mtu as u8))
+            .set_log_msg_max(self.log_max_message)
+            .set_remote_qpn(attr.remote_qpn.0)
+            .set_next_rcv_psn(attr.receive_psn)
+            .set_min_rnr_nak(attr.min_rnr_timer)
+            .set_log_rra_max(log2_up(attr.max_destination_reads));
+        attr.path.emit(self.port.load(Ordering::Relaxed), context.primary_address_path_mut());
+        self.modify(&input, "RTR needs INIT")
+    }
+
+    /// RTR2RTS_QP: RTR → RTS. Sends may be posted from here on.
+    pub fn to_rts(&self, attr: &RtsAttr) -> Result<(), Error> {
+        fits("RTR2RTS_QP", "the send PSN", attr.send_psn, 24)?;
+        fits("RTR2RTS_QP", "the ACK timeout", attr.ack_timeout.into(), 5)?;
+        fits("RTR2RTS_QP", "the retry count", attr.retry_count.into(), 3)?;
+        fits("RTR2RTS_QP", "the RNR retry count", attr.rnr_retry.into(), 3)?;
+        let mut input = Rtr2rtsQpIn::new();
+        input.set_qpn(self.qpn.0);
+        let context = input.qpc_mut();
+        service(context);
+        context
+            .set_next_send_psn(attr.send_psn)
+            .set_retry_count(attr.retry_count)
+            .set_rnr_retry(attr.rnr_retry)
+            .set_log_ack_req_freq(LOG_ACK_REQUEST_FREQUENCY)
+            .set_log_sra_max(log2_up(attr.max_reads));
+        context.primary_address_path_mut().set_ack_timeout(attr.ack_timeout);
+        self.modify(&input, "RTS needs RTR")
+    }
+
+    /// RTS2RTS_QP: changes a queue pair that is sending.
+    pub fn change(&self, change: &RtsChange) -> Result<(), Error> {
+        let mut input = Rts2rtsQpIn::new();
+        input.set_qpn(self.qpn.0);
+        let mut mask = 0;
+        let context = input.qpc_mut();
+        service(context);
+        if let Some(allowed) = change.access {
+            access(context, allowed);
+            mask |= OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
+        }
+        if let Some(timer) = change.min_rnr_timer {
+            fits("RTS2RTS_QP", "the RNR timer", timer.into(), 5)?;
+            context.set_min_rnr_nak(timer);
+            mask |= OptParamMask::RNR_TIMEOUT.0;
+        }
+        input.set_opt_param_mask(mask);
+        self.modify(&input, "the queue pair must be in RTS")
+    }
+
+    /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed.
+    pub fn to_error(&self) -> Result<(), Error> {
+        let mut input = prm::Qp2errIn::new();
+        input.set_qpn(self.qpn.0);
+        self.modify(&input, "the queue pair or its context is gone")
+    }
+
+    /// 2RST_QP: from any state to RESET. What was posted is forgotten and the rings start over.
+    pub fn to_reset(&self) -> Result<(), Error> {
+        let mut input = prm::Qp2rstIn::new();
+        input.set_qpn(self.qpn.0);
+        self.modify(&input, "the queue pair or its context is gone")
+    }
+
+    /// QUERY_QP: the context as the device holds it now.
+    pub fn query(&self) -> Result<QpContext, Error> {
+        let mut input = QueryQpIn::new();
+        input.set_qpn(self.qpn.0);
+        let mut output = prm::QueryQpOut::zeroed();
+        crate::query_object(self.owned.object(), &input, &mut output)?;
+        Ok(*output.qpc())
+    }
+
+    /// The state that the device says it is in.
+    pub fn state(&self) -> Result<QpState, Error> {
+        self.query().map(|context| context.state())
+    }
+
+    /// DESTROY_QP. On failure the queue pair and all that it refers to are leaked.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+
+    fn modify<I: prm::CommandInput>(&self, input: &I, needs: &'static str) -> Result<(), Error> {
+        crate::modify_object(self.owned.object(), input).map_err(|error| {
+            let state = self.state().ok().and_then(|state| state.name());
+            match state {
+                Some(state) if error.kind() == ErrorKind::Command => {
+                    error.with_hint(format!("the queue pair is in {state}; {needs}"))
+                }
+                _ => error,
+            }
+        })
+    }
+}
+
+/// log2 of the packets after which the requester asks for an ACK.
+const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;
+
+/// Every transition repeats the service type and migration state.
+fn service(context: &mut QpContext) {
+    context.set_st(ServiceType::RC).set_pm_state(PathMigrationState::MIGRATED);
+}
+
+fn access(context: &mut QpContext, access: RemoteAccess) {
+    context
+        .set_rre(access.read)
+        .set_rwe(access.write)
+        .set_rae(access.atomic)
+        .set_atomic_mode(if access.atomic { AtomicMode::IB_SPEC } else { AtomicMode::NONE });
+}
+
+fn log2_up(count: u8) -> u8 {
+    if count <= 1 { 0 } else { (count - 1).ilog2() as u8 + 1 }
+}

@@ -1,0 +1,135 @@
+//! Questions about the device that change nothing.
+
+use verbless_devx::{Context, Error};
+use verbless_prm as prm;
+
+use crate::{Device, Gid};
+
+/// The PSID that the model gives itself. Whatever does not show it is hardware.
+pub const MODEL_PSID: &str = "VBL0000000001";
+
+/// Which device it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adapter {
+    /// Parameter-set identification: board and configuration; the kernel shows it as `board_id`.
+    pub psid: String,
+    /// IEEE vendor id, 24 bits.
+    pub vendor_id: u32,
+}
+
+impl Adapter {
+    /// QUERY_ADAPTER.
+    pub(crate) fn read(context: &Context) -> Result<Self, Error> {
+        let mut output = prm::QueryAdapterOut::zeroed();
+        crate::execute(context, &prm::QueryAdapterIn::new(), &mut output)?;
+        let block = output.query_adapter_struct();
+        Ok(Self { psid: printable(&block.vsd_contd_psid()[..]), vendor_id: block.ieee_vendor_id() })
+    }
+
+    /// Whether this is the model.
+    pub fn is_model(&self) -> bool {
+        self.psid == MODEL_PSID
+    }
+}
+
+fn printable(bytes: &[u8]) -> String {
+    bytes.iter().filter(|byte| byte.is_ascii_graphic()).map(|&byte| char::from(byte)).collect()
+}
+
+/// State of a virtual port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VportState {
+    /// What the administrator asked for: 0 down, 1 up, 2 as the link.
+    pub admin: u8,
+    /// What it is: 0 down, 1 up.
+    pub state: u8,
+    /// Rate limit in units of 100 Mb/s; 0 is none.
+    pub max_tx_speed: u16,
+}
+
+/// One entry of the RoCE address table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoceAddress {
+    /// The GID.
+    pub gid: Gid,
+    /// MAC that packets from it carry.
+    pub mac: [u8; 6],
+    /// VLAN, if any.
+    pub vlan: Option<u16>,
+    /// RoCE version and layer-3 type as the PRM numbers them.
+    pub version: u8,
+    /// Layer 3: 0 IPv4, 1 IPv6.
+    pub l3_type: u8,
+}
+
+impl Device {
+    /// NOP: goes to the device and back.
+    pub fn nop(&self) -> Result<(), Error> {
+        crate::execute(self, &prm::NopIn::new(), &mut prm::NopOut::zeroed())
+    }
+
+    /// QUERY_ISSI: the interface step in use and the steps that the device supports, as a bit mask.
+    pub fn query_issi(&self) -> Result<(u16, Vec<u8>), Error> {
+        let mut output = prm::QueryIssiOut::zeroed();
+        crate::execute(self, &prm::QueryIssiIn::new(), &mut output)?;
+        Ok((output.current_issi(), output.supported_issi_dw0().to_be_bytes().to_vec()))
+    }
+
+    /// QUERY_VPORT_STATE of our own port.
+    pub fn query_vport_state(&self) -> Result<VportState, Error> {
+        let mut output = prm::QueryVportStateOut::zeroed();
+        crate::execute(self, &prm::QueryVportStateIn::new(), &mut output)?;
+        Ok(VportState {
+            admin: output.admin_state().0,
+            state: output.state().0,
+            max_tx_speed: output.max_tx_speed(),
+        })
+    }
+
+    /// QUERY_NIC_VPORT_CONTEXT of our own port: MAC, MTU, filters of an Ethernet function.
+    pub fn query_nic_vport_context(&self) -> Result<prm::NicVportContext, Error> {
+        let mut output = prm::QueryNicVportContextOut::zeroed();
+        crate::execute(self, &prm::QueryNicVportContextIn::new(), &mut output)?;
+        Ok(*output.nic_vport_context())
+    }
+
+    /// QUERY_HCA_VPORT_CONTEXT of our own port: LID, GUIDs, states of an InfiniBand function.
+    pub fn query_hca_vport_context(&self, port: u8) -> Result<Box<prm::HcaVportContext>, Error> {
+        let mut input = prm::QueryHcaVportContextIn::new();
+        crate::error::fits("QUERY_HCA_VPORT_CONTEXT", "the port", port.into(), 4)?;
+        input.set_port_num(port);
+        let mut output = Box::new(prm::QueryHcaVportContextOut::zeroed());
+        crate::execute(self, &input, &mut *output)?;
+        Ok(Box::new(*output.hca_vport_context()))
+    }
+
+    /// QUERY_ROCE_ADDRESS: entry `index` of the port's RoCE address table.
+    pub fn query_roce_address(&self, port: u8, index: u16) -> Result<RoceAddress, Error> {
+        crate::error::fits("QUERY_ROCE_ADDRESS", "the port", port.into(), 4)?;
+        let mut input = prm::QueryRoceAddressIn::new();
+        input.set_roce_address_index(index).set_vhca_port_num(port);
+        let mut output = prm::QueryRoceAddressOut::zeroed();
+        crate::execute(self, &input, &mut output)?;
+        let entry = output.roce_address();
+        let mut mac = [0; 6];
+        mac[..2].copy_from_slice(&entry.source_mac_47_32().to_be_bytes());
+        mac[2..].copy_from_slice(&entry.source_mac_31_0().to_be_bytes());
+        Ok(RoceAddress {
+            gid: Gid(*entry.source_l3_address()),
+            mac,
+            vlan: entry.vlan_valid().then(|| entry.vlan_id()),
+            version: entry.roce_version().0,
+            l3_type: entry.roce_l3_type().0,
+        })
+    }
+
+    /// QUERY_VUID: the identifier that is the same for all functions of one device, of `vhca_id`'s own function when 0.
+    pub fn query_vuid(&self) -> Result<String, Error> {
+        let mut output = vec![0; prm::QueryVuidOut::BYTES + VUID_BYTES];
+        self.devx_other(prm::QueryVuidIn::new().as_bytes(), &mut output)?;
+        Ok(printable(&output[prm::QueryVuidOut::BYTES..]))
+    }
+}
+
+/// Bytes of a VUID in the answer to QUERY_VUID.
+const VUID_BYTES: usize = 128;

@@ -1908,8 +1908,7 @@ impl HcaCap {
         self
     }
 
-    /// log2 of the largest list of byte stream formats (BSF, for signatures), in 16-byte units.
-    /// `0x20.13:8`
+    /// log2 of the largest list of byte stream formats (BSF, for signatures) in an mkey. `0x20.13:8`
     #[inline]
     pub const fn log_max_bsf_list_size(&self) -> u8 {
         bits::get(&self.0, 274, 6) as u8
@@ -2174,7 +2173,7 @@ impl HcaCap {
         self
     }
 
-    /// log2 of the smallest block of a compression job, less an offset that the source does not state.
+    /// Smallest block of a compression job, as the log2 code that its control segment takes.
     /// `0x28.11:8`
     ///
     /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
@@ -2824,7 +2823,7 @@ impl HcaCap {
         self
     }
 
-    /// Remote start (ROL) with a password is supported. `0x38.9`
+    /// Reset on LAN by a magic packet with a SecureOn password. `0x38.9`
     #[inline]
     pub const fn rol_s(&self) -> bool {
         bits::flag(&self.0, 470)
@@ -2837,7 +2836,7 @@ impl HcaCap {
         self
     }
 
-    /// Remote start (ROL) without a password is supported. `0x38.8`
+    /// Reset on LAN by a magic packet. `0x38.8`
     #[inline]
     pub const fn rol_g(&self) -> bool {
         bits::flag(&self.0, 471)
@@ -3138,7 +3137,8 @@ impl HcaCap {
         self
     }
 
-    /// A QP in SQD can be drained after a signature error. `0x40.16`
+    /// A QP can be drained on a signature error (drain_sigerr in the QP context), so that the WQEs
+    /// behind it wait. `0x40.16`
     #[inline]
     pub const fn drain_sigerr(&self) -> bool {
         bits::flag(&self.0, 527)
@@ -3229,7 +3229,7 @@ impl HcaCap {
         self
     }
 
-    /// Received frames of bad contents may be handled by software, as raw frames. `0x40.6`
+    /// Called rf in the header; no source that we may use says what it stands for. `0x40.6`
     #[inline]
     pub const fn rf(&self) -> bool {
         bits::flag(&self.0, 537)
@@ -3741,7 +3741,7 @@ impl HcaCap {
         self
     }
 
-    /// CREATE_MKEY may ask for an index of its choice (mkey_7_0 and mkey index as given). `0x4c.25`
+    /// CREATE_MKEY may ask for a particular mkey. `0x4c.25`
     #[inline]
     pub const fn mkey_by_name(&self) -> bool {
         bits::flag(&self.0, 614)
@@ -3768,7 +3768,8 @@ impl HcaCap {
         self
     }
 
-    /// The free-running clock is disciplined, so that it runs at the rate of real time. `0x4c.15`
+    /// The free-running clock is disciplined: in real-time mode it runs at the rate of real time.
+    /// `0x4c.15`
     #[inline]
     pub const fn disciplined_fr_counter(&self) -> bool {
         bits::flag(&self.0, 624)
@@ -3899,7 +3900,8 @@ impl HcaCap {
         self
     }
 
-    /// The transport domain may be destroyed before its TISs and TIRs. `0x54.22`
+    /// Loopback blocking holds in whatever order the TIRs and SQs of a transport domain are made;
+    /// without it the TIRs have to come last or be modified again. `0x54.22`
     #[inline]
     pub const fn tis_tir_td_order(&self) -> bool {
         bits::flag(&self.0, 681)
@@ -4498,7 +4500,7 @@ impl HcaCap {
         self
     }
 
-    /// Whether the socket-direct group's size is reported in the NIC vport context. `0x70.23`
+    /// The NIC vport context reports sd_group_size. `0x70.23`
     #[inline]
     pub const fn sd_group_size(&self) -> bool {
         bits::flag(&self.0, 904)
@@ -4800,7 +4802,8 @@ impl HcaCap {
         self
     }
 
-    /// The function may be put in silent mode (no traffic on the wire). `0x7c.22`
+    /// SET_L2_TABLE_ENTRY may put the function in silent mode, in which it neither sends nor receives
+    /// on the wire. `0x7c.22`
     #[inline]
     pub const fn silent_mode_set(&self) -> bool {
         bits::flag(&self.0, 1001)
@@ -4882,7 +4885,7 @@ impl HcaCap {
         self
     }
 
-    /// The flow table query tells whether the function is in silent mode. `0x7c.6`
+    /// QUERY_L2_TABLE_ENTRY tells whether the function is in silent mode. `0x7c.6`
     #[inline]
     pub const fn silent_mode_query(&self) -> bool {
         bits::flag(&self.0, 1017)
@@ -4975,7 +4978,7 @@ impl HcaCap {
         self
     }
 
-    /// A QP number that the device suggests for CREATE_QP to start from. `0x88.23:0`
+    /// A hint for CREATE_QP about the QP number to start from; Linux does not use it. `0x88.23:0`
     #[inline]
     pub const fn create_qp_start_hint(&self) -> u32 {
         bits::get(&self.0, 1096, 24) as u32
@@ -7915,7 +7918,7 @@ impl RoceCap {
         self
     }
 
-    /// Bitmask of the network layers of RoCE addresses; bit n is roce_l3_type n. `0x10.19:16`
+    /// Bitmask of the network layers of RoCE addresses (values in roce_l3_type_cap). `0x10.19:16`
     #[inline]
     pub const fn l3_type(&self) -> u8 {
         bits::get(&self.0, 140, 4) as u8

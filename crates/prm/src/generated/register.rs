@@ -568,7 +568,152 @@ pub static ACCESS_REGISTER: CommandInfo = CommandInfo {
             why: "The register cannot be accessed in this way, for example not be written by this function.",
         },
     ],
-    variants: &[],
+    variants: &[
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[16409],
+            info: QcamReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20482],
+            info: PmlpReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20483],
+            info: PmtuReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20484],
+            info: PtysReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20486],
+            info: PaosReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20488],
+            info: PpcntReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20495],
+            info: PvlcReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20515],
+            info: PplmReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20607],
+            info: PcamReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[24577],
+            info: NodeDescReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[28676],
+            info: HostEndiannessReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36884],
+            info: MciaReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36904],
+            info: MfrlReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36909],
+            info: MrtcReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36928],
+            info: MtrcCapReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36929],
+            info: MtrcConfReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36930],
+            info: MtrcStdbReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36931],
+            info: MtrcCtrlReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36944],
+            info: MpeinReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36949],
+            info: MtutcReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36991],
+            info: McamReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[37248],
+            info: MtptmReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[37249],
+            info: MtctrReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[49166],
+            info: DtorReg::INFO,
+        },
+    ],
     sources: &["linux: MLX5_CMD_OP_ACCESS_REG, mlx5_core_access_reg"],
 };
 
@@ -598,7 +743,152 @@ pub static ACCESS_REGISTER_USER: CommandInfo = CommandInfo {
         name: "BAD_PARAM",
         why: "The device has no such register, user contexts may not reach it, or an index or a value in it is not valid.",
     }],
-    variants: &[],
+    variants: &[
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[16409],
+            info: QcamReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20482],
+            info: PmlpReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20483],
+            info: PmtuReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20484],
+            info: PtysReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20486],
+            info: PaosReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20488],
+            info: PpcntReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20495],
+            info: PvlcReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20515],
+            info: PplmReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[20607],
+            info: PcamReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[24577],
+            info: NodeDescReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[28676],
+            info: HostEndiannessReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36884],
+            info: MciaReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36904],
+            info: MfrlReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36909],
+            info: MrtcReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36928],
+            info: MtrcCapReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36929],
+            info: MtrcConfReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36930],
+            info: MtrcStdbReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36931],
+            info: MtrcCtrlReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36944],
+            info: MpeinReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36949],
+            info: MtutcReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[36991],
+            info: McamReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[37248],
+            info: MtptmReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[37249],
+            info: MtctrReg::INFO,
+        },
+        Variant {
+            field: "register_data",
+            when: "register_id",
+            values: &[49166],
+            info: DtorReg::INFO,
+        },
+    ],
     sources: &["dpdk: MLX5_CMD_OP_ACCESS_REGISTER_USER"],
 };
 
@@ -2842,9 +3132,9 @@ impl QcamReg {
 structure! {
     /// Which QoS registers exist.
     ///
-    /// Source: linux: mlx5_ifc_qcam_access_reg_cap_mask.
+    /// Source: linux: qcam_access_reg_cap_mask in include/linux/mlx5/mlx5_ifc.h.
     pub struct QcamAccessRegCapMask([u8; 0x10]) = "qcam_access_reg_cap_mask" {
-        sources: ["linux: mlx5_ifc_qcam_access_reg_cap_mask"],
+        sources: ["linux: qcam_access_reg_cap_mask in include/linux/mlx5/mlx5_ifc.h"],
         fields: [
             FieldInfo::number("qpdpm", 108, 1),
             FieldInfo::number("qcam_access_reg_cap_mask_18_to_4", 109, 15),
@@ -2940,9 +3230,9 @@ impl QcamAccessRegCapMask {
 structure! {
     /// Which QoS features exist.
     ///
-    /// Source: linux: mlx5_ifc_qcam_qos_feature_cap_mask.
+    /// Source: linux: qcam_qos_feature_cap_mask in include/linux/mlx5/mlx5_ifc.h.
     pub struct QcamQosFeatureCapMask([u8; 0x10]) = "qcam_qos_feature_cap_mask" {
-        sources: ["linux: mlx5_ifc_qcam_qos_feature_cap_mask"],
+        sources: ["linux: qcam_qos_feature_cap_mask in include/linux/mlx5/mlx5_ifc.h"],
         fields: [
             FieldInfo::number("qetcr_qshr_max_bw_val_msb", 123, 1),
             FieldInfo::number("qcam_qos_feature_cap_mask_3_to_1", 124, 3),

@@ -75,7 +75,11 @@ impl Debian {
                 return Ok(());
             }
         }
-        Err(format!("apt fetched {package} {exact}, but its archive is not in {}", archives.display()).into())
+        Err(format!(
+            "apt fetched {package} {exact}, but its archive is not in {}",
+            archives.display()
+        )
+        .into())
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {

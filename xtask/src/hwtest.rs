@@ -17,7 +17,16 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
-        .args(["run", "--quiet", "--release", "--package", "verbless-conformance", "--bin", "hwtest", "--"])
+        .args([
+            "run",
+            "--quiet",
+            "--release",
+            "--package",
+            "verbless-conformance",
+            "--bin",
+            "hwtest",
+            "--",
+        ])
         .args(&options.arguments)
         .current_dir(workspace_root());
     Ok(command.status()?.success())

@@ -79,7 +79,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             Ok(Outcome::Ran { passed: good, failed: bad }) => {
                 passed += good;
                 failed += bad;
-                if bad == 0 { format!("ok, {good} passed") } else { format!("FAILED, {bad} of {}", good + bad) }
+                if bad == 0 {
+                    format!("ok, {good} passed")
+                } else {
+                    format!("FAILED, {bad} of {}", good + bad)
+                }
             }
             Ok(Outcome::Skipped(reason)) if ci => {
                 failed += 1;
@@ -150,7 +154,10 @@ fn counted(mut command: Command) -> Result<Outcome> {
 
 /// The counts in a test runner's closing line.
 fn counts(line: &str) -> Option<(u64, u64)> {
-    let line = line.strip_prefix("test result: ok. ").or(line.strip_prefix("test result: FAILED. ")).unwrap_or(line);
+    let line = line
+        .strip_prefix("test result: ok. ")
+        .or(line.strip_prefix("test result: FAILED. "))
+        .unwrap_or(line);
     let mut words = line.split([' ', ',', ';']).filter(|word| !word.is_empty());
     let passed = words.next()?.parse().ok()?;
     (words.next()? == "passed").then_some(())?;
@@ -254,7 +261,10 @@ mod tests {
 
     #[test]
     fn closing_lines_of_test_runners_are_counted() {
-        assert_eq!(counts("test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured"), Some((7, 0)));
+        assert_eq!(
+            counts("test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured"),
+            Some((7, 0))
+        );
         assert_eq!(counts("test result: FAILED. 3 passed; 2 failed; 0 ignored"), Some((3, 2)));
         assert_eq!(counts("61 passed, 0 failed, 2 skipped"), Some((61, 0)));
         assert_eq!(counts("running 7 tests"), None);

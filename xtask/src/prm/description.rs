@@ -62,6 +62,8 @@ pub(crate) struct Structure {
     pub(crate) doc: String,
     pub(crate) sources: Vec<String>,
     pub(crate) reserved: Vec<Place>,
+    /// Fields of the C structure that the table leaves out, being described in another way.
+    pub(crate) without: Vec<String>,
     pub(crate) fields: Vec<Field>,
 }
 
@@ -305,6 +307,7 @@ impl Description {
             doc: raw.doc,
             sources: raw.sources,
             reserved,
+            without: raw.without,
             fields,
         });
     }
@@ -443,6 +446,8 @@ struct RawStructure {
     sources: Vec<String>,
     #[serde(default)]
     reserved: Vec<String>,
+    #[serde(default)]
+    without: Vec<String>,
     #[serde(default)]
     fields: toml::Table,
 }

@@ -56,11 +56,11 @@ pub(crate) fn is_reserved(name: &str) -> bool {
         .is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// The `mlx5_ifc_…_bits` that a list of sources names with `linux: `, if any.
+/// The C structure of Linux's `mlx5_ifc.h` that a list of sources names, as `linux: mlx5_ifc_cqc_bits`.
 pub(crate) fn ifc_name(sources: &[String]) -> Option<&str> {
-    sources.iter().filter(|source| source.starts_with("linux:")).find_map(|source| {
-        let rest = &source[source.find("mlx5_ifc_")?..];
-        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        Some(&rest[..end.unwrap_or(rest.len())])
+    sources.iter().find_map(|source| {
+        let name = source.strip_prefix("linux: ").filter(|name| name.starts_with("mlx5_ifc_"))?;
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        Some(&name[..end.unwrap_or(name.len())])
     })
 }

@@ -2,15 +2,17 @@
 //!
 //! A table says which C structure it comes from by `sources = ["linux: mlx5_ifc_cqc_bits"]`. Import
 //! adds the fields that it lacks, corrects `at` and `bits` of those that differ, and writes the
-//! `reserved` list anew from the gaps. A field that has another name than in C says `linux = "name"`;
-//! a field that C does not have names its own `sources`, and is left alone.
+//! `reserved` list anew where the gaps are others. A field that has another name than in C says
+//! `linux = "name"` (import adds that itself where the place tells); a field that C does not have
+//! names its own `sources`, and is left alone. What C has and the table does not want is listed in
+//! `without`; what other fields cover already (a union) is not added either.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-use super::description::{Content, Description, Field, Problem, gaps};
+use super::description::{Content, Description, Field, Problem, Structure, gaps};
 use super::facts::{Facts, Layout, ifc_name};
 use super::place::{Place, Span};
 
@@ -108,9 +110,6 @@ fn import_file(
         let Some(table) = document.get_mut(&structure.name).and_then(Item::as_table_mut) else {
             continue;
         };
-        if structure.bytes * 8 != layout.bits {
-            table.insert("bytes", hex_item(layout.bits / 8));
-        }
         if !table.contains_key("fields") {
             table.insert("fields", Item::Table(Table::new()));
         }
@@ -120,29 +119,57 @@ fn import_file(
         let mut spans: Vec<(String, Span)> =
             structure.fields.iter().map(|f| (f.name.clone(), f.span())).collect();
         let mut added = false;
+        let mut renamed: Vec<&str> = Vec::new();
         for (name, span) in layout.named() {
             let known =
                 structure.fields.iter().find(|f| f.linux.as_deref().unwrap_or(&f.name) == name);
-            match known {
-                None => {
-                    fields.insert(
-                        name,
-                        Item::Value(Value::InlineTable(new_field(name, span, layout))),
-                    );
-                    spans.push((name.to_owned(), span));
-                    added = true;
-                }
-                Some(field) => match correct(field, span, fields) {
+            if let Some(field) = known {
+                match correct(field, span, fields) {
                     Ok(()) => {
-                        spans.iter_mut().filter(|s| s.0 == field.name).for_each(|s| s.1 = span)
+                        spans.iter_mut().filter(|s| s.0 == field.name).for_each(|s| s.1 = span);
                     }
                     Err(error) => problem(format!("[{}] {}", structure.name, field.name), error),
-                },
+                }
+                continue;
             }
+            let same_place = structure.fields.iter().find(|field| {
+                field.span() == span
+                    && field.sources.is_none()
+                    && field.linux.is_none()
+                    && !layout.fields.contains_key(&field.name)
+            });
+            if let Some(field) = same_place {
+                if let Some(table) = fields.get_mut(&field.name).and_then(Item::as_table_like_mut) {
+                    append(table, "linux", name);
+                }
+                renamed.push(&field.name);
+                continue;
+            }
+            let ours = structure.fields.iter().map(Field::span);
+            let covered = !gaps(span.end(), ours).iter().any(|gap| gap.end() > span.start);
+            let left_out = structure.without.iter().any(|left_out| left_out == name);
+            if left_out || (covered && span.width > 0) || fields.contains_key(name) {
+                continue;
+            }
+            if span.end() > structure.bytes * 8 {
+                problem(
+                    format!("[{}]", structure.name),
+                    format!(
+                        "{theirs} has `{name}` beyond its end; correct `bytes`, or put it into `without`"
+                    ),
+                );
+                continue;
+            }
+            fields.insert(name, Item::Value(Value::InlineTable(new_field(name, span, layout))));
+            spans.push((name.to_owned(), span));
+            added = true;
         }
         for field in &structure.fields {
             let theirs_name = field.linux.as_deref().unwrap_or(&field.name);
-            if field.sources.is_none() && !layout.fields.contains_key(theirs_name) {
+            if field.sources.is_none()
+                && !layout.fields.contains_key(theirs_name)
+                && !renamed.contains(&field.name.as_str())
+            {
                 problem(
                     format!("[{}] {}", structure.name, field.name),
                     format!(
@@ -155,7 +182,7 @@ fn import_file(
         if added {
             sort_fields(table, &spans);
         }
-        write_reserved(table, layout.bits, spans.iter().map(|&(_, span)| span));
+        write_reserved(table, structure, spans.iter().map(|&(_, span)| span));
     }
 }
 
@@ -206,20 +233,20 @@ fn sort_fields(table: &mut Table, spans: &[(String, Span)]) {
     }
 }
 
-fn write_reserved(table: &mut Table, bits: u32, spans: impl Iterator<Item = Span>) {
-    let new: Vec<String> =
-        gaps(bits, spans).into_iter().flat_map(Place::of_gap).map(|p| p.to_string()).collect();
-    let old: Vec<&str> = match table.get("reserved").and_then(Item::as_array) {
-        Some(array) => array.iter().filter_map(Value::as_str).collect(),
-        None => Vec::new(),
-    };
-    if new == old {
+/// Writes `reserved` anew if it does not name exactly the gaps.
+fn write_reserved(table: &mut Table, structure: &Structure, spans: impl Iterator<Item = Span>) {
+    let bits = structure.bytes * 8;
+    let wanted = gaps(bits, spans);
+    let named = gaps(bits, structure.reserved.iter().map(|place| place.span()));
+    if gaps(bits, named.into_iter()) == wanted {
         return;
     }
+    let places = wanted.into_iter().flat_map(Place::of_gap).map(|place| place.to_string());
+    let new: Array = places.collect();
     if new.is_empty() {
         table.remove("reserved");
     } else {
-        table.insert("reserved", Item::Value(Value::Array(new.iter().collect::<Array>())));
+        table.insert("reserved", Item::Value(Value::Array(new)));
     }
 }
 
@@ -314,10 +341,17 @@ fn new_field(name: &str, span: Span, layout: &Layout) -> InlineTable {
     table
 }
 
-fn string_item(text: &str) -> Item {
-    Item::Value(text.into())
+/// Adds `key = "text"` at the end of a table, without a space before the comma.
+fn append(table: &mut dyn TableLike, key: &str, text: &str) {
+    if let Some(value) = table.iter_mut().last().and_then(|(_, item)| item.as_value_mut()) {
+        value.decor_mut().set_suffix("");
+    }
+    table.insert(key, string_item(text));
+    if let Some(value) = table.get_mut(key).and_then(Item::as_value_mut) {
+        value.decor_mut().set_suffix(" ");
+    }
 }
 
-fn hex_item(value: u32) -> Item {
-    Item::Value(format!("0x{value:02x}").parse().expect("a hexadecimal integer is TOML"))
+fn string_item(text: &str) -> Item {
+    Item::Value(text.into())
 }

@@ -99,9 +99,9 @@ enumeration! {
 structure! {
     /// The start of every command's input.
     ///
-    /// Source: linux: mlx5_ifc_mbox_in_bits (drivers/net/ethernet/mellanox/mlx5/core/cmd.c).
+    /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_in_bits.
     pub struct CommandHeaderIn([u8; 0x8]) = "command_header_in" {
-        sources: ["linux: mlx5_ifc_mbox_in_bits (drivers/net/ethernet/mellanox/mlx5/core/cmd.c)"],
+        sources: ["linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
             FieldInfo::number("uid", 16, 16),
@@ -156,9 +156,9 @@ impl CommandHeaderIn {
 structure! {
     /// The start of every command's output.
     ///
-    /// Source: linux: mlx5_ifc_mbox_out_bits (drivers/net/ethernet/mellanox/mlx5/core/cmd.c).
+    /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_out_bits.
     pub struct CommandHeaderOut([u8; 0x8]) = "command_header_out" {
-        sources: ["linux: mlx5_ifc_mbox_out_bits (drivers/net/ethernet/mellanox/mlx5/core/cmd.c)"],
+        sources: ["linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_out_bits"],
         fields: [
             FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
             FieldInfo::number("syndrome", 32, 32),

@@ -2081,6 +2081,8 @@ structure! {
 
 impl QpContextExtension {
     /// MMO WQEs (DMA, compression and so on) are allowed on this QP. `0x00.29`
+    ///
+    /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits.
     #[inline]
     pub const fn mmo(&self) -> bool {
         bits::flag(&self.0, 2)
@@ -3760,6 +3762,8 @@ impl QueryQpOut {
 
     /// Page addresses, or with qpc_ext the context extension and then the page addresses. `0x110, 8
     /// bytes`
+    ///
+    /// Source: linux: mlx5_ifc_qp_pas_or_qpc_ext_and_pas_bits.
     pub const PAS_OFFSET: usize = 0x110;
 }
 

@@ -1,1 +1,31 @@
-//! See the crate's description.
+//! mlx5 queues: completion queues, queue pairs and memory regions, as memory that we share with the device.
+//!
+//! Nothing here makes a system call. A queue is built over ring memory, a doorbell record and a UAR page, all of them
+//! [`ring::SharedMemory`]; where that memory came from (a UMEM and a mapped UAR, or ordinary memory in a test) is
+//! somebody else's business. From then on, posting and polling are loads and stores:
+//!
+//! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, tells the doorbell record, and rings.
+//! - [`cq::CompletionQueue::poll`] takes the next CQE out of its ring.
+//! - [`qp::QueuePair::complete`] turns that CQE into a [`completion::Completion`] with the cookie of the request,
+//!   and frees the slots of everything up to it.
+//!
+//! The methods that post and poll take `&mut self`: a queue may move between threads, and is used by one at a time
+//! without a lock. They do not allocate, lock, make a system call, or panic.
+//!
+//! `unsafe` is confined to [`ring`], [`uar`] and [`region`].
+
+pub mod completion;
+pub mod cq;
+pub mod qp;
+pub mod region;
+pub mod ring;
+mod trace;
+pub mod types;
+pub mod uar;
+pub mod wr;
+
+pub use completion::{Completion, CompletionError, Operation, Status};
+pub use cq::{CompletionQueue, Cqe};
+pub use qp::{QueuePair, ReceiveQueue, SendQueue};
+pub use region::Region;
+pub use types::{Cqn, Lkey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

@@ -304,7 +304,7 @@ format! {
 format! {
     /// UMR control segment.
     pub struct UmrCtrlSegment[48] {
-        /// Inline list bit 7, check-free bits 6:5, translation-offset enable bit 4 …
+        /// Bits: 7 the list is inline, 5 check that the key is free, 4 there is a translation offset, 3 check the QP.
         pub flags: u8,
         /// Zero.
         pub reserved0: [u8; 3],

@@ -1,0 +1,165 @@
+//! What became of a work request.
+
+use verbless_prm::hot::cqe_syndrome;
+
+use crate::types::{Qpn, Rkey, WqeIndex};
+
+/// A request that completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// What was given when it was posted.
+    pub cookie: u64,
+    /// What was done.
+    pub operation: Operation,
+    /// Bytes that arrived here: of a receive, a READ, or an atomic (8). 0 for what only sends.
+    pub byte_len: u32,
+}
+
+/// What a request did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// SEND.
+    Send,
+    /// SEND with immediate.
+    SendImm,
+    /// SEND with invalidate.
+    SendInvalidate,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate.
+    WriteImm,
+    /// RDMA READ.
+    Read,
+    /// Compare and swap.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
+    /// No operation.
+    Nop,
+    /// A change of a key: UMR, local invalidate.
+    Umr,
+    /// A SEND arrived.
+    Receive,
+    /// A SEND arrived with this immediate.
+    ReceiveImm(u32),
+    /// A SEND arrived, and has invalidated this key of ours.
+    ReceiveInvalidate(Rkey),
+    /// A WRITE arrived, with this immediate; the data went where the peer said.
+    ReceiveWriteImm(u32),
+}
+
+/// Why a request failed: the syndrome of an error CQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Status {
+    /// The message does not fit the receive, or our own length is wrong.
+    #[error("local length error: the message does not fit")]
+    LocalLength,
+    /// The QP could not do it.
+    #[error("local QP operation error: bad work request, or not legal in this state")]
+    LocalQpOperation,
+    /// A key of ours: unknown, of another PD, out of bounds, or without the right.
+    #[error("local protection error: an lkey, its PD, bounds or rights")]
+    LocalProtection,
+    /// The QP failed before this request ran.
+    #[error("flushed: the QP went to the error state before this request ran")]
+    Flushed,
+    /// A memory window could not be bound.
+    #[error("memory window bind error")]
+    MemoryWindowBind,
+    /// The peer's answer made no sense.
+    #[error("bad response from the peer")]
+    BadResponse,
+    /// As responder, we could not access our memory.
+    #[error("local access error while serving the peer")]
+    LocalAccess,
+    /// The peer found the request invalid.
+    #[error("remote invalid request: the peer does not support it, or its length is wrong")]
+    RemoteInvalidRequest,
+    /// The peer refused: key, PD, bounds or rights.
+    #[error("remote access error: an rkey, its PD, bounds or rights")]
+    RemoteAccess,
+    /// The peer failed while it served the request.
+    #[error("remote operation error: the peer failed")]
+    RemoteOperation,
+    /// The peer did not answer.
+    #[error("transport retries exceeded: the peer does not answer")]
+    TransportRetryExceeded,
+    /// The peer had no receive posted.
+    #[error("RNR retries exceeded: the peer has no receive posted")]
+    RnrRetryExceeded,
+    /// The peer aborted.
+    #[error("the peer aborted")]
+    RemoteAborted,
+    /// Another syndrome, which is not published.
+    #[error("syndrome {0:#04x}")]
+    Other(u8),
+}
+
+impl Status {
+    /// The status that the syndrome of an error CQE means.
+    pub const fn from_syndrome(syndrome: u8) -> Self {
+        match syndrome {
+            cqe_syndrome::LOCAL_LENGTH => Self::LocalLength,
+            cqe_syndrome::LOCAL_QP_OPERATION => Self::LocalQpOperation,
+            cqe_syndrome::LOCAL_PROTECTION => Self::LocalProtection,
+            cqe_syndrome::FLUSHED => Self::Flushed,
+            cqe_syndrome::MEMORY_WINDOW_BIND => Self::MemoryWindowBind,
+            cqe_syndrome::BAD_RESPONSE => Self::BadResponse,
+            cqe_syndrome::LOCAL_ACCESS => Self::LocalAccess,
+            cqe_syndrome::REMOTE_INVALID_REQUEST => Self::RemoteInvalidRequest,
+            cqe_syndrome::REMOTE_ACCESS => Self::RemoteAccess,
+            cqe_syndrome::REMOTE_OPERATION => Self::RemoteOperation,
+            cqe_syndrome::TRANSPORT_RETRY_EXCEEDED => Self::TransportRetryExceeded,
+            cqe_syndrome::RNR_RETRY_EXCEEDED => Self::RnrRetryExceeded,
+            cqe_syndrome::REMOTE_ABORTED => Self::RemoteAborted,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// A request that failed, or a CQE that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompletionError {
+    /// The request failed. Its QP is in the error state, and what was posted behind it will be flushed.
+    #[error("{0}")]
+    Failed(Failure),
+    /// The device broke its rules. Nothing was completed; treat the queue as broken.
+    #[error("impossible CQE: {0}")]
+    Malformed(Malformed),
+}
+
+/// A failed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{status} ({} {wqe_index}, vendor syndrome {vendor_syndrome:#04x})", if *.receive { "receive" } else { "WQE" })]
+pub struct Failure {
+    /// What was given when it was posted.
+    pub cookie: u64,
+    /// Why.
+    pub status: Status,
+    /// The vendor's finer reason, for a support case: its values are not published.
+    pub vendor_syndrome: u8,
+    /// The request.
+    pub wqe_index: WqeIndex,
+    /// Whether it was a receive.
+    pub receive: bool,
+}
+
+/// What is impossible about a CQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It names another queue. Not the device's fault if it was given to the wrong [`QueuePair`](crate::QueuePair).
+    #[error("it is of QP {0}")]
+    Queue(Qpn),
+    /// Its opcode is none that this queue can get.
+    #[error("opcode {0:#x}")]
+    Opcode(u8),
+    /// It completes a send request of an opcode that nobody posts.
+    #[error("work request opcode {0:#04x}")]
+    WorkRequest(u8),
+    /// It completes a WQE that is not outstanding.
+    #[error("WQE {0} is not outstanding")]
+    Index(WqeIndex),
+    /// It is of a format that this queue did not ask for: compressed.
+    #[error("format {0}")]
+    Format(u8),
+}

@@ -1,0 +1,203 @@
+//! The receive queue.
+
+use verbless_prm::hot::{DataSegment, cqe_format, cqe_opcode};
+use zerocopy::transmute;
+
+use super::malformed;
+use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, Status};
+use crate::cq::Cqe;
+use crate::ring::{LayoutError, ReceiveRing, Record, SharedMemory, Slots};
+use crate::trace::{Event, event};
+use crate::types::{Qpn, Rkey, WqeIndex};
+use crate::uar::barrier;
+use crate::wr::{Gather, PostError, data_segment, sge_units};
+
+/// What a receive queue is built from.
+#[derive(Clone, Debug)]
+pub struct ReceiveQueueParts {
+    /// The number of the QP or RQ.
+    pub qpn: Qpn,
+    /// The ring: a power of two of strides, at most 32768.
+    pub ring: SharedMemory,
+    /// Bytes of a WQE, a power of two from 16 to 512; 16 for each SGE.
+    pub stride: usize,
+    /// The doorbell record of the queue pair: 8 bytes.
+    pub record: SharedMemory,
+}
+
+/// The receive queue of a QP: memory for messages of the peer, in the order in which they will come.
+pub struct ReceiveQueue {
+    ring: ReceiveRing,
+    cookies: Slots<u64>,
+    /// WQEs posted so far, modulo 2^32.
+    producer: u32,
+    /// WQEs completed so far, modulo 2^32.
+    consumer: u32,
+    qpn: Qpn,
+    record: Record,
+}
+
+impl ReceiveQueue {
+    /// An empty queue over this memory.
+    pub fn new(parts: ReceiveQueueParts) -> Result<Self, LayoutError> {
+        if parts.qpn.0 >> 24 != 0 {
+            return Err(LayoutError::new("QP number", "has more than 24 bits", parts.qpn.0.into()));
+        }
+        let ring = ReceiveRing::new(&parts.ring, parts.stride)?;
+        Ok(Self {
+            cookies: Slots::new(ring.count()),
+            producer: 0,
+            consumer: 0,
+            qpn: parts.qpn,
+            record: Record::new(&parts.record, 0)?,
+            ring,
+        })
+    }
+
+    /// Receives that the ring has room for.
+    pub fn capacity(&self) -> u32 {
+        self.ring.count()
+    }
+
+    /// Receives that can be posted now.
+    pub fn free(&self) -> u32 {
+        self.ring.count() - self.producer.wrapping_sub(self.consumer)
+    }
+
+    /// Posts memory for one message. `cookie` comes back in its completion.
+    #[inline]
+    pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        let index = self.enqueue(into, cookie)?;
+        self.publish();
+        Ok(index)
+    }
+
+    /// Starts a batch: receives that the device is told of together.
+    #[inline]
+    pub fn batch(&mut self) -> ReceiveBatch<'_> {
+        ReceiveBatch { first: self.producer, queue: self }
+    }
+
+    /// What the CQE says of this queue's oldest receive; frees its slot.
+    ///
+    /// Receives complete in the order of their posting, so the index that the CQE gives is not needed, nor trusted.
+    #[inline]
+    pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        if cqe.qpn() != self.qpn {
+            return Err(malformed(Malformed::Queue(cqe.qpn())));
+        }
+        let operation = match cqe.opcode() {
+            cqe_opcode::RESPONDER_SEND => Operation::Receive,
+            cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm(cqe.immediate()),
+            cqe_opcode::RESPONDER_SEND_INVALIDATE => Operation::ReceiveInvalidate(Rkey(cqe.immediate())),
+            cqe_opcode::RESPONDER_WRITE_IMM => Operation::ReceiveWriteImm(cqe.immediate()),
+            cqe_opcode::RESPONDER_ERROR => return Err(self.fail(&cqe)),
+            other => return Err(malformed(Malformed::Opcode(other))),
+        };
+        if cqe.format() == cqe_format::COMPRESSED {
+            return Err(malformed(Malformed::Format(cqe.format())));
+        }
+        match self.retire() {
+            Some(cookie) => Ok(Completion { cookie, operation, byte_len: cqe.byte_count() }),
+            None => Err(malformed(Malformed::Index(cqe.wqe_index()))),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, cqe: &Cqe) -> CompletionError {
+        match self.retire() {
+            Some(cookie) => CompletionError::Failed(Failure {
+                cookie,
+                status: Status::from_syndrome(cqe.syndrome()),
+                vendor_syndrome: cqe.vendor_syndrome(),
+                wqe_index: cqe.wqe_index(),
+                receive: true,
+            }),
+            None => malformed(Malformed::Index(cqe.wqe_index())),
+        }
+    }
+
+    #[inline(always)]
+    fn retire(&mut self) -> Option<u64> {
+        if self.consumer == self.producer {
+            return None;
+        }
+        let cookie = self.cookies.get(self.consumer);
+        self.consumer = self.consumer.wrapping_add(1);
+        Some(cookie)
+    }
+
+    #[inline(always)]
+    fn enqueue<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        let sges = into.as_sges();
+        if sges.len() > self.ring.segments() as usize {
+            return Err(PostError::TooManySges);
+        }
+        for sge in sges {
+            sge_units(sge)?;
+        }
+        if self.free() == 0 {
+            return Err(PostError::Full);
+        }
+        let index = self.producer;
+        let mut segments = 0;
+        for sge in sges {
+            if sge.length != 0 {
+                self.ring.store(index, segments, data_segment(sge));
+                segments += 1;
+            }
+        }
+        if segments < self.ring.segments() {
+            self.ring.store(index, segments, transmute!(DataSegment::END));
+        }
+        self.cookies.set(index, cookie);
+        self.producer = index.wrapping_add(1);
+        Ok(WqeIndex(index as u16))
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        event(Event::Barrier("before_doorbell_record"));
+        barrier::before_doorbell_record();
+        self.record.store(self.producer & 0xffff);
+    }
+}
+
+impl std::fmt::Debug for ReceiveQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveQueue")
+            .field("qpn", &self.qpn)
+            .field("capacity", &self.capacity())
+            .field("producer", &self.producer)
+            .field("free", &self.free())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Receives that the device will be told of together. Dropped without [`ReceiveBatch::ring`], it takes them back.
+pub struct ReceiveBatch<'q> {
+    queue: &'q mut ReceiveQueue,
+    first: u32,
+}
+
+impl ReceiveBatch<'_> {
+    /// Adds memory for one message. On an error, what the batch already has stays in it.
+    #[inline(always)]
+    pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        self.queue.enqueue(into, cookie)
+    }
+
+    /// Posts the batch.
+    #[inline(always)]
+    pub fn ring(mut self) {
+        self.first = self.queue.producer;
+        self.queue.publish();
+    }
+}
+
+impl Drop for ReceiveBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.queue.producer = self.first;
+    }
+}

@@ -1,0 +1,173 @@
+//! The UAR: a page of device registers that doorbells are written to.
+//!
+//! A [`UarPage`] is a mapped page. A send queue takes a [`SendDoorbell`] from it: either a BlueFlame register, which
+//! then is that queue's alone, because two threads' copies must not mix; or a plain 8-byte doorbell, which any number
+//! may share. Nothing here reads a register.
+#![allow(unsafe_code, reason = "device registers are reached through raw pointers; this module is the place for it")]
+
+pub mod barrier;
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use verbless_prm::hot::{WQEBB, uar};
+
+use crate::ring::{LayoutError, SharedMemory, Wqe};
+use crate::trace::{Event, event};
+
+/// A UAR page of 4096 bytes. Clones are the same page.
+#[derive(Clone)]
+pub struct UarPage(Arc<Page>);
+
+struct Page {
+    memory: SharedMemory,
+    /// One bit for each 256 bytes of BlueFlame registers that a queue has taken.
+    taken: AtomicU32,
+}
+
+impl UarPage {
+    /// The page that `memory` maps: a device's, or ordinary memory in a test.
+    pub fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
+        if memory.len() < uar::PAGE || !memory.address().is_multiple_of(uar::PAGE as u64) {
+            return Err(LayoutError::new("UAR page", "is not a whole aligned page", memory.len() as u64));
+        }
+        Ok(Self(Arc::new(Page { memory, taken: AtomicU32::new(0) })))
+    }
+
+    /// The BlueFlame register at byte `offset` of the page, of two buffers of `buffer` bytes each (a power of two
+    /// from 256; half of what the capability `log_bf_reg_size` says), for one queue alone until it is dropped.
+    ///
+    /// The page must be mapped write-combining for a copy to arrive in one piece; see [`UarPage::doorbell`] if it is
+    /// not.
+    pub fn blueflame(&self, offset: usize, buffer: usize) -> Result<SendDoorbell, LayoutError> {
+        if !buffer.is_power_of_two() || !(uar::BLUEFLAME_BUFFER..=1024).contains(&buffer) {
+            return Err(LayoutError::new("BlueFlame buffer", "is not 256, 512 or 1024", buffer as u64));
+        }
+        if offset < uar::BLUEFLAME || offset > uar::PAGE - 2 * buffer || !offset.is_multiple_of(2 * buffer) {
+            return Err(LayoutError::new("BlueFlame register", "is not in the page's second half", offset as u64));
+        }
+        let bits = (((1u32 << (2 * buffer / 256)) - 1) << ((offset - uar::BLUEFLAME) / 256)) & 0xff;
+        if self.0.taken.fetch_or(bits, Ordering::Relaxed) & bits != 0 {
+            return Err(LayoutError::new("BlueFlame register", "is another queue's", offset as u64));
+        }
+        Ok(SendDoorbell { at: self.base(), offset: offset as u32, buffer: buffer as u32, bits, page: self.clone() })
+    }
+
+    /// The doorbell at 0x800, never used for BlueFlame: what a non-cached page offers, and what queues may share.
+    pub fn doorbell(&self) -> SendDoorbell {
+        SendDoorbell { at: self.base(), offset: uar::BLUEFLAME as u32, buffer: 0, bits: 0, page: self.clone() }
+    }
+
+    /// Arms a CQ: writes the doorbell `word`, arm word in the upper half and CQ number in the lower.
+    #[inline]
+    pub(crate) fn arm_cq(&self, word: u64) {
+        // SAFETY: inside the page, aligned.
+        unsafe { store(self.base(), uar::CQ as u32, word.to_be()) };
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        self.0.memory.base()
+    }
+}
+
+impl fmt::Debug for UarPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UarPage({:?}, taken {:#x})", self.0.memory, self.0.taken.load(Ordering::Relaxed))
+    }
+}
+
+/// Where one send queue rings.
+pub struct SendDoorbell {
+    at: NonNull<u8>,
+    /// Where in the page the next doorbell goes: at most the page less two buffers, plus one buffer.
+    offset: u32,
+    /// What the offset alternates by: the buffer size, or 0.
+    buffer: u32,
+    bits: u32,
+    page: UarPage,
+}
+
+// SAFETY: volatile stores to registers; the page is kept mapped by its owner, from any thread.
+unsafe impl Send for SendDoorbell {}
+
+impl SendDoorbell {
+    /// Whether WQEs may be copied here: the longest one, in bytes; 0 if not.
+    pub(crate) fn copy_limit(&self) -> u32 {
+        self.buffer
+    }
+
+    /// Rings: writes `word`, the first 8 bytes of the last WQE as they stand in the ring.
+    #[inline(always)]
+    pub(crate) fn ring(&mut self, word: u64) {
+        // SAFETY: `offset` is a buffer's start inside the page.
+        unsafe { store(self.at, self.offset, word) };
+        self.offset ^= self.buffer;
+    }
+
+    /// BlueFlame: copies the first `blocks` blocks of `wqe` from the ring. At most [`SendDoorbell::copy_limit`] bytes
+    /// are copied, whatever `blocks` says.
+    ///
+    /// Copies are 8 bytes at a time: every target has them, and they hit the store buffer that the WQE was written
+    /// through, where wider loads would stall. The write-combining buffer makes one write of each block.
+    #[inline(always)]
+    pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, blocks: u32) {
+        const WORDS: u32 = WQEBB as u32 / 8;
+        let mut word = 0;
+        let end = (blocks * WORDS).min(self.buffer / 8);
+        while word < end {
+            for i in 0..WORDS {
+                let value = wqe.load_word((word + i) as usize);
+                // SAFETY: `word + i` is below `buffer / 8`, a multiple of 8, so inside the buffer at `offset`.
+                unsafe { store(self.at, self.offset + 8 * (word + i), value) };
+            }
+            word += WORDS;
+        }
+        self.offset ^= self.buffer;
+    }
+}
+
+impl Drop for SendDoorbell {
+    fn drop(&mut self) {
+        self.page.0.taken.fetch_and(!self.bits, Ordering::Relaxed);
+    }
+}
+
+/// # Safety
+/// `offset` is a multiple of 8 below 4096, `page` the base of a page.
+#[inline(always)]
+unsafe fn store(page: NonNull<u8>, offset: u32, word: u64) {
+    event(Event::Uar(offset));
+    // SAFETY: promised.
+    unsafe { page.add(offset as usize).cast::<u64>().write_volatile(word) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> UarPage {
+        UarPage::new(SharedMemory::zeroed(uar::PAGE)).unwrap()
+    }
+
+    #[test]
+    fn a_blueflame_register_is_one_queues_until_it_is_dropped() {
+        let page = page();
+        let first = page.blueflame(0x800, 256).unwrap();
+        assert_eq!(page.blueflame(0x800, 256).err().unwrap().why, "is another queue's");
+        let second = page.blueflame(0xa00, 256).unwrap();
+        assert!(page.blueflame(0x800, 512).is_err());
+        drop((first, second));
+        assert!(page.blueflame(0x800, 512).is_ok());
+    }
+
+    #[test]
+    fn a_register_outside_the_page_is_refused() {
+        for (offset, buffer) in
+            [(0, 256), (0x700, 256), (0xf00, 256), (0x900, 256), (0x800, 0), (0x800, 2048), (usize::MAX, 256)]
+        {
+            assert!(page().blueflame(offset, buffer).is_err(), "{offset:#x} {buffer}");
+        }
+    }
+}

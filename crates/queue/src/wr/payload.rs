@@ -1,0 +1,208 @@
+//! The local memory of a request: SGEs, or data that goes into the WQE itself.
+
+use verbless_prm::hot::{DataSegment, InlineHeader, OCTOWORD};
+use zerocopy::transmute;
+
+use super::{Limits, PostError};
+use crate::ring::Wqe;
+use crate::types::Sge;
+
+/// What a request sends: an [`Sge`], an array or a slice of them, or [`Inline`] data.
+pub trait Payload: sealed::Sealed {}
+impl<T: sealed::Sealed> Payload for T {}
+
+/// What a request sends or fills: an [`Sge`], or an array or a slice of them.
+pub trait Gather: sealed::Sealed + AsSges {}
+impl<T: sealed::Sealed + AsSges> Gather for T {}
+
+/// Data that is copied into the WQE: its memory need not be registered, and is free when the request is posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Inline<'a>(
+    /// The data.
+    pub &'a [u8],
+);
+
+/// The pieces, as a slice.
+pub trait AsSges {
+    /// The pieces, in order.
+    fn as_sges(&self) -> &[Sge];
+}
+
+impl AsSges for Sge {
+    #[inline(always)]
+    fn as_sges(&self) -> &[Sge] {
+        std::slice::from_ref(self)
+    }
+}
+
+impl AsSges for &[Sge] {
+    #[inline(always)]
+    fn as_sges(&self) -> &[Sge] {
+        self
+    }
+}
+
+impl<const N: usize> AsSges for [Sge; N] {
+    #[inline(always)]
+    fn as_sges(&self) -> &[Sge] {
+        self
+    }
+}
+
+pub(crate) mod sealed {
+    use super::*;
+
+    /// How a payload becomes segments. Sealed, because a wrong `units` would corrupt the next WQE.
+    pub trait Sealed {
+        /// Whether the data stands in the WQE.
+        const INLINE: bool = false;
+        /// Its size in 16-byte units.
+        #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+        fn units(&self, limits: &Limits) -> Result<u32, PostError>;
+        /// Stores it from segment `at` on.
+        fn write(&self, wqe: &Wqe<'_>, at: usize);
+    }
+}
+use sealed::Sealed;
+
+/// An SGE as it stands in a WQE.
+#[inline(always)]
+pub(crate) fn data_segment(sge: &Sge) -> [u64; 2] {
+    transmute!(DataSegment::new(sge.length, sge.lkey.0, sge.address))
+}
+
+/// Units of one SGE: none if it is empty, because a data segment of length 0 means 2 GiB.
+#[inline(always)]
+pub(crate) fn sge_units(sge: &Sge) -> Result<u32, PostError> {
+    if sge.length.wrapping_sub(1) < DataSegment::MAX_BYTES {
+        Ok(1)
+    } else if sge.length == 0 {
+        Ok(0)
+    } else {
+        Err(PostError::SgeTooLong)
+    }
+}
+
+impl Sealed for Sge {
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn units(&self, _: &Limits) -> Result<u32, PostError> {
+        sge_units(self)
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        if self.length != 0 {
+            wqe.store(at, data_segment(self));
+        }
+    }
+}
+
+/// Units of several pieces.
+#[inline(always)]
+fn units(sges: &[Sge], limits: &Limits) -> Result<u32, PostError> {
+    if sges.len() > limits.sges as usize {
+        return Err(PostError::TooManySges);
+    }
+    let mut units = 0;
+    for sge in sges {
+        units += sge_units(sge)?;
+    }
+    Ok(units)
+}
+
+#[inline(always)]
+fn write(sges: &[Sge], wqe: &Wqe<'_>, mut at: usize) {
+    for sge in sges {
+        if sge.length != 0 {
+            wqe.store(at, data_segment(sge));
+            at += 1;
+        }
+    }
+}
+
+impl Sealed for &[Sge] {
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn units(&self, limits: &Limits) -> Result<u32, PostError> {
+        units(self, limits)
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        write(self, wqe, at);
+    }
+}
+
+impl<const N: usize> Sealed for [Sge; N] {
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn units(&self, limits: &Limits) -> Result<u32, PostError> {
+        units(self, limits)
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        write(self, wqe, at);
+    }
+}
+
+impl Sealed for Inline<'_> {
+    const INLINE: bool = true;
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn units(&self, limits: &Limits) -> Result<u32, PostError> {
+        let length = self.0.len();
+        if length > limits.inline as usize {
+            return Err(PostError::InlineTooLong);
+        }
+        Ok(if length == 0 { 0 } else { (InlineHeader::BYTES + length).div_ceil(OCTOWORD) as u32 })
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        let data = self.0;
+        if data.is_empty() {
+            return;
+        }
+        let header = InlineHeader::new(data.len() as u32).byte_count.get().to_be();
+        let mut word = 2 * at;
+        let Some((four, rest)) = data.split_first_chunk::<4>() else {
+            wqe.store_word(word, pair(header, tail(data) as u32));
+            return;
+        };
+        wqe.store_word(word, pair(header, u32::from_le_bytes(*four)));
+        let (eights, rest) = rest.as_chunks::<8>();
+        for eight in eights {
+            word += 1;
+            wqe.store_word(word, u64::from_ne_bytes(*eight));
+        }
+        if !rest.is_empty() {
+            wqe.store_word(word + 1, tail(rest).to_le());
+        }
+    }
+}
+
+/// The word that has `header` (as it stands in memory) and then the bytes of `data` (little-endian).
+#[inline(always)]
+fn pair(header: u32, data: u32) -> u64 {
+    (u64::from(u32::from_le(header)) | u64::from(data) << 32).to_le()
+}
+
+/// Up to 7 bytes as a little-endian number.
+#[inline(always)]
+fn tail(bytes: &[u8]) -> u64 {
+    let (mut value, mut shift, mut rest) = (0, 0, bytes);
+    if let Some((four, more)) = rest.split_first_chunk::<4>() {
+        (value, shift, rest) = (u64::from(u32::from_le_bytes(*four)), 32, more);
+    }
+    if let Some((two, more)) = rest.split_first_chunk::<2>() {
+        value |= u64::from(u16::from_le_bytes(*two)) << shift;
+        (shift, rest) = (shift + 16, more);
+    }
+    if let [one, ..] = rest {
+        value |= u64::from(*one) << shift;
+    }
+    value
+}

@@ -16,6 +16,8 @@
 
 pub mod completion;
 pub mod cq;
+#[cfg(test)]
+mod order;
 pub mod qp;
 pub mod region;
 pub mod ring;

@@ -67,7 +67,8 @@ impl Region {
 
     /// `length` bytes from `offset` on, for a work request of ours.
     pub fn sge(&self, offset: usize, length: usize) -> Result<Sge, OutOfBounds> {
-        let error = OutOfBounds { offset: offset as u64, length: length as u64, size: self.len() as u64 };
+        let error =
+            OutOfBounds { offset: offset as u64, length: length as u64, size: self.len() as u64 };
         match (offset.checked_add(length), u32::try_from(length)) {
             (Some(end), Ok(length)) if end <= self.len() => {
                 Ok(Sge::new(self.address.wrapping_add(offset as u64), length, self.lkey))

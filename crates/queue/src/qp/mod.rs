@@ -63,7 +63,11 @@ impl QueuePair {
 
     /// Posts a request and rings: [`SendQueue::post`].
     #[inline]
-    pub fn post<W: WorkRequest>(&mut self, request: &W, cookie: u64) -> Result<WqeIndex, PostError> {
+    pub fn post<W: WorkRequest>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
         self.send.post(request, cookie)
     }
 
@@ -93,7 +97,10 @@ impl QueuePair {
 
     /// Polls a completion queue that is this queue pair's alone.
     #[inline]
-    pub fn poll(&mut self, cq: &mut CompletionQueue) -> Option<Result<Completion, CompletionError>> {
+    pub fn poll(
+        &mut self,
+        cq: &mut CompletionQueue,
+    ) -> Option<Result<Completion, CompletionError>> {
         let cqe = cq.poll()?;
         Some(self.complete(cqe))
     }

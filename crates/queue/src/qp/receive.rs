@@ -89,7 +89,9 @@ impl ReceiveQueue {
         let operation = match cqe.opcode() {
             cqe_opcode::RESPONDER_SEND => Operation::Receive,
             cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm(cqe.immediate()),
-            cqe_opcode::RESPONDER_SEND_INVALIDATE => Operation::ReceiveInvalidate(Rkey(cqe.immediate())),
+            cqe_opcode::RESPONDER_SEND_INVALIDATE => {
+                Operation::ReceiveInvalidate(Rkey(cqe.immediate()))
+            }
             cqe_opcode::RESPONDER_WRITE_IMM => Operation::ReceiveWriteImm(cqe.immediate()),
             cqe_opcode::RESPONDER_ERROR => return Err(self.fail(&cqe)),
             other => return Err(malformed(Malformed::Opcode(other))),

@@ -1,6 +1,8 @@
 //! The send queue.
 
-use verbless_prm::hot::{CtrlFlags, CtrlSegment, CtrlWord, completion, cqe_format, cqe_opcode, opcode};
+use verbless_prm::hot::{
+    CtrlFlags, CtrlSegment, CtrlWord, completion, cqe_format, cqe_opcode, opcode,
+};
 
 use super::malformed;
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, Status};
@@ -89,10 +91,18 @@ impl SendQueue {
         }
         // Control, remote address and an atomic's operands leave 59 of the 63 units that `ds` can count.
         if parts.max_sges > 59 {
-            return Err(LayoutError::new("SGEs of a request", "are more than 59", parts.max_sges.into()));
+            return Err(LayoutError::new(
+                "SGEs of a request",
+                "are more than 59",
+                parts.max_sges.into(),
+            ));
         }
         if parts.max_inline > 940 {
-            return Err(LayoutError::new("inline data", "is more than 940 bytes", parts.max_inline.into()));
+            return Err(LayoutError::new(
+                "inline data",
+                "is more than 940 bytes",
+                parts.max_inline.into(),
+            ));
         }
         let ring = SendRing::new(&parts.ring)?;
         let copied = if parts.doorbell.copy_limit() == 0 { 0 } else { 15 };
@@ -134,7 +144,11 @@ impl SendQueue {
     ///
     /// Slots of requests that are not signaled are freed by the next completion behind them.
     #[inline]
-    pub fn post<W: WorkRequest>(&mut self, request: &W, cookie: u64) -> Result<WqeIndex, PostError> {
+    pub fn post<W: WorkRequest>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
         let posted = self.enqueue(request, cookie)?;
         self.publish();
         self.ring_doorbell(posted, true, W::INLINE);
@@ -224,8 +238,10 @@ impl SendQueue {
             .with_opcode(W::OPCODE)
             .with_qpn(self.qpn.0 & 0xff_ffff)
             .with_ds((units & 63) as u8);
-        let flags = request.options().flags().with_imm(request.immediate()).into_bits() | self.default_flags;
-        let segment: [u64; 2] = zerocopy::transmute!(CtrlSegment::new(control, CtrlFlags::from_bits(flags)));
+        let flags = request.options().flags().with_imm(request.immediate()).into_bits()
+            | self.default_flags;
+        let segment: [u64; 2] =
+            zerocopy::transmute!(CtrlSegment::new(control, CtrlFlags::from_bits(flags)));
         wqe.store(0, segment);
         request.write(&wqe);
         self.slots.set(index, Slot { cookie, index, blocks });
@@ -280,7 +296,11 @@ pub struct SendBatch<'q> {
 impl SendBatch<'_> {
     /// Adds a request. On an error, what the batch already has stays in it.
     #[inline(always)]
-    pub fn post<W: WorkRequest>(&mut self, request: &W, cookie: u64) -> Result<WqeIndex, PostError> {
+    pub fn post<W: WorkRequest>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
         let posted = self.queue.enqueue(request, cookie)?;
         self.last = Some((posted, W::INLINE));
         Ok(WqeIndex(posted.index as u16))

@@ -32,7 +32,11 @@ impl CqRing {
             return Err(LayoutError::new("CQ ring", "is not 2^0 to 2^23 entries", bytes as u64));
         }
         if !memory.address().is_multiple_of(64) {
-            return Err(LayoutError::new("CQ ring", "is not aligned to 64 bytes", memory.address()));
+            return Err(LayoutError::new(
+                "CQ ring",
+                "is not aligned to 64 bytes",
+                memory.address(),
+            ));
         }
         let ring = Self {
             base: memory.base(),
@@ -44,7 +48,8 @@ impl CqRing {
         for index in 0..1 << ring.log_entries {
             let slot = ring.slot(index);
             // SAFETY: a slot is 64 bytes inside the ring.
-            unsafe { AtomicU8::from_ptr(slot.cqe.add(Slot::LAST).as_ptr()) }.store(invalid, Relaxed);
+            unsafe { AtomicU8::from_ptr(slot.cqe.add(Slot::LAST).as_ptr()) }
+                .store(invalid, Relaxed);
         }
         Ok(ring)
     }
@@ -110,6 +115,8 @@ impl Slot<'_> {
         const { assert!(OFFSET + 8 <= Cqe::BYTES && OFFSET.is_multiple_of(8)) };
         event(Event::Cqe(OFFSET as u32));
         // SAFETY: a slot is 64 bytes inside the ring, aligned to 64.
-        u64::from_be(unsafe { AtomicU64::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }.load(Relaxed))
+        u64::from_be(
+            unsafe { AtomicU64::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }.load(Relaxed),
+        )
     }
 }

@@ -53,7 +53,9 @@ impl SharedMemory {
     pub fn zeroed(length: usize) -> Self {
         let pages = length.div_ceil(Self::PAGE).max(1);
         let memory: Arc<[Page]> =
-            std::iter::repeat_with(|| Page([const { AtomicU64::new(0) }; 512])).take(pages).collect();
+            std::iter::repeat_with(|| Page([const { AtomicU64::new(0) }; 512]))
+                .take(pages)
+                .collect();
         let base = NonNull::from(&*memory).cast();
         // `Arc<[Page]>` is not `Any`, being unsized: an Arc around it is.
         Self { base, length: pages * Self::PAGE, owner: Arc::new(memory) }
@@ -64,7 +66,11 @@ impl SharedMemory {
     /// # Safety
     /// For as long as `owner` lives, `length` bytes from `base` are mapped readable and writable, and no Rust
     /// reference to any of them is used, other than to atomics or through `UnsafeCell`.
-    pub unsafe fn from_raw(base: NonNull<u8>, length: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+    pub unsafe fn from_raw(
+        base: NonNull<u8>,
+        length: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
         Self { base, length, owner }
     }
 
@@ -113,7 +119,8 @@ impl SharedMemory {
                 AtomicU64::from_ptr(word_at.as_ptr()).store(u64::from_ne_bytes(word), Relaxed);
             }
             for (i, &byte) in last.iter().enumerate() {
-                AtomicU8::from_ptr(to.add(head + 8 * words.len() + i).as_ptr()).store(byte, Relaxed);
+                AtomicU8::from_ptr(to.add(head + 8 * words.len() + i).as_ptr())
+                    .store(byte, Relaxed);
             }
         }
         Ok(())
@@ -169,7 +176,11 @@ impl SharedMemory {
         if offset <= self.length && length <= self.length - offset {
             Ok(())
         } else {
-            Err(OutOfBounds { offset: offset as u64, length: length as u64, size: self.length as u64 })
+            Err(OutOfBounds {
+                offset: offset as u64,
+                length: length as u64,
+                size: self.length as u64,
+            })
         }
     }
 
@@ -178,7 +189,11 @@ impl SharedMemory {
         if (self.address() as usize + offset).is_multiple_of(length) {
             Ok(())
         } else {
-            Err(OutOfBounds { offset: offset as u64, length: length as u64, size: self.length as u64 })
+            Err(OutOfBounds {
+                offset: offset as u64,
+                length: length as u64,
+                size: self.length as u64,
+            })
         }
     }
 }

@@ -3,7 +3,10 @@
 //! One `unsafe` promise stands at the door, [`SharedMemory::from_raw`]: the memory is there for as long as its owner
 //! lives, and nobody holds a Rust reference into it. Every ring checks its size and alignment when it is made, and
 //! computes each address as base + (index masked to the ring); so no index, whoever wrote it, leaves the ring.
-#![allow(unsafe_code, reason = "ring memory is reached through raw pointers; this module is the place for it")]
+#![allow(
+    unsafe_code,
+    reason = "ring memory is reached through raw pointers; this module is the place for it"
+)]
 
 mod cqes;
 mod memory;

@@ -25,17 +25,34 @@ impl ReceiveRing {
     /// `stride` is the bytes of a WQE: a power of two from 16 to 512.
     pub(crate) fn new(memory: &SharedMemory, stride: usize) -> Result<Self, LayoutError> {
         if !stride.is_power_of_two() || !(OCTOWORD..=512).contains(&stride) {
-            return Err(LayoutError::new("receive stride", "is not a power of two from 16 to 512", stride as u64));
+            return Err(LayoutError::new(
+                "receive stride",
+                "is not a power of two from 16 to 512",
+                stride as u64,
+            ));
         }
         let bytes = memory.len();
         if !bytes.is_power_of_two() || !(stride..=stride << 15).contains(&bytes) {
-            return Err(LayoutError::new("receive ring", "is not 2^0 to 2^15 strides", bytes as u64));
+            return Err(LayoutError::new(
+                "receive ring",
+                "is not 2^0 to 2^15 strides",
+                bytes as u64,
+            ));
         }
         if !memory.address().is_multiple_of(OCTOWORD as u64) {
-            return Err(LayoutError::new("receive ring", "is not aligned to 16 bytes", memory.address()));
+            return Err(LayoutError::new(
+                "receive ring",
+                "is not aligned to 16 bytes",
+                memory.address(),
+            ));
         }
         let log_stride = stride.trailing_zeros();
-        Ok(Self { base: memory.base(), mask: bytes as u32 - 1, log_stride, _memory: memory.clone() })
+        Ok(Self {
+            base: memory.base(),
+            mask: bytes as u32 - 1,
+            log_stride,
+            _memory: memory.clone(),
+        })
     }
 
     /// WQEs in the ring.
@@ -57,7 +74,8 @@ impl ReceiveRing {
             let offset = offset + 8 * i as u32;
             event(Event::Ring(offset));
             // SAFETY: the masked index and segment are inside the ring, aligned to 16 bytes; the ring lives as we do.
-            unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast().as_ptr()) }.store(word, Relaxed);
+            unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast().as_ptr()) }
+                .store(word, Relaxed);
         }
     }
 }

@@ -18,9 +18,9 @@ unsafe impl Send for Record {}
 impl Record {
     /// The word at byte `offset` of the record in `memory`.
     pub(crate) fn new(memory: &SharedMemory, offset: usize) -> Result<Self, LayoutError> {
-        memory
-            .load32(offset)
-            .map_err(|_| LayoutError::new("doorbell record", "is not two aligned words", memory.len() as u64))?;
+        memory.load32(offset).map_err(|_| {
+            LayoutError::new("doorbell record", "is not two aligned words", memory.len() as u64)
+        })?;
         // SAFETY: `load32` found an aligned word there.
         let word = unsafe { memory.base().add(offset) }.cast();
         Ok(Self { word, _memory: memory.clone() })

@@ -24,10 +24,18 @@ impl SendRing {
     pub(crate) fn new(memory: &SharedMemory) -> Result<Self, LayoutError> {
         let bytes = memory.len();
         if !bytes.is_power_of_two() || !(WQEBB..=WQEBB << 15).contains(&bytes) {
-            return Err(LayoutError::new("send ring", "is not 2^0 to 2^15 blocks of 64 bytes", bytes as u64));
+            return Err(LayoutError::new(
+                "send ring",
+                "is not 2^0 to 2^15 blocks of 64 bytes",
+                bytes as u64,
+            ));
         }
         if !memory.address().is_multiple_of(WQEBB as u64) {
-            return Err(LayoutError::new("send ring", "is not aligned to 64 bytes", memory.address()));
+            return Err(LayoutError::new(
+                "send ring",
+                "is not aligned to 64 bytes",
+                memory.address(),
+            ));
         }
         Ok(Self { base: memory.base(), mask: bytes as u32 - 1, _memory: memory.clone() })
     }
@@ -68,7 +76,8 @@ impl Wqe<'_> {
         let offset = self.offset(index);
         event(Event::Ring(offset));
         // SAFETY: `offset` is inside the ring and a multiple of 8; the ring outlives us.
-        unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast().as_ptr()) }.store(word, Relaxed);
+        unsafe { AtomicU64::from_ptr(self.base.add(offset as usize).cast().as_ptr()) }
+            .store(word, Relaxed);
     }
 
     /// 8-byte word number `index` of the WQE, as it stands in memory. We wrote it; the device does not.

@@ -3,7 +3,10 @@
 //! A [`UarPage`] is a mapped page. A send queue takes a [`SendDoorbell`] from it: either a BlueFlame register, which
 //! then is that queue's alone, because two threads' copies must not mix; or a plain 8-byte doorbell, which any number
 //! may share. Nothing here reads a register.
-#![allow(unsafe_code, reason = "device registers are reached through raw pointers; this module is the place for it")]
+#![allow(
+    unsafe_code,
+    reason = "device registers are reached through raw pointers; this module is the place for it"
+)]
 
 pub mod barrier;
 
@@ -31,7 +34,11 @@ impl UarPage {
     /// The page that `memory` maps: a device's, or ordinary memory in a test.
     pub fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
         if memory.len() < uar::PAGE || !memory.address().is_multiple_of(uar::PAGE as u64) {
-            return Err(LayoutError::new("UAR page", "is not a whole aligned page", memory.len() as u64));
+            return Err(LayoutError::new(
+                "UAR page",
+                "is not a whole aligned page",
+                memory.len() as u64,
+            ));
         }
         Ok(Self(Arc::new(Page { memory, taken: AtomicU32::new(0) })))
     }
@@ -43,21 +50,48 @@ impl UarPage {
     /// not.
     pub fn blueflame(&self, offset: usize, buffer: usize) -> Result<SendDoorbell, LayoutError> {
         if !buffer.is_power_of_two() || !(uar::BLUEFLAME_BUFFER..=1024).contains(&buffer) {
-            return Err(LayoutError::new("BlueFlame buffer", "is not 256, 512 or 1024", buffer as u64));
+            return Err(LayoutError::new(
+                "BlueFlame buffer",
+                "is not 256, 512 or 1024",
+                buffer as u64,
+            ));
         }
-        if offset < uar::BLUEFLAME || offset > uar::PAGE - 2 * buffer || !offset.is_multiple_of(2 * buffer) {
-            return Err(LayoutError::new("BlueFlame register", "is not in the page's second half", offset as u64));
+        if offset < uar::BLUEFLAME
+            || offset > uar::PAGE - 2 * buffer
+            || !offset.is_multiple_of(2 * buffer)
+        {
+            return Err(LayoutError::new(
+                "BlueFlame register",
+                "is not in the page's second half",
+                offset as u64,
+            ));
         }
         let bits = (((1u32 << (2 * buffer / 256)) - 1) << ((offset - uar::BLUEFLAME) / 256)) & 0xff;
         if self.0.taken.fetch_or(bits, Ordering::Relaxed) & bits != 0 {
-            return Err(LayoutError::new("BlueFlame register", "is another queue's", offset as u64));
+            return Err(LayoutError::new(
+                "BlueFlame register",
+                "is another queue's",
+                offset as u64,
+            ));
         }
-        Ok(SendDoorbell { at: self.base(), offset: offset as u32, buffer: buffer as u32, bits, page: self.clone() })
+        Ok(SendDoorbell {
+            at: self.base(),
+            offset: offset as u32,
+            buffer: buffer as u32,
+            bits,
+            page: self.clone(),
+        })
     }
 
     /// The doorbell at 0x800, never used for BlueFlame: what a non-cached page offers, and what queues may share.
     pub fn doorbell(&self) -> SendDoorbell {
-        SendDoorbell { at: self.base(), offset: uar::BLUEFLAME as u32, buffer: 0, bits: 0, page: self.clone() }
+        SendDoorbell {
+            at: self.base(),
+            offset: uar::BLUEFLAME as u32,
+            buffer: 0,
+            bits: 0,
+            page: self.clone(),
+        }
     }
 
     /// Arms a CQ: writes the doorbell `word`, arm word in the upper half and CQ number in the lower.
@@ -164,9 +198,15 @@ mod tests {
 
     #[test]
     fn a_register_outside_the_page_is_refused() {
-        for (offset, buffer) in
-            [(0, 256), (0x700, 256), (0xf00, 256), (0x900, 256), (0x800, 0), (0x800, 2048), (usize::MAX, 256)]
-        {
+        for (offset, buffer) in [
+            (0, 256),
+            (0x700, 256),
+            (0xf00, 256),
+            (0x900, 256),
+            (0x800, 0),
+            (0x800, 2048),
+            (usize::MAX, 256),
+        ] {
             assert!(page().blueflame(offset, buffer).is_err(), "{offset:#x} {buffer}");
         }
     }

@@ -18,7 +18,8 @@
 mod payload;
 
 use verbless_prm::hot::{
-    AtomicSegment, CtrlFlags, RaddrSegment, UmrCtrlSegment, UmrMkeySegment, completion, fence, opcode,
+    AtomicSegment, CtrlFlags, RaddrSegment, UmrCtrlSegment, UmrMkeySegment, completion, fence,
+    opcode,
 };
 use zerocopy::transmute;
 
@@ -401,7 +402,10 @@ macro_rules! encode_atomic {
 
             #[inline(always)]
             fn write(&self, wqe: &Wqe<'_>) {
-                wqe.store(1, transmute!(RaddrSegment::new(self.remote.address, self.remote.rkey.0)));
+                wqe.store(
+                    1,
+                    transmute!(RaddrSegment::new(self.remote.address, self.remote.rkey.0)),
+                );
                 wqe.store(2, transmute!(self.operands));
                 wqe.store(3, data_segment(&self.old));
             }

@@ -1,0 +1,93 @@
+//! Posting and polling allocate nothing.
+
+#![allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use support::{Receiver, Sender, Settings};
+use verbless_prm::hot::{cqe_opcode, opcode};
+use verbless_queue::cq::Notify;
+use verbless_queue::wr::{
+    CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, SendImm, Write, WriteImm,
+};
+use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
+
+/// Counts what the current thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+// SAFETY: hands everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as promised to us.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as promised to us.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn the_counter_counts() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(ALLOCATIONS.get(), before + 2);
+}
+
+#[test]
+fn posting_polling_arming_and_failing_allocate_nothing() {
+    let mut sender = Sender::new(Settings::default());
+    let mut receiver = Receiver::new(0x123, 16, 32);
+    let remote = RemoteAddr::new(0x1000, Rkey(1));
+    let sge = Sge::new(0, 8, Lkey(1));
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let queue = &mut sender.queue;
+        queue.post(&Write::new(sge, remote), lap).unwrap();
+        queue.post(&WriteImm::new(Inline(b"some data in the WQE"), remote, 5), lap).unwrap();
+        queue.post(&Send::new([sge; 4]), lap).unwrap();
+        queue.post(&SendImm::new(Inline(b""), 5), lap).unwrap();
+        queue.post(&Read::new(&[sge; 3][..], remote).fence(), lap).unwrap();
+        queue.post(&CompareSwap::new(sge, remote, 1, 2), lap).unwrap();
+        let mut batch = queue.batch();
+        batch.post(&FetchAdd::new(sge, remote, 1), lap).unwrap();
+        let last = batch.post(&Nop::new().signaled(), lap).unwrap();
+        batch.ring();
+        assert!(queue.post(&Write::new([sge; 5], remote), lap).is_err());
+        let cqe = sender.device.completion(opcode::NOP, last.0);
+        sender.queue.complete(cqe).unwrap();
+        let cqe = sender.device.completion(opcode::NOP, last.0);
+        sender.queue.complete(cqe).unwrap_err();
+
+        receiver.queue.post(sge, lap).unwrap();
+        let mut cqe = sender.device.cqe(cqe_opcode::RESPONDER_ERROR, 0, 0);
+        cqe.timestamp = lap.into();
+        sender.device.push(cqe);
+        for cqe in sender.device.queue.drain(10) {
+            receiver.queue.complete(cqe).unwrap_err();
+        }
+        sender.device.queue.arm(Notify::Next);
+        sender.device.queue.event_received();
+        let mut last = 0;
+        while let Ok(index) = sender.queue.post(&Nop::new(), 0) {
+            last = index.0;
+        }
+        assert_eq!(sender.queue.post(&Nop::new(), 0), Err(PostError::Full));
+        let cqe = sender.device.completion(opcode::NOP, last);
+        sender.queue.complete(cqe).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}

@@ -1,0 +1,356 @@
+//! Full queues, wrapping rings, and devices that lie.
+
+mod support;
+
+use proptest::prelude::*;
+use support::{Completer, Receiver, Sender, Settings, bytes};
+use verbless_prm::hot::{OpOwn, OpcodeQpn, cqe_format, cqe_opcode, opcode};
+use verbless_queue::completion::{Failure, Malformed};
+use verbless_queue::cq::CompletionQueueParts;
+use verbless_queue::qp::{ReceiveQueueParts, SendQueueParts};
+use verbless_queue::ring::SharedMemory;
+use verbless_queue::uar::UarPage;
+use verbless_queue::wr::{CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Write};
+use verbless_queue::{
+    CompletionError, CompletionQueue, Cqn, Lkey, Operation, Qpn, QueuePair, ReceiveQueue,
+    RemoteAddr, Rkey, SendQueue, Sge, Status, WqeIndex,
+};
+
+const REMOTE: RemoteAddr = RemoteAddr::new(0x7000_0000, Rkey(0xabc));
+
+fn sge(length: u32) -> Sge {
+    Sge::new(0x1000, length, Lkey(7))
+}
+
+#[test]
+fn a_full_queue_refuses_and_changes_nothing() {
+    let mut sender = Sender::new(Settings { blocks: 8, ..Settings::default() });
+    for i in 0..7 {
+        sender.queue.post(&Write::new(sge(64), REMOTE), i).unwrap();
+    }
+    let before = (bytes(&sender.ring), bytes(&sender.record), bytes(&sender.uar));
+    let two_blocks = Write::new([sge(1); 4], REMOTE).signaled();
+    assert_eq!(sender.queue.post(&two_blocks, 9), Err(PostError::Full));
+    let mut batch = sender.queue.batch();
+    assert_eq!(batch.post(&two_blocks, 9), Err(PostError::Full));
+    batch.ring();
+    assert_eq!((bytes(&sender.ring), bytes(&sender.record), bytes(&sender.uar)), before);
+    assert_eq!(sender.queue.free(), 1);
+
+    sender.queue.post(&Nop::new().signaled(), 7).unwrap();
+    assert_eq!(sender.queue.post(&Nop::new(), 8), Err(PostError::Full));
+    let cqe = sender.device.completion(opcode::NOP, 7);
+    assert_eq!(sender.queue.complete(cqe).unwrap().cookie, 7);
+    assert_eq!(sender.queue.free(), 8, "a completion frees the unsignaled requests before it");
+    sender.queue.post(&two_blocks, 9).unwrap();
+}
+
+#[test]
+fn a_request_beyond_the_queues_limits_is_refused_and_changes_nothing() {
+    let mut sender = Sender::new(Settings { max_sges: 2, max_inline: 16, ..Settings::default() });
+    let before = bytes(&sender.ring);
+    let queue = &mut sender.queue;
+    assert_eq!(queue.post(&Write::new([sge(1); 3], REMOTE), 0), Err(PostError::TooManySges));
+    assert_eq!(queue.post(&Read::new(&[sge(1); 3][..], REMOTE), 0), Err(PostError::TooManySges));
+    assert_eq!(queue.post(&Send::new(Inline(&[0; 17])), 0), Err(PostError::InlineTooLong));
+    assert_eq!(queue.post(&Send::new(sge(0x8000_0000)), 0), Err(PostError::SgeTooLong));
+    assert_eq!(queue.post(&Send::new([sge(1), sge(u32::MAX)]), 0), Err(PostError::SgeTooLong));
+    assert_eq!(queue.post(&FetchAdd::new(sge(4), REMOTE, 1), 0), Err(PostError::AtomicLength));
+    assert_eq!(
+        queue.post(&CompareSwap::new(sge(16), REMOTE, 1, 2), 0),
+        Err(PostError::AtomicLength)
+    );
+    assert_eq!(queue.free(), queue.capacity());
+    assert_eq!(bytes(&sender.ring), before);
+    sender.queue.post(&Write::new(sge(0x7fff_ffff), REMOTE), 0).unwrap();
+}
+
+#[test]
+fn the_largest_request_of_each_kind_fits_ds() {
+    let mut sender = Sender::new(Settings { max_sges: 59, max_inline: 940, ..Settings::default() });
+    sender.queue.post(&Write::new([sge(1); 59], REMOTE), 0).unwrap();
+    assert_eq!(bytes(&sender.ring)[7], 61);
+    let at = (sender.queue.capacity() - sender.queue.free()) as usize * 64;
+    sender.queue.post(&Write::new(Inline(&[1; 940]), REMOTE), 0).unwrap();
+    assert_eq!(bytes(&sender.ring)[at + 7], 61);
+}
+
+#[test]
+fn a_receive_queue_that_is_full_refuses_and_changes_nothing() {
+    let mut receiver = Receiver::new(5, 4, 32);
+    let mut batch = receiver.queue.batch();
+    for i in 0..4 {
+        batch.post(sge(64), i).unwrap();
+    }
+    assert_eq!(batch.post(sge(64), 4), Err(PostError::Full));
+    batch.ring();
+    let before = (bytes(&receiver.ring), bytes(&receiver.record));
+    assert_eq!(receiver.queue.post(sge(64), 4), Err(PostError::Full));
+    assert_eq!(receiver.queue.post([sge(64); 3], 4), Err(PostError::TooManySges));
+    assert_eq!((bytes(&receiver.ring), bytes(&receiver.record)), before);
+
+    let mut device = Completer::new(5);
+    for i in 0..4 {
+        let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, i as u16);
+        assert_eq!(receiver.queue.complete(device.deliver(cqe)).unwrap().cookie, i);
+    }
+    let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 4);
+    let error = receiver.queue.complete(device.deliver(cqe)).unwrap_err();
+    assert_eq!(error, CompletionError::Malformed(Malformed::Index(WqeIndex(4))));
+}
+
+#[test]
+fn memory_and_numbers_that_do_not_fit_are_refused_when_the_queue_is_made() {
+    let page = || UarPage::new(SharedMemory::zeroed(4096)).unwrap();
+    let memory = SharedMemory::zeroed(4 << 20);
+    let slice = |offset: usize, length: usize| memory.slice(offset, length).unwrap();
+    let parts = |ring: SharedMemory| SendQueueParts {
+        qpn: Qpn(1),
+        ring,
+        record: slice(0, 8),
+        doorbell: page().doorbell(),
+        max_sges: 1,
+        max_inline: 0,
+        signal_all: false,
+        blueflame: Default::default(),
+    };
+    for bad in [slice(0, 0), slice(0, 32), slice(0, 192), slice(0, 4 << 20), slice(8, 64)] {
+        assert!(SendQueue::new(parts(bad.clone())).is_err(), "{bad:?}");
+    }
+    let good = || parts(slice(0, 64));
+    assert!(SendQueue::new(good()).is_ok());
+    assert!(SendQueue::new(SendQueueParts { qpn: Qpn(1 << 24), ..good() }).is_err());
+    assert!(SendQueue::new(SendQueueParts { max_sges: 60, ..good() }).is_err());
+    assert!(SendQueue::new(SendQueueParts { max_inline: 941, ..good() }).is_err());
+    assert!(SendQueue::new(SendQueueParts { record: slice(0, 4), ..good() }).is_err());
+    assert!(SendQueue::new(SendQueueParts { record: slice(2, 8), ..good() }).is_err());
+
+    let receive = |ring, stride| {
+        ReceiveQueue::new(ReceiveQueueParts { qpn: Qpn(1), ring, stride, record: slice(0, 8) })
+            .map(drop)
+    };
+    assert!(receive(slice(0, 64), 16).is_ok());
+    for (ring, stride) in
+        [(slice(0, 64), 0), (slice(0, 64), 24), (slice(0, 64), 1024), (slice(0, 8), 16)]
+    {
+        assert!(receive(ring, stride).is_err());
+    }
+
+    let cq = |ring, entry_size| {
+        let parts = CompletionQueueParts {
+            cqn: Cqn(1),
+            ring,
+            entry_size,
+            record: slice(0, 8),
+            uar: page(),
+        };
+        CompletionQueue::new(parts).map(drop)
+    };
+    assert!(cq(slice(0, 128), 64).is_ok());
+    for (ring, entry_size) in
+        [(slice(0, 128), 32), (slice(0, 64), 128), (slice(0, 192), 64), (slice(32, 64), 64)]
+    {
+        assert!(cq(ring, entry_size).is_err());
+    }
+    assert!(UarPage::new(slice(64, 4096)).is_err());
+    assert!(UarPage::new(slice(0, 2048)).is_err());
+}
+
+#[test]
+fn an_error_cqe_says_why_and_frees_the_slots_up_to_its_request() {
+    let mut sender = Sender::new(Settings::default());
+    for i in 0..3 {
+        sender.queue.post(&Write::new(sge(64), REMOTE), 10 + i).unwrap();
+    }
+    let mut cqe = sender.device.cqe(cqe_opcode::REQUESTER_ERROR, opcode::WRITE, 1);
+    cqe.timestamp = 0x8813.into();
+    let polled = sender.device.deliver(cqe);
+    let error = sender.queue.complete(polled).unwrap_err();
+    let failure = Failure {
+        cookie: 11,
+        status: Status::RemoteAccess,
+        vendor_syndrome: 0x88,
+        wqe_index: WqeIndex(1),
+        receive: false,
+    };
+    assert_eq!(error, CompletionError::Failed(failure));
+    assert!(error.to_string().contains("rkey"), "{error}");
+    assert_eq!(sender.queue.free(), sender.queue.capacity() - 1);
+}
+
+#[test]
+fn a_cqe_that_cannot_be_is_a_typed_error_and_completes_nothing() {
+    let mut sender = Sender::new(Settings::default());
+    sender.queue.post(&Write::new([sge(1); 4], REMOTE).signaled(), 1).unwrap();
+    let free = sender.queue.free();
+    let mut try_one = |edit: &dyn Fn(&mut verbless_prm::hot::Cqe)| {
+        let mut cqe = sender.device.cqe(cqe_opcode::REQUESTER, opcode::WRITE, 0);
+        edit(&mut cqe);
+        let polled = sender.device.deliver(cqe);
+        match sender.queue.complete(polled) {
+            Err(CompletionError::Malformed(malformed)) => malformed,
+            other => panic!("{other:?}"),
+        }
+    };
+    // The second block of the request, what was never posted, and what completed a lap ago.
+    for index in [1, 2, 63, 64, 0x8000, 0xffff] {
+        assert_eq!(
+            try_one(&|cqe| cqe.wqe_counter = index.into()),
+            Malformed::Index(WqeIndex(index))
+        );
+    }
+    let qpn = OpcodeQpn::new().with_wqe_opcode(opcode::WRITE).with_qpn(0x124).into_bits();
+    assert_eq!(try_one(&|cqe| cqe.sop_drop_qpn = qpn.into()), Malformed::Queue(Qpn(0x124)));
+    for opcode in [0x5, 0x6, 0x7, 0x8, 0xc, 0x1, 0x2] {
+        let op_own = OpOwn::new().with_opcode(opcode).into_bits();
+        assert_eq!(try_one(&|cqe| cqe.op_own = op_own), Malformed::Opcode(opcode));
+    }
+    for unknown in [0x02, 0x7f, 0xff] {
+        let word = OpcodeQpn::new().with_wqe_opcode(unknown).with_qpn(0x123).into_bits();
+        assert_eq!(try_one(&|cqe| cqe.sop_drop_qpn = word.into()), Malformed::WorkRequest(unknown));
+    }
+    let compressed = OpOwn::new().with_format(cqe_format::COMPRESSED).into_bits();
+    assert_eq!(try_one(&|cqe| cqe.op_own = compressed), Malformed::Format(cqe_format::COMPRESSED));
+    assert_eq!(sender.queue.free(), free);
+    let cqe = sender.device.completion(opcode::WRITE, 0);
+    assert_eq!(sender.queue.complete(cqe).unwrap().operation, Operation::Write);
+}
+
+#[test]
+fn inline_data_is_never_longer_than_its_place() {
+    let mut short = Completer::with(9, 4, 64);
+    let mut cqe = short.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
+    cqe.byte_cnt = u32::MAX.into();
+    for (format, length) in
+        [(cqe_format::INLINE_32, 32), (cqe_format::INLINE_64, 0), (cqe_format::COMPRESSED, 0)]
+    {
+        cqe.op_own = OpOwn::from_bits(cqe.op_own).with_format(format).into_bits();
+        short.deliver(cqe);
+        assert_eq!(short.queue.inline_data().len(), length);
+    }
+    let mut long = Completer::with(9, 4, 128);
+    cqe.op_own = OpOwn::from_bits(cqe.op_own).with_format(cqe_format::INLINE_64).into_bits();
+    let data: [u8; 64] = std::array::from_fn(|i| i as u8);
+    long.push_with(&data, cqe);
+    long.queue.poll().unwrap();
+    assert_eq!(long.queue.inline_data(), data);
+}
+
+#[test]
+fn the_owner_bit_turns_at_every_lap_of_the_ring() {
+    let mut device = Completer::with(9, 4, 64);
+    for _ in 0..11 {
+        assert!(device.queue.poll().is_none());
+        device.completion(opcode::NOP, 0);
+    }
+}
+
+/// One step of a life of a queue pair.
+#[derive(Clone, Debug)]
+enum Step {
+    Post { sges: usize, inline: usize, signaled: bool },
+    Batch(Vec<usize>),
+    Complete(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0usize..5, 0usize..200, any::<bool>()).prop_map(|(sges, inline, signaled)| Step::Post {
+            sges,
+            inline,
+            signaled
+        }),
+        proptest::collection::vec(0usize..5, 0..6).prop_map(Step::Batch),
+        (0usize..8).prop_map(Step::Complete),
+    ]
+}
+
+proptest! {
+    /// Whatever is posted and completed, cookies come back in order, and the count of free blocks adds up.
+    #[test]
+    fn cookies_come_back_in_order_and_blocks_add_up(start in any::<u16>(), steps in proptest::collection::vec(step(), 1..80)) {
+        let mut sender = Sender::new(Settings { blocks: 16, ..Settings::default() });
+        sender.advance(start, false);
+        // (cookie, index, blocks) of what is outstanding.
+        let mut outstanding = std::collections::VecDeque::new();
+        let (mut cookie, mut index) = (0, start);
+        let four = [sge(9); 4];
+        for step in steps {
+            let used: u32 = outstanding.iter().map(|&(_, _, blocks)| blocks).sum();
+            prop_assert_eq!(sender.queue.free(), 16 - used);
+            let mut posted = Vec::new();
+            match step {
+                Step::Post { sges: 0, inline, signaled } => {
+                    let data = vec![0x5a; inline];
+                    let write = Write::new(Inline(&data), REMOTE);
+                    let write = if signaled { write.signaled() } else { write };
+                    let units = if inline == 0 { 2 } else { 2 + (inline + 4).div_ceil(16) };
+                    posted.push((sender.queue.post(&write, cookie), units.div_ceil(4) as u32));
+                }
+                Step::Post { sges, .. } => {
+                    let read = Read::new(&four[..sges], REMOTE).signaled();
+                    posted.push((sender.queue.post(&read, cookie), (2 + sges).div_ceil(4) as u32));
+                }
+                Step::Batch(requests) => {
+                    let mut batch = sender.queue.batch();
+                    for (i, &sges) in requests.iter().enumerate() {
+                        let send = Send::new(&four[..sges]);
+                        posted.push((batch.post(&send, cookie + i as u64), (1 + sges).div_ceil(4) as u32));
+                    }
+                    batch.ring();
+                }
+                Step::Complete(which) => {
+                    if let Some(&(expected, at, _)) = outstanding.get(which) {
+                        let cqe = sender.device.completion(opcode::WRITE, at);
+                        prop_assert_eq!(sender.queue.complete(cqe).unwrap().cookie, expected);
+                        outstanding.drain(..=which);
+                    } else {
+                        let cqe = sender.device.completion(opcode::WRITE, index);
+                        prop_assert!(sender.queue.complete(cqe).is_err());
+                    }
+                }
+            }
+            let mut free = 16 - outstanding.iter().map(|&(_, _, blocks)| blocks).sum::<u32>();
+            for (i, (result, blocks)) in posted.into_iter().enumerate() {
+                if blocks <= free {
+                    prop_assert_eq!(result, Ok(WqeIndex(index)));
+                    outstanding.push_back((cookie + i as u64, index, blocks));
+                    index = index.wrapping_add(blocks as u16);
+                    free -= blocks;
+                } else {
+                    prop_assert_eq!(result, Err(PostError::Full));
+                }
+            }
+            cookie += 10;
+        }
+    }
+
+    /// No CQE that a device can write makes us panic or lose count.
+    #[test]
+    fn any_64_bytes_are_a_cqe_or_an_error(
+        cqes in proptest::collection::vec(proptest::array::uniform32(any::<[u8; 2]>()), 1..20),
+        opcode in 0u8..15,
+        aim in any::<bool>(),
+    ) {
+        let mut sender = Sender::new(Settings::default());
+        let receiver = Receiver::new(0x123, 4, 32);
+        sender.queue.post(&Write::new(sge(1), REMOTE), 1).unwrap();
+        let Sender { queue, mut device, .. } = sender;
+        let mut pair = QueuePair::new(queue, receiver.queue);
+        pair.post_receive(sge(1), 2).unwrap();
+        for bytes in cqes {
+            let mut cqe = verbless_prm::hot::Cqe::read(bytes.as_flattened()).unwrap();
+            if aim {
+                // Random bytes rarely name the right queue.
+                let word = OpcodeQpn::from_bits(cqe.sop_drop_qpn.get()).with_qpn(0x123);
+                cqe.sop_drop_qpn = word.into_bits().into();
+            }
+            cqe.op_own = OpOwn::from_bits(cqe.op_own).with_opcode(opcode).into_bits();
+            let polled = device.deliver(cqe);
+            prop_assert!(device.queue.inline_data().len() <= 64);
+            let _ = pair.complete(polled);
+            prop_assert!(pair.send.free() <= pair.send.capacity());
+            prop_assert!(pair.receive.free() <= pair.receive.capacity());
+        }
+    }
+}

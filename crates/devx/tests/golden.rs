@@ -7,7 +7,7 @@ mod support;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use support::Replay;
+use support::replay::Replay;
 use verbless_devx::abi::core::{AhAttributes, GlobalRoute, access, port_state};
 use verbless_devx::{Context, DeviceInfo, GidType, LinkLayer, PageSizes, UarKind};
 

@@ -18,42 +18,42 @@ attributes! {
         /// `UVERBS_ATTR_UHW_OUT`, out: the driver's response.
         OUT = 0x1001,
     }
-    /// [`INVOKE_WRITE`](super::method::INVOKE_WRITE).
+    /// [`INVOKE_WRITE`](crate::abi::method::INVOKE_WRITE).
     invoke_write {
         /// `UVERBS_ATTR_CORE_IN`, in: the generic request, without the old command header.
         CORE_IN = 0x0,
         /// `UVERBS_ATTR_CORE_OUT`, out: the generic response.
         CORE_OUT = 0x1,
-        /// `UVERBS_ATTR_WRITE_CMD`, in, u64: a [`write_command`](super::method::write_command).
+        /// `UVERBS_ATTR_WRITE_CMD`, in, u64: a [`write_command`](crate::abi::method::write_command).
         WRITE_CMD = 0x2,
     }
-    /// [`QUERY_PORT`](super::method::QUERY_PORT).
+    /// [`QUERY_PORT`](crate::abi::method::QUERY_PORT).
     query_port {
         /// `UVERBS_ATTR_QUERY_PORT_PORT_NUM`, in, u64: 1-based.
         PORT_NUM = 0x0,
-        /// `UVERBS_ATTR_QUERY_PORT_RESP`, out: [`QueryPortResponse`](super::core::QueryPortResponse).
+        /// `UVERBS_ATTR_QUERY_PORT_RESP`, out: [`QueryPortResponse`](crate::abi::core::QueryPortResponse).
         RESP = 0x1,
     }
-    /// [`GET_CONTEXT`](super::method::GET_CONTEXT); driver data in [`uhw`].
+    /// [`GET_CONTEXT`](crate::abi::method::GET_CONTEXT); driver data in [`uhw`].
     get_context {
         /// `UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS`, out, u32.
         NUM_COMP_VECTORS = 0x0,
         /// `UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT`, out, u64.
         CORE_SUPPORT = 0x1,
     }
-    /// [`QUERY_GID_TABLE`](super::method::QUERY_GID_TABLE).
+    /// [`QUERY_GID_TABLE`](crate::abi::method::QUERY_GID_TABLE).
     query_gid_table {
         /// `UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE`, in, u64: bytes per entry of `RESP_ENTRIES`.
         ENTRY_SIZE = 0x0,
         /// `UVERBS_ATTR_QUERY_GID_TABLE_FLAGS`, in, u32: 0.
         FLAGS = 0x1,
-        /// `UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES`, out: [`GidEntry`](super::core::GidEntry) array; EINVAL if too
+        /// `UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES`, out: [`GidEntry`](crate::abi::core::GidEntry) array; EINVAL if too
         /// short for all entries in use.
         RESP_ENTRIES = 0x2,
         /// `UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES`, out, u64: entries written.
         RESP_NUM_ENTRIES = 0x3,
     }
-    /// [`QUERY_GID_ENTRY`](super::method::QUERY_GID_ENTRY).
+    /// [`QUERY_GID_ENTRY`](crate::abi::method::QUERY_GID_ENTRY).
     query_gid_entry {
         /// `UVERBS_ATTR_QUERY_GID_ENTRY_PORT`, in, u64: 1-based.
         PORT = 0x0,
@@ -61,46 +61,46 @@ attributes! {
         GID_INDEX = 0x1,
         /// `UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS`, in, u32: 0.
         FLAGS = 0x2,
-        /// `UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY`, out: [`GidEntry`](super::core::GidEntry); ENODATA if unused.
+        /// `UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY`, out: [`GidEntry`](crate::abi::core::GidEntry); ENODATA if unused.
         RESP_ENTRY = 0x3,
     }
-    /// [`PD_DESTROY`](super::method::PD_DESTROY).
+    /// [`PD_DESTROY`](crate::abi::method::PD_DESTROY).
     pd_destroy {
         /// `UVERBS_ATTR_DESTROY_PD_HANDLE`, handle.
         HANDLE = 0x0,
     }
-    /// [`AH_DESTROY`](super::method::AH_DESTROY).
+    /// [`AH_DESTROY`](crate::abi::method::AH_DESTROY).
     ah_destroy {
         /// `UVERBS_ATTR_DESTROY_AH_HANDLE`, handle.
         HANDLE = 0x0,
     }
-    /// [`ASYNC_EVENT_ALLOC`](super::method::ASYNC_EVENT_ALLOC).
+    /// [`ASYNC_EVENT_ALLOC`](crate::abi::method::ASYNC_EVENT_ALLOC).
     async_event_alloc {
         /// `UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE`, new fd.
         FD_HANDLE = 0x0,
     }
-    /// [`DEVX_OTHER`](super::method::DEVX_OTHER).
+    /// [`DEVX_OTHER`](crate::abi::method::DEVX_OTHER).
     devx_other {
         /// `MLX5_IB_ATTR_DEVX_OTHER_CMD_IN`, in, at least 16 bytes.
         CMD_IN = 0x1000,
         /// `MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT`, out, at least 16 bytes.
         CMD_OUT = 0x1001,
     }
-    /// [`DEVX_QUERY_UAR`](super::method::DEVX_QUERY_UAR).
+    /// [`DEVX_QUERY_UAR`](crate::abi::method::DEVX_QUERY_UAR).
     devx_query_uar {
         /// `MLX5_IB_ATTR_DEVX_QUERY_UAR_USER_IDX`, in, u32.
         USER_IDX = 0x1000,
         /// `MLX5_IB_ATTR_DEVX_QUERY_UAR_DEV_IDX`, out, u32.
         DEV_IDX = 0x1001,
     }
-    /// [`DEVX_QUERY_EQN`](super::method::DEVX_QUERY_EQN).
+    /// [`DEVX_QUERY_EQN`](crate::abi::method::DEVX_QUERY_EQN).
     devx_query_eqn {
         /// `MLX5_IB_ATTR_DEVX_QUERY_EQN_USER_VEC`, in, u32: completion vector, from 0.
         USER_VEC = 0x1000,
         /// `MLX5_IB_ATTR_DEVX_QUERY_EQN_DEV_EQN`, out, u32.
         DEV_EQN = 0x1001,
     }
-    /// [`DEVX_SUBSCRIBE_EVENT`](super::method::DEVX_SUBSCRIBE_EVENT).
+    /// [`DEVX_SUBSCRIBE_EVENT`](crate::abi::method::DEVX_SUBSCRIBE_EVENT).
     devx_subscribe_event {
         /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE`, fd of an event channel.
         FD_HANDLE = 0x1000,
@@ -113,7 +113,7 @@ attributes! {
         /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE`, in, u64: comes back with each event.
         COOKIE = 0x1004,
     }
-    /// [`DEVX_OBJ_CREATE`](super::method::DEVX_OBJ_CREATE).
+    /// [`DEVX_OBJ_CREATE`](crate::abi::method::DEVX_OBJ_CREATE).
     devx_obj_create {
         /// `MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE`, new handle.
         HANDLE = 0x1000,
@@ -122,12 +122,12 @@ attributes! {
         /// `MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT`, out, at least 16 bytes.
         CMD_OUT = 0x1002,
     }
-    /// [`DEVX_OBJ_DESTROY`](super::method::DEVX_OBJ_DESTROY).
+    /// [`DEVX_OBJ_DESTROY`](crate::abi::method::DEVX_OBJ_DESTROY).
     devx_obj_destroy {
         /// `MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE`, handle.
         HANDLE = 0x1000,
     }
-    /// [`DEVX_OBJ_MODIFY`](super::method::DEVX_OBJ_MODIFY).
+    /// [`DEVX_OBJ_MODIFY`](crate::abi::method::DEVX_OBJ_MODIFY).
     devx_obj_modify {
         /// `MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE`, handle (of a verbs object too).
         HANDLE = 0x1000,
@@ -136,7 +136,7 @@ attributes! {
         /// `MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT`, out, at least 16 bytes.
         CMD_OUT = 0x1002,
     }
-    /// [`DEVX_OBJ_QUERY`](super::method::DEVX_OBJ_QUERY).
+    /// [`DEVX_OBJ_QUERY`](crate::abi::method::DEVX_OBJ_QUERY).
     devx_obj_query {
         /// `MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE`, handle (of a verbs object too).
         HANDLE = 0x1000,
@@ -145,7 +145,7 @@ attributes! {
         /// `MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT`, out, at least 16 bytes.
         CMD_OUT = 0x1002,
     }
-    /// [`DEVX_OBJ_ASYNC_QUERY`](super::method::DEVX_OBJ_ASYNC_QUERY).
+    /// [`DEVX_OBJ_ASYNC_QUERY`](crate::abi::method::DEVX_OBJ_ASYNC_QUERY).
     devx_obj_async_query {
         /// `MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_HANDLE`, handle.
         HANDLE = 0x1000,
@@ -158,7 +158,7 @@ attributes! {
         /// `MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN`, in, u64 that must fit u16.
         OUT_LEN = 0x1004,
     }
-    /// [`DEVX_UMEM_REG`](super::method::DEVX_UMEM_REG).
+    /// [`DEVX_UMEM_REG`](crate::abi::method::DEVX_UMEM_REG).
     devx_umem_reg {
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE`, new handle.
         HANDLE = 0x1000,
@@ -166,7 +166,7 @@ attributes! {
         ADDR = 0x1001,
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_LEN`, in, u64 bytes.
         LEN = 0x1002,
-        /// `MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS`, in, u32: [`access`](super::core::access) flags.
+        /// `MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS`, in, u32: [`access`](crate::abi::core::access) flags.
         ACCESS = 0x1003,
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID`, out, u32: the umem id for command mailboxes.
         OUT_ID = 0x1004,
@@ -175,29 +175,29 @@ attributes! {
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD`, raw fd of a dmabuf.
         DMABUF_FD = 0x1006,
     }
-    /// [`DEVX_UMEM_DEREG`](super::method::DEVX_UMEM_DEREG).
+    /// [`DEVX_UMEM_DEREG`](crate::abi::method::DEVX_UMEM_DEREG).
     devx_umem_dereg {
         /// `MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE`, handle.
         HANDLE = 0x1000,
     }
-    /// [`DEVX_ASYNC_CMD_FD_ALLOC`](super::method::DEVX_ASYNC_CMD_FD_ALLOC).
+    /// [`DEVX_ASYNC_CMD_FD_ALLOC`](crate::abi::method::DEVX_ASYNC_CMD_FD_ALLOC).
     devx_async_cmd_fd_alloc {
         /// `MLX5_IB_ATTR_DEVX_ASYNC_CMD_FD_ALLOC_HANDLE`, new fd.
         HANDLE = 0x1000,
     }
-    /// [`DEVX_ASYNC_EVENT_FD_ALLOC`](super::method::DEVX_ASYNC_EVENT_FD_ALLOC).
+    /// [`DEVX_ASYNC_EVENT_FD_ALLOC`](crate::abi::method::DEVX_ASYNC_EVENT_FD_ALLOC).
     devx_async_event_fd_alloc {
         /// `MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE`, new fd.
         HANDLE = 0x1000,
-        /// `MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS`, in, u32: [`OMIT_DATA`](super::mlx5::OMIT_DATA) or 0.
+        /// `MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS`, in, u32: [`OMIT_DATA`](crate::abi::mlx5::OMIT_DATA) or 0.
         FLAGS = 0x1001,
     }
-    /// [`UAR_OBJ_ALLOC`](super::method::UAR_OBJ_ALLOC).
+    /// [`UAR_OBJ_ALLOC`](crate::abi::method::UAR_OBJ_ALLOC).
     uar_obj_alloc {
         /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE`, new handle.
         HANDLE = 0x1000,
-        /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE`, in, u64: [`UAR_BLUE_FLAME`](super::mlx5::UAR_BLUE_FLAME) or
-        /// [`UAR_NON_CACHED`](super::mlx5::UAR_NON_CACHED).
+        /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE`, in, u64: [`UAR_BLUE_FLAME`](crate::abi::mlx5::UAR_BLUE_FLAME) or
+        /// [`UAR_NON_CACHED`](crate::abi::mlx5::UAR_NON_CACHED).
         TYPE = 0x1001,
         /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET`, out, u64.
         MMAP_OFFSET = 0x1002,
@@ -206,7 +206,7 @@ attributes! {
         /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID`, out, u32: the uar_page of CQ and QP contexts.
         PAGE_ID = 0x1004,
     }
-    /// [`UAR_OBJ_DESTROY`](super::method::UAR_OBJ_DESTROY).
+    /// [`UAR_OBJ_DESTROY`](crate::abi::method::UAR_OBJ_DESTROY).
     uar_obj_destroy {
         /// `MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE`, handle.
         HANDLE = 0x1000,

@@ -50,25 +50,7 @@ impl Channel {
 
     /// Reads one record into `record`: its length, or `None` if there is none yet.
     fn read(&self, record: &mut [u8]) -> Result<Option<usize>> {
-        match nix::unistd::read(&self.file, record) {
-            Ok(0) => Err(self.gone(Errno::EIO)),
-            Ok(length) => Ok(Some(length)),
-            // The kernel answers EAGAIN on a non-blocking file even when the device is gone; only poll tells.
-            Err(Errno::EAGAIN) if self.is_closed() => Err(self.gone(Errno::EIO)),
-            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
-            Err(errno @ (Errno::EIO | Errno::ENODEV | Errno::ENXIO)) => Err(self.gone(errno)),
-            Err(Errno::EOVERFLOW) => Err(self.error(
-                ErrorKind::EventsLost,
-                Errno::EOVERFLOW,
-                "events were lost: poll every queue of this channel, and arm it again",
-            )),
-            Err(errno @ (Errno::EINVAL | Errno::ENOSPC)) => Err(self.error(
-                ErrorKind::Refused,
-                errno,
-                "the record is longer than the place for it",
-            )),
-            Err(errno) => Err(self.error(ErrorKind::Refused, errno, "")),
-        }
+        outcome(self.what, nix::unistd::read(&self.file, record), || self.is_closed())
     }
 
     /// Reads one record that has exactly the length of `record`.
@@ -104,17 +86,9 @@ impl Channel {
                 Ok(0) if end.is_none_or(|end| Instant::now() < end) => {}
                 Ok(ready) => return Ok(ready != 0),
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.error(ErrorKind::Refused, errno, "")),
+                Err(errno) => return Err(failed(self.what, ErrorKind::Refused, errno, "")),
             }
         }
-    }
-
-    fn gone(&self, errno: Errno) -> Error {
-        self.error(ErrorKind::DeviceGone, errno, "the device was removed or reset; open it again")
-    }
-
-    fn error(&self, kind: ErrorKind, errno: Errno, hint: &'static str) -> Error {
-        Error::new(kind, format!("reading from {}", self.what), hint).with_errno(errno)
     }
 
     fn malformed(&self, what: impl std::fmt::Display) -> Error {
@@ -124,6 +98,42 @@ impl Channel {
             "the kernel, or the software that answers in its place, does not keep the uverbs ABI",
         )
     }
+}
+
+/// What the result of a read means.
+fn outcome(
+    what: &'static str,
+    read: Result<usize, Errno>,
+    is_closed: impl FnOnce() -> bool,
+) -> Result<Option<usize>> {
+    const GONE: &str = "the device was removed or reset; open it again";
+    match read {
+        Ok(0) => Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE)),
+        Ok(length) => Ok(Some(length)),
+        // The kernel answers EAGAIN on a non-blocking file even when the device is gone; only poll tells.
+        Err(Errno::EAGAIN) if is_closed() => {
+            Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE))
+        }
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+        Err(errno @ (Errno::EIO | Errno::ENODEV | Errno::ENXIO)) => {
+            Err(failed(what, ErrorKind::DeviceGone, errno, GONE))
+        }
+        Err(errno @ Errno::EOVERFLOW) => {
+            let hint = "events were lost: poll every queue of this channel, and arm it again";
+            Err(failed(what, ErrorKind::EventsLost, errno, hint))
+        }
+        Err(errno @ (Errno::EINVAL | Errno::ENOSPC)) => Err(failed(
+            what,
+            ErrorKind::Refused,
+            errno,
+            "the record is longer than the place for it",
+        )),
+        Err(errno) => Err(failed(what, ErrorKind::Refused, errno, "")),
+    }
+}
+
+fn failed(what: &'static str, kind: ErrorKind, errno: Errno, hint: &'static str) -> Error {
+    Error::new(kind, format!("reading from {what}"), hint).with_errno(errno)
 }
 
 impl AsFd for Channel {
@@ -159,3 +169,25 @@ macro_rules! channel {
     };
 }
 use channel;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_result_of_a_read_has_its_meaning() {
+        let kind = |read, closed| outcome("x", read, || closed).map_err(|error| error.kind());
+        assert_eq!(kind(Ok(8), false), Ok(Some(8)));
+        assert_eq!(kind(Ok(0), false), Err(ErrorKind::DeviceGone), "end of file");
+        assert_eq!(kind(Err(Errno::EAGAIN), false), Ok(None));
+        assert_eq!(
+            kind(Err(Errno::EAGAIN), true),
+            Err(ErrorKind::DeviceGone),
+            "removed, non-blocking"
+        );
+        assert_eq!(kind(Err(Errno::EINTR), false), Ok(None));
+        assert_eq!(kind(Err(Errno::EIO), false), Err(ErrorKind::DeviceGone));
+        assert_eq!(kind(Err(Errno::EOVERFLOW), false), Err(ErrorKind::EventsLost));
+        assert_eq!(kind(Err(Errno::EINVAL), false), Err(ErrorKind::Refused));
+    }
+}

@@ -1,0 +1,132 @@
+//! A device whose answers are a function. What the function does not answer succeeds with plausible values.
+
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use verbless_devx::abi::attr::{get_context, uar_obj_alloc, uhw};
+use verbless_devx::abi::frame::VALID_OUTPUT;
+use verbless_devx::abi::mlx5::AllocContextResponse;
+use verbless_devx::abi::{Attribute, Header, Method, method};
+use verbless_devx::{Context, DeviceInfo, Errno, Mapping, OpenDevice, Protection};
+use zerocopy::IntoBytes;
+
+use super::pair;
+
+/// Decides a request: `None` leaves it to the default.
+pub(crate) type Decide = dyn Fn(Method, &mut Call<'_>) -> Option<Result<(), Errno>> + Send + Sync;
+
+pub(crate) struct Fake {
+    decide: Box<Decide>,
+    ends: Mutex<Vec<OwnedFd>>,
+}
+
+/// The attributes of a request.
+pub(crate) struct Call<'a>(&'a mut [Attribute]);
+
+impl Call<'_> {
+    fn find(&mut self, id: u16) -> Option<&mut Attribute> {
+        self.0.iter_mut().find(|attribute| attribute.attr_id == id)
+    }
+
+    /// Data of an attribute.
+    pub(crate) fn data(&mut self, id: u16) -> u64 {
+        self.find(id).unwrap().data
+    }
+
+    /// Writes a new handle or file number.
+    pub(crate) fn set(&mut self, id: u16, data: u64) {
+        self.find(id).unwrap().data = data;
+    }
+
+    /// Writes an output without saying so.
+    pub(crate) fn write(&mut self, id: u16, bytes: &[u8]) {
+        let attribute = self.find(id).unwrap();
+        assert!(bytes.len() <= attribute.len.into());
+        // SAFETY: the caller of the request promises writable bytes of that length.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), attribute.data as *mut u8, bytes.len())
+        };
+    }
+
+    /// Writes an output.
+    pub(crate) fn fill(&mut self, id: u16, bytes: &[u8]) {
+        self.write(id, bytes);
+        self.find(id).unwrap().flags |= VALID_OUTPUT;
+    }
+
+    /// Says of every other output that it was filled.
+    fn mark(&mut self) {
+        for attribute in &mut *self.0 {
+            attribute.flags |= VALID_OUTPUT;
+        }
+    }
+}
+
+/// The driver's answer to GET_CONTEXT that the default gives.
+pub(crate) fn context_response() -> AllocContextResponse {
+    AllocContextResponse {
+        num_ports: 1,
+        bf_reg_size: 512,
+        response_length: 72,
+        ..Default::default()
+    }
+}
+
+impl Fake {
+    pub(crate) fn new(
+        decide: impl Fn(Method, &mut Call<'_>) -> Option<Result<(), Errno>> + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self { decide: Box::new(decide), ends: Mutex::new(Vec::new()) })
+    }
+
+    /// Our end of the file that was handed out last.
+    pub(crate) fn end(&self) -> OwnedFd {
+        self.ends.lock().unwrap().pop().unwrap()
+    }
+}
+
+/// A context on a device that decides so.
+pub(crate) fn context(
+    decide: impl Fn(Method, &mut Call<'_>) -> Option<Result<(), Errno>> + Send + Sync + 'static,
+) -> Context {
+    Context::from_device(Fake::new(decide), info()).unwrap()
+}
+
+pub(crate) fn info() -> DeviceInfo {
+    DeviceInfo { name: "mlx5_0".to_owned(), ..Default::default() }
+}
+
+impl OpenDevice for Fake {
+    unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+        let (header, attributes) = Header::split(request).unwrap();
+        let method = header.method();
+        let mut call = Call(attributes);
+        if let Some(decided) = (self.decide)(method, &mut call) {
+            return decided;
+        }
+        match method {
+            method::GET_CONTEXT => {
+                call.fill(get_context::NUM_COMP_VECTORS, &2u32.to_ne_bytes());
+                call.fill(uhw::OUT, context_response().as_bytes());
+            }
+            method::UAR_OBJ_ALLOC => call.fill(uar_obj_alloc::MMAP_LENGTH, &4096u32.to_ne_bytes()),
+            method::ASYNC_EVENT_ALLOC
+            | method::DEVX_ASYNC_CMD_FD_ALLOC
+            | method::DEVX_ASYNC_EVENT_FD_ALLOC => {
+                let (ours, theirs) = pair();
+                call.0[0].data = theirs.into_raw_fd() as u64;
+                self.ends.lock().unwrap().push(ours);
+            }
+            _ => {}
+        }
+        call.mark();
+        Ok(())
+    }
+
+    fn mmap(&self, _: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
+        let file = memfd_create(c"uar", MFdFlags::MFD_CLOEXEC)?;
+        nix::unistd::ftruncate(&file, length as i64)?;
+        Mapping::shared(file.as_fd(), 0, length, protection)
+    }
+}

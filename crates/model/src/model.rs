@@ -60,8 +60,8 @@ impl Builder {
             .enumerate()
             .map(|(index, profile)| Hca::new(index, Arc::new(profile), memory.clone()))
             .collect();
-        let world =
-            World { hcas, fabric: Default::default(), clock: engine::Clock::new(self.stepped) };
+        let clock = engine::Clock::new(self.stepped);
+        let world = World { hcas, fabric: Default::default(), clock, bench: Default::default() };
         let shared = Shared::new(world, self.stepped);
         if !self.stepped {
             engine::spawn(&shared);

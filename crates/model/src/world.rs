@@ -1,8 +1,9 @@
 //! Everything that exists in one model: the functions, the fabric between them, the clock; all behind one lock.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::Clock;
+use crate::engine::{Bench, Clock};
 use crate::fabric::Fabric;
 use crate::hca::Hca;
 use crate::memory::Interrupts;
@@ -15,11 +16,15 @@ pub(crate) struct World {
     pub hcas: Vec<Hca>,
     pub fabric: Fabric,
     pub clock: Clock,
+    /// The engine's buffers.
+    pub bench: Bench,
 }
 
 /// A world behind its lock, as front ends and the engine's thread share it.
 pub(crate) struct Shared {
     world: Mutex<World>,
+    /// How many threads wait for the lock, or are about to: the engine's thread lets them in between two batches.
+    waiting: AtomicU32,
     /// Wakes the engine's thread: a doorbell may have been rung, a queue changed, or the model ends.
     pub wake: Condvar,
     /// Nothing moves until [`crate::Model::step`] says so.
@@ -28,7 +33,12 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(world: World, stepped: bool) -> Arc<Self> {
-        Arc::new(Self { world: Mutex::new(world), wake: Condvar::new(), stepped })
+        Arc::new(Self {
+            world: Mutex::new(world),
+            waiting: AtomicU32::new(0),
+            wake: Condvar::new(),
+            stepped,
+        })
     }
 
     /// Runs `f` on the world, then delivers the interrupts that it caused, with the lock released.
@@ -45,7 +55,20 @@ impl Shared {
 
     /// The world itself, for the engine's thread, which waits on [`Shared::wake`] with it. Interrupts are the caller's to deliver.
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        world
+    }
+
+    /// Lets those in who wait for the lock: a mutex that is released and taken again at once would starve them.
+    pub(crate) fn give_way(&self) {
+        for _ in 0..100 {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -1,11 +1,45 @@
 //! The data path: doorbells, WQEs, packets, CQEs and EQEs.
+//!
+//! ```text
+//!   doorbell   takes doorbells from UAR pages, wakes queues
+//!   requester  a send WQE a turn: work (parse), keys (translate)   --fabric-->   responder
+//!   transfer   payload, from piece to piece
+//!   completion CQEs, overrun, arming -> events   EQEs, interrupts
+//!   failure    the error state, flush
+//! ```
+//!
+//! A message moves in one go: its packets are counted (the PSN is), not sent one by one. So requests of one QP complete in
+//! order, and a fence has nothing to wait for.
 
+mod completion;
+mod doorbell;
+mod events;
+mod failure;
+mod keys;
+mod requester;
+mod responder;
+mod ring;
 mod state;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod transfer;
+mod work;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::world::{HcaId, Shared, World};
+use verbless_prm::hot::event_type;
+
+use crate::world::{HcaId, World};
+use requester::Turn;
+
+pub(crate) use doorbell::mmio_write;
+pub(crate) use failure::to_error as qp_to_error;
+pub(crate) use state::{Bench, CqRuntime, QpRuntime, State, Strike};
+pub(crate) use thread::spawn;
+
+/// While queues are busy, doorbells are looked for once in so many turns.
+const TURNS_PER_SCAN: u32 = 8;
 
 /// The engine's time, in nanoseconds since the model began.
 #[derive(Debug)]
@@ -22,32 +56,154 @@ impl Clock {
     }
 
     pub(crate) fn advance(&mut self, by: Duration) {
-        self.now += u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.now = self.now.saturating_add(nanoseconds(by));
+    }
+
+    fn tick(&mut self) {
+        if let Some(began) = self.began {
+            self.now = nanoseconds(began.elapsed());
+        }
     }
 }
 
-pub(crate) use state::{CqRuntime, QpRuntime, State};
+/// Nanoseconds of a duration; the longest ones are as long as 64 bits say.
+pub(crate) fn nanoseconds(of: Duration) -> u64 {
+    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
+}
 
-/// Starts the thread that moves a threaded model; it ends when the last other handle does.
-pub(crate) fn spawn(_shared: &Arc<Shared>) {}
+/// Does one piece of work: takes the doorbells that wait, or executes one WQE, or lets a timer run out. False when
+/// there is none.
+pub(crate) fn step(world: &mut World) -> bool {
+    world.clock.tick();
+    let mut bench = std::mem::take(&mut world.bench);
+    let worked = work(world, &mut bench);
+    world.bench = bench;
+    worked
+}
 
-/// Does one piece of work; false when there is none.
-pub(crate) fn step(_world: &mut World) -> bool {
-    false
+fn work(world: &mut World, bench: &mut Bench) -> bool {
+    bench.turns = bench.turns.wrapping_add(1);
+    let idle = world.hcas.iter().all(|hca| hca.engine.active.is_empty());
+    let mut worked = false;
+    if idle || bench.turns.is_multiple_of(TURNS_PER_SCAN) {
+        for id in 0..world.hcas.len() {
+            if !world.hcas[id].fatal {
+                worked |= doorbell::scan(world, id, bench);
+                doorbell::refresh(&mut world.hcas[id]);
+            }
+        }
+    }
+    for id in 0..world.hcas.len() {
+        worked |= expire(world, id);
+    }
+    for _ in 0..world.hcas.len() {
+        let id = bench.next % world.hcas.len();
+        bench.next = id + 1;
+        if give_turn(world, id, bench) {
+            return true;
+        }
+    }
+    worked || flush_late(world)
+}
+
+/// Gives the QP at the head of a function's rotation its turn; false if there is none.
+fn give_turn(world: &mut World, id: HcaId, bench: &mut Bench) -> bool {
+    let hca = &mut world.hcas[id];
+    if hca.fatal {
+        return false;
+    }
+    let Some(qpn) = hca.engine.active.pop_front() else { return false };
+    if let Some(qp) = hca.objects.qps.get_mut(&qpn) {
+        qp.runtime.queued = false;
+    }
+    if requester::turn(world, id, qpn, bench) == Turn::Again {
+        doorbell::queue(&mut world.hcas[id], qpn);
+    }
+    true
+}
+
+/// Lets timers run out, and delayed completions through.
+fn expire(world: &mut World, id: HcaId) -> bool {
+    let mut worked =
+        !world.hcas[id].engine.delayed.is_empty() && completion::write_delayed(world, id);
+    let now = world.clock.now;
+    let hca = &mut world.hcas[id];
+    while let Some(&(at, qpn)) = hca.engine.timers.first().filter(|&&(at, _)| at <= now) {
+        hca.engine.timers.remove(&(at, qpn));
+        doorbell::queue(hca, qpn);
+        worked = true;
+    }
+    worked
+}
+
+/// Flushes what was posted to QPs after they failed: their receive queues have no doorbell that would tell.
+fn flush_late(world: &mut World) -> bool {
+    let mut worked = false;
+    for id in 0..world.hcas.len() {
+        let errored = std::mem::take(&mut world.hcas[id].engine.errored);
+        for &qpn in &errored {
+            worked |= failure::flush_receive_queue(world, id, qpn);
+        }
+        world.hcas[id].engine.errored = errored;
+    }
+    worked
+}
+
+/// Lets a QP wait for so long before its next turn; `u64::MAX` is for ever.
+fn wait(world: &mut World, id: HcaId, qpn: u32, time: u64) {
+    let at = world.clock.now.saturating_add(time);
+    let hca = &mut world.hcas[id];
+    if let Some(qp) = hca.objects.qps.get_mut(&qpn) {
+        qp.requester.resume_at = Some(at);
+        if at != u64::MAX {
+            hca.engine.timers.insert((at, qpn));
+        }
+    }
+}
+
+/// Nanoseconds until the next timer runs out, if one runs.
+fn next_timer(world: &World) -> Option<u64> {
+    let timers = world.hcas.iter().filter_map(|hca| {
+        let waiting = hca.engine.timers.first().map(|&(at, _)| at);
+        let delayed = hca.engine.delayed.iter().map(|delayed| delayed.due).min();
+        waiting.into_iter().chain(delayed).min()
+    });
+    timers.min().map(|at| at.saturating_sub(world.clock.now))
 }
 
 /// Reports an asynchronous event: an EQE of type `kind` with `data` (bytes 0x20 to 0x3c) in every EQ that asked for it.
-pub(crate) fn event(_world: &mut World, _hca: HcaId, _kind: u8, _data: [u8; 28]) {}
+pub(crate) fn event(world: &mut World, hca: HcaId, kind: u8, data: [u8; 28]) {
+    events::post(&mut world.hcas[hca], kind, 0, data);
+}
 
-/// Moves a QP to the error state: what is posted will be flushed. `hca::execute` calls it for 2ERR; the context follows.
-pub(crate) fn qp_to_error(world: &mut World, hca: HcaId, qpn: u32) {
-    if let Some(qp) = world.hcas[hca].objects.qps.get_mut(&qpn) {
-        qp.state = crate::hca::objects::QpState::Error;
+/// Takes a port (from 1) up or down, and says so by an event.
+pub(crate) fn set_port(world: &mut World, hca: HcaId, port: u8, up: bool) {
+    let hca = &mut world.hcas[hca];
+    let Some(state) = hca.ports.get_mut(usize::from(port).wrapping_sub(1)) else { return };
+    if std::mem::replace(&mut state.up, up) != up {
+        events::port(hca, port, up);
     }
 }
 
-/// A QP was reset or is about to be destroyed: forgets what is in flight for it.
-pub(crate) fn qp_forgotten(_world: &mut World, _hca: HcaId, _qpn: u32) {}
+/// A QP entered SQD: what was in flight is done, since messages move in one go.
+pub(crate) fn sq_drained(world: &mut World, hca: HcaId, qpn: u32) {
+    events::queue_pair(&mut world.hcas[hca], event_type::SQ_DRAINED, qpn);
+}
+
+/// A QP was reset or is about to be destroyed: forgets what is in flight for it, without completions.
+pub(crate) fn qp_forgotten(world: &mut World, hca: HcaId, qpn: u32) {
+    let hca = &mut world.hcas[hca];
+    hca.engine.active.retain(|&active| active != qpn);
+    hca.engine.timers.retain(|&(_, waiting)| waiting != qpn);
+    hca.engine.errored.remove(&qpn);
+    if let Some(qp) = hca.objects.qps.get_mut(&qpn) {
+        qp.runtime = QpRuntime::default();
+        qp.requester.resume_at = None;
+        if let Some(sq) = &mut qp.sq {
+            sq.awake = false;
+        }
+    }
+}
 
 /// A command may have created, moved or removed a queue: which doorbell wakes what is looked up afresh.
 pub(crate) fn queues_changed(world: &mut World, hca: HcaId) {

@@ -1,16 +1,25 @@
 //! What the engine keeps beside the objects that commands make.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::keys::Piece;
 
 /// What the engine keeps per function.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// QPs whose SQ is awake, each once, in the order of their turns.
     pub active: VecDeque<u32>,
+    /// QPs that wait, by the time at which they go on.
+    pub timers: BTreeSet<(u64, u32)>,
+    /// QPs in the error state: what is posted to them is flushed.
+    pub errored: BTreeSet<u32>,
+    /// CQEs that a fault holds back, in the order in which they were made.
+    pub delayed: VecDeque<Delayed>,
     /// Queues by the UAR page that they name; rebuilt when a command may have changed it.
     pub index: Index,
     /// A command ran since the index was built.
     pub stale: bool,
+    pub faults: Faults,
 }
 
 /// Which queues a doorbell on a UAR page wakes.
@@ -33,6 +42,8 @@ pub(crate) struct CqRuntime {
     pub consumer: u32,
     /// Arm word of the last request that was taken: the same word in the record asks for nothing new.
     pub arm_word: Option<u32>,
+    /// Sequence number of the arm request that was answered by an event.
+    pub fired: Option<u8>,
     /// Index after the last solicited CQE.
     pub solicited: Option<u32>,
 }
@@ -42,6 +53,68 @@ pub(crate) struct CqRuntime {
 pub(crate) struct QpRuntime {
     /// It waits in [`State::active`].
     pub queued: bool,
-    /// The first message arrived, or the QP was moved to RTS: no COMM_EST event any more.
+    /// COMM_EST was reported.
     pub established: bool,
+    /// How often the present request was sent again after silence or a sequence error.
+    pub retries: u8,
+    /// How often it was sent again after RNR.
+    pub rnr_retries: u8,
+    /// Nothing came back for the present request: when the QP goes on, that is because its ACK timeout ran out.
+    pub overdue: bool,
+}
+
+/// A CQE on its way, without its owner bit.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    /// The 64 bytes of the entry.
+    pub body: [u8; 64],
+    /// What goes into the first half of a 128-byte entry.
+    pub first_half: Option<[u8; 64]>,
+    /// It wakes who asked for solicited completions only.
+    pub solicited: bool,
+}
+
+/// A CQE that a fault holds back.
+#[derive(Debug)]
+pub(crate) struct Delayed {
+    pub due: u64,
+    pub cqn: u32,
+    pub completion: Completion,
+}
+
+/// Which of the next occurrences a fault hits: after `skip` of them, `count`.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Strike {
+    pub skip: u32,
+    pub count: u32,
+}
+
+/// Faults of the data path that a test asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    pub lose_messages: Strike,
+    pub lose_doorbells: Strike,
+    pub lose_completions: Strike,
+    pub delay_completions: Strike,
+    /// How long a delayed completion is held back, in nanoseconds.
+    pub delay: u64,
+}
+
+/// Buffers of the engine that outlive a turn, so that a turn allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Bench {
+    /// The send WQE at hand.
+    pub wqe: Vec<u8>,
+    /// The receive WQE at hand.
+    pub receive: Vec<u8>,
+    /// Memory of the requester.
+    pub local: Vec<Piece>,
+    /// Memory of the responder.
+    pub remote: Vec<Piece>,
+    /// Pages whose doorbells wait.
+    pub pages: Vec<u32>,
+    /// The function whose turn is next.
+    pub next: usize,
+    /// Turns since doorbells were looked for.
+    pub turns: u32,
 }

@@ -29,7 +29,7 @@ pub(crate) struct Hca {
     pub identity: Identity,
     pub objects: Objects,
     pub memory: Arc<dyn HostMemory>,
-    pub bar: UarSpace,
+    pub bar: Arc<UarSpace>,
     /// Where interrupts go; set by the front end.
     pub interrupts: Option<Arc<dyn Interrupts>>,
     /// Vectors raised under the lock, delivered after it is released.
@@ -55,7 +55,7 @@ impl Hca {
             identity,
             objects: Objects::default(),
             memory,
-            bar: UarSpace::new(64),
+            bar: Arc::new(UarSpace::new(64)),
             interrupts: None,
             raised: Vec::new(),
             ports,

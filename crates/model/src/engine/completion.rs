@@ -1,0 +1,302 @@
+//! Completion queues: writing CQEs, overrun, arming.
+
+use verbless_prm::hot::{
+    CqArm, Cqe, ErrCqe, OpOwn, OpcodeQpn, cqe_format, cqe_opcode, cqe_syndrome,
+};
+
+use zerocopy::big_endian::{U16, U32, U64};
+
+use super::events;
+use super::ring::record;
+use super::state::{Completion, Strike};
+use crate::hca::Hca;
+use crate::hca::objects::{Arm, Cq, Qp};
+use crate::world::{HcaId, World};
+
+/// CQ indexes count in 24 bits where software writes them.
+const COUNTER: u32 = 0xff_ffff;
+/// Half of it: an index this far ahead is one that lies behind.
+const HALF: u32 = 1 << 23;
+/// A user index that says: there is none.
+const NO_USER_INDEX: u32 = 0xff_ffff;
+
+/// Vendor syndromes that go with the syndromes of error CQEs, as hardware is reported to give them.
+pub(crate) fn vendor(syndrome: u8) -> u8 {
+    match syndrome {
+        cqe_syndrome::LOCAL_LENGTH => 0x69,
+        cqe_syndrome::LOCAL_QP_OPERATION => 0x68,
+        cqe_syndrome::LOCAL_PROTECTION => 0x51,
+        cqe_syndrome::FLUSHED => 0xf9,
+        cqe_syndrome::REMOTE_INVALID_REQUEST => 0x8a,
+        cqe_syndrome::REMOTE_ACCESS => 0x88,
+        cqe_syndrome::REMOTE_OPERATION => 0x89,
+        cqe_syndrome::TRANSPORT_RETRY_EXCEEDED => 0x81,
+        cqe_syndrome::RNR_RETRY_EXCEEDED => 0x82,
+        _ => 0,
+    }
+}
+
+/// What a successful request's CQE says.
+pub(crate) struct Requested {
+    pub opcode: u8,
+    pub index: u16,
+    /// Bytes that arrived, for READs and atomics; 0 for others.
+    pub bytes: u32,
+    pub event: bool,
+    pub now: u64,
+}
+
+/// What a received message's CQE says.
+pub(crate) struct Received {
+    /// One of `cqe_opcode`.
+    pub opcode: u8,
+    pub index: u16,
+    pub bytes: u32,
+    pub immediate: u32,
+    pub solicited: bool,
+    pub slid: u16,
+    pub now: u64,
+}
+
+impl Completion {
+    /// The CQE of a request that succeeded; `inline` are the bytes that it carries.
+    pub(crate) fn requester(qp: &Qp, qpn: u32, of: &Requested, inline: Option<&[u8]>) -> Self {
+        let cqe = Cqe {
+            srqn_uidx: user_index(qp),
+            byte_cnt: U32::new(of.bytes),
+            timestamp: U64::new(of.now),
+            sop_drop_qpn: opcode_qpn(of.opcode, qpn),
+            wqe_counter: U16::new(of.index),
+            ..Cqe::zeroed()
+        };
+        Self::new(cqe, cqe_opcode::REQUESTER, of.event, inline, qp.requester_inline)
+    }
+
+    /// The CQE of a message that arrived; `inline` are the bytes that it carries.
+    pub(crate) fn responder(qp: &Qp, qpn: u32, of: &Received, inline: Option<&[u8]>) -> Self {
+        let cqe = Cqe {
+            slid: U16::new(of.slid),
+            flags_rqpn: U32::new(qp.remote_qpn & 0xff_ffff),
+            srqn_uidx: user_index(qp),
+            imm_inval_pkey: U32::new(of.immediate),
+            byte_cnt: U32::new(of.bytes),
+            timestamp: U64::new(of.now),
+            sop_drop_qpn: opcode_qpn(0, qpn),
+            wqe_counter: U16::new(of.index),
+            ..Cqe::zeroed()
+        };
+        Self::new(cqe, of.opcode, of.solicited, inline, qp.responder_inline)
+    }
+
+    /// An error CQE of the send (`REQUESTER_ERROR`) or receive queue (`RESPONDER_ERROR`).
+    pub(crate) fn error(
+        qp: &Qp,
+        qpn: u32,
+        cqe_opcode: u8,
+        wqe_opcode: u8,
+        index: u16,
+        syndrome: u8,
+    ) -> Self {
+        let cqe = ErrCqe {
+            srqn_uidx: user_index(qp),
+            vendor_err_synd: vendor(syndrome),
+            syndrome,
+            s_wqe_opcode_qpn: opcode_qpn(wqe_opcode, qpn),
+            wqe_counter: U16::new(index),
+            op_own: OpOwn::new().with_opcode(cqe_opcode).into_bits(),
+            ..ErrCqe::zeroed()
+        };
+        Self { body: zerocopy::transmute!(cqe), first_half: None, solicited: true }
+    }
+
+    fn new(cqe: Cqe, opcode: u8, solicited: bool, inline: Option<&[u8]>, room: u8) -> Self {
+        let mut op_own = OpOwn::new().with_opcode(opcode).with_se(solicited);
+        let mut body: [u8; 64] = zerocopy::transmute!(cqe);
+        let mut first_half = None;
+        match inline {
+            Some(bytes) if room == 64 => {
+                let mut half = [0; 64];
+                half[..bytes.len()].copy_from_slice(bytes);
+                first_half = Some(half);
+                op_own.set_format(cqe_format::INLINE_64);
+            }
+            Some(bytes) => {
+                body[..bytes.len()].copy_from_slice(bytes);
+                op_own.set_format(cqe_format::INLINE_32);
+            }
+            None => {}
+        }
+        body[63] = op_own.into_bits();
+        Self { body, first_half, solicited }
+    }
+}
+
+fn user_index(qp: &Qp) -> U32 {
+    U32::new(match qp.user_index {
+        NO_USER_INDEX => qp.srq.unwrap_or(0),
+        index => index,
+    })
+}
+
+fn opcode_qpn(opcode: u8, qpn: u32) -> U32 {
+    U32::new(OpcodeQpn::new().with_wqe_opcode(opcode).with_qpn(qpn & 0xff_ffff).into_bits())
+}
+
+/// The CQ takes no more CQEs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Overrun;
+
+/// Writes a CQE and the event that it causes; faults that a test injected may drop or delay it.
+pub(crate) fn complete(
+    world: &mut World,
+    id: HcaId,
+    cqn: u32,
+    completion: Completion,
+) -> Result<(), Overrun> {
+    let hca = &mut world.hcas[id];
+    let faults = &mut hca.engine.faults;
+    if faults.lose_completions.strikes() {
+        tracing::info!(cqn, "a completion is lost, as asked");
+        return Ok(());
+    }
+    let behind = hca.engine.delayed.iter().rev().find(|delayed| delayed.cqn == cqn);
+    let due = behind.map_or(0, |delayed| delayed.due);
+    let due = due.max(match hca.engine.faults.delay_completions.strikes() {
+        true => world.clock.now.saturating_add(hca.engine.faults.delay),
+        false => 0,
+    });
+    if due > 0 {
+        hca.engine.delayed.push_back(super::state::Delayed { due, cqn, completion });
+        return Ok(());
+    }
+    write(hca, cqn, &completion)
+}
+
+/// Writes the CQEs whose delay is over; true if there was one.
+pub(crate) fn write_delayed(world: &mut World, id: HcaId) -> bool {
+    let hca = &mut world.hcas[id];
+    let mut worked = false;
+    // Per CQ the due times only grow, so that going through them in order keeps each CQ's order.
+    let mut index = 0;
+    while let Some(delayed) = hca.engine.delayed.get(index) {
+        if delayed.due > world.clock.now {
+            index += 1;
+            continue;
+        }
+        if let Some(delayed) = hca.engine.delayed.remove(index) {
+            let _ = write(hca, delayed.cqn, &delayed.completion);
+            worked = true;
+        }
+    }
+    worked
+}
+
+fn write(hca: &mut Hca, cqn: u32, completion: &Completion) -> Result<(), Overrun> {
+    let memory = &*hca.memory;
+    let cq = hca.objects.cqs.get_mut(&cqn).filter(|cq| !cq.overrun).ok_or(Overrun)?;
+    let size = 1_u32.checked_shl(cq.log_size).ok_or(Overrun)?;
+    let used = |cq: &Cq| cq.producer.wrapping_sub(cq.runtime.consumer) & COUNTER;
+    if used(cq) >= size && !cq.overrun_ignore {
+        if let Ok(word) = record(memory, cq.record) {
+            cq.runtime.consumer = word & COUNTER;
+        }
+        if used(cq) >= size {
+            tracing::info!(cqn, size, "a completion queue overran");
+            cq.overrun = true;
+            events::cq_overrun(hca, cqn);
+            return Err(Overrun);
+        }
+    }
+    let entry = u64::from(cq.cqe_bytes);
+    let at = u64::from(cq.producer & (size - 1)) * entry + entry - 64;
+    let owner = (cq.producer >> cq.log_size & 1) as u8;
+    let write_all = || {
+        if let Some(half) = completion.first_half.filter(|_| entry == 128) {
+            cq.memory.write(memory, at - 64, &half)?;
+        }
+        cq.memory.write(memory, at, &completion.body[..63])?;
+        cq.memory.publish(memory, at + 63, completion.body[63] | owner)
+    };
+    if let Err(fault) = write_all() {
+        tracing::warn!(cqn, %fault, "a completion queue cannot be written");
+        cq.overrun = true;
+        events::cq_overrun(hca, cqn);
+        return Err(Overrun);
+    }
+    cq.producer = cq.producer.wrapping_add(1);
+    if completion.solicited {
+        cq.runtime.solicited = Some(cq.producer);
+    }
+    if cq.arm != Arm::Idle {
+        fire_if_due(hca, cqn);
+    }
+    Ok(())
+}
+
+/// Takes an arm request: `word` is what the doorbell or the record says.
+///
+/// A sequence number that has fired already asks for nothing: the software has yet to see that event.
+pub(crate) fn arm(hca: &mut Hca, cqn: u32, word: u32) {
+    let Some(cq) = hca.objects.cqs.get_mut(&cqn) else { return };
+    let request = CqArm::from_bits(word);
+    cq.runtime.arm_word = Some(word);
+    let (consumer, sequence) = (request.consumer(), request.sequence());
+    if cq.runtime.fired == Some(sequence) {
+        return;
+    }
+    cq.runtime.fired = None;
+    cq.arm = match request.solicited() {
+        true => Arm::Solicited { consumer, sequence },
+        false => Arm::Next { consumer, sequence },
+    };
+    fire_if_due(hca, cqn);
+}
+
+/// Reads the arm word of the record, for a CQ whose doorbell may have been overwritten by another's on the same page.
+///
+/// A record that still holds zeros may be a first request (sequence 0, index 0) as well as none; it counts as one,
+/// since an event too many is harmless and one too few hangs.
+pub(crate) fn arm_from_record(hca: &mut Hca, cqn: u32) {
+    let Some(cq) = hca.objects.cqs.get(&cqn) else { return };
+    let Ok(word) = record(&*hca.memory, cq.record.wrapping_add(4)) else { return };
+    if cq.runtime.arm_word != Some(word) {
+        arm(hca, cqn, word);
+    }
+}
+
+/// Reports to the EQ, once, if the CQ holds what its arm request waits for.
+fn fire_if_due(hca: &mut Hca, cqn: u32) {
+    let Some(cq) = hca.objects.cqs.get_mut(&cqn) else { return };
+    let after = |index: u32, consumer: u32| {
+        let distance = index.wrapping_sub(consumer) & COUNTER;
+        distance != 0 && distance < HALF
+    };
+    let sequence = match cq.arm {
+        Arm::Next { consumer, sequence } if after(cq.producer, consumer) => sequence,
+        Arm::Solicited { consumer, sequence }
+            if cq.runtime.solicited.is_some_and(|index| after(index, consumer)) =>
+        {
+            sequence
+        }
+        _ => return,
+    };
+    cq.arm = Arm::Idle;
+    cq.runtime.fired = Some(sequence);
+    let eqn = cq.eqn;
+    events::completion(hca, eqn, cqn);
+}
+
+impl Strike {
+    /// Whether the fault hits this time.
+    pub(crate) fn strikes(&mut self) -> bool {
+        if self.skip > 0 {
+            self.skip -= u32::from(self.count > 0);
+            false
+        } else if self.count > 0 {
+            self.count -= 1;
+            true
+        } else {
+            false
+        }
+    }
+}

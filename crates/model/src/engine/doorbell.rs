@@ -1,0 +1,153 @@
+//! Doorbells: taking them from UAR pages, and waking the queues of the page.
+//!
+//! Any doorbell on a page wakes every SQ that names the page, and an arm doorbell every CQ; what they then do is in
+//! their records. So a doorbell that another overwrote before the engine saw it is not lost, and a queue that nobody
+//! rang for stays asleep whatever its record says.
+
+use super::ring::record;
+use super::state::{Bench, Index};
+use super::{completion, events};
+use crate::hca::Hca;
+use crate::hca::objects::{Objects, QpState};
+use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
+use crate::world::{HcaId, World};
+
+/// Takes every doorbell that waits on the pages of one function; true if there was one.
+pub(crate) fn scan(world: &mut World, id: HcaId, bench: &mut Bench) -> bool {
+    let hca = &mut world.hcas[id];
+    bench.pages.clear();
+    hca.bar.for_each_allocated(|page| {
+        if hca.bar.page_rung(page) {
+            bench.pages.push(page);
+        }
+    });
+    let mut worked = false;
+    for &page in &bench.pages {
+        let mut rung = false;
+        for k in 0..SEND_BUFFERS {
+            rung |= heard(hca, hca.bar.take64(page, SEND + k * SEND_STRIDE) != 0);
+        }
+        if rung {
+            wake(hca, page);
+        }
+        let word = hca.bar.take64(page, CQ_ARM);
+        if heard(hca, word != 0) {
+            arm(hca, page, word);
+            rung = true;
+        }
+        for (offset, arms) in [(EQ_CONSUMER, false), (EQ_ARM, true)] {
+            let word = hca.bar.take32(page, offset);
+            if word != 0 {
+                events::doorbell(hca, page, word, arms);
+                rung = true;
+            }
+        }
+        worked |= rung;
+    }
+    worked
+}
+
+/// Whether a doorbell rang and no injected fault swallows it.
+fn heard(hca: &mut Hca, rang: bool) -> bool {
+    rang && !hca.engine.faults.lose_doorbells.strikes()
+}
+
+/// A store to the UAR pages that was trapped, or that a front end makes for queues of its own.
+pub(crate) fn mmio_write(world: &mut World, id: HcaId, offset: u64, bytes: &[u8]) {
+    let hca = &mut world.hcas[id];
+    let Ok(page) = u32::try_from(offset / UAR_PAGE) else { return };
+    let register = offset % UAR_PAGE;
+    let word32 = bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    let word64 = bytes.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    match (register, word32, word64) {
+        (EQ_ARM, Some(word), _) => events::doorbell(hca, page, word, true),
+        (EQ_CONSUMER, Some(word), _) => events::doorbell(hca, page, word, false),
+        (CQ_ARM, _, Some(word)) if heard(hca, true) => arm(hca, page, word),
+        (SEND.., _, Some(_)) if register.is_multiple_of(SEND_STRIDE) && heard(hca, true) => {
+            wake(hca, page);
+        }
+        _ => tracing::debug!(page, register, length = bytes.len(), "a store to no doorbell"),
+    }
+}
+
+/// Wakes every SQ that names the page and has something posted.
+fn wake(hca: &mut Hca, page: u32) {
+    refresh(hca);
+    let index = std::mem::take(&mut hca.engine.index);
+    if let Some(queues) = index.pages.get(&page) {
+        for &qpn in &queues.qps {
+            wake_send_queue(hca, qpn);
+        }
+    }
+    hca.engine.index = index;
+}
+
+fn wake_send_queue(hca: &mut Hca, qpn: u32) {
+    let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return };
+    let Some(sq) = qp.sq.as_mut() else { return };
+    let Ok(word) = record(&*hca.memory, qp.record.wrapping_add(4)) else { return };
+    sq.producer = word as u16;
+    sq.awake = sq.producer != sq.consumer;
+    if sq.awake {
+        queue(hca, qpn);
+    }
+}
+
+/// Gives a QP a place in the rotation, if it has none.
+pub(crate) fn queue(hca: &mut Hca, qpn: u32) {
+    let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return };
+    if !std::mem::replace(&mut qp.runtime.queued, true) {
+        hca.engine.active.push_back(qpn);
+    }
+}
+
+/// An arm doorbell: the CQ that it names, and those whose doorbell it may have overwritten.
+fn arm(hca: &mut Hca, page: u32, word: u64) {
+    refresh(hca);
+    let cqn = word as u32 & 0xff_ffff;
+    let index = std::mem::take(&mut hca.engine.index);
+    if let Some(queues) = index.pages.get(&page) {
+        if queues.cqs.contains(&cqn) {
+            completion::arm(hca, cqn, (word >> 32) as u32);
+        }
+        for &other in queues.cqs.iter().filter(|&&other| other != cqn) {
+            completion::arm_from_record(hca, other);
+        }
+    }
+    hca.engine.index = index;
+}
+
+/// Rebuilds the index after commands, and wakes SQs that were rung before they could run.
+pub(crate) fn refresh(hca: &mut Hca) {
+    if !std::mem::take(&mut hca.engine.stale) {
+        return;
+    }
+    hca.engine.index = Index::of(&hca.objects);
+    let ready: Vec<u32> = hca
+        .objects
+        .qps
+        .iter()
+        .filter(|(_, qp)| {
+            qp.state == QpState::Rts
+                && qp.requester.resume_at.is_none()
+                && qp.sq.as_ref().is_some_and(|sq| sq.awake)
+        })
+        .map(|(&qpn, _)| qpn)
+        .collect();
+    for qpn in ready {
+        queue(hca, qpn);
+    }
+}
+
+impl Index {
+    fn of(objects: &Objects) -> Self {
+        let mut index = Self::default();
+        for (&qpn, qp) in &objects.qps {
+            index.pages.entry(qp.uar_page).or_default().qps.push(qpn);
+        }
+        for (&cqn, cq) in &objects.cqs {
+            index.pages.entry(cq.uar_page).or_default().cqs.push(cqn);
+        }
+        index
+    }
+}

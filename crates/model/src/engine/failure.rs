@@ -1,0 +1,90 @@
+//! The error state: a QP that failed flushes what is posted to it, in order, once.
+
+use verbless_prm::hot::{CtrlSegment, WQEBB, cqe_opcode, cqe_syndrome, event_type};
+
+use super::ring::record;
+use super::state::Completion;
+use super::{completion, events};
+use crate::hca::objects::QpState;
+use crate::world::{HcaId, World};
+
+/// Moves a QP to the error state and flushes it.
+pub(crate) fn to_error(world: &mut World, id: HcaId, qpn: u32) {
+    let hca = &mut world.hcas[id];
+    let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return };
+    if qp.state == QpState::Error {
+        return;
+    }
+    qp.state = QpState::Error;
+    qp.requester.resume_at = None;
+    hca.engine.timers.retain(|&(_, waiting)| waiting != qpn);
+    hca.engine.errored.insert(qpn);
+    flush(world, id, qpn);
+}
+
+/// The QP's CQ overran: it cannot go on, and says so by an event.
+pub(crate) fn no_room(world: &mut World, id: HcaId, qpn: u32) {
+    events::queue_pair(&mut world.hcas[id], event_type::WQ_CATASTROPHIC, qpn);
+    to_error(world, id, qpn);
+}
+
+/// Completes everything that is posted to a QP in the error state as flushed; true if there was anything.
+pub(crate) fn flush(world: &mut World, id: HcaId, qpn: u32) -> bool {
+    let mut worked = false;
+    while flush_send(world, id, qpn).is_some() {
+        worked = true;
+    }
+    flush_receive_queue(world, id, qpn) || worked
+}
+
+/// The receive half of [`flush`].
+pub(crate) fn flush_receive_queue(world: &mut World, id: HcaId, qpn: u32) -> bool {
+    let mut worked = false;
+    while flush_receive(world, id, qpn).is_some() {
+        worked = true;
+    }
+    worked
+}
+
+fn flush_send(world: &mut World, id: HcaId, qpn: u32) -> Option<()> {
+    let hca = &mut world.hcas[id];
+    let qp = hca.objects.qps.get_mut(&qpn).filter(|qp| qp.state == QpState::Error)?;
+    let sq = qp.sq.as_mut()?;
+    if let Ok(word) = record(&*hca.memory, qp.record.wrapping_add(4)) {
+        sq.producer = word as u16;
+    }
+    let index = sq.consumer;
+    let posted = sq.producer.wrapping_sub(index);
+    if posted == 0 {
+        return None;
+    }
+    let mut control = [0; CtrlSegment::BYTES];
+    let slot = u64::from(u32::from(index) & (1_u32.checked_shl(sq.log_size)? - 1));
+    let _ = sq.memory.read_wrapping(&*hca.memory, slot * WQEBB as u64, &mut control);
+    let word = CtrlSegment::read(&control)?.control();
+    let blocks = u16::from(word.ds()).div_ceil(4).clamp(1, posted);
+    sq.consumer = index.wrapping_add(blocks);
+    let cqn = sq.cqn;
+    let opcode = cqe_opcode::REQUESTER_ERROR;
+    let flushed = cqe_syndrome::FLUSHED;
+    let completion = Completion::error(qp, qpn, opcode, word.opcode(), index, flushed);
+    let _ = completion::complete(world, id, cqn, completion);
+    Some(())
+}
+
+fn flush_receive(world: &mut World, id: HcaId, qpn: u32) -> Option<()> {
+    let hca = &mut world.hcas[id];
+    let qp = hca.objects.qps.get_mut(&qpn).filter(|qp| qp.state == QpState::Error)?;
+    let rq = qp.rq.as_mut()?;
+    let posted = record(&*hca.memory, qp.record).ok()? as u16;
+    let index = rq.consumer;
+    if posted == index {
+        return None;
+    }
+    rq.consumer = index.wrapping_add(1);
+    let cqn = rq.cqn;
+    let opcode = cqe_opcode::RESPONDER_ERROR;
+    let completion = Completion::error(qp, qpn, opcode, 0, index, cqe_syndrome::FLUSHED);
+    let _ = completion::complete(world, id, cqn, completion);
+    Some(())
+}

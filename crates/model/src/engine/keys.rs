@@ -1,0 +1,202 @@
+//! Memory keys: from (key, address, length) to pieces of host memory, with every check that protects it.
+
+use crate::hca::objects::{Klm, Mkey, Objects, Translation};
+
+/// A stretch of memory that a message comes from or goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Host memory.
+    Memory { address: u64, length: u64 },
+    /// Bytes of the WQE itself (inline data), from this offset.
+    Inline { at: usize, length: u64 },
+    /// The null key: reads as zeros, swallows writes.
+    Null { length: u64 },
+}
+
+impl Piece {
+    pub(crate) fn length(self) -> u64 {
+        match self {
+            Self::Memory { length, .. } | Self::Inline { length, .. } | Self::Null { length } => {
+                length
+            }
+        }
+    }
+}
+
+/// What an access needs the key to allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    LocalRead,
+    LocalWrite,
+    RemoteRead,
+    RemoteWrite,
+    Atomic,
+}
+
+/// Why a key refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// No key has that index.
+    NoKey,
+    /// The low byte is another one: a stale key.
+    Variant,
+    /// The key is free: invalidated, or not yet filled.
+    Free,
+    /// It belongs to another protection domain.
+    Pd,
+    /// It belongs to another QP.
+    Qp,
+    /// It does not allow this kind of access.
+    Access,
+    /// The range is not within it.
+    Bounds,
+    /// Its translation makes no sense: too deep, too long, a hole.
+    Translation,
+}
+
+/// On whose behalf a key is used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct User {
+    pub pd: u32,
+    pub qpn: u32,
+}
+
+/// The key allows use by any QP.
+const ANY_QP: u32 = 0xff_ffff;
+/// Indirect keys that lead to indirect keys: so many levels are followed.
+const DEPTH: u32 = 4;
+/// Entries of indirect keys that one access may visit, so that a list that refers to itself ends.
+const VISITS: u32 = 1 << 18;
+
+/// Finds the memory behind `length` bytes at `address` of `key` and adds it to `pieces`.
+///
+/// On a refusal `pieces` may hold part of it. A length of 0 checks the key and adds nothing.
+pub(crate) fn resolve(
+    objects: &Objects,
+    user: User,
+    key: u32,
+    address: u64,
+    length: u64,
+    need: Need,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), Refusal> {
+    let mut walk = Walk { objects, user, need, visits: VISITS, pieces };
+    walk.key(key, address, length, DEPTH)
+}
+
+struct Walk<'a> {
+    objects: &'a Objects,
+    user: User,
+    need: Need,
+    visits: u32,
+    pieces: &'a mut Vec<Piece>,
+}
+
+impl Walk<'_> {
+    fn key(&mut self, key: u32, address: u64, length: u64, depth: u32) -> Result<(), Refusal> {
+        let mkey = self.objects.mkeys.get(&(key >> 8)).ok_or(Refusal::NoKey)?;
+        self.check(mkey, key)?;
+        let at = bounds(mkey, address, length)?;
+        match &mkey.translation {
+            Translation::Physical => self.memory(address, length),
+            Translation::Null => self.pieces.push(Piece::Null { length }),
+            Translation::Pages(memory) => {
+                memory
+                    .pieces(at, length, |address, length| self.memory(address, length))
+                    .map_err(|_| Refusal::Bounds)?;
+            }
+            Translation::Indirect { entries, log_entry_size } => {
+                let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
+                self.indirect(entries, *log_entry_size, at, length, depth)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, mkey: &Mkey, key: u32) -> Result<(), Refusal> {
+        let access = &mkey.access;
+        let allowed = match self.need {
+            Need::LocalRead => access.local_read,
+            Need::LocalWrite => access.local_write,
+            Need::RemoteRead => access.remote_read,
+            Need::RemoteWrite => access.remote_write,
+            Need::Atomic => access.atomic,
+        };
+        match () {
+            () if u32::from(mkey.variant) != key & 0xff => Err(Refusal::Variant),
+            () if mkey.free => Err(Refusal::Free),
+            () if mkey.pd != self.user.pd => Err(Refusal::Pd),
+            () if mkey.qpn != ANY_QP && mkey.qpn != self.user.qpn => Err(Refusal::Qp),
+            () if !allowed => Err(Refusal::Access),
+            () => Ok(()),
+        }
+    }
+
+    fn memory(&mut self, address: u64, length: u64) {
+        if length == 0 {
+            return;
+        }
+        if let Some(Piece::Memory { address: start, length: size }) = self.pieces.last_mut()
+            && start.checked_add(*size) == Some(address)
+        {
+            *size += length;
+            return;
+        }
+        self.pieces.push(Piece::Memory { address, length });
+    }
+
+    /// `at` is the offset into the concatenation of the entries.
+    fn indirect(
+        &mut self,
+        entries: &[Klm],
+        log_entry_size: Option<u32>,
+        mut at: u64,
+        mut length: u64,
+        depth: u32,
+    ) -> Result<(), Refusal> {
+        let mut rest = entries;
+        if let Some(log) = log_entry_size {
+            let skip =
+                usize::try_from(at.checked_shr(log).unwrap_or(0)).map_err(|_| Refusal::Bounds)?;
+            rest = entries.get(skip..).ok_or(Refusal::Bounds)?;
+            at &= 1_u64.checked_shl(log).map_or(u64::MAX, |size| size - 1);
+        }
+        for entry in rest {
+            if length == 0 {
+                break;
+            }
+            self.visits = self.visits.checked_sub(1).ok_or(Refusal::Translation)?;
+            let size = log_entry_size
+                .map_or(u64::from(entry.length), |log| 1_u64.checked_shl(log).unwrap_or(u64::MAX));
+            if at >= size {
+                at -= size;
+                continue;
+            }
+            let here = (size - at).min(length);
+            let address = entry.address.checked_add(at).ok_or(Refusal::Translation)?;
+            self.key(entry.key, address, here, depth)?;
+            length -= here;
+            at = 0;
+        }
+        if length == 0 { Ok(()) } else { Err(Refusal::Bounds) }
+    }
+}
+
+/// Offset of `address` from the key's start, if the whole range is within the key.
+fn bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Refusal> {
+    let end = address.checked_add(length).ok_or(Refusal::Bounds)?;
+    match mkey.length {
+        None => Ok(address.wrapping_sub(mkey.start)),
+        Some(size) => {
+            let at = address.checked_sub(mkey.start).ok_or(Refusal::Bounds)?;
+            // The end of a key that reaches the top of the address space does not fit; compare offsets instead.
+            let within = at <= size && end - address <= size - at;
+            if within { Ok(at) } else { Err(Refusal::Bounds) }
+        }
+    }
+}
+
+/// How many bytes `pieces` are.
+pub(crate) fn total(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.length()).sum()
+}

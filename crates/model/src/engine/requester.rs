@@ -1,0 +1,332 @@
+//! The send side of an RC QP: one WQE a turn, from the ring to its completion.
+
+use verbless_prm::hot::{CtrlSegment, WQEBB, cqe_opcode, cqe_syndrome, opcode};
+
+use super::completion::{self, Requested};
+use super::keys::{self, Need, User};
+use super::responder::{self, Answer, Message};
+use super::state::{Bench, Completion};
+use super::transfer::{self, End};
+use super::work::{LONGEST, Malformed, Segment, Work, segments};
+use super::{failure, wait};
+use crate::fabric;
+use crate::hca::objects::{Objects, QpState, SendQueue, Service};
+use crate::memory::HostMemory;
+use crate::world::{HcaId, World};
+
+/// The longest message: 2^30 bytes (`log_max_msg`).
+const LONGEST_MESSAGE: u64 = 1 << 30;
+/// An RNR retry limit that means: for ever.
+const FOR_EVER: u8 = 7;
+/// Unit of the ACK timeout: 4.096 µs.
+const TIMEOUT_UNIT: u64 = 4096;
+
+/// What became of a QP's turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// There may be more to do.
+    Again,
+    /// Nothing to do until a doorbell, a command or a timer.
+    Sleep,
+}
+
+/// Gives a QP its turn: executes one WQE, if its state lets it.
+pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) -> Turn {
+    let hca = &mut world.hcas[id];
+    let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return Turn::Sleep };
+    match qp.state {
+        QpState::Rts if qp.service == Service::Rc => {}
+        QpState::Error => {
+            failure::flush(world, id, qpn);
+            return Turn::Sleep;
+        }
+        _ => return Turn::Sleep,
+    }
+    if qp.requester.resume_at.is_some_and(|at| at > world.clock.now) {
+        return Turn::Sleep;
+    }
+    qp.requester.resume_at = None;
+    let Some(sq) = qp.sq.as_mut() else { return Turn::Sleep };
+    if sq.consumer == sq.producer {
+        sq.awake = false;
+        return Turn::Sleep;
+    }
+    let index = sq.consumer;
+    let blocks = match fetch(&*hca.memory, sq, &mut bench.wqe) {
+        Ok(blocks) => blocks,
+        Err(Malformed) => {
+            let opcode = bench.wqe.get(3).copied().unwrap_or(opcode::NOP);
+            fail(world, id, qpn, index, 1, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
+            return Turn::Sleep;
+        }
+    };
+    let Ok(work) = Work::parse(&bench.wqe, qpn, index) else {
+        let opcode = bench.wqe[3];
+        fail(world, id, qpn, index, blocks, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
+        return Turn::Sleep;
+    };
+    let user = User { pd: qp.pd, qpn };
+    let length = match gather_list(&hca.objects, user, &work, bench) {
+        Ok(length) => length,
+        Err(syndrome) => {
+            fail(world, id, qpn, index, blocks, work.opcode, syndrome);
+            return Turn::Sleep;
+        }
+    };
+    execute(world, id, qpn, &Placed { work, index, blocks, length }, bench)
+}
+
+/// A WQE at its place in the ring.
+struct Placed {
+    work: Work,
+    index: u16,
+    /// WQEBBs that it takes.
+    blocks: u16,
+    /// Bytes that its data segments name.
+    length: u64,
+}
+
+/// Copies the WQE at the consumer index out of the ring; gives the number of its blocks.
+fn fetch(memory: &dyn HostMemory, sq: &SendQueue, wqe: &mut Vec<u8>) -> Result<u16, Malformed> {
+    let size = 1_u32.checked_shl(sq.log_size).ok_or(Malformed)?;
+    let posted = sq.producer.wrapping_sub(sq.consumer);
+    let at = u64::from(u32::from(sq.consumer) & (size - 1)) * WQEBB as u64;
+    // One block holds the control segment, and most often all of it.
+    wqe.resize(WQEBB, 0);
+    sq.memory.read_wrapping(memory, at, wqe).map_err(|_| Malformed)?;
+    let control = CtrlSegment::read(wqe).ok_or(Malformed)?.control();
+    let bytes = usize::from(control.ds()) * 16;
+    let blocks = bytes.div_ceil(WQEBB) as u16;
+    if bytes == 0 || blocks > posted || u32::from(blocks) > size {
+        return Err(Malformed);
+    }
+    debug_assert!(bytes <= LONGEST);
+    if bytes > WQEBB {
+        wqe.resize(bytes, 0);
+        let rest = &mut wqe[WQEBB..];
+        sq.memory.read_wrapping(memory, at + WQEBB as u64, rest).map_err(|_| Malformed)?;
+    }
+    wqe.truncate(bytes);
+    Ok(blocks)
+}
+
+/// Finds the memory of the WQE's data segments; the error is the syndrome.
+fn gather_list(objects: &Objects, user: User, work: &Work, bench: &mut Bench) -> Result<u64, u8> {
+    bench.local.clear();
+    if work.opcode == opcode::NOP {
+        return Ok(0);
+    }
+    let need = if work.scatters() { Need::LocalWrite } else { Need::LocalRead };
+    let mut total = 0;
+    for segment in segments(&bench.wqe, work.data) {
+        match segment {
+            Ok(Segment::Pointer { lkey, address, length }) => {
+                total += length;
+                if total > LONGEST_MESSAGE {
+                    return Err(cqe_syndrome::LOCAL_LENGTH);
+                }
+                keys::resolve(objects, user, lkey, address, length, need, &mut bench.local)
+                    .map_err(|refusal| {
+                        tracing::info!(
+                            qpn = user.qpn,
+                            lkey,
+                            address,
+                            length,
+                            ?refusal,
+                            "a local key refused"
+                        );
+                        cqe_syndrome::LOCAL_PROTECTION
+                    })?;
+            }
+            Ok(Segment::Inline { at, length }) if !work.scatters() => {
+                total += length;
+                bench.local.push(keys::Piece::Inline { at, length });
+            }
+            _ => return Err(cqe_syndrome::LOCAL_QP_OPERATION),
+        }
+    }
+    if work.is_atomic() && total != 8 {
+        return Err(cqe_syndrome::LOCAL_LENGTH);
+    }
+    Ok(total)
+}
+
+fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut Bench) -> Turn {
+    let Placed { work, length, .. } = *placed;
+    if work.opcode == opcode::NOP {
+        return succeed(world, id, qpn, placed, 0, None);
+    }
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
+    if std::mem::take(&mut qp.runtime.overdue) && try_again(world, id, qpn, placed) == Turn::Sleep {
+        return Turn::Sleep;
+    }
+    let Some(qp) = world.hcas[id].objects.qps.get(&qpn) else { return Turn::Sleep };
+    let packets = length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
+    let (port, remote) = (qp.port, qp.remote);
+    let message = Message {
+        from: id,
+        from_qpn: qpn,
+        port,
+        to_qpn: qp.remote_qpn,
+        psn: qp.requester.psn,
+        packets,
+        work,
+        length,
+    };
+    let lost = world.hcas[id].engine.faults.lose_messages.strikes();
+    let target = if lost { None } else { remote.and_then(|to| fabric::reach(world, id, port, to)) };
+    let answer = match target {
+        Some(target) => responder::receive(world, target, &message, bench),
+        None => Answer::Silence,
+    };
+    // A QP that is connected to itself may have failed as the responder: then this WQE was flushed with the others.
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn).filter(|qp| qp.state == QpState::Rts)
+    else {
+        return Turn::Sleep;
+    };
+    let (target, original) = match (answer, target) {
+        (Answer::Done { original }, Some(target)) => (target, original),
+        (Answer::Failed(syndrome), _) => {
+            fail(world, id, qpn, placed.index, placed.blocks, work.opcode, syndrome);
+            return Turn::Sleep;
+        }
+        (Answer::NotReady { timer }, _) => {
+            let limit = qp.requester.rnr_retry_limit;
+            if limit != FOR_EVER && qp.runtime.rnr_retries >= limit {
+                let syndrome = cqe_syndrome::RNR_RETRY_EXCEEDED;
+                fail(world, id, qpn, placed.index, placed.blocks, work.opcode, syndrome);
+                return Turn::Sleep;
+            }
+            qp.runtime.rnr_retries = qp.runtime.rnr_retries.saturating_add(1);
+            wait(world, id, qpn, rnr_timer(timer));
+            return Turn::Sleep;
+        }
+        (answer, _) => return retry(world, id, qpn, placed, answer),
+    };
+    qp.requester.psn = qp.requester.psn.wrapping_add(packets) & responder::PSN;
+    deliver(world, (id, qpn), target, placed, original, bench)
+}
+
+/// Puts a response where the WQE wants it, and completes.
+fn deliver(
+    world: &mut World,
+    (id, qpn): (HcaId, u32),
+    target: HcaId,
+    placed: &Placed,
+    original: Option<u64>,
+    bench: &mut Bench,
+) -> Turn {
+    let Placed { work, length, .. } = *placed;
+    if !work.scatters() {
+        return succeed(world, id, qpn, placed, 0, None);
+    }
+    let room = world.hcas[id].objects.qps.get(&qpn).map_or(0, |qp| u64::from(qp.requester_inline));
+    let in_cqe = work.signaled && length > 0 && length <= room;
+    let mut inline = [0; 64];
+    let bytes = &mut inline[..if in_cqe { length as usize } else { 0 }];
+    let to = &*world.hcas[id].memory;
+    let from = &*world.hcas[target].memory;
+    let moved = match (original, in_cqe) {
+        (Some(value), true) => {
+            bytes.copy_from_slice(&value.to_ne_bytes());
+            Ok(())
+        }
+        (Some(value), false) => transfer::scatter(to, &bench.local, &value.to_ne_bytes()),
+        (None, true) => transfer::gather(from, &bench.remote, &[], bytes),
+        (None, false) => transfer::transfer(from, &bench.remote, &[], to, &bench.local),
+    };
+    let (index, blocks) = (placed.index, placed.blocks);
+    match moved {
+        Ok(()) => {
+            let inline = in_cqe.then_some(&inline[..length as usize]);
+            succeed(world, id, qpn, placed, length as u32, inline)
+        }
+        Err(End::Target) => {
+            fail(world, id, qpn, index, blocks, work.opcode, cqe_syndrome::LOCAL_PROTECTION);
+            Turn::Sleep
+        }
+        Err(End::Source) => {
+            fail(world, id, qpn, index, blocks, work.opcode, cqe_syndrome::REMOTE_OPERATION);
+            Turn::Sleep
+        }
+    }
+}
+
+/// Silence, or a NAK because the sequence is broken: tries again as often as the QP may.
+fn retry(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, answer: Answer) -> Turn {
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
+    if answer != Answer::Silence {
+        return try_again(world, id, qpn, placed);
+    }
+    // It is known to be lost only when its time is over, also when no retry is left.
+    qp.runtime.overdue = true;
+    let time = match qp.requester.ack_timeout {
+        0 => u64::MAX,
+        timeout => TIMEOUT_UNIT << timeout.min(31),
+    };
+    wait(world, id, qpn, time);
+    Turn::Sleep
+}
+
+/// Takes one of the retries that are left, or fails the request.
+fn try_again(world: &mut World, id: HcaId, qpn: u32, placed: &Placed) -> Turn {
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
+    if qp.runtime.retries >= qp.requester.retry_limit {
+        let syndrome = cqe_syndrome::TRANSPORT_RETRY_EXCEEDED;
+        fail(world, id, qpn, placed.index, placed.blocks, placed.work.opcode, syndrome);
+        return Turn::Sleep;
+    }
+    qp.runtime.retries += 1;
+    Turn::Again
+}
+
+/// The WQE is done: moves on, and writes the CQE if one is wanted.
+fn succeed(
+    world: &mut World,
+    id: HcaId,
+    qpn: u32,
+    placed: &Placed,
+    bytes: u32,
+    inline: Option<&[u8]>,
+) -> Turn {
+    let now = world.clock.now;
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
+    let runtime = &mut qp.runtime;
+    (runtime.retries, runtime.rnr_retries, runtime.overdue) = (0, 0, false);
+    let Some(sq) = qp.sq.as_mut() else { return Turn::Sleep };
+    sq.consumer = placed.index.wrapping_add(placed.blocks);
+    if !placed.work.signaled {
+        return Turn::Again;
+    }
+    let cqn = sq.cqn;
+    let Placed { work, index, .. } = *placed;
+    let of = Requested { opcode: work.opcode, index, bytes, event: work.event, now };
+    let completion = Completion::requester(qp, qpn, &of, inline);
+    if completion::complete(world, id, cqn, completion).is_err() {
+        failure::no_room(world, id, qpn);
+        return Turn::Sleep;
+    }
+    Turn::Again
+}
+
+/// The WQE failed: an error CQE whether or not it was signaled, and the QP goes to the error state.
+fn fail(world: &mut World, id: HcaId, qpn: u32, index: u16, blocks: u16, opcode: u8, syndrome: u8) {
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
+    let Some(sq) = qp.sq.as_mut() else { return };
+    sq.consumer = index.wrapping_add(blocks);
+    let cqn = sq.cqn;
+    let completion =
+        Completion::error(qp, qpn, cqe_opcode::REQUESTER_ERROR, opcode, index, syndrome);
+    tracing::info!(qpn, index, opcode, syndrome, "a send request failed");
+    let _ = completion::complete(world, id, cqn, completion);
+    failure::to_error(world, id, qpn);
+}
+
+/// Nanoseconds of an RNR NAK timer code (InfiniBand specification, table "RNR NAK timer field").
+fn rnr_timer(code: u8) -> u64 {
+    const UNITS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    UNITS[usize::from(code) % 32] * 10_000
+}

@@ -1,0 +1,403 @@
+//! The receive side of an RC QP: what a message does when it arrives, and what goes back.
+
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
+
+use super::completion::{self, Received};
+use super::keys::{self, Need, Piece, Refusal, User};
+use super::ring::record;
+use super::state::{Bench, Completion};
+use super::transfer::{self, End};
+use super::work::{Kind, Segment, Work, segments};
+use super::{events, failure};
+use crate::fabric;
+use crate::hca::objects::{QpState, Service};
+use crate::memory::HostMemory;
+use crate::world::{HcaId, World};
+
+/// PSNs count in 24 bits.
+pub(crate) const PSN: u32 = 0xff_ffff;
+/// A PSN that is less than this far ahead is ahead; else it lies behind.
+const PSN_HALF: u32 = 1 << 23;
+/// log2 of the longest receive WQE.
+const LOG_LONGEST_STRIDE: u32 = 12;
+/// Attempts of an atomic against a client that changes the word all the time.
+const ATTEMPTS: u32 = 1 << 16;
+
+/// A request on the wire.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message {
+    pub from: HcaId,
+    pub from_qpn: u32,
+    /// The port that it left from, from 1.
+    pub port: u8,
+    pub to_qpn: u32,
+    pub psn: u32,
+    pub packets: u32,
+    pub work: Work,
+    /// Bytes of payload, or bytes asked for.
+    pub length: u64,
+}
+
+/// What comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Acknowledged. An atomic gives what was there; a READ's memory is in `Bench::remote`.
+    Done { original: Option<u64> },
+    /// RNR NAK with this timer code.
+    NotReady { timer: u8 },
+    /// NAK: the PSN lies ahead of the one expected.
+    OutOfSequence,
+    /// NAK, or a failure at home: the requester's syndrome.
+    Failed(u8),
+    /// Nothing: there is nobody, or it drops the packet.
+    Silence,
+}
+
+/// What the responder found wrong.
+enum Nak {
+    /// The memory key refused, or does not allow it.
+    Access,
+    /// The operation is not enabled, misaligned, or too long for the receive WQE.
+    InvalidRequest,
+    /// The responder's own trouble.
+    Operation,
+    /// No receive WQE.
+    NotReady,
+    /// The requester's own memory faulted.
+    Source,
+}
+
+/// A QP at its function.
+type Place = (HcaId, u32);
+
+/// Takes a message at `id`.
+pub(crate) fn receive(
+    world: &mut World,
+    id: HcaId,
+    message: &Message,
+    bench: &mut Bench,
+) -> Answer {
+    let qpn = message.to_qpn;
+    if !expected(world, id, message) {
+        return Answer::Silence;
+    }
+    let hca = &mut world.hcas[id];
+    let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return Answer::Silence };
+    let ahead = message.psn.wrapping_sub(qp.responder.psn) & PSN;
+    if ahead != 0 {
+        tracing::info!(qpn, psn = message.psn, expected = qp.responder.psn, "out of sequence");
+        return if ahead < PSN_HALF { Answer::OutOfSequence } else { Answer::Silence };
+    }
+    let timer = qp.responder.min_rnr_timer;
+    if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.runtime.established, true) {
+        events::queue_pair(hca, event_type::COMMUNICATION_ESTABLISHED, qpn);
+    }
+    let done = match message.work.kind {
+        Kind::Send | Kind::SendImm | Kind::SendInvalidate => {
+            send(world, (id, qpn), message, bench).map(|()| None)
+        }
+        Kind::Write => write(world, (id, qpn), message, bench).map(|()| None),
+        Kind::WriteImm => write_imm(world, (id, qpn), message, bench).map(|()| None),
+        Kind::Read => read(world, (id, qpn), message, bench).map(|()| None),
+        Kind::CompareSwap { .. } | Kind::FetchAdd { .. } => {
+            atomic(world, (id, qpn), message, bench).map(Some)
+        }
+        Kind::Nop => Ok(None),
+    };
+    let failed = |world: &mut World, event: Option<u8>, syndrome| {
+        if let Some(event) = event {
+            events::queue_pair(&mut world.hcas[id], event, qpn);
+        }
+        failure::to_error(world, id, qpn);
+        Answer::Failed(syndrome)
+    };
+    match done {
+        Ok(original) => {
+            if let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) {
+                qp.responder.psn = qp.responder.psn.wrapping_add(message.packets) & PSN;
+            }
+            Answer::Done { original }
+        }
+        Err(Nak::NotReady) => Answer::NotReady { timer },
+        Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
+        Err(Nak::Access) => {
+            failed(world, Some(event_type::WQ_ACCESS_ERROR), cqe_syndrome::REMOTE_ACCESS)
+        }
+        Err(Nak::InvalidRequest) => {
+            let reported = world.hcas[id].objects.qps.get(&qpn).map(|qp| qp.state);
+            // A receive WQE that was too short told of it by its CQE already; else an event does.
+            let event =
+                (reported != Some(QpState::Error)).then_some(event_type::WQ_INVALID_REQUEST);
+            failed(world, event, cqe_syndrome::REMOTE_INVALID_REQUEST)
+        }
+        Err(Nak::Operation) => failed(world, None, cqe_syndrome::REMOTE_OPERATION),
+    }
+}
+
+/// Whether there is a QP that takes messages, and takes them from this sender.
+fn expected(world: &World, id: HcaId, message: &Message) -> bool {
+    let Some(qp) = world.hcas[id].objects.qps.get(&message.to_qpn) else { return false };
+    let ready =
+        matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::SqError | QpState::SqDrained);
+    ready
+        && qp.service == Service::Rc
+        && qp.remote_qpn == message.from_qpn
+        && qp.remote.and_then(|remote| fabric::reach(world, id, qp.port, remote))
+            == Some(message.from)
+}
+
+fn refused(qpn: u32, message: &Message, refusal: Refusal) -> Nak {
+    let Work { rkey, remote_address, .. } = message.work;
+    tracing::info!(qpn, rkey, remote_address, message.length, ?refusal, "a remote key refused");
+    Nak::Access
+}
+
+/// Resolves the remote range of a READ, WRITE or atomic into `Bench::remote`.
+fn remote_range(
+    world: &World,
+    (id, qpn): Place,
+    message: &Message,
+    need: Need,
+    bench: &mut Bench,
+) -> Result<(), Nak> {
+    let objects = &world.hcas[id].objects;
+    let Some(qp) = objects.qps.get(&qpn) else { return Err(Nak::Operation) };
+    let enabled = match need {
+        Need::RemoteRead => qp.responder.allow_read && qp.responder.max_dest_rd_atomic > 0,
+        Need::Atomic => qp.responder.allow_atomic && qp.responder.max_dest_rd_atomic > 0,
+        _ => qp.responder.allow_write,
+    };
+    if !enabled {
+        return Err(Nak::InvalidRequest);
+    }
+    bench.remote.clear();
+    if message.length == 0 {
+        return Ok(());
+    }
+    let user = User { pd: qp.pd, qpn };
+    let Work { rkey, remote_address, .. } = message.work;
+    keys::resolve(objects, user, rkey, remote_address, message.length, need, &mut bench.remote)
+        .map_err(|refusal| refused(qpn, message, refusal))
+}
+
+/// Copies the message's payload into `Bench::remote`.
+fn payload(world: &World, id: HcaId, message: &Message, bench: &Bench) -> Result<(), Nak> {
+    let from = &*world.hcas[message.from].memory;
+    let to = &*world.hcas[id].memory;
+    transfer::transfer(from, &bench.local, &bench.wqe, to, &bench.remote).map_err(|end| match end {
+        End::Source => Nak::Source,
+        End::Target => Nak::Operation,
+    })
+}
+
+fn write(world: &mut World, place: Place, message: &Message, bench: &mut Bench) -> Result<(), Nak> {
+    remote_range(world, place, message, Need::RemoteWrite, bench)?;
+    payload(world, place.0, message, bench)
+}
+
+fn write_imm(
+    world: &mut World,
+    place: Place,
+    message: &Message,
+    bench: &mut Bench,
+) -> Result<(), Nak> {
+    remote_range(world, place, message, Need::RemoteWrite, bench)?;
+    let index = next_receive(world, place, None)?;
+    payload(world, place.0, message, bench)?;
+    received(world, place, message, index, cqe_opcode::RESPONDER_WRITE_IMM, None)
+}
+
+fn read(world: &mut World, place: Place, message: &Message, bench: &mut Bench) -> Result<(), Nak> {
+    remote_range(world, place, message, Need::RemoteRead, bench)
+}
+
+fn atomic(
+    world: &mut World,
+    place: Place,
+    message: &Message,
+    bench: &mut Bench,
+) -> Result<u64, Nak> {
+    if !message.work.remote_address.is_multiple_of(8) {
+        return Err(Nak::InvalidRequest);
+    }
+    remote_range(world, place, message, Need::Atomic, bench)?;
+    let next = |now: u64| match message.work.kind {
+        Kind::CompareSwap { compare, swap } if now == compare => swap,
+        Kind::FetchAdd { add } => now.wrapping_add(add),
+        _ => now,
+    };
+    // Numbers have the host's byte order: the kernel asks for that mode (SET_HCA_CAP, atomic page).
+    let memory = &*world.hcas[place.0].memory;
+    match bench.remote[..] {
+        [Piece::Memory { address, .. }] if address.is_multiple_of(8) => {
+            let mut guess = 0;
+            for _ in 0..ATTEMPTS {
+                let found = memory
+                    .compare_exchange64(address, guess, next(guess))
+                    .map_err(|_| Nak::Operation)?;
+                if found == guess {
+                    return Ok(found);
+                }
+                guess = found;
+            }
+            Err(Nak::Operation)
+        }
+        [Piece::Null { .. }] => Ok(0),
+        // Aligned in the key but not in memory: only the device's own accesses are atomic then.
+        _ => {
+            let mut word = [0; 8];
+            transfer::gather(memory, &bench.remote, &[], &mut word).map_err(|_| Nak::Operation)?;
+            let found = u64::from_ne_bytes(word);
+            transfer::scatter(memory, &bench.remote, &next(found).to_ne_bytes())
+                .map_err(|_| Nak::Operation)?;
+            Ok(found)
+        }
+    }
+}
+
+fn send(world: &mut World, place: Place, message: &Message, bench: &mut Bench) -> Result<(), Nak> {
+    let (id, qpn) = place;
+    let index = next_receive(world, place, Some(&mut bench.receive))?;
+    let hca = &world.hcas[id];
+    let Some(qp) = hca.objects.qps.get(&qpn) else { return Err(Nak::Operation) };
+    let user = User { pd: qp.pd, qpn };
+    bench.remote.clear();
+    let mut rest = message.length;
+    let mut trouble = None;
+    for segment in segments(&bench.receive, 0) {
+        if rest == 0 {
+            break;
+        }
+        let Ok(Segment::Pointer { lkey, address, length }) = segment else {
+            trouble = Some((cqe_syndrome::LOCAL_QP_OPERATION, Nak::Operation));
+            break;
+        };
+        let here = length.min(rest);
+        let found = keys::resolve(
+            &hca.objects,
+            user,
+            lkey,
+            address,
+            here,
+            Need::LocalWrite,
+            &mut bench.remote,
+        );
+        if let Err(refusal) = found {
+            tracing::info!(qpn, index, lkey, address, length, ?refusal, "a local key refused");
+            trouble = Some((cqe_syndrome::LOCAL_PROTECTION, Nak::Operation));
+            break;
+        }
+        rest -= here;
+    }
+    if rest > 0 && trouble.is_none() {
+        trouble = Some((cqe_syndrome::LOCAL_LENGTH, Nak::InvalidRequest));
+    }
+    if let Some((syndrome, nak)) = trouble {
+        receive_failed(world, place, index, syndrome);
+        return Err(nak);
+    }
+    let opcode = match message.work.kind {
+        Kind::SendImm => cqe_opcode::RESPONDER_SEND_IMM,
+        Kind::SendInvalidate => cqe_opcode::RESPONDER_SEND_INVALIDATE,
+        _ => cqe_opcode::RESPONDER_SEND,
+    };
+    let in_cqe = message.length > 0 && message.length <= u64::from(qp.responder_inline);
+    let mut inline = [0; 64];
+    let inline = &mut inline[..if in_cqe { message.length as usize } else { 0 }];
+    if in_cqe {
+        let from = &*world.hcas[message.from].memory;
+        transfer::gather(from, &bench.local, &bench.wqe, inline).map_err(|_| Nak::Source)?;
+    } else {
+        payload(world, id, message, bench)?;
+    }
+    if message.work.kind == Kind::SendInvalidate {
+        invalidate(world, place, message)?;
+    }
+    received(world, place, message, index, opcode, in_cqe.then_some(inline))
+}
+
+/// Frees the key that a SEND with invalidate names.
+fn invalidate(world: &mut World, (id, qpn): Place, message: &Message) -> Result<(), Nak> {
+    let key = message.work.immediate;
+    let objects = &mut world.hcas[id].objects;
+    let pd = objects.qps.get(&qpn).map(|qp| qp.pd);
+    let mkey = objects.mkeys.get_mut(&(key >> 8)).ok_or(Nak::Access)?;
+    if u32::from(mkey.variant) != key & 0xff || Some(mkey.pd) != pd || mkey.free {
+        return Err(Nak::Access);
+    }
+    mkey.free = true;
+    Ok(())
+}
+
+/// The index of the next receive WQE, and with `wqe` a copy of it. The record is read here, and only here.
+fn next_receive(
+    world: &mut World,
+    (id, qpn): Place,
+    wqe: Option<&mut Vec<u8>>,
+) -> Result<u16, Nak> {
+    let hca = &world.hcas[id];
+    let Some(qp) = hca.objects.qps.get(&qpn) else { return Err(Nak::Operation) };
+    let rq = qp.rq.as_ref().ok_or(Nak::NotReady)?;
+    let memory: &dyn HostMemory = &*hca.memory;
+    let posted = record(memory, qp.record).map_err(|_| Nak::Operation)? as u16;
+    if posted == rq.consumer {
+        return Err(Nak::NotReady);
+    }
+    if let Some(wqe) = wqe {
+        if rq.log_stride > LOG_LONGEST_STRIDE || rq.log_size >= 32 {
+            return Err(Nak::Operation);
+        }
+        let slot = u64::from(rq.consumer) & ((1 << rq.log_size) - 1);
+        wqe.resize(1 << rq.log_stride, 0);
+        rq.memory.read_wrapping(memory, slot << rq.log_stride, wqe).map_err(|_| Nak::Operation)?;
+    }
+    Ok(rq.consumer)
+}
+
+/// A message is complete: uses up the receive WQE and writes its CQE.
+fn received(
+    world: &mut World,
+    (id, qpn): Place,
+    message: &Message,
+    index: u16,
+    opcode: u8,
+    inline: Option<&[u8]>,
+) -> Result<(), Nak> {
+    let now = world.clock.now;
+    let slid = world.hcas[message.from]
+        .ports
+        .get(usize::from(message.port).wrapping_sub(1))
+        .map_or(0, |port| port.lid);
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Err(Nak::Operation) };
+    let rq = qp.rq.as_mut().ok_or(Nak::Operation)?;
+    rq.consumer = index.wrapping_add(1);
+    let cqn = rq.cqn;
+    let Work { immediate, solicited, .. } = message.work;
+    let has_immediate = opcode != cqe_opcode::RESPONDER_SEND;
+    let of = Received {
+        opcode,
+        index,
+        bytes: message.length as u32,
+        immediate: if has_immediate { immediate } else { 0 },
+        solicited,
+        slid,
+        now,
+    };
+    let completion = Completion::responder(qp, qpn, &of, inline);
+    if completion::complete(world, id, cqn, completion).is_err() {
+        failure::no_room(world, id, qpn);
+        return Err(Nak::Operation);
+    }
+    Ok(())
+}
+
+/// A receive WQE failed: its error CQE, then the QP goes to the error state.
+fn receive_failed(world: &mut World, (id, qpn): Place, index: u16, syndrome: u8) {
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
+    let Some(rq) = qp.rq.as_mut() else { return };
+    rq.consumer = index.wrapping_add(1);
+    let cqn = rq.cqn;
+    let completion = Completion::error(qp, qpn, cqe_opcode::RESPONDER_ERROR, 0, index, syndrome);
+    let _ = completion::complete(world, id, cqn, completion);
+    failure::to_error(world, id, qpn);
+}

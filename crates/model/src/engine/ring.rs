@@ -1,0 +1,130 @@
+//! Queue memory as bytes and words: every access is checked, whatever a client or a command left there.
+
+use crate::hca::objects::QueueMemory;
+use crate::memory::{Fault, HostMemory};
+
+impl QueueMemory {
+    /// DMA address of byte `at`, and how many bytes follow it in the same page.
+    fn span(&self, at: u64) -> Result<(u64, u64), Fault> {
+        let fault = Fault { address: at, length: 1 };
+        if at >= self.length {
+            return Err(fault);
+        }
+        let within = at.checked_add(self.offset).ok_or(fault)?;
+        let size = 1_u64.checked_shl(self.log_page_size).ok_or(fault)?;
+        let page = self.pages.get((within >> self.log_page_size) as usize).ok_or(fault)?;
+        let low = within & (size - 1);
+        let room = (size - low).min(self.length - at);
+        Ok((page.checked_add(low).ok_or(fault)?, room))
+    }
+
+    /// Calls `each` with the pieces of host memory that hold `length` bytes from `at`; neighbouring pages are one
+    /// piece.
+    pub(crate) fn pieces(
+        &self,
+        at: u64,
+        length: u64,
+        mut each: impl FnMut(u64, u64),
+    ) -> Result<(), Fault> {
+        let mut run: Option<(u64, u64)> = None;
+        let mut done = 0;
+        while done < length {
+            let (address, room) =
+                self.span(at.checked_add(done).ok_or(Fault { address: at, length })?)?;
+            let here = room.min(length - done);
+            run = match run {
+                Some((start, size)) if start + size == address => Some((start, size + here)),
+                Some((start, size)) => {
+                    each(start, size);
+                    Some((address, here))
+                }
+                None => Some((address, here)),
+            };
+            done += here;
+        }
+        if let Some((start, size)) = run {
+            each(start, size);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes out, starting at `at` and going on at the start when the end is met.
+    pub(crate) fn read_wrapping(
+        &self,
+        memory: &dyn HostMemory,
+        at: u64,
+        into: &mut [u8],
+    ) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < into.len() {
+            let position = (at + done as u64) % self.length.max(1);
+            let (address, room) = self.span(position)?;
+            let here = (into.len() - done).min(room as usize);
+            memory.read(address, &mut into[done..done + here])?;
+            done += here;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in at `at`, all within the queue.
+    pub(crate) fn write(&self, memory: &dyn HostMemory, at: u64, from: &[u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < from.len() {
+            let (address, room) = self.span(at + done as u64)?;
+            let here = (from.len() - done).min(room as usize);
+            memory.write(address, &from[done..done + here])?;
+            done += here;
+        }
+        Ok(())
+    }
+
+    /// Stores the byte at `at` with release ordering: it becomes visible after everything written before.
+    pub(crate) fn publish(&self, memory: &dyn HostMemory, at: u64, byte: u8) -> Result<(), Fault> {
+        memory.store8(self.span(at)?.0, byte)
+    }
+}
+
+/// Half of a doorbell record: a 32-bit big-endian word, read with acquire.
+pub(crate) fn record(memory: &dyn HostMemory, address: u64) -> Result<u32, Fault> {
+    memory.load32(address).map(u32::from_be)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::in_process;
+
+    fn queue(pages: &[u64], log_page_size: u32, offset: u64, length: u64) -> QueueMemory {
+        QueueMemory { pages: pages.into(), log_page_size, offset, length }
+    }
+
+    #[test]
+    fn pieces_join_neighbours_and_stop_at_the_end() {
+        let memory = queue(&[0x1_0000, 0x1_1000, 0x5_0000], 12, 0x100, 0x2f00);
+        let mut seen = vec![];
+        memory.pieces(0xf00, 0x1800, |address, length| seen.push((address, length))).unwrap();
+        assert_eq!(seen, [(0x1_1000, 0x1000), (0x5_0000, 0x800)]);
+        seen.clear();
+        memory.pieces(0, 0x1f00, |address, length| seen.push((address, length))).unwrap();
+        assert_eq!(seen, [(0x1_0100, 0x1f00)]);
+        assert!(memory.pieces(0x2f00, 1, |_, _| {}).is_err());
+        assert!(memory.pieces(0x2eff, 2, |_, _| {}).is_err());
+        assert!(memory.pieces(u64::MAX, 2, |_, _| {}).is_err());
+    }
+
+    #[test]
+    fn a_page_list_that_is_too_short_is_a_fault() {
+        let memory = queue(&[0x1_0000], 12, 0, 0x2000);
+        assert!(memory.pieces(0xfff, 2, |_, _| {}).is_err());
+        assert!(queue(&[], 12, 0, 0).read_wrapping(&*in_process(), 0, &mut [0; 4]).is_err());
+    }
+
+    #[test]
+    fn a_read_goes_round_the_end() {
+        let ring: Vec<u8> = (0..128).collect();
+        let memory = queue(&[ring.as_ptr() as u64], 12, 0, 128);
+        let mut out = [0; 8];
+        memory.read_wrapping(&*in_process(), 124, &mut out).unwrap();
+        assert_eq!(out, [124, 125, 126, 127, 0, 1, 2, 3]);
+    }
+}

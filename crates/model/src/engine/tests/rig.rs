@@ -1,0 +1,516 @@
+//! Two functions with queues built by hand, no commands and no front end: what the engine's tests run on.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use verbless_prm::hot::{
+    AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, Eqe, ErrCqe, InlineHeader,
+    RaddrSegment, completion, opcode,
+};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::engine::{self, Clock};
+use crate::hca::Hca;
+use crate::hca::objects::*;
+use crate::memory::{HostMemory, ProcessMemory, UAR_PAGE};
+use crate::profile::{Link, Profile};
+use crate::world::World;
+
+/// All access rights.
+pub(super) const ALL: Access = Access {
+    local_read: true,
+    local_write: true,
+    remote_read: true,
+    remote_write: true,
+    atomic: true,
+};
+pub(super) const PD: u32 = 7;
+/// The UAR page of every queue, unless said otherwise.
+pub(super) const PAGE: u32 = 3;
+/// The event queues: one takes everything but completions, the other only those.
+pub(super) const ASYNC_EQ: u32 = 1;
+pub(super) const COMP_EQ: u32 = 2;
+const EQ_PAGE: u32 = 1;
+const LOG_EQ: u32 = 4;
+
+pub(super) struct Rig {
+    pub world: World,
+    arena: Box<[AtomicU64]>,
+    used: u64,
+    next: u32,
+    eq_index: [[u32; 3]; 2],
+}
+
+/// A QP as its owner sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    pub hca: usize,
+    pub qpn: u32,
+    pub send_cq: u32,
+    pub receive_cq: u32,
+    /// Next send index.
+    pub posted: u16,
+    /// Next receive index.
+    pub received: u16,
+}
+
+/// A completion as its owner sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub cqe: Cqe,
+}
+
+impl Entry {
+    pub fn opcode(&self) -> u8 {
+        self.cqe.op_own().opcode()
+    }
+    pub fn index(&self) -> u16 {
+        self.cqe.wqe_counter.get()
+    }
+    pub fn bytes(&self) -> u32 {
+        self.cqe.byte_cnt.get()
+    }
+    pub fn syndrome(&self) -> u8 {
+        ErrCqe::read_from_bytes(self.cqe.as_bytes()).unwrap().syndrome
+    }
+    /// Opcode, index and syndrome of an error CQE.
+    pub fn error(&self) -> (u8, u16, u8) {
+        (self.opcode(), self.index(), self.syndrome())
+    }
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        let profile = Arc::new(Profile { name: "rig".into(), link: Link::Infiniband });
+        let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
+        let hcas = (0..2).map(|index| Hca::new(index, profile.clone(), memory.clone())).collect();
+        let world = World {
+            hcas,
+            fabric: Default::default(),
+            clock: Clock::new(true),
+            bench: Default::default(),
+        };
+        let arena = (0..1 << 18).map(|_| AtomicU64::new(0)).collect();
+        let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
+        for hca in 0..2 {
+            for page in [EQ_PAGE, PAGE, PAGE + 1] {
+                engine::uar_allocated(&mut rig.world, hca, page);
+            }
+            rig.eq(hca, ASYNC_EQ, [!1, u64::MAX, u64::MAX, u64::MAX]);
+            rig.eq(hca, COMP_EQ, [0; 4]);
+        }
+        rig
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    pub fn memory(&self) -> ProcessMemory {
+        ProcessMemory
+    }
+
+    /// So many bytes of zeros, aligned to 64.
+    pub fn alloc(&mut self, bytes: u64) -> u64 {
+        let base = (self.arena.as_ptr() as u64).next_multiple_of(64);
+        let at = base + self.used;
+        self.used += bytes.next_multiple_of(64);
+        assert!(at + bytes <= self.arena.as_ptr_range().end as u64, "the arena is full");
+        at
+    }
+
+    pub fn fill(&self, at: u64, bytes: &[u8]) {
+        self.memory().write(at, bytes).unwrap();
+    }
+
+    pub fn bytes(&self, at: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.memory().read(at, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn queue_memory(&mut self, bytes: u64) -> QueueMemory {
+        let address = self.alloc(bytes);
+        QueueMemory { pages: [address].into(), log_page_size: 40, offset: 0, length: bytes }
+    }
+
+    fn eq(&mut self, hca: usize, eqn: u32, bitmask: [u64; 4]) {
+        let memory = self.queue_memory(64 << LOG_EQ);
+        let eq = Eq {
+            memory,
+            log_size: LOG_EQ,
+            vector: eqn,
+            bitmask,
+            uar_page: EQ_PAGE,
+            producer: 0,
+            consumer: 0,
+            armed: false,
+            context: zeroed(),
+        };
+        self.world.hcas[hca].objects.eqs.insert(eqn, eq);
+    }
+
+    /// Takes the next EQE, if there is one.
+    pub fn eqe(&mut self, hca: usize, eqn: u32) -> Option<Eqe> {
+        let eq = &self.world.hcas[hca].objects.eqs[&eqn];
+        let index = self.eq_index[hca][eqn as usize];
+        let at = eq.memory.pages[0] + u64::from(index % (1 << LOG_EQ)) * 64;
+        let eqe = Eqe::read_from_bytes(&self.bytes(at, 64)).unwrap();
+        // A fresh EQ is zeros: software marks every entry as the device's before it creates one.
+        let mine = eq.producer != index;
+        if mine {
+            assert_eq!(u32::from(eqe.owner & 1), index >> LOG_EQ & 1);
+            self.eq_index[hca][eqn as usize] += 1;
+        }
+        mine.then_some(eqe)
+    }
+
+    /// Types of all events that wait, in order.
+    pub fn events(&mut self, hca: usize) -> Vec<u8> {
+        std::iter::from_fn(|| self.eqe(hca, ASYNC_EQ)).map(|eqe| eqe.event_type).collect()
+    }
+
+    /// Rings the EQ's doorbell with what was consumed.
+    pub fn eq_doorbell(&mut self, hca: usize, eqn: u32, arm: bool) {
+        let word = eqn << 24 | self.eq_index[hca][eqn as usize];
+        let offset = u64::from(EQ_PAGE) * UAR_PAGE + if arm { 0x40 } else { 0x48 };
+        engine::mmio_write(&mut self.world, hca, offset, &word.to_be_bytes());
+    }
+
+    pub fn cq(&mut self, hca: usize, log_size: u32) -> u32 {
+        self.cq_of(hca, log_size, 64)
+    }
+
+    pub fn cq_of(&mut self, hca: usize, log_size: u32, cqe_bytes: u32) -> u32 {
+        let cqn = self.number();
+        let memory = self.queue_memory(u64::from(cqe_bytes) << log_size);
+        for byte in (0..memory.length).step_by(cqe_bytes as usize) {
+            self.fill(memory.pages[0] + byte + u64::from(cqe_bytes) - 1, &[0xf1]);
+        }
+        let record = self.alloc(8);
+        let cq = Cq {
+            uid: 1,
+            memory,
+            record,
+            log_size,
+            cqe_bytes,
+            eqn: COMP_EQ,
+            uar_page: PAGE,
+            overrun_ignore: false,
+            producer: 0,
+            overrun: false,
+            arm: Arm::Idle,
+            users: 0,
+            umems: vec![],
+            runtime: Default::default(),
+            context: zeroed(),
+        };
+        self.world.hcas[hca].objects.cqs.insert(cqn, cq);
+        engine::queues_changed(&mut self.world, hca);
+        cqn
+    }
+
+    pub fn cq_mut(&mut self, hca: usize, cqn: u32) -> &mut Cq {
+        self.world.hcas[hca].objects.cqs.get_mut(&cqn).unwrap()
+    }
+
+    /// Stores the arm word into the record, and rings.
+    pub fn arm(&mut self, hca: usize, cqn: u32, word: u32) {
+        let record = self.cq_mut(hca, cqn).record;
+        self.memory().store32(record + 4, word.to_be()).unwrap();
+        self.world.hcas[hca].bar.store64(PAGE, 0x20, u64::from(word) << 32 | u64::from(cqn));
+    }
+
+    /// Takes the next CQE, if it is there: the owner bit says so, as it does to a driver.
+    pub fn poll(&mut self, hca: usize, cqn: u32) -> Option<Entry> {
+        let cq = self.cq_mut(hca, cqn);
+        let (size, log, entry) = (1 << cq.log_size, cq.log_size, u64::from(cq.cqe_bytes));
+        let (base, record) = (cq.memory.pages[0], cq.record);
+        let index = u32::from_be(self.memory().load32(record).unwrap());
+        let at = base + u64::from(index % size) * entry + entry - 64;
+        let cqe = Cqe::read_from_bytes(&self.bytes(at, 64)).unwrap();
+        let op_own = cqe.op_own();
+        if op_own.opcode() == 0xf || u32::from(op_own.owner()) != index >> log & 1 {
+            return None;
+        }
+        self.memory().store32(record, (index + 1 & 0xff_ffff).to_be()).unwrap();
+        Some(Entry { cqe })
+    }
+
+    /// The bytes of the first half of the CQE that the next poll looks at.
+    pub fn first_half(&mut self, hca: usize, cqn: u32) -> Vec<u8> {
+        let cq = self.cq_mut(hca, cqn);
+        let (base, record, size) = (cq.memory.pages[0], cq.record, 1 << cq.log_size);
+        let index = u32::from_be(self.memory().load32(record).unwrap());
+        self.bytes(base + u64::from(index % size) * 128, 64)
+    }
+
+    pub fn mkey(&mut self, hca: usize, address: u64, length: u64, access: Access) -> u32 {
+        let index = self.number();
+        let pages = QueueMemory { pages: [address].into(), log_page_size: 40, offset: 0, length };
+        let mkey = Mkey {
+            uid: 1,
+            variant: 0x42,
+            pd: PD,
+            access,
+            start: address,
+            length: Some(length),
+            translation: Translation::Pages(pages),
+            free: false,
+            qpn: 0xff_ffff,
+            umem: None,
+            context: zeroed(),
+        };
+        self.world.hcas[hca].objects.mkeys.insert(index, mkey);
+        index << 8 | 0x42
+    }
+
+    pub fn mkey_mut(&mut self, hca: usize, key: u32) -> &mut Mkey {
+        self.world.hcas[hca].objects.mkeys.get_mut(&(key >> 8)).unwrap()
+    }
+
+    /// Memory of `length` bytes, and a key that allows everything on it.
+    pub fn region(&mut self, hca: usize, length: u64) -> (u64, u32) {
+        let address = self.alloc(length);
+        (address, self.mkey(hca, address, length, ALL))
+    }
+
+    /// A QP in RESET with rings of 16 WQEBBs and 16 receives of 64 bytes, and CQs of 64 entries.
+    pub fn end(&mut self, hca: usize) -> End {
+        let (send_cq, receive_cq) = (self.cq(hca, 6), self.cq(hca, 6));
+        self.end_on(hca, send_cq, receive_cq)
+    }
+
+    pub fn end_on(&mut self, hca: usize, send_cq: u32, receive_cq: u32) -> End {
+        let qpn = self.number();
+        let sq = SendQueue {
+            memory: self.queue_memory(64 << 4),
+            log_size: 4,
+            cqn: send_cq,
+            consumer: 0,
+            producer: 0,
+            awake: false,
+        };
+        let rq = ReceiveQueue {
+            memory: self.queue_memory(64 << 4),
+            log_size: 4,
+            log_stride: 6,
+            cqn: receive_cq,
+            consumer: 0,
+        };
+        let qp = Qp {
+            uid: 1,
+            state: QpState::Reset,
+            service: Service::Rc,
+            pd: PD,
+            uar_page: PAGE,
+            record: self.alloc(8),
+            sq: Some(sq),
+            rq: Some(rq),
+            srq: None,
+            remote_qpn: 0,
+            remote: None,
+            port: 1,
+            user_index: 0xff_ffff,
+            requester_inline: 0,
+            responder_inline: 0,
+            log_mtu: 10,
+            requester: Requester {
+                psn: 0,
+                retry_limit: 2,
+                rnr_retry_limit: 2,
+                ack_timeout: 14,
+                resume_at: None,
+                max_rd_atomic: 4,
+                ..Default::default()
+            },
+            responder: Responder {
+                psn: 0,
+                min_rnr_timer: 12,
+                allow_read: true,
+                allow_write: true,
+                allow_atomic: true,
+                max_dest_rd_atomic: 4,
+            },
+            umems: vec![],
+            runtime: Default::default(),
+            context: zeroed(),
+        };
+        self.world.hcas[hca].objects.qps.insert(qpn, qp);
+        engine::queues_changed(&mut self.world, hca);
+        End { hca, qpn, send_cq, receive_cq, posted: 0, received: 0 }
+    }
+
+    pub fn qp(&mut self, end: &End) -> &mut Qp {
+        self.world.hcas[end.hca].objects.qps.get_mut(&end.qpn).unwrap()
+    }
+
+    /// Two QPs of two functions, connected and in RTS.
+    pub fn pair(&mut self) -> (End, End) {
+        let (a, b) = (self.end(0), self.end(1));
+        self.connect(&a, &b);
+        (a, b)
+    }
+
+    pub fn connect(&mut self, a: &End, b: &End) {
+        for (from, to) in [(a, b), (b, a)] {
+            let lid = self.world.hcas[to.hca].ports[0].lid;
+            let qp = self.qp(from);
+            qp.state = QpState::Rts;
+            qp.remote = Some(Address::Lid(lid));
+            qp.remote_qpn = to.qpn;
+            engine::queues_changed(&mut self.world, from.hca);
+        }
+    }
+
+    /// Writes a WQE into the ring and the new index into the record, without a doorbell.
+    pub fn place(&mut self, end: &mut End, wqe: &[u8]) {
+        let at = end.posted;
+        end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
+        let posted = u32::from(end.posted);
+        let qp = self.qp(end);
+        let record = qp.record;
+        let ring = &qp.sq.as_ref().unwrap().memory;
+        let (base, size) = (ring.pages[0], ring.length);
+        for (i, chunk) in wqe.chunks(16).enumerate() {
+            self.fill(base + (u64::from(at) * 64 + i as u64 * 16) % size, chunk);
+        }
+        self.memory().store32(record + 4, posted.to_be()).unwrap();
+    }
+
+    /// Rings the doorbell of the QP's page.
+    pub fn ring(&mut self, end: &End) {
+        let page = self.qp(end).uar_page;
+        let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;
+        self.world.hcas[end.hca].bar.store64(page, 0x800, word);
+    }
+
+    /// Posts a request and rings.
+    pub fn post(&mut self, end: &mut End, request: Request) -> u16 {
+        let index = end.posted;
+        let wqe = request.wqe(end.qpn, index);
+        self.place(end, &wqe);
+        self.ring(end);
+        index
+    }
+
+    /// Posts a receive of these entries.
+    pub fn receive(&mut self, end: &mut End, entries: &[DataSegment]) -> u16 {
+        let index = end.received;
+        end.received = index.wrapping_add(1);
+        let posted = u32::from(end.received);
+        let qp = self.qp(end);
+        let rq = qp.rq.as_ref().unwrap();
+        let at = rq.memory.pages[0] + (u64::from(index) % 16) * 64;
+        let record = qp.record;
+        let mut wqe = entries.as_bytes().to_vec();
+        if wqe.len() < 64 {
+            wqe.extend_from_slice(DataSegment::END.as_bytes());
+        }
+        self.fill(at, &wqe);
+        self.memory().store32(record, posted.to_be()).unwrap();
+        index
+    }
+
+    /// Steps until there is nothing to do at the present time.
+    pub fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            if !engine::step(&mut self.world) {
+                return;
+            }
+        }
+        panic!("the engine does not come to rest");
+    }
+
+    pub fn advance(&mut self, by: Duration) {
+        self.world.clock.advance(by);
+        self.run();
+    }
+
+    /// Runs, and expects exactly one CQE.
+    pub fn one(&mut self, hca: usize, cqn: u32) -> Entry {
+        self.run();
+        let entry = self.poll(hca, cqn).expect("a completion");
+        assert_eq!(self.poll(hca, cqn), None, "one completion only");
+        entry
+    }
+
+    pub fn all(&mut self, hca: usize, cqn: u32) -> Vec<Entry> {
+        self.run();
+        std::iter::from_fn(|| self.poll(hca, cqn)).collect()
+    }
+
+    pub fn none(&mut self, hca: usize, cqn: u32) {
+        self.run();
+        assert_eq!(self.poll(hca, cqn), None);
+    }
+}
+
+/// A send request in the making.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    opcode: u8,
+    flags: CtrlFlags,
+    tail: Vec<u8>,
+}
+
+impl Request {
+    pub fn new(opcode: u8) -> Self {
+        Self { opcode, flags: CtrlFlags::new().with_ce(completion::ALWAYS), tail: vec![] }
+    }
+    pub fn send() -> Self {
+        Self::new(opcode::SEND)
+    }
+    pub fn write(address: u64, rkey: u32) -> Self {
+        Self::new(opcode::WRITE).remote(address, rkey)
+    }
+    pub fn read(address: u64, rkey: u32) -> Self {
+        Self::new(opcode::READ).remote(address, rkey)
+    }
+    pub fn atomic(opcode: u8, address: u64, rkey: u32, swap_add: u64, compare: u64) -> Self {
+        let mut request = Self::new(opcode).remote(address, rkey);
+        request.tail.extend_from_slice(AtomicSegment::new(swap_add, compare).as_bytes());
+        request
+    }
+    pub fn remote(mut self, address: u64, rkey: u32) -> Self {
+        self.tail.extend_from_slice(RaddrSegment::new(address, rkey).as_bytes());
+        self
+    }
+    pub fn sge(mut self, address: u64, length: u32, lkey: u32) -> Self {
+        self.tail.extend_from_slice(DataSegment::new(length, lkey, address).as_bytes());
+        self
+    }
+    pub fn inline(mut self, bytes: &[u8]) -> Self {
+        self.tail.extend_from_slice(InlineHeader::new(bytes.len() as u32).as_bytes());
+        self.tail.extend_from_slice(bytes);
+        self.tail.resize(self.tail.len().next_multiple_of(16), 0xee);
+        self
+    }
+    pub fn imm(mut self, imm: u32) -> Self {
+        self.flags.set_imm(imm);
+        self
+    }
+    pub fn unsignaled(mut self) -> Self {
+        self.flags.set_ce(completion::ON_ERROR);
+        self
+    }
+    pub fn solicited(mut self) -> Self {
+        self.flags.set_se(true);
+        self
+    }
+    pub fn wqe(&self, qpn: u32, index: u16) -> Vec<u8> {
+        let ds = (1 + self.tail.len() / 16) as u8;
+        let word = CtrlWord::new()
+            .with_opcode(self.opcode)
+            .with_wqe_index(index)
+            .with_qpn(qpn)
+            .with_ds(ds);
+        [CtrlSegment::new(word, self.flags).as_bytes(), &self.tail].concat()
+    }
+}
+
+fn zeroed<T: FromZeros>() -> T {
+    T::new_zeroed()
+}

@@ -1,0 +1,163 @@
+//! Moving payload: from one list of pieces to another.
+
+use super::keys::Piece;
+use crate::memory::HostMemory;
+
+/// Which end of a transfer a fault was at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Source,
+    Target,
+}
+
+/// Copies everything in `source` (inline pieces lie in `wqe`) to the start of `target`, which is at least as long.
+pub(crate) fn transfer(
+    from: &dyn HostMemory,
+    source: &[Piece],
+    wqe: &[u8],
+    to: &dyn HostMemory,
+    target: &[Piece],
+) -> Result<(), End> {
+    let mut targets = target.iter();
+    let mut into = targets.next().copied();
+    let mut written = 0;
+    for piece in source {
+        let mut read = 0;
+        while read < piece.length() {
+            let Some(current) = into else { return Err(End::Target) };
+            let here = (piece.length() - read).min(current.length() - written);
+            if here > 0 {
+                copy(from, *piece, read, wqe, to, current, written, here)?;
+            }
+            read += here;
+            written += here;
+            if written == current.length() {
+                into = targets.next().copied();
+                written = 0;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "two ends, each a memory, a piece and an offset")]
+fn copy(
+    from: &dyn HostMemory,
+    source: Piece,
+    read: u64,
+    wqe: &[u8],
+    to: &dyn HostMemory,
+    target: Piece,
+    written: u64,
+    length: u64,
+) -> Result<(), End> {
+    let Piece::Memory { address: target, .. } = target else { return Ok(()) };
+    let target = target.checked_add(written).ok_or(End::Target)?;
+    match source {
+        Piece::Memory { address, .. } => {
+            let address = address.checked_add(read).ok_or(End::Source)?;
+            from.copy_to(address, to, target, length).map_err(|fault| {
+                if (address..address.saturating_add(length)).contains(&fault.address) {
+                    End::Source
+                } else {
+                    End::Target
+                }
+            })
+        }
+        Piece::Inline { at, .. } => {
+            let at = at + read as usize;
+            let bytes = wqe.get(at..at + length as usize).ok_or(End::Source)?;
+            to.write(target, bytes).map_err(|_| End::Target)
+        }
+        Piece::Null { .. } => {
+            const ZEROS: [u8; 256] = [0; 256];
+            let mut done = 0;
+            while done < length {
+                let here = (length - done).min(ZEROS.len() as u64);
+                to.write(target + done, &ZEROS[..here as usize]).map_err(|_| End::Target)?;
+                done += here;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Copies `source` into `bytes`, as many as there are.
+pub(crate) fn gather(
+    from: &dyn HostMemory,
+    source: &[Piece],
+    wqe: &[u8],
+    bytes: &mut [u8],
+) -> Result<(), End> {
+    let mut done = 0;
+    for piece in source {
+        let here = (bytes.len() - done).min(piece.length() as usize);
+        let into = &mut bytes[done..done + here];
+        match *piece {
+            Piece::Memory { address, .. } => from.read(address, into).map_err(|_| End::Source)?,
+            Piece::Inline { at, .. } => {
+                into.copy_from_slice(wqe.get(at..at + here).ok_or(End::Source)?);
+            }
+            Piece::Null { .. } => into.fill(0),
+        }
+        done += here;
+    }
+    Ok(())
+}
+
+/// Copies `bytes` to the start of `target`.
+pub(crate) fn scatter(to: &dyn HostMemory, target: &[Piece], bytes: &[u8]) -> Result<(), End> {
+    transfer(to, &[Piece::Inline { at: 0, length: bytes.len() as u64 }], bytes, to, target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::in_process;
+
+    fn at(bytes: &[u8]) -> u64 {
+        bytes.as_ptr() as u64
+    }
+
+    #[test]
+    fn pieces_of_unlike_sizes_line_up() {
+        let memory = in_process();
+        let source: Vec<u8> = (1..=20).collect();
+        let wqe = [0xee, 77, 78, 79];
+        let target = [0u8; 40];
+        let from = [
+            Piece::Memory { address: at(&source), length: 7 },
+            Piece::Inline { at: 1, length: 3 },
+            Piece::Null { length: 2 },
+            Piece::Memory { address: at(&source) + 7, length: 13 },
+        ];
+        let to = [
+            Piece::Memory { address: at(&target), length: 5 },
+            Piece::Null { length: 1 },
+            Piece::Memory { address: at(&target) + 10, length: 30 },
+        ];
+        transfer(&*memory, &from, &wqe, &*memory, &to).unwrap();
+        let mut seen = [0; 40];
+        memory.read(at(&target), &mut seen).unwrap();
+        assert_eq!(seen[..10], [1, 2, 3, 4, 5, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            seen[10..32],
+            [7, 77, 78, 79, 0, 0, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 0, 0, 0]
+        );
+        let mut gathered = [0xa5; 14];
+        gather(&*memory, &from, &wqe, &mut gathered).unwrap();
+        assert_eq!(gathered, [1, 2, 3, 4, 5, 6, 7, 77, 78, 79, 0, 0, 8, 9]);
+    }
+
+    #[test]
+    fn a_fault_says_at_which_end() {
+        let memory = in_process();
+        let good = [0u8; 8];
+        let good = Piece::Memory { address: at(&good), length: 8 };
+        let bad = Piece::Memory { address: 16, length: 8 };
+        assert_eq!(transfer(&*memory, &[bad], &[], &*memory, &[good]), Err(End::Source));
+        assert_eq!(transfer(&*memory, &[good], &[], &*memory, &[]), Err(End::Target));
+        assert_eq!(gather(&*memory, &[bad], &[], &mut [0; 4]), Err(End::Source));
+        assert_eq!(scatter(&*memory, &[bad], &[1]), Err(End::Target));
+    }
+}

@@ -238,7 +238,7 @@ fn deliver(
     let (index, blocks) = (placed.index, placed.blocks);
     match moved {
         Ok(()) => {
-            let inline = in_cqe.then_some(&inline[..length as usize]);
+            let inline = in_cqe.then(|| &inline[..length as usize]);
             succeed(world, id, qpn, placed, length as u32, inline)
         }
         Err(End::Target) => {

@@ -1,1 +1,229 @@
-//! To come.
+//! CQs and EQs: owner bits, overrun, arming, events, and completions that faults hold back.
+
+use std::time::Duration;
+
+use verbless_prm::hot::{DataSegment, EventCompletion, EventCqError, event_type, opcode};
+use zerocopy::FromBytes;
+
+use super::rig::{COMP_EQ, End, Request, Rig};
+use crate::engine;
+use crate::hca::objects::{Arm, QpState};
+
+fn nop(rig: &mut Rig, end: &mut End) {
+    rig.post(end, Request::new(opcode::NOP));
+    rig.run();
+}
+
+/// CQNs of the completion events that wait.
+fn completion_events(rig: &mut Rig, hca: usize) -> Vec<u32> {
+    std::iter::from_fn(|| rig.eqe(hca, COMP_EQ))
+        .map(|eqe| EventCompletion::read_from_bytes(&eqe.data).unwrap().cqn.get())
+        .collect()
+}
+
+#[test]
+fn a_cq_goes_round_with_its_owner_bit() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(0, 2);
+    let mut a = rig.end_on(0, cq, cq);
+    rig.connect(&a.clone(), &a.clone());
+    for round in 0..21 {
+        nop(&mut rig, &mut a);
+        assert_eq!(rig.poll(0, cq).unwrap().index(), round);
+        assert_eq!(rig.poll(0, cq), None);
+    }
+}
+
+#[test]
+fn a_cq_that_overruns_takes_no_more_and_stops_its_qp() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(0, 1);
+    let mut a = rig.end_on(0, cq, cq);
+    rig.connect(&a.clone(), &a.clone());
+    for _ in 0..2 {
+        nop(&mut rig, &mut a);
+    }
+    assert_eq!(rig.events(0), []);
+    nop(&mut rig, &mut a);
+    let event = rig.eqe(0, super::rig::ASYNC_EQ).unwrap();
+    assert_eq!(event.event_type, event_type::CQ_ERROR);
+    let data = EventCqError::read_from_bytes(&event.data).unwrap();
+    assert_eq!((data.cqn.get(), data.syndrome), (cq, 1));
+    assert_eq!(rig.events(0), [event_type::WQ_CATASTROPHIC]);
+    assert_eq!(rig.qp(&a).state, QpState::Error);
+    assert_eq!(rig.all(0, cq).len(), 2, "what was there stays");
+    nop(&mut rig, &mut a);
+    rig.none(0, cq);
+    assert_eq!(rig.events(0), []);
+}
+
+#[test]
+fn a_cq_that_ignores_overrun_goes_on() {
+    let mut rig = Rig::new();
+    let cq = rig.cq(0, 1);
+    rig.cq_mut(0, cq).overrun_ignore = true;
+    let mut a = rig.end_on(0, cq, cq);
+    rig.connect(&a.clone(), &a.clone());
+    for _ in 0..7 {
+        nop(&mut rig, &mut a);
+    }
+    assert_eq!(rig.qp(&a).state, QpState::Rts);
+    assert_eq!(rig.events(0), []);
+}
+
+#[test]
+fn an_armed_cq_reports_once() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    nop(&mut rig, &mut a);
+    assert_eq!(completion_events(&mut rig, 0), [], "not armed");
+    rig.poll(0, a.send_cq);
+    rig.arm(0, a.send_cq, 1);
+    rig.run();
+    rig.events(0);
+    while !completion_events(&mut rig, 0).is_empty() {}
+    nop(&mut rig, &mut a);
+    assert_eq!(completion_events(&mut rig, 0), [a.send_cq]);
+    nop(&mut rig, &mut a);
+    assert_eq!(completion_events(&mut rig, 0), []);
+}
+
+#[test]
+fn an_arm_that_comes_after_the_completion_reports_at_once() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    nop(&mut rig, &mut a);
+    rig.arm(0, a.send_cq, 0);
+    rig.run();
+    assert!(completion_events(&mut rig, 0).contains(&a.send_cq));
+}
+
+#[test]
+fn an_arm_with_a_sequence_number_that_fired_asks_for_nothing() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    rig.arm(0, a.send_cq, 0);
+    nop(&mut rig, &mut a);
+    assert!(completion_events(&mut rig, 0).contains(&a.send_cq));
+    rig.arm(0, a.send_cq, 1);
+    nop(&mut rig, &mut a);
+    assert!(!completion_events(&mut rig, 0).contains(&a.send_cq), "sequence 0 again");
+    rig.arm(0, a.send_cq, 1 << 28 | 2);
+    nop(&mut rig, &mut a);
+    assert_eq!(completion_events(&mut rig, 0), [a.send_cq]);
+}
+
+#[test]
+fn arms_that_overwrite_each_other_on_one_page_both_count() {
+    let mut rig = Rig::new();
+    let (a, b) = (rig.cq(0, 4), rig.cq(0, 4));
+    rig.arm(0, a, 0);
+    rig.arm(0, b, 0);
+    rig.run();
+    assert_ne!(rig.cq_mut(0, a).arm, Arm::Idle);
+    assert_ne!(rig.cq_mut(0, b).arm, Arm::Idle);
+}
+
+#[test]
+fn only_solicited_completions_wake_who_asked_for_those() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (to, rlkey) = rig.region(1, 64);
+    rig.arm(1, b.receive_cq, 1 << 24);
+    rig.run();
+    while !completion_events(&mut rig, 1).is_empty() {}
+    for _ in 0..3 {
+        rig.receive(&mut b, &[DataSegment::new(64, rlkey, to)]);
+    }
+    rig.post(&mut a, Request::send());
+    rig.run();
+    assert_eq!(completion_events(&mut rig, 1), []);
+    rig.post(&mut a, Request::send().solicited());
+    rig.run();
+    assert_eq!(completion_events(&mut rig, 1), [b.receive_cq]);
+    // An arm behind a solicited completion reports it; one past it does not.
+    rig.arm(1, b.receive_cq, 1 << 28 | 1 << 24 | 1);
+    rig.run();
+    assert_eq!(completion_events(&mut rig, 1), [b.receive_cq]);
+    rig.arm(1, b.receive_cq, 2 << 28 | 1 << 24 | 2);
+    rig.post(&mut a, Request::send());
+    rig.run();
+    assert_eq!(completion_events(&mut rig, 1), []);
+    // An error is always worth it.
+    engine::qp_to_error(&mut rig.world, 1, b.qpn);
+    rig.receive(&mut b, &[]);
+    rig.run();
+    assert_eq!(completion_events(&mut rig, 1), [b.receive_cq]);
+}
+
+#[test]
+fn an_eq_interrupts_when_armed_and_once() {
+    let mut rig = Rig::new();
+    let raised = |rig: &mut Rig| std::mem::take(&mut rig.world.hcas[0].raised);
+    let event = |rig: &mut Rig| engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+    event(&mut rig);
+    assert_eq!(raised(&mut rig), []);
+    rig.eq_doorbell(0, super::rig::ASYNC_EQ, true);
+    assert_eq!(raised(&mut rig), [1], "it is behind: at once");
+    event(&mut rig);
+    assert_eq!(raised(&mut rig), []);
+    assert_eq!(rig.events(0).len(), 2);
+    rig.eq_doorbell(0, super::rig::ASYNC_EQ, true);
+    assert_eq!(raised(&mut rig), []);
+    event(&mut rig);
+    event(&mut rig);
+    assert_eq!(raised(&mut rig), [1]);
+}
+
+#[test]
+fn a_full_eq_loses_events_and_goes_on_when_there_is_room() {
+    let mut rig = Rig::new();
+    for _ in 0..20 {
+        engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+    }
+    assert_eq!(rig.events(0).len(), 16);
+    engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+    assert_eq!(rig.events(0).len(), 0, "the device was not told of the room");
+    rig.eq_doorbell(0, super::rig::ASYNC_EQ, false);
+    engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+    assert_eq!(rig.events(0).len(), 1);
+}
+
+#[test]
+fn an_eq_gets_only_what_it_asked_for() {
+    let mut rig = Rig::new();
+    let eq = rig.world.hcas[0].objects.eqs.get_mut(&super::rig::ASYNC_EQ).unwrap();
+    eq.bitmask = [1 << event_type::CQ_ERROR, 0, 0, 0];
+    engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+    engine::event(&mut rig.world, 0, event_type::CQ_ERROR, [0; 28]);
+    assert_eq!(rig.events(0), [event_type::CQ_ERROR]);
+}
+
+#[test]
+fn faults_drop_and_delay_completions_in_order() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let faults = &mut rig.world.hcas[0].engine.faults;
+    faults.lose_completions = engine::Strike { skip: 1, count: 1 };
+    faults.delay_completions = engine::Strike { skip: 1, count: 1 };
+    faults.delay = 1000;
+    for _ in 0..4 {
+        nop(&mut rig, &mut a);
+    }
+    assert_eq!(rig.all(0, a.send_cq).iter().map(|e| e.index()).collect::<Vec<_>>(), [0]);
+    rig.advance(Duration::from_nanos(1000));
+    assert_eq!(rig.all(0, a.send_cq).iter().map(|e| e.index()).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
+fn the_user_index_goes_into_every_cqe() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    nop(&mut rig, &mut a);
+    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx.get(), 0);
+    rig.qp(&a).user_index = 0x1234;
+    nop(&mut rig, &mut a);
+    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx.get(), 0x1234);
+    rig.post(&mut a, Request::new(0x7f));
+    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx.get(), 0x1234);
+}

@@ -1,1 +1,108 @@
-//! To come.
+//! Doorbells: what wakes a queue, and what does not.
+
+use verbless_prm::hot::opcode;
+
+use super::rig::{PAGE, Request, Rig};
+use crate::engine;
+use crate::hca::objects::QpState;
+use crate::memory::UAR_PAGE;
+
+fn place(rig: &mut Rig, end: &mut super::rig::End) {
+    let wqe = Request::new(opcode::NOP).wqe(end.qpn, end.posted);
+    rig.place(end, &wqe);
+}
+
+#[test]
+fn a_request_without_a_doorbell_hangs() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    place(&mut rig, &mut a);
+    rig.none(0, a.send_cq);
+    rig.ring(&a);
+    rig.one(0, a.send_cq);
+    place(&mut rig, &mut a);
+    rig.none(0, a.send_cq);
+}
+
+#[test]
+fn equal_doorbells_count_twice() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    for _ in 0..2 {
+        place(&mut rig, &mut a);
+        rig.world.hcas[0].bar.store64(PAGE, 0x900, 0x1234_5678);
+        rig.one(0, a.send_cq);
+    }
+}
+
+#[test]
+fn every_blueflame_buffer_is_a_doorbell() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    for k in 0..8 {
+        place(&mut rig, &mut a);
+        rig.world.hcas[0].bar.store64(PAGE, 0x800 + k * 0x100, 1);
+        rig.one(0, a.send_cq);
+    }
+}
+
+#[test]
+fn a_doorbell_on_another_page_wakes_nobody() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    place(&mut rig, &mut a);
+    rig.world.hcas[0].bar.store64(PAGE + 1, 0x800, 1);
+    rig.none(0, a.send_cq);
+    rig.world.hcas[1].bar.store64(PAGE, 0x800, 1);
+    rig.none(0, a.send_cq);
+    rig.qp(&a).uar_page = PAGE + 1;
+    engine::queues_changed(&mut rig.world, 0);
+    rig.world.hcas[0].bar.store64(PAGE + 1, 0x800, 1);
+    rig.one(0, a.send_cq);
+}
+
+#[test]
+fn a_trapped_doorbell_does_what_a_mapped_one_does() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    place(&mut rig, &mut a);
+    let offset = u64::from(PAGE) * UAR_PAGE + 0x800;
+    engine::mmio_write(&mut rig.world, 0, offset, &1u64.to_be_bytes());
+    rig.one(0, a.send_cq);
+}
+
+#[test]
+fn a_doorbell_that_gets_lost_hangs() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    rig.world.hcas[0].engine.faults.lose_doorbells = engine::Strike { skip: 0, count: 1 };
+    rig.post(&mut a, Request::new(opcode::NOP));
+    rig.none(0, a.send_cq);
+    rig.ring(&a);
+    rig.one(0, a.send_cq);
+}
+
+#[test]
+fn what_was_rung_before_rts_runs_when_rts_comes() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    rig.qp(&a).state = QpState::SqDrained;
+    rig.post(&mut a, Request::new(opcode::NOP));
+    rig.none(0, a.send_cq);
+    rig.qp(&a).state = QpState::Rts;
+    engine::queues_changed(&mut rig.world, 0);
+    rig.one(0, a.send_cq);
+}
+
+#[test]
+fn stores_to_no_doorbell_are_nothing() {
+    let mut rig = Rig::new();
+    for (offset, length) in
+        [(0, 8), (0x21, 8), (0x20, 4), (0x40, 2), (0x801, 8), (u64::MAX, 8), (0x7000, 0)]
+    {
+        engine::mmio_write(&mut rig.world, 0, offset, &vec![0xff; length]);
+    }
+    engine::mmio_write(&mut rig.world, 0, 0x3020, &[0xff; 8]);
+    engine::mmio_write(&mut rig.world, 0, 0x1040, &[0xff; 4]);
+    rig.run();
+}

@@ -1,1 +1,341 @@
-//! To come.
+//! What a key, a QP or a state forbids: who gets which completion, and what happens to the QPs.
+
+use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
+
+use super::rig::{ALL, End, PD, Request, Rig};
+use crate::hca::objects::{Access, Klm, QpState, Translation};
+
+/// The requester's only completion is this error, and its QP is in the error state.
+fn fails(rig: &mut Rig, end: &End, syndrome: u8) {
+    let entry = rig.one(end.hca, end.send_cq);
+    assert_eq!((entry.opcode(), entry.syndrome()), (cqe_opcode::REQUESTER_ERROR, syndrome));
+    assert_eq!(rig.qp(end).state, QpState::Error);
+}
+
+/// A WRITE of 8 bytes to a region of 64 that `change` made worse is refused at the peer.
+fn remote_access(change: impl FnOnce(&mut Rig, u32) -> (u64, u32)) {
+    let mut rig = Rig::new();
+    let (mut a, b) = rig.pair();
+    let (to, rkey) = rig.region(1, 64);
+    let (offset, rkey) = change(&mut rig, rkey);
+    rig.post(&mut a, Request::write(to.wrapping_add(offset), rkey).inline(&[0xff; 8]));
+    fails(&mut rig, &a, cqe_syndrome::REMOTE_ACCESS);
+    assert_eq!(rig.bytes(to, 64), [0; 64], "nothing was written");
+    assert_eq!(rig.qp(&b).state, QpState::Error, "the responder goes down too");
+    assert_eq!(rig.events(1), [event_type::WQ_ACCESS_ERROR]);
+    assert_eq!(rig.events(0), []);
+}
+
+#[test]
+fn a_write_past_the_region_completes_with_remote_access_error() {
+    remote_access(|_, rkey| (57, rkey));
+}
+
+#[test]
+fn a_write_before_the_region_completes_with_remote_access_error() {
+    remote_access(|_, rkey| (u64::MAX, rkey));
+}
+
+#[test]
+fn a_write_that_wraps_the_address_space_completes_with_remote_access_error() {
+    remote_access(|rig, rkey| {
+        let start = rig.mkey_mut(1, rkey).start;
+        (0_u64.wrapping_sub(start).wrapping_sub(4), rkey)
+    });
+}
+
+#[test]
+fn a_write_with_no_such_key_completes_with_remote_access_error() {
+    remote_access(|_, rkey| (0, rkey + 0x100_0000));
+}
+
+#[test]
+fn a_write_with_a_stale_variant_completes_with_remote_access_error() {
+    remote_access(|_, rkey| (0, rkey ^ 1));
+}
+
+#[test]
+fn a_write_to_another_domain_completes_with_remote_access_error() {
+    remote_access(|rig, rkey| {
+        rig.mkey_mut(1, rkey).pd = PD + 1;
+        (0, rkey)
+    });
+}
+
+#[test]
+fn a_write_to_a_free_key_completes_with_remote_access_error() {
+    remote_access(|rig, rkey| {
+        rig.mkey_mut(1, rkey).free = true;
+        (0, rkey)
+    });
+}
+
+#[test]
+fn a_write_to_a_key_of_another_qp_completes_with_remote_access_error() {
+    remote_access(|rig, rkey| {
+        rig.mkey_mut(1, rkey).qpn = 5;
+        (0, rkey)
+    });
+}
+
+#[test]
+fn a_write_to_a_key_that_only_reads_completes_with_remote_access_error() {
+    remote_access(|rig, rkey| {
+        rig.mkey_mut(1, rkey).access = Access { remote_write: false, ..ALL };
+        (0, rkey)
+    });
+}
+
+#[test]
+fn an_indirect_key_is_no_way_around_the_key_it_leads_to() {
+    remote_access(|rig, rkey| {
+        let (address, other) = rig.region(1, 64);
+        let start = rig.mkey_mut(1, rkey).start;
+        let entries = [Klm { key: rkey, length: 64, address: start + 60 }];
+        let mkey = rig.mkey_mut(1, other);
+        mkey.translation = Translation::Indirect { entries: entries.into(), log_entry_size: None };
+        (address.wrapping_sub(start), other)
+    });
+}
+
+#[test]
+fn an_indirect_key_that_leads_to_itself_is_refused_and_not_followed_for_ever() {
+    remote_access(|rig, rkey| {
+        let mkey = rig.mkey_mut(1, rkey);
+        let piece = Klm { key: rkey, length: 1, address: mkey.start };
+        let entries = vec![piece; 64];
+        mkey.translation = Translation::Indirect { entries: entries.into(), log_entry_size: None };
+        (0, rkey)
+    });
+}
+
+#[test]
+fn reads_and_atomics_ask_for_their_own_rights() {
+    for atomic in [false, true] {
+        let mut rig = Rig::new();
+        let (mut a, b) = rig.pair();
+        let (to, rkey) = rig.region(1, 64);
+        let (into, lkey) = rig.region(0, 64);
+        rig.mkey_mut(1, rkey).access = match atomic {
+            true => Access { atomic: false, ..ALL },
+            false => Access { remote_read: false, ..ALL },
+        };
+        let request = match atomic {
+            true => Request::atomic(opcode::FETCH_ADD, to, rkey, 1, 0),
+            false => Request::read(to, rkey),
+        };
+        rig.post(&mut a, request.sge(into, 8, lkey));
+        fails(&mut rig, &a, cqe_syndrome::REMOTE_ACCESS);
+        assert_eq!(rig.qp(&b).state, QpState::Error);
+    }
+}
+
+#[test]
+fn what_the_peer_s_qp_does_not_enable_is_an_invalid_request() {
+    for which in 0..3 {
+        let mut rig = Rig::new();
+        let (mut a, b) = rig.pair();
+        let (to, rkey) = rig.region(1, 64);
+        let (into, lkey) = rig.region(0, 64);
+        let responder = &mut rig.qp(&b).responder;
+        let request = match which {
+            0 => {
+                responder.allow_write = false;
+                Request::write(to, rkey)
+            }
+            1 => {
+                responder.allow_read = false;
+                Request::read(to, rkey)
+            }
+            _ => {
+                responder.allow_atomic = false;
+                Request::atomic(opcode::FETCH_ADD, to, rkey, 1, 0)
+            }
+        };
+        rig.post(&mut a, request.sge(into, 8, lkey));
+        fails(&mut rig, &a, cqe_syndrome::REMOTE_INVALID_REQUEST);
+        assert_eq!(rig.events(1), [event_type::WQ_INVALID_REQUEST]);
+    }
+}
+
+#[test]
+fn a_misaligned_atomic_is_an_invalid_request() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let (to, rkey) = rig.region(1, 64);
+    let (into, lkey) = rig.region(0, 64);
+    let request = Request::atomic(opcode::FETCH_ADD, to + 4, rkey, 1, 0);
+    rig.post(&mut a, request.sge(into, 8, lkey));
+    fails(&mut rig, &a, cqe_syndrome::REMOTE_INVALID_REQUEST);
+}
+
+#[test]
+fn a_message_longer_than_the_receive_fails_on_both_sides() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (to, rlkey) = rig.region(1, 64);
+    let index =
+        rig.receive(&mut b, &[DataSegment::new(4, rlkey, to), DataSegment::new(3, rlkey, to + 8)]);
+    rig.receive(&mut b, &[DataSegment::new(64, rlkey, to)]);
+    rig.post(&mut a, Request::send().inline(&[1; 8]));
+    fails(&mut rig, &a, cqe_syndrome::REMOTE_INVALID_REQUEST);
+    let errors: Vec<_> = rig.all(1, b.receive_cq).iter().map(|entry| entry.error()).collect();
+    let error = cqe_opcode::RESPONDER_ERROR;
+    assert_eq!(
+        errors,
+        [(error, index, cqe_syndrome::LOCAL_LENGTH), (error, index + 1, cqe_syndrome::FLUSHED)]
+    );
+}
+
+#[test]
+fn a_receive_with_a_bad_key_fails_on_both_sides() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (to, rlkey) = rig.region(1, 64);
+    rig.mkey_mut(1, rlkey).access.local_write = false;
+    rig.receive(&mut b, &[DataSegment::new(64, rlkey, to)]);
+    rig.post(&mut a, Request::send().inline(&[1; 8]));
+    fails(&mut rig, &a, cqe_syndrome::REMOTE_OPERATION);
+    let entry = rig.one(1, b.receive_cq);
+    assert_eq!(entry.error(), (cqe_opcode::RESPONDER_ERROR, 0, cqe_syndrome::LOCAL_PROTECTION));
+}
+
+#[test]
+fn a_local_key_that_refuses_is_a_local_protection_error_and_the_peer_lives() {
+    let worse: [fn(&mut Rig, u32) -> u32; 4] = [
+        |_, lkey| lkey ^ 0x80,
+        |rig, lkey| {
+            rig.mkey_mut(0, lkey).pd = PD + 1;
+            lkey
+        },
+        |rig, lkey| {
+            rig.mkey_mut(0, lkey).access.local_read = false;
+            lkey
+        },
+        |rig, lkey| {
+            rig.mkey_mut(0, lkey).length = Some(7);
+            lkey
+        },
+    ];
+    for change in worse {
+        let mut rig = Rig::new();
+        let (mut a, b) = rig.pair();
+        let (from, lkey) = rig.region(0, 64);
+        let (to, rkey) = rig.region(1, 64);
+        let lkey = change(&mut rig, lkey);
+        rig.post(&mut a, Request::write(to, rkey).sge(from, 8, lkey));
+        fails(&mut rig, &a, cqe_syndrome::LOCAL_PROTECTION);
+        assert_eq!(rig.qp(&b).state, QpState::Rts);
+    }
+}
+
+#[test]
+fn a_read_into_memory_that_may_not_be_written_is_a_local_protection_error() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let (into, lkey) = rig.region(0, 64);
+    let (of, rkey) = rig.region(1, 64);
+    rig.mkey_mut(0, lkey).access.local_write = false;
+    rig.post(&mut a, Request::read(of, rkey).sge(into, 8, lkey));
+    fails(&mut rig, &a, cqe_syndrome::LOCAL_PROTECTION);
+}
+
+#[test]
+fn more_than_a_gibibyte_is_a_local_length_error() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let (from, lkey) = rig.region(0, 64);
+    rig.post(&mut a, Request::send().sge(from, 0, lkey));
+    fails(&mut rig, &a, cqe_syndrome::LOCAL_LENGTH);
+}
+
+#[test]
+fn an_opcode_that_nobody_knows_is_a_local_operation_error() {
+    let mut rig = Rig::new();
+    let (mut a, b) = rig.pair();
+    let index = rig.post(&mut a, Request::new(0x7f));
+    let entry = rig.one(0, a.send_cq);
+    assert_eq!(
+        entry.error(),
+        (cqe_opcode::REQUESTER_ERROR, index, cqe_syndrome::LOCAL_QP_OPERATION)
+    );
+    assert_eq!(entry.cqe.opcode_qpn().wqe_opcode(), 0x7f);
+    assert_eq!(rig.qp(&b).state, QpState::Rts);
+}
+
+#[test]
+fn what_is_posted_behind_a_failure_is_flushed_in_order_and_once() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (to, rkey) = rig.region(1, 64);
+    for end in [&mut a, &mut b] {
+        for _ in 0..2 {
+            rig.receive(end, &[]);
+        }
+    }
+    let good = Request::write(to, rkey).inline(&[1; 8]);
+    let requests = [
+        good.clone().unsignaled(),
+        Request::write(to, rkey ^ 1).inline(&[1; 8]).unsignaled(),
+        good.clone().unsignaled(),
+        Request::write(to, rkey).inline(&[1; 100]),
+        good,
+    ];
+    for request in requests {
+        let wqe = request.wqe(a.qpn, a.posted);
+        rig.place(&mut a, &wqe);
+    }
+    rig.ring(&a);
+    let errors: Vec<_> = rig.all(0, a.send_cq).iter().map(|entry| entry.error()).collect();
+    let error = cqe_opcode::REQUESTER_ERROR;
+    let flushed = cqe_syndrome::FLUSHED;
+    assert_eq!(
+        errors,
+        [
+            (error, 1, cqe_syndrome::REMOTE_ACCESS),
+            (error, 2, flushed),
+            (error, 3, flushed),
+            (error, 6, flushed)
+        ]
+    );
+    for (end, count) in [(&a, 2), (&b, 2)] {
+        let errors: Vec<_> =
+            rig.all(end.hca, end.receive_cq).iter().map(|entry| entry.error()).collect();
+        let error = cqe_opcode::RESPONDER_ERROR;
+        assert_eq!(errors, (0..count).map(|i| (error, i, flushed)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_is_posted_to_a_qp_in_the_error_state_is_flushed_too() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    crate::engine::qp_to_error(&mut rig.world, 0, a.qpn);
+    rig.none(0, a.send_cq);
+    let index = rig.receive(&mut a, &[]);
+    let entry = rig.one(0, a.receive_cq);
+    assert_eq!(entry.error(), (cqe_opcode::RESPONDER_ERROR, index, cqe_syndrome::FLUSHED));
+    let index = rig.post(&mut a, Request::new(opcode::NOP));
+    let entry = rig.one(0, a.send_cq);
+    assert_eq!(entry.error(), (cqe_opcode::REQUESTER_ERROR, index, cqe_syndrome::FLUSHED));
+}
+
+#[test]
+fn a_qp_that_is_its_own_peer_fails_without_completing_twice() {
+    let mut rig = Rig::new();
+    let mut a = rig.end(0);
+    rig.connect(&a.clone(), &a.clone());
+    rig.post(&mut a, Request::write(0, 0x1234).inline(&[1]));
+    let entry = rig.one(0, a.send_cq);
+    assert_eq!(entry.opcode(), cqe_opcode::REQUESTER_ERROR);
+}
+
+#[test]
+fn a_reset_qp_forgets_what_was_posted() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    rig.post(&mut a, Request::new(opcode::NOP));
+    rig.qp(&a).state = QpState::Reset;
+    crate::engine::qp_forgotten(&mut rig.world, 0, a.qpn);
+    rig.none(0, a.send_cq);
+}

@@ -1,1 +1,202 @@
-//! To come.
+//! What takes time: RNR, silence, sequence errors, ports that are down, faults on the wire.
+
+use std::time::Duration;
+
+use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
+
+use super::rig::{End, Request, Rig};
+use crate::engine;
+use crate::hca::objects::{Address, QpState};
+
+/// RNR timer code 12.
+const RNR: Duration = Duration::from_micros(640);
+/// ACK timeout code 14.
+const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
+
+fn error(rig: &mut Rig, end: &End, syndrome: u8) {
+    let entry = rig.one(end.hca, end.send_cq);
+    assert_eq!((entry.opcode(), entry.syndrome()), (cqe_opcode::REQUESTER_ERROR, syndrome));
+}
+
+#[test]
+fn a_send_without_a_receive_waits_for_one() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (to, rlkey) = rig.region(1, 64);
+    rig.post(&mut a, Request::send().inline(b"early"));
+    rig.none(0, a.send_cq);
+    rig.receive(&mut b, &[DataSegment::new(64, rlkey, to)]);
+    rig.none(0, a.send_cq);
+    rig.advance(RNR - Duration::from_nanos(1));
+    rig.none(0, a.send_cq);
+    rig.advance(Duration::from_nanos(1));
+    rig.one(0, a.send_cq);
+    assert_eq!(rig.one(1, b.receive_cq).bytes(), 5);
+}
+
+#[test]
+fn a_send_that_never_finds_a_receive_exceeds_the_rnr_retries() {
+    for request in [Request::send(), Request::new(opcode::WRITE_IMM).remote(0, 0)] {
+        let mut rig = Rig::new();
+        let (mut a, b) = rig.pair();
+        rig.post(&mut a, request);
+        rig.none(0, a.send_cq);
+        rig.advance(RNR);
+        rig.none(0, a.send_cq);
+        rig.advance(RNR);
+        error(&mut rig, &a, cqe_syndrome::RNR_RETRY_EXCEEDED);
+        assert_eq!(rig.qp(&b).state, QpState::Rts);
+    }
+}
+
+#[test]
+fn seven_rnr_retries_are_for_ever() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    rig.qp(&a).requester.rnr_retry_limit = 7;
+    rig.post(&mut a, Request::send());
+    for _ in 0..300 {
+        rig.advance(RNR);
+    }
+    rig.none(0, a.send_cq);
+    rig.receive(&mut b, &[]);
+    rig.advance(RNR);
+    rig.one(0, a.send_cq);
+}
+
+#[test]
+fn other_doorbells_do_not_shorten_the_wait() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    rig.post(&mut a, Request::send());
+    rig.run();
+    for _ in 0..20 {
+        rig.ring(&a);
+        rig.none(0, a.send_cq);
+    }
+    assert_eq!(rig.qp(&a).runtime.rnr_retries, 1);
+}
+
+#[test]
+fn silence_is_retried_and_then_exceeds_the_retries() {
+    let nobody: [fn(&mut Rig, &End, &End); 6] = [
+        |rig, a, _| rig.qp(a).remote = Some(Address::Lid(99)),
+        |rig, a, _| rig.qp(a).remote_qpn = 0x9999,
+        |rig, _, b| rig.qp(b).state = QpState::Init,
+        |rig, _, b| rig.qp(b).remote_qpn = 0x9999,
+        |rig, _, b| rig.qp(b).remote = Some(Address::Lid(99)),
+        |rig, _, b| rig.qp(b).responder.psn = 5,
+    ];
+    for change in nobody {
+        let mut rig = Rig::new();
+        let (mut a, b) = rig.pair();
+        change(&mut rig, &a, &b);
+        rig.post(&mut a, Request::write(0, 0));
+        rig.none(0, a.send_cq);
+        for _ in 0..2 {
+            rig.advance(TIMEOUT);
+            rig.none(0, a.send_cq);
+        }
+        rig.advance(TIMEOUT);
+        error(&mut rig, &a, cqe_syndrome::TRANSPORT_RETRY_EXCEEDED);
+    }
+}
+
+#[test]
+fn a_psn_that_is_ahead_is_refused_at_once() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    rig.qp(&a).requester.psn = 3;
+    rig.post(&mut a, Request::write(0, 0));
+    error(&mut rig, &a, cqe_syndrome::TRANSPORT_RETRY_EXCEEDED);
+}
+
+#[test]
+fn psns_count_packets_on_both_sides() {
+    let mut rig = Rig::new();
+    let (mut a, b) = rig.pair();
+    let (from, lkey) = rig.region(0, 8192);
+    let (to, rkey) = rig.region(1, 8192);
+    let start = 0xff_fffe;
+    rig.qp(&a).requester.psn = start;
+    rig.qp(&b).responder.psn = start;
+    rig.post(&mut a, Request::write(to, rkey).sge(from, 4097, lkey));
+    rig.one(0, a.send_cq);
+    assert_eq!(rig.qp(&a).requester.psn, 3);
+    rig.post(&mut a, Request::read(to, rkey).sge(from, 1024, lkey));
+    rig.one(0, a.send_cq);
+    rig.post(&mut a, Request::write(to, rkey));
+    rig.one(0, a.send_cq);
+    assert_eq!(rig.qp(&a).requester.psn, 5);
+    assert_eq!(rig.qp(&b).responder.psn, 5);
+}
+
+#[test]
+fn without_an_ack_timeout_silence_lasts() {
+    let mut rig = Rig::new();
+    let (mut a, b) = rig.pair();
+    rig.qp(&a).requester.ack_timeout = 0;
+    rig.qp(&b).state = QpState::Reset;
+    rig.post(&mut a, Request::write(0, 0));
+    rig.advance(Duration::from_secs(1_000_000));
+    rig.none(0, a.send_cq);
+}
+
+#[test]
+fn a_message_that_gets_lost_is_sent_again() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let (to, rkey) = rig.region(1, 64);
+    rig.world.hcas[0].engine.faults.lose_messages = engine::Strike { skip: 1, count: 2 };
+    for _ in 0..2 {
+        rig.post(&mut a, Request::write(to, rkey).inline(&[5; 8]));
+    }
+    rig.one(0, a.send_cq);
+    rig.advance(TIMEOUT);
+    rig.none(0, a.send_cq);
+    rig.advance(TIMEOUT);
+    rig.one(0, a.send_cq);
+    assert_eq!(rig.qp(&a).runtime.retries, 0, "success gives the retries back");
+}
+
+#[test]
+fn a_port_that_is_down_reaches_nobody_and_says_so_by_an_event() {
+    for side in 0..2 {
+        let mut rig = Rig::new();
+        let (mut a, _) = rig.pair();
+        engine::set_port(&mut rig.world, side, 1, false);
+        engine::set_port(&mut rig.world, side, 1, false);
+        let event = rig.eqe(side, super::rig::ASYNC_EQ).unwrap();
+        assert_eq!((event.event_type, event.sub_type), (event_type::PORT_CHANGE, 1));
+        assert_eq!(event.data[8], 1 << 4);
+        assert_eq!(rig.events(side), []);
+        rig.post(&mut a, Request::write(0, 0));
+        rig.advance(TIMEOUT);
+        rig.none(0, a.send_cq);
+        engine::set_port(&mut rig.world, side, 1, true);
+        assert_eq!(rig.eqe(side, super::rig::ASYNC_EQ).unwrap().sub_type, 4);
+        rig.advance(TIMEOUT);
+        rig.one(0, a.send_cq);
+    }
+}
+
+#[test]
+fn a_gid_reaches_a_device_as_a_lid_does() {
+    let mut rig = Rig::new();
+    let (mut a, b) = rig.pair();
+    for (end, other) in [(&a, &b), (&b, &a)] {
+        let gid = rig.world.hcas[other.hca].ports[0].gids[0];
+        rig.qp(end).remote = Some(Address::Gid(gid));
+    }
+    rig.post(&mut a, Request::write(0, 0));
+    rig.one(0, a.send_cq);
+}
+
+#[test]
+fn a_dead_device_does_nothing() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    rig.world.hcas[0].fatal = true;
+    rig.post(&mut a, Request::new(opcode::NOP));
+    rig.none(0, a.send_cq);
+}

@@ -4,6 +4,19 @@
 //! The [`Backend`] seam is at the bottom: the [`Kernel`] and a software model both implement it, with real file
 //! descriptors and mappings, so nothing above knows which it has. On top of it a [`Context`] makes every other object.
 //! Objects hold their context, are destroyed when dropped, and have a `destroy` that gives them back when that fails.
+//!
+//! ```no_run
+//! use verbless_devx::{Backend, Context, Kernel, UarKind};
+//!
+//! let kernel = Kernel::new();
+//! for device in kernel.enumerate()? {
+//!     let context = Context::open(&kernel, &device)?;
+//!     let pd = context.alloc_pd()?;
+//!     let uar = context.uar_alloc(UarKind::NonCached)?;
+//!     println!("{}: PD {:#x}, UAR page {:#x}", device.name, pd.pdn(), uar.page_id());
+//! }
+//! # Ok::<(), verbless_devx::Error>(())
+//! ```
 
 pub mod abi;
 mod ah;

@@ -126,4 +126,22 @@ mod tests {
         Header::new(method::DEVX_OTHER, 2).write_to_prefix(words.as_mut_bytes()).unwrap();
         assert!(Header::split(&mut words).is_none());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_words_split_into_what_they_hold_or_not_at_all(
+            mut words in proptest::collection::vec(proptest::num::u64::ANY, 0..24),
+            length: u16,
+            num_attrs in 0u16..12,
+        ) {
+            if let Ok((header, _)) = Header::mut_from_prefix(words.as_mut_bytes()) {
+                (header.length, header.num_attrs) = (length, num_attrs);
+            }
+            let room = words.len();
+            if let Some((header, attributes)) = Header::split(&mut words) {
+                proptest::prop_assert_eq!(usize::from(header.length), room * 8);
+                proptest::prop_assert_eq!(attributes.len(), usize::from(num_attrs));
+            }
+        }
+    }
 }

@@ -199,6 +199,8 @@ fn umr_segments_agree_with_their_description() {
     agree!(UmrMkeySegment, prm::MkeyContext, {
         free: |h| cut(h.free, 6, 6),
         access_mode_4_2,
+        alter_pd_to_vhca_id,
+        crossed_side_mkey,
         relaxed_ordering_write,
         small_fence_on_rdma_read_response,
         umr_en: |h| cut(h.access_flags, 7, 7),
@@ -223,6 +225,7 @@ fn umr_segments_agree_with_their_description() {
         crossing_target_vhca_id,
         translations_octword_size: |h| h.translations_octowords.get(),
         crossing_target_mkey: |h| h.translations_octowords.get(),
+        order_read_after_write,
         relaxed_ordering_read,
         log_page_size: |h| cut(h.log_page_size, 5, 0),
         crypto_en,

@@ -145,7 +145,7 @@ pub static CREATE_CQ: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_cq, log_max_cq_sz"),
+    capability: Some("hca_cap.log_max_cq, hca_cap.log_max_cq_sz"),
     statuses: &[
         StatusRule {
             status: 3,
@@ -226,7 +226,9 @@ pub static MODIFY_CQ: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[("MODIFY", 0), ("RESIZE", 1)],
     states: &[],
-    capability: Some("cq_moderation for MODIFY, cq_resize for RESIZE, cq_eq_remap for the EQ"),
+    capability: Some(
+        "hca_cap.cq_moderation for MODIFY, hca_cap.cq_resize for RESIZE, hca_cap.cq_eq_remap for the EQ",
+    ),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such CQ, EQ or UMEM for this uid." },
         StatusRule {
@@ -290,11 +292,13 @@ structure! {
             FieldInfo::number("last_solicit_index", 296, 24),
             FieldInfo::number("consumer_counter", 328, 24),
             FieldInfo::number("producer_counter", 360, 24),
+            FieldInfo::number("local_partition_id", 384, 12),
+            FieldInfo::number("process_id", 396, 20),
             FieldInfo::number("dbr_addr", 448, 64),
         ],
         reserved: [
             (12, 1), (28, 2), (64, 20), (90, 2), (96, 3), (128, 4), (192, 3),
-            (200, 64), (288, 8), (320, 8), (352, 8), (384, 64),
+            (200, 64), (288, 8), (320, 8), (352, 8), (416, 32),
         ],
     }
 }
@@ -705,6 +709,36 @@ impl CqContext {
     #[inline]
     pub const fn set_producer_counter(&mut self, value: u32) -> &mut Self {
         bits::set(&mut self.0, 360, 24, value as u64);
+        self
+    }
+
+    /// Part of the address of the process to notify, with as_notify. `0x30.31:20`
+    ///
+    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+    #[inline]
+    pub const fn local_partition_id(&self) -> u16 {
+        bits::get(&self.0, 384, 12) as u16
+    }
+
+    /// Sets [`Self::local_partition_id`].
+    #[inline]
+    pub const fn set_local_partition_id(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 384, 12, value as u64);
+        self
+    }
+
+    /// Process to notify, with as_notify. `0x30.19:0`
+    ///
+    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+    #[inline]
+    pub const fn process_id(&self) -> u32 {
+        bits::get(&self.0, 396, 20) as u32
+    }
+
+    /// Sets [`Self::process_id`].
+    #[inline]
+    pub const fn set_process_id(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 396, 20, value as u64);
         self
     }
 

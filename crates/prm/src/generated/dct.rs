@@ -41,7 +41,7 @@ pub static CREATE_DCT: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("dct"),
+    capability: Some("hca_cap.dct"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
         StatusRule {
@@ -153,6 +153,8 @@ structure! {
         sources: ["linux: mlx5_ifc_dctc_bits"],
         fields: [
             FieldInfo::number("state", 4, 4).of(DctState::INFO),
+            FieldInfo::number("offload_type", 24, 4),
+            FieldInfo::number("data_in_order", 29, 1),
             FieldInfo::number("dp_ordering_force", 39, 1),
             FieldInfo::number("user_index", 40, 24),
             FieldInfo::number("cqn", 72, 24),
@@ -164,7 +166,9 @@ structure! {
             FieldInfo::number("atomic_like_write_en", 111, 1),
             FieldInfo::number("latency_sensitive", 112, 1),
             FieldInfo::number("rlky", 113, 1),
-            FieldInfo::number("free_ar", 114, 1),
+            FieldInfo::number("free_ar", 114, 1).overlay(),
+            FieldInfo::number("force_full_handshake", 114, 1).overlay(),
+            FieldInfo::number("dp_ordering_0", 115, 1),
             FieldInfo::number("dp_ordering_1", 116, 1),
             FieldInfo::number("cs_res", 136, 8).of(DctScatterToCqe::INFO),
             FieldInfo::number("min_rnr_nak", 147, 5),
@@ -186,8 +190,9 @@ structure! {
             FieldInfo::number("ece", 480, 32),
         ],
         reserved: [
-            (0, 4), (8, 31), (64, 8), (115, 1), (117, 19), (144, 3), (152, 16),
-            (192, 8), (232, 4), (320, 5), (352, 8), (368, 8), (416, 20), (448, 32),
+            (0, 4), (8, 16), (28, 1), (30, 9), (64, 8), (117, 19), (144, 3),
+            (152, 16), (192, 8), (232, 4), (320, 5), (352, 8), (368, 8), (416, 20),
+            (448, 32),
         ],
     }
 }
@@ -203,6 +208,36 @@ impl DctContext {
     #[inline]
     pub const fn set_state(&mut self, value: DctState) -> &mut Self {
         bits::set(&mut self.0, 4, 4, value.0 as u64);
+        self
+    }
+
+    /// Tag matching offload; 1 is rendezvous, 0 none. `0x00.7:4`
+    ///
+    /// Source: ucx: uct_ib_mlx5_dctc_bits.
+    #[inline]
+    pub const fn offload_type(&self) -> u8 {
+        bits::get(&self.0, 24, 4) as u8
+    }
+
+    /// Sets [`Self::offload_type`].
+    #[inline]
+    pub const fn set_offload_type(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 24, 4, value as u64);
+        self
+    }
+
+    /// Payload is written to memory in address order within a message. `0x00.2`
+    ///
+    /// Source: rdma-core: mlx5_ifc_dctc_bits.
+    #[inline]
+    pub const fn data_in_order(&self) -> bool {
+        bits::flag(&self.0, 29)
+    }
+
+    /// Sets [`Self::data_in_order`].
+    #[inline]
+    pub const fn set_data_in_order(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 29, value);
         self
     }
 
@@ -359,6 +394,37 @@ impl DctContext {
     #[inline]
     pub const fn set_free_ar(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 114, value);
+        self
+    }
+
+    /// UCX's name for the bit that Linux calls free_ar: initiators must connect with a full handshake.
+    /// `0x0c.13`
+    ///
+    /// Source: ucx: uct_ib_mlx5_dctc_bits.
+    #[inline]
+    pub const fn force_full_handshake(&self) -> bool {
+        bits::flag(&self.0, 114)
+    }
+
+    /// Sets [`Self::force_full_handshake`].
+    #[inline]
+    pub const fn set_force_full_handshake(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 114, value);
+        self
+    }
+
+    /// Low bit of the data placement ordering code. `0x0c.12`
+    ///
+    /// Source: ucx: uct_ib_mlx5_dctc_bits.
+    #[inline]
+    pub const fn dp_ordering_0(&self) -> bool {
+        bits::flag(&self.0, 115)
+    }
+
+    /// Sets [`Self::dp_ordering_0`].
+    #[inline]
+    pub const fn set_dp_ordering_0(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 115, value);
         self
     }
 
@@ -597,8 +663,8 @@ impl DctContext {
         self
     }
 
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x3c`
+    /// Enhanced connection establishment options, where Linux has them; UCX knows the context as 0x70
+    /// bytes with ece at 0x40. `0x3c`
     #[inline]
     pub const fn ece(&self) -> u32 {
         bits::get(&self.0, 480, 32) as u32

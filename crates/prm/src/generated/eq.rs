@@ -120,7 +120,7 @@ pub static CREATE_EQ: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_eq, log_max_eq_sz"),
+    capability: Some("hca_cap.log_max_eq, hca_cap.log_max_eq_sz"),
     statuses: &[
         StatusRule {
             status: 3,

@@ -105,7 +105,7 @@ pub static CREATE_GENERAL_OBJECT: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("general_obj_types (one bit per type)"),
+    capability: Some("hca_cap.general_obj_types (one bit per type)"),
     statuses: &[
         StatusRule {
             status: 2,
@@ -204,7 +204,9 @@ pub static ALLOW_OTHER_VHCA_ACCESS: CommandInfo = CommandInfo {
     devx: Devx::General,
     op_mods: &[],
     states: &[],
-    capability: Some("cross_vhca_object_to_object_supported, allowed_object_for_other_vhca_access"),
+    capability: Some(
+        "hca_cap_2.cross_vhca_object_to_object_supported, hca_cap_2.allowed_object_for_other_vhca_access",
+    ),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "Objects of this type cannot be shared." },
         StatusRule { status: 5, name: "BAD_RES", why: "No such object for this uid." },

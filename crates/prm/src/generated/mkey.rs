@@ -36,7 +36,7 @@ pub static CREATE_MKEY: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_mkey, log_max_klm_list_size"),
+    capability: Some("hca_cap.log_max_mkey, hca_cap.log_max_klm_list_size"),
     statuses: &[
         StatusRule {
             status: 3,
@@ -121,7 +121,7 @@ pub static CREATE_PSV: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_psv"),
+    capability: Some("hca_cap.sho"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such PD." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "num_psv is 0 or above 4." },
@@ -261,6 +261,8 @@ structure! {
         fields: [
             FieldInfo::number("free", 1, 1),
             FieldInfo::number("access_mode_4_2", 3, 3),
+            FieldInfo::number("alter_pd_to_vhca_id", 6, 1),
+            FieldInfo::number("crossed_side_mkey", 7, 1),
             FieldInfo::number("relaxed_ordering_write", 13, 1),
             FieldInfo::number("small_fence_on_rdma_read_response", 15, 1),
             FieldInfo::number("umr_en", 16, 1),
@@ -285,6 +287,7 @@ structure! {
             FieldInfo::number("crossing_target_vhca_id", 384, 16),
             FieldInfo::number("translations_octword_size", 416, 32),
             FieldInfo::number("crossing_target_mkey", 416, 32).overlay(),
+            FieldInfo::number("order_read_after_write", 470, 2),
             FieldInfo::number("relaxed_ordering_read", 473, 1),
             FieldInfo::number("log_page_size", 474, 6),
             FieldInfo::number("crypto_en", 483, 2),
@@ -293,8 +296,9 @@ structure! {
             FieldInfo::number("pcie_tph_steering_tag_index", 488, 8),
         ],
         reserved: [
-            (0, 1), (2, 1), (6, 7), (14, 1), (24, 2), (28, 4), (64, 32),
-            (99, 2), (102, 1), (288, 96), (400, 16), (448, 25), (480, 3), (496, 16),
+            (0, 1), (2, 1), (8, 5), (14, 1), (24, 2), (28, 4), (64, 32),
+            (99, 2), (102, 1), (288, 96), (400, 16), (448, 22), (472, 1), (480, 3),
+            (496, 16),
         ],
     }
 }
@@ -313,7 +317,7 @@ impl MkeyContext {
         self
     }
 
-    /// Access mode, bits 4:2 (mkey_access_mode). `0x00.28:26`
+    /// Access mode, bits 4:2 (values in mkey_access_mode). `0x00.28:26`
     #[inline]
     pub const fn access_mode_4_2(&self) -> u8 {
         bits::get(&self.0, 3, 3) as u8
@@ -323,6 +327,36 @@ impl MkeyContext {
     #[inline]
     pub const fn set_access_mode_4_2(&mut self, value: u8) -> &mut Self {
         bits::set(&mut self.0, 3, 3, value as u64);
+        self
+    }
+
+    /// The key checks the function that uses it in place of the protection domain. `0x00.25`
+    ///
+    /// Source: ucx: uct_ib_mlx5_mkc_bits.
+    #[inline]
+    pub const fn alter_pd_to_vhca_id(&self) -> bool {
+        bits::flag(&self.0, 6)
+    }
+
+    /// Sets [`Self::alter_pd_to_vhca_id`].
+    #[inline]
+    pub const fn set_alter_pd_to_vhca_id(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 6, value);
+        self
+    }
+
+    /// The key is reached from another function's crossing key. `0x00.24`
+    ///
+    /// Source: ucx: uct_ib_mlx5_mkc_bits.
+    #[inline]
+    pub const fn crossed_side_mkey(&self) -> bool {
+        bits::flag(&self.0, 7)
+    }
+
+    /// Sets [`Self::crossed_side_mkey`].
+    #[inline]
+    pub const fn set_crossed_side_mkey(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 7, value);
         self
     }
 
@@ -430,7 +464,7 @@ impl MkeyContext {
         self
     }
 
-    /// Access mode, bits 1:0 (mkey_access_mode). `0x00.9:8`
+    /// Access mode, bits 1:0 (values in mkey_access_mode). `0x00.9:8`
     #[inline]
     pub const fn access_mode_1_0(&self) -> u8 {
         bits::get(&self.0, 22, 2) as u8
@@ -640,6 +674,21 @@ impl MkeyContext {
         self
     }
 
+    /// Ordering of reads behind writes through this key. `0x38.9:8`
+    ///
+    /// Source: dpdk: mlx5_ifc_mkc_bits.
+    #[inline]
+    pub const fn order_read_after_write(&self) -> u8 {
+        bits::get(&self.0, 470, 2) as u8
+    }
+
+    /// Sets [`Self::order_read_after_write`].
+    #[inline]
+    pub const fn set_order_read_after_write(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 470, 2, value as u64);
+        self
+    }
+
     /// Reads through this key may be reordered on PCIe. `0x38.6`
     #[inline]
     pub const fn relaxed_ordering_read(&self) -> bool {
@@ -731,16 +780,19 @@ structure! {
             FieldInfo::number("opcode", 0, 16),
             FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
+            FieldInfo::number("input_mkey_index", 72, 24),
             FieldInfo::number("pg_access", 96, 1),
             FieldInfo::number("mkey_umem_valid", 97, 1),
             FieldInfo::number("data_direct", 98, 1),
+            FieldInfo::number("cmd_on_behalf", 98, 1).overlay(),
+            FieldInfo::number("function_id", 112, 16),
             FieldInfo::nested("memory_key_mkey_entry", 128, MkeyContext::INFO),
             FieldInfo::number("translations_octword_actual_size", 768, 32),
             FieldInfo::number("mkey_umem_id", 800, 32),
             FieldInfo::number("mkey_umem_offset", 832, 64),
             FieldInfo::number("klm_pas_mtt", 2176, 64).tail(),
         ],
-        reserved: [(32, 16), (64, 32), (99, 29), (640, 128), (896, 1280)],
+        reserved: [(32, 16), (64, 8), (99, 13), (640, 128), (896, 1280)],
     }
 }
 
@@ -785,8 +837,22 @@ impl CreateMkeyIn {
         self
     }
 
-    /// The translation entries name pages of the device's own address space (always set for MTT keys of
-    /// a kernel). `0x0c.31`
+    /// Index that the key shall have, where the device lets software choose; otherwise 0. `0x08.23:0`
+    ///
+    /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
+    #[inline]
+    pub const fn input_mkey_index(&self) -> u32 {
+        bits::get(&self.0, 72, 24) as u32
+    }
+
+    /// Sets [`Self::input_mkey_index`].
+    #[inline]
+    pub const fn set_input_mkey_index(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 72, 24, value as u64);
+        self
+    }
+
+    /// The rights in the mtt entries (rd_en, wr_en) count; needs hca_cap.pg. `0x0c.31`
     #[inline]
     pub const fn pg_access(&self) -> bool {
         bits::flag(&self.0, 96)
@@ -823,6 +889,37 @@ impl CreateMkeyIn {
     #[inline]
     pub const fn set_data_direct(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 98, value);
+        self
+    }
+
+    /// UCX's name for the bit that Linux calls data_direct: the key is created for function_id.
+    /// `0x0c.29`
+    ///
+    /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
+    #[inline]
+    pub const fn cmd_on_behalf(&self) -> bool {
+        bits::flag(&self.0, 98)
+    }
+
+    /// Sets [`Self::cmd_on_behalf`].
+    #[inline]
+    pub const fn set_cmd_on_behalf(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 98, value);
+        self
+    }
+
+    /// Function on whose behalf the key is created. `0x0c.15:0`
+    ///
+    /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
+    #[inline]
+    pub const fn function_id(&self) -> u16 {
+        bits::get(&self.0, 112, 16) as u16
+    }
+
+    /// Sets [`Self::function_id`].
+    #[inline]
+    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 112, 16, value as u64);
         self
     }
 
@@ -1001,7 +1098,7 @@ impl QueryMkeyIn {
         self
     }
 
-    /// Return the translation too. `0x0c.31`
+    /// As in CREATE_MKEY. `0x0c.31`
     #[inline]
     pub const fn pg_access(&self) -> bool {
         bits::flag(&self.0, 96)

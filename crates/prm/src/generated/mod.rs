@@ -103,13 +103,17 @@ enumeration! {
         CREATE_QP = 0x500,
         /// Destroys a QP, whatever its state.
         DESTROY_QP = 0x501,
-        /// Moves a QP from RST to INIT.
+        /// Moves a QP from RST to INIT. Takes pm_state, the port and P_Key index of the primary
+        /// path, rights (rre, rwe, rae with atomic_mode), the Q_Key (UD) and the counter set.
         RST2INIT_QP = 0x502,
-        /// Moves a QP from INIT to RTR: the responder starts.
+        /// Moves a QP from INIT to RTR: the responder starts. Takes mtu, log_msg_max, and for RC
+        /// and UC remote_qpn, next_rcv_psn and the primary path; for RC also log_rra_max and
+        /// min_rnr_nak.
         INIT2RTR_QP = 0x503,
-        /// Moves a QP from RTR to RTS: the requester starts.
+        /// Moves a QP from RTR to RTS: the requester starts. Takes next_send_psn, and for RC
+        /// ack_timeout of the primary path, retry_count, rnr_retry and log_sra_max.
         RTR2RTS_QP = 0x504,
-        /// Changes attributes of a QP in RTS.
+        /// Changes attributes of a QP in RTS; only what the masks name.
         RTS2RTS_QP = 0x505,
         /// Moves an unreliable QP from SQER back to RTS.
         SQERR2RTS_QP = 0x506,
@@ -124,7 +128,7 @@ enumeration! {
         /// Hands a management datagram to the device's own agent, as if it had come in on a port,
         /// and gets the answer.
         MAD_IFC = 0x50d,
-        /// Changes attributes of a QP in INIT.
+        /// Changes attributes of a QP in INIT; only what the masks name.
         INIT2INIT_QP = 0x50e,
         /// Creates up to four protection signature values; DevX takes one at a time.
         CREATE_PSV = 0x600,
@@ -712,6 +716,8 @@ pub static ENUMS: &[&EnumInfo] = &[
     GeneralEventSubtype::INFO,
     GeneralObjectType::INFO,
     GidTableSize::INFO,
+    HairpinDataBufferType::INFO,
+    HairpinWqBufferType::INFO,
     HcaCapPage::INFO,
     HcaVportFieldSelect::INFO,
     HealthSeverity::INFO,

@@ -29,7 +29,7 @@ pub static ALLOC_PD: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_pd"),
+    capability: Some("hca_cap.log_max_pd"),
     statuses: &[StatusRule { status: 8, name: "LIM", why: "log_max_pd PDs exist already." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_ALLOC_PD"],
@@ -118,7 +118,7 @@ pub static ALLOC_TRANSPORT_DOMAIN: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_transport_domain"),
+    capability: Some("hca_cap.log_max_transport_domain"),
     statuses: &[StatusRule {
         status: 8,
         name: "LIM",
@@ -167,7 +167,7 @@ pub static CREATE_UCTX: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_uctx, uctx_cap"),
+    capability: Some("hca_cap.log_max_uctx, hca_cap.uctx_cap"),
     statuses: &[
         StatusRule { status: 8, name: "LIM", why: "log_max_uctx contexts exist already." },
         StatusRule {
@@ -215,7 +215,7 @@ pub static CREATE_UMEM: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_umem"),
+    capability: Some("hca_cap.log_max_umem"),
     statuses: &[
         StatusRule {
             status: 3,
@@ -271,7 +271,7 @@ structure! {
 }
 
 impl Uctx {
-    /// Privileges (uctx_cap bits). `0x00`
+    /// Privileges (values in uctx_cap). `0x00`
     #[inline]
     pub const fn cap(&self) -> u32 {
         bits::get(&self.0, 0, 32) as u32

@@ -291,7 +291,7 @@ pub static CREATE_QP: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_qp, log_max_qp_sz"),
+    capability: Some("hca_cap.log_max_qp, hca_cap.log_max_qp_sz"),
     statuses: &[
         StatusRule {
             status: 3,
@@ -346,7 +346,8 @@ pub static DESTROY_QP: CommandInfo = CommandInfo {
 
 command!(DestroyQpIn -> DestroyQpOut, DESTROY_QP);
 
-/// Moves a QP from RST to INIT.
+/// Moves a QP from RST to INIT. Takes pm_state, the port and P_Key index of the primary path,
+/// rights (rre, rwe, rae with atomic_mode), the Q_Key (UD) and the counter set.
 ///
 /// Source: linux: MLX5_CMD_OP_RST2INIT_QP.
 pub static RST2INIT_QP: CommandInfo = CommandInfo {
@@ -370,7 +371,8 @@ pub static RST2INIT_QP: CommandInfo = CommandInfo {
 
 command!(Rst2initQpIn -> Rst2initQpOut, RST2INIT_QP);
 
-/// Moves a QP from INIT to RTR: the responder starts.
+/// Moves a QP from INIT to RTR: the responder starts. Takes mtu, log_msg_max, and for RC and UC
+/// remote_qpn, next_rcv_psn and the primary path; for RC also log_rra_max and min_rnr_nak.
 ///
 /// Source: linux: MLX5_CMD_OP_INIT2RTR_QP.
 pub static INIT2RTR_QP: CommandInfo = CommandInfo {
@@ -398,7 +400,8 @@ pub static INIT2RTR_QP: CommandInfo = CommandInfo {
 
 command!(Init2rtrQpIn -> Init2rtrQpOut, INIT2RTR_QP);
 
-/// Moves a QP from RTR to RTS: the requester starts.
+/// Moves a QP from RTR to RTS: the requester starts. Takes next_send_psn, and for RC ack_timeout of
+/// the primary path, retry_count, rnr_retry and log_sra_max.
 ///
 /// Source: linux: MLX5_CMD_OP_RTR2RTS_QP.
 pub static RTR2RTS_QP: CommandInfo = CommandInfo {
@@ -421,7 +424,7 @@ pub static RTR2RTS_QP: CommandInfo = CommandInfo {
 
 command!(Rtr2rtsQpIn -> Rtr2rtsQpOut, RTR2RTS_QP);
 
-/// Changes attributes of a QP in RTS.
+/// Changes attributes of a QP in RTS; only what the masks name.
 ///
 /// Source: linux: MLX5_CMD_OP_RTS2RTS_QP.
 pub static RTS2RTS_QP: CommandInfo = CommandInfo {
@@ -554,7 +557,7 @@ pub static SQD_RTS_QP: CommandInfo = CommandInfo {
 
 command!(SqdRtsQpIn -> SqdRtsQpOut, SQD_RTS_QP);
 
-/// Changes attributes of a QP in INIT.
+/// Changes attributes of a QP in INIT; only what the masks name.
 ///
 /// Source: linux: MLX5_CMD_OP_INIT2INIT_QP.
 pub static INIT2INIT_QP: CommandInfo = CommandInfo {
@@ -593,6 +596,7 @@ structure! {
             FieldInfo::number("rlid", 48, 16),
             FieldInfo::number("ack_timeout", 64, 5),
             FieldInfo::number("src_addr_index", 72, 8),
+            FieldInfo::number("log_rtm", 80, 4),
             FieldInfo::number("stat_rate", 84, 4).of(StaticRate::INFO),
             FieldInfo::number("hop_limit", 88, 8),
             FieldInfo::number("tclass", 100, 8),
@@ -611,7 +615,7 @@ structure! {
             FieldInfo::number("rmac_47_32", 304, 16),
             FieldInfo::number("rmac_31_0", 320, 32),
         ],
-        reserved: [(2, 14), (69, 3), (80, 4), (96, 4), (256, 4), (262, 1)],
+        reserved: [(2, 14), (69, 3), (96, 4), (256, 4), (262, 1)],
     }
 }
 
@@ -730,6 +734,21 @@ impl AddressPath {
     #[inline]
     pub const fn set_src_addr_index(&mut self, value: u8) -> &mut Self {
         bits::set(&mut self.0, 72, 8, value as u64);
+        self
+    }
+
+    /// log2 of the retransmission multiplier, as its name says; no source uses it. `0x08.15:12`
+    ///
+    /// Source: ucx: uct_ib_mlx5_ads_bits.
+    #[inline]
+    pub const fn log_rtm(&self) -> u8 {
+        bits::get(&self.0, 80, 4) as u8
+    }
+
+    /// Sets [`Self::log_rtm`].
+    #[inline]
+    pub const fn set_log_rtm(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 80, 4, value as u64);
         self
     }
 
@@ -969,6 +988,7 @@ structure! {
             FieldInfo::number("st", 8, 8).of(ServiceType::INFO),
             FieldInfo::number("isolate_vl_tc", 18, 1),
             FieldInfo::number("pm_state", 19, 2).of(PathMigrationState::INFO),
+            FieldInfo::number("rdma_wr_disabled", 21, 1),
             FieldInfo::number("req_e2e_credit_mode", 22, 2),
             FieldInfo::number("offload_type", 24, 4),
             FieldInfo::number("end_padding_mode", 28, 2).of(EndPaddingMode::INFO),
@@ -977,6 +997,7 @@ structure! {
             FieldInfo::number("atomic_like_write_en", 34, 1),
             FieldInfo::number("latency_sensitive", 35, 1),
             FieldInfo::number("drain_sigerr", 37, 1),
+            FieldInfo::number("dp_ordering_0", 38, 1),
             FieldInfo::number("dp_ordering_force", 39, 1),
             FieldInfo::number("pd", 40, 24),
             FieldInfo::number("mtu", 64, 3).of(PathMtu::INFO),
@@ -992,6 +1013,9 @@ structure! {
             FieldInfo::number("ulp_stateless_offload_mode", 92, 4),
             FieldInfo::number("counter_set_id", 96, 8),
             FieldInfo::number("uar_page", 104, 24),
+            FieldInfo::number("send_dbr_mode", 128, 2),
+            FieldInfo::number("full_handshake", 131, 1),
+            FieldInfo::number("cnak_reverse_sl", 132, 4),
             FieldInfo::number("user_index", 136, 24),
             FieldInfo::number("log_page_size", 163, 5),
             FieldInfo::number("remote_qpn", 168, 24),
@@ -1043,11 +1067,10 @@ structure! {
             FieldInfo::number("dbr_umem_id", 1824, 32),
         ],
         reserved: [
-            (16, 2), (21, 1), (30, 2), (36, 1), (38, 1), (72, 1), (85, 1),
-            (128, 8), (160, 3), (900, 4), (907, 2), (915, 1), (923, 21), (960, 8),
-            (992, 3), (1024, 3), (1056, 40), (1120, 8), (1152, 8), (1163, 1), (1171, 1),
-            (1178, 2), (1184, 3), (1216, 8), (1248, 8), (1376, 5), (1408, 8), (1536, 47),
-            (1664, 3), (1668, 156),
+            (16, 2), (30, 2), (36, 1), (72, 1), (85, 1), (130, 1), (160, 3),
+            (900, 4), (907, 2), (915, 1), (923, 21), (960, 8), (992, 3), (1024, 3),
+            (1056, 40), (1120, 8), (1152, 8), (1163, 1), (1171, 1), (1178, 2), (1184, 3),
+            (1216, 8), (1248, 8), (1376, 5), (1408, 8), (1536, 47), (1664, 3), (1668, 156),
         ],
     }
 }
@@ -1115,6 +1138,21 @@ impl QpContext {
     #[inline]
     pub const fn set_pm_state(&mut self, value: PathMigrationState) -> &mut Self {
         bits::set(&mut self.0, 19, 2, value.0 as u64);
+        self
+    }
+
+    /// RDMA WRITEs are not allowed, as the name says; no source uses it. `0x00.10`
+    ///
+    /// Source: ucx: uct_ib_mlx5_qpc_bits.
+    #[inline]
+    pub const fn rdma_wr_disabled(&self) -> bool {
+        bits::flag(&self.0, 21)
+    }
+
+    /// Sets [`Self::rdma_wr_disabled`].
+    #[inline]
+    pub const fn set_rdma_wr_disabled(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 21, value);
         self
     }
 
@@ -1220,6 +1258,22 @@ impl QpContext {
     #[inline]
     pub const fn set_drain_sigerr(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 37, value);
+        self
+    }
+
+    /// Low bit of the data placement ordering code: 1 lets RDMA data, 2 (with dp_ordering_1) all data
+    /// be placed out of order. `0x04.25`
+    ///
+    /// Source: ucx: uct_ib_mlx5_qpc_bits.
+    #[inline]
+    pub const fn dp_ordering_0(&self) -> bool {
+        bits::flag(&self.0, 38)
+    }
+
+    /// Sets [`Self::dp_ordering_0`].
+    #[inline]
+    pub const fn set_dp_ordering_0(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 38, value);
         self
     }
 
@@ -1417,6 +1471,52 @@ impl QpContext {
     #[inline]
     pub const fn set_uar_page(&mut self, value: u32) -> &mut Self {
         bits::set(&mut self.0, 104, 24, value as u64);
+        self
+    }
+
+    /// How the device takes the send doorbell record; 0 is the usual way, no source tells of the
+    /// others. `0x10.31:30`
+    ///
+    /// Source: ucx: uct_ib_mlx5_qpc_bits.
+    #[inline]
+    pub const fn send_dbr_mode(&self) -> u8 {
+        bits::get(&self.0, 128, 2) as u8
+    }
+
+    /// Sets [`Self::send_dbr_mode`].
+    #[inline]
+    pub const fn set_send_dbr_mode(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 128, 2, value as u64);
+        self
+    }
+
+    /// DCI: connect with a full handshake. `0x10.28`
+    ///
+    /// Source: ucx: uct_ib_mlx5_qpc_bits.
+    #[inline]
+    pub const fn full_handshake(&self) -> bool {
+        bits::flag(&self.0, 131)
+    }
+
+    /// Sets [`Self::full_handshake`].
+    #[inline]
+    pub const fn set_full_handshake(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 131, value);
+        self
+    }
+
+    /// DCI: service level of connection NAKs. `0x10.27:24`
+    ///
+    /// Source: ucx: uct_ib_mlx5_qpc_bits.
+    #[inline]
+    pub const fn cnak_reverse_sl(&self) -> u8 {
+        bits::get(&self.0, 132, 4) as u8
+    }
+
+    /// Sets [`Self::cnak_reverse_sl`].
+    #[inline]
+    pub const fn set_cnak_reverse_sl(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 132, 4, value as u64);
         self
     }
 
@@ -2065,24 +2165,57 @@ structure! {
     /// Extension of the QP context, behind it when qpc_ext is set.
     ///
     /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits; linux:
-    /// mlx5_ifc_qp_context_extension_bits.
+    /// mlx5_ifc_qp_context_extension_bits; ucx: uct_ib_mlx5_qpc_ext_bits.
     pub struct QpContextExtension([u8; 0xc0]) = "qp_context_extension" {
-        sources: ["rdma-core: mlx5_ifc_qpc_ext_bits", "dpdk: mlx5_ifc_qpc_extension_bits", "linux: mlx5_ifc_qp_context_extension_bits"],
+        sources: ["rdma-core: mlx5_ifc_qpc_ext_bits", "dpdk: mlx5_ifc_qpc_extension_bits", "linux: mlx5_ifc_qp_context_extension_bits", "ucx: uct_ib_mlx5_qpc_ext_bits"],
         fields: [
+            FieldInfo::number("delay_drop_en", 0, 1),
+            FieldInfo::number("vl15", 1, 1),
             FieldInfo::number("mmo", 2, 1),
             FieldInfo::number("dci_stream_channel_id", 16, 16),
             FieldInfo::number("qos_queue_group_id_requester", 32, 32),
             FieldInfo::number("qos_queue_group_id_responder", 64, 32),
             FieldInfo::nested("error_syndrome", 96, CqeErrorSyndrome::INFO),
         ],
-        reserved: [(0, 2), (3, 13), (128, 1408)],
+        reserved: [(3, 13), (128, 1408)],
     }
 }
 
 impl QpContextExtension {
+    /// Hold packets for a while when no receive WQE is posted, before they are dropped. `0x00.31`
+    ///
+    /// Source: ucx: uct_ib_mlx5_qpc_ext_bits.
+    #[inline]
+    pub const fn delay_drop_en(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::delay_drop_en`].
+    #[inline]
+    pub const fn set_delay_drop_en(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// The QP sends on virtual lane 15. `0x00.30`
+    ///
+    /// Source: ucx: uct_ib_mlx5_qpc_ext_bits.
+    #[inline]
+    pub const fn vl15(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::vl15`].
+    #[inline]
+    pub const fn set_vl15(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
     /// MMO WQEs (DMA, compression and so on) are allowed on this QP. `0x00.29`
     ///
-    /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits.
+    /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits; ucx:
+    /// uct_ib_mlx5_qpc_ext_bits.
     #[inline]
     pub const fn mmo(&self) -> bool {
         bits::flag(&self.0, 2)
@@ -2246,7 +2379,7 @@ impl CreateQpIn {
         self
     }
 
-    /// Which optional fields of the context are to be taken (opt_param_mask values); required fields
+    /// Which optional fields of the context are to be taken (values in opt_param_mask); required fields
     /// are taken always. `0x10`
     #[inline]
     pub const fn opt_param_mask(&self) -> u32 {
@@ -2596,8 +2729,7 @@ impl Rst2initQpIn {
         self
     }
 
-    /// Which optional fields of the context are to be taken (opt_param_mask values); required fields
-    /// are taken always. `0x10`
+    /// counter_set_id is taken with COUNTER_SET_ID; the rest is required and needs no bit. `0x10`
     #[inline]
     pub const fn opt_param_mask(&self) -> u32 {
         bits::get(&self.0, 128, 32) as u32
@@ -2771,8 +2903,8 @@ impl Init2rtrQpIn {
         self
     }
 
-    /// Which optional fields of the context are to be taken (opt_param_mask values); required fields
-    /// are taken always. `0x10`
+    /// RC: ALT_ADDR_PATH, RRE, RAE, RWE, PKEY_INDEX, LAG_TX_AFF; UC: those but RRE and RAE; UD:
+    /// PKEY_INDEX, Q_KEY. `0x10`
     #[inline]
     pub const fn opt_param_mask(&self) -> u32 {
         bits::get(&self.0, 128, 32) as u32
@@ -2946,8 +3078,8 @@ impl Rtr2rtsQpIn {
         self
     }
 
-    /// Which optional fields of the context are to be taken (opt_param_mask values); required fields
-    /// are taken always. `0x10`
+    /// RC: ALT_ADDR_PATH, RRE, RAE, RWE, PM_STATE, RNR_TIMEOUT; UC: ALT_ADDR_PATH, RWE, PM_STATE; UD:
+    /// Q_KEY. `0x10`
     #[inline]
     pub const fn opt_param_mask(&self) -> u32 {
         bits::get(&self.0, 128, 32) as u32
@@ -3052,18 +3184,21 @@ structure! {
     /// Input of RTS2RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_rts2rts_qp_in_bits.
-    pub struct Rts2rtsQpIn([u8; 0x110]) = "rts2rts_qp_in" {
+    pub struct Rts2rtsQpIn([u8; 0x1d0]) = "rts2rts_qp_in" {
         sources: ["linux: mlx5_ifc_rts2rts_qp_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
             FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
+            FieldInfo::number("qpc_ext", 64, 1),
             FieldInfo::number("qpn", 72, 24),
             FieldInfo::number("opt_param_mask", 128, 32),
             FieldInfo::number("ece", 160, 32),
             FieldInfo::nested("qpc", 192, QpContext::INFO),
+            FieldInfo::number("opt_param_mask_95_32", 2112, 64),
+            FieldInfo::nested("qpc_data_ext", 2176, QpContextExtension::INFO),
         ],
-        reserved: [(32, 16), (64, 8), (96, 32), (2048, 128)],
+        reserved: [(32, 16), (65, 7), (96, 32), (2048, 64)],
     }
 }
 
@@ -3108,6 +3243,21 @@ impl Rts2rtsQpIn {
         self
     }
 
+    /// A context extension follows the context; without it the input ends at 0x110. `0x08.31`
+    ///
+    /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
+    #[inline]
+    pub const fn qpc_ext(&self) -> bool {
+        bits::flag(&self.0, 64)
+    }
+
+    /// Sets [`Self::qpc_ext`].
+    #[inline]
+    pub const fn set_qpc_ext(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 64, value);
+        self
+    }
+
     /// Number of the QP. `0x08.23:0`
     #[inline]
     pub const fn qpn(&self) -> u32 {
@@ -3121,8 +3271,8 @@ impl Rts2rtsQpIn {
         self
     }
 
-    /// Which optional fields of the context are to be taken (opt_param_mask values); required fields
-    /// are taken always. `0x10`
+    /// RC: RRE, RAE, RWE, RNR_TIMEOUT, PM_STATE, ALT_ADDR_PATH, and by capability LAG_TX_AFF and
+    /// COUNTER_SET_ID; UC: RWE, PM_STATE, ALT_ADDR_PATH; UD: Q_KEY, SRQN, CQN_RCV. `0x10`
     #[inline]
     pub const fn opt_param_mask(&self) -> u32 {
         bits::get(&self.0, 128, 32) as u32
@@ -3159,6 +3309,35 @@ impl Rts2rtsQpIn {
     #[inline]
     pub fn qpc_mut(&mut self) -> &mut QpContext {
         nested_mut(&mut self.0, 0x18)
+    }
+
+    /// Which fields of the extension are to be taken (values in opt_param_mask_95_32). `0x108, 8 bytes`
+    ///
+    /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
+    #[inline]
+    pub const fn opt_param_mask_95_32(&self) -> u64 {
+        bits::get(&self.0, 2112, 64)
+    }
+
+    /// Sets [`Self::opt_param_mask_95_32`].
+    #[inline]
+    pub const fn set_opt_param_mask_95_32(&mut self, value: u64) -> &mut Self {
+        bits::set(&mut self.0, 2112, 64, value);
+        self
+    }
+
+    /// QP context extension. `0x110, 192 bytes`
+    ///
+    /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
+    #[inline]
+    pub fn qpc_data_ext(&self) -> &QpContextExtension {
+        nested(&self.0, 0x110)
+    }
+
+    /// [`Self::qpc_data_ext`], to be written.
+    #[inline]
+    pub fn qpc_data_ext_mut(&mut self) -> &mut QpContextExtension {
+        nested_mut(&mut self.0, 0x110)
     }
 }
 
@@ -3295,8 +3474,7 @@ impl Sqerr2rtsQpIn {
         self
     }
 
-    /// Which optional fields of the context are to be taken (opt_param_mask values); required fields
-    /// are taken always. `0x10`
+    /// UC: RWE; UD: Q_KEY. `0x10`
     #[inline]
     pub const fn opt_param_mask(&self) -> u32 {
         bits::get(&self.0, 128, 32) as u32
@@ -3839,8 +4017,7 @@ impl SqdRtsQpIn {
         self
     }
 
-    /// Which optional fields of the context are to be taken (opt_param_mask values); required fields
-    /// are taken always. `0x10`
+    /// RC: RNR_TIMEOUT, RWE, RAE, RRE; UC: RWE; UD: Q_KEY. `0x10`
     #[inline]
     pub const fn opt_param_mask(&self) -> u32 {
         bits::get(&self.0, 128, 32) as u32
@@ -4003,8 +4180,8 @@ impl Init2initQpIn {
         self
     }
 
-    /// Which optional fields of the context are to be taken (opt_param_mask values); required fields
-    /// are taken always. `0x10`
+    /// RC: RRE, RAE, RWE, PKEY_INDEX, PRI_PORT, LAG_TX_AFF; UC: those but RRE and RAE; UD: PKEY_INDEX,
+    /// Q_KEY, PRI_PORT; INIT2INIT_DRAIN_SIGERR on any. `0x10`
     #[inline]
     pub const fn opt_param_mask(&self) -> u32 {
         bits::get(&self.0, 128, 32) as u32
@@ -4043,7 +4220,7 @@ impl Init2initQpIn {
         nested_mut(&mut self.0, 0x18)
     }
 
-    /// Which fields of the extension are to be taken (opt_param_mask_95_32 values). `0x108, 8 bytes`
+    /// Which fields of the extension are to be taken (values in opt_param_mask_95_32). `0x108, 8 bytes`
     ///
     /// Source: rdma-core: mlx5_ifc_init2init_qp_in_bits.
     #[inline]

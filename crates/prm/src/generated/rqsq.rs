@@ -71,6 +71,30 @@ enumeration! {
 }
 
 enumeration! {
+    /// Where packets wait between the two queues of a hairpin.
+    ///
+    /// Source: dpdk: mlx5_prm.h MLX5_RQC_HAIRPIN_DATA_BUFFER_TYPE_\*.
+    pub struct HairpinDataBufferType(pub u8) = "hairpin_data_buffer_type", 3 bits {
+        /// In the device, in memory that can be evicted to the host.
+        UNLOCKED_INTERNAL_BUFFER = 0,
+        /// In the device, always.
+        LOCKED_INTERNAL_BUFFER = 1,
+    }
+}
+
+enumeration! {
+    /// Where the work queue of a hairpin SQ is.
+    ///
+    /// Source: dpdk: mlx5_prm.h MLX5_SQC_HAIRPIN_WQ_BUFFER_TYPE_\*.
+    pub struct HairpinWqBufferType(pub u8) = "hairpin_wq_buffer_type", 3 bits {
+        /// In the device.
+        INTERNAL_BUFFER = 0,
+        /// In host memory.
+        HOST_MEMORY = 1,
+    }
+}
+
+enumeration! {
     /// Bits of modify_bitmask of MODIFY_RQ.
     ///
     /// Source: linux: MLX5_MODIFY_RQ_IN_MODIFY_BITMASK_\*.
@@ -180,7 +204,7 @@ pub static CREATE_TIR: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_tir"),
+    capability: Some("hca_cap.log_max_tir"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
         StatusRule {
@@ -274,7 +298,7 @@ pub static CREATE_SQ: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_sq"),
+    capability: Some("hca_cap.log_max_sq"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
         StatusRule {
@@ -371,7 +395,7 @@ pub static CREATE_RQ: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_rq"),
+    capability: Some("hca_cap.log_max_rq"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
         StatusRule {
@@ -471,7 +495,7 @@ pub static CREATE_TIS: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_tis"),
+    capability: Some("hca_cap.log_max_tis"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
         StatusRule {
@@ -561,7 +585,7 @@ pub static CREATE_RQT: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_rqt, log_max_rqt_size"),
+    capability: Some("hca_cap.log_max_rqt, hca_cap.log_max_rqt_size"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "The size is out of range." },
         StatusRule { status: 5, name: "BAD_RES", why: "A listed RQ does not exist for this uid." },
@@ -651,6 +675,7 @@ structure! {
             FieldInfo::number("state", 8, 4).of(RqState::INFO),
             FieldInfo::number("flush_in_error_en", 13, 1),
             FieldInfo::number("hairpin", 14, 1),
+            FieldInfo::number("hairpin_data_buffer_type", 21, 3).of(HairpinDataBufferType::INFO),
             FieldInfo::number("ts_format", 26, 2).of(TimestampFormat::INFO),
             FieldInfo::number("user_index", 40, 24),
             FieldInfo::number("cqn", 72, 24),
@@ -664,8 +689,8 @@ structure! {
             FieldInfo::nested("wq", 384, WqContext::INFO),
         ],
         reserved: [
-            (12, 1), (15, 11), (28, 12), (64, 8), (104, 32), (160, 8), (192, 16),
-            (224, 70), (296, 6), (320, 64),
+            (12, 1), (15, 6), (24, 2), (28, 12), (64, 8), (104, 32), (160, 8),
+            (192, 16), (224, 70), (296, 6), (320, 64),
         ],
     }
 }
@@ -772,6 +797,24 @@ impl RqContext {
     #[inline]
     pub const fn set_hairpin(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 14, value);
+        self
+    }
+
+    /// Hairpin: where the packets wait. `0x00.10:8`
+    ///
+    /// Source: dpdk: mlx5_ifc_rqc_bits.
+    #[inline]
+    pub const fn hairpin_data_buffer_type(&self) -> HairpinDataBufferType {
+        HairpinDataBufferType(bits::get(&self.0, 21, 3) as u8)
+    }
+
+    /// Sets [`Self::hairpin_data_buffer_type`].
+    #[inline]
+    pub const fn set_hairpin_data_buffer_type(
+        &mut self,
+        value: HairpinDataBufferType,
+    ) -> &mut Self {
+        bits::set(&mut self.0, 21, 3, value.0 as u64);
         self
     }
 
@@ -940,6 +983,7 @@ structure! {
             FieldInfo::number("hairpin", 14, 1),
             FieldInfo::number("non_wire", 15, 1),
             FieldInfo::number("static_sq_wq", 16, 1),
+            FieldInfo::number("hairpin_wq_buffer_type", 21, 3).of(HairpinWqBufferType::INFO),
             FieldInfo::number("ts_format", 26, 2).of(TimestampFormat::INFO),
             FieldInfo::number("user_index", 40, 24),
             FieldInfo::number("cqn", 72, 24),
@@ -952,7 +996,10 @@ structure! {
             FieldInfo::number("tis_num_0", 360, 24),
             FieldInfo::nested("wq", 384, WqContext::INFO),
         ],
-        reserved: [(17, 9), (28, 12), (64, 8), (96, 8), (128, 16), (160, 40), (224, 16), (288, 72)],
+        reserved: [
+            (17, 4), (24, 2), (28, 12), (64, 8), (96, 8), (128, 16), (160, 40),
+            (224, 16), (288, 72),
+        ],
     }
 }
 
@@ -1112,6 +1159,21 @@ impl SqContext {
     #[inline]
     pub const fn set_static_sq_wq(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 16, value);
+        self
+    }
+
+    /// Hairpin: where the work queue is. `0x00.10:8`
+    ///
+    /// Source: dpdk: mlx5_ifc_sqc_bits.
+    #[inline]
+    pub const fn hairpin_wq_buffer_type(&self) -> HairpinWqBufferType {
+        HairpinWqBufferType(bits::get(&self.0, 21, 3) as u8)
+    }
+
+    /// Sets [`Self::hairpin_wq_buffer_type`].
+    #[inline]
+    pub const fn set_hairpin_wq_buffer_type(&mut self, value: HairpinWqBufferType) -> &mut Self {
+        bits::set(&mut self.0, 21, 3, value.0 as u64);
         self
     }
 
@@ -1432,7 +1494,7 @@ impl RxHashFieldSelect {
         self
     }
 
-    /// Header fields to hash (rx_hash_selected_fields bits). `0x00.29:0`
+    /// Header fields to hash (values in rx_hash_selected_fields). `0x00.29:0`
     #[inline]
     pub const fn selected_fields(&self) -> u32 {
         bits::get(&self.0, 2, 30) as u32
@@ -2655,7 +2717,7 @@ impl ModifySqIn {
         self
     }
 
-    /// Fields of ctx to take (sq_modify_field bits); the state is taken always. `0x10, 8 bytes`
+    /// Fields of ctx to take (values in sq_modify_field); the state is taken always. `0x10, 8 bytes`
     #[inline]
     pub const fn modify_bitmask(&self) -> u64 {
         bits::get(&self.0, 128, 64)
@@ -3175,7 +3237,7 @@ impl ModifyRqIn {
         self
     }
 
-    /// Fields of ctx to take (rq_modify_field bits); the state is taken always. `0x10, 8 bytes`
+    /// Fields of ctx to take (values in rq_modify_field); the state is taken always. `0x10, 8 bytes`
     #[inline]
     pub const fn modify_bitmask(&self) -> u64 {
         bits::get(&self.0, 128, 64)

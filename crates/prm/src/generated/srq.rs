@@ -65,7 +65,7 @@ pub static CREATE_SRQ: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_srq, log_max_srq_sz"),
+    capability: Some("hca_cap.log_max_srq, hca_cap.log_max_srq_sz"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "A size or an address is not supported." },
         StatusRule {
@@ -167,7 +167,7 @@ pub static CREATE_XRC_SRQ: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_xrcd, log_max_srq_sz"),
+    capability: Some("hca_cap.log_max_xrcd, hca_cap.log_max_srq_sz"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "A size or an address is not supported." },
         StatusRule {
@@ -267,7 +267,7 @@ pub static ALLOC_XRCD: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("xrc, log_max_xrcd"),
+    capability: Some("hca_cap.xrc, hca_cap.log_max_xrcd"),
     statuses: &[StatusRule { status: 8, name: "LIM", why: "log_max_xrcd domains exist already." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_ALLOC_XRCD"],
@@ -308,7 +308,7 @@ pub static CREATE_RMP: CommandInfo = CommandInfo {
     devx: Devx::Create,
     op_mods: &[],
     states: &[],
-    capability: Some("log_max_rmp"),
+    capability: Some("hca_cap.log_max_rmp"),
     statuses: &[
         StatusRule { status: 3, name: "BAD_PARAM", why: "A size or an address is not supported." },
         StatusRule {

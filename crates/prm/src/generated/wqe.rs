@@ -1531,7 +1531,7 @@ impl WqeUmrCtrlSegment {
         self
     }
 
-    /// Fields of the mkey context to set (umr_mkey_mask bits). `0x08, 8 bytes`
+    /// Fields of the mkey context to set (values in umr_mkey_mask). `0x08, 8 bytes`
     #[inline]
     pub const fn mkey_mask(&self) -> u64 {
         bits::get(&self.0, 64, 64)

@@ -12,13 +12,13 @@ pub(crate) struct Fabric {}
 /// A port's own address reaches its own device: loopback needs no special case.
 pub(crate) fn reach(world: &World, from: HcaId, port: u8, to: Address) -> Option<HcaId> {
     let source = world.hcas.get(from)?;
-    let link = source.profile.link;
+    let link = source.profile.link();
     if source.fatal || !source.ports.get(usize::from(port).checked_sub(1)?)?.up {
         return None;
     }
     world.hcas.iter().position(|hca| {
         !hca.fatal
-            && hca.profile.link == link
+            && hca.profile.link() == link
             && hca.ports.iter().any(|port| {
                 port.up
                     && match to {

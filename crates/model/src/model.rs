@@ -109,6 +109,39 @@ impl Model {
         self.shared.with(|world| crate::hca::execute(world, device, input, output));
     }
 
+    /// Lets the `nth` command from now with that opcode fail on device `device` (1 is the next one), with that status
+    /// and syndrome; it has no other effect.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn fail_command(&self, device: usize, opcode: u16, nth: u32, status: u8, syndrome: u32) {
+        self.shared.lock().hcas[device].faults.add(opcode, nth, status, syndrome);
+    }
+
+    /// Device `device` dies: every command fails from now on, and nothing moves any more.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn kill(&self, device: usize) {
+        let interrupts = {
+            let mut world = self.shared.lock();
+            let hca = &mut world.hcas[device];
+            hca.fatal = true;
+            hca.interrupts.clone()
+        };
+        if let Some(interrupts) = interrupts {
+            interrupts.fatal();
+        }
+    }
+
+    /// Takes a port (from 1) of device `device` up or down, and reports it by an event.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn set_port(&self, device: usize, port: u8, up: bool) {
+        self.shared.with(|world| engine::set_port(world, device, port, up));
+    }
+
     /// How many objects of each kind device `device` holds.
     ///
     /// # Panics

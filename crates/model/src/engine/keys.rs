@@ -125,7 +125,8 @@ impl Walk<'_> {
         match () {
             () if u32::from(mkey.variant) != key & 0xff => Err(Refusal::Variant),
             () if mkey.free => Err(Refusal::Free),
-            () if mkey.pd != self.user.pd => Err(Refusal::Pd),
+            // The null key belongs to every domain.
+            () if mkey.pd != self.user.pd && !mkey.is_null() => Err(Refusal::Pd),
             () if mkey.qpn != ANY_QP && mkey.qpn != self.user.qpn => Err(Refusal::Qp),
             () if !allowed => Err(Refusal::Access),
             () => Ok(()),

@@ -46,6 +46,16 @@ impl Identity {
     }
 }
 
+impl Identity {
+    /// The VUID: 128 bytes of text, ended by a zero, that name the function wherever it is plugged.
+    pub(crate) fn vuid(&self) -> [u8; 128] {
+        let text = format!("VBL{:016X}", self.node_guid);
+        let mut vuid = [0; 128];
+        vuid[..text.len()].copy_from_slice(text.as_bytes());
+        vuid
+    }
+}
+
 /// The modified EUI-64 of a MAC.
 fn eui64(mac: u64) -> u64 {
     (mac >> 24 ^ 0x02_00_00) << 40 | 0xff_fe << 24 | mac & 0xff_ff_ff

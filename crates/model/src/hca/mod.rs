@@ -1,16 +1,45 @@
 //! One function (vhca) of a modelled device: its objects and the commands on them.
 
+mod call;
+pub(crate) mod capability;
+mod counter;
+mod cq;
+mod domain;
+mod eq;
+mod execute;
+pub(crate) mod fault;
 pub(crate) mod identity;
+mod lifecycle;
+mod mkey;
+mod numbers;
 pub(crate) mod objects;
+mod path;
+mod qp;
+mod query;
+mod refusal;
+mod register;
+mod transition;
+mod uctx;
+mod umem;
+mod vport;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use verbless_prm::RoceAddrLayout;
 
 use crate::engine;
 use crate::memory::{HostMemory, Interrupts, UarSpace};
-use crate::profile::Profile;
-use crate::world::{HcaId, World};
+use crate::profile::{Link, Profile};
+use crate::world::HcaId;
+use capability::Capabilities;
+use fault::CommandFaults;
 use identity::Identity;
+use numbers::Numbers;
 use objects::Objects;
+
+pub(crate) use execute::execute;
+pub use refusal::Refusal;
 
 /// A port's physical and logical state.
 #[derive(Debug, Clone)]
@@ -23,11 +52,68 @@ pub(crate) struct Port {
     pub gids: Vec<[u8; 16]>,
 }
 
+/// How far a function has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Before ENABLE_HCA.
+    Disabled,
+    /// After it: capabilities can be asked and set, pages given.
+    Enabled,
+    /// After INIT_HCA.
+    Up,
+}
+
+/// The numbers that a function gives to its objects.
+#[derive(Debug)]
+pub(crate) struct AllNumbers {
+    pub uid: Numbers,
+    pub pd: Numbers,
+    pub td: Numbers,
+    pub uar: Numbers,
+    pub umem: Numbers,
+    pub mkey: Numbers,
+    pub cq: Numbers,
+    pub eq: Numbers,
+    pub qp: Numbers,
+    pub counter: Numbers,
+}
+
+impl AllNumbers {
+    fn new(profile: &Profile) -> Self {
+        // The fields that carry them in commands are so wide.
+        const BYTE: u32 = 1 << 8;
+        const HALF: u32 = 1 << 16;
+        const THREE_BYTES: u32 = 1 << 24;
+        let first = profile.first();
+        Self {
+            uid: Numbers::new(first.uid, HALF),
+            pd: Numbers::new(first.pd, THREE_BYTES),
+            td: Numbers::new(first.transport_domain, THREE_BYTES),
+            uar: Numbers::new(first.uar, profile.device().uar_pages),
+            umem: Numbers::new(first.umem, THREE_BYTES),
+            mkey: Numbers::new(first.mkey, THREE_BYTES),
+            cq: Numbers::new(first.cq, THREE_BYTES),
+            eq: Numbers::new(first.eq, BYTE),
+            qp: Numbers::new(first.qp, THREE_BYTES),
+            counter: Numbers::new(first.q_counter, BYTE),
+        }
+    }
+}
+
 /// One function of a device.
 pub(crate) struct Hca {
     pub profile: Arc<Profile>,
     pub identity: Identity,
+    pub life: Life,
+    pub caps: Capabilities,
     pub objects: Objects,
+    pub numbers: AllNumbers,
+    /// Pages of host memory that the driver gave; the model keeps nothing in them.
+    pub pages: BTreeSet<u64>,
+    /// The version of the software interface in force.
+    pub issi: u16,
+    /// The GID table of an Ethernet port; empty entries are all 0. InfiniBand ports have none.
+    pub roce_addresses: Vec<RoceAddrLayout>,
     pub memory: Arc<dyn HostMemory>,
     pub bar: Arc<UarSpace>,
     /// Where interrupts go; set by the front end.
@@ -37,42 +123,51 @@ pub(crate) struct Hca {
     pub ports: Vec<Port>,
     /// The device died (fault injection): nothing answers, nothing moves.
     pub fatal: bool,
+    pub faults: CommandFaults,
     pub engine: engine::State,
 }
 
 impl Hca {
     pub(crate) fn new(index: HcaId, profile: Arc<Profile>, memory: Arc<dyn HostMemory>) -> Self {
-        let identity = Identity::new(index as u32, 1);
-        let ports = (0..identity.ports.len())
-            .map(|port| Port {
-                up: true,
-                lid: identity.ports[port].lid,
-                gids: vec![identity.ports[port].link_local_gid()],
-            })
-            .collect();
+        let caps = Capabilities::new(&profile);
+        let identity = Identity::new(index as u32, caps.general().num_ports().into());
+        let link = profile.link();
+        let ports = identity.ports.iter().map(|port| Port {
+            up: true,
+            lid: if link == Link::Infiniband { port.lid } else { 0 },
+            gids: if link == Link::Infiniband { vec![port.link_local_gid()] } else { Vec::new() },
+        });
+        let roce_entries = match link {
+            Link::Infiniband => 0,
+            Link::Ethernet => caps.roce().roce_address_table_size().into(),
+        };
         Self {
-            profile,
+            ports: ports.collect(),
             identity,
+            life: Life::Disabled,
             objects: Objects::default(),
+            numbers: AllNumbers::new(&profile),
+            pages: BTreeSet::new(),
+            issi: 0,
+            roce_addresses: vec![RoceAddrLayout::zeroed(); roce_entries],
             memory,
-            bar: Arc::new(UarSpace::new(64)),
+            bar: Arc::new(UarSpace::new(profile.device().uar_pages)),
             interrupts: None,
             raised: Vec::new(),
-            ports,
             fatal: false,
+            faults: CommandFaults::default(),
             engine: engine::State::default(),
+            caps,
+            profile,
         }
     }
-}
 
-/// Executes one command of function `hca`: the whole inbox, uid stamped by who plays the kernel, and the whole outbox.
-///
-/// The outcome is in the outbox's status and syndrome, and nowhere else; a command that is not modelled answers BAD_OP.
-pub(crate) fn execute(world: &mut World, hca: HcaId, _input: &[u8], output: &mut [u8]) {
-    engine::queues_changed(world, hca);
-    const BAD_OP: u8 = 0x2;
-    output.fill(0);
-    if let Some(status) = output.first_mut() {
-        *status = BAD_OP;
+    /// Forgets everything that commands did, as DISABLE_HCA does; there are no objects any more.
+    pub(crate) fn start_afresh(&mut self) {
+        self.life = Life::Disabled;
+        self.caps = Capabilities::new(&self.profile);
+        self.pages.clear();
+        self.issi = 0;
+        self.roce_addresses.fill(RoceAddrLayout::zeroed());
     }
 }

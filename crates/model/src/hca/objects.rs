@@ -6,13 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::engine;
+use verbless_prm::{CqContext, EqContext, MkeyContext, QpContext, QueryQCounterOut};
 
-// The PRM's typed views take the place of these bytes as soon as they are generated.
-pub(crate) type MkeyContext = [u8; 0x40];
-pub(crate) type CqContext = [u8; 0x40];
-pub(crate) type EqContext = [u8; 0x40];
-pub(crate) type QpContext = [u8; 0xe8];
+use crate::engine;
 
 /// A run of host memory that holds a queue, record or translation table: pages of one size and an offset into the first.
 #[derive(Debug, Clone)]
@@ -34,6 +30,16 @@ impl QueueMemory {
         let at = at + self.offset;
         self.pages[(at >> self.log_page_size) as usize] + (at & ((1 << self.log_page_size) - 1))
     }
+
+    /// The part of `length` bytes from byte `at`, if it lies within.
+    pub(crate) fn slice(&self, at: u64, length: u64) -> Option<Self> {
+        at.checked_add(length).filter(|&end| end <= self.length)?;
+        let at = at + self.offset;
+        let first = ((at >> self.log_page_size) as usize).min(self.pages.len());
+        let pages = if first == 0 { self.pages.clone() } else { self.pages[first..].into() };
+        let offset = at & ((1 << self.log_page_size) - 1);
+        Some(Self { pages, log_page_size: self.log_page_size, offset, length })
+    }
 }
 
 /// Who owns an object: 0 is the kernel, others are user contexts (CREATE_UCTX).
@@ -44,6 +50,8 @@ pub(crate) type Uid = u16;
 pub(crate) struct Umem {
     pub uid: Uid,
     pub memory: QueueMemory,
+    /// Every page allows the device to write.
+    pub writable: bool,
     /// Objects that use it; it cannot be destroyed before they are.
     pub users: u32,
 }
@@ -97,6 +105,35 @@ pub(crate) struct Mkey {
     pub qpn: u32,
     pub umem: Option<u32>,
     pub context: MkeyContext,
+}
+
+impl Mkey {
+    /// The null key, which every function has without creating it.
+    pub(crate) fn null(variant: u8) -> Self {
+        Self {
+            uid: 0,
+            variant,
+            pd: 0,
+            access: Access {
+                local_read: true,
+                local_write: true,
+                remote_read: true,
+                remote_write: true,
+                atomic: false,
+            },
+            start: 0,
+            length: None,
+            translation: Translation::Null,
+            free: false,
+            qpn: 0xff_ffff,
+            umem: None,
+            context: MkeyContext::zeroed(),
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self.translation, Translation::Null)
+    }
 }
 
 /// A completion queue.
@@ -165,6 +202,12 @@ pub(crate) enum QpState {
     SqDrained = 5,
     Error = 6,
     Suspended = 9,
+}
+
+impl QpState {
+    pub(crate) fn to_prm(self) -> verbless_prm::QpState {
+        verbless_prm::QpState(self as u8)
+    }
 }
 
 /// Transport services.
@@ -278,6 +321,14 @@ pub(crate) struct Qp {
     pub context: QpContext,
 }
 
+/// A set of counters of what happens to queues (ALLOC_Q_COUNTER).
+#[derive(Debug)]
+pub(crate) struct QCounter {
+    pub uid: Uid,
+    /// The counters as a query gives them.
+    pub values: QueryQCounterOut,
+}
+
 /// Every object of one function, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
@@ -291,6 +342,7 @@ pub(crate) struct Objects {
     pub cqs: BTreeMap<u32, Cq>,
     pub eqs: BTreeMap<u32, Eq>,
     pub qps: BTreeMap<u32, Qp>,
+    pub counters: BTreeMap<u8, QCounter>,
 }
 
 /// How many objects of each kind a function holds; all zero when nothing leaked.
@@ -306,6 +358,7 @@ pub struct ObjectCounts {
     pub cqs: usize,
     pub eqs: usize,
     pub qps: usize,
+    pub counters: usize,
 }
 
 impl Objects {
@@ -316,10 +369,11 @@ impl Objects {
             tds: self.tds.len(),
             uars: self.uars.len(),
             umems: self.umems.len(),
-            mkeys: self.mkeys.len(),
+            mkeys: self.mkeys.values().filter(|mkey| !mkey.is_null()).count(),
             cqs: self.cqs.len(),
             eqs: self.eqs.len(),
             qps: self.qps.len(),
+            counters: self.counters.len(),
         }
     }
 }

@@ -63,6 +63,9 @@ pub trait HostMemory: Send + Sync {
 pub trait Interrupts: Send + Sync {
     /// MSI-X vector `vector` fired.
     fn raise(&self, vector: u32);
+
+    /// The device died; a driver sees it by its health counter, and nothing comes any more.
+    fn fatal(&self) {}
 }
 
 /// The memory of this process, as a device in the same process reaches it.

@@ -14,7 +14,7 @@ use crate::engine::{self, Clock};
 use crate::hca::Hca;
 use crate::hca::objects::*;
 use crate::memory::{HostMemory, ProcessMemory, UAR_PAGE};
-use crate::profile::{Link, Profile};
+use crate::profile::Profile;
 use crate::world::World;
 
 /// All access rights.
@@ -82,7 +82,7 @@ impl Entry {
 
 impl Rig {
     pub fn new() -> Self {
-        let profile = Arc::new(Profile { name: "rig".into(), link: Link::Infiniband });
+        let profile = Arc::new(Profile::load("bluefield3").expect("a profile that comes along"));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
         let hcas = (0..2).map(|index| Hca::new(index, profile.clone(), memory.clone())).collect();
         let world = World {

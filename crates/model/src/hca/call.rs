@@ -1,0 +1,71 @@
+//! One command under way: who sent it, its buffers, and the checks that all commands share.
+
+use verbless_prm::reflect::View;
+use verbless_prm::{CommandInput, Structure};
+use zerocopy::IntoBytes;
+
+use super::Hca;
+use super::objects::Uid;
+use super::refusal::Refusal;
+use crate::world::{HcaId, World};
+
+/// What became of a command.
+pub(crate) type Outcome = Result<(), Refusal>;
+
+/// A command under way.
+pub(crate) struct Call<'a> {
+    pub world: &'a mut World,
+    pub id: HcaId,
+    /// The user context that it was stamped with; 0 is the kernel.
+    pub uid: Uid,
+    pub op_mod: u16,
+    pub input: &'a [u8],
+    pub output: &'a mut [u8],
+    /// What follows the fixed part of the inbox.
+    pub list: &'a [u8],
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn hca(&self) -> &Hca {
+        &self.world.hcas[self.id]
+    }
+
+    pub(crate) fn hca_mut(&mut self) -> &mut Hca {
+        &mut self.world.hcas[self.id]
+    }
+
+    /// Whether the sender may touch what belongs to `owner`.
+    pub(crate) fn owns(&self, owner: Uid) -> bool {
+        self.uid == 0 || self.uid == owner
+    }
+
+    /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers.
+    pub(crate) fn run<I: CommandInput>(
+        &mut self,
+        handler: impl FnOnce(&mut Call<'a>, &I, &mut I::Output) -> Outcome,
+    ) -> Outcome {
+        let info = <I as CommandInput>::INFO;
+        let input_bytes = <I as Structure>::BYTES;
+        let output_bytes = <I::Output as Structure>::BYTES;
+        let input = self.input;
+        let fixed = input.get(..input_bytes).ok_or(Refusal::InputTooShort)?;
+        if self.output.len() < output_bytes {
+            return Err(Refusal::OutputTooShort);
+        }
+        let mut typed = I::default();
+        typed.as_mut_bytes().copy_from_slice(fixed);
+        // Any command may be stamped with a uid, though its layout may not show it.
+        let mut unstamped = typed;
+        unstamped.as_mut_bytes()[..4].fill(0);
+        let view = View::new(<I as Structure>::INFO, unstamped.as_bytes());
+        if let Some((bit, width)) = view.nonzero_reserved() {
+            tracing::debug!(command = info.name, bit, width, "reserved bits are set");
+            return Err(Refusal::Reserved);
+        }
+        self.list = &input[input_bytes..];
+        let mut answer = I::Output::default();
+        handler(self, &typed, &mut answer)?;
+        self.output[..output_bytes].copy_from_slice(answer.as_bytes());
+        Ok(())
+    }
+}

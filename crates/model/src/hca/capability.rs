@@ -1,0 +1,113 @@
+//! Capability pages: QUERY_HCA_CAP and SET_HCA_CAP, and what other commands ask of them.
+
+use std::collections::BTreeMap;
+
+use verbless_prm::reflect::{Kind, View};
+use verbless_prm::{
+    AtomicCap, HcaCap, HcaCap2, HcaCapPage, QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn,
+    SetHcaCapOut, bits,
+};
+
+use super::Life;
+use super::call::{Call, Outcome};
+use super::refusal::Refusal;
+use crate::profile::{CapPage, Profile};
+
+/// What a function can do: the profile's pages, with what SET_HCA_CAP changed.
+#[derive(Debug)]
+pub(crate) struct Capabilities {
+    pages: BTreeMap<u16, CapPage>,
+}
+
+static NO_GENERAL_2: HcaCap2 = HcaCap2::zeroed();
+static NO_ATOMIC: AtomicCap = AtomicCap::zeroed();
+static NO_ROCE: RoceCap = RoceCap::zeroed();
+
+impl Capabilities {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        Self { pages: profile.pages().clone() }
+    }
+
+    fn current(&self, page: HcaCapPage) -> Option<&[u8]> {
+        self.pages.get(&page.0).map(|page| &*page.current)
+    }
+
+    /// The general page.
+    pub(crate) fn general(&self) -> &HcaCap {
+        let page = self.current(HcaCapPage::GENERAL).and_then(HcaCap::from_prefix);
+        page.expect("a profile without the general page is refused")
+    }
+
+    /// The second general page; all 0 if there is none.
+    pub(crate) fn general_2(&self) -> &HcaCap2 {
+        self.current(HcaCapPage::GENERAL_2).and_then(HcaCap2::from_prefix).unwrap_or(&NO_GENERAL_2)
+    }
+
+    /// The atomic page; all 0 if there is none.
+    pub(crate) fn atomic(&self) -> &AtomicCap {
+        self.current(HcaCapPage::ATOMIC).and_then(AtomicCap::from_prefix).unwrap_or(&NO_ATOMIC)
+    }
+
+    /// The RoCE page; all 0 if there is none.
+    pub(crate) fn roce(&self) -> &RoceCap {
+        self.current(HcaCapPage::ROCE).and_then(RoceCap::from_prefix).unwrap_or(&NO_ROCE)
+    }
+
+    /// Entries in the GID table of an InfiniBand port.
+    pub(crate) fn gids(&self) -> u32 {
+        8 << self.general().gid_table_size().0.min(16)
+    }
+
+    /// Entries in the P_Key table of an InfiniBand port.
+    pub(crate) fn pkeys(&self) -> u32 {
+        128 << self.general().pkey_table_size().0.min(16)
+    }
+}
+
+/// Refuses the command if it is about another function: this one manages none.
+pub(super) fn own_function(other: bool, id: u16) -> Outcome {
+    if other || id != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
+}
+
+/// QUERY_HCA_CAP.
+pub(super) fn query(
+    call: &mut Call<'_>,
+    input: &QueryHcaCapIn,
+    output: &mut QueryHcaCapOut,
+) -> Outcome {
+    own_function(input.other_function(), 0)?;
+    let page = call.hca().caps.pages.get(&(call.op_mod >> 1)).ok_or(Refusal::NoSuchPage)?;
+    let values = if call.op_mod & 1 == 1 { &page.current } else { &page.max };
+    let mut capability = *output.capability();
+    capability[..values.len()].copy_from_slice(values);
+    output.set_capability(&capability);
+    Ok(())
+}
+
+/// SET_HCA_CAP.
+pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut) -> Outcome {
+    if call.hca().life == Life::Up {
+        return Err(Refusal::AlreadyInitialised);
+    }
+    own_function(input.other_function(), 0)?;
+    if call.op_mod & 1 == 1 {
+        return Err(Refusal::NoSuchPage);
+    }
+    let number = call.op_mod >> 1;
+    let page = call.hca_mut().caps.pages.get_mut(&number).ok_or(Refusal::NoSuchPage)?;
+    let new = &input.capability()[..page.max.len()];
+    let mut exceeded = None;
+    View::new(page.info, new).leaves(&mut |path, leaf| {
+        if matches!(leaf.field.kind, Kind::Number | Kind::Enum(_))
+            && bits::get(new, leaf.bit, leaf.width) > bits::get(&page.max, leaf.bit, leaf.width)
+        {
+            exceeded.get_or_insert_with(|| path.to_string());
+        }
+    });
+    if let Some(field) = exceeded {
+        tracing::debug!(field, "set above its maximum");
+        return Err(Refusal::CapabilityExceeded);
+    }
+    page.current.copy_from_slice(new);
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Completion queues.
+
+use verbless_prm::{
+    CqContext, CqModifyField, CqPeriodMode, CqState, CqStatus, CqeSize, CreateCqIn, CreateCqOut,
+    DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut, TimestampFormat,
+};
+
+use super::Hca;
+use super::call::{Call, Outcome};
+use super::objects::{Arm, Cq};
+use super::refusal::Refusal;
+use super::umem::{self, Place};
+
+impl Call<'_> {
+    /// A CQ of the sender's.
+    pub(super) fn cq(&self, number: u32) -> Result<&Cq, Refusal> {
+        let cq = self.hca().objects.cqs.get(&number).ok_or(Refusal::NoSuchCq)?;
+        if self.owns(cq.uid) { Ok(cq) } else { Err(Refusal::NoSuchCq) }
+    }
+
+    fn check_eq(&self, number: u32) -> Outcome {
+        let known = self.hca().objects.eqs.contains_key(&number);
+        if known { Ok(()) } else { Err(Refusal::NoSuchEq) }
+    }
+}
+
+/// CREATE_CQ.
+pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut CreateCqOut) -> Outcome {
+    let context = input.cq_context();
+    let general = call.hca().caps.general();
+    call.check_count(call.hca().objects.cqs.len(), general.log_max_cq())?;
+    let log_size = context.log_cq_size();
+    if log_size == 0 || log_size > general.log_max_cq_sz() {
+        return Err(Refusal::CqSize);
+    }
+    let cqe_bytes = match context.cqe_sz() {
+        CqeSize::BYTES_64 => 64,
+        CqeSize::BYTES_128 => 128,
+        CqeSize::BYTES_128_PADDED if general.cqe_128_always() => 128,
+        _ => return Err(Refusal::CqeSize),
+    };
+    check_features(call, context)?;
+    call.check_eq(context.c_eqn_or_apu_element())?;
+    call.check_uar(context.uar_page())?;
+    let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
+    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
+    let record = call.record(record_umem, context.dbr_addr())?;
+    let place = Place {
+        umem: umem.map(|id| (id, input.cq_umem_offset())),
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+    };
+    let memory = call.buffer(&place, u64::from(cqe_bytes) << log_size, cqe_bytes.into(), true)?;
+    let mut context = *context;
+    context.set_status(CqStatus::OK);
+    let cq = Cq {
+        uid: call.uid,
+        memory,
+        record,
+        log_size: log_size.into(),
+        cqe_bytes,
+        eqn: context.c_eqn_or_apu_element(),
+        uar_page: context.uar_page(),
+        overrun_ignore: context.oi(),
+        producer: 0,
+        overrun: false,
+        arm: Arm::default(),
+        users: 0,
+        umems: [umem, record_umem].into_iter().flatten().collect(),
+        runtime: Default::default(),
+        context,
+    };
+    let hca = call.hca_mut();
+    let number = hca.numbers.cq.take().ok_or(Refusal::NoNumber)?;
+    umem::hold(hca, &cq.umems);
+    hca.objects.cqs.insert(number, cq);
+    output.set_cqn(number);
+    Ok(())
+}
+
+/// Refuses what the capabilities do not offer.
+fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
+    let general = call.hca().caps.general();
+    let moderated = context.cq_period() != 0 || context.cq_max_count() != 0;
+    let from_cqe = context.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
+    let unsupported = context.apu_cq()
+        || context.ext_element_type() != 0
+        || context.cc()
+        || context.as_notify()
+        || context.initiator_src_dct()
+        || (context.oi() && !general.cq_oi())
+        || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
+        || (context.cqe_comp_en() && !general.cqe_compression())
+        || (moderated && !general.cq_moderation())
+        || (from_cqe && !general.cq_period_start_from_cqe())
+        || context.cq_period_mode().0 > 1
+        || context.cq_timestamp_format() == TimestampFormat::REAL_TIME;
+    if unsupported { Err(Refusal::Unsupported) } else { Ok(()) }
+}
+
+/// QUERY_CQ: the context with the counters as they are now.
+pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCqOut) -> Outcome {
+    const COUNTER: u32 = 0xff_ffff;
+    let cq = call.cq(input.cqn())?;
+    let context = output.cq_context_mut();
+    *context = cq.context;
+    context.set_status(if cq.overrun { CqStatus::OVERFLOW } else { CqStatus::OK });
+    context.set_st(match cq.arm {
+        Arm::Idle => CqState::FIRED,
+        Arm::Next { .. } => CqState::ARMED,
+        Arm::Solicited { .. } => CqState::SOLICITED_ARMED,
+    });
+    context.set_producer_counter(cq.producer & COUNTER);
+    let consumer = call.hca().memory.load32(cq.record).map(u32::from_be).unwrap_or(0);
+    context.set_consumer_counter(consumer & COUNTER);
+    Ok(())
+}
+
+/// MODIFY_CQ. Resizing is not modelled; the capability says so.
+pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOut) -> Outcome {
+    let number = input.cqn();
+    call.cq(number)?;
+    if call.op_mod == ModifyCqIn::RESIZE {
+        return Err(Refusal::Unsupported);
+    }
+    let general = call.hca().caps.general();
+    let select = input.modify_field_select();
+    let field = |field: CqModifyField, capable: bool| match select & field.0 != 0 {
+        true if !capable => Err(Refusal::CqField),
+        selected => Ok(selected),
+    };
+    let period = field(CqModifyField::PERIOD, general.cq_moderation())?;
+    let count = field(CqModifyField::MAX_COUNT, general.cq_moderation())?;
+    let overrun = field(CqModifyField::OVERRUN_IGNORE, general.cq_oi())?;
+    let eq = field(CqModifyField::EQN, general.cq_eq_remap())?;
+    let mode = field(CqModifyField::PERIOD_MODE, general.cq_period_mode_modify())?;
+    let known = CqModifyField::INFO.values.iter().fold(0, |bits, &(_, bit)| bits | bit as u32);
+    if select & !known != 0 {
+        return Err(Refusal::CqField);
+    }
+    let new = input.cq_context();
+    let eqn = new.c_eqn_or_apu_element();
+    if eq {
+        call.check_eq(eqn)?;
+    }
+    if mode && new.cq_period_mode().0 > 1 {
+        return Err(Refusal::Unsupported);
+    }
+    let Some(cq) = call.hca_mut().objects.cqs.get_mut(&number) else {
+        return Err(Refusal::NoSuchCq);
+    };
+    if period {
+        cq.context.set_cq_period(new.cq_period());
+    }
+    if count {
+        cq.context.set_cq_max_count(new.cq_max_count());
+    }
+    if overrun {
+        cq.overrun_ignore = new.oi();
+        cq.context.set_oi(new.oi());
+    }
+    if eq {
+        cq.eqn = eqn;
+        cq.context.set_c_eqn_or_apu_element(eqn);
+    }
+    if mode {
+        cq.context.set_cq_period_mode(new.cq_period_mode());
+    }
+    Ok(())
+}
+
+/// DESTROY_CQ.
+pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyCqIn, _: &mut DestroyCqOut) -> Outcome {
+    if call.cq(input.cqn())?.users != 0 {
+        return Err(Refusal::CqInUse);
+    }
+    remove(call.hca_mut(), input.cqn());
+    Ok(())
+}
+
+/// Removes a CQ and lets go of its memory.
+pub(super) fn remove(hca: &mut Hca, number: u32) {
+    if let Some(cq) = hca.objects.cqs.remove(&number) {
+        umem::release(hca, &cq.umems);
+        hca.numbers.cq.give(number);
+    }
+}

@@ -1,0 +1,246 @@
+//! Memory keys.
+
+use verbless_prm::{
+    CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, MkeyAccessMode, MkeyContext,
+    QueryMkeyIn, QueryMkeyOut,
+};
+
+use super::Hca;
+use super::call::{Call, Outcome};
+use super::objects::{Access, Klm, Mkey, QueueMemory, Translation};
+use super::refusal::Refusal;
+use super::umem;
+
+/// Bytes of one unit in which translation tables are counted.
+const OCTWORD: u64 = 16;
+/// Any QP may use the key.
+const ANY_QP: u32 = 0xff_ffff;
+
+impl Call<'_> {
+    fn mkey(&self, index: u32) -> Result<&Mkey, Refusal> {
+        let mkey = self.hca().objects.mkeys.get(&index).ok_or(Refusal::NoSuchMkey)?;
+        if self.owns(mkey.uid) && !mkey.is_null() { Ok(mkey) } else { Err(Refusal::NoSuchMkey) }
+    }
+}
+
+/// CREATE_MKEY.
+pub(super) fn create(
+    call: &mut Call<'_>,
+    input: &CreateMkeyIn,
+    output: &mut CreateMkeyOut,
+) -> Outcome {
+    let context = input.memory_key_mkey_entry();
+    let general = call.hca().caps.general();
+    call.check_pd(context.pd())?;
+    call.check_count(call.hca().objects.mkeys.len(), general.log_max_mkey())?;
+    if (input.pg_access() && !general.pg())
+        || input.data_direct()
+        || context.bsf_en()
+        || context.sync_umr()
+        || context.crypto_en() != 0
+        || context.pcie_tph_en()
+        || (context.a() && !general.atomic())
+        || (context.relaxed_ordering_write() && !general.relaxed_ordering_write())
+        || (context.relaxed_ordering_read()
+            && !general.relaxed_ordering_read()
+            && !general.relaxed_ordering_read_pci_enabled())
+    {
+        return Err(Refusal::Unsupported);
+    }
+    let length = (!context.length64()).then(|| context.len());
+    let translation = translation(call, input, context, length)?;
+    let umem = matches!(translation, Translation::Pages(_))
+        .then(|| input.mkey_umem_valid().then(|| input.mkey_umem_id()))
+        .flatten();
+    let mkey = Mkey {
+        uid: call.uid,
+        variant: context.mkey_7_0(),
+        pd: context.pd(),
+        access: Access {
+            local_read: context.lr(),
+            local_write: context.lw(),
+            remote_read: context.rr(),
+            remote_write: context.rw(),
+            atomic: context.a(),
+        },
+        start: context.start_addr(),
+        length,
+        translation,
+        free: context.free(),
+        qpn: context.qpn(),
+        umem,
+        context: *context,
+    };
+    let hca = call.hca_mut();
+    let index = hca.numbers.mkey.take().ok_or(Refusal::NoNumber)?;
+    umem::hold(hca, umem.as_slice());
+    hca.objects.mkeys.insert(index, mkey);
+    output.set_mkey_index(index);
+    Ok(())
+}
+
+/// How the key that a command describes reaches memory.
+fn translation(
+    call: &Call<'_>,
+    input: &CreateMkeyIn,
+    context: &MkeyContext,
+    length: Option<u64>,
+) -> Result<Translation, Refusal> {
+    let mode = MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0());
+    if context.start_addr().checked_add(length.unwrap_or(0)).is_none() {
+        return Err(Refusal::MkeyLength);
+    }
+    // A key that UMR will fill has room for entries, and none yet.
+    if context.free() {
+        if !context.umr_en() || input.mkey_umem_valid() {
+            return Err(Refusal::MkeyMode);
+        }
+        let known = [MkeyAccessMode::MTT, MkeyAccessMode::KLMS, MkeyAccessMode::KSM];
+        if !known.contains(&mode) {
+            return Err(Refusal::MkeyMode);
+        }
+        return Ok(Translation::Indirect { entries: [].into(), log_entry_size: None });
+    }
+    if length == Some(0) {
+        return Err(Refusal::MkeyLength);
+    }
+    match mode {
+        // Bus addresses are the kernel's to give.
+        MkeyAccessMode::PA if call.uid == 0 && !input.mkey_umem_valid() => {
+            Ok(Translation::Physical)
+        }
+        MkeyAccessMode::MTT => {
+            let length = length.ok_or(Refusal::MkeyLength64)?;
+            pages(call, input, context, length).map(Translation::Pages)
+        }
+        MkeyAccessMode::KLMS | MkeyAccessMode::KSM if !input.mkey_umem_valid() => {
+            entries(call, input, context, mode, length)
+        }
+        _ => Err(Refusal::MkeyMode),
+    }
+}
+
+/// The pages of a key of mode MTT: those of a UMEM, or those that the command lists.
+fn pages(
+    call: &Call<'_>,
+    input: &CreateMkeyIn,
+    context: &MkeyContext,
+    length: u64,
+) -> Result<QueueMemory, Refusal> {
+    let log_page_size = u32::from(context.log_page_size());
+    if !(12..=31 + 12).contains(&log_page_size) {
+        return Err(Refusal::MkeyPageSize);
+    }
+    let mask = (1_u64 << log_page_size) - 1;
+    let offset = context.start_addr() & mask;
+    let end = offset.checked_add(length).ok_or(Refusal::MkeyLength)?;
+    let count = end.div_ceil(1 << log_page_size);
+    let octwords = u64::from(input.translations_octword_actual_size());
+    if octwords.saturating_mul(OCTWORD / 8) < count {
+        return Err(Refusal::MkeyTranslations);
+    }
+    let writes = context.lw() || context.rw() || context.a();
+    if input.mkey_umem_valid() {
+        let umem = call.umem(input.mkey_umem_id())?;
+        let at = input.mkey_umem_offset();
+        let memory = umem.memory.slice(at, length).ok_or(Refusal::UmemBounds)?;
+        // The key's pages are runs of the UMEM's, and begin where its own do.
+        if log_page_size > umem.memory.log_page_size {
+            return Err(Refusal::MkeyPageSize);
+        }
+        if memory.offset & mask != offset {
+            return Err(Refusal::MkeyOffset);
+        }
+        if writes && !umem.writable {
+            return Err(Refusal::UmemReadOnly);
+        }
+        return Ok(memory);
+    }
+    let bytes = usize::try_from(count * 8).ok();
+    let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
+    let (pages, writable) = umem::pages(list, log_page_size)?;
+    // mlx5_core leaves the permission bits of its own tables clear; a key has its access bits for that.
+    let _ = writable;
+    Ok(QueueMemory { pages, log_page_size, offset, length })
+}
+
+/// The pieces of an indirect key.
+fn entries(
+    call: &Call<'_>,
+    input: &CreateMkeyIn,
+    context: &MkeyContext,
+    mode: MkeyAccessMode,
+    length: Option<u64>,
+) -> Result<Translation, Refusal> {
+    let count = input.translations_octword_actual_size() as usize;
+    let most = 1_usize << call.hca().caps.general().log_max_klm_list_size().min(31);
+    if count > most {
+        return Err(Refusal::MkeyEntries);
+    }
+    let list = call.list.get(..count * OCTWORD as usize).ok_or(Refusal::ListTooShort)?;
+    let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap_or_default());
+    let entries: Vec<Klm> = list
+        .chunks_exact(OCTWORD as usize)
+        .map(|entry| Klm {
+            length: word(&entry[..4]),
+            key: word(&entry[4..8]),
+            address: u64::from(word(&entry[8..12])) << 32 | u64::from(word(&entry[12..])),
+        })
+        .collect();
+    let log_entry_size = match mode {
+        MkeyAccessMode::KSM => {
+            let log = u32::from(context.log_page_size());
+            if log >= 63 {
+                return Err(Refusal::MkeyPageSize);
+            }
+            if entries.iter().any(|entry| entry.length != 0) {
+                return Err(Refusal::Reserved);
+            }
+            Some(log)
+        }
+        _ => None,
+    };
+    let covered = match log_entry_size {
+        Some(log) => (entries.len() as u64).saturating_mul(1 << log),
+        None => entries.iter().map(|entry| u64::from(entry.length)).sum(),
+    };
+    if length.is_some_and(|length| covered < length) {
+        return Err(Refusal::MkeyTranslations);
+    }
+    Ok(Translation::Indirect { entries: entries.into(), log_entry_size })
+}
+
+/// QUERY_MKEY.
+pub(super) fn query(
+    call: &mut Call<'_>,
+    input: &QueryMkeyIn,
+    output: &mut QueryMkeyOut,
+) -> Outcome {
+    let mkey = call.mkey(input.mkey_index())?;
+    let entry = output.memory_key_mkey_entry_mut();
+    *entry = mkey.context;
+    entry.set_free(mkey.free);
+    debug_assert!(mkey.qpn <= ANY_QP);
+    Ok(())
+}
+
+/// DESTROY_MKEY.
+pub(super) fn destroy(
+    call: &mut Call<'_>,
+    input: &DestroyMkeyIn,
+    _: &mut DestroyMkeyOut,
+) -> Outcome {
+    call.mkey(input.mkey_index())?;
+    remove(call.hca_mut(), input.mkey_index());
+    Ok(())
+}
+
+/// Removes a key and lets go of its memory.
+pub(super) fn remove(hca: &mut Hca, index: u32) {
+    if let Some(mkey) = hca.objects.mkeys.remove(&index) {
+        umem::release(hca, mkey.umem.as_slice());
+        if !mkey.is_null() {
+            hca.numbers.mkey.give(index);
+        }
+    }
+}

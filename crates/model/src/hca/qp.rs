@@ -1,0 +1,249 @@
+//! Queue pairs: made in state RST, asked, destroyed. The transitions between are in `transition`.
+
+use verbless_prm::{
+    CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, EndPaddingMode, HcaCap, PathMigrationState,
+    QpContext, QueryQpIn, QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
+    ServiceType, TimestampFormat, TimestampFormatCap,
+};
+
+use super::call::{Call, Outcome};
+use super::objects::{Qp, QpState, ReceiveQueue, SendQueue, Service};
+use super::refusal::Refusal;
+use super::umem::{self, Place};
+use crate::engine;
+use crate::world::{HcaId, World};
+
+/// Bytes of a WQE basic block.
+const WQEBB: u64 = 64;
+/// log2 of the unit of log_rq_stride in bytes.
+const LOG_STRIDE_UNIT: u32 = 4;
+
+impl Call<'_> {
+    /// A QP of the sender's.
+    pub(super) fn qp(&self, number: u32) -> Result<&Qp, Refusal> {
+        let qp = self.hca().objects.qps.get(&number).ok_or(Refusal::NoSuchQp)?;
+        if self.owns(qp.uid) { Ok(qp) } else { Err(Refusal::NoSuchQp) }
+    }
+
+    /// A QP that was found before.
+    pub(super) fn qp_mut(&mut self, number: u32) -> Result<&mut Qp, Refusal> {
+        self.hca_mut().objects.qps.get_mut(&number).ok_or(Refusal::NoSuchQp)
+    }
+}
+
+/// CREATE_QP.
+pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut CreateQpOut) -> Outcome {
+    let context = input.qpc();
+    let general = call.hca().caps.general();
+    call.check_count(call.hca().objects.qps.len(), general.log_max_qp())?;
+    if input.input_qpn() != 0 {
+        return Err(Refusal::QpNumber);
+    }
+    if input.opt_param_mask() != 0 {
+        return Err(Refusal::QpOptional);
+    }
+    if input.qpc_ext() || input.ece() != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let service = service(context.st(), general)?;
+    check_features(context, general)?;
+    call.check_pd(context.pd())?;
+    call.check_uar(context.uar_page())?;
+    call.check_counter(context.counter_set_id())?;
+
+    let has_sq = !context.no_sq();
+    let has_rq = match context.rq_type() {
+        RqType::REGULAR => true,
+        RqType::NONE => false,
+        RqType::SRQ => return Err(Refusal::NoSuchSharedQueue),
+        _ => return Err(Refusal::Unsupported),
+    };
+    if !has_sq && !has_rq {
+        return Err(Refusal::QpQueues);
+    }
+    let log_stride = u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT;
+    let (log_rq, log_sq) = (u32::from(context.log_rq_size()), u32::from(context.log_sq_size()));
+    let most = u32::from(general.log_max_qp_sz());
+    if (has_rq && log_rq > most) || (has_sq && log_sq > most) {
+        return Err(Refusal::QpSize);
+    }
+    if has_rq && 1 << log_stride > u32::from(general.max_wqe_sz_rq()) {
+        return Err(Refusal::QpStride);
+    }
+    // Both are looked at, whether or not the queue that reports to it exists: hardware wants two CQs of every QP.
+    call.cq(context.cqn_snd())?;
+    call.cq(context.cqn_rcv())?;
+
+    let umem = input.wq_umem_valid().then(|| input.wq_umem_id());
+    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
+    let record = call.record(record_umem, context.dbr_addr())?;
+    let rq_bytes = if has_rq { 1 << (log_rq + log_stride) } else { 0 };
+    let sq_bytes = if has_sq { WQEBB << log_sq } else { 0 };
+    let place = Place {
+        umem: umem.map(|id| (id, input.wq_umem_offset())),
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+    };
+    // One buffer: the receive queue, then the send queue, which begins on a whole block.
+    let whole = call.buffer(&place, rq_bytes + sq_bytes, WQEBB, false)?;
+    let queue = |at, length| whole.slice(at, length).ok_or(Refusal::UmemBounds);
+    let rq = has_rq.then(|| {
+        queue(0, rq_bytes).map(|memory| ReceiveQueue {
+            memory,
+            log_size: log_rq,
+            log_stride,
+            cqn: context.cqn_rcv(),
+            consumer: 0,
+        })
+    });
+    let sq = has_sq.then(|| {
+        let memory = queue(rq_bytes, sq_bytes)?;
+        if memory.offset % WQEBB != 0 {
+            return Err(Refusal::BufferMisaligned);
+        }
+        Ok(SendQueue {
+            memory,
+            log_size: log_sq,
+            cqn: context.cqn_snd(),
+            consumer: 0,
+            producer: 0,
+            awake: false,
+        })
+    });
+    let qp = Qp {
+        uid: call.uid,
+        state: QpState::Reset,
+        service,
+        pd: context.pd(),
+        uar_page: context.uar_page(),
+        record,
+        sq: sq.transpose()?,
+        rq: rq.transpose()?,
+        srq: None,
+        remote_qpn: 0,
+        remote: None,
+        port: 1,
+        user_index: context.user_index(),
+        requester_inline: match context.cs_req() {
+            ScatterToCqeRequester::UP_TO_32B => 32,
+            ScatterToCqeRequester::UP_TO_64B => 64,
+            _ => 0,
+        },
+        responder_inline: match context.cs_res() {
+            ScatterToCqeResponder::UP_TO_32B => 32,
+            ScatterToCqeResponder::UP_TO_64B => 64,
+            _ => 0,
+        },
+        log_mtu: 8,
+        requester: Default::default(),
+        responder: Default::default(),
+        umems: [umem, record_umem].into_iter().flatten().collect(),
+        runtime: Default::default(),
+        context: *context,
+    };
+    let hca = call.hca_mut();
+    let number = hca.numbers.qp.take().ok_or(Refusal::NoNumber)?;
+    umem::hold(hca, &qp.umems);
+    for cqn in [qp.context.cqn_snd(), qp.context.cqn_rcv()] {
+        if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
+            cq.users += 1;
+        }
+    }
+    hca.objects.qps.insert(number, qp);
+    output.set_qpn(number);
+    Ok(())
+}
+
+/// The transport service, if the device has it and the model knows it.
+fn service(st: ServiceType, general: &HcaCap) -> Result<Service, Refusal> {
+    match st {
+        ServiceType::RC if general.rc() => Ok(Service::Rc),
+        _ => {
+            tracing::warn!(?st, "QPs of this transport service are not modelled");
+            Err(Refusal::QpService)
+        }
+    }
+}
+
+/// Refuses what the capabilities do not offer.
+fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
+    let real_time = context.ts_format() == TimestampFormat::REAL_TIME
+        && general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
+    let inline = context.cs_req() != ScatterToCqeRequester::DISABLED
+        || context.cs_res() != ScatterToCqeResponder::DISABLED;
+    let inline_known = ScatterToCqeRequester::name(context.cs_req()).is_some()
+        && ScatterToCqeResponder::name(context.cs_res()).is_some();
+    let cross_channel =
+        context.cd_master() || context.cd_slave_send() || context.cd_slave_receive();
+    let unsupported = (context.wq_signature() && !general.wq_signature())
+        || (context.drain_sigerr() && !general.drain_sigerr())
+        || (context.isolate_vl_tc() && !general.isolate_vl_tc_new())
+        || (context.end_padding_mode() != EndPaddingMode::SCATTER_AS_IS && !general.end_pad())
+        || (inline && !general.sctr_data_cqe())
+        || !inline_known
+        || (cross_channel && !general.cd())
+        || (context.req_e2e_credit_mode() != 0 && !general.qp_packet_based())
+        || real_time
+        || context.dp_ordering_force()
+        || context.offload_type() != 0
+        || context.ulp_stateless_offload_mode() != 0
+        || context.packet_pacing_rate_limit_index() != 0
+        || context.fre()
+        || context.cgs()
+        || context.log_num_dci_stream_channels() != 0
+        || context.log_num_dci_errored_streams() != 0;
+    if unsupported {
+        return Err(Refusal::Unsupported);
+    }
+    check_migration(context)
+}
+
+/// Path migration is not modelled: its state is MIGRATED always.
+pub(super) fn check_migration(context: &QpContext) -> Outcome {
+    let migrated = context.pm_state() == PathMigrationState::MIGRATED;
+    if migrated { Ok(()) } else { Err(Refusal::QpMigration) }
+}
+
+/// QUERY_QP: the context with what moves as it is now.
+pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQpOut) -> Outcome {
+    let qp = call.qp(input.qpn())?;
+    let context = output.qpc_mut();
+    *context = qp.context;
+    context.set_state(qp.state.to_prm());
+    context.set_next_send_psn(qp.requester.psn & 0xff_ffff);
+    context.set_next_rcv_psn(qp.responder.psn & 0xff_ffff);
+    context.set_cur_retry_count(qp.requester.retries_left.min(7));
+    context.set_cur_rnr_retry(qp.requester.rnr_retries_left.min(7));
+    // As the device last read them; an unreadable record is the owner's own trouble.
+    let record = |at| call.hca().memory.load32(qp.record + at).map(u32::from_be).unwrap_or(0);
+    if let Some(sq) = &qp.sq {
+        context.set_hw_sq_wqebb_counter(sq.consumer);
+        context.set_sw_sq_wqebb_counter(sq.producer);
+    }
+    if let Some(rq) = &qp.rq {
+        context.set_hw_rq_counter(rq.consumer.into());
+        context.set_sw_rq_counter(record(0) & 0xffff);
+    }
+    Ok(())
+}
+
+/// DESTROY_QP.
+pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyQpIn, _: &mut DestroyQpOut) -> Outcome {
+    call.qp(input.qpn())?;
+    remove(call.world, call.id, input.qpn());
+    Ok(())
+}
+
+/// Removes a QP and lets go of its CQs and memory.
+pub(super) fn remove(world: &mut World, id: HcaId, number: u32) {
+    engine::qp_forgotten(world, id, number);
+    let hca = &mut world.hcas[id];
+    let Some(qp) = hca.objects.qps.remove(&number) else { return };
+    for cqn in [qp.context.cqn_snd(), qp.context.cqn_rcv()] {
+        if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
+            cq.users = cq.users.saturating_sub(1);
+        }
+    }
+    umem::release(hca, &qp.umems);
+    hca.numbers.qp.give(number);
+}

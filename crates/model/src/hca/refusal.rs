@@ -1,0 +1,153 @@
+//! Why the model refuses commands: one syndrome for each reason, with the status that it comes with.
+//!
+//! A syndrome is the firmware's own business; these are the model's. They begin with 0x564c so that a log shows who spoke.
+
+use verbless_prm::CommandStatus;
+
+/// The high half of every syndrome of the model.
+const MARK: u32 = 0x564c_0000;
+
+macro_rules! refusals {
+    ($($name:ident = $number:literal, $status:ident, $text:literal;)*) => {
+        /// A reason for which a command is refused.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Refusal {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl Refusal {
+            /// Every reason.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The status that the outbox shows.
+            pub const fn status(self) -> CommandStatus {
+                match self { $(Self::$name => CommandStatus::$status,)* }
+            }
+
+            /// The syndrome that the outbox shows.
+            pub const fn syndrome(self) -> u32 {
+                MARK | match self { $(Self::$name => $number,)* }
+            }
+
+            /// The reason in words.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// The reason behind a syndrome, if it is one of the model's.
+            pub fn of_syndrome(syndrome: u32) -> Option<Self> {
+                Self::ALL.iter().copied().find(|refusal| refusal.syndrome() == syndrome)
+            }
+        }
+    };
+}
+
+refusals! {
+    InputTooShort = 0x01, BAD_INP_LEN, "The inbox is shorter than the command.";
+    OutputTooShort = 0x02, BAD_OUTP_LEN, "The outbox is shorter than the answer.";
+    ListTooShort = 0x03, BAD_INP_LEN, "The inbox ends before the list that it announces.";
+    UnknownOpcode = 0x04, BAD_OP, "No such command.";
+    NotModelled = 0x05, BAD_OP, "The model does not know this command yet.";
+    UnknownOpMod = 0x06, BAD_OP, "The command has no such op_mod.";
+    Reserved = 0x07, BAD_PARAM, "A reserved field is not 0.";
+    Unsupported = 0x08, BAD_PARAM, "A field asks for what the capabilities do not offer.";
+    DeviceFatal = 0x09, INTERNAL_ERR, "The device is dead.";
+
+    NotEnabled = 0x10, BAD_SYS_STATE, "The function is not enabled: ENABLE_HCA comes first.";
+    NotInitialised = 0x11, BAD_SYS_STATE, "The function is not initialised: INIT_HCA comes first.";
+    AlreadyEnabled = 0x12, BAD_SYS_STATE, "The function is enabled already.";
+    AlreadyInitialised = 0x13, BAD_SYS_STATE, "The function is initialised already.";
+    PagesLacking = 0x14, BAD_SYS_STATE, "The function lacks pages: MANAGE_PAGES gives them.";
+    NoSuchFunction = 0x15, BAD_PARAM, "There is no such function, or this one does not manage it.";
+    PageMisaligned = 0x16, BAD_PARAM, "A page address is not aligned to its size.";
+    PageTwice = 0x17, BAD_PARAM, "A page was given already.";
+    CapabilityExceeded = 0x18, BAD_PARAM, "A capability is set above its maximum.";
+    NoSuchPage = 0x19, BAD_PARAM, "The device has no such capability page.";
+    NoSuchIssi = 0x1a, BAD_PARAM, "The interface version is not supported.";
+    BadProfile = 0x1b, BAD_PARAM, "No such way of tearing down.";
+    ObjectsExist = 0x1c, BAD_RES_STATE, "Objects still exist.";
+
+    KernelOnly = 0x20, BAD_OP, "Only uid 0 may send this command.";
+    NoSuchUid = 0x21, BAD_RES, "No such user context.";
+    UctxCapability = 0x22, BAD_PARAM, "The user context asks for a capability that uctx_cap does not offer.";
+    TooMany = 0x23, LIM, "As many objects of this kind exist as the capability allows.";
+    NoNumber = 0x24, NO_RES, "All numbers for objects of this kind are in use.";
+
+    NoSuchPd = 0x30, BAD_RES, "No such PD for this uid.";
+    PdInUse = 0x31, BAD_RES_STATE, "Keys or QPs still belong to the PD.";
+    NoSuchTd = 0x32, BAD_RES, "No such transport domain for this uid.";
+    NoSuchUar = 0x33, BAD_RES, "No such UAR page for this uid.";
+    UarInUse = 0x34, BAD_RES_STATE, "Queues still ring on the UAR page.";
+    NoSuchCounter = 0x35, BAD_RES, "No such Q counter for this uid.";
+    CounterInUse = 0x36, BAD_RES_STATE, "QPs still count in the Q counter.";
+
+    NoSuchUmem = 0x40, BAD_RES, "No such UMEM for this uid.";
+    UmemInUse = 0x41, BAD_RES_STATE, "Keys or queues still lie in the UMEM.";
+    UmemPages = 0x42, BAD_PARAM, "The UMEM's pages, page size or offset are out of range.";
+    UmemBounds = 0x43, BAD_PARAM, "The range does not lie within the UMEM.";
+    UmemReadOnly = 0x44, BAD_PARAM, "The device must write there, but the UMEM's pages are read-only.";
+    BufferMisaligned = 0x45, BAD_PARAM, "A queue buffer is not aligned to its entries.";
+    RecordMisaligned = 0x46, BAD_PARAM, "A doorbell record is not aligned to 8 bytes.";
+
+    NoSuchMkey = 0x50, BAD_RES, "No such mkey for this uid.";
+    MkeyMode = 0x51, BAD_PARAM, "The access mode is not supported here.";
+    MkeyLength = 0x52, BAD_PARAM, "The length is 0, or the range overflows.";
+    MkeyPageSize = 0x53, BAD_PARAM, "The page or block size does not fit the key.";
+    MkeyTranslations = 0x54, BAD_PARAM, "The translation entries do not cover the length.";
+    MkeyOffset = 0x55, BAD_PARAM, "The start address and the UMEM differ in their offset within a page.";
+    MkeyEntries = 0x56, LIM, "The entry list is longer than log_max_klm_list_size.";
+    MkeyLength64 = 0x57, BAD_PARAM, "A key of length64 has neither pages nor a UMEM.";
+
+    NoSuchCq = 0x60, BAD_RES, "No such CQ for this uid.";
+    CqInUse = 0x61, BAD_RES_STATE, "Work queues still report to the CQ.";
+    CqSize = 0x62, BAD_PARAM, "log_cq_size is 0 or above log_max_cq_sz.";
+    CqeSize = 0x63, BAD_PARAM, "The CQE size is not supported.";
+    CqField = 0x64, BAD_PARAM, "A selected field cannot be modified.";
+
+    NoSuchEq = 0x70, BAD_RES, "No such EQ.";
+    EqInUse = 0x71, BAD_RES_STATE, "CQs still report to the EQ.";
+    EqSize = 0x72, BAD_PARAM, "log_eq_size is above log_max_eq_sz.";
+    EqEvents = 0x73, BAD_PARAM, "An event is unknown, or another EQ has it.";
+    NoSuchVector = 0x74, BAD_RES, "No such interrupt vector.";
+
+    NoSuchQp = 0x80, BAD_RES, "No such QP for this uid.";
+    QpState = 0x81, BAD_QP_STATE, "The transition does not start from the state that the QP is in.";
+    QpService = 0x82, BAD_PARAM, "The model does not know this transport service yet.";
+    QpQueues = 0x83, BAD_PARAM, "The QP has neither queue, or one that its type forbids.";
+    QpSize = 0x84, LIM, "A work queue is larger than log_max_qp_sz.";
+    QpStride = 0x85, BAD_PARAM, "The receive stride is larger than max_wqe_sz_rq.";
+    NoSuchSharedQueue = 0x86, BAD_RES, "No such SRQ, XRC SRQ or RMP for this uid.";
+    QpOptional = 0x87, BAD_PARAM, "opt_param_mask selects a field that the transition does not take.";
+    QpMigration = 0x88, BAD_PARAM, "pm_state is not MIGRATED, and path migration is not supported.";
+    QpMtu = 0x89, BAD_PARAM, "The MTU is none, or above the port's.";
+    QpMessage = 0x8a, BAD_PARAM, "log_msg_max is above the capability.";
+    QpReads = 0x8b, BAD_PARAM, "More outstanding READs and atomics than the capability allows.";
+    QpAtomicMode = 0x8c, BAD_PARAM, "The atomic mode is not supported.";
+    QpNumber = 0x8d, BAD_PARAM, "A QP's number cannot be chosen.";
+    PathPort = 0x8e, IX, "There is no such port.";
+    PathPkey = 0x8f, IX, "pkey_index is outside the P_Key table, or its entry is empty.";
+    PathGid = 0x90, IX, "src_addr_index is outside the GID table, or its entry is empty.";
+    PathLid = 0x91, BAD_PARAM, "The path needs a unicast destination LID.";
+    PathMac = 0x92, BAD_PARAM, "The path needs a unicast destination MAC.";
+    PathUdpPort = 0x93, BAD_PARAM, "The UDP source port is outside the RoCE range.";
+
+    WrongLink = 0xa0, BAD_PARAM, "The ports are of the other link layer.";
+    GidIndex = 0xa1, BAD_PARAM, "The index is outside the GID table.";
+    PkeyIndex = 0xa2, BAD_PARAM, "The index is outside the P_Key table.";
+    RoceAddress = 0xa3, BAD_PARAM, "The RoCE version or address kind is not supported.";
+    NoSuchRegister = 0xa4, BAD_PARAM, "The device has no such register.";
+    RegisterReadOnly = 0xa5, BAD_OP, "The register cannot be written.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_syndrome_leads_back_to_its_reason() {
+        for &refusal in Refusal::ALL {
+            assert_eq!(Refusal::of_syndrome(refusal.syndrome()), Some(refusal));
+            assert_ne!(refusal.status(), CommandStatus::OK);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Registers: those that the profile has, as it has them. None can be written.
+
+use verbless_prm::reflect::View;
+use verbless_prm::{AccessRegisterIn, AccessRegisterOut, bits};
+
+use super::call::{Call, Outcome};
+use super::refusal::Refusal;
+
+/// Fields by which a register's reader says what to read; they come back as they were.
+const INDEXES: [&str; 3] = ["local_port", "proto_mask", "plane_ind"];
+
+/// ACCESS_REGISTER.
+pub(super) fn access(
+    call: &mut Call<'_>,
+    input: &AccessRegisterIn,
+    _: &mut AccessRegisterOut,
+) -> Outcome {
+    let id = input.register_id();
+    let Some(register) = call.hca().profile.registers().get(&id.0) else {
+        tracing::warn!(register = ?id, "the profile has no such register");
+        return Err(Refusal::NoSuchRegister);
+    };
+    if call.op_mod == AccessRegisterIn::WRITE {
+        return Err(Refusal::RegisterReadOnly);
+    }
+    let info = register.info;
+    let asked = call.list.get(..info.bytes).ok_or(Refusal::InputTooShort)?;
+    let mut value = register.bytes.clone();
+    for name in INDEXES {
+        if let (Some(field), Some(index)) = (info.field(name), View::new(info, asked).get(name)) {
+            bits::set(&mut value, field.bit(0), field.width as usize, index);
+        }
+    }
+    let ports = call.hca().ports.len() as u64;
+    if View::new(info, asked).get("local_port").is_some_and(|port| port > ports) {
+        return Err(Refusal::PathPort);
+    }
+    let start = AccessRegisterOut::BYTES;
+    let room = call.output.get_mut(start..start + info.bytes).ok_or(Refusal::OutputTooShort)?;
+    room.copy_from_slice(&value);
+    Ok(())
+}

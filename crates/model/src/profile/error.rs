@@ -1,0 +1,95 @@
+//! What can be wrong with a profile.
+
+use std::path::PathBuf;
+
+/// Why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// No profile of that name comes with the model.
+    #[error("there is no profile {name:?}; there are: {known}, or give the path of a .toml file")]
+    NoSuchProfile {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the profile {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not TOML, an unknown or missing section, or a value of the wrong type.
+    #[error("{0}")]
+    Syntax(Box<toml::de::Error>),
+    /// A section of `caps` or `max` names no capability page.
+    #[error("[{section}]: there is no capability page of that name{}", hint(near))]
+    NoSuchPage {
+        /// The section.
+        section: String,
+        /// The name that comes closest.
+        near: Option<&'static str>,
+    },
+    /// A section of `registers` names no register.
+    #[error("[{section}]: there is no register of that name with a known layout{}", hint(near))]
+    NoSuchRegister {
+        /// The section.
+        section: String,
+        /// The name that comes closest.
+        near: Option<&'static str>,
+    },
+    /// The PRM has no such field there.
+    #[error("[{section}] {field}: {structure} has no such field{}", hint(near))]
+    NoSuchField {
+        /// The section.
+        section: String,
+        /// The name given.
+        field: String,
+        /// The structure that was searched.
+        structure: &'static str,
+        /// The name that comes closest.
+        near: Option<&'static str>,
+    },
+    /// The value cannot be stored in the field.
+    #[error("[{section}] {field} {why}")]
+    Value {
+        /// The section.
+        section: String,
+        /// The field.
+        field: String,
+        /// What is wrong with its value.
+        why: String,
+    },
+}
+
+fn hint(near: &Option<&'static str>) -> String {
+    near.map(|near| format!("; did you mean {near}?")).unwrap_or_default()
+}
+
+/// Of `names`, the one that differs from `name` by the fewest edits, if by few.
+pub(super) fn nearest(
+    name: &str,
+    names: impl Iterator<Item = &'static str>,
+) -> Option<&'static str> {
+    names
+        .map(|candidate| (distance(name.as_bytes(), candidate.as_bytes()), candidate))
+        .filter(|&(edits, candidate)| edits <= 2.max(candidate.len() / 4))
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein's distance.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,194 @@
+//! A profile as it is written: its sections, checked for names and types by serde.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::ProfileError;
+
+/// What a port is connected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// An InfiniBand fabric: LIDs, P_Keys.
+    Infiniband,
+    /// Ethernet: RoCE, MACs and GIDs.
+    Ethernet,
+}
+
+impl Link {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Infiniband => Self::Ethernet,
+            Self::Ethernet => Self::Infiniband,
+        }
+    }
+
+    /// The section that belongs to it.
+    pub(super) fn section(self) -> &'static str {
+        match self {
+            Self::Infiniband => "infiniband",
+            Self::Ethernet => "ethernet",
+        }
+    }
+}
+
+/// Capability values or context fields by PRM field name.
+pub(super) type Fields = toml::Table;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub name: String,
+    pub link: Link,
+    pub device: DeviceNumbers,
+    pub keys: KeyNumbers,
+    pub first: FirstNumbers,
+    #[serde(default)]
+    pub nic_vport: Fields,
+    /// By capability page: what is in force.
+    pub caps: BTreeMap<String, Fields>,
+    /// By capability page: the most that may be set, where that is not what is in force.
+    #[serde(default)]
+    pub max: BTreeMap<String, Fields>,
+    /// By register.
+    #[serde(default)]
+    pub registers: BTreeMap<String, Fields>,
+    pub infiniband: ByLink,
+    pub ethernet: ByLink,
+}
+
+/// What goes over the common values when the ports have a certain link.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ByLink {
+    pub port: PortNumbers,
+    #[serde(default)]
+    pub hca_vport: Fields,
+    #[serde(default)]
+    pub caps: BTreeMap<String, Fields>,
+    #[serde(default)]
+    pub max: BTreeMap<String, Fields>,
+    #[serde(default)]
+    pub registers: BTreeMap<String, Fields>,
+}
+
+/// What a device is and how large.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceNumbers {
+    /// PCI vendor.
+    pub vendor_id: u16,
+    /// PCI device.
+    pub device_id: u16,
+    /// IEEE OUI of the vendor.
+    pub ieee_vendor_id: u32,
+    /// The parameter set id (PSID), at most 16 characters; a name that no vendor gives.
+    pub board_id: String,
+    /// Firmware version: major, minor, sub-minor.
+    pub firmware: [u16; 3],
+    /// Versions of the software interface (ISSI) that it supports: bit n is version n.
+    pub issi: u32,
+    /// 4 KiB pages that it asks for before it can answer anything.
+    pub boot_pages: u32,
+    /// 4 KiB pages that it asks for before INIT_HCA.
+    pub init_pages: u32,
+    /// 4 KiB UAR pages in its BAR.
+    pub uar_pages: u32,
+    /// MSI-X vectors of a function.
+    pub vectors: u32,
+}
+
+/// Keys that exist without being created.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyNumbers {
+    /// The reserved lkey: all of memory, for the kernel's QPs.
+    pub reserved_lkey: u32,
+    /// Reads give zeros, writes vanish.
+    pub null_mkey: u32,
+    /// Reads are dumped, for filling.
+    pub dump_fill_mkey: u32,
+    /// Ends a scatter list.
+    pub terminate_scatter_list_mkey: u32,
+    /// Marks a repeated block in a KLM list.
+    pub repeated_mkey: u32,
+}
+
+/// The first number of each kind of object that the device gives out.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "each is the first number of its kind")]
+pub struct FirstNumbers {
+    pub uid: u32,
+    pub pd: u32,
+    pub transport_domain: u32,
+    pub uar: u32,
+    pub umem: u32,
+    /// An mkey index: the key without its low byte.
+    pub mkey: u32,
+    pub cq: u32,
+    pub eq: u32,
+    pub qp: u32,
+    pub q_counter: u32,
+}
+
+/// What the ports of a device are.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortNumbers {
+    /// Largest path MTU in bytes: 256 to 4096, a power of two.
+    pub max_mtu: u16,
+    /// Path MTU in force, in bytes.
+    pub active_mtu: u16,
+    /// Active width as InfiniBand encodes it: 1 for 1X, 2 for 4X, 4 for 8X, 8 for 12X.
+    pub active_width: u8,
+    /// Active speed as InfiniBand encodes it: 32 for EDR, 64 for HDR, 128 for NDR.
+    pub active_speed: u16,
+    /// Rate in Mb/s, as QUERY_VPORT_STATE tells it in units of 100.
+    pub rate_mbps: u32,
+}
+
+impl File {
+    pub(super) fn by_link(&self, link: Link) -> &ByLink {
+        match link {
+            Link::Infiniband => &self.infiniband,
+            Link::Ethernet => &self.ethernet,
+        }
+    }
+
+    /// What types alone cannot say.
+    pub(super) fn check(&self) -> Result<(), ProfileError> {
+        let wrong = |section: &str, field: &str, why: &str| {
+            Err(ProfileError::Value {
+                section: section.into(),
+                field: field.into(),
+                why: why.into(),
+            })
+        };
+        if self.device.board_id.len() > 16 {
+            return wrong("device", "board_id", "has more than 16 characters");
+        }
+        if self.device.uar_pages <= self.first.uar {
+            return wrong("device", "uar_pages", "leaves no page from first.uar on");
+        }
+        if self.device.vectors == 0 {
+            return wrong("device", "vectors", "is 0, but commands and events need one");
+        }
+        if self.first.uid == 0 {
+            return wrong("first", "uid", "is 0, which is the kernel's");
+        }
+        for (link, port) in
+            [("infiniband", &self.infiniband.port), ("ethernet", &self.ethernet.port)]
+        {
+            for (field, mtu) in [("max_mtu", port.max_mtu), ("active_mtu", port.active_mtu)] {
+                if !mtu.is_power_of_two() || !(256..=4096).contains(&mtu) || mtu > port.max_mtu {
+                    let why = format!("is {mtu}, not 256, 512, 1024, 2048 or 4096 within max_mtu");
+                    return wrong(&format!("{link}.port"), field, &why);
+                }
+            }
+        }
+        Ok(())
+    }
+}

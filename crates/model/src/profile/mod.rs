@@ -1,0 +1,168 @@
+//! Device profiles: every number that a device answers, as TOML.
+//!
+//! A profile names capability values as `prm/` names the fields, page by page, so that no number lives in code. What
+//! depends on the port type stands in the sections `infiniband` and `ethernet` and goes over the common values.
+
+mod apply;
+mod error;
+mod file;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use verbless_prm::{HcaVportContext, NicVportContext};
+
+pub use error::ProfileError;
+pub use file::{DeviceNumbers, FirstNumbers, KeyNumbers, Link, PortNumbers};
+
+/// The profiles that come with the model: name and text.
+const BUILTIN: [(&str, &str); 2] = [
+    ("connectx6dx", include_str!("../../profiles/connectx6dx.toml")),
+    ("bluefield3", include_str!("../../profiles/bluefield3.toml")),
+];
+
+/// A kind of device, with all its capability values.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    file: Arc<file::File>,
+    link: Link,
+    pages: BTreeMap<u16, CapPage>,
+    registers: BTreeMap<u16, Register>,
+    nic_vport: NicVportContext,
+    hca_vport: HcaVportContext,
+}
+
+/// One capability page: what is in force when the device starts, and the most that may be set.
+#[derive(Debug, Clone)]
+pub(crate) struct CapPage {
+    pub info: &'static verbless_prm::reflect::StructInfo,
+    pub current: Box<[u8]>,
+    pub max: Box<[u8]>,
+}
+
+/// One register, as ACCESS_REGISTER reads it.
+#[derive(Debug, Clone)]
+pub(crate) struct Register {
+    pub info: &'static verbless_prm::reflect::StructInfo,
+    pub bytes: Box<[u8]>,
+}
+
+impl Profile {
+    /// The names that [`Profile::load`] knows.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILTIN.iter().map(|(name, _)| *name)
+    }
+
+    /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`.
+    ///
+    /// # Errors
+    /// When there is no such profile, or the file has a mistake; the error says which and where.
+    pub fn load(name: &str) -> Result<Self, ProfileError> {
+        if let Some((_, text)) = BUILTIN.iter().find(|(builtin, _)| *builtin == name) {
+            return Self::from_toml(text);
+        }
+        if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
+            let known = Self::names().collect::<Vec<_>>().join(", ");
+            return Err(ProfileError::NoSuchProfile { name: name.into(), known });
+        }
+        let text = std::fs::read_to_string(name)
+            .map_err(|source| ProfileError::Read { path: name.into(), source })?;
+        Self::from_toml(&text)
+    }
+
+    /// A profile from its text.
+    ///
+    /// # Errors
+    /// The first mistake: of TOML, an unknown section or field, a value that does not fit its field.
+    pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
+        let file: file::File =
+            toml::from_str(text).map_err(|error| ProfileError::Syntax(error.into()))?;
+        file.check()?;
+        let file = Arc::new(file);
+        // Both port types are tried, so that a mistake does not wait for whoever first asks for the other one.
+        Self::resolve(file.clone(), file.link.other())?;
+        Self::resolve(file.clone(), file.link)
+    }
+
+    /// The same device with its ports set to another link layer.
+    #[must_use]
+    pub fn with_link(self, link: Link) -> Self {
+        Self::resolve(self.file, link).expect("both port types were tried when it was read")
+    }
+
+    fn resolve(file: Arc<file::File>, link: Link) -> Result<Self, ProfileError> {
+        let by_link = file.by_link(link);
+        let pages = apply::pages(&file, by_link)?;
+        let registers = apply::registers(&file, by_link)?;
+        let mut nic_vport = NicVportContext::zeroed();
+        apply::fields(
+            "nic_vport",
+            NicVportContext::INFO,
+            nic_vport.as_bytes_mut(),
+            &file.nic_vport,
+        )?;
+        let mut hca_vport = HcaVportContext::zeroed();
+        let section = format!("{}.hca_vport", link.section());
+        apply::fields(
+            &section,
+            HcaVportContext::INFO,
+            hca_vport.as_bytes_mut(),
+            &by_link.hca_vport,
+        )?;
+        Ok(Self { link, pages, registers, nic_vport, hca_vport, file })
+    }
+
+    /// The device's name, as `ConnectX-6 Dx`.
+    pub fn name(&self) -> &str {
+        &self.file.name
+    }
+
+    /// What its ports are connected to.
+    pub fn link(&self) -> Link {
+        self.link
+    }
+
+    /// What it is and how large.
+    pub fn device(&self) -> &DeviceNumbers {
+        &self.file.device
+    }
+
+    /// Keys that exist without being created.
+    pub fn keys(&self) -> &KeyNumbers {
+        &self.file.keys
+    }
+
+    /// The first number of each kind of object.
+    pub fn first(&self) -> &FirstNumbers {
+        &self.file.first
+    }
+
+    /// What its ports are, with the link in force.
+    pub fn port(&self) -> &PortNumbers {
+        &self.file.by_link(self.link).port
+    }
+
+    /// The capability pages by number.
+    pub(crate) fn pages(&self) -> &BTreeMap<u16, CapPage> {
+        &self.pages
+    }
+
+    /// The registers by number.
+    pub(crate) fn registers(&self) -> &BTreeMap<u16, Register> {
+        &self.registers
+    }
+
+    /// The NIC vport context, but what each device has of its own.
+    pub(crate) fn nic_vport(&self) -> &NicVportContext {
+        &self.nic_vport
+    }
+
+    /// The HCA vport context, but what each device has of its own.
+    pub(crate) fn hca_vport(&self) -> &HcaVportContext {
+        &self.hca_vport
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! Profiles: those that come along, and mistakes of every kind.
+
+use verbless_prm::{HcaCap, HcaCapPage};
+
+use super::{Link, Profile};
+
+const GOOD: &str = include_str!("../../profiles/connectx6dx.toml");
+
+/// What is said when `from` in a good profile is replaced by `to`.
+fn mistake(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "the profile has no {from:?} to spoil");
+    match Profile::from_toml(&GOOD.replacen(from, to, 1)) {
+        Ok(_) => panic!("{to:?} instead of {from:?} was accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn every_profile_loads_with_either_link() {
+    for name in Profile::names() {
+        let profile = Profile::load(name).expect(name);
+        for link in [Link::Infiniband, Link::Ethernet] {
+            let profile = profile.clone().with_link(link);
+            assert_eq!(profile.link(), link);
+            let page = &profile.pages()[&HcaCapPage::GENERAL.0];
+            let general = HcaCap::from_prefix(&page.current).expect("a whole page");
+            assert_eq!(general.port_type().0, u8::from(link == Link::Ethernet));
+            assert_eq!(general.num_ports(), 1);
+            assert_eq!(general.log_max_qp(), 18);
+        }
+    }
+}
+
+#[test]
+fn what_may_be_set_is_at_least_what_is_in_force() {
+    for name in Profile::names() {
+        let profile = Profile::load(name).expect(name);
+        for (number, page) in profile.pages() {
+            for (current, max) in page.current.iter().zip(&page.max) {
+                assert_eq!(current & !max & 0x80, 0, "page {number:#x} of {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_mistake_is_named() {
+    for (from, to, said) in [
+        (
+            "log_max_qp = 18",
+            "log_max_qpp = 18",
+            "[caps.general] log_max_qpp: hca_cap has no such field; did you mean log_max_qp",
+        ),
+        (
+            "log_max_qp = 18",
+            "log_max_qp = 32",
+            "[caps.general] log_max_qp is 32, which does not fit its 5 bits",
+        ),
+        (
+            "log_max_qp = 18",
+            "log_max_qp = -1",
+            "[caps.general] log_max_qp is -1: it cannot be negative",
+        ),
+        ("log_max_qp = 18", "log_max_qp = 1.5", "log_max_qp is float, where a number belongs"),
+        ("log_max_qp = 18", "log_max_qp = true", "log_max_qp is boolean, where a number belongs"),
+        ("log_max_qp = 18", "log_max_qp = [18]", "log_max_qp is array, where a number belongs"),
+        ("log_max_qp = 18", "log_max_qp = \"0x1g\"", "which is no hexadecimal number"),
+        ("log_max_qp = 18", "log_max_qp =", "TOML parse error"),
+        ("log_max_qp = 18", "log_max_qp = 18\nlog_max_qp = 18", "duplicate key"),
+        (
+            "\"ENTRIES_8\"",
+            "\"ENTRIES_9\"",
+            "gid_table_size is \"ENTRIES_9\", which gid_table_size does not have; did you mean ENTRIES_8?",
+        ),
+        (
+            "[caps.general]",
+            "[caps.genral]",
+            "[caps.genral]: there is no capability page of that name; did you mean GENERAL?",
+        ),
+        (
+            "[registers.pmtu]",
+            "[registers.pmtuu]",
+            "[registers.pmtuu]: there is no register of that name with a known layout; did you mean PMTU?",
+        ),
+        ("[max.general]", "[maximum.general]", "unknown field `maximum`"),
+        ("link = \"ethernet\"", "link = \"token ring\"", "unknown variant `token ring`"),
+        ("name =", "nam =", "unknown field `nam`"),
+        ("device_id = 0x101d", "", "missing field `device_id`"),
+        ("device_id = 0x101d", "device_id = 0x1101d", "invalid value: integer `69661`"),
+        ("VBL0000000001", "VBL00000000000001", "[device] board_id has more than 16 characters"),
+        ("uar_pages = 8192", "uar_pages = 16", "[device] uar_pages leaves no page"),
+        ("vectors = 64", "vectors = 0", "[device] vectors is 0"),
+        ("uid = 1", "uid = 0", "[first] uid is 0"),
+        ("active_mtu = 1024", "active_mtu = 1000", "[ethernet.port] active_mtu is 1000"),
+        ("max_mtu = 4096", "max_mtu = 2048", "[infiniband.port] active_mtu is 4096"),
+        (
+            "user_affiliated_events = [",
+            "user_affiliated_events = [1, 2, 3, 4, ",
+            "user_affiliated_events has more than 4 values",
+        ),
+        (
+            "cap_mask1 = 0xa651e848",
+            "cap_mask_1 = 1",
+            "[infiniband.hca_vport] cap_mask_1: hca_vport_context has no such field; did you mean cap_mask1?",
+        ),
+        (
+            "[nic_vport]",
+            "[nic_vport]\npermanent_address = 1",
+            "[nic_vport] permanent_address is a structure",
+        ),
+    ] {
+        let error = mistake(from, to);
+        assert!(error.contains(said), "{to:?} says {error:?}, not {said:?}");
+    }
+}
+
+#[test]
+fn a_profile_without_the_general_page_is_refused() {
+    let text = GOOD.replace("[caps.general]", "[caps.qos]").replace("[max.general]", "[max.qos]");
+    let error = Profile::from_toml(&text).expect_err("no general page").to_string();
+    assert!(error.contains("qos"), "{error}");
+}
+
+#[test]
+fn a_name_that_is_none_and_a_file_that_is_none_are_told_apart() {
+    let error = Profile::load("connectx9").expect_err("no such profile").to_string();
+    assert!(error.contains("connectx6dx, bluefield3"), "{error}");
+    let error = Profile::load("/nowhere/at/all.toml").expect_err("no such file").to_string();
+    assert!(error.contains("/nowhere/at/all.toml"), "{error}");
+}

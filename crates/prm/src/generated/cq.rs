@@ -537,7 +537,7 @@ impl CqContext {
         self
     }
 
-    /// Where the buffer starts inside its first page, in units of 64 bytes. `0x08.11:6`
+    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.11:6`
     #[inline]
     pub const fn page_offset(&self) -> u8 {
         bits::get(&self.0, 84, 6) as u8

@@ -399,7 +399,7 @@ impl MkeyContext {
         self
     }
 
-    /// Remote atomics are allowed; needs rw and lw to be of use. `0x00.14`
+    /// Remote atomics are allowed. `0x00.14`
     #[inline]
     pub const fn a(&self) -> bool {
         bits::flag(&self.0, 17)

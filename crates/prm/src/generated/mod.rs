@@ -117,7 +117,7 @@ enumeration! {
         RTS2RTS_QP = 0x505,
         /// Moves an unreliable QP from SQER back to RTS.
         SQERR2RTS_QP = 0x506,
-        /// Moves a QP from any state but RST to ERR: all posted WQEs complete as flushed.
+        /// Moves a QP from any state to ERR: all posted WQEs complete as flushed.
         QP_2ERR = 0x507,
         /// Moves a QP from any state to RST: posted WQEs vanish without completions.
         QP_2RST = 0x50a,

@@ -474,7 +474,7 @@ pub static SQERR2RTS_QP: CommandInfo = CommandInfo {
 
 command!(Sqerr2rtsQpIn -> Sqerr2rtsQpOut, SQERR2RTS_QP);
 
-/// Moves a QP from any state but RST to ERR: all posted WQEs complete as flushed.
+/// Moves a QP from any state to ERR: all posted WQEs complete as flushed.
 ///
 /// Source: linux: MLX5_CMD_OP_2ERR_QP.
 pub static QP_2ERR: CommandInfo = CommandInfo {
@@ -484,12 +484,9 @@ pub static QP_2ERR: CommandInfo = CommandInfo {
     output: Qp2errOut::INFO,
     devx: Devx::Modify,
     op_mods: &[],
-    states: &["INIT", "RTR", "RTS", "SQER", "SQD", "SQ_DRAINING", "ERR", "SUSPENDED"],
+    states: &["any"],
     capability: None,
-    statuses: &[
-        StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is in RST." },
-        StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." },
-    ],
+    statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_2ERR_QP"],
 };
@@ -883,8 +880,8 @@ impl AddressPath {
         self
     }
 
-    /// UDP source port of RoCE v2 packets; 0xc000 to 0xffff, or 0 for one that the device picks.
-    /// `0x20.15:0`
+    /// UDP source port of RoCE v2 packets, from roce_cap.r_roce_min_src_udp_port to
+    /// roce_cap.r_roce_max_src_udp_port. `0x20.15:0`
     #[inline]
     pub const fn udp_sport(&self) -> u16 {
         bits::get(&self.0, 272, 16) as u16
@@ -1844,7 +1841,7 @@ impl QpContext {
         self
     }
 
-    /// Where the buffer starts inside its first page, in units of 64 bytes. `0x90.11:6`
+    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x90.11:6`
     #[inline]
     pub const fn page_offset(&self) -> u8 {
         bits::get(&self.0, 1172, 6) as u8

@@ -522,7 +522,7 @@ impl WqContext {
         self
     }
 
-    /// Where the buffer starts in its first page, in units of 64 bytes. `0x04.20:16`
+    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x04.20:16`
     #[inline]
     pub const fn page_offset(&self) -> u8 {
         bits::get(&self.0, 43, 5) as u8
@@ -998,7 +998,7 @@ impl SrqContext {
         self
     }
 
-    /// Where the buffer starts in its first page, in units of 64 bytes. `0x08.31:26`
+    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.31:26`
     #[inline]
     pub const fn page_offset(&self) -> u8 {
         bits::get(&self.0, 64, 6) as u8
@@ -1729,7 +1729,7 @@ impl XrcSrqContext {
         self
     }
 
-    /// Where the buffer starts in its first page, in units of 64 bytes. `0x08.31:26`
+    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.31:26`
     #[inline]
     pub const fn page_offset(&self) -> u8 {
         bits::get(&self.0, 64, 6) as u8

@@ -713,7 +713,9 @@ impl WqeMaskedAdd32Segment {
 }
 
 structure! {
-    /// Data segment: one gather or scatter entry; a receive WQE is a list of these.
+    /// Data segment: one gather or scatter entry. A receive WQE is a row of these, ended by one
+    /// with lkey 0x100 where it is shorter than the stride; a wqe_srq_next_segment or
+    /// wqe_signature_segment stands before them on queues that have those.
     ///
     /// Source: linux: struct mlx5_wqe_data_seg; rdma-core: struct mlx5_wqe_data_seg.
     pub struct WqeDataSegment([u8; 0x10]) = "wqe_data_segment" {

@@ -83,6 +83,17 @@ impl StructInfo {
         self.fields.iter().find(|field| field.name == name)
     }
 
+    /// Whether a flexible array follows its bytes, its own or that of a structure at its end.
+    pub fn has_tail(&self) -> bool {
+        self.fields.iter().any(|field| match field.kind {
+            _ if field.is_tail() => true,
+            Kind::Struct(nested) => {
+                field.bit(field.count as usize) == self.bytes * 8 && nested.has_tail()
+            }
+            _ => false,
+        })
+    }
+
     /// Whether only the model has this layout, so that no hardware must ever see it.
     pub fn is_model_only(&self) -> bool {
         !self.sources.is_empty() && self.sources.iter().all(|source| *source == "model")
@@ -269,25 +280,45 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first reserved bits that are not zero, as (first bit, number of bits); nested structures
-    /// are looked into.
-    pub fn nonzero_reserved(&self) -> Option<(usize, usize)> {
-        self.nonzero_reserved_below(0)
+    /// Calls `f` with first bit and number of bits of every gap that lies within the bytes, nested
+    /// structures included. What follows a structure that has no tail is a gap, too.
+    pub fn gaps(&self, f: &mut dyn FnMut(usize, usize)) {
+        self.gaps_below(0, f);
     }
 
-    fn nonzero_reserved_below(&self, start: usize) -> Option<(usize, usize)> {
-        let own = self.info.reserved.iter().find(|&&(offset, width)| {
+    fn gaps_below(&self, start: usize, f: &mut dyn FnMut(usize, usize)) {
+        for &(offset, width) in self.info.reserved {
             let end = ((offset + width) as usize).min(self.bytes.len() * 8);
-            (offset as usize..end).any(|bit| bits::flag(self.bytes, bit))
-        });
-        if let Some(&(offset, width)) = own {
-            return Some((start + offset as usize, width as usize));
+            if (offset as usize) < end {
+                f(start + offset as usize, end - offset as usize);
+            }
         }
-        self.info.fields.iter().find_map(|field| {
-            (0..self.elements(field)).find_map(|index| {
-                self.nested(field, index)?.nonzero_reserved_below(start + field.bit(index))
-            })
-        })
+        for field in self.info.fields {
+            for index in 0..self.elements(field) {
+                let Some(nested) = self.nested(field, index) else { break };
+                nested.gaps_below(start + field.bit(index), f);
+            }
+        }
+        let known = match self.holds.and_then(|(name, _)| self.info.field(name)) {
+            Some(held) if held.is_tail() => self.bytes.len(),
+            _ if self.info.has_tail() => self.bytes.len(),
+            _ => self.info.bytes,
+        };
+        if self.bytes.len() > known {
+            f(start + known * 8, (self.bytes.len() - known) * 8);
+        }
+    }
+
+    /// The first gap that is not zero, as (first bit, number of bits); nested structures are looked
+    /// into.
+    pub fn nonzero_reserved(&self) -> Option<(usize, usize)> {
+        let mut found = None;
+        self.gaps(&mut |start, width| {
+            if found.is_none() && (start..start + width).any(|bit| bits::flag(self.bytes, bit)) {
+                found = Some((start, width));
+            }
+        });
+        found
     }
 
     fn value(&self, field: &'static FieldInfo, index: usize) -> Value<'a> {

@@ -11,11 +11,16 @@ mod description;
 mod dump;
 mod facts;
 mod generate;
+mod golden;
+mod ifc;
 mod import;
 mod names;
 mod place;
+mod raw;
 mod runtime;
 mod show;
+mod trace;
+mod verify;
 
 use description::Description;
 
@@ -29,6 +34,9 @@ pub(crate) enum Task {
     Generate,
     /// Hold the description against its own rules, and the generated code against it.
     Check,
+    /// Hold every field against descriptions that it did not come from: a Linux header, the trace of
+    /// a real device, golden WQEs.
+    Verify(verify::Options),
     /// One structure, enum or command as a page of text: bit diagram, fields, sources, users.
     Show {
         /// cq_context, create_cq, 0x400.
@@ -45,6 +53,7 @@ pub(crate) fn run(task: Task) -> crate::Result {
         Task::Import(options) => import::run(&root, &options),
         Task::Generate => generate::run(&root),
         Task::Check => check::run(&root),
+        Task::Verify(options) => verify::run(&root, &options),
         Task::Show { name } => show::run(&root, &name),
         Task::Decode(options) => decode::run(&root, &options),
     }

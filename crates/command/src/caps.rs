@@ -97,6 +97,12 @@ impl Caps {
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
     }
 
+    /// Bytes of inline data of a send at most: what the largest WQE has room for beside control, remote address and the
+    /// inline header.
+    pub fn max_inline(&self) -> usize {
+        usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES).saturating_sub(32 + 4)
+    }
+
     /// Scatter/gather entries of a receive at most.
     pub fn max_receive_sges(&self) -> usize {
         usize::from(self.max_receive_wqe_bytes) / 16
@@ -114,7 +120,7 @@ fn short() -> Error {
 }
 
 /// QUERY_HCA_CAP: one page, as the device sends it.
-pub fn query_hca_cap(
+pub(crate) fn query_hca_cap(
     context: &Context,
     page: CapPage,
     mode: CapMode,
@@ -126,5 +132,5 @@ pub fn query_hca_cap(
     Ok(Box::new(*output.capability()))
 }
 
-/// The `ds` field of a control segment counts up to 63 units of 16 bytes.
-const MAX_SEND_WQE_BYTES: usize = 63 * 16;
+/// The `ds` field of a control segment counts up to 63 units of 16 bytes; the last of 16 blocks is not whole.
+const MAX_SEND_WQE_BYTES: usize = 61 * 16;

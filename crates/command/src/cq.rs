@@ -63,7 +63,7 @@ impl Device {
 }
 
 fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
-    input.set_cq_umem_id(attr.ring.umem.id()).set_cq_umem_offset(attr.ring.offset);
+    input.set_cq_umem_id(attr.ring.umem().id()).set_cq_umem_offset(attr.ring.offset());
     input
         .cq_context_mut()
         .set_cqe_sz(if attr.wide { CqeSize::BYTES_128 } else { CqeSize::BYTES_64 })
@@ -71,9 +71,9 @@ fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
         .set_log_cq_size(attr.log_cqes)
         .set_uar_page(attr.uar.page_id())
         .set_c_eqn_or_apu_element(attr.eqn.0)
-        .set_dbr_umem_id(attr.record.umem.id())
+        .set_dbr_umem_id(attr.record.umem().id())
         .set_dbr_umem_valid(true)
-        .set_dbr_addr(attr.record.offset);
+        .set_dbr_addr(attr.record.offset());
 }
 
 impl Cq {

@@ -11,6 +11,7 @@ mod error;
 mod general;
 mod memory;
 mod mkey;
+mod number;
 mod owned;
 mod path;
 mod qp;
@@ -27,48 +28,13 @@ use zerocopy::{FromZeros, IntoBytes};
 pub use caps::{CapMode, CapPage, Caps};
 pub use cq::{Cq, CqAttr, Moderation};
 pub use general::GeneralObject;
-pub use memory::UserMemory;
+pub use memory::{QueueMemory, UserMemory};
 pub use mkey::{KeyAccess, KeyMemory, KeyPiece, Mkey, MkeyAttr};
-pub use path::{Gid, GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
-pub use qp::{InitAttr, Mtu, Qp, QpAttr, QueueMemory, RemoteAccess, RtrAttr, RtsAttr, RtsChange};
+pub use number::{Cqn, Eqn, Lkey, Qpn, Rkey};
+pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
+pub use qp::{InitAttr, Mtu, Qp, QpAttr, RemoteAccess, RtrAttr, RtsAttr, RtsChange};
 pub use query::{Adapter, MODEL_PSID};
-pub use verbless_devx::{Error, ErrorKind, Result};
-
-/// Declares a number that must not be mistaken for another.
-macro_rules! number {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub u32);
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:#x}", self.0)
-            }
-        }
-    };
-}
-
-number!(
-    /// Number of a queue pair, 24 bits.
-    Qpn
-);
-number!(
-    /// Number of a completion queue, 24 bits.
-    Cqn
-);
-number!(
-    /// Number of an event queue.
-    Eqn
-);
-number!(
-    /// Key of local memory, as a data segment names it.
-    Lkey
-);
-number!(
-    /// Key of a peer's memory, as a remote address segment names it.
-    Rkey
-);
+pub use verbless_devx::{Error, ErrorKind, Gid, Result};
 
 /// An open device: a DevX context and what the device can do.
 ///
@@ -106,6 +72,11 @@ impl Device {
     /// Which device it is.
     pub fn adapter(&self) -> &Adapter {
         &self.known.adapter
+    }
+
+    /// QUERY_HCA_CAP: one page, as the device sends it.
+    pub fn query_hca_cap(&self, page: CapPage, mode: CapMode) -> Result<Box<[u8; 0x1000]>> {
+        caps::query_hca_cap(&self.context, page, mode)
     }
 
     /// Sends a creating command without a variable tail.

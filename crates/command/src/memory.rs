@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 use verbless_devx::Umem;
 
@@ -52,5 +53,41 @@ impl Drop for UserMemory {
 impl fmt::Debug for UserMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "umem {:#x}: {} bytes at {:#x}", self.id(), self.length, self.address)
+    }
+}
+
+/// A place in registered memory that a queue lives in, and what must not be given back while the queue lives.
+#[derive(Clone)]
+pub struct QueueMemory {
+    umem: Arc<UserMemory>,
+    offset: u64,
+    _lease: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl QueueMemory {
+    /// Byte `offset` of a registration.
+    pub fn new(umem: Arc<UserMemory>, offset: u64) -> Self {
+        Self { umem, offset, _lease: None }
+    }
+
+    /// The same, leased from a pool: `lease` is dropped only when the device has let go of the queue.
+    pub fn leased(umem: Arc<UserMemory>, offset: u64, lease: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { umem, offset, _lease: Some(lease) }
+    }
+
+    /// The registration.
+    pub fn umem(&self) -> &UserMemory {
+        &self.umem
+    }
+
+    /// Byte offset into it.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+impl fmt::Debug for QueueMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "umem {:#x} + {:#x}", self.umem.id(), self.offset)
     }
 }

@@ -1,10 +1,7 @@
 //! Where a queue pair sends to, and the address path of its context that says so.
 
+use verbless_devx::Gid;
 use verbless_prm::AddressPath;
-
-/// A 128-bit global identifier, in network order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Gid(pub [u8; 16]);
 
 /// The global route header: what carries a packet past its own subnet (InfiniBand) or at all (RoCE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

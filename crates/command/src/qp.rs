@@ -15,7 +15,7 @@ use verbless_prm::{
 
 use crate::error::{fits, invalid, limit};
 use crate::owned::Owned;
-use crate::{Cq, Device, Error, Path, Qpn, UserMemory};
+use crate::{Cq, Device, Error, Path, Qpn, QueueMemory};
 
 /// What a queue pair is made of. The memory of its queues lies in user memory that the caller registered.
 #[derive(Debug, Clone)]
@@ -40,15 +40,6 @@ pub struct QpAttr {
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
     pub user_index: u32,
-}
-
-/// A place in registered user memory.
-#[derive(Debug, Clone)]
-pub struct QueueMemory {
-    /// The registration.
-    pub umem: Arc<UserMemory>,
-    /// Byte offset into it.
-    pub offset: u64,
 }
 
 /// What a peer may do to memory through a queue pair.
@@ -162,7 +153,7 @@ impl Device {
         }
         fits("CREATE_QP", "the user index", attr.user_index, 24)?;
         let mut input = CreateQpIn::new();
-        input.set_wq_umem_id(attr.rings.umem.id()).set_wq_umem_offset(attr.rings.offset);
+        input.set_wq_umem_id(attr.rings.umem().id()).set_wq_umem_offset(attr.rings.offset());
         input.set_wq_umem_valid(true);
         let context = input.qpc_mut();
         context
@@ -173,9 +164,9 @@ impl Device {
             .set_cqn_snd(attr.send_cq.cqn().0)
             .set_cqn_rcv(attr.receive_cq.cqn().0)
             .set_user_index(attr.user_index)
-            .set_dbr_umem_id(attr.record.umem.id())
+            .set_dbr_umem_id(attr.record.umem().id())
             .set_dbr_umem_valid(true)
-            .set_dbr_addr(attr.record.offset);
+            .set_dbr_addr(attr.record.offset());
         match attr.log_send_blocks {
             Some(log) => context.set_log_sq_size(log),
             None => context.set_no_sq(true),

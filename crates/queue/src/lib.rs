@@ -16,6 +16,7 @@
 
 pub mod completion;
 pub mod cq;
+pub mod domain;
 #[cfg(test)]
 mod order;
 pub mod qp;
@@ -28,6 +29,7 @@ pub mod wr;
 
 pub use completion::{Completion, CompletionError, Operation, Status};
 pub use cq::{CompletionQueue, Cqe};
+pub use domain::{ConnectOptions, Cq, CqConfig, Domain, PeerAddress, Qp, QpConfig};
 pub use qp::{QueuePair, ReceiveQueue, SendQueue};
 pub use region::Region;
 pub use types::{Cqn, Lkey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

@@ -9,6 +9,10 @@ use std::fmt;
 use crate::ring::{OutOfBounds, SharedMemory};
 use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
 
+mod pinned;
+
+pub(crate) use pinned::Pinned;
+
 /// What a region is built from.
 pub struct RegionParts {
     /// What keeps the keys alive. Dropped first: afterwards no key may reach the memory.
@@ -156,7 +160,7 @@ mod tests {
         }
         let gone = Arc::new(AtomicBool::new(false));
         let real = SharedMemory::zeroed(4096);
-        let watched = real.watched(Arc::new(Memory(real.clone(), gone.clone())));
+        let watched = real.held_with(Arc::new(Memory(real.clone(), gone.clone())));
         drop(Region::new(RegionParts {
             registration: Box::new(Keys(gone.clone())),
             memory: watched,

@@ -2,47 +2,23 @@
 
 use std::fmt;
 
-/// Makes a newtype of a number that prints in hexadecimal.
-macro_rules! number {
-    ($(#[$attr:meta])* $name:ident($ty:ty)) => {
-        $(#[$attr])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-        #[repr(transparent)]
-        pub struct $name(pub $ty);
+pub use verbless_command::{Cqn, Lkey, Qpn, Rkey};
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
-            }
-        }
+/// Index of a WQE's first block since its queue was created, modulo 65536: what a CQE calls `wqe_counter`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct WqeIndex(pub u16);
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:#x}", self.0)
-            }
-        }
-    };
+impl fmt::Debug for WqeIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WqeIndex({:#x})", self.0)
+    }
 }
 
-number! {
-    /// Local key: names registered memory in a work request of ours. mkey index in bits 31:8, variant in 7:0.
-    Lkey(u32)
-}
-number! {
-    /// Remote key: names memory of the peer. Same layout as an [`Lkey`], of another device.
-    Rkey(u32)
-}
-number! {
-    /// Number of a queue pair or send queue, 24 bits.
-    Qpn(u32)
-}
-number! {
-    /// Number of a completion queue, 24 bits.
-    Cqn(u32)
-}
-number! {
-    /// Index of a WQE's first block since its queue was created, modulo 65536: what a CQE calls `wqe_counter`.
-    WqeIndex(u16)
+impl fmt::Display for WqeIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
 }
 
 /// An address in memory of the peer, under a key of the peer.

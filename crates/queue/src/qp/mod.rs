@@ -56,6 +56,13 @@ impl QueuePair {
         (self.send, self.receive)
     }
 
+    /// Starts over, as the device does when the queue pair goes to RESET. Completions of what was posted before may
+    /// still stand in the completion queue; whoever polls it drops them.
+    pub(crate) fn reset(&mut self) {
+        self.send.reset();
+        self.receive.reset();
+    }
+
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.send.qpn()

@@ -54,6 +54,13 @@ impl ReceiveQueue {
         })
     }
 
+    /// Starts over, as the device does when the queue pair goes to RESET. What was posted is forgotten.
+    pub(crate) fn reset(&mut self) {
+        self.producer = 0;
+        self.consumer = 0;
+        self.record.store(0);
+    }
+
     /// Receives that the ring has room for.
     pub fn capacity(&self) -> u32 {
         self.ring.count()

@@ -125,6 +125,13 @@ impl SendQueue {
         })
     }
 
+    /// Starts over, as the device does when the queue pair goes to RESET. What was posted is forgotten.
+    pub(crate) fn reset(&mut self) {
+        self.producer = 0;
+        self.limit = self.ring.blocks();
+        self.record.store(0);
+    }
+
     /// The number of the QP or SQ.
     pub fn qpn(&self) -> Qpn {
         self.qpn

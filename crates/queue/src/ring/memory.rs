@@ -166,9 +166,8 @@ impl SharedMemory {
         Ok(unsafe { AtomicU32::from_ptr(self.base.add(offset).cast().as_ptr()) }.load(Relaxed))
     }
 
-    /// The same bytes, kept alive by `owner` as well: to see when they go.
-    #[cfg(test)]
-    pub(crate) fn watched(&self, owner: Arc<dyn Any + Send + Sync>) -> Self {
+    /// The same bytes, which then keep `owner` alive as well.
+    pub(crate) fn held_with(&self, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self { base: self.base, length: self.length, owner: Arc::new((owner, self.owner.clone())) }
     }
 

@@ -15,6 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use verbless_devx::Uar;
 use verbless_prm::hot::{WQEBB, uar};
 
 use crate::ring::{LayoutError, SharedMemory, Wqe};
@@ -41,6 +42,13 @@ impl UarPage {
             ));
         }
         Ok(Self(Arc::new(Page { memory, taken: AtomicU32::new(0) })))
+    }
+
+    /// The page that the kernel mapped for us. It is only ever written.
+    pub fn mapped(uar: Arc<Uar>) -> Result<Self, LayoutError> {
+        let (base, length) = (uar.mapping().as_ptr(), uar.mapping().len());
+        // SAFETY: the mapping lives in its owner; this module stores to it and never loads, and makes no reference.
+        Self::new(unsafe { SharedMemory::from_raw(base, length, uar) })
     }
 
     /// The BlueFlame register at byte `offset` of the page, of two buffers of `buffer` bytes each (a power of two

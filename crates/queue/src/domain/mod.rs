@@ -1,0 +1,253 @@
+//! Bringing regions and queues to life on a device.
+//!
+//! A [`Domain`] is a protection domain with what its queues share: a UAR page, and pooled memory for rings and doorbell
+//! records. Regions, completion queues and queue pairs are made from it and hold what they need of it.
+//!
+//! ```no_run
+//! # fn f(device: &verbless_command::Device) -> Result<(), verbless_command::Error> {
+//! use verbless_queue::domain::{CqConfig, Domain, QpConfig};
+//! use verbless_command::KeyAccess;
+//!
+//! let domain = Domain::new(device)?;
+//! let region = domain.region(4096, KeyAccess::ALL)?;
+//! let cq = domain.completion_queue(&CqConfig::new(64))?;
+//! let qp = domain.queue_pair(&QpConfig::new(32, 32), &cq, &cq)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod connect;
+mod pool;
+mod queues;
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use verbless_command::{Device, Error, ErrorKind, KeyAccess, KeyMemory, KeyPiece, Mkey, MkeyAttr};
+use verbless_devx::{Pd, Uar, UarKind, abi::core::access};
+
+pub use connect::{ConnectOptions, PeerAddress};
+pub use queues::{Cq, CqConfig, Qp, QpConfig};
+
+use crate::region::{Pinned, Region, RegionParts};
+use crate::ring::LayoutError;
+use crate::types::{Lkey, Rkey};
+use crate::uar::{SendDoorbell, UarPage};
+use pool::Pool;
+
+/// A protection domain and what its queues share. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    device: Device,
+    pd: Pd,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pool: Pool,
+    /// The pages that queues ring on; completion queues are armed through the first.
+    pages: Mutex<Vec<Page>>,
+}
+
+/// A UAR page twice: as the number that contexts name, and as memory.
+#[derive(Clone, Debug)]
+struct Page {
+    uar: Arc<Uar>,
+    memory: UarPage,
+}
+
+impl Domain {
+    /// A protection domain of its own on `device`.
+    pub fn new(device: &Device) -> Result<Self, Error> {
+        let pd = device.alloc_pd()?;
+        let first = Page::new(device)?;
+        let shared = Shared { pool: Pool::new(device.clone()), pages: Mutex::new(vec![first]) };
+        Ok(Self { device: device.clone(), pd, shared: Arc::new(shared) })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Fresh zeroed memory of `length` bytes under a key of its own. Its first address is that in this process.
+    pub fn region(&self, length: usize, access: KeyAccess) -> Result<Region, Error> {
+        let pinned = Pinned::allocate(&self.device, length, umem_access(access))?;
+        self.key(pinned, access)
+    }
+
+    /// Memory that belongs to somebody else, under a key. `owner` is dropped when the device has let go of it.
+    ///
+    /// # Errors
+    /// EFAULT where it is not mapped as `access` needs; a memory limit that is too low; zero or overflowing lengths.
+    ///
+    /// # Safety
+    /// While `owner` lives, `length` bytes from `base` stay mapped (no file mapping, not shared by fork), and
+    /// no Rust reference to them is used while the device or a peer may write them.
+    #[allow(unsafe_code, reason = "the promise is passed on to the region's memory")]
+    pub unsafe fn region_from_raw(
+        &self,
+        base: NonNull<u8>,
+        length: usize,
+        access: KeyAccess,
+        owner: impl std::any::Any + Send + Sync,
+    ) -> Result<Region, Error> {
+        let umem = umem_access(access);
+        // SAFETY: as the caller promises.
+        let pinned =
+            unsafe { Pinned::register(&self.device, base, length, umem, Arc::new(owner)) }?;
+        self.key(pinned, access)
+    }
+
+    fn key(&self, pinned: Pinned, access: KeyAccess) -> Result<Region, Error> {
+        let address = pinned.memory.address();
+        let mkey = self.device.create_mkey(MkeyAttr {
+            pd: self.pd.clone(),
+            access,
+            start: address,
+            length: pinned.memory.len() as u64,
+            memory: KeyMemory::Umem { umem: pinned.user, offset: 0 },
+        })?;
+        let remote = access.remote.read || access.remote.write || access.remote.atomic;
+        Ok(Region::new(RegionParts {
+            lkey: mkey.lkey(),
+            rkey: remote.then(|| mkey.rkey()),
+            registration: Box::new(mkey),
+            memory: pinned.memory,
+            address,
+        }))
+    }
+
+    /// A key of its own over pieces of regions, which it keeps: one address range from 0 on, in the order given.
+    pub fn indirect_key(
+        &self,
+        pieces: &[(Arc<Region>, usize, usize)],
+        access: KeyAccess,
+    ) -> Result<IndirectKey, Error> {
+        let mut entries = Vec::with_capacity(pieces.len());
+        let mut length = 0u64;
+        for (region, offset, bytes) in pieces {
+            let piece = region.sge(*offset, *bytes).map_err(|error| {
+                Error::new(ErrorKind::Input, "making an indirect key", error.to_string())
+            })?;
+            entries.push(KeyPiece {
+                key: piece.lkey,
+                address: piece.address,
+                length: piece.length,
+            });
+            length += *bytes as u64;
+        }
+        let mkey = self.device.create_mkey(MkeyAttr {
+            pd: self.pd.clone(),
+            access,
+            start: 0,
+            length,
+            memory: KeyMemory::Pieces(entries),
+        })?;
+        let regions = pieces.iter().map(|(region, ..)| region.clone()).collect();
+        Ok(IndirectKey { mkey, _regions: regions })
+    }
+
+    /// A doorbell for one send queue: a BlueFlame register of its own where there is one left or another page can be had,
+    /// else a plain doorbell that it shares.
+    fn doorbell(&self, blueflame: bool) -> Result<(Page, SendDoorbell), Error> {
+        let buffer = self.device.attributes().driver.bf_reg_size as usize / 2;
+        let mut pages = self.shared.pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let first = pages[0].clone();
+        if !blueflame || buffer == 0 || first.uar.kind() != UarKind::BlueFlame {
+            let doorbell = first.memory.doorbell();
+            return Ok((first, doorbell));
+        }
+        if let Some(found) = pages.iter().find_map(|page| page.register(buffer)) {
+            return Ok(found);
+        }
+        if let Ok(more) = Page::new(&self.device)
+            && let Some(found) = more.register(buffer)
+        {
+            pages.push(more);
+            return Ok(found);
+        }
+        let doorbell = first.memory.doorbell();
+        Ok((first, doorbell))
+    }
+}
+
+impl Page {
+    fn new(device: &Device) -> Result<Self, Error> {
+        let blueflame = device.attributes().driver.bf_reg_size != 0;
+        let uar = match device.uar_alloc(UarKind::BlueFlame) {
+            Ok(uar) if blueflame => uar,
+            // A machine without write combining offers only the other kind.
+            _ => device.uar_alloc(UarKind::NonCached)?,
+        };
+        let uar = Arc::new(uar);
+        let memory = UarPage::mapped(uar.clone()).map_err(layout)?;
+        Ok(Self { uar, memory })
+    }
+
+    /// A free BlueFlame register. The kernel gives a user two of a page.
+    fn register(&self, buffer: usize) -> Option<(Self, SendDoorbell)> {
+        (0..REGISTERS_PER_PAGE).find_map(|register| {
+            let offset = FIRST_REGISTER + register * 2 * buffer;
+            let doorbell = self.memory.blueflame(offset, buffer).ok()?;
+            Some((self.clone(), doorbell))
+        })
+    }
+}
+
+/// BlueFlame registers of a page that a user may use.
+const REGISTERS_PER_PAGE: usize = 2;
+/// Byte offset of the first.
+const FIRST_REGISTER: usize = 0x800;
+
+/// A key over pieces of several regions, and the regions.
+#[derive(Debug)]
+pub struct IndirectKey {
+    mkey: Mkey,
+    _regions: Vec<Arc<Region>>,
+}
+
+impl IndirectKey {
+    /// The key for our own requests; addresses count from 0.
+    pub fn lkey(&self) -> Lkey {
+        self.mkey.lkey()
+    }
+
+    /// The key for a peer.
+    pub fn rkey(&self) -> Rkey {
+        self.mkey.rkey()
+    }
+
+    /// The key itself.
+    pub fn mkey(&self) -> &Mkey {
+        &self.mkey
+    }
+}
+
+fn umem_access(key: KeyAccess) -> u32 {
+    let mut flags = 0;
+    if key.local_write {
+        flags |= access::LOCAL_WRITE;
+    }
+    if key.remote.read {
+        flags |= access::REMOTE_READ;
+    }
+    if key.remote.write || key.remote.atomic {
+        flags |= access::REMOTE_WRITE;
+    }
+    if key.relaxed_ordering {
+        flags |= access::RELAXED_ORDERING;
+    }
+    flags
+}
+
+/// A layout that we chose ourselves and that does not hold.
+fn layout(error: LayoutError) -> Error {
+    Error::new(ErrorKind::Input, "laying out a queue", error.to_string())
+}

@@ -1,0 +1,147 @@
+//! Pooled memory for rings and doorbell records.
+//!
+//! Each registration costs the kernel a pin and the device an object, so queues share registrations: chunks of memory, leased in
+//! pages for rings and in cache lines for records.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use verbless_command::{Device, Error, QueueMemory};
+use verbless_devx::abi::core::access;
+
+use crate::region::Pinned;
+use crate::ring::SharedMemory;
+
+/// Bytes of a chunk, unless something larger is asked for.
+const CHUNK: usize = 256 << 10;
+/// What a ring's place and length are rounded to.
+const RING_UNIT: usize = 4096;
+/// What a record's are: two queues' records never share a cache line.
+const RECORD_UNIT: usize = 64;
+
+/// The pool of a domain.
+pub(super) struct Pool {
+    device: Device,
+    rings: Mutex<Vec<Arc<Chunk>>>,
+    records: Mutex<Vec<Arc<Chunk>>>,
+}
+
+/// One registration.
+struct Chunk {
+    pinned: Pinned,
+    /// Units that nobody holds.
+    free: Mutex<BTreeSet<usize>>,
+}
+
+/// Some units of a chunk; given back when dropped.
+struct Lease {
+    chunk: Arc<Chunk>,
+    first: usize,
+    units: usize,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.chunk.free().extend(self.first..self.first + self.units);
+    }
+}
+
+impl Chunk {
+    fn free(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Takes the first run of free units that is long enough.
+    fn lease(self: &Arc<Self>, units: usize) -> Option<Lease> {
+        let mut free = self.free();
+        let (mut first, mut length) = (0, 0);
+        for &unit in free.iter() {
+            (first, length) = if unit == first + length { (first, length + 1) } else { (unit, 1) };
+            if length == units {
+                (first..first + units).for_each(|unit| {
+                    free.remove(&unit);
+                });
+                return Some(Lease { chunk: self.clone(), first, units });
+            }
+        }
+        None
+    }
+}
+
+/// A piece of memory as both sides see it.
+pub(super) struct Piece {
+    /// Our side.
+    pub(super) memory: SharedMemory,
+    /// What to tell the device.
+    pub(super) place: QueueMemory,
+}
+
+impl Pool {
+    pub(super) fn new(device: Device) -> Self {
+        Self { device, rings: Mutex::default(), records: Mutex::default() }
+    }
+
+    /// Zeroed memory for a ring, aligned to a page.
+    pub(super) fn ring(&self, bytes: usize) -> Result<Piece, Error> {
+        self.piece(&self.rings, RING_UNIT, bytes)
+    }
+
+    /// A zeroed doorbell record of 8 bytes on a cache line of its own.
+    pub(super) fn record(&self) -> Result<Piece, Error> {
+        self.piece(&self.records, RECORD_UNIT, 8)
+    }
+
+    fn piece(
+        &self,
+        chunks: &Mutex<Vec<Arc<Chunk>>>,
+        unit: usize,
+        bytes: usize,
+    ) -> Result<Piece, Error> {
+        let mut chunks = chunks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let units = bytes.div_ceil(unit).max(1);
+        let lease = match chunks.iter().find_map(|chunk| chunk.lease(units)) {
+            Some(lease) => lease,
+            None => {
+                let size = (units * unit).next_multiple_of(if unit == RECORD_UNIT {
+                    RING_UNIT
+                } else {
+                    CHUNK
+                });
+                let pinned = Pinned::allocate(&self.device, size, access::LOCAL_WRITE)?;
+                let free = Mutex::new((0..size / unit).collect());
+                let chunk = Arc::new(Chunk { pinned, free });
+                let lease =
+                    chunk.lease(units).expect("a new chunk has room for what it was made for");
+                chunks.push(chunk);
+                lease
+            }
+        };
+        let offset = lease.first * unit;
+        let lease = Arc::new(lease);
+        let memory = lease
+            .chunk
+            .pinned
+            .memory
+            .slice(offset, bytes)
+            .expect("a lease lies in its chunk")
+            .held_with(lease.clone());
+        memory.fill(0);
+        let place =
+            QueueMemory::leased(lease.chunk.pinned.user.clone(), offset as u64, lease.clone());
+        Ok(Piece { memory, place })
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count =
+            |chunks: &Mutex<Vec<Arc<Chunk>>>| chunks.lock().map_or(0, |chunks| chunks.len());
+        write!(
+            f,
+            "Pool({} ring chunks, {} record chunks)",
+            count(&self.rings),
+            count(&self.records)
+        )
+    }
+}

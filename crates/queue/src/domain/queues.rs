@@ -1,0 +1,276 @@
+//! Completion queues and queue pairs: their memory, their objects on the device, and the two joined.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use verbless_command::{self as command, CqAttr, Eqn, Error, ErrorKind, QpAttr};
+use verbless_devx::EventChannel;
+
+use super::{Domain, layout};
+use crate::cq::{CompletionQueue, CompletionQueueParts};
+use crate::qp::{BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
+
+/// What a completion queue is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CqConfig {
+    /// Completions that it holds at least; rounded up to a power of two.
+    pub entries: u32,
+    /// Entries of 128 bytes, which have room for 64 bytes of data.
+    pub wide: bool,
+    /// Which of the device's completion vectors its events go to.
+    pub vector: u32,
+    /// New completions overwrite unread ones instead of breaking the queue.
+    pub ignore_overrun: bool,
+}
+
+impl CqConfig {
+    /// A queue of `entries` 64-byte entries on vector 0.
+    pub const fn new(entries: u32) -> Self {
+        Self { entries, wide: false, vector: 0, ignore_overrun: false }
+    }
+}
+
+/// What a queue pair is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpConfig {
+    /// Sends that can be outstanding at least; room for one is always made.
+    pub sends: u32,
+    /// Receives that can be outstanding at least; room for one is always made.
+    pub receives: u32,
+    /// Scatter/gather entries of a send at most.
+    pub send_sges: u32,
+    /// Scatter/gather entries of a receive at most.
+    pub receive_sges: u32,
+    /// Bytes of inline data of a send at most.
+    pub inline: u32,
+    /// Every send gets a completion, signaled or not.
+    pub signal_all: bool,
+    /// When a request is copied to the device along with its doorbell.
+    pub blueflame: BlueFlame,
+    /// Number that the device puts into completions beside the queue pair's own (24 bits).
+    pub user_index: u32,
+}
+
+impl QpConfig {
+    /// So many sends and receives of one entry each, 64 bytes inline, BlueFlame where the device has it.
+    pub const fn new(sends: u32, receives: u32) -> Self {
+        Self {
+            sends,
+            receives,
+            send_sges: 1,
+            receive_sges: 1,
+            inline: 64,
+            signal_all: false,
+            blueflame: BlueFlame::Always,
+            user_index: 0,
+        }
+    }
+
+    /// 64-byte blocks of the longest request.
+    fn blocks_per_send(&self) -> u32 {
+        const HEAD: u32 = 32; // control and remote address
+        const ATOMIC: u32 = HEAD + 16 + 16;
+        let gathered = HEAD + self.send_sges * 16;
+        let inline = HEAD + (4 + self.inline).next_multiple_of(16);
+        gathered.max(inline).max(ATOMIC).div_ceil(64)
+    }
+}
+
+/// A completion queue on a device. It derefs to the [`CompletionQueue`] that is polled and armed.
+pub struct Cq {
+    queue: CompletionQueue,
+    object: Arc<command::Cq>,
+}
+
+/// A queue pair on a device. It derefs to the [`QueuePair`] that is posted to.
+pub struct Qp {
+    queue: QueuePair,
+    object: Arc<command::Qp>,
+}
+
+impl Domain {
+    /// Makes a completion queue.
+    pub fn completion_queue(&self, config: &CqConfig) -> Result<Cq, Error> {
+        let entries = power("completion queue entries", config.entries.max(1))?;
+        let entry = if config.wide { 128 } else { 64 };
+        let ring = self.shared.pool.ring(entries as usize * entry)?;
+        let record = self.shared.pool.record()?;
+        let page = {
+            let pages = self.shared.pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            pages[0].clone()
+        };
+        let parts = CompletionQueueParts {
+            cqn: command::Cqn(0),
+            ring: ring.memory,
+            entry_size: entry,
+            record: record.memory,
+            uar: page.memory,
+        };
+        // Built once before the device knows of the ring: this marks every entry as the device's.
+        CompletionQueue::new(parts.clone()).map_err(layout)?;
+        let object = self.device.create_cq(CqAttr {
+            uar: page.uar,
+            ring: ring.place,
+            record: record.place,
+            log_cqes: entries.ilog2() as u8,
+            wide: config.wide,
+            eqn: Eqn(self.device.query_eqn(config.vector)?),
+            ignore_overrun: config.ignore_overrun,
+        })?;
+        let queue = CompletionQueue::new(CompletionQueueParts { cqn: object.cqn(), ..parts })
+            .map_err(layout)?;
+        Ok(Cq { queue, object: Arc::new(object) })
+    }
+
+    /// Makes a reliable connected queue pair in RESET, whose completions go to the two queues given.
+    pub fn queue_pair(
+        &self,
+        config: &QpConfig,
+        send_cq: &Cq,
+        receive_cq: &Cq,
+    ) -> Result<Qp, Error> {
+        self.check(config)?;
+        let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send());
+        let blocks = power("send ring blocks", blocks)?;
+        let receives = power("receive ring entries", config.receives.max(1))?;
+        let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
+        // The receive ring comes first; the send ring starts on a block of its own.
+        let receive_bytes = (receives as usize * stride).next_multiple_of(64);
+        let send_bytes = blocks as usize * 64;
+        let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
+        let record = self.shared.pool.record()?;
+        let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never)?;
+        let object = self.device.create_qp(QpAttr {
+            pd: self.pd.clone(),
+            uar: page.uar,
+            send_cq: send_cq.object.clone(),
+            receive_cq: receive_cq.object.clone(),
+            rings: rings.place,
+            record: record.place,
+            log_send_blocks: Some(blocks.ilog2() as u8),
+            log_receive_wqes: Some(receives.ilog2() as u8),
+            log_receive_stride: stride.ilog2() as u8,
+            user_index: config.user_index,
+        })?;
+        let part = |offset, length| {
+            rings.memory.slice(offset, length).map_err(|error| {
+                Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string())
+            })
+        };
+        let send = SendQueue::new(SendQueueParts {
+            qpn: object.qpn(),
+            ring: part(receive_bytes, send_bytes)?,
+            record: record.memory.clone(),
+            doorbell,
+            max_sges: config.send_sges,
+            max_inline: config.inline,
+            signal_all: config.signal_all,
+            blueflame: config.blueflame,
+        })
+        .map_err(layout)?;
+        let receive = ReceiveQueue::new(ReceiveQueueParts {
+            qpn: object.qpn(),
+            ring: part(0, receives as usize * stride)?,
+            stride,
+            record: record.memory,
+        })
+        .map_err(layout)?;
+        Ok(Qp { queue: QueuePair::new(send, receive), object: Arc::new(object) })
+    }
+
+    fn check(&self, config: &QpConfig) -> Result<(), Error> {
+        let caps = self.device.caps();
+        let over = |what: &str, value: u32, most: usize| {
+            (value as usize > most).then(|| {
+                let hint = format!("{what} is {value}; this device takes at most {most}");
+                Error::new(ErrorKind::Input, "making a queue pair", hint)
+            })
+        };
+        let inline = caps.max_inline();
+        let problem = over("send_sges", config.send_sges, caps.max_send_sges())
+            .or_else(|| over("receive_sges", config.receive_sges, caps.max_receive_sges()))
+            .or_else(|| over("inline", config.inline, inline));
+        problem.map_or(Ok(()), Err)
+    }
+}
+
+/// The next power of two, if the device's numbers can count it.
+fn power(what: &str, least: u32) -> Result<u32, Error> {
+    least.checked_next_power_of_two().filter(|&power| power <= 1 << 24).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Input,
+            format!("laying out {least} {what}"),
+            "no device has room for that many",
+        )
+    })
+}
+
+impl Cq {
+    /// The object on the device.
+    pub fn object(&self) -> &Arc<command::Cq> {
+        &self.object
+    }
+
+    /// Has its completion events come to `channel` with `cookie`; each needs the queue to be armed.
+    pub fn subscribe(&self, channel: &EventChannel, cookie: u64) -> Result<(), Error> {
+        channel.subscribe(Some(self.object.object()), &[COMPLETION_EVENT], cookie)
+    }
+}
+
+/// Type of the event that a completion queue makes.
+const COMPLETION_EVENT: u16 = 0;
+
+impl Qp {
+    /// The object on the device, for its transitions.
+    pub fn object(&self) -> &Arc<command::Qp> {
+        &self.object
+    }
+
+    /// 2RST_QP, with the rings and records started over. What was posted is forgotten.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.object.to_reset()?;
+        self.queue.reset();
+        Ok(())
+    }
+}
+
+impl Deref for Cq {
+    type Target = CompletionQueue;
+
+    fn deref(&self) -> &CompletionQueue {
+        &self.queue
+    }
+}
+
+impl DerefMut for Cq {
+    fn deref_mut(&mut self) -> &mut CompletionQueue {
+        &mut self.queue
+    }
+}
+
+impl Deref for Qp {
+    type Target = QueuePair;
+
+    fn deref(&self) -> &QueuePair {
+        &self.queue
+    }
+}
+
+impl DerefMut for Qp {
+    fn deref_mut(&mut self) -> &mut QueuePair {
+        &mut self.queue
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cq({})", self.object.cqn())
+    }
+}
+
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qp({})", self.object.qpn())
+    }
+}

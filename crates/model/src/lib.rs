@@ -23,6 +23,7 @@ pub mod profile;
 pub mod uverbs;
 mod world;
 
+pub use engine::Fault;
 pub use hca::Refusal;
 pub use hca::objects::ObjectCounts;
 pub use model::{Builder, Model};

@@ -3,12 +3,11 @@
 use verbless_prm::hot::{
     CqArm, Cqe, ErrCqe, OpOwn, OpcodeQpn, cqe_format, cqe_opcode, cqe_syndrome,
 };
-
 use zerocopy::big_endian::{U16, U32, U64};
 
 use super::events;
 use super::ring::record;
-use super::state::{Completion, Strike};
+use super::state::Completion;
 use crate::hca::Hca;
 use crate::hca::objects::{Arm, Cq, Qp};
 use crate::world::{HcaId, World};
@@ -284,19 +283,4 @@ fn fire_if_due(hca: &mut Hca, cqn: u32) {
     cq.runtime.fired = Some(sequence);
     let eqn = cq.eqn;
     events::completion(hca, eqn, cqn);
-}
-
-impl Strike {
-    /// Whether the fault hits this time.
-    pub(crate) fn strikes(&mut self) -> bool {
-        if self.skip > 0 {
-            self.skip -= u32::from(self.count > 0);
-            false
-        } else if self.count > 0 {
-            self.count -= 1;
-            true
-        } else {
-            false
-        }
-    }
 }

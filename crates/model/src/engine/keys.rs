@@ -196,8 +196,3 @@ fn bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Refusal> {
         }
     }
 }
-
-/// How many bytes `pieces` are.
-pub(crate) fn total(pieces: &[Piece]) -> u64 {
-    pieces.iter().map(|piece| piece.length()).sum()
-}

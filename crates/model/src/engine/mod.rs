@@ -15,6 +15,7 @@ mod completion;
 mod doorbell;
 mod events;
 mod failure;
+mod inject;
 mod keys;
 mod requester;
 mod responder;
@@ -35,7 +36,10 @@ use requester::Turn;
 
 pub(crate) use doorbell::mmio_write;
 pub(crate) use failure::to_error as qp_to_error;
-pub(crate) use state::{Bench, CqRuntime, QpRuntime, State, Strike};
+pub use inject::Fault;
+#[cfg(test)]
+pub(crate) use state::Strike;
+pub(crate) use state::{Bench, CqRuntime, QpRuntime, State};
 pub(crate) use thread::spawn;
 
 /// While queues are busy, doorbells are looked for once in so many turns.

@@ -7,3 +7,4 @@ mod messages;
 mod protection;
 mod retries;
 mod rig;
+mod threads;

@@ -235,7 +235,7 @@ impl Rig {
         if op_own.opcode() == 0xf || u32::from(op_own.owner()) != index >> log & 1 {
             return None;
         }
-        self.memory().store32(record, (index + 1 & 0xff_ffff).to_be()).unwrap();
+        self.memory().store32(record, ((index + 1) & 0xff_ffff).to_be()).unwrap();
         Some(Entry { cqe })
     }
 

@@ -1,0 +1,110 @@
+//! The model's own thread: a client that only touches memory gets its completions, and nobody starves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use verbless_prm::hot::opcode;
+
+use super::rig::{PAGE, Request, Rig};
+use crate::engine::{self, Clock};
+use crate::memory::{HostMemory, UarSpace};
+use crate::world::{Shared, World};
+
+/// What a client has mapped: the rings of a QP and its CQ, their records, a UAR page.
+struct Client {
+    /// Owns the memory.
+    rig: Rig,
+    page: Arc<UarSpace>,
+    qpn: u32,
+    ring: u64,
+    record: u64,
+    cq: u64,
+    cq_record: u64,
+    posted: u32,
+}
+
+impl Client {
+    /// A rig whose world moves by itself from now on.
+    fn new() -> (Self, Arc<Shared>) {
+        let mut rig = Rig::new();
+        let (end, _) = rig.pair();
+        let (cq, cq_record) = {
+            let cq = rig.cq_mut(0, end.send_cq);
+            (cq.memory.pages[0], cq.record)
+        };
+        let qp = rig.qp(&end);
+        let (ring, record) = (qp.sq.as_ref().unwrap().memory.pages[0], qp.record);
+        let empty = World {
+            hcas: vec![],
+            fabric: Default::default(),
+            clock: Clock::new(false),
+            bench: Default::default(),
+        };
+        let mut world = std::mem::replace(&mut rig.world, empty);
+        world.clock = Clock::new(false);
+        let page = world.hcas[0].bar.clone();
+        let shared = Shared::new(world, false);
+        engine::spawn(&shared);
+        (Self { rig, page, qpn: end.qpn, ring, record, cq, cq_record, posted: 0 }, shared)
+    }
+
+    /// Posts a NOP and waits for its completion.
+    fn nop(&mut self) {
+        let index = self.posted;
+        self.posted += 1;
+        let wqe = Request::new(opcode::NOP).wqe(self.qpn, index as u16);
+        self.rig.fill(self.ring + u64::from(index % 16) * 64, &wqe);
+        let memory = self.rig.memory();
+        memory.store32(self.record + 4, (self.posted & 0xffff).to_be()).unwrap();
+        self.page.store64(PAGE, 0x800, 1);
+        let owner = u64::from(index) / 64 % 2;
+        let last_word = self.cq + u64::from(index % 64) * 64 + 60;
+        let start = Instant::now();
+        // The requester's opcode is 0 and no format is set: the last byte is the owner bit.
+        while u64::from(u32::from_be(memory.load32(last_word).unwrap()) & 0xff) != owner {
+            assert!(start.elapsed() < Duration::from_secs(20), "no completion of {index}");
+            std::thread::yield_now();
+        }
+        memory.store32(self.cq_record, (self.posted & 0xff_ffff).to_be()).unwrap();
+    }
+}
+
+#[test]
+fn a_threaded_model_answers_doorbells_and_ends_with_its_last_handle() {
+    let (mut client, shared) = Client::new();
+    for round in 0..200 {
+        client.nop();
+        if round % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let weak = Arc::downgrade(&shared);
+    drop(shared);
+    let start = Instant::now();
+    while weak.upgrade().is_some() {
+        assert!(start.elapsed() < Duration::from_secs(20), "the thread holds on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn commands_get_in_while_the_data_path_is_busy() {
+    let (mut client, shared) = Client::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy = std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                client.nop();
+            }
+        }
+    });
+    for _ in 0..100 {
+        let start = Instant::now();
+        shared.with(|world| assert_eq!(world.hcas.len(), 2));
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+    stop.store(true, Ordering::Relaxed);
+    busy.join().unwrap();
+}

@@ -1,11 +1,7 @@
-//! The wires: which device a LID or a GID reaches.
+//! The wires: which device a LID or a GID reaches. One switch joins all devices of a model, every port connected to it.
 
 use crate::hca::objects::Address;
 use crate::world::{HcaId, World};
-
-/// The fabric that joins all devices of a model: one switch, every port connected to it.
-#[derive(Debug, Default)]
-pub(crate) struct Fabric {}
 
 /// The function that a packet from port `port` (from 1) of `from` to `to` reaches, by way of two ports that are up.
 ///

@@ -61,7 +61,7 @@ impl Builder {
             .map(|(index, profile)| Hca::new(index, Arc::new(profile), memory.clone()))
             .collect();
         let clock = engine::Clock::new(self.stepped);
-        let world = World { hcas, fabric: Default::default(), clock, bench: Default::default() };
+        let world = World { hcas, clock, bench: Default::default() };
         let shared = Shared::new(world, self.stepped);
         if !self.stepped {
             engine::spawn(&shared);

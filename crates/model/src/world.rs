@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::{Bench, Clock};
-use crate::fabric::Fabric;
 use crate::hca::Hca;
 use crate::memory::Interrupts;
 
@@ -14,7 +13,6 @@ pub(crate) type HcaId = usize;
 /// The state of a model. Commands, doorbells and the data path all run on it, one at a time.
 pub(crate) struct World {
     pub hcas: Vec<Hca>,
-    pub fabric: Fabric,
     pub clock: Clock,
     /// The engine's buffers.
     pub bench: Bench,
@@ -41,8 +39,18 @@ impl Shared {
         })
     }
 
-    /// Runs `f` on the world, then delivers the interrupts that it caused, with the lock released.
+    /// Runs `f` on the world, then delivers the interrupts that it caused, with the lock released; the engine's thread
+    /// wakes up if it sleeps, since there may be work for it now.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        let result = self.with_unheard(f);
+        if !self.stepped {
+            self.wake.notify_one();
+        }
+        result
+    }
+
+    /// As [`Shared::with`], without a word to the engine's thread: for that thread itself.
+    pub(crate) fn with_unheard<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.lock();
         let result = f(&mut world);
         let raised = world.take_interrupts();

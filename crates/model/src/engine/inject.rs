@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::nanoseconds;
 use super::state::Strike;
-use super::{nanoseconds, set_port};
 use crate::model::Model;
 
 /// Something that goes wrong on the data path of one device.
@@ -39,14 +39,6 @@ impl Model {
                 }
             }
         });
-    }
-
-    /// Takes port `port` (from 1) of device `device` down or up; its EQs hear of a change.
-    ///
-    /// # Panics
-    /// When there is no such device.
-    pub fn set_port_up(&self, device: usize, port: u8, up: bool) {
-        self.shared.with(|world| set_port(world, device, port, up));
     }
 }
 

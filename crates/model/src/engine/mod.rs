@@ -29,8 +29,6 @@ mod work;
 
 use std::time::Duration;
 
-use verbless_prm::hot::event_type;
-
 use crate::world::{HcaId, World};
 use requester::Turn;
 
@@ -175,11 +173,6 @@ fn next_timer(world: &World) -> Option<u64> {
     timers.min().map(|at| at.saturating_sub(world.clock.now))
 }
 
-/// Reports an asynchronous event: an EQE of type `kind` with `data` (bytes 0x20 to 0x3c) in every EQ that asked for it.
-pub(crate) fn event(world: &mut World, hca: HcaId, kind: u8, data: [u8; 28]) {
-    events::post(&mut world.hcas[hca], kind, 0, data);
-}
-
 /// Takes a port (from 1) up or down, and says so by an event.
 pub(crate) fn set_port(world: &mut World, hca: HcaId, port: u8, up: bool) {
     let hca = &mut world.hcas[hca];
@@ -187,11 +180,6 @@ pub(crate) fn set_port(world: &mut World, hca: HcaId, port: u8, up: bool) {
     if std::mem::replace(&mut state.up, up) != up {
         events::port(hca, port, up);
     }
-}
-
-/// A QP entered SQD: what was in flight is done, since messages move in one go.
-pub(crate) fn sq_drained(world: &mut World, hca: HcaId, qpn: u32) {
-    events::queue_pair(&mut world.hcas[hca], event_type::SQ_DRAINED, qpn);
 }
 
 /// A QP was reset or is about to be destroyed: forgets what is in flight for it, without completions.

@@ -191,13 +191,13 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
             return Turn::Sleep;
         }
         (Answer::NotReady { timer }, _) => {
-            let limit = qp.requester.rnr_retry_limit;
-            if limit != FOR_EVER && qp.runtime.rnr_retries >= limit {
+            let ends = qp.requester.rnr_retry_limit != FOR_EVER;
+            if ends && qp.requester.rnr_retries_left == 0 {
                 let syndrome = cqe_syndrome::RNR_RETRY_EXCEEDED;
                 fail(world, id, qpn, placed.index, placed.blocks, work.opcode, syndrome);
                 return Turn::Sleep;
             }
-            qp.runtime.rnr_retries = qp.runtime.rnr_retries.saturating_add(1);
+            qp.requester.rnr_retries_left -= u8::from(ends);
             wait(world, id, qpn, rnr_timer(timer));
             return Turn::Sleep;
         }
@@ -271,12 +271,12 @@ fn retry(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, answer: Answer
 /// Takes one of the retries that are left, or fails the request.
 fn try_again(world: &mut World, id: HcaId, qpn: u32, placed: &Placed) -> Turn {
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
-    if qp.runtime.retries >= qp.requester.retry_limit {
+    if qp.requester.retries_left == 0 {
         let syndrome = cqe_syndrome::TRANSPORT_RETRY_EXCEEDED;
         fail(world, id, qpn, placed.index, placed.blocks, placed.work.opcode, syndrome);
         return Turn::Sleep;
     }
-    qp.runtime.retries += 1;
+    qp.requester.retries_left -= 1;
     Turn::Again
 }
 
@@ -291,8 +291,8 @@ fn succeed(
 ) -> Turn {
     let now = world.clock.now;
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
-    let runtime = &mut qp.runtime;
-    (runtime.retries, runtime.rnr_retries, runtime.overdue) = (0, 0, false);
+    qp.requester.retries_left = qp.requester.retry_limit;
+    qp.requester.rnr_retries_left = qp.requester.rnr_retry_limit;
     let Some(sq) = qp.sq.as_mut() else { return Turn::Sleep };
     sq.consumer = placed.index.wrapping_add(placed.blocks);
     if !placed.work.signaled {

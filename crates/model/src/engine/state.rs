@@ -55,10 +55,6 @@ pub(crate) struct QpRuntime {
     pub queued: bool,
     /// COMM_EST was reported.
     pub established: bool,
-    /// How often the present request was sent again after silence or a sequence error.
-    pub retries: u8,
-    /// How often it was sent again after RNR.
-    pub rnr_retries: u8,
     /// Nothing came back for the present request: when the QP goes on, that is because its ACK timeout ran out.
     pub overdue: bool,
 }

@@ -63,7 +63,7 @@ fn run(shared: &Weak<Shared>, pages: &[Arc<UarSpace>]) {
 
 /// Does what there is to do, but not for long; true if there was anything.
 fn batch(shared: &Shared) -> bool {
-    shared.with(|world| {
+    shared.with_unheard(|world| {
         let mut steps = 0;
         while steps < BATCH && step(world) {
             steps += 1;

@@ -151,7 +151,8 @@ impl UarSpace {
         u32::from_be(register.swap(0, Ordering::AcqRel))
     }
 
-    /// Stores a register as a client would: for front ends and tests that ring doorbells without a mapping.
+    /// Stores a register as a client would, without a mapping.
+    #[cfg(test)]
     pub(crate) fn store64(&self, page: u32, offset: u64, value: u64) {
         self.register64(page, offset).store(value.to_be(), Ordering::Release);
     }

@@ -6,7 +6,7 @@ use verbless_prm::hot::{DataSegment, EventCompletion, EventCqError, event_type, 
 use zerocopy::FromBytes;
 
 use super::rig::{COMP_EQ, End, Request, Rig};
-use crate::engine;
+use crate::engine::{self, events};
 use crate::hca::objects::{Arm, QpState};
 
 fn nop(rig: &mut Rig, end: &mut End) {
@@ -160,7 +160,8 @@ fn only_solicited_completions_wake_who_asked_for_those() {
 fn an_eq_interrupts_when_armed_and_once() {
     let mut rig = Rig::new();
     let raised = |rig: &mut Rig| std::mem::take(&mut rig.world.hcas[0].raised);
-    let event = |rig: &mut Rig| engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+    let event =
+        |rig: &mut Rig| events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
     event(&mut rig);
     assert_eq!(raised(&mut rig), []);
     rig.eq_doorbell(0, super::rig::ASYNC_EQ, true);
@@ -179,13 +180,13 @@ fn an_eq_interrupts_when_armed_and_once() {
 fn a_full_eq_loses_events_and_goes_on_when_there_is_room() {
     let mut rig = Rig::new();
     for _ in 0..20 {
-        engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+        events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
     }
     assert_eq!(rig.events(0).len(), 16);
-    engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+    events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
     assert_eq!(rig.events(0).len(), 0, "the device was not told of the room");
     rig.eq_doorbell(0, super::rig::ASYNC_EQ, false);
-    engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
+    events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
     assert_eq!(rig.events(0).len(), 1);
 }
 
@@ -194,8 +195,8 @@ fn an_eq_gets_only_what_it_asked_for() {
     let mut rig = Rig::new();
     let eq = rig.world.hcas[0].objects.eqs.get_mut(&super::rig::ASYNC_EQ).unwrap();
     eq.bitmask = [1 << event_type::CQ_ERROR, 0, 0, 0];
-    engine::event(&mut rig.world, 0, event_type::GENERAL, [0; 28]);
-    engine::event(&mut rig.world, 0, event_type::CQ_ERROR, [0; 28]);
+    events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
+    events::post(&mut rig.world.hcas[0], event_type::CQ_ERROR, 0, [0; 28]);
     assert_eq!(rig.events(0), [event_type::CQ_ERROR]);
 }
 

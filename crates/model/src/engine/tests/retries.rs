@@ -53,7 +53,8 @@ fn a_send_that_never_finds_a_receive_exceeds_the_rnr_retries() {
 fn seven_rnr_retries_are_for_ever() {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
-    rig.qp(&a).requester.rnr_retry_limit = 7;
+    let requester = &mut rig.qp(&a).requester;
+    (requester.rnr_retry_limit, requester.rnr_retries_left) = (7, 7);
     rig.post(&mut a, Request::send());
     for _ in 0..300 {
         rig.advance(RNR);
@@ -74,7 +75,7 @@ fn other_doorbells_do_not_shorten_the_wait() {
         rig.ring(&a);
         rig.none(0, a.send_cq);
     }
-    assert_eq!(rig.qp(&a).runtime.rnr_retries, 1);
+    assert_eq!(rig.qp(&a).requester.rnr_retries_left, 1);
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn a_message_that_gets_lost_is_sent_again() {
     rig.none(0, a.send_cq);
     rig.advance(TIMEOUT);
     rig.one(0, a.send_cq);
-    assert_eq!(rig.qp(&a).runtime.retries, 0, "success gives the retries back");
+    assert_eq!(rig.qp(&a).requester.retries_left, 2, "success gives the retries back");
 }
 
 #[test]

@@ -58,39 +58,34 @@ pub(super) struct End {
 /// A completion as its owner sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub cqe: Cqe,
+    pub(super) cqe: Cqe,
 }
 
 impl Entry {
-    pub fn opcode(&self) -> u8 {
+    pub(super) fn opcode(&self) -> u8 {
         self.cqe.op_own().opcode()
     }
-    pub fn index(&self) -> u16 {
+    pub(super) fn index(&self) -> u16 {
         self.cqe.wqe_counter.get()
     }
-    pub fn bytes(&self) -> u32 {
+    pub(super) fn bytes(&self) -> u32 {
         self.cqe.byte_cnt.get()
     }
-    pub fn syndrome(&self) -> u8 {
+    pub(super) fn syndrome(&self) -> u8 {
         ErrCqe::read_from_bytes(self.cqe.as_bytes()).unwrap().syndrome
     }
     /// Opcode, index and syndrome of an error CQE.
-    pub fn error(&self) -> (u8, u16, u8) {
+    pub(super) fn error(&self) -> (u8, u16, u8) {
         (self.opcode(), self.index(), self.syndrome())
     }
 }
 
 impl Rig {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let profile = Arc::new(Profile::load("bluefield3").expect("a profile that comes along"));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
         let hcas = (0..2).map(|index| Hca::new(index, profile.clone(), memory.clone())).collect();
-        let world = World {
-            hcas,
-            fabric: Default::default(),
-            clock: Clock::new(true),
-            bench: Default::default(),
-        };
+        let world = World { hcas, clock: Clock::new(true), bench: Default::default() };
         let arena = (0..1 << 18).map(|_| AtomicU64::new(0)).collect();
         let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
         for hca in 0..2 {
@@ -108,12 +103,12 @@ impl Rig {
         self.next
     }
 
-    pub fn memory(&self) -> ProcessMemory {
+    pub(super) fn memory(&self) -> ProcessMemory {
         ProcessMemory
     }
 
     /// So many bytes of zeros, aligned to 64.
-    pub fn alloc(&mut self, bytes: u64) -> u64 {
+    pub(super) fn alloc(&mut self, bytes: u64) -> u64 {
         let base = (self.arena.as_ptr() as u64).next_multiple_of(64);
         let at = base + self.used;
         self.used += bytes.next_multiple_of(64);
@@ -121,11 +116,11 @@ impl Rig {
         at
     }
 
-    pub fn fill(&self, at: u64, bytes: &[u8]) {
+    pub(super) fn fill(&self, at: u64, bytes: &[u8]) {
         self.memory().write(at, bytes).unwrap();
     }
 
-    pub fn bytes(&self, at: u64, length: usize) -> Vec<u8> {
+    pub(super) fn bytes(&self, at: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.memory().read(at, &mut bytes).unwrap();
         bytes
@@ -153,7 +148,7 @@ impl Rig {
     }
 
     /// Takes the next EQE, if there is one.
-    pub fn eqe(&mut self, hca: usize, eqn: u32) -> Option<Eqe> {
+    pub(super) fn eqe(&mut self, hca: usize, eqn: u32) -> Option<Eqe> {
         let eq = &self.world.hcas[hca].objects.eqs[&eqn];
         let index = self.eq_index[hca][eqn as usize];
         let at = eq.memory.pages[0] + u64::from(index % (1 << LOG_EQ)) * 64;
@@ -168,22 +163,22 @@ impl Rig {
     }
 
     /// Types of all events that wait, in order.
-    pub fn events(&mut self, hca: usize) -> Vec<u8> {
+    pub(super) fn events(&mut self, hca: usize) -> Vec<u8> {
         std::iter::from_fn(|| self.eqe(hca, ASYNC_EQ)).map(|eqe| eqe.event_type).collect()
     }
 
     /// Rings the EQ's doorbell with what was consumed.
-    pub fn eq_doorbell(&mut self, hca: usize, eqn: u32, arm: bool) {
+    pub(super) fn eq_doorbell(&mut self, hca: usize, eqn: u32, arm: bool) {
         let word = eqn << 24 | self.eq_index[hca][eqn as usize];
         let offset = u64::from(EQ_PAGE) * UAR_PAGE + if arm { 0x40 } else { 0x48 };
         engine::mmio_write(&mut self.world, hca, offset, &word.to_be_bytes());
     }
 
-    pub fn cq(&mut self, hca: usize, log_size: u32) -> u32 {
+    pub(super) fn cq(&mut self, hca: usize, log_size: u32) -> u32 {
         self.cq_of(hca, log_size, 64)
     }
 
-    pub fn cq_of(&mut self, hca: usize, log_size: u32, cqe_bytes: u32) -> u32 {
+    pub(super) fn cq_of(&mut self, hca: usize, log_size: u32, cqe_bytes: u32) -> u32 {
         let cqn = self.number();
         let memory = self.queue_memory(u64::from(cqe_bytes) << log_size);
         for byte in (0..memory.length).step_by(cqe_bytes as usize) {
@@ -212,19 +207,19 @@ impl Rig {
         cqn
     }
 
-    pub fn cq_mut(&mut self, hca: usize, cqn: u32) -> &mut Cq {
+    pub(super) fn cq_mut(&mut self, hca: usize, cqn: u32) -> &mut Cq {
         self.world.hcas[hca].objects.cqs.get_mut(&cqn).unwrap()
     }
 
     /// Stores the arm word into the record, and rings.
-    pub fn arm(&mut self, hca: usize, cqn: u32, word: u32) {
+    pub(super) fn arm(&mut self, hca: usize, cqn: u32, word: u32) {
         let record = self.cq_mut(hca, cqn).record;
         self.memory().store32(record + 4, word.to_be()).unwrap();
         self.world.hcas[hca].bar.store64(PAGE, 0x20, u64::from(word) << 32 | u64::from(cqn));
     }
 
     /// Takes the next CQE, if it is there: the owner bit says so, as it does to a driver.
-    pub fn poll(&mut self, hca: usize, cqn: u32) -> Option<Entry> {
+    pub(super) fn poll(&mut self, hca: usize, cqn: u32) -> Option<Entry> {
         let cq = self.cq_mut(hca, cqn);
         let (size, log, entry) = (1 << cq.log_size, cq.log_size, u64::from(cq.cqe_bytes));
         let (base, record) = (cq.memory.pages[0], cq.record);
@@ -240,14 +235,14 @@ impl Rig {
     }
 
     /// The bytes of the first half of the CQE that the next poll looks at.
-    pub fn first_half(&mut self, hca: usize, cqn: u32) -> Vec<u8> {
+    pub(super) fn first_half(&mut self, hca: usize, cqn: u32) -> Vec<u8> {
         let cq = self.cq_mut(hca, cqn);
         let (base, record, size) = (cq.memory.pages[0], cq.record, 1 << cq.log_size);
         let index = u32::from_be(self.memory().load32(record).unwrap());
         self.bytes(base + u64::from(index % size) * 128, 64)
     }
 
-    pub fn mkey(&mut self, hca: usize, address: u64, length: u64, access: Access) -> u32 {
+    pub(super) fn mkey(&mut self, hca: usize, address: u64, length: u64, access: Access) -> u32 {
         let index = self.number();
         let pages = QueueMemory { pages: [address].into(), log_page_size: 40, offset: 0, length };
         let mkey = Mkey {
@@ -267,23 +262,23 @@ impl Rig {
         index << 8 | 0x42
     }
 
-    pub fn mkey_mut(&mut self, hca: usize, key: u32) -> &mut Mkey {
+    pub(super) fn mkey_mut(&mut self, hca: usize, key: u32) -> &mut Mkey {
         self.world.hcas[hca].objects.mkeys.get_mut(&(key >> 8)).unwrap()
     }
 
     /// Memory of `length` bytes, and a key that allows everything on it.
-    pub fn region(&mut self, hca: usize, length: u64) -> (u64, u32) {
+    pub(super) fn region(&mut self, hca: usize, length: u64) -> (u64, u32) {
         let address = self.alloc(length);
         (address, self.mkey(hca, address, length, ALL))
     }
 
     /// A QP in RESET with rings of 16 WQEBBs and 16 receives of 64 bytes, and CQs of 64 entries.
-    pub fn end(&mut self, hca: usize) -> End {
+    pub(super) fn end(&mut self, hca: usize) -> End {
         let (send_cq, receive_cq) = (self.cq(hca, 6), self.cq(hca, 6));
         self.end_on(hca, send_cq, receive_cq)
     }
 
-    pub fn end_on(&mut self, hca: usize, send_cq: u32, receive_cq: u32) -> End {
+    pub(super) fn end_on(&mut self, hca: usize, send_cq: u32, receive_cq: u32) -> End {
         let qpn = self.number();
         let sq = SendQueue {
             memory: self.queue_memory(64 << 4),
@@ -321,10 +316,11 @@ impl Rig {
                 psn: 0,
                 retry_limit: 2,
                 rnr_retry_limit: 2,
+                retries_left: 2,
+                rnr_retries_left: 2,
                 ack_timeout: 14,
                 resume_at: None,
                 max_rd_atomic: 4,
-                ..Default::default()
             },
             responder: Responder {
                 psn: 0,
@@ -343,18 +339,18 @@ impl Rig {
         End { hca, qpn, send_cq, receive_cq, posted: 0, received: 0 }
     }
 
-    pub fn qp(&mut self, end: &End) -> &mut Qp {
+    pub(super) fn qp(&mut self, end: &End) -> &mut Qp {
         self.world.hcas[end.hca].objects.qps.get_mut(&end.qpn).unwrap()
     }
 
     /// Two QPs of two functions, connected and in RTS.
-    pub fn pair(&mut self) -> (End, End) {
+    pub(super) fn pair(&mut self) -> (End, End) {
         let (a, b) = (self.end(0), self.end(1));
         self.connect(&a, &b);
         (a, b)
     }
 
-    pub fn connect(&mut self, a: &End, b: &End) {
+    pub(super) fn connect(&mut self, a: &End, b: &End) {
         for (from, to) in [(a, b), (b, a)] {
             let lid = self.world.hcas[to.hca].ports[0].lid;
             let qp = self.qp(from);
@@ -366,7 +362,7 @@ impl Rig {
     }
 
     /// Writes a WQE into the ring and the new index into the record, without a doorbell.
-    pub fn place(&mut self, end: &mut End, wqe: &[u8]) {
+    pub(super) fn place(&mut self, end: &mut End, wqe: &[u8]) {
         let at = end.posted;
         end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
         let posted = u32::from(end.posted);
@@ -381,14 +377,14 @@ impl Rig {
     }
 
     /// Rings the doorbell of the QP's page.
-    pub fn ring(&mut self, end: &End) {
+    pub(super) fn ring(&mut self, end: &End) {
         let page = self.qp(end).uar_page;
         let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;
         self.world.hcas[end.hca].bar.store64(page, 0x800, word);
     }
 
     /// Posts a request and rings.
-    pub fn post(&mut self, end: &mut End, request: Request) -> u16 {
+    pub(super) fn post(&mut self, end: &mut End, request: Request) -> u16 {
         let index = end.posted;
         let wqe = request.wqe(end.qpn, index);
         self.place(end, &wqe);
@@ -397,7 +393,7 @@ impl Rig {
     }
 
     /// Posts a receive of these entries.
-    pub fn receive(&mut self, end: &mut End, entries: &[DataSegment]) -> u16 {
+    pub(super) fn receive(&mut self, end: &mut End, entries: &[DataSegment]) -> u16 {
         let index = end.received;
         end.received = index.wrapping_add(1);
         let posted = u32::from(end.received);
@@ -415,7 +411,7 @@ impl Rig {
     }
 
     /// Steps until there is nothing to do at the present time.
-    pub fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         for _ in 0..1_000_000 {
             if !engine::step(&mut self.world) {
                 return;
@@ -424,25 +420,25 @@ impl Rig {
         panic!("the engine does not come to rest");
     }
 
-    pub fn advance(&mut self, by: Duration) {
+    pub(super) fn advance(&mut self, by: Duration) {
         self.world.clock.advance(by);
         self.run();
     }
 
     /// Runs, and expects exactly one CQE.
-    pub fn one(&mut self, hca: usize, cqn: u32) -> Entry {
+    pub(super) fn one(&mut self, hca: usize, cqn: u32) -> Entry {
         self.run();
         let entry = self.poll(hca, cqn).expect("a completion");
         assert_eq!(self.poll(hca, cqn), None, "one completion only");
         entry
     }
 
-    pub fn all(&mut self, hca: usize, cqn: u32) -> Vec<Entry> {
+    pub(super) fn all(&mut self, hca: usize, cqn: u32) -> Vec<Entry> {
         self.run();
         std::iter::from_fn(|| self.poll(hca, cqn)).collect()
     }
 
-    pub fn none(&mut self, hca: usize, cqn: u32) {
+    pub(super) fn none(&mut self, hca: usize, cqn: u32) {
         self.run();
         assert_eq!(self.poll(hca, cqn), None);
     }
@@ -457,50 +453,50 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub fn new(opcode: u8) -> Self {
+    pub(super) fn new(opcode: u8) -> Self {
         Self { opcode, flags: CtrlFlags::new().with_ce(completion::ALWAYS), tail: vec![] }
     }
-    pub fn send() -> Self {
+    pub(super) fn send() -> Self {
         Self::new(opcode::SEND)
     }
-    pub fn write(address: u64, rkey: u32) -> Self {
+    pub(super) fn write(address: u64, rkey: u32) -> Self {
         Self::new(opcode::WRITE).remote(address, rkey)
     }
-    pub fn read(address: u64, rkey: u32) -> Self {
+    pub(super) fn read(address: u64, rkey: u32) -> Self {
         Self::new(opcode::READ).remote(address, rkey)
     }
-    pub fn atomic(opcode: u8, address: u64, rkey: u32, swap_add: u64, compare: u64) -> Self {
+    pub(super) fn atomic(opcode: u8, address: u64, rkey: u32, swap_add: u64, compare: u64) -> Self {
         let mut request = Self::new(opcode).remote(address, rkey);
         request.tail.extend_from_slice(AtomicSegment::new(swap_add, compare).as_bytes());
         request
     }
-    pub fn remote(mut self, address: u64, rkey: u32) -> Self {
+    pub(super) fn remote(mut self, address: u64, rkey: u32) -> Self {
         self.tail.extend_from_slice(RaddrSegment::new(address, rkey).as_bytes());
         self
     }
-    pub fn sge(mut self, address: u64, length: u32, lkey: u32) -> Self {
+    pub(super) fn sge(mut self, address: u64, length: u32, lkey: u32) -> Self {
         self.tail.extend_from_slice(DataSegment::new(length, lkey, address).as_bytes());
         self
     }
-    pub fn inline(mut self, bytes: &[u8]) -> Self {
+    pub(super) fn inline(mut self, bytes: &[u8]) -> Self {
         self.tail.extend_from_slice(InlineHeader::new(bytes.len() as u32).as_bytes());
         self.tail.extend_from_slice(bytes);
         self.tail.resize(self.tail.len().next_multiple_of(16), 0xee);
         self
     }
-    pub fn imm(mut self, imm: u32) -> Self {
+    pub(super) fn imm(mut self, imm: u32) -> Self {
         self.flags.set_imm(imm);
         self
     }
-    pub fn unsignaled(mut self) -> Self {
+    pub(super) fn unsignaled(mut self) -> Self {
         self.flags.set_ce(completion::ON_ERROR);
         self
     }
-    pub fn solicited(mut self) -> Self {
+    pub(super) fn solicited(mut self) -> Self {
         self.flags.set_se(true);
         self
     }
-    pub fn wqe(&self, qpn: u32, index: u16) -> Vec<u8> {
+    pub(super) fn wqe(&self, qpn: u32, index: u16) -> Vec<u8> {
         let ds = (1 + self.tail.len() / 16) as u8;
         let word = CtrlWord::new()
             .with_opcode(self.opcode)

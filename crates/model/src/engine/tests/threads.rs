@@ -35,12 +35,7 @@ impl Client {
         };
         let qp = rig.qp(&end);
         let (ring, record) = (qp.sq.as_ref().unwrap().memory.pages[0], qp.record);
-        let empty = World {
-            hcas: vec![],
-            fabric: Default::default(),
-            clock: Clock::new(false),
-            bench: Default::default(),
-        };
+        let empty = World { hcas: vec![], clock: Clock::new(false), bench: Default::default() };
         let mut world = std::mem::replace(&mut rig.world, empty);
         world.clock = Clock::new(false);
         let page = world.hcas[0].bar.clone();

@@ -1,7 +1,7 @@
 //! The mlx5 PRM as typed views: commands, contexts, capability pages, registers, WQEs, CQEs, EQEs.
 //!
 //! Everything the device reads or writes is big-endian and packed in bits. A view such as
-//! [`CqContext`] is exactly those bytes; its accessors read and write one field each. The views are
+//! `CqContext` is exactly those bytes; its accessors read and write one field each. The views are
 //! generated from the tables in `prm/`, where each field has its place, its meaning and its source.
 //! What is in the tables can also be had at run time: [`reflect`] describes every structure, and
 //! [`CommandInfo`] every command.
@@ -9,7 +9,6 @@
 //! # Panics
 //! A setter panics if the value does not fit the field's width, and the accessors of an array panic
 //! if the index is not less than the array's length. Nothing else here panics, whatever the bytes.
-#![cfg_attr(not(feature = "structures"), doc = "[`CqContext`]: structures")]
 #![no_std]
 #![forbid(unsafe_code)]
 

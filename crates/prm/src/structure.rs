@@ -80,26 +80,31 @@ macro_rules! structure {
             };
 
             /// All bits zero.
+            #[inline]
             pub const fn zeroed() -> Self {
                 Self([0; $bytes])
             }
 
             /// The structure at the start of `bytes`; nothing if they are too few.
+            #[inline]
             pub fn from_prefix(bytes: &[u8]) -> Option<&Self> {
                 Self::ref_from_prefix(bytes).ok().map(|(this, _)| this)
             }
 
             /// The structure at the start of `bytes`, to be written; nothing if they are too few.
+            #[inline]
             pub fn from_prefix_mut(bytes: &mut [u8]) -> Option<&mut Self> {
                 Self::mut_from_prefix(bytes).ok().map(|(this, _)| this)
             }
 
             /// Its bytes.
+            #[inline]
             pub const fn as_bytes(&self) -> &[u8; $bytes] {
                 &self.0
             }
 
             /// Its bytes, to be written.
+            #[inline]
             pub const fn as_bytes_mut(&mut self) -> &mut [u8; $bytes] {
                 &mut self.0
             }
@@ -111,6 +116,7 @@ macro_rules! structure {
         }
 
         impl Default for $name {
+            #[inline]
             fn default() -> Self {
                 Self::zeroed()
             }
@@ -146,6 +152,7 @@ macro_rules! enumeration {
             };
 
             /// The value's name, if it has one.
+            #[inline]
             pub const fn name(self) -> Option<&'static str> {
                 Self::INFO.name_of(self.0 as u64)
             }
@@ -169,6 +176,7 @@ macro_rules! command {
 
         impl $input {
             /// All bits zero but the opcode.
+            #[inline]
             pub const fn new() -> Self {
                 let mut this = Self::zeroed();
                 bits::set(&mut this.0, 0, 16, $info.opcode as u64);

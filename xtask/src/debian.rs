@@ -5,8 +5,12 @@
 //! its own; dpkg unpacks it. The archive's address is the one that the machine's own apt configuration names.
 
 use std::fs;
+use std::io::{BufRead, BufReader, pipe};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Result;
 
@@ -14,6 +18,31 @@ use crate::Result;
 pub(crate) struct Debian {
     state: PathBuf,
     options: Vec<String>,
+}
+
+/// One package as apt would install it.
+#[derive(Debug, PartialEq, Eq)]
+struct Package {
+    name: String,
+    version: String,
+    architecture: String,
+}
+
+impl Package {
+    /// A package in a line that `apt-get --simulate` prints: `Inst NAME (VERSION SUITE [ARCHITECTURE])`.
+    fn from_simulation(line: &str) -> Option<Self> {
+        let (name, rest) = line.strip_prefix("Inst ")?.split_once(" (")?;
+        let name = name.split_whitespace().next()?;
+        let version = rest.split_whitespace().next()?;
+        let (_, architecture) = rest.split_once(')')?.0.rsplit_once('[')?;
+        let architecture = architecture.strip_suffix(']')?;
+        Some(Self { name: name.into(), version: version.into(), architecture: architecture.into() })
+    }
+
+    /// The file that `apt-get download` makes.
+    fn archive(&self) -> String {
+        format!("{}_{}_{}.deb", self.name, self.version.replace(':', "%3a"), self.architecture)
+    }
 }
 
 impl Debian {
@@ -50,8 +79,7 @@ impl Debian {
         options.extend(settings.into_iter().flat_map(|setting| ["-o".to_string(), setting]));
         let debian = Self { state, options };
         if !debian.state.join("updated").exists() {
-            debian.run("apt-get", &["update"])?;
-            fs::write(debian.state.join("updated"), "")?;
+            debian.update()?;
         }
         Ok(debian)
     }
@@ -64,31 +92,151 @@ impl Debian {
             .filter_map(|line| line.split('|').nth(1).map(str::trim))
             .find(|offer| offer.starts_with(version))
             .ok_or_else(|| format!("Debian offers no {package} of version {version}"))?;
-        let archives = self.state.join("cache/archives");
-        self.run_in(&archives, "apt-get", &["download", &format!("{package}={exact}")])?;
+        self.download(package, &[format!("{package}={exact}")])?;
         fs::create_dir_all(into)?;
-        for entry in fs::read_dir(&archives)? {
+        let prefix = format!("{package}_{}", exact.replace(':', "%3a"));
+        for entry in fs::read_dir(self.archives())? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.starts_with(&format!("{package}_{version}")) {
+            if name.starts_with(&prefix) {
                 run(Command::new("dpkg").arg("-x").arg(&path).arg(into))?;
+                fs::remove_file(path)?;
                 return Ok(());
             }
         }
         Err(format!(
             "apt fetched {package} {exact}, but its archive is not in {}",
-            archives.display()
+            self.archives().display()
         )
         .into())
     }
 
-    fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        self.run_in(Path::new("."), program, arguments)
+    /// Fetches packages of `suite` with all that they depend on, and unpacks those whose name is `wanted` under `into`,
+    /// a tree in which `/bin`, `/sbin`, `/lib` and `/lib64` are links into `/usr`. `what` names it to the user. `into` exists
+    /// only when all of it is there.
+    pub(crate) fn unpack_with_dependencies(
+        &self,
+        what: &str,
+        suite: &str,
+        packages: &[&str],
+        wanted: impl Fn(&str) -> bool,
+        into: &Path,
+    ) -> Result<()> {
+        let mut install = vec!["install", "--simulate", "--yes", "-t", suite];
+        install.extend(packages);
+        let closure: Vec<Package> = self
+            .run("apt-get", &install)?
+            .lines()
+            .filter_map(Package::from_simulation)
+            .filter(|package| wanted(&package.name))
+            .collect();
+        let exact: Vec<String> = closure
+            .iter()
+            .map(|Package { name, version, .. }| format!("{name}={version}"))
+            .collect();
+        self.download(what, &exact)?;
+
+        let mut partial = into.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        for old in [&partial, into] {
+            if old.exists() {
+                fs::remove_dir_all(old)?;
+            }
+        }
+        for part in ["bin", "sbin", "lib", "lib64"] {
+            fs::create_dir_all(partial.join("usr").join(part))?;
+            std::os::unix::fs::symlink(Path::new("usr").join(part), partial.join(part))?;
+        }
+        let bar = bar(&format!("unpacking {what}"), closure.len() as u64);
+        for package in &closure {
+            let archive = self.archives().join(package.archive());
+            run(Command::new("dpkg").arg("-x").arg(&archive).arg(&partial))?;
+            fs::remove_file(archive)?;
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        fs::rename(partial, into)?;
+        Ok(())
     }
 
-    fn run_in(&self, directory: &Path, program: &str, arguments: &[&str]) -> Result<String> {
-        run(Command::new(program).args(&self.options).args(arguments).current_dir(directory))
+    /// Fetches archives into the cache, with a progress bar. Lists that have aged (the archive has newer versions) are renewed once.
+    fn download(&self, what: &str, packages: &[String]) -> Result<()> {
+        let fetch = || {
+            let mut command = Command::new("apt-get");
+            command.args(&self.options).arg("download").args(packages);
+            command.current_dir(self.archives());
+            with_progress(&mut command, &format!("fetching {what}"))
+        };
+        fetch().or_else(|_| self.update().and_then(|()| fetch()))
     }
+
+    fn update(&self) -> Result<()> {
+        let mut command = Command::new("apt-get");
+        command.args(&self.options).arg("update");
+        with_progress(&mut command, "fetching the lists of Debian packages")?;
+        Ok(fs::write(self.state.join("updated"), "")?)
+    }
+
+    fn archives(&self) -> PathBuf {
+        self.state.join("cache/archives")
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        run(Command::new(program).args(&self.options).args(arguments))
+    }
+}
+
+/// Runs apt, showing how far it is: on a terminal as a bar, elsewhere as one line at the start.
+fn with_progress(command: &mut Command, what: &str) -> Result<()> {
+    let (reader, writer) = pipe()?;
+    let mut child = command
+        .args(["-o", "APT::Status-Fd=1"])
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .map_err(|error| format!("cannot run {:?}: {error}", command.get_program()))?;
+    // The command holds the pipe's writing ends; without this the reader would never see its end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let bar = bar(what, 100);
+    let mut said = String::new();
+    for line in BufReader::new(reader).lines() {
+        let line = line?;
+        match percent(&line) {
+            Some(percent) => bar.set_position(percent),
+            None => {
+                said.push_str(&line);
+                said.push('\n');
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let status = child.wait()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(format!("{what}: {:?} failed ({status}): {}", command.get_program(), said.trim()).into())
+}
+
+/// How far apt is, in a line of its status: `dlstatus:1:43.7:Retrieving file 3 of 9`.
+fn percent(line: &str) -> Option<u64> {
+    let number: f64 = line.strip_prefix("dlstatus:")?.split(':').nth(1)?.parse().ok()?;
+    Some(number.clamp(0.0, 100.0) as u64)
+}
+
+/// A progress bar on standard error; where that is no terminal, one line says what goes on.
+fn bar(what: &str, length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if bar.is_hidden() {
+        eprintln!("{what}");
+    }
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3}% {elapsed:>4}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what.to_string());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
 }
 
 /// The archive that the machine's apt uses, without a suite.
@@ -129,4 +277,28 @@ fn run(command: &mut Command) -> Result<String> {
         String::from_utf8_lossy(&output.stderr).trim()
     )
     .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Package, percent};
+
+    #[test]
+    fn a_simulated_installation_names_the_archives_to_fetch() {
+        let line = "Inst qemu-system-x86 (1:10.1.2+ds-3~bpo13+1 Debian Backports:stable-backports [amd64])";
+        let package = Package::from_simulation(line).expect("a package");
+        assert_eq!(package.archive(), "qemu-system-x86_1%3a10.1.2+ds-3~bpo13+1_amd64.deb");
+        let line = "Inst libgcc-s1 (14.2.0-19 Debian:13.7/stable [amd64]) []";
+        let package = Package::from_simulation(line).expect("a package");
+        assert_eq!(package.archive(), "libgcc-s1_14.2.0-19_amd64.deb");
+        assert_eq!(Package::from_simulation("Conf libc6 (2.41-12 Debian:13 [amd64])"), None);
+        assert_eq!(Package::from_simulation("Inst libc6"), None);
+    }
+
+    #[test]
+    fn the_status_lines_of_apt_are_percentages() {
+        assert_eq!(percent("dlstatus:1:43.7:Retrieving file 3 of 9"), Some(43));
+        assert_eq!(percent("dlstatus:1:4e9:x"), Some(100));
+        assert_eq!(percent("E: Unable to fetch"), None);
+    }
 }

@@ -12,6 +12,7 @@ mod debian;
 mod hwtest;
 mod prm;
 mod test;
+mod vm;
 
 /// What a task returns: nothing, or an error that is shown to the user as it is.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -27,6 +28,8 @@ enum Task {
     Hwtest(hwtest::Options),
     /// Runs every test that this machine can run.
     Test(test::Options),
+    /// Boots a real kernel with the model as its PCI device and runs a program there.
+    Vm(vm::Options),
 }
 
 /// The root of the workspace.
@@ -39,6 +42,10 @@ fn main() -> ExitCode {
         Task::Prm(task) => prm::run(task).map(|()| true),
         Task::Hwtest(options) => hwtest::run(&options),
         Task::Test(options) => test::run(&options),
+        Task::Vm(options) => match vm::run(&options) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

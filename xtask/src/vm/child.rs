@@ -1,0 +1,146 @@
+//! What a run leaves on the host while it lasts, and what takes it away whichever way the run ends: processes, a folder, signals.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::Result;
+
+/// A process that does not outlive its owner.
+pub(crate) struct Guarded(Child);
+
+impl Guarded {
+    /// Starts `command` without input. Where the system has `setpriv`, the process ends even when this one is killed outright.
+    pub(crate) fn start(command: &Command, stdout: Stdio, stderr: Stdio) -> Result<Self> {
+        let program = command.get_program();
+        let setpriv = Path::new("/usr/bin/setpriv");
+        let mut words: Vec<OsString> = Vec::new();
+        if setpriv.exists() {
+            words.extend([setpriv.into(), "--pdeathsig".into(), "KILL".into(), "--".into()]);
+        }
+        words.push(program.to_owned());
+        words.extend(command.get_args().map(ToOwned::to_owned));
+        Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(stderr)
+            .spawn()
+            .map(Self)
+            .map_err(|error| format!("cannot run {program:?}: {error}").into())
+    }
+
+    /// The process's standard output, if it was piped and not taken before.
+    pub(crate) fn take_stdout(&mut self) -> Result<std::process::ChildStdout> {
+        self.0.stdout.take().ok_or_else(|| "the process's output was not captured".into())
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.0.try_wait()?)
+    }
+
+    /// Waits for it to end by itself, but no longer than `limit`.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
+        let end = Instant::now() + limit;
+        loop {
+            let status = self.ended()?;
+            if status.is_some() || Instant::now() >= end {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A folder for sockets and the guest's root, gone with its owner. It lies in the system's folder for temporary
+/// files because a socket's path may have no more than 107 bytes.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(nix::unistd::mkdtemp(&std::env::temp_dir().join("verbless-vm-XXXXXX"))?))
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// While it lives, Ctrl-C and its like do not end this process: they are read from here, so that what was started is ended first.
+pub(crate) struct Signals {
+    descriptor: SignalFd,
+    set: SigSet,
+}
+
+impl Signals {
+    pub(crate) fn catch() -> Result<Self> {
+        let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+        set.thread_block()?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        Ok(Self { descriptor: SignalFd::with_flags(&set, flags)?, set })
+    }
+
+    /// Whether one has come.
+    pub(crate) fn came(&self) -> Result<bool> {
+        Ok(self.descriptor.read_signal()?.is_some())
+    }
+
+    /// What to wait on.
+    pub(crate) fn descriptor(&self) -> &SignalFd {
+        &self.descriptor
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here, and none is known to happen.
+        let _ = self.set.thread_unblock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use super::{Guarded, Scratch};
+
+    #[test]
+    fn a_process_ends_with_its_owner() {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1000");
+        let mut child = Guarded::start(&sleep, Stdio::null(), Stdio::null()).expect("it starts");
+        assert_eq!(child.wait(Duration::from_millis(20)).expect("its state"), None);
+        let process = nix::unistd::Pid::from_raw(child.0.id() as i32);
+        drop(child);
+        assert_eq!(nix::sys::signal::kill(process, None), Err(nix::errno::Errno::ESRCH));
+    }
+
+    #[test]
+    fn a_scratch_folder_goes_with_what_is_in_it() {
+        let scratch = Scratch::new().expect("a folder");
+        let file = scratch.join("file");
+        std::fs::write(&file, "x").expect("a file");
+        drop(scratch);
+        assert!(!file.parent().expect("a folder").exists());
+    }
+}

@@ -1,0 +1,169 @@
+//! What the VM is made of, from Debian: QEMU, kernels, busybox, rdma-core. Unpacked under `target/vm` and kept there.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::series::Series;
+use crate::debian::Debian;
+use crate::{Result, workspace_root};
+
+/// The folder that keeps what was fetched.
+pub(crate) fn folder() -> PathBuf {
+    workspace_root().join("target/vm")
+}
+
+/// QEMU with its own C library, so that it runs beside whatever the host has.
+pub(crate) struct Qemu {
+    tree: PathBuf,
+}
+
+impl Qemu {
+    /// The oldest version that has `vfio-user-pci`.
+    const OLDEST: (u32, u32) = (10, 1);
+
+    /// QEMU, fetched unless it is there.
+    pub(crate) fn get() -> Result<Self> {
+        let suite = "trixie-backports";
+        let tree = get("QEMU", "qemu", suite, &["qemu-system-x86"], |_| true)?;
+        let qemu = Self { tree };
+        let output = qemu.command()?.arg("--version").output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        match version(&text) {
+            Some(version) if version >= Self::OLDEST => Ok(qemu),
+            Some((major, minor)) => Err(format!(
+                "{suite} has QEMU {major}.{minor}; attaching the model needs {}.{} or newer",
+                Self::OLDEST.0,
+                Self::OLDEST.1
+            )
+            .into()),
+            None => Err(format!(
+                "QEMU in {} does not run: {}",
+                qemu.tree.display(),
+                String::from_utf8_lossy(&output.stderr).trim()
+            )
+            .into()),
+        }
+    }
+
+    /// A command that starts it, with the paths of its own libraries and firmware.
+    pub(crate) fn command(&self) -> Result<Command> {
+        let mut command = in_tree(&self.tree, &self.tree.join("usr/bin/qemu-system-x86_64"))?;
+        for firmware in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+            command.arg("-L").arg(self.tree.join(firmware));
+        }
+        Ok(command)
+    }
+}
+
+/// A kernel of one series with its modules, as Debian built them.
+pub(crate) struct Kernel {
+    /// As `uname -r` says it.
+    pub(crate) release: String,
+    /// The file that QEMU boots.
+    pub(crate) image: PathBuf,
+    /// The folder of its modules.
+    pub(crate) modules: PathBuf,
+}
+
+impl Kernel {
+    /// The kernel of a series, fetched unless it is there.
+    pub(crate) fn get(series: Series) -> Result<Self> {
+        let suite = series.suite();
+        let tree = get(
+            &format!("Linux {series}"),
+            &format!("linux-{series}"),
+            suite,
+            &["linux-image-cloud-amd64"],
+            |package| package.starts_with("linux-"),
+        )?;
+        let own = format!("{series}.");
+        let mut releases: Vec<String> = Vec::new();
+        for entry in fs::read_dir(tree.join("lib/modules"))? {
+            releases.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        let release = releases
+            .iter()
+            .find(|release| release.starts_with(&own))
+            .ok_or_else(|| format!("Debian's {suite} has Linux {releases:?}, not {series}"))?;
+        let modules = tree.join("lib/modules").join(release);
+        let image = [tree.join(format!("boot/vmlinuz-{release}")), modules.join("vmlinuz")]
+            .into_iter()
+            .find(|image| image.exists())
+            .ok_or_else(|| format!("no image of Linux {release} in {}", tree.display()))?;
+        Ok(Self { release: release.clone(), image, modules })
+    }
+}
+
+/// A busybox without libraries: the guest's shell and tools, and the host's decompressor of modules.
+pub(crate) fn busybox() -> Result<PathBuf> {
+    let tree = get("busybox", "busybox", "trixie", &["busybox-static"], |package| {
+        package == "busybox-static"
+    })?;
+    Ok(tree.join("usr/bin/busybox"))
+}
+
+/// rdma-core's programs and perftest as a series' own suite has them, with their libraries.
+pub(crate) fn rdma_core(series: Series) -> Result<PathBuf> {
+    let suite = series.suite();
+    let packages = ["ibverbs-utils", "ibverbs-providers", "perftest"];
+    get(&format!("rdma-core of {suite}"), &format!("rdma-core-{suite}"), suite, &packages, |_| true)
+}
+
+/// A command that runs a program of an unpacked tree with that tree's loader and libraries.
+pub(crate) fn in_tree(tree: &Path, program: &Path) -> Result<Command> {
+    let loader = tree.join("usr/lib64/ld-linux-x86-64.so.2");
+    if !loader.exists() {
+        return Err(format!("{} has no C library", tree.display()).into());
+    }
+    let mut command = Command::new(loader);
+    command.arg("--library-path").arg(tree.join("usr/lib/x86_64-linux-gnu")).arg(program);
+    Ok(command)
+}
+
+/// The tree `name`, fetched unless it is there. Two runs at once wait for each other.
+fn get(
+    what: &str,
+    name: &str,
+    suite: &str,
+    packages: &[&str],
+    wanted: impl Fn(&str) -> bool,
+) -> Result<PathBuf> {
+    let tree = folder().join(name);
+    if tree.exists() {
+        return Ok(tree);
+    }
+    if std::env::consts::ARCH != "x86_64" {
+        return Err("the VM is x86-64 only: Debian's QEMU and kernels are fetched for it".into());
+    }
+    fs::create_dir_all(folder())?;
+    let lock = File::create(folder().join("lock"))?;
+    lock.lock()?;
+    if !tree.exists() {
+        // Backports come on top of their suite; asking for the suite by name keeps the two apart.
+        let suites: &[&str] =
+            if suite == "bookworm" { &["bookworm"] } else { &["trixie", "trixie-backports"] };
+        Debian::new(&workspace_root().join("target/debian"), suites)?
+            .unpack_with_dependencies(what, suite, packages, wanted, &tree)?;
+    }
+    Ok(tree)
+}
+
+/// Major and minor version in what `qemu --version` prints.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.strip_prefix("QEMU emulator version ")?.split(['.', ' ', '\n']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn qemu_says_its_version() {
+        let text = "QEMU emulator version 11.1.0 (Debian 1:11.1.0+ds-1)\nCopyright";
+        assert_eq!(version(text), Some((11, 1)));
+        assert_eq!(version("QEMU emulator version 10.1\n"), Some((10, 1)));
+        assert_eq!(version("error while loading shared libraries"), None);
+    }
+}

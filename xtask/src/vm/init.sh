@@ -1,0 +1,36 @@
+#!/bin/busybox sh
+# The guest's first process: loads the drivers, runs the program, unloads the drivers, powers off.
+# What it has to say goes through the kernel's log, so that no line is torn, as "verbless: WORD ...".
+# The program's own output goes to the second serial port alone.
+/bin/busybox mkdir -p /proc /sys /dev /tmp /run
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t sysfs sys /sys
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox --install -s /bin
+export PATH=/bin:/usr/bin HOME=/ TERM=dumb NO_COLOR=1
+exec </dev/null >/dev/kmsg 2>&1
+say() { echo "<5>verbless: $*" >/dev/kmsg; }
+load() { while read -r module; do insmod "/modules/$module.ko" || say "failed to load $module"; done </modules/order; }
+unload() { for module in mlx5_ib mlx5_core; do rmmod "$module" || return; done; }
+. /settings # DEVICES, RELOAD
+say init
+ulimit -l unlimited
+ifconfig lo 127.0.0.1
+stty -F /dev/ttyS1 raw
+load
+if [ "$RELOAD" = 1 ]; then
+    unload; say "unloaded $?"
+    for module in mlx5_core mlx5_ib; do insmod "/modules/$module.ko" || say "failed to load $module"; done
+fi
+tries=0
+while [ "$(ls /dev/infiniband 2>/dev/null | grep -c '^uverbs')" -lt "$DEVICES" ] && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+found=$(ls /dev/infiniband 2>/dev/null | grep -c '^uverbs')
+say "devices $found"
+if [ "$found" -ge "$DEVICES" ]; then
+    sh /command >/dev/ttyS1 2>&1
+    say "exit $?"
+fi
+unload; say "unloaded $?"
+dmesg -r | grep -E '^<[0-4]>.*(mlx5|infiniband|ib_core|ib_uverbs)' | head -n 20 | while read -r line; do say "warning ${line#*>}"; done
+say done
+poweroff -f

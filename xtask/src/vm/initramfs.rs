@@ -1,0 +1,135 @@
+//! The guest's root: busybox, the drivers, the program, and on demand rdma-core; an uncompressed archive, because an emulated guest
+//! takes longer to decompress than to read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::cpio::Archive;
+use super::fetch::in_tree;
+use super::modules::Module;
+use super::program::Program;
+use crate::Result;
+
+/// What `/init` of the guest runs: see there.
+const INIT: &str = include_str!("init.sh");
+
+/// What the guest is to do.
+pub(crate) struct Settings {
+    /// How many uverbs devices must be there before the program runs.
+    pub(crate) devices: u32,
+    /// Unload the drivers and load them again before the program runs.
+    pub(crate) reload: bool,
+}
+
+/// The archive that the kernel unpacks as its root.
+pub(crate) fn build(
+    busybox: &Path,
+    modules: &[Module],
+    settings: &Settings,
+    program: &Program,
+    rdma_core: Option<&Path>,
+) -> Result<Vec<u8>> {
+    let mut archive = Archive::new();
+    for path in ["lib", "lib64"] {
+        archive.directory(&format!("usr/{path}"));
+        archive.symlink(path, &format!("usr/{path}"));
+    }
+    archive.file("bin/busybox", 0o755, &fs::read(busybox)?);
+    archive.file("init", 0o755, INIT.as_bytes());
+    let Settings { devices, reload } = settings;
+    let settings = format!("DEVICES={devices}\nRELOAD={}\n", u8::from(*reload));
+    archive.file("settings", 0o644, settings.as_bytes());
+    archive.file("command", 0o644, program.command_line().as_bytes());
+    archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n");
+    archive.file("etc/passwd", 0o644, b"root::0:0:root:/:/bin/sh\n");
+    let mut order = String::new();
+    for Module { name, content } in modules {
+        archive.file(&format!("modules/{name}.ko"), 0o644, content);
+        order += &format!("{name}\n");
+    }
+    archive.file("modules/order", 0o644, order.as_bytes());
+    if let Some((path, content)) = program.file() {
+        archive.file(path.trim_start_matches('/'), 0o755, content);
+    }
+    if let Some(tree) = rdma_core {
+        add_rdma_core(&mut archive, tree)?;
+    }
+    Ok(archive.finish())
+}
+
+/// rdma-core's and perftest's programs, the mlx5 provider, and the libraries that these need.
+fn add_rdma_core(archive: &mut Archive, tree: &Path) -> Result<()> {
+    let libraries = tree.join("usr/lib/x86_64-linux-gnu");
+    let programs = files(&tree.join("usr/bin"), |name| {
+        ["ibv_", "ib_", "raw_ethernet_"].iter().any(|prefix| name.starts_with(prefix))
+    })?;
+    let providers = files(&libraries.join("libibverbs"), |name| name.starts_with("libmlx5-"))?;
+    let mut needed = BTreeMap::new();
+    for file in programs.iter().chain(&providers) {
+        let mut list = in_tree(tree, Path::new("--list"))?;
+        let output = list.arg(file).output()?;
+        // A script has no libraries to list.
+        if output.status.success() {
+            needed.extend(libraries_listed(&String::from_utf8_lossy(&output.stdout)));
+        }
+    }
+    let mut guest: Vec<(String, PathBuf)> = Vec::new();
+    guest.extend(
+        needed.into_iter().map(|(name, path)| (format!("usr/lib/x86_64-linux-gnu/{name}"), path)),
+    );
+    for file in programs.into_iter().chain(providers) {
+        guest.push((file.strip_prefix(tree)?.display().to_string(), file));
+    }
+    for path in ["usr/lib64/ld-linux-x86-64.so.2", "etc/libibverbs.d/mlx5.driver"] {
+        guest.push((path.to_string(), tree.join(path)));
+    }
+    for (path, file) in guest {
+        let content =
+            fs::read(&file).map_err(|error| format!("rdma-core: {}: {error}", file.display()))?;
+        archive.file(&path, 0o755, &content);
+    }
+    Ok(())
+}
+
+/// The libraries in what a loader lists, one a line: `NAME => PATH (0xADDRESS)`.
+fn libraries_listed(list: &str) -> impl Iterator<Item = (String, PathBuf)> + '_ {
+    list.lines().filter_map(|line| {
+        let (name, path) = line.trim().split_once(" => ")?;
+        let (path, _) = path.rsplit_once(" (0x")?;
+        (!name.contains('/')).then(|| (name.to_string(), PathBuf::from(path)))
+    })
+}
+
+/// The files of a folder whose name is wanted, in order.
+fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(&wanted) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::libraries_listed;
+
+    #[test]
+    fn what_a_loader_lists_are_names_and_paths() {
+        let list = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                    \tlibibverbs.so.1 => /t/usr/lib/libibverbs.so.1 (0x00007f00)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 => /t/ld.so (0x00007f11)\n\
+                    \tlibgone.so => not found\n";
+        let libraries: Vec<_> = libraries_listed(list).collect();
+        assert_eq!(
+            libraries,
+            [("libibverbs.so.1".into(), PathBuf::from("/t/usr/lib/libibverbs.so.1"))]
+        );
+    }
+}

@@ -1,0 +1,262 @@
+//! `cargo xtask vm`: a real Linux with its unmodified mlx5 drivers, in QEMU, with the model as its PCI device.
+//!
+//! The guest runs the conformance suite, or any program, on the real `/dev/infiniband/uverbs0`, and its exit code becomes this
+//! one's. QEMU and the kernels come from Debian and stay in `target/vm`; nothing is installed, and no privilege is needed.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use self::boot::{Outcome, Watch};
+use self::child::{Scratch, Signals};
+use self::fetch::{Kernel, Qemu};
+use self::initramfs::Settings;
+use self::model::{Model, Shape};
+use self::program::Program;
+use self::qemu::Machine;
+use self::series::{Selection, Series};
+use crate::Result;
+
+mod boot;
+mod child;
+mod console;
+mod cpio;
+mod elf;
+mod fetch;
+mod initramfs;
+mod model;
+mod modules;
+mod program;
+mod qemu;
+mod series;
+
+/// Options of `cargo xtask vm`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The guest's kernel: 6.1, 6.12, 7.2, or all of them one after the other.
+    #[arg(long, default_value = "6.1")]
+    kernel: Selection,
+    #[command(flatten)]
+    shape: Shape,
+    /// Give the guest rdma-core's and perftest's programs, of the Debian suite that its kernel is from.
+    #[arg(long)]
+    with_rdma_core: bool,
+    /// Load the drivers, unload them, and load them again before the program runs.
+    #[arg(long)]
+    reload: bool,
+    /// Fail when the device's drivers warn of anything.
+    #[arg(long)]
+    strict: bool,
+    /// Boot without a device.
+    #[arg(long)]
+    no_device: bool,
+    /// How long one guest may take, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
+    /// The guest's memory, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    memory: u32,
+    /// Start this program as the model instead of building it.
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// What to run in the guest: a static program of this machine, a command of the guest, or (the default) the conformance suite,
+    /// also as `hwtest` with its options.
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
+/// The user has ended the run.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Runs the program under each kernel that was asked for; the first exit code that is not zero is returned.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let qemu = Qemu::get()?;
+    let program = Program::new(&options.program, options.with_rdma_core)?;
+    let model = match &options.model {
+        _ if options.no_device => None,
+        Some(program) => Some(program.clone()),
+        None => Some(program::build("verbless-model", "verbless-model", false)?),
+    };
+    let mut log = File::create(fetch::folder().join("last.log"))?;
+    let mut code = 0;
+    for series in options.kernel.series() {
+        match one(options, &qemu, series, &program, model.as_deref(), &mut log) {
+            Ok(exit) => code = if code == 0 { exit } else { code },
+            Err(error) if error.is::<Interrupted>() => {
+                eprintln!("interrupted");
+                return Ok(ExitCode::from(130));
+            }
+            Err(error) => {
+                eprintln!("Linux {series}: FAILED: {error}");
+                code = if code == 0 { 1 } else { code };
+            }
+        }
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// One kernel's run; the program's exit code.
+fn one(
+    options: &Options,
+    qemu: &Qemu,
+    series: Series,
+    program: &Program,
+    model: Option<&Path>,
+    log: &mut File,
+) -> Result<u8> {
+    let kernel = Kernel::get(series)?;
+    let rdma_core = options.with_rdma_core.then(|| fetch::rdma_core(series)).transpose()?;
+    let busybox = fetch::busybox()?;
+    let modules =
+        modules::in_order(&kernel.modules, &["mlx5_core", "mlx5_ib", "ib_uverbs"], &busybox)?;
+    let devices =
+        model.map_or(0, |_| options.shape.devices() as u32 * u32::from(options.shape.functions));
+    let settings = Settings { devices, reload: options.reload };
+    let root = initramfs::build(&busybox, &modules, &settings, program, rdma_core.as_deref())?;
+
+    // From here on there is something to clean up.
+    let start = Instant::now();
+    let signals = Signals::catch()?;
+    let scratch = Scratch::new()?;
+    let initramfs = scratch.join("root.cpio");
+    std::fs::write(&initramfs, root)?;
+    let output = scratch.join("output");
+    let listener = UnixListener::bind(&output)?;
+    let mut model = model
+        .map(|program| {
+            let log = fetch::folder().join("last-model.log");
+            Model::start(program, &options.shape, &scratch, &log)
+        })
+        .transpose()?;
+    let mut command = qemu.command()?;
+    Machine {
+        kernel: &kernel.image,
+        initramfs: &initramfs,
+        output: &output,
+        memory: options.memory,
+        devices: model.as_ref().map_or(&[], |model| &model.sockets),
+    }
+    .describe(&mut command);
+    writeln!(log, "=== Linux {}", kernel.release)?;
+    let watch = Watch {
+        signals: &signals,
+        model: model.as_mut(),
+        output: listener,
+        log,
+        complaints: &scratch.join("qemu.log"),
+        limit: Duration::from_secs(options.timeout),
+    };
+    let outcome = watch.run(&command)?;
+    let code = verdict(&outcome, devices, options.strict)?;
+    if let Some(model) = model {
+        model.finish()?;
+    }
+    let booted = outcome.account.booted.unwrap_or_default();
+    eprintln!(
+        "Linux {}: exit code {code}, booted in {:.1} s, all in {:.1} s",
+        kernel.release,
+        booted.as_secs_f32(),
+        start.elapsed().as_secs_f32()
+    );
+    Ok(code)
+}
+
+/// The program's exit code, unless something else went wrong: that counts first.
+fn verdict(outcome: &Outcome, devices: u32, strict: bool) -> Result<u8> {
+    let Outcome { account, console, cut_short } = outcome;
+    for warning in &account.warnings {
+        eprintln!("the guest's kernel warned: {warning}");
+    }
+    let mut wrong: Vec<String> = cut_short.iter().cloned().collect();
+    if let [first, ..] = console.trouble() {
+        wrong.push(format!("the guest's kernel is in trouble: {first}"));
+    }
+    wrong.extend(account.failures.iter().cloned());
+    if let Some(found) = account.devices.filter(|&found| found < devices) {
+        wrong.push(format!("the guest has {found} RDMA devices and should have {devices}"));
+    }
+    if strict && !account.warnings.is_empty() {
+        wrong.push("the drivers warned".to_string());
+    }
+    if !account.done && cut_short.is_none() {
+        wrong.push("the guest ended before its time".to_string());
+    }
+    match account.exit {
+        Some(code) if wrong.is_empty() => return Ok(code),
+        None if wrong.is_empty() => wrong.push("the program did not run".to_string()),
+        _ => {}
+    }
+    let mut lines: String = console.trouble().iter().map(|line| format!("  {line}\n")).collect();
+    if lines.is_empty() {
+        lines = console.tail();
+    }
+    let log = fetch::folder().join("last.log");
+    Err(format!("{}\n{lines}the whole log is in {}", wrong.join("; "), log.display()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::boot::Outcome;
+    use super::console::{Account, Console};
+    use super::verdict;
+
+    /// What a guest's log makes of a run with one device.
+    fn judge(log: &str, strict: bool) -> Result<u8, String> {
+        let mut outcome =
+            Outcome { account: Account::default(), console: Console::new(), cut_short: None };
+        for mark in outcome.console.take(log.as_bytes()) {
+            outcome.account.note(mark, Duration::ZERO);
+        }
+        verdict(&outcome, 1, strict).map_err(|error| error.to_string())
+    }
+
+    const GOOD: &str = "verbless: init\nverbless: devices 1\nverbless: exit 7\nverbless: unloaded 0\nverbless: done\n";
+
+    #[test]
+    fn the_programs_code_is_returned_when_all_else_is_well() {
+        assert_eq!(judge(GOOD, true), Ok(7));
+    }
+
+    #[test]
+    fn a_run_without_its_program_is_a_failure() {
+        let error = judge("verbless: init\nverbless: devices 1\nverbless: done\n", false);
+        assert!(error.expect_err("a failure").contains("did not run"));
+        let error = judge("verbless: init\nverbless: devices 0\nverbless: done\n", false);
+        assert!(error.expect_err("a failure").contains("has 0 RDMA devices"));
+        let error = judge("verbless: init\nverbless: devices 1\nverbless: exit 0\n", false);
+        assert!(error.expect_err("a failure").contains("before its time"));
+    }
+
+    #[test]
+    fn a_trace_in_the_log_is_a_failure_whatever_the_program_says() {
+        let error = judge(
+            &GOOD.replace("verbless: exit", "[ 1.0] Call Trace:\n<TASK>\nverbless: exit"),
+            false,
+        );
+        let error = error.expect_err("a failure");
+        assert!(error.contains("in trouble") && error.contains("<TASK>"), "{error}");
+    }
+
+    #[test]
+    fn a_drivers_warning_is_a_failure_only_where_it_is_asked_for() {
+        let log =
+            GOOD.replace("verbless: done", "verbless: warning mlx5_core: bad\nverbless: done");
+        assert_eq!(judge(&log, false), Ok(7));
+        assert!(judge(&log, true).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! The model as a process of its own that serves PCI functions to QEMU, each over a socket.
+//!
+//! It is started as `verbless-model pci --socket S [--socket S]… [--profile P]… [--functions N] [--trap]`: a device for every profile (one of
+//! the model's own choice without), `N` functions for every device, and as many sockets as there are functions, those of the first
+//! device first. A function's socket takes one client; when all clients have gone, the process ends.
+
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::child::{Guarded, Scratch};
+use crate::Result;
+
+/// What the model is to be.
+#[derive(clap::Args, Debug, Clone)]
+pub(crate) struct Shape {
+    /// The model's device profile; once for every device in the guest.
+    #[arg(long = "profile", value_name = "P")]
+    pub(crate) profiles: Vec<String>,
+    /// PCI functions of every device.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) functions: u8,
+    /// Trap every doorbell page rather than map those of user contexts.
+    #[arg(long)]
+    pub(crate) trap: bool,
+}
+
+impl Shape {
+    /// The devices, each with as many functions.
+    pub(crate) fn devices(&self) -> usize {
+        self.profiles.len().max(1)
+    }
+}
+
+/// A running model.
+pub(crate) struct Model {
+    process: Guarded,
+    /// The sockets of its functions, by device.
+    pub(crate) sockets: Vec<Vec<PathBuf>>,
+    log: PathBuf,
+}
+
+impl Model {
+    /// Starts `program` and waits until it listens. What it has to say goes to `log`.
+    pub(crate) fn start(
+        program: &Path,
+        shape: &Shape,
+        scratch: &Scratch,
+        log: &Path,
+    ) -> Result<Self> {
+        let sockets: Vec<Vec<PathBuf>> = (0..shape.devices())
+            .map(|device| {
+                (0..shape.functions)
+                    .map(|function| scratch.join(&format!("pci-{device}.{function}")))
+                    .collect()
+            })
+            .collect();
+        let mut command = Command::new(program);
+        command.arg("pci").args(arguments(shape, &sockets));
+        let output = File::create(log)?;
+        let process = Guarded::start(&command, output.try_clone()?.into(), output.into())?;
+        let mut model = Self { process, sockets, log: log.to_path_buf() };
+        model.wait_for_sockets()?;
+        Ok(model)
+    }
+
+    fn wait_for_sockets(&mut self) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(10);
+        let listens = |path: &PathBuf| {
+            std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+        };
+        while !self.sockets.iter().flatten().all(listens) {
+            self.check()?;
+            if Instant::now() > end {
+                return Err(format!("the model does not listen\n{}", self.last_words()).into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Between a socket's name and its readiness lies one more system call of the model.
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(())
+    }
+
+    /// An error if it has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        match self.process.ended()? {
+            None => Ok(()),
+            Some(status) => {
+                Err(format!("the model ended before the guest ({status})\n{}", self.last_words())
+                    .into())
+            }
+        }
+    }
+
+    /// After the guest has gone: the model ends by itself, and well.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        match self.process.wait(Duration::from_secs(5))? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => {
+                Err(format!("the model failed ({status})\n{}", self.last_words()).into())
+            }
+            None => {
+                Err(format!("the model did not end with its guest\n{}", self.last_words()).into())
+            }
+        }
+    }
+
+    /// The last lines that it wrote.
+    fn last_words(&self) -> String {
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        let start = lines.len().saturating_sub(20);
+        lines[start..].iter().map(|line| format!("  {line}\n")).collect()
+    }
+}
+
+/// The arguments after `pci`.
+fn arguments(shape: &Shape, sockets: &[Vec<PathBuf>]) -> Vec<String> {
+    let mut arguments = Vec::new();
+    for socket in sockets.iter().flatten() {
+        arguments.extend(["--socket".to_string(), socket.display().to_string()]);
+    }
+    for profile in &shape.profiles {
+        arguments.extend(["--profile".to_string(), profile.clone()]);
+    }
+    if shape.functions != 1 {
+        arguments.extend(["--functions".to_string(), shape.functions.to_string()]);
+    }
+    if shape.trap {
+        arguments.push("--trap".to_string());
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Shape, arguments};
+
+    #[test]
+    fn a_lone_device_needs_nothing_but_its_socket() {
+        let shape = Shape { profiles: vec![], functions: 1, trap: false };
+        assert_eq!(shape.devices(), 1);
+        assert_eq!(arguments(&shape, &[vec!["s".into()]]), ["--socket", "s"]);
+    }
+
+    #[test]
+    fn every_function_has_a_socket() {
+        let shape = Shape { profiles: vec!["a".into(), "b".into()], functions: 2, trap: true };
+        let sockets = [vec!["a0".into(), "a1".into()], vec!["b0".into(), "b1".into()]];
+        assert_eq!(
+            arguments(&shape, &sockets).join(" "),
+            "--socket a0 --socket a1 --socket b0 --socket b1 --profile a --profile b --functions 2 --trap"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! What the guest runs: the conformance suite, a program of the host, or a command that the guest has.
+
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::elf;
+use crate::{Result, workspace_root};
+
+/// The conformance suite's program.
+const SUITE: &str = "hwtest";
+
+/// A program for the guest with its arguments.
+pub(crate) struct Program {
+    words: Vec<String>,
+    /// What is put into the guest for it.
+    content: Option<Vec<u8>>,
+}
+
+impl Program {
+    /// What the words after `--` ask for. None, or `hwtest` with its options, is the conformance suite on the guest's first device; a path
+    /// is a program of the host; anything else is a command of the guest. `libraries` says whether the guest has a C library.
+    pub(crate) fn new(words: &[String], libraries: bool) -> Result<Self> {
+        let (name, arguments) = match words.split_first() {
+            None => (SUITE, vec!["--device".to_string(), "mlx5_0".to_string()]),
+            Some((name, arguments)) => (name.as_str(), arguments.to_vec()),
+        };
+        let file = if name == SUITE {
+            build("verbless-conformance", SUITE, true)?
+        } else if name.contains('/') && Path::new(name).exists() {
+            PathBuf::from(name)
+        } else {
+            let words = [name.to_string()].into_iter().chain(arguments).collect();
+            return Ok(Self { words, content: None });
+        };
+        let content = fs::read(&file)?;
+        if elf::section(&content, ".interp").is_some() && !libraries {
+            return Err(format!(
+                "{} needs shared libraries, and the guest has none; link it statically (for Rust: \
+                 RUSTFLAGS=-Ctarget-feature=+crt-static), or give the guest a C library by --with-rdma-core",
+                file.display()
+            )
+            .into());
+        }
+        let stem = file.file_name().unwrap_or_default().to_string_lossy();
+        let words = [format!("/program/{stem}")].into_iter().chain(arguments).collect();
+        Ok(Self { words, content: Some(content) })
+    }
+
+    /// The shell's line that runs it.
+    pub(crate) fn command_line(&self) -> String {
+        let words: Vec<String> = self.words.iter().map(|word| quoted(word)).collect();
+        format!("exec {}\n", words.join(" "))
+    }
+
+    /// Its place in the guest and its content, where the host gives it.
+    pub(crate) fn file(&self) -> Option<(&str, &[u8])> {
+        Some((&self.words[0], self.content.as_deref()?))
+    }
+}
+
+/// A word as the shell reads it back, whatever is in it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Builds a program of the workspace in release mode and says where it is. A static one is built in a folder of its own, so that
+/// its flags do not rebuild everything else.
+pub(crate) fn build(package: &str, program: &str, is_static: bool) -> Result<PathBuf> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(["build", "--release", "--message-format=json-render-diagnostics"])
+        .args(["--package", package, "--bin", program])
+        .current_dir(workspace_root())
+        .stdout(Stdio::piped());
+    if is_static {
+        let flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
+        let flags = format!("{} -Ctarget-feature=+crt-static", flags.to_string_lossy());
+        // With a target named, the flags do not reach procedural macros, which cannot be static.
+        command
+            .args(["--target", "x86_64-unknown-linux-gnu"])
+            .env("RUSTFLAGS", flags.trim())
+            .env("CARGO_TARGET_DIR", super::fetch::folder().join("build"));
+    }
+    let mut child = command.spawn()?;
+    let messages = BufReader::new(child.stdout.take().ok_or("cargo's output was not captured")?);
+    let mut built = None;
+    for message in serde_json::Deserializer::from_reader(messages).into_iter::<serde_json::Value>()
+    {
+        let message = message?;
+        if message["target"]["name"] == program
+            && let Some(path) = message["executable"].as_str()
+        {
+            built = Some(PathBuf::from(path));
+        }
+    }
+    if !child.wait()?.success() {
+        return Err(format!("{program} of {package} does not build").into());
+    }
+    built.ok_or_else(|| format!("cargo built {package} without a program {program}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Program, quoted};
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_word_reaches_the_program_as_it_was_given() {
+        let word = "it's $HOME; `ls` \"*\"\n\\";
+        let output = std::process::Command::new("sh")
+            .args(["-c", &format!("printf %s {}", quoted(word))])
+            .output()
+            .expect("a shell");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+    }
+
+    #[test]
+    fn a_name_without_a_path_is_a_command_of_the_guest() {
+        let program = Program::new(&words(&["ibv_devinfo", "-v"]), true).expect("a program");
+        assert_eq!(program.command_line(), "exec 'ibv_devinfo' '-v'\n");
+        assert!(program.file().is_none());
+    }
+
+    #[test]
+    fn a_program_of_the_host_needs_no_libraries_or_brings_them() {
+        // The test itself is linked with shared libraries.
+        let own = std::env::current_exe().expect("a path").display().to_string();
+        let error = Program::new(&words(&[&own]), false).err().expect("an error");
+        assert!(error.to_string().contains("shared libraries"), "{error}");
+        let program = Program::new(&words(&[&own, "--list"]), true).expect("a program");
+        assert!(program.command_line().starts_with("exec '/program/xtask-"));
+        assert!(program.file().is_some_and(|(path, _)| path.starts_with("/program/xtask-")));
+    }
+}

@@ -1,0 +1,106 @@
+//! The virtual machine as QEMU's command line.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A machine to boot.
+pub(crate) struct Machine<'a> {
+    pub(crate) kernel: &'a Path,
+    pub(crate) initramfs: &'a Path,
+    /// Where the program's output goes: a socket that is listened on.
+    pub(crate) output: &'a Path,
+    /// In MiB.
+    pub(crate) memory: u32,
+    /// The sockets of the model's functions, by device.
+    pub(crate) devices: &'a [Vec<PathBuf>],
+}
+
+/// The kernel's command line. All of its log goes to the console; an oops ends the run, as a panic does; and what costs an emulated
+/// processor time to no end is off.
+const KERNEL: &str = "console=ttyS0 loglevel=7 printk.devkmsg=on panic=-1 oops=panic mitigations=off \
+                      nokaslr no_timer_check random.trust_cpu=on tsc=reliable";
+
+impl Machine<'_> {
+    /// Completes `qemu` with the machine. The kernel's log is QEMU's standard output.
+    ///
+    /// One processor: two of them on two host cores make every command of the device cost milliseconds. Memory is a memfd that
+    /// QEMU shares, because the model reads and writes it.
+    pub(crate) fn describe(&self, qemu: &mut Command) {
+        let Self { memory, .. } = self;
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(["-machine", "q35,accel=tcg,memory-backend=ram", "-cpu", "max", "-smp", "1"])
+            .args(["-m", &format!("{memory}M")])
+            .args(["-object", &format!("memory-backend-memfd,id=ram,size={memory}M,share=on")])
+            .args(["-chardev", "stdio,id=log,signal=off", "-serial", "chardev:log"])
+            .args(["-chardev", &format!("socket,id=output,path={}", escaped(self.output))])
+            .args(["-serial", "chardev:output"])
+            .arg("-kernel")
+            .arg(self.kernel)
+            .arg("-initrd")
+            .arg(self.initramfs)
+            .args(["-append", KERNEL]);
+        for (device, functions) in self.devices.iter().enumerate() {
+            let slot = device + 1;
+            qemu.args([
+                "-device",
+                &format!("pcie-root-port,id=port{device},bus=pcie.0,chassis={slot},slot={slot}"),
+            ]);
+            for (function, socket) in functions.iter().enumerate() {
+                let description = serde_json::json!({
+                    "driver": "vfio-user-pci",
+                    "bus": format!("port{device}"),
+                    "addr": format!("0.{function}"),
+                    "multifunction": functions.len() > 1,
+                    "rombar": 0,
+                    "socket": { "type": "unix", "path": socket },
+                });
+                qemu.args(["-device", &description.to_string()]);
+            }
+        }
+    }
+}
+
+/// A path in a list of options, where a comma is written twice.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::Machine;
+
+    fn command_line(devices: &[Vec<std::path::PathBuf>]) -> String {
+        let mut qemu = Command::new("qemu");
+        let machine = Machine {
+            kernel: Path::new("vmlinuz"),
+            initramfs: Path::new("root"),
+            output: Path::new("/tmp/a,b"),
+            memory: 512,
+            devices,
+        };
+        machine.describe(&mut qemu);
+        qemu.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_guests_memory_can_be_shared_with_the_model() {
+        let line = command_line(&[]);
+        assert!(line.contains("memory-backend-memfd,id=ram,size=512M,share=on"));
+        assert!(line.contains("path=/tmp/a,,b"));
+        assert!(!line.contains("vfio-user"));
+    }
+
+    #[test]
+    fn every_device_has_a_port_and_every_function_a_socket() {
+        let line = command_line(&[vec!["s0".into(), "s1".into()], vec!["t0".into(), "t1".into()]]);
+        assert_eq!(line.matches("pcie-root-port").count(), 2);
+        assert_eq!(line.matches("vfio-user-pci").count(), 4);
+        assert_eq!(line.matches("\"multifunction\":true").count(), 4);
+        assert!(line.contains("\"addr\":\"0.1\",\"bus\":\"port1\""));
+        let alone = command_line(&[vec!["s".into()]]);
+        assert!(alone.contains("\"multifunction\":false"));
+    }
+}

@@ -1,0 +1,73 @@
+//! The kernel series that the model is held to, and the Debian suite that carries each.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A Linux series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Series {
+    Linux6_1,
+    Linux6_12,
+    Linux7_2,
+}
+
+impl Series {
+    const ALL: [Self; 3] = [Self::Linux6_1, Self::Linux6_12, Self::Linux7_2];
+
+    /// The Debian suite whose cloud kernel is of this series.
+    pub(crate) const fn suite(self) -> &'static str {
+        match self {
+            Self::Linux6_1 => "bookworm",
+            Self::Linux6_12 => "trixie",
+            Self::Linux7_2 => "trixie-backports",
+        }
+    }
+}
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linux6_1 => "6.1",
+            Self::Linux6_12 => "6.12",
+            Self::Linux7_2 => "7.2",
+        })
+    }
+}
+
+/// What `--kernel` takes: one series, or `all` of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Selection(Option<Series>);
+
+impl Selection {
+    pub(crate) fn series(self) -> Vec<Series> {
+        self.0.map_or(Series::ALL.to_vec(), |series| vec![series])
+    }
+}
+
+impl FromStr for Selection {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self(None));
+        }
+        Series::ALL
+            .into_iter()
+            .find(|series| series.to_string() == text)
+            .map(|series| Self(Some(series)))
+            .ok_or_else(|| "the kernels are 6.1, 6.12, 7.2 and all".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Selection, Series};
+
+    #[test]
+    fn a_kernel_is_chosen_by_its_series() {
+        let chosen = |text: &str| text.parse::<Selection>().map(Selection::series);
+        assert_eq!(chosen("6.12"), Ok(vec![Series::Linux6_12]));
+        assert_eq!(chosen("all"), Ok(Series::ALL.to_vec()));
+        assert!(chosen("6.10").is_err());
+    }
+}

@@ -89,7 +89,7 @@ pub(super) struct Place {
     pub umem: Option<(u32, u64)>,
     /// log2 of the size of those pages in units of 4 KiB.
     pub log_page_size: u8,
-    /// Offset into the first of them, in units of 64 bytes.
+    /// Offset into the first of them, in 64ths of their size.
     pub page_offset: u8,
 }
 
@@ -121,7 +121,7 @@ impl Call<'_> {
             }
             None => {
                 let log_page_size = u32::from(place.log_page_size) + 12;
-                let offset = u64::from(place.page_offset) * 64;
+                let offset = u64::from(place.page_offset) << (log_page_size - 6);
                 let count = (offset + length).div_ceil(1 << log_page_size) as usize;
                 let list = self.list.get(..count * 8).ok_or(Refusal::ListTooShort)?;
                 let mask = (1 << log_page_size) - 1;

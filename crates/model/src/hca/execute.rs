@@ -141,6 +141,9 @@ impl From<Refusal> for Failure {
     }
 }
 
+/// The uid that a driver stamps on an event queue which every user context may name in its CQs.
+const SHARED_UID: u16 = 0xffff;
+
 fn dispatch(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) -> Result<(), Failure> {
     let Some(&[o0, o1, u0, u1, _, _, m0, m1]) = input.first_chunk() else {
         return Err(Refusal::InputTooShort.into());
@@ -167,6 +170,9 @@ fn dispatch(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) -> Re
         (When::Up, Life::Enabled) => return Err(Refusal::NotInitialised.into()),
         _ => {}
     }
+    // What belongs to everybody is the kernel's to make and to destroy.
+    let shared = uid == SHARED_UID && opcode == prm::CREATE_EQ.opcode;
+    let uid = if shared { 0 } else { uid };
     if uid != 0 {
         if !hca.objects.uctxs.contains_key(&uid) {
             return Err(Refusal::NoSuchUid.into());

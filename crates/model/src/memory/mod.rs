@@ -3,6 +3,7 @@
 //! These modules are the only place of the model that touches memory which somebody else may write at the same
 //! time. Ring words, records and doorbells are atomics; payload is copied in a way that is allowed to race.
 
+pub(crate) mod descriptor;
 mod process;
 mod uar;
 

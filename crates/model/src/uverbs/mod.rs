@@ -1,18 +1,43 @@
 //! The in-process front end: a small kernel that answers DevX ioctls with Linux's own rules.
+//!
+//! ```text
+//!   in_process   Backend and OpenDevice of verbless-devx, for this process as its own client
+//!   file         an open device file: handles, descriptors, what becomes of them
+//!     ioctl, abi     the buffer taken apart, and the tables that say what may be in it
+//!     context, device, write, devx, umem, uar, events     the methods
+//!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
+//!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
+//!     boot           how the device comes up and goes down
+//!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
+//! ```
+//!
+//! The rules are those of Linux 6.12: `drivers/infiniband/core/uverbs_*.c`, `rdma_core.c`, `umem.c` and
+//! `drivers/infiniband/hw/mlx5/{main,devx}.c`. Two things differ, since no process can do them for another part of
+//! itself: registered pages are checked but not held, and a UAR page is freed though it may still be mapped.
 
-use std::sync::Arc;
+mod abi;
+mod boot;
+mod channel;
+mod client;
+mod context;
+mod device;
+mod devx;
+mod event_queue;
+mod event_rules;
+mod events;
+mod file;
+mod function;
+mod in_process;
+mod ioctl;
+mod kernel;
+mod mailbox;
+mod rules;
+mod subscriptions;
+mod uar;
+mod umem;
+mod write;
 
-use crate::world::Shared;
+#[cfg(test)]
+mod tests;
 
-/// The devices of a model as `verbless-devx` sees them. Cloning gives another handle to the same.
-#[derive(Clone)]
-pub struct InProcess {
-    #[expect(dead_code, reason = "the ioctls that use it land next")]
-    shared: Arc<Shared>,
-}
-
-impl InProcess {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
-    }
-}
+pub use in_process::InProcess;

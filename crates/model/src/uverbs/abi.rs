@@ -1,0 +1,412 @@
+//! The ioctl ABI as the kernel declares it: object, method and attribute ids, and what each method takes.
+//!
+//! The tables are the kernel's, not the driver's: they stand apart from `verbless_devx`, so that a wrong id there is
+//! refused here. Source: Linux 6.12, `include/uapi/rdma/{ib,mlx5}_user_ioctl_cmds.h` and the declarations in
+//! `uverbs_std_types_*.c`, `hw/mlx5/devx.c` and `hw/mlx5/main.c`.
+
+/// Ids from here on belong to the driver.
+pub(super) const DRIVER: u16 = 0x1000;
+/// RDMA_DRIVER_MLX5, in every request.
+pub(super) const DRIVER_ID: u32 = 1;
+/// The attribute must be known to the kernel.
+pub(super) const MANDATORY: u16 = 1;
+/// The kernel wrote this output.
+pub(super) const VALID_OUTPUT: u16 = 2;
+/// Takes a handle of any object.
+pub(super) const ANY_OBJECT: u16 = 0xffff;
+
+/// Object ids.
+pub(super) mod object {
+    use super::DRIVER;
+    pub(crate) const DEVICE: u16 = 0;
+    pub(crate) const PD: u16 = 1;
+    pub(crate) const AH: u16 = 6;
+    pub(crate) const ASYNC_EVENT: u16 = 16;
+    pub(crate) const DEVX: u16 = DRIVER;
+    pub(crate) const DEVX_OBJ: u16 = DRIVER + 1;
+    pub(crate) const DEVX_UMEM: u16 = DRIVER + 2;
+    pub(crate) const DEVX_ASYNC_CMD_FD: u16 = DRIVER + 4;
+    pub(crate) const DEVX_ASYNC_EVENT_FD: u16 = DRIVER + 5;
+    pub(crate) const UAR: u16 = DRIVER + 8;
+}
+
+/// Attribute ids, by the method that takes them.
+pub(super) mod attr {
+    use super::DRIVER;
+    pub(crate) const UHW_IN: u16 = DRIVER;
+    pub(crate) const UHW_OUT: u16 = DRIVER + 1;
+    pub(crate) const CORE_IN: u16 = 0;
+    pub(crate) const CORE_OUT: u16 = 1;
+    pub(crate) const WRITE_CMD: u16 = 2;
+    pub(crate) const PORT_NUM: u16 = 0;
+    pub(crate) const PORT_RESP: u16 = 1;
+    pub(crate) const NUM_COMP_VECTORS: u16 = 0;
+    pub(crate) const CORE_SUPPORT: u16 = 1;
+    pub(crate) const CONTEXT_RESP: u16 = DRIVER;
+    pub(crate) const GID_ENTRY_SIZE: u16 = 0;
+    pub(crate) const GID_TABLE_FLAGS: u16 = 1;
+    pub(crate) const GID_ENTRIES: u16 = 2;
+    pub(crate) const GID_NUM_ENTRIES: u16 = 3;
+    pub(crate) const GID_PORT: u16 = 0;
+    pub(crate) const GID_INDEX: u16 = 1;
+    pub(crate) const GID_FLAGS: u16 = 2;
+    pub(crate) const GID_ENTRY: u16 = 3;
+    pub(crate) const PD_HANDLE: u16 = 0;
+    pub(crate) const AH_HANDLE: u16 = 0;
+    pub(crate) const ASYNC_FD: u16 = 0;
+    /// The first attribute of every DevX method: the handle, the fd or the inbox.
+    pub(crate) const FIRST: u16 = DRIVER;
+    pub(crate) const OTHER_IN: u16 = DRIVER;
+    pub(crate) const OTHER_OUT: u16 = DRIVER + 1;
+    /// Inbox and outbox of OBJ_CREATE, OBJ_MODIFY, OBJ_QUERY and the inbox of OBJ_ASYNC_QUERY.
+    pub(crate) const OBJ_IN: u16 = DRIVER + 1;
+    pub(crate) const OBJ_OUT: u16 = DRIVER + 2;
+    pub(crate) const ASYNC_QUERY_FD: u16 = DRIVER + 2;
+    pub(crate) const ASYNC_QUERY_WR_ID: u16 = DRIVER + 3;
+    pub(crate) const ASYNC_QUERY_OUT_LEN: u16 = DRIVER + 4;
+    pub(crate) const QUERY_IN: u16 = DRIVER;
+    pub(crate) const QUERY_OUT: u16 = DRIVER + 1;
+    pub(crate) const SUBSCRIBE_FD: u16 = DRIVER;
+    pub(crate) const SUBSCRIBE_OBJ: u16 = DRIVER + 1;
+    pub(crate) const SUBSCRIBE_TYPES: u16 = DRIVER + 2;
+    pub(crate) const SUBSCRIBE_FD_NUM: u16 = DRIVER + 3;
+    pub(crate) const SUBSCRIBE_COOKIE: u16 = DRIVER + 4;
+    pub(crate) const CHANNEL_FLAGS: u16 = DRIVER + 1;
+    pub(crate) const UMEM_ADDR: u16 = DRIVER + 1;
+    pub(crate) const UMEM_LEN: u16 = DRIVER + 2;
+    pub(crate) const UMEM_ACCESS: u16 = DRIVER + 3;
+    pub(crate) const UMEM_OUT_ID: u16 = DRIVER + 4;
+    pub(crate) const UMEM_PGSZ_BITMAP: u16 = DRIVER + 5;
+    pub(crate) const UMEM_DMABUF_FD: u16 = DRIVER + 6;
+    pub(crate) const UAR_TYPE: u16 = DRIVER + 1;
+    pub(crate) const UAR_MMAP_OFFSET: u16 = DRIVER + 2;
+    pub(crate) const UAR_MMAP_LENGTH: u16 = DRIVER + 3;
+    pub(crate) const UAR_PAGE_ID: u16 = DRIVER + 4;
+}
+
+/// What a method does with an object that an attribute names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    New,
+    Read,
+    Destroy,
+}
+
+/// What an attribute carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Data from the client: at least `min` bytes, at most `len`; longer ones only when `zero_tail`, and then zero there.
+    /// `copied`: read into the kernel before the method runs, so that a bad pointer fails first.
+    In { min: u16, len: u16, zero_tail: bool, copied: bool },
+    /// Room for data to the client.
+    Out { min: u16, len: u16, zero_tail: bool },
+    /// A handle.
+    Handle { object: u16, access: Access },
+    /// A file descriptor of the kernel's making.
+    Fd { object: u16, access: Access },
+    /// Any file descriptor.
+    RawFd,
+}
+
+/// One attribute of a method.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AttrSpec {
+    pub id: u16,
+    pub mandatory: bool,
+    pub kind: Kind,
+}
+
+/// Which code runs for a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Call {
+    InvokeWrite,
+    QueryPort,
+    GetContext,
+    QueryContext,
+    QueryGidTable,
+    QueryGidEntry,
+    AsyncEventAlloc,
+    Other,
+    QueryUar,
+    QueryEqn,
+    Subscribe,
+    ObjCreate,
+    ObjModify,
+    ObjQuery,
+    ObjAsyncQuery,
+    UmemReg,
+    CommandFdAlloc,
+    EventFdAlloc,
+    UarAlloc,
+    /// The attribute with access `Destroy` says it all.
+    Destroy,
+}
+
+/// One method of an object.
+#[derive(Debug)]
+pub(super) struct MethodSpec {
+    pub object: u16,
+    pub id: u16,
+    pub call: Call,
+    pub attrs: &'static [AttrSpec],
+}
+
+const fn spec(id: u16, kind: Kind) -> AttrSpec {
+    AttrSpec { id, mandatory: true, kind }
+}
+const fn optional(id: u16, kind: Kind) -> AttrSpec {
+    AttrSpec { id, mandatory: false, kind }
+}
+/// Exactly `len` bytes in.
+const fn value(len: u16) -> Kind {
+    Kind::In { min: len, len, zero_tail: false, copied: false }
+}
+/// A number, always sent as eight bytes.
+const NUMBER: Kind = value(8);
+/// Flags, four or eight bytes.
+const FLAGS: Kind = Kind::In { min: 4, len: 8, zero_tail: false, copied: false };
+/// At least `min` bytes in, read before the method runs.
+const fn mailbox(min: u16) -> Kind {
+    Kind::In { min, len: u16::MAX, zero_tail: false, copied: true }
+}
+/// Exactly `len` bytes out.
+const fn result(len: u16) -> Kind {
+    Kind::Out { min: len, len, zero_tail: false }
+}
+/// At least `min` bytes out.
+const fn room(min: u16) -> Kind {
+    Kind::Out { min, len: u16::MAX, zero_tail: false }
+}
+/// A structure out, which a longer buffer may hold too.
+const fn structure(len: u16) -> Kind {
+    Kind::Out { min: len, len, zero_tail: true }
+}
+const fn handle(object: u16, access: Access) -> Kind {
+    Kind::Handle { object, access }
+}
+const fn fd(object: u16, access: Access) -> Kind {
+    Kind::Fd { object, access }
+}
+const UHW_IN: AttrSpec =
+    optional(attr::UHW_IN, Kind::In { min: 0, len: u16::MAX, zero_tail: false, copied: false });
+const UHW_OUT: AttrSpec = optional(attr::UHW_OUT, room(0));
+
+/// The smallest command header: opcode, uid, op_mod and eight bytes.
+const HEADER: u16 = 16;
+
+/// Every method that this kernel has.
+pub(super) static METHODS: &[MethodSpec] = &[
+    MethodSpec {
+        object: object::DEVICE,
+        id: 0,
+        call: Call::InvokeWrite,
+        attrs: &[
+            spec(attr::WRITE_CMD, NUMBER),
+            optional(
+                attr::CORE_IN,
+                Kind::In { min: 4, len: u16::MAX, zero_tail: false, copied: false },
+            ),
+            optional(attr::CORE_OUT, room(0)),
+            UHW_IN,
+            UHW_OUT,
+        ],
+    },
+    MethodSpec {
+        object: object::DEVICE,
+        id: 2,
+        call: Call::QueryPort,
+        attrs: &[spec(attr::PORT_NUM, NUMBER), spec(attr::PORT_RESP, structure(48))],
+    },
+    MethodSpec {
+        object: object::DEVICE,
+        id: 3,
+        call: Call::GetContext,
+        attrs: &[
+            optional(attr::NUM_COMP_VECTORS, result(4)),
+            optional(attr::CORE_SUPPORT, result(8)),
+            UHW_IN,
+            UHW_OUT,
+        ],
+    },
+    MethodSpec {
+        object: object::DEVICE,
+        id: 4,
+        call: Call::QueryContext,
+        attrs: &[
+            optional(attr::NUM_COMP_VECTORS, result(4)),
+            optional(attr::CORE_SUPPORT, result(8)),
+            spec(attr::CONTEXT_RESP, structure(72)),
+        ],
+    },
+    MethodSpec {
+        object: object::DEVICE,
+        id: 5,
+        call: Call::QueryGidTable,
+        attrs: &[
+            spec(attr::GID_ENTRY_SIZE, NUMBER),
+            optional(attr::GID_TABLE_FLAGS, FLAGS),
+            spec(attr::GID_ENTRIES, room(0)),
+            spec(attr::GID_NUM_ENTRIES, result(8)),
+        ],
+    },
+    MethodSpec {
+        object: object::DEVICE,
+        id: 6,
+        call: Call::QueryGidEntry,
+        attrs: &[
+            spec(attr::GID_PORT, NUMBER),
+            spec(attr::GID_INDEX, NUMBER),
+            spec(attr::GID_FLAGS, FLAGS),
+            spec(attr::GID_ENTRY, structure(32)),
+        ],
+    },
+    MethodSpec {
+        object: object::PD,
+        id: 0,
+        call: Call::Destroy,
+        attrs: &[spec(attr::PD_HANDLE, handle(object::PD, Access::Destroy))],
+    },
+    MethodSpec {
+        object: object::AH,
+        id: 0,
+        call: Call::Destroy,
+        attrs: &[spec(attr::AH_HANDLE, handle(object::AH, Access::Destroy))],
+    },
+    MethodSpec {
+        object: object::ASYNC_EVENT,
+        id: 0,
+        call: Call::AsyncEventAlloc,
+        attrs: &[spec(attr::ASYNC_FD, fd(object::ASYNC_EVENT, Access::New))],
+    },
+    MethodSpec {
+        object: object::DEVX,
+        id: DRIVER,
+        call: Call::Other,
+        attrs: &[spec(attr::OTHER_IN, mailbox(HEADER)), spec(attr::OTHER_OUT, room(HEADER))],
+    },
+    MethodSpec {
+        object: object::DEVX,
+        id: DRIVER + 1,
+        call: Call::QueryUar,
+        attrs: &[spec(attr::QUERY_IN, value(4)), spec(attr::QUERY_OUT, result(4))],
+    },
+    MethodSpec {
+        object: object::DEVX,
+        id: DRIVER + 2,
+        call: Call::QueryEqn,
+        attrs: &[spec(attr::QUERY_IN, value(4)), spec(attr::QUERY_OUT, result(4))],
+    },
+    MethodSpec {
+        object: object::DEVX,
+        id: DRIVER + 3,
+        call: Call::Subscribe,
+        attrs: &[
+            spec(attr::SUBSCRIBE_FD, fd(object::DEVX_ASYNC_EVENT_FD, Access::Read)),
+            optional(attr::SUBSCRIBE_OBJ, handle(object::DEVX_OBJ, Access::Read)),
+            spec(attr::SUBSCRIBE_TYPES, mailbox(2)),
+            optional(attr::SUBSCRIBE_COOKIE, value(8)),
+            optional(attr::SUBSCRIBE_FD_NUM, value(4)),
+        ],
+    },
+    MethodSpec {
+        object: object::DEVX_OBJ,
+        id: DRIVER,
+        call: Call::ObjCreate,
+        attrs: &[
+            spec(attr::FIRST, handle(object::DEVX_OBJ, Access::New)),
+            spec(attr::OBJ_IN, mailbox(HEADER)),
+            spec(attr::OBJ_OUT, room(HEADER)),
+        ],
+    },
+    MethodSpec {
+        object: object::DEVX_OBJ,
+        id: DRIVER + 1,
+        call: Call::Destroy,
+        attrs: &[spec(attr::FIRST, handle(object::DEVX_OBJ, Access::Destroy))],
+    },
+    MethodSpec {
+        object: object::DEVX_OBJ,
+        id: DRIVER + 2,
+        call: Call::ObjModify,
+        attrs: &[
+            spec(attr::FIRST, handle(ANY_OBJECT, Access::Read)),
+            spec(attr::OBJ_IN, mailbox(HEADER)),
+            spec(attr::OBJ_OUT, room(HEADER)),
+        ],
+    },
+    MethodSpec {
+        object: object::DEVX_OBJ,
+        id: DRIVER + 3,
+        call: Call::ObjQuery,
+        attrs: &[
+            spec(attr::FIRST, handle(ANY_OBJECT, Access::Read)),
+            spec(attr::OBJ_IN, mailbox(HEADER)),
+            spec(attr::OBJ_OUT, room(HEADER)),
+        ],
+    },
+    MethodSpec {
+        object: object::DEVX_OBJ,
+        id: DRIVER + 4,
+        call: Call::ObjAsyncQuery,
+        attrs: &[
+            spec(attr::FIRST, handle(ANY_OBJECT, Access::Read)),
+            spec(attr::OBJ_IN, mailbox(HEADER)),
+            spec(attr::ASYNC_QUERY_OUT_LEN, NUMBER),
+            spec(attr::ASYNC_QUERY_FD, fd(object::DEVX_ASYNC_CMD_FD, Access::Read)),
+            spec(attr::ASYNC_QUERY_WR_ID, value(8)),
+        ],
+    },
+    MethodSpec {
+        object: object::DEVX_UMEM,
+        id: DRIVER,
+        call: Call::UmemReg,
+        attrs: &[
+            spec(attr::FIRST, handle(object::DEVX_UMEM, Access::New)),
+            spec(attr::UMEM_ADDR, value(8)),
+            spec(attr::UMEM_LEN, value(8)),
+            optional(attr::UMEM_DMABUF_FD, Kind::RawFd),
+            optional(attr::UMEM_ACCESS, FLAGS),
+            optional(attr::UMEM_PGSZ_BITMAP, NUMBER),
+            spec(attr::UMEM_OUT_ID, result(4)),
+        ],
+    },
+    MethodSpec {
+        object: object::DEVX_UMEM,
+        id: DRIVER + 1,
+        call: Call::Destroy,
+        attrs: &[spec(attr::FIRST, handle(object::DEVX_UMEM, Access::Destroy))],
+    },
+    MethodSpec {
+        object: object::DEVX_ASYNC_CMD_FD,
+        id: DRIVER,
+        call: Call::CommandFdAlloc,
+        attrs: &[spec(attr::FIRST, fd(object::DEVX_ASYNC_CMD_FD, Access::New))],
+    },
+    MethodSpec {
+        object: object::DEVX_ASYNC_EVENT_FD,
+        id: DRIVER,
+        call: Call::EventFdAlloc,
+        attrs: &[
+            spec(attr::FIRST, fd(object::DEVX_ASYNC_EVENT_FD, Access::New)),
+            spec(attr::CHANNEL_FLAGS, FLAGS),
+        ],
+    },
+    MethodSpec {
+        object: object::UAR,
+        id: DRIVER,
+        call: Call::UarAlloc,
+        attrs: &[
+            spec(attr::FIRST, handle(object::UAR, Access::New)),
+            spec(attr::UAR_TYPE, NUMBER),
+            spec(attr::UAR_PAGE_ID, result(4)),
+            spec(attr::UAR_MMAP_LENGTH, result(4)),
+            spec(attr::UAR_MMAP_OFFSET, result(8)),
+        ],
+    },
+    MethodSpec {
+        object: object::UAR,
+        id: DRIVER + 1,
+        call: Call::Destroy,
+        attrs: &[spec(attr::FIRST, handle(object::UAR, Access::Destroy))],
+    },
+];

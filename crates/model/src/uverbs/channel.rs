@@ -1,0 +1,270 @@
+//! File descriptors that a client reads records from: event channels, async event files, async command files.
+//!
+//! Each is a SOCK_SEQPACKET socketpair, so that a read gives one record as the kernel's files do. The kernel keeps
+//! unread records in a list without end; here the socket holds what fits and a backlog the rest, which a thread feeds
+//! on while there is one. The device never waits for a slow reader. End of file stands for the kernel's EIO.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+
+use super::client::{FileId, identify};
+use crate::memory::descriptor;
+
+/// How long the feeding thread waits for room before it looks whether the channel still is.
+const FEED_MILLISECONDS: u8 = 20;
+
+/// The kernel's end of a channel.
+#[derive(Debug)]
+pub(super) struct Channel {
+    /// The file that the client's descriptor refers to.
+    pub file: FileId,
+    /// What one record of a channel of small records counts for in the socket; 0 when nobody asked.
+    record_cost: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// None once either side has closed.
+    socket: Option<OwnedFd>,
+    backlog: VecDeque<Record>,
+    /// Tags and sizes of the records that the socket holds, oldest first; may lag behind the reader.
+    sent: VecDeque<(u64, usize)>,
+    feeding: bool,
+}
+
+#[derive(Debug)]
+struct Record {
+    tag: u64,
+    bytes: Vec<u8>,
+}
+
+impl Channel {
+    /// A channel, and the descriptor for the client. `coalescing`: [`Channel::send_once`] will be used, with 8-byte records.
+    pub(super) fn new(coalescing: bool) -> Result<(Arc<Self>, OwnedFd), Errno> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let mut record_cost = 0;
+        if coalescing {
+            send(ours.as_raw_fd(), &[0; 8], MsgFlags::MSG_DONTWAIT)?;
+            record_cost = descriptor::unread(&ours);
+            recv(theirs.as_raw_fd(), &mut [0; 8], MsgFlags::MSG_DONTWAIT)?;
+        }
+        let state = State {
+            socket: Some(ours),
+            backlog: VecDeque::new(),
+            sent: VecDeque::new(),
+            feeding: false,
+        };
+        let channel = Self { file: identify(&theirs)?, record_cost, state: Mutex::new(state) };
+        Ok((Arc::new(channel), theirs))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a record.
+    pub(super) fn send(self: &Arc<Self>, bytes: Vec<u8>) {
+        self.push(Record { tag: 0, bytes });
+    }
+
+    /// Queues an 8-byte record, unless one with the same tag waits to be read.
+    pub(super) fn send_once(self: &Arc<Self>, tag: u64, bytes: [u8; 8]) {
+        let mut state = self.lock();
+        state.reconcile(self.record_cost);
+        let waits = state.sent.iter().any(|&(sent, _)| sent == tag)
+            || state.backlog.iter().any(|record| record.tag == tag);
+        drop(state);
+        if !waits {
+            self.push(Record { tag, bytes: bytes.to_vec() });
+        }
+    }
+
+    fn push(self: &Arc<Self>, record: Record) {
+        let mut state = self.lock();
+        if state.socket.is_none() {
+            return;
+        }
+        state.backlog.push_back(record);
+        state.flush();
+        if !state.backlog.is_empty() && !state.feeding {
+            state.feeding = true;
+            let channel = Arc::downgrade(self);
+            thread::spawn(move || feed(&channel));
+        }
+    }
+
+    /// Bytes of records that wait to be read; may count some that were read of late.
+    pub(super) fn waiting(&self) -> usize {
+        let mut state = self.lock();
+        state.reconcile(self.record_cost);
+        state.sent.iter().map(|&(_, size)| size).sum::<usize>()
+            + state.backlog.iter().map(|record| record.bytes.len()).sum::<usize>()
+    }
+
+    /// Whether the client still has its end.
+    pub(super) fn is_open(&self) -> bool {
+        let mut state = self.lock();
+        let Some(socket) = &state.socket else { return false };
+        let mut poll_fd = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+        let _ = poll(&mut poll_fd, PollTimeout::ZERO);
+        let gone = poll_fd[0]
+            .revents()
+            .is_some_and(|events| events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR));
+        if gone {
+            state.socket = None;
+            state.backlog.clear();
+        }
+        !gone
+    }
+
+    /// Ends the channel: a reader gets what the socket holds, then end of file.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.socket = None;
+        state.backlog.clear();
+    }
+}
+
+impl State {
+    /// Moves records from the backlog into the socket while they fit.
+    fn flush(&mut self) {
+        while let (Some(socket), Some(record)) = (&self.socket, self.backlog.front()) {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            match send(socket.as_raw_fd(), &record.bytes, flags) {
+                Ok(_) => {
+                    self.sent.push_back((record.tag, record.bytes.len()));
+                    self.backlog.pop_front();
+                }
+                Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => break,
+                Err(_) => {
+                    self.socket = None;
+                    self.backlog.clear();
+                }
+            }
+        }
+        if self.sent.len() > 4096 {
+            self.reconcile(0);
+        }
+    }
+
+    /// Forgets records that were read. With records of one known cost exactly; else only once all were.
+    fn reconcile(&mut self, record_cost: usize) {
+        let unread = self.socket.as_ref().map_or(0, descriptor::unread);
+        let records = match (unread, record_cost) {
+            (0, _) => 0,
+            (_, 0) => return,
+            (unread, cost) => unread.div_ceil(cost),
+        };
+        while self.sent.len() > records {
+            self.sent.pop_front();
+        }
+    }
+}
+
+/// Feeds a channel's backlog into its socket until there is none.
+fn feed(channel: &Weak<Channel>) {
+    loop {
+        // A duplicate of the socket keeps it open only while this waits.
+        let waiting = {
+            let Some(channel) = channel.upgrade() else { return };
+            let mut state = channel.lock();
+            state.flush();
+            if state.backlog.is_empty() {
+                state.feeding = false;
+                return;
+            }
+            state.socket.as_ref().and_then(|socket| socket.try_clone().ok())
+        };
+        let Some(socket) = waiting else { continue };
+        let mut poll_fd = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
+        let _ = poll(&mut poll_fd, PollTimeout::from(FEED_MILLISECONDS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; 4096];
+        let len = recv(fd.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
+    #[test]
+    fn each_read_gives_one_record_in_order() {
+        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        channel.send(vec![1; 72]);
+        channel.send(vec![2; 16]);
+        assert_eq!(read(&fd), Ok(vec![1; 72]));
+        assert_eq!(read(&fd), Ok(vec![2; 16]));
+        assert_eq!(read(&fd), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn a_slow_reader_blocks_nobody_and_loses_nothing() {
+        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        for number in 0..5000u32 {
+            channel.send(number.to_ne_bytes().to_vec());
+        }
+        let mut bytes = [0; 4];
+        for number in 0..5000u32 {
+            recv(fd.as_raw_fd(), &mut bytes, MsgFlags::empty()).expect("a record comes");
+            assert_eq!(u32::from_ne_bytes(bytes), number);
+        }
+    }
+
+    #[test]
+    fn a_tag_that_waits_to_be_read_is_not_queued_twice() {
+        let (channel, fd) = Channel::new(true).expect("a socketpair");
+        for _ in 0..3 {
+            channel.send_once(1, [1; 8]);
+            channel.send_once(2, [2; 8]);
+        }
+        assert_eq!(read(&fd), Ok(vec![1; 8]));
+        channel.send_once(1, [1; 8]);
+        channel.send_once(2, [2; 8]);
+        assert_eq!(read(&fd), Ok(vec![2; 8]));
+        assert_eq!(read(&fd), Ok(vec![1; 8]));
+        assert_eq!(read(&fd), Err(Errno::EAGAIN));
+    }
+
+    #[test]
+    fn a_closed_channel_reads_as_end_of_file() {
+        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        channel.send(vec![1; 8]);
+        channel.close();
+        channel.send(vec![2; 8]);
+        assert_eq!(read(&fd), Ok(vec![1; 8]));
+        assert_eq!(read(&fd), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_client_that_closed_its_end_is_noticed() {
+        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        assert!(channel.is_open());
+        drop(fd);
+        assert!(!channel.is_open());
+        channel.send(vec![1; 8]);
+        assert_eq!(channel.waiting(), 0);
+    }
+
+    #[test]
+    fn what_waits_is_counted_until_it_is_read() {
+        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        channel.send(vec![1; 100]);
+        channel.send(vec![1; 20]);
+        assert_eq!(channel.waiting(), 120);
+        let _ = (read(&fd), read(&fd));
+        assert_eq!(channel.waiting(), 0);
+    }
+}

@@ -1,0 +1,433 @@
+//! One open device file: its context, its objects by handle, and what becomes of them when it is closed.
+//!
+//! An ioctl runs in the kernel's order: header, attributes one by one (each read, looked up or reserved as it comes),
+//! mandatory ones, then the method. One ioctl of a file runs at a time.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use verbless_devx::{Mapping, Protection};
+
+use super::abi::{Access, Call, object};
+use super::channel::Channel;
+use super::client::{Client, PAGE};
+use super::context::Context;
+use super::ioctl::{Attrs, Next, Request};
+use super::kernel::Kernel;
+use super::rules::{ObjectId, op};
+use super::subscriptions::EventChannel;
+use super::uar;
+
+/// What a handle stands for.
+#[derive(Debug)]
+pub(super) enum Object {
+    Pd {
+        pdn: u32,
+        /// Address handles in it.
+        users: u32,
+    },
+    Ah {
+        /// Handle of its PD.
+        pd: u32,
+    },
+    Devx(DevxObject),
+    Umem {
+        destroy: Vec<u8>,
+        /// Pages that it pins.
+        pages: u64,
+    },
+    Uar {
+        page: u32,
+        /// Page number within the file at which it is mapped.
+        mmap: u32,
+    },
+}
+
+impl Object {
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Pd { .. } => object::PD,
+            Self::Ah { .. } => object::AH,
+            Self::Devx(_) => object::DEVX_OBJ,
+            Self::Umem { .. } => object::DEVX_UMEM,
+            Self::Uar { .. } => object::UAR,
+        }
+    }
+}
+
+/// An object that a client made with a command of its own.
+#[derive(Debug)]
+pub(super) struct DevxObject {
+    pub id: ObjectId,
+    /// The command that destroys it.
+    pub destroy: Vec<u8>,
+    /// How many flow counters it is.
+    pub bulk: u32,
+    /// Tells it from every other object there ever was.
+    pub serial: u64,
+}
+
+/// What a descriptor of the kernel's making stands for.
+#[derive(Debug, Clone)]
+pub(super) enum Stream {
+    Events(Arc<EventChannel>),
+    Commands(Arc<Channel>),
+    Async(Arc<Channel>),
+}
+
+impl Stream {
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Events(_) => object::DEVX_ASYNC_EVENT_FD,
+            Self::Commands(_) => object::DEVX_ASYNC_CMD_FD,
+            Self::Async(_) => object::ASYNC_EVENT,
+        }
+    }
+
+    pub(super) fn channel(&self) -> &Arc<Channel> {
+        match self {
+            Self::Events(events) => &events.channel,
+            Self::Commands(channel) | Self::Async(channel) => channel,
+        }
+    }
+}
+
+/// What a method made.
+pub(super) enum Made {
+    Nothing,
+    Object(Object),
+    Stream(Stream, OwnedFd),
+}
+
+/// The objects that a call's attributes named.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// Attribute and handle of an object to be made.
+    new: Option<(u16, u32)>,
+    /// Attribute of a descriptor to be made.
+    new_stream: Option<u16>,
+    /// Handle of an object that is used.
+    pub handle: Option<u32>,
+    /// Handle of an object to be destroyed.
+    destroy: Option<u32>,
+    pub stream: Option<Stream>,
+}
+
+/// What a file holds.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub context: Option<Context>,
+    objects: BTreeMap<u32, (u64, Object)>,
+    streams: Vec<(u64, Stream)>,
+    /// UAR page by page number within the file.
+    pub mmaps: BTreeMap<u32, u32>,
+    /// Counts objects, in the order in which they were made.
+    sequence: u64,
+}
+
+impl State {
+    /// The context; EINVAL before there is one.
+    pub(super) fn context(&self) -> Result<&Context, Errno> {
+        self.context.as_ref().ok_or(Errno::EINVAL)
+    }
+
+    pub(super) fn object(&self, handle: u32) -> Option<&Object> {
+        self.objects.get(&handle).map(|(_, object)| object)
+    }
+
+    pub(super) fn object_mut(&mut self, handle: u32) -> Option<&mut Object> {
+        self.objects.get_mut(&handle).map(|(_, object)| object)
+    }
+
+    /// The handle that the next object gets: the lowest that is free.
+    pub(super) fn free_handle(&self) -> u32 {
+        (0..).find(|handle| !self.objects.contains_key(handle)).unwrap_or(u32::MAX)
+    }
+
+    /// The next number of the sequence.
+    pub(super) fn tick(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    pub(super) fn insert(&mut self, handle: u32, object: Object) {
+        let order = self.tick();
+        self.objects.insert(handle, (order, object));
+    }
+
+    /// Finds an object by what a client wrote as its handle.
+    pub(super) fn lookup(&self, data: u64, kind: u16) -> Result<u32, Errno> {
+        let handle = match i64::try_from(data) {
+            Ok(id) => u32::try_from(id).map_err(|_| Errno::ENOENT)?,
+            Err(_) => return Err(Errno::EINVAL),
+        };
+        let object = self.object(handle).ok_or(Errno::ENOENT)?;
+        if kind == super::abi::ANY_OBJECT || object.kind() == kind {
+            Ok(handle)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+
+    fn lookup_stream(&self, client: &dyn Client, data: u64, kind: u16) -> Result<Stream, Errno> {
+        let fd = i32::try_from(data as i64).map_err(|_| Errno::EINVAL)?;
+        let file = client.identify(fd)?;
+        self.streams
+            .iter()
+            .map(|(_, stream)| stream)
+            .find(|stream| stream.channel().file == file && stream.kind() == kind)
+            .cloned()
+            .ok_or(Errno::EBADF)
+    }
+}
+
+/// An open device file.
+pub(super) struct File {
+    pub kernel: Arc<Kernel>,
+    pub client: Arc<dyn Client>,
+    state: Mutex<State>,
+}
+
+/// A method at work.
+pub(super) struct Method<'a> {
+    pub file: &'a File,
+    pub state: &'a mut State,
+    pub attrs: Attrs<'a>,
+    pub named: Named,
+}
+
+impl File {
+    pub(super) fn new(kernel: Arc<Kernel>, client: Arc<dyn Client>) -> Self {
+        Self { kernel, client, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers an ioctl: `words` is its header and attributes, which get new handles and output flags in place.
+    pub(super) fn ioctl(&self, words: &mut [u64]) -> Result<(), Errno> {
+        let request = Request::parse(words)?;
+        let mut state = self.lock();
+        self.forget_closed_streams(&mut state);
+        let call = request.method.call;
+        if self.kernel.is_dead() && call != Call::Destroy {
+            return Err(Errno::EIO);
+        }
+        let attrs = Attrs::new(request, &*self.client);
+        let mut method = Method { file: self, state: &mut state, attrs, named: Named::default() };
+        for index in 0..method.attrs.request.len() {
+            let next = method.attrs.accept(index)?;
+            method.resolve(next)?;
+        }
+        method.attrs.complete()?;
+        if let Some(handle) = method.named.destroy {
+            return self.destroy(method.state, handle);
+        }
+        let made = method.call(call)?;
+        method.commit(made)
+    }
+
+    /// Maps what an ioctl gave an offset for.
+    pub(super) fn mmap(
+        &self,
+        offset: u64,
+        length: usize,
+        protection: Protection,
+    ) -> Result<Mapping, Errno> {
+        let state = self.lock();
+        let context = state.context()?;
+        if !offset.is_multiple_of(PAGE) {
+            return Err(Errno::EINVAL);
+        }
+        let page = uar::mapped_page(&state, context, offset / PAGE)?;
+        if length.next_multiple_of(PAGE as usize) as u64 != PAGE {
+            return Err(Errno::EINVAL);
+        }
+        self.kernel.function.map_uar(page, length, protection)
+    }
+
+    /// Closes the file: destroys what is left, the newest first, in rounds for as long as something goes.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        loop {
+            let mut order: Vec<(u64, Option<u32>)> =
+                state.objects.iter().map(|(&handle, &(order, _))| (order, Some(handle))).collect();
+            order.extend(state.streams.iter().map(|&(order, _)| (order, None)));
+            if order.is_empty() {
+                break;
+            }
+            order.sort_unstable_by_key(|&(order, _)| std::cmp::Reverse(order));
+            let mut progress = false;
+            for (order, handle) in order {
+                match handle {
+                    Some(handle) => progress |= self.destroy(&mut state, handle).is_ok(),
+                    None => progress |= self.end_stream(&mut state, order),
+                }
+            }
+            if !progress {
+                // As the kernel does: what the device will not let go is leaked there.
+                tracing::warn!(left = state.objects.len(), "objects outlive their file");
+                state.objects.clear();
+            }
+        }
+        if let Some(context) = state.context.take() {
+            context.free(&self.kernel);
+        }
+    }
+
+    /// Destroys an object and frees its handle; both stay when the device refuses.
+    pub(super) fn destroy(&self, state: &mut State, handle: u32) -> Result<(), Errno> {
+        let uid = state.context.as_ref().map_or(0, |context| context.uid);
+        match state.object(handle).ok_or(Errno::ENOENT)? {
+            &Object::Pd { pdn, users } => {
+                if users != 0 {
+                    return Err(Errno::EBUSY);
+                }
+                self.kernel.free(op::DEALLOC_PD, uid, pdn)?;
+            }
+            &Object::Ah { pd } => {
+                if let Some(Object::Pd { users, .. }) = state.object_mut(pd) {
+                    *users -= 1;
+                }
+            }
+            Object::Devx(object) => {
+                self.kernel.exec(&object.destroy, &mut [0; 16])?;
+                self.kernel.subscriptions.object_gone(object.serial);
+            }
+            Object::Umem { destroy, pages } => {
+                self.kernel.exec(destroy, &mut [0; 16])?;
+                super::umem::unpin(&*self.client, *pages);
+            }
+            &Object::Uar { page, mmap } => {
+                // A real kernel waits for the last mapping of the page to go; here it cannot see them.
+                let _ = self.kernel.free(op::DEALLOC_UAR, uid, page);
+                state.mmaps.remove(&mmap);
+            }
+        }
+        state.objects.remove(&handle);
+        Ok(())
+    }
+
+    /// Ends the stream that was made as number `order`.
+    fn end_stream(&self, state: &mut State, order: u64) -> bool {
+        let Some(at) = state.streams.iter().position(|&(made, _)| made == order) else {
+            return false;
+        };
+        let (_, stream) = state.streams.swap_remove(at);
+        match &stream {
+            Stream::Async(channel) => self.kernel.subscriptions.async_file_gone(channel),
+            Stream::Events(events) => self.kernel.subscriptions.channel_gone(&events.channel),
+            Stream::Commands(_) => {}
+        }
+        stream.channel().close();
+        true
+    }
+
+    /// Ends the streams whose descriptors the client closed.
+    fn forget_closed_streams(&self, state: &mut State) {
+        let closed: Vec<u64> = state
+            .streams
+            .iter()
+            .filter(|(_, stream)| !stream.channel().is_open())
+            .map(|&(order, _)| order)
+            .collect();
+        if self.kernel.is_dead() {
+            return;
+        }
+        for order in closed {
+            self.end_stream(state, order);
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Method<'_> {
+    /// Finds or reserves the object that an attribute names.
+    fn resolve(&mut self, next: Next) -> Result<(), Errno> {
+        let Next::Resolve { id, object, access, fd, data } = next else { return Ok(()) };
+        match (access, fd) {
+            (Access::New, fd) => {
+                self.state.context()?;
+                if fd {
+                    self.named.new_stream = Some(id);
+                } else {
+                    let handle = self.state.free_handle();
+                    self.named.new = Some((id, handle));
+                    self.attrs.put_handle(id, handle.into());
+                }
+            }
+            (Access::Read, true) => {
+                self.named.stream =
+                    Some(self.state.lookup_stream(self.attrs.client, data, object)?);
+            }
+            (Access::Read, false) => self.named.handle = Some(self.state.lookup(data, object)?),
+            (Access::Destroy, _) => self.named.destroy = Some(self.state.lookup(data, object)?),
+        }
+        Ok(())
+    }
+
+    /// The stream that a mandatory attribute named.
+    pub(super) fn stream(&self) -> Result<Stream, Errno> {
+        self.named.stream.clone().ok_or(Errno::EBADF)
+    }
+
+    fn call(&mut self, call: Call) -> Result<Made, Errno> {
+        let nothing = |()| Made::Nothing;
+        match call {
+            Call::InvokeWrite => self.invoke_write().map(nothing),
+            Call::QueryPort => self.query_port().map(nothing),
+            Call::GetContext => self.get_context().map(nothing),
+            Call::QueryContext => self.query_context().map(nothing),
+            Call::QueryGidTable => self.query_gid_table().map(nothing),
+            Call::QueryGidEntry => self.query_gid_entry().map(nothing),
+            Call::Other => self.other().map(nothing),
+            Call::QueryUar => self.query_uar().map(nothing),
+            Call::QueryEqn => self.query_eqn().map(nothing),
+            Call::Subscribe => self.subscribe().map(nothing),
+            Call::ObjCreate => self.obj_create().map(Made::Object),
+            Call::ObjModify => self.obj_modify().map(nothing),
+            Call::ObjQuery => self.obj_query().map(nothing),
+            Call::ObjAsyncQuery => self.obj_async_query().map(nothing),
+            Call::UmemReg => self.umem_reg().map(Made::Object),
+            Call::UarAlloc => self.uar_alloc().map(Made::Object),
+            Call::AsyncEventAlloc => self.async_event_alloc(),
+            Call::CommandFdAlloc => self.command_fd_alloc(),
+            Call::EventFdAlloc => self.event_fd_alloc(),
+            Call::Destroy => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Gives what a method made to the client.
+    fn commit(mut self, made: Made) -> Result<(), Errno> {
+        match (made, self.named.new, self.named.new_stream) {
+            (Made::Object(object), Some((_, handle)), _) => self.state.insert(handle, object),
+            (Made::Stream(stream, fd), _, Some(id)) => {
+                let subscriptions = &self.file.kernel.subscriptions;
+                match &stream {
+                    Stream::Async(channel) => subscriptions.add_async_file(channel.clone()),
+                    _ => subscriptions.add_channel(stream.channel()),
+                }
+                let order = self.state.tick();
+                self.state.streams.push((order, stream));
+                let number = match self.attrs.client.install(fd) {
+                    Ok(number) => number,
+                    Err(errno) => {
+                        self.file.end_stream(self.state, order);
+                        return Err(errno);
+                    }
+                };
+                self.attrs.put_handle(id, number as u64);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! The devices of a model as `verbless-devx` sees them, in the process that holds the model.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nix::errno::Errno;
+use verbless_devx::{
+    Backend, DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, Mapping, OpenDevice,
+    PortInfo, Protection,
+};
+
+use super::client::{Client, Ourselves};
+use super::file::File;
+use super::function::{Modelled, described_port};
+use super::kernel::Kernel;
+use crate::hca::Hca;
+use crate::world::{HcaId, Shared};
+
+/// The devices of a model as `verbless-devx` sees them. Cloning gives another handle to the same.
+#[derive(Clone)]
+pub struct InProcess {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    client: Arc<dyn Client>,
+    /// By device: the kernel's side of it, while somebody has it open.
+    kernels: Mutex<Vec<Weak<Kernel>>>,
+}
+
+impl InProcess {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let client: Arc<dyn Client> = Arc::new(Ourselves::default());
+        Self { inner: Arc::new(Inner { shared, client, kernels: Mutex::default() }) }
+    }
+
+    /// The kernel's side of device `id`, attached if it is not yet.
+    fn kernel(&self, id: HcaId) -> Result<Arc<Kernel>, Errno> {
+        let mut kernels = self.inner.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = kernels.len().max(id + 1);
+        kernels.resize(len, Weak::new());
+        if let Some(kernel) = kernels[id].upgrade() {
+            return Ok(kernel);
+        }
+        let function = Arc::new(Modelled { shared: self.inner.shared.clone(), id });
+        let kernel = Kernel::attach(function)?;
+        kernels[id] = Arc::downgrade(&kernel);
+        Ok(kernel)
+    }
+
+    /// Opens device `id` for `client`.
+    fn open_for(&self, id: HcaId, client: Arc<dyn Client>) -> Result<File, Errno> {
+        Ok(File::new(self.kernel(id)?, client))
+    }
+}
+
+impl Backend for InProcess {
+    fn name(&self) -> &str {
+        "model"
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
+        let world = self.inner.shared.lock();
+        if world.hcas.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NoDevice,
+                "looking for the model's devices",
+                "the model has none: add one to its builder",
+            ));
+        }
+        Ok(world.hcas.iter().enumerate().map(|(id, hca)| describe(id, hca)).collect())
+    }
+
+    fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
+        let failed = |errno| {
+            let attempted = format!("opening {} of the model", device.name);
+            let hint = "the modelled device refused what the kernel does when it takes a device; its log says which command";
+            Error::new(ErrorKind::Refused, attempted, hint).with_errno(errno)
+        };
+        let devices = self.enumerate()?;
+        let Some(id) = devices.iter().position(|known| known.name == device.name) else {
+            let known: Vec<&str> = devices.iter().map(|known| &*known.name).collect();
+            return Err(Error::new(
+                ErrorKind::NoDevice,
+                format!("opening {} of the model", device.name),
+                format!("the model has {}", known.join(", ")),
+            ));
+        };
+        let file = self.open_for(id, self.inner.client.clone()).map_err(failed)?;
+        Ok(Arc::new(Opened { file }))
+    }
+}
+
+/// A device that this process has open.
+struct Opened {
+    file: File,
+}
+
+#[allow(
+    unsafe_code,
+    reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
+)]
+impl OpenDevice for Opened {
+    // SAFETY (of the callee): pointers are followed by system calls only, which answer EFAULT for wild ones.
+    unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+        self.file.ioctl(request)
+    }
+
+    fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
+        self.file.mmap(offset, length, protection)
+    }
+}
+
+/// What is known of a device before it is opened.
+fn describe(id: HcaId, hca: &Hca) -> DeviceInfo {
+    let numbers = hca.profile.device();
+    let [major, minor, sub_minor] = numbers.firmware;
+    let ports = (1..).map_while(|number| {
+        let state = described_port(hca, number)?;
+        Some(PortInfo {
+            number: number as u8,
+            link_layer: if state.ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+            state: if state.active { 4 } else { 1 },
+            gids: state
+                .gids
+                .iter()
+                .map(|entry| GidInfo {
+                    index: entry.index,
+                    gid: Gid(entry.gid),
+                    kind: GidType::from_code(entry.kind),
+                    netdev: None,
+                })
+                .collect(),
+        })
+    });
+    DeviceInfo {
+        name: format!("mlx5_{id}"),
+        node: format!("uverbs{id}"),
+        pci_address: None,
+        vendor_id: numbers.vendor_id,
+        device_id: numbers.device_id,
+        board_id: numbers.board_id.clone(),
+        firmware: format!("{major}.{minor}.{sub_minor:04}"),
+        node_guid: hca.identity.node_guid,
+        system_image_guid: hca.identity.system_image_guid,
+        netdevs: Vec::new(),
+        ports: ports.collect(),
+    }
+}

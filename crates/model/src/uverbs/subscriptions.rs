@@ -1,0 +1,154 @@
+//! Who hears of which event: the device's table of DevX subscriptions, and its async event files.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nix::errno::Errno;
+
+use super::channel::Channel;
+use super::event_rules::Eqe;
+
+/// A channel for subscriptions.
+#[derive(Debug)]
+pub(super) struct EventChannel {
+    pub channel: Arc<Channel>,
+    /// Records are cookies alone, each at most once while it waits to be read.
+    pub omit_data: bool,
+}
+
+/// One subscription, as it is asked for.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    /// Event and type of object.
+    pub key: u32,
+    /// Number of the object; None for the whole device.
+    pub number: Option<u32>,
+    /// The DevX object that it ends with.
+    pub object: Option<u64>,
+    pub channel: Arc<EventChannel>,
+    pub cookie: u64,
+    /// Signalled instead of the channel.
+    pub eventfd: Option<OwnedFd>,
+}
+
+/// An event with its type of object, and the number of the object; `None` for the whole device.
+type EventKey = (u32, Option<u32>);
+
+/// The subscriptions of one device.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_event: BTreeMap<EventKey, Vec<(u64, Subscription)>>,
+    channels: Vec<Weak<Channel>>,
+    async_files: Vec<Arc<Channel>>,
+    next: u64,
+}
+
+impl Subscriptions {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, subscriptions: Vec<Subscription>) {
+        let mut table = self.lock();
+        for subscription in subscriptions {
+            table.next += 1;
+            let tag = table.next;
+            let event = (subscription.key, subscription.number);
+            table.by_event.entry(event).or_default().push((tag, subscription));
+        }
+    }
+
+    /// Tells every subscriber to an event. Readers that have gone are forgotten.
+    pub(super) fn dispatch(&self, key: u32, number: Option<u32>, eqe: &Eqe) {
+        let mut table = self.lock();
+        let Some(found) = table.by_event.get_mut(&(key, number)) else { return };
+        for (tag, subscription) in found {
+            subscription.deliver(*tag, eqe);
+        }
+    }
+
+    /// Ends the subscriptions to a DevX object that is no more.
+    pub(super) fn object_gone(&self, object: u64) {
+        self.retain(|subscription| subscription.object != Some(object));
+    }
+
+    /// Ends the subscriptions of a channel that is no more.
+    pub(super) fn channel_gone(&self, channel: &Arc<Channel>) {
+        self.retain(|subscription| !Arc::ptr_eq(&subscription.channel.channel, channel));
+    }
+
+    fn retain(&self, keep: impl Fn(&Subscription) -> bool) {
+        self.lock().by_event.retain(|_, found| {
+            found.retain(|(_, subscription)| keep(subscription));
+            !found.is_empty()
+        });
+    }
+
+    /// Takes note of a channel, to end it when the device dies.
+    pub(super) fn add_channel(&self, channel: &Arc<Channel>) {
+        let mut table = self.lock();
+        table.channels.retain(|known| known.strong_count() != 0);
+        table.channels.push(Arc::downgrade(channel));
+    }
+
+    /// Ends every channel: the device is gone.
+    pub(super) fn close_channels(&self) {
+        for channel in self.lock().channels.drain(..).filter_map(|channel| channel.upgrade()) {
+            channel.close();
+        }
+    }
+
+    /// How many subscriptions there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lock().by_event.values().map(Vec::len).sum()
+    }
+
+    pub(super) fn add_async_file(&self, channel: Arc<Channel>) {
+        self.lock().async_files.push(channel);
+    }
+
+    pub(super) fn async_file_gone(&self, channel: &Arc<Channel>) {
+        self.lock().async_files.retain(|file| !Arc::ptr_eq(file, channel));
+    }
+
+    /// Queues an `ib_uverbs_async_event_desc` on every async event file: `element` is the port.
+    pub(super) fn tell_async_files(&self, element: u64, event: u32) {
+        let mut record = element.to_ne_bytes().to_vec();
+        record.extend(event.to_ne_bytes());
+        record.extend([0; 4]);
+        for file in &self.lock().async_files {
+            file.send(record.clone());
+        }
+    }
+}
+
+impl Subscription {
+    fn deliver(&self, tag: u64, eqe: &Eqe) {
+        if let Some(eventfd) = &self.eventfd {
+            // A full counter is a signal that waits already.
+            let _ = nix::unistd::write(eventfd, &1u64.to_ne_bytes());
+        } else if self.channel.omit_data {
+            self.channel.channel.send_once(tag, self.cookie.to_ne_bytes());
+        } else {
+            let mut record = self.cookie.to_ne_bytes().to_vec();
+            record.extend(eqe);
+            self.channel.channel.send(record);
+        }
+    }
+}
+
+/// Checks that a descriptor of ours is an eventfd; EINVAL otherwise.
+pub(super) fn check_eventfd(fd: &OwnedFd) -> Result<(), Errno> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    match link {
+        Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
+        _ => Err(Errno::EINVAL),
+    }
+}

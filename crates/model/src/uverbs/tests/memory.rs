@@ -1,0 +1,170 @@
+//! Registered memory and UAR pages.
+
+use std::sync::atomic::Ordering;
+
+use nix::errno::Errno;
+use verbless_devx::Protection;
+
+use super::super::client::Capability;
+use super::super::rules::op;
+use super::support::{Bench, Request, buffer};
+
+#[test]
+fn a_umem_is_checked_as_the_kernel_does() {
+    let bench = Bench::new();
+    let (_memory, address) = buffer(4);
+    let text = "in read-only memory, and long enough to be there";
+    let code = text.as_ptr() as u64;
+    type Case = (&'static str, u64, u64, u32, Option<u64>, Result<(), Errno>);
+    let cases: &[Case] = &[
+        ("plain", address, 8192, 1, None, Ok(())),
+        ("all rights", address, 8192, 7 | 1 << 20, Some(4096), Ok(())),
+        ("read only", address, 8192, 0, None, Ok(())),
+        ("unaligned", address + 64, 100, 1, None, Ok(())),
+        ("remote write alone", address, 4096, 2, None, Err(Errno::EINVAL)),
+        ("remote write and read alone", address, 4096, 6, None, Err(Errno::EINVAL)),
+        ("atomics", address, 4096, 8 | 1, None, Err(Errno::EINVAL)),
+        ("on demand", address, 4096, 1 << 6, None, Err(Errno::EINVAL)),
+        ("empty", address, 0, 1, None, Err(Errno::EINVAL)),
+        ("empty, unaligned", address + 8, 0, 1, None, Err(Errno::EINVAL)),
+        ("wraps", u64::MAX - 100, 200, 1, None, Err(Errno::EINVAL)),
+        ("wraps when rounded", u64::MAX - 100, 50, 1, None, Err(Errno::EINVAL)),
+        ("nowhere", 64, 4096, 1, None, Err(Errno::EFAULT)),
+        ("the kernel's", 0xffff_8000_0000_0000, 4096, 1, None, Err(Errno::EFAULT)),
+        ("past the end", address, 1 << 40, 1, None, Err(Errno::EFAULT)),
+        ("huge", 4096, 1 << 60, 1, None, Err(Errno::EINVAL)),
+        ("not writable", code, 8, 1, None, Err(Errno::EFAULT)),
+        ("not writable, but only read", code, 8, 0, None, Ok(())),
+        ("no page size", address, 4096, 1, Some(0), Err(Errno::EINVAL)),
+        ("page size too small", address, 4096, 1, Some(2048), Err(Errno::EINVAL)),
+        ("page size too large", address, 4096, 1, Some(8192), Err(Errno::EINVAL)),
+    ];
+    for &(what, address, length, access, bitmap, expected) in cases {
+        let got = bench.umem(address, length, access, bitmap).map(drop);
+        assert_eq!(got, expected, "{what}");
+    }
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn a_read_only_registration_gives_the_device_no_right_to_write() {
+    let bench = Bench::new();
+    let (_memory, address) = buffer(1);
+    for (access, rights) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
+        bench.umem(address, 4096, access, None).expect("it is mapped");
+        let sent = bench.device.last(op::CREATE_UMEM).expect("it was sent");
+        assert_eq!(sent[0x30..0x38], (address | rights).to_be_bytes(), "access {access}");
+    }
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn pinned_pages_count_against_the_limit() {
+    let bench = Bench::new();
+    let (_memory, address) = buffer(8);
+    let client = &bench.client;
+    client.memlock.store(4 * 4096, Ordering::Relaxed);
+    let (first, _) = bench.umem(address, 3 * 4096, 1, None).expect("within the limit");
+    assert_eq!(bench.umem(address, 2 * 4096, 1, None), Err(Errno::ENOMEM));
+    let (second, _) = bench.umem(address + 4095, 1, 1, None).expect("one page is left");
+    assert_eq!(bench.umem(address, 1, 1, None), Err(Errno::ENOMEM));
+    client.capabilities.store(1 << Capability::IpcLock as u32, Ordering::Relaxed);
+    bench.umem(address, 8 * 4096, 1, None).expect("the privilege lifts the limit");
+    client.capabilities.store(0, Ordering::Relaxed);
+    for handle in [first, second] {
+        assert_eq!(bench.destroy(0x1002, handle), Ok(()));
+    }
+    assert_eq!(bench.umem(64, 4096, 1, None), Err(Errno::ENOMEM), "eight are still pinned");
+    client.memlock.store(0, Ordering::Relaxed);
+    assert_eq!(bench.umem(address, 1, 1, None), Err(Errno::EPERM));
+    let client = bench.client.clone();
+    assert_eq!(bench.close(), 0);
+    let pinned = super::super::client::Client::pinned(&*client).load(Ordering::Relaxed);
+    assert_eq!(pinned, 0);
+}
+
+#[test]
+fn a_umem_that_failed_pins_nothing() {
+    let bench = Bench::new();
+    let (_memory, address) = buffer(1);
+    let pinned = || super::super::client::Client::pinned(&*bench.client).load(Ordering::Relaxed);
+    for (status, errno) in [(8, Errno::ENOMEM), (3, Errno::EINVAL), (15, Errno::EAGAIN)] {
+        bench.device.refuse_next(op::CREATE_UMEM, status);
+        assert_eq!(bench.umem(address, 4096, 1, None), Err(errno));
+    }
+    let mut request = Request::new(0x1002, 0x1000)
+        .handle(0x1000, 0)
+        .number(0x1001, address)
+        .number(0x1002, 4096)
+        .input(0x1003, &[1, 0, 0, 0])
+        .raw(0x1004, 4, 1, 0, 8);
+    assert_eq!(request.send(&bench.file), Err(Errno::EFAULT));
+    assert_eq!(bench.device.count(op::DESTROY_UMEM), 1);
+    assert_eq!(pinned(), 0);
+    let (handle, _) = bench.umem(address, 4096, 1, None).expect("it is mapped");
+    bench.device.refuse_next(op::DESTROY_UMEM, 6);
+    assert_eq!(bench.destroy(0x1002, handle), Err(Errno::EBUSY));
+    assert_eq!(pinned(), 1, "still in use by the device");
+}
+
+#[test]
+fn a_dmabuf_must_be_one() {
+    use std::os::fd::AsRawFd;
+    let bench = Bench::new();
+    let file = std::fs::File::open("/dev/null").expect("there is /dev/null");
+    let request = |fd: u64, length: u64| {
+        let mut id = [0; 4];
+        Request::new(0x1002, 0x1000)
+            .handle(0x1000, 0)
+            .number(0x1001, 4096)
+            .number(0x1002, length)
+            .input(0x1003, &[1, 0, 0, 0])
+            .handle(0x1006, fd)
+            .output(0x1004, &mut id)
+            .send(&bench.file)
+    };
+    assert_eq!(request(file.as_raw_fd() as u64, 4096), Err(Errno::EINVAL));
+    assert_eq!(request(1 << 20, 4096), Err(Errno::EBADF));
+    assert_eq!(request(u64::MAX, 4096), Err(Errno::EBADF));
+    assert_eq!(request(1 << 40, 4096), Err(Errno::EINVAL), "no descriptor at all");
+    assert_eq!(request(file.as_raw_fd() as u64, u64::MAX), Err(Errno::EINVAL));
+    assert_eq!(bench.close(), 0);
+}
+
+/// UAR_ALLOC; handle, offset, length, page.
+fn uar(bench: &Bench, kind: u64) -> Result<(u64, u64, u32, u32), Errno> {
+    let (mut offset, mut length, mut page) = ([0; 8], [0; 4], [0; 4]);
+    let mut request = Request::new(0x1008, 0x1000)
+        .handle(0x1000, 0)
+        .number(0x1001, kind)
+        .output(0x1002, &mut offset)
+        .output(0x1003, &mut length)
+        .output(0x1004, &mut page);
+    request.send(&bench.file)?;
+    let (offset, length) = (u64::from_ne_bytes(offset), u32::from_ne_bytes(length));
+    Ok((request.data(0), offset, length, u32::from_ne_bytes(page)))
+}
+
+#[test]
+fn a_uar_page_is_mapped_at_its_offset_while_it_lives() {
+    let bench = Bench::new();
+    let (first, offset, length, page) = uar(&bench, 0).expect("a page");
+    let (_, other, _, other_page) = uar(&bench, 1).expect("a page");
+    assert_eq!((offset, other, length), (0x90_0000, 0x90_1000, 4096));
+    assert_ne!(page, other_page);
+    assert_eq!(uar(&bench, 2), Err(Errno::EOPNOTSUPP));
+    assert_eq!(uar(&bench, 1 << 32), Err(Errno::EINVAL));
+    let map = |offset, length| bench.file.mmap(offset, length, Protection::Write).map(|m| m.len());
+    assert_eq!(map(offset, 4096), Ok(4096));
+    assert_eq!(map(other, 4096), Ok(4096));
+    assert_eq!(map(offset, 8192), Err(Errno::EINVAL));
+    assert_eq!(map(offset, 0), Err(Errno::EINVAL));
+    assert_eq!(map(offset + 8, 4096), Err(Errno::EINVAL));
+    assert_eq!(map(0x90_2000, 4096), Err(Errno::EINVAL));
+    assert_eq!(map(!4095, 4096), Err(Errno::EINVAL));
+    assert_eq!(bench.destroy(0x1008, first), Ok(()));
+    assert_eq!(map(offset, 4096), Err(Errno::EINVAL));
+    let (_, again, _, _) = uar(&bench, 0).expect("a page");
+    assert_eq!(again, offset, "the offset is free again");
+    assert_eq!(bench.close(), 0);
+}

@@ -1,0 +1,11 @@
+//! The kernel's rules, one by one, against a device that does what a test tells it to.
+
+mod buffers;
+mod devx;
+mod event;
+mod lifetime;
+mod memory;
+mod random;
+mod verbs;
+
+mod support;

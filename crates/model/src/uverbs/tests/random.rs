@@ -1,0 +1,93 @@
+//! Random buffers: nothing panics, and nothing is left once the file is closed.
+
+use proptest::prelude::*;
+
+use super::super::abi::{Kind, METHODS};
+use super::support::{Bench, Device, Request, buffer, command};
+
+/// An attribute: id, length, flags, reserved, and what its data is drawn from.
+type Attr = (usize, u16, u16, u16, u64, u8);
+
+fn attribute() -> impl Strategy<Value = Attr> {
+    (
+        0..12usize,
+        prop_oneof![
+            Just(0u16),
+            Just(4),
+            Just(8),
+            Just(16),
+            Just(32),
+            Just(48),
+            Just(72),
+            Just(0x110),
+            any::<u16>()
+        ],
+        prop_oneof![Just(1u16), Just(0), any::<u16>()],
+        prop_oneof![8 => Just(0u16), 1 => any::<u16>()],
+        any::<u64>(),
+        0..6u8,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn requests_of_near_sense_never_panic_and_leave_nothing(
+        calls in prop::collection::vec((0..METHODS.len(), prop::collection::vec(attribute(), 0..7)), 1..24),
+        opcodes in prop::collection::vec(any::<usize>(), 24),
+    ) {
+        let bench = Bench::without_context(Device::new());
+        let _ = bench.get_context(1);
+        let (_memory, page) = buffer(17);
+        for ((method, attrs), pick) in calls.into_iter().zip(opcodes) {
+            let method = &METHODS[method];
+            let known = [0x800, 0x400, 0x500, 0x200, 0x403, 0x50b, 0x402, 0xa00, 0x101, 0x100, 0x910];
+            let input = command(known[pick % known.len()], 0x48 + (pick >> 8) as u32 % 8, 0x110);
+            // A page of the client's for the kernel to read from and to write into; nothing of Rust's lies there.
+            let mut scratch = Box::new([0u8; 0x1_0000]);
+            scratch[..0x110].copy_from_slice(&input);
+            let mut request = Request::new(method.object, method.id);
+            for (index, len, flags, reserved, data, source) in attrs {
+                let spec = method.attrs.get(index % (method.attrs.len() + 1));
+                let id = spec.map_or(0x1009, |spec| spec.id);
+                let handle = spec.is_some_and(|spec| matches!(spec.kind, Kind::Handle { .. } | Kind::Fd { .. } | Kind::RawFd));
+                let len = if handle && source != 0 { 0 } else { len };
+                let pointer = scratch.as_mut_ptr() as u64;
+                let data = match source {
+                    // Outputs of any length fit: they are at most 65535 bytes.
+                    0 | 1 => pointer,
+                    2 => data % 8,
+                    3 => page + data % 0x2000,
+                    4 => 64,
+                    _ => data % 4096,
+                };
+                request = request.raw(id, len, flags, reserved, data);
+            }
+            let _ = request.send(&bench.file);
+        }
+        prop_assert_eq!(bench.close(), 0);
+    }
+
+    #[test]
+    fn random_words_never_panic(mut words in prop::collection::vec(any::<u64>(), 0..40)) {
+        let bench = Bench::new();
+        let _ = bench.file.ioctl(&mut words);
+        prop_assert_eq!(bench.close(), 0);
+    }
+
+    #[test]
+    fn random_headers_with_the_right_length_never_panic(
+        object in prop_oneof![0..20u16, 0x1000..0x100au16],
+        method in prop_oneof![0..8u16, 0x1000..0x1006u16],
+        attrs in prop::collection::vec((prop_oneof![0..5u16, 0x1000..0x1008u16], 0..80u16, 0..4096u64), 0..8),
+    ) {
+        let bench = Bench::new();
+        let mut request = Request::new(object, method);
+        for (id, len, data) in attrs {
+            request = request.raw(id, len, 1, 0, data);
+        }
+        let _ = request.send(&bench.file);
+        prop_assert_eq!(bench.close(), 0);
+    }
+}

@@ -1,0 +1,269 @@
+//! Contexts, PDs, address handles, ports and GIDs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::errno::Errno;
+use verbless_prm::HcaCap;
+
+use super::super::client::Capability;
+use super::super::mailbox::Field;
+use super::super::rules::op;
+use super::support::{Bench, Device, Request};
+
+/// INVOKE_WRITE of a command; what the core's and the driver's output hold.
+fn write(
+    bench: &Bench,
+    number: u64,
+    core: &[u8],
+    out: usize,
+    driver: usize,
+) -> Result<(Vec<u8>, Vec<u8>), Errno> {
+    let (mut core_out, mut driver_out) = (vec![0; out], vec![0; driver]);
+    let mut request = Request::new(0, 0).number(2, number).input(0, core);
+    if out > 0 {
+        request = request.output(1, &mut core_out);
+    }
+    if driver > 0 {
+        request = request.output(0x1001, &mut driver_out);
+    }
+    request.send(&bench.file)?;
+    Ok((core_out, driver_out))
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_ne_bytes(*bytes.first_chunk().expect("four bytes"))
+}
+
+#[test]
+fn a_context_says_what_the_device_is() {
+    let bench = Bench::without_context(Device::new());
+    let response = bench.get_context(1).expect("a context");
+    assert_eq!(word(&response[0..]), 1 << 17, "QPs");
+    assert_eq!(word(&response[32..]), 1, "ports");
+    assert_eq!(word(&response[40..]), 72, "length");
+    assert_eq!(response[44..48], [1, 3, 0, 0], "CQE version, driver data, no inline minimum");
+    assert_eq!(word(&response[56..]), 12, "4 KiB UAR pages");
+    assert_eq!(bench.get_context(1), Err(Errno::EINVAL), "one context per file");
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn a_context_request_that_asks_for_the_unknown_is_refused() {
+    let cases: &[(&str, usize, usize, u8, Errno)] = &[
+        ("unknown flag", 32, 8, 2, Errno::EOPNOTSUPP),
+        ("comp_mask", 32, 12, 1, Errno::EOPNOTSUPP),
+        ("reserved byte", 32, 17, 1, Errno::EOPNOTSUPP),
+        ("reserved half", 32, 18, 1, Errno::EOPNOTSUPP),
+        ("reserved word", 32, 20, 1, Errno::EOPNOTSUPP),
+        ("too many low-latency registers", 32, 4, 16, Errno::EINVAL),
+        ("cut", 12, 8, 1, Errno::EINVAL),
+        ("empty", 0, 0, 0, Errno::EINVAL),
+    ];
+    for &(what, len, at, value, errno) in cases {
+        let bench = Bench::without_context(Device::new());
+        let mut request = [0u8; 32];
+        (request[0], request[8], request[24]) = (16, 1, 2);
+        request[at] = value;
+        let result = Request::new(0, 3).input(0x1000, &request[..len]).send(&bench.file);
+        assert_eq!(result, Err(errno), "{what}");
+        assert_eq!(bench.close(), 0, "{what}");
+    }
+}
+
+#[test]
+fn a_context_that_cannot_be_finished_leaves_nothing() {
+    for opcode in [op::CREATE_UCTX, op::ALLOC_TRANSPORT_DOMAIN] {
+        let bench = Bench::without_context(Device::new());
+        bench.device.refuse_next(opcode, 8);
+        assert_eq!(bench.get_context(1), Err(Errno::ENOMEM), "{opcode:#x}");
+        bench.get_context(1).expect("the next time it works");
+        assert_eq!(bench.close(), 0);
+    }
+    let bench = Bench::without_context(Device::new());
+    let mut request = [0u8; 32];
+    (request[0], request[8], request[24]) = (16, 1, 2);
+    let mut bad = Request::new(0, 3).input(0x1000, &request).raw(0x1001, 72, 1, 0, 8);
+    assert_eq!(bad.send(&bench.file), Err(Errno::EFAULT));
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn privileges_of_a_context_are_those_of_its_client() {
+    let cases = [(0, 0), (Capability::NetRaw as u32, 1), (Capability::SysRawio as u32, 2)];
+    for (capability, cap) in cases {
+        let bench = Bench::without_context(Device::new());
+        let bits = if capability == 0 { 0 } else { 1 << capability };
+        bench.client.capabilities.store(bits, Ordering::Relaxed);
+        bench.get_context(1).expect("a context");
+        let sent = bench.device.last(op::CREATE_UCTX).expect("it was sent");
+        assert_eq!(Field(0x10, 31, 0).get(&sent), cap, "capability {capability}");
+    }
+}
+
+#[test]
+fn a_device_without_user_contexts_offers_no_devx() {
+    let mut caps = HcaCap::zeroed();
+    caps.set_num_ports(1);
+    let bench = Bench::without_context(Arc::new(Device::with(caps, false)));
+    assert_eq!(bench.get_context(1), Err(Errno::EINVAL));
+    bench.get_context(0).expect("a context without DevX");
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn static_pages_come_with_an_old_librarys_context() {
+    let bench = Bench::without_context(Device::new());
+    let request = [16u8, 0, 0, 0, 4, 0, 0, 0];
+    let mut response = [0; 72];
+    let mut get = Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response);
+    assert_eq!(get.send(&bench.file), Ok(()));
+    assert_eq!(word(&response[8..]), 16, "registers");
+    let page = |register: u32| {
+        let mut page = [0; 4];
+        Request::new(0x1000, 0x1001)
+            .input(0x1000, &register.to_ne_bytes())
+            .output(0x1001, &mut page)
+            .send(&bench.file)
+            .map(|()| u32::from_ne_bytes(page))
+    };
+    assert_eq!(page(0), page(1));
+    assert_ne!(page(1), page(2));
+    assert_eq!(page(16), Err(Errno::EINVAL));
+    let map = bench.file.mmap(7 << 12, 4096, verbless_devx::Protection::Write);
+    assert!(map.is_ok());
+    let past = bench.file.mmap(8 << 12, 4096, verbless_devx::Protection::Write);
+    assert_eq!(past.map(drop), Err(Errno::EINVAL));
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn a_lone_command_number_is_the_librarys_probe() {
+    let bench = Bench::new();
+    let probe = |number: u64| Request::new(0, 0).number(2, number).send(&bench.file);
+    assert_eq!(probe(1), Err(Errno::ENOSPC));
+    assert_eq!(probe(9), Err(Errno::EOPNOTSUPP));
+    assert_eq!(probe(0x8000_0001), Err(Errno::EOPNOTSUPP));
+    assert_eq!(probe(0x101), Err(Errno::EINVAL));
+    assert_eq!(probe(1 << 32), Err(Errno::EINVAL));
+}
+
+#[test]
+fn a_pd_comes_with_its_number_and_lives_until_its_handles_are_gone() {
+    let bench = Bench::new();
+    let (core, driver) = write(&bench, 3, &[0; 8], 4, 4).expect("a PD");
+    assert_ne!(word(&driver), 0);
+    let pd = word(&core);
+    let ah = create_ah(&bench, pd, 1, 0, 1).expect("an address handle").0;
+    assert_eq!(write(&bench, 4, &pd.to_ne_bytes(), 0, 0), Err(Errno::EBUSY));
+    assert_eq!(write(&bench, 4, &ah.to_ne_bytes(), 0, 0), Err(Errno::EINVAL), "not a PD");
+    assert_eq!(write(&bench, 8, &ah.to_ne_bytes(), 0, 0).map(drop), Ok(()));
+    let mut destroy = Request::new(1, 0).handle(0, pd.into());
+    assert_eq!(destroy.send(&bench.file), Ok(()));
+    assert_eq!(destroy.send(&bench.file), Err(Errno::ENOENT));
+    assert_eq!(write(&bench, 3, &[0; 8], 3, 4), Err(Errno::ENOSPC));
+    assert_eq!(write(&bench, 3, &[0; 7], 4, 4), Err(Errno::ENOSPC));
+    assert_eq!(write(&bench, 3, &[0; 8], 4, 0), Err(Errno::EFAULT), "no room for the number");
+    let mut long = [0; 24];
+    write(&bench, 3, &long, 4, 4).expect("zeros follow");
+    long[23] = 1;
+    assert_eq!(write(&bench, 3, &long, 4, 4), Err(Errno::EOPNOTSUPP));
+    assert_eq!(bench.close(), 0);
+}
+
+/// CREATE_AH to the GID that ends in `gid`; handle and MAC.
+fn create_ah(
+    bench: &Bench,
+    pd: u32,
+    port: u8,
+    global: u8,
+    gid: u8,
+) -> Result<(u32, Vec<u8>), Errno> {
+    let mut request = [0; 56];
+    request[16..20].copy_from_slice(&pd.to_ne_bytes());
+    (request[39], request[53], request[54]) = (gid, global, port);
+    let (core, driver) = write(bench, 5, &request, 4, 16)?;
+    Ok((word(&core), driver[4..10].to_vec()))
+}
+
+#[test]
+fn an_address_handle_tells_the_mac_of_a_roce_path() {
+    let mut caps = HcaCap::zeroed();
+    caps.set_num_ports(1);
+    caps.set_log_max_uctx(4);
+    let mut device = Device::with(caps, true);
+    device.caps.set_roce(true);
+    let bench = Bench::of(Arc::new(device));
+    let pd = word(&write(&bench, 3, &[0; 8], 4, 4).expect("a PD").0);
+    let cases = [
+        ("no such port", pd, 2, 1, 9, Errno::EINVAL),
+        ("no such PD", pd + 1, 1, 1, 9, Errno::ENOENT),
+        ("not global", pd, 1, 0, 9, Errno::EINVAL),
+    ];
+    for (what, pd, port, global, gid, errno) in cases {
+        assert_eq!(create_ah(&bench, pd, port, global, gid).map(drop), Err(errno), "{what}");
+    }
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn ports_are_described_and_counted_from_one() {
+    let bench = Bench::new();
+    let query = |port: u64, room: usize| {
+        let mut response = vec![0xff; room];
+        Request::new(0, 2)
+            .number(0, port)
+            .output(1, &mut response)
+            .send(&bench.file)
+            .map(|()| response)
+    };
+    let response = query(1, 48).expect("the port");
+    assert_eq!(word(&response), 0x48);
+    assert_eq!(response[22..24], [7, 0], "LID");
+    assert_eq!(response[26..29], [4, 5, 5], "ACTIVE, 4096, 4096");
+    assert_eq!((response[34], response[35], response[37]), (2, 64, 1));
+    assert_eq!(query(1, 60).expect("the port")[48..], [0; 12], "a longer buffer is zeroed");
+    for (port, room, errno) in [
+        (0, 48, Errno::EINVAL),
+        (2, 48, Errno::EINVAL),
+        (256, 48, Errno::EINVAL),
+        (1, 47, Errno::EINVAL),
+    ] {
+        assert_eq!(query(port, room).map(drop), Err(errno), "port {port}, {room} bytes");
+    }
+}
+
+#[test]
+fn gids_are_listed_and_looked_up() {
+    let bench = Bench::new();
+    let table = |entry: u64, room: usize| {
+        let (mut entries, mut count) = (vec![0xff; room], [0; 8]);
+        Request::new(0, 5)
+            .number(0, entry)
+            .output(2, &mut entries)
+            .output(3, &mut count)
+            .send(&bench.file)
+            .map(|()| (entries, u64::from_ne_bytes(count)))
+    };
+    let (entries, count) = table(32, 64).expect("the table");
+    assert_eq!((count, entries[15], word(&entries[16..]), word(&entries[20..])), (1, 1, 0, 1));
+    let (entries, _) = table(40, 40).expect("longer entries");
+    assert_eq!(entries[32..], [0; 8]);
+    for (entry, room) in [(0, 64), (32, 0), (32, 33), (32, 16), (24, 32)] {
+        assert_eq!(table(entry, room).map(drop), Err(Errno::EINVAL), "{entry} in {room}");
+    }
+    let entry = |port: u64, index: u64| {
+        let mut entry = [0; 32];
+        Request::new(0, 6)
+            .number(0, port)
+            .number(1, index)
+            .input(2, &[0; 4])
+            .output(3, &mut entry)
+            .send(&bench.file)
+            .map(|()| entry[15])
+    };
+    assert_eq!(entry(1, 0), Ok(1));
+    assert_eq!(entry(1, 1), Err(Errno::ENODATA));
+    assert_eq!(entry(1, 8), Err(Errno::EINVAL), "past the table");
+    assert_eq!(entry(2, 0), Err(Errno::EINVAL));
+}

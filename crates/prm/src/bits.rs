@@ -9,19 +9,13 @@
 pub const fn get(bytes: &[u8], offset: usize, width: usize) -> u64 {
     let (dword, bit) = (offset / 32 * 4, offset % 32);
     if bit + width <= 32 && dword + 4 <= bytes.len() {
-        let word = u32::from_be_bytes([
-            bytes[dword],
-            bytes[dword + 1],
-            bytes[dword + 2],
-            bytes[dword + 3],
-        ]);
-        return ((word >> (32 - bit - width)) as u64) & mask(width);
+        let word = u32::from_be_bytes(*array(bytes, dword));
+        ((word >> (32 - bit - width)) as u64) & mask(width)
+    } else if bit == 0 && width == 64 {
+        u64::from_be_bytes(*array(bytes, dword))
+    } else {
+        get_by_byte(bytes, offset, width)
     }
-    if bit == 0 && width == 64 {
-        let high = get(bytes, offset, 32);
-        return high << 32 | get(bytes, offset + 32, 32);
-    }
-    get_by_byte(bytes, offset, width)
 }
 
 /// Sets the `width` bits (1 to 64) from bit `offset` to `value`, and no other.
@@ -33,21 +27,11 @@ pub const fn set(bytes: &mut [u8], offset: usize, width: usize, value: u64) {
     let (dword, bit) = (offset / 32 * 4, offset % 32);
     if bit + width <= 32 && dword + 4 <= bytes.len() {
         let shift = 32 - bit - width;
-        let word = u32::from_be_bytes([
-            bytes[dword],
-            bytes[dword + 1],
-            bytes[dword + 2],
-            bytes[dword + 3],
-        ]);
-        let word = word & !((mask(width) as u32) << shift) | (value as u32) << shift;
-        let word = word.to_be_bytes();
-        bytes[dword] = word[0];
-        bytes[dword + 1] = word[1];
-        bytes[dword + 2] = word[2];
-        bytes[dword + 3] = word[3];
+        let place = array_mut(bytes, dword);
+        let others = u32::from_be_bytes(*place) & !((mask(width) as u32) << shift);
+        *place = (others | (value as u32) << shift).to_be_bytes();
     } else if bit == 0 && width == 64 {
-        set(bytes, offset, 32, value >> 32);
-        set(bytes, offset + 32, 32, value & 0xffff_ffff);
+        *array_mut(bytes, dword) = value.to_be_bytes();
     } else {
         set_by_byte(bytes, offset, width, value);
     }

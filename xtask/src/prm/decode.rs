@@ -34,20 +34,30 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::Result {
 
 fn decode(runtime: &Runtime, options: &Options) -> crate::Result<String> {
     let text = read(&options.file)?;
+    let output = match &options.output {
+        Some(file) => Some(read(file)?),
+        None => None,
+    };
+    decode_text(runtime, options, &text, output.as_deref())
+}
+
+fn decode_text(
+    runtime: &Runtime,
+    options: &Options,
+    text: &str,
+    output: Option<&str>,
+) -> crate::Result<String> {
     if let Some(name) = &options.of {
         let info = runtime.structure(name).ok_or(format!("there is no structure [{name}]"))?;
-        let bytes = parse_hex(&text)?;
+        let bytes = parse_hex(text)?;
         let view = View::new(info, &bytes);
         let lines = if options.all { format!("{view:#}") } else { view.to_string() };
         return Ok(format!("{name}{}\n{lines}", shortfall(bytes.len(), info.bytes)));
     }
-    let log = parse_kernel_log(&text)?;
+    let log = parse_kernel_log(text)?;
     let commands = if log.is_empty() {
-        let input = parse_hex(&text)?;
-        let output = match &options.output {
-            Some(file) => Some(parse_hex(&read(file)?)?),
-            None => None,
-        };
+        let input = parse_hex(text)?;
+        let output = output.map(parse_hex).transpose()?;
         vec![Dumped { input_length: input.len(), input, output, ..Dumped::default() }]
     } else {
         log
@@ -95,4 +105,44 @@ fn read(file: &Path) -> crate::Result<String> {
         return Ok(text);
     }
     String::from_utf8(bytes).map_err(|_| format!("{} is not text", file.display()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{load_sound, root};
+    use super::*;
+
+    fn decoded(of: Option<&str>, text: &str, output: Option<&str>) -> crate::Result<String> {
+        let runtime = Runtime::new(&load_sound(&root()).unwrap());
+        let (file, of) = (PathBuf::new(), of.map(str::to_owned));
+        let options = Options { file, output: None, of, all: false };
+        decode_text(&runtime, &options, text, output)
+    }
+
+    #[test]
+    fn plain_hex_of_a_command_is_shown_as_named_fields() {
+        let shown =
+            decoded(None, "0107 0000 0000 0001", Some("00000000 00000000 00000000 00000006"));
+        let shown = shown.unwrap();
+        for part in ["QUERY_PAGES (0x107)", "in  op_mod = ", "out num_pages = 6", "only 8 of 16"] {
+            assert!(shown.contains(part), "{part} is not in {shown}");
+        }
+    }
+
+    #[test]
+    fn hex_of_a_structure_is_shown_under_its_name() {
+        let shown = decoded(Some("wqe_ctrl_segment"), "00001008 00012303 00000008", None).unwrap();
+        for part in ["opcode = RDMA_WRITE", "wqe_index = 0x10", "ds = 3", "ce = ALWAYS", "12 of 16"]
+        {
+            assert!(shown.contains(part), "{part} is not in {shown}");
+        }
+        assert!(decoded(Some("nonsense"), "00", None).is_err());
+    }
+
+    #[test]
+    fn what_is_no_command_is_said_to_be_none() {
+        assert!(decoded(None, "ffff 0000", None).unwrap().contains("unknown opcode: ff ff 00 00"));
+        assert!(decoded(None, "this is no hex", None).is_err());
+        assert!(decoded(None, "", None).is_err());
+    }
 }

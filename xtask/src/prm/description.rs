@@ -14,6 +14,9 @@ use toml::Value;
 use super::place::{Place, Span};
 use super::raw::{RawCommand, RawEnum, RawField, RawStructure, RawValue};
 
+/// No structure has more bytes; a number that is larger is a slip.
+const LARGEST: u32 = 0x10_0000;
+
 /// A mistake in the description: where, what, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -282,6 +285,10 @@ impl Description {
         let Some(raw) = self.typed::<RawStructure>(file, &place, Value::Table(table)) else {
             return;
         };
+        if raw.bytes > LARGEST {
+            let message = format!("{:#x} bytes are more than any structure has", raw.bytes);
+            return self.problem(file, &place, message);
+        }
         let mut reserved = Vec::new();
         for text in &raw.reserved {
             match Place::parse(text) {

@@ -200,10 +200,11 @@ fn correct(field: &Field, span: Span, fields: &mut dyn TableLike) -> Result<(), 
         return Err("the facts and the table disagree about tail = true".into());
     }
     let sized = field.array || matches!(field.content, Content::Struct(_) | Content::Bytes);
-    if field.span().width == span.width || (sized && field.tail) {
-        let place =
-            if field.start.is_multiple_of(32) { place } else { Place::of_field(field.start, 32).0 };
-        table.insert("at", string_item(&place.to_string()));
+    if sized && (field.span().width == span.width || field.tail) {
+        // Its size is said by struct, bytes or bits; only an array of bits within `at` needs both ends.
+        let within = field.content == Content::Number && !table.contains_key("bits");
+        let width = if within { field.width } else { 64 };
+        table.insert("at", string_item(&Place::of_field(span.start, width).0.to_string()));
         return Ok(());
     }
     if sized && !(field.content == Content::Bytes && table.contains_key("bits")) {
@@ -355,3 +356,6 @@ fn append(table: &mut dyn TableLike, key: &str, text: &str) {
 fn string_item(text: &str) -> Item {
     Item::Value(text.into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,6 +81,9 @@ impl RawField {
         if self.count == Some(0) {
             return Err("count is 0; a flexible array at the end is tail = true".into());
         }
+        if self.count.is_some_and(|count| count > 0x1_0000) {
+            return Err("has more elements than any structure holds".into());
+        }
         if self.tail && self.count.is_some() {
             return Err("a tail has no count".into());
         }

@@ -228,3 +228,51 @@ fn users(description: &Description, name: &str) -> Vec<String> {
         .chain(structures.map(|structure| structure.name.clone()))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{load_sound, root};
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_by_name_or_opcode_with_its_input_and_output() {
+        let description = load_sound(&root()).unwrap();
+        let by_name = page(&description, "create_cq").unwrap();
+        for name in ["CREATE_CQ", "0x400", "1024"] {
+            assert_eq!(page(&description, name).unwrap(), by_name, "{name}");
+        }
+        for part in ["CREATE_CQ (opcode 0x400)", "DevX: create", "create_cq_in", "create_cq_out"] {
+            assert!(by_name.contains(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn a_page_draws_every_dword_and_names_every_field_and_user() {
+        let description = load_sound(&root()).unwrap();
+        let shown = page(&description, "cq_context").unwrap();
+        for field in &description.structure("cq_context").unwrap().fields {
+            assert!(shown.contains(&field.name), "{}", field.name);
+        }
+        assert!(shown.contains("0x03c|") && shown.contains("used by: create_cq_in"));
+        let widths: Vec<usize> = shown
+            .lines()
+            .filter(|l| l.starts_with("  0x0") && l.contains('|'))
+            .map(|l| l.chars().count())
+            .collect();
+        assert!(widths.len() >= 16 && widths.iter().all(|&w| w == COLUMNS + 9), "{widths:?}");
+    }
+
+    #[test]
+    fn every_entry_has_a_page() {
+        let description = load_sound(&root()).unwrap();
+        let names = (description.structures.iter().map(|s| &s.name))
+            .chain(description.enums.iter().map(|e| &e.name))
+            .chain(description.commands.iter().map(|c| &c.name));
+        for name in names {
+            assert!(!page(&description, name).unwrap().is_empty(), "{name}");
+        }
+        let error = page(&description, "cq_contex").unwrap_err().to_string();
+        assert!(error.contains("near: cq_context"), "{error}");
+        assert!(page(&description, "nonsense").is_err());
+    }
+}

@@ -93,6 +93,13 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
         ("size = {", "size = 3 #", "[thing] size", "invalid type"),
         ("LARGE = { value = 2", "LARGE = { value = -2", "[kind_of_thing] LARGE", "invalid value"),
         ("BAD_PARAM = \"wrong kind\"", "BAD_PARAM = 1", "[make_thing] BAD_PARAM", "NAME = "),
+        ("bytes = 0x10\n", "bytes = 0xffffffff\n", "[thing]", "more than any structure"),
+        (
+            "struct = \"thing\", doc",
+            "struct = \"thing\", count = 4000000000, doc",
+            "[make_thing_in] thing",
+            "more elements",
+        ),
         // names
         ("[thing]", "[Thing]", "[Thing]", "lower case"),
         ("addr = {", "Addr = {", "[thing] Addr", "lower case"),

@@ -101,14 +101,6 @@ impl Model {
         self.shared.with(|world| world.clock.advance(by));
     }
 
-    /// Executes one command of device `device` as its command queue would: whole inbox, whole outbox.
-    ///
-    /// # Panics
-    /// When there is no such device.
-    pub fn execute(&self, device: usize, input: &[u8], output: &mut [u8]) {
-        self.shared.with(|world| crate::hca::execute(world, device, input, output));
-    }
-
     /// Lets the `nth` command from now with that opcode fail on device `device` (1 is the next one), with that status
     /// and syndrome; it has no other effect.
     ///

@@ -1,7 +1,8 @@
 //! One command under way: who sent it, its buffers, and the checks that all commands share.
 
-use verbless_prm::reflect::View;
-use verbless_prm::{CommandInput, Structure};
+use verbless_prm as prm;
+use verbless_prm::reflect::{FieldInfo, View};
+use verbless_prm::{CommandInfo, CommandInput, Structure};
 use zerocopy::IntoBytes;
 
 use super::Hca;
@@ -48,12 +49,15 @@ impl<'a> Call<'a> {
         let input_bytes = <I as Structure>::BYTES;
         let output_bytes = <I::Output as Structure>::BYTES;
         let input = self.input;
-        let fixed = input.get(..input_bytes).ok_or(Refusal::InputTooShort)?;
+        if input.len() < shortest(info, input_bytes) {
+            return Err(Refusal::InputTooShort);
+        }
+        let (fixed, list) = input.split_at(input_bytes.min(input.len()));
         if self.output.len() < output_bytes {
             return Err(Refusal::OutputTooShort);
         }
         let mut typed = I::default();
-        typed.as_mut_bytes().copy_from_slice(fixed);
+        typed.as_mut_bytes()[..fixed.len()].copy_from_slice(fixed);
         // Any command may be stamped with a uid, though its layout may not show it.
         let mut unstamped = typed;
         unstamped.as_mut_bytes()[..4].fill(0);
@@ -62,10 +66,41 @@ impl<'a> Call<'a> {
             tracing::debug!(command = info.name, bit, width, "reserved bits are set");
             return Err(Refusal::Reserved);
         }
-        self.list = &input[input_bytes..];
+        self.list = list;
         let mut answer = I::Output::default();
         handler(self, &typed, &mut answer)?;
         self.output[..output_bytes].copy_from_slice(answer.as_bytes());
         Ok(())
+    }
+}
+
+/// The fewest bytes that a command may come with: of a few, the end came later than their drivers, and is 0 without it.
+fn shortest(command: &CommandInfo, whole: usize) -> usize {
+    match command.opcode {
+        opcode if opcode == prm::INIT_HCA.opcode => 0x10,
+        // What follows is the context extension.
+        opcode if opcode == prm::INIT2INIT_QP.opcode || opcode == prm::RTS2RTS_QP.opcode => 0x110,
+        _ => whole,
+    }
+}
+
+/// Refuses a structure in which a field is set that is not `known`: the model cannot do what it asks for.
+pub(super) fn only<S: Structure>(structure: &S, known: &[&str]) -> Outcome {
+    let info = <S as Structure>::INFO;
+    let bytes = structure.as_bytes();
+    let set = |field: &&FieldInfo| {
+        let mut bits = field.bit(0)..field.bit(field.elements(bytes.len()));
+        bits.any(|bit| prm::bits::flag(bytes, bit))
+    };
+    let unknown = info
+        .fields
+        .iter()
+        .find(|field| !field.overlay && !known.contains(&field.name) && set(field));
+    match unknown {
+        Some(field) => {
+            tracing::warn!("{}.{} is not modelled", info.name, field.name);
+            Err(Refusal::Unsupported)
+        }
+        None => Ok(()),
     }
 }

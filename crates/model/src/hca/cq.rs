@@ -6,10 +6,37 @@ use verbless_prm::{
 };
 
 use super::Hca;
-use super::call::{Call, Outcome};
+use super::call::{Call, Outcome, only};
 use super::objects::{Arm, Cq};
 use super::refusal::Refusal;
 use super::umem::{self, Place};
+
+/// Fields of the context that CREATE_CQ takes, that a capability decides on, or that are the device's to write.
+const KNOWN: [&str; 23] = [
+    "status",
+    "cqe_sz",
+    "scqe_break_moderation_en",
+    "oi",
+    "cq_period_mode",
+    "cqe_comp_en",
+    "mini_cqe_res_format",
+    "st",
+    "dbr_umem_id",
+    "page_offset",
+    "cq_timestamp_format",
+    "log_cq_size",
+    "uar_page",
+    "cq_period",
+    "cq_max_count",
+    "c_eqn_or_apu_element",
+    "log_page_size",
+    "last_notified_index",
+    "last_solicit_index",
+    "consumer_counter",
+    "producer_counter",
+    "dbr_addr",
+    "dbr_umem_valid",
+];
 
 impl Call<'_> {
     /// A CQ of the sender's.
@@ -83,12 +110,8 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let general = call.hca().caps.general();
     let moderated = context.cq_period() != 0 || context.cq_max_count() != 0;
     let from_cqe = context.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
-    let unsupported = context.apu_cq()
-        || context.ext_element_type() != 0
-        || context.cc()
-        || context.as_notify()
-        || context.initiator_src_dct()
-        || (context.oi() && !general.cq_oi())
+    only(context, &KNOWN)?;
+    let unsupported = (context.oi() && !general.cq_oi())
         || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
         || (context.cqe_comp_en() && !general.cqe_compression())
         || (moderated && !general.cq_moderation())

@@ -6,15 +6,39 @@ use verbless_prm::{
 };
 
 use super::Hca;
-use super::call::{Call, Outcome};
+use super::call::{Call, Outcome, only};
 use super::objects::{Access, Klm, Mkey, QueueMemory, Translation};
 use super::refusal::Refusal;
 use super::umem;
 
+/// Fields of the context that CREATE_MKEY takes.
+const KNOWN: [&str; 22] = [
+    "free",
+    "access_mode_4_2",
+    "relaxed_ordering_write",
+    "small_fence_on_rdma_read_response",
+    "umr_en",
+    "a",
+    "rw",
+    "rr",
+    "lw",
+    "lr",
+    "access_mode_1_0",
+    "qpn",
+    "mkey_7_0",
+    "length64",
+    "en_rinval",
+    "pd",
+    "start_addr",
+    "len",
+    "translations_octword_size",
+    "relaxed_ordering_read",
+    "log_page_size",
+    "bsf_octword_size",
+];
+
 /// Bytes of one unit in which translation tables are counted.
 const OCTWORD: u64 = 16;
-/// Any QP may use the key.
-const ANY_QP: u32 = 0xff_ffff;
 
 impl Call<'_> {
     fn mkey(&self, index: u32) -> Result<&Mkey, Refusal> {
@@ -33,12 +57,9 @@ pub(super) fn create(
     let general = call.hca().caps.general();
     call.check_pd(context.pd())?;
     call.check_count(call.hca().objects.mkeys.len(), general.log_max_mkey())?;
+    only(context, &KNOWN)?;
     if (input.pg_access() && !general.pg())
         || input.data_direct()
-        || context.bsf_en()
-        || context.sync_umr()
-        || context.crypto_en() != 0
-        || context.pcie_tph_en()
         || (context.a() && !general.atomic())
         || (context.relaxed_ordering_write() && !general.relaxed_ordering_write())
         || (context.relaxed_ordering_read()
@@ -158,9 +179,8 @@ fn pages(
     }
     let bytes = usize::try_from(count * 8).ok();
     let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
-    let (pages, writable) = umem::pages(list, log_page_size)?;
-    // mlx5_core leaves the permission bits of its own tables clear; a key has its access bits for that.
-    let _ = writable;
+    // What the entries permit is not looked at: a key has its access bits for that, and not all drivers set both.
+    let (pages, _) = umem::pages(list, log_page_size)?;
     Ok(QueueMemory { pages, log_page_size, offset, length })
 }
 
@@ -220,7 +240,6 @@ pub(super) fn query(
     let entry = output.memory_key_mkey_entry_mut();
     *entry = mkey.context;
     entry.set_free(mkey.free);
-    debug_assert!(mkey.qpn <= ANY_QP);
     Ok(())
 }
 

@@ -171,3 +171,6 @@ impl Hca {
         self.roce_addresses.fill(RoceAddrLayout::zeroed());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,12 +6,77 @@ use verbless_prm::{
     ServiceType, TimestampFormat, TimestampFormatCap,
 };
 
-use super::call::{Call, Outcome};
+use super::call::{Call, Outcome, only};
 use super::objects::{Qp, QpState, ReceiveQueue, SendQueue, Service};
 use super::refusal::Refusal;
 use super::umem::{self, Place};
 use crate::engine;
 use crate::world::{HcaId, World};
+
+/// Fields of the context that CREATE_QP takes, that a capability decides on, or that later commands set and ask for.
+const KNOWN: [&str; 61] = [
+    "state",
+    "st",
+    "isolate_vl_tc",
+    "pm_state",
+    "req_e2e_credit_mode",
+    "end_padding_mode",
+    "wq_signature",
+    "block_lb_mc",
+    "atomic_like_write_en",
+    "latency_sensitive",
+    "drain_sigerr",
+    "pd",
+    "mtu",
+    "log_msg_max",
+    "log_rq_size",
+    "log_rq_stride",
+    "no_sq",
+    "log_sq_size",
+    "ts_format",
+    "rlky",
+    "fre",
+    "counter_set_id",
+    "uar_page",
+    "user_index",
+    "log_page_size",
+    "remote_qpn",
+    "primary_address_path",
+    "secondary_address_path",
+    "log_ack_req_freq",
+    "log_sra_max",
+    "retry_count",
+    "rnr_retry",
+    "cur_rnr_retry",
+    "cur_retry_count",
+    "next_send_psn",
+    "cqn_snd",
+    "last_acked_psn",
+    "ssn",
+    "log_rra_max",
+    "atomic_mode",
+    "rre",
+    "rwe",
+    "rae",
+    "page_offset",
+    "cd_slave_receive",
+    "cd_slave_send",
+    "cd_master",
+    "min_rnr_nak",
+    "next_rcv_psn",
+    "cqn_rcv",
+    "dbr_addr",
+    "q_key",
+    "rq_type",
+    "srqn_rmpn_xrqn",
+    "rmsn",
+    "hw_sq_wqebb_counter",
+    "sw_sq_wqebb_counter",
+    "cs_req",
+    "cs_res",
+    "dbr_umem_valid",
+    "dbr_umem_id",
+];
 
 /// Bytes of a WQE basic block.
 const WQEBB: u64 = 64;
@@ -175,6 +240,7 @@ fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
         && ScatterToCqeResponder::name(context.cs_res()).is_some();
     let cross_channel =
         context.cd_master() || context.cd_slave_send() || context.cd_slave_receive();
+    only(context, &KNOWN)?;
     let unsupported = (context.wq_signature() && !general.wq_signature())
         || (context.drain_sigerr() && !general.drain_sigerr())
         || (context.isolate_vl_tc() && !general.isolate_vl_tc_new())
@@ -183,15 +249,7 @@ fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
         || !inline_known
         || (cross_channel && !general.cd())
         || (context.req_e2e_credit_mode() != 0 && !general.qp_packet_based())
-        || real_time
-        || context.dp_ordering_force()
-        || context.offload_type() != 0
-        || context.ulp_stateless_offload_mode() != 0
-        || context.packet_pacing_rate_limit_index() != 0
-        || context.fre()
-        || context.cgs()
-        || context.log_num_dci_stream_channels() != 0
-        || context.log_num_dci_errored_streams() != 0;
+        || real_time;
     if unsupported {
         return Err(Refusal::Unsupported);
     }

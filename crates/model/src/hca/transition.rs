@@ -116,6 +116,15 @@ fn settle(qp: &mut Qp) {
     qp.requester.rnr_retries_left = context.rnr_retry();
 }
 
+/// The context extension is not modelled.
+fn no_extension(present: bool, optional: u64) -> Outcome {
+    match (present, optional) {
+        (_, optional) if optional != 0 => Err(Refusal::QpOptional),
+        (true, _) => Err(Refusal::Unsupported),
+        _ => Ok(()),
+    }
+}
+
 fn check_port(call: &Call<'_>, context: &QpContext) -> Outcome {
     let port = usize::from(context.primary_address_path().vhca_port_num());
     if (1..=call.hca().ports.len()).contains(&port) { Ok(()) } else { Err(Refusal::PathPort) }
@@ -150,7 +159,7 @@ pub(super) fn rst2init(
     output: &mut Rst2initQpOut,
 ) -> Outcome {
     let request = request!(input);
-    request.check(call, QpState::Reset, 0)?;
+    request.check(call, QpState::Reset, OptParamMask::COUNTER_SET_ID.0)?;
     let new = request.context;
     check_migration(new)?;
     check_port(call, new)?;
@@ -166,7 +175,7 @@ pub(super) fn rst2init(
     context.set_atomic_mode(new.atomic_mode());
     context.set_q_key(new.q_key());
     context.set_counter_set_id(new.counter_set_id());
-    settle(qp);
+    request.take_optional(qp);
     qp.state = QpState::Init;
     output.set_ece(request.ece);
     Ok(())
@@ -182,6 +191,7 @@ pub(super) fn init2init(
         RIGHTS | OptParamMask::PKEY_INDEX.0 | OptParamMask::PRI_PORT.0 | OptParamMask::LAG_TX_AFF.0;
     let request = request!(input);
     request.check(call, QpState::Init, takes)?;
+    no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
     request.take_optional(call.qp_mut(request.qpn)?);
     output.set_ece(request.ece);
     Ok(())
@@ -278,6 +288,7 @@ pub(super) fn rts2rts(
     }
     let request = request!(input);
     request.check(call, QpState::Rts, takes)?;
+    no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
     request.take_optional(call.qp_mut(request.qpn)?);
     output.set_ece(request.ece);
     Ok(())

@@ -1,0 +1,352 @@
+//! UMEMs and memory keys.
+
+use verbless_prm::{CreateMkeyIn, CreateUmemIn, MkeyAccessMode, QueryMkeyIn};
+
+use super::rig::{Rig, UMEM, User};
+use crate::hca::Refusal;
+use crate::hca::objects::Translation;
+use crate::profile::Link;
+
+const LINK: Link = Link::Infiniband;
+
+#[test]
+fn a_umem_needs_whole_aligned_pages_and_an_offset_in_the_first() {
+    let mut rig = Rig::up(LINK);
+    let uid = rig.uctx();
+    let create = |rig: &mut Rig, entries: &[u64], edit: fn(&mut CreateUmemIn)| {
+        let list: Vec<u8> = entries.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+        rig.call::<CreateUmemIn>(uid, 0, &list, 0, |input| {
+            input.umem_mut().set_num_of_mtt(entries.len() as u64);
+            edit(input);
+        })
+        .map(|_| ())
+    };
+    create(&mut rig, &[0x1003, 0x5003], |_| {}).unwrap();
+    create(&mut rig, &[0x4_0003], |input| {
+        input.umem_mut().set_log_page_size(6);
+    })
+    .unwrap();
+    for (entries, edit, expected) in [
+        (&[][..], (|_| {}) as fn(&mut CreateUmemIn), Refusal::UmemPages),
+        (
+            &[0x1003],
+            |input| {
+                input.umem_mut().set_num_of_mtt(2);
+            },
+            Refusal::ListTooShort,
+        ),
+        (
+            &[0x1003],
+            |input| {
+                input.umem_mut().set_num_of_mtt(u64::MAX);
+            },
+            Refusal::ListTooShort,
+        ),
+        (&[0x1803], |_| {}, Refusal::PageMisaligned),
+        (
+            &[0x1003],
+            |input| {
+                input.umem_mut().set_log_page_size(6);
+            },
+            Refusal::PageMisaligned,
+        ),
+        (&[0x1007], |_| {}, Refusal::Reserved),
+        (
+            &[0x1003],
+            |input| {
+                input.umem_mut().set_page_offset(4096);
+            },
+            Refusal::UmemPages,
+        ),
+        (
+            &[0x1003, 0x2003],
+            |input| {
+                input.umem_mut().set_page_offset(4096);
+            },
+            Refusal::UmemPages,
+        ),
+        (
+            &[0x1003],
+            |input| {
+                input.umem_mut().set_ats(true);
+            },
+            Refusal::Unsupported,
+        ),
+    ] {
+        assert_eq!(create(&mut rig, entries, edit), Err(expected), "{entries:x?}");
+    }
+    assert_eq!(rig.counts().umems, 2);
+}
+
+#[test]
+fn a_key_reads_back_as_it_was_written() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let index = rig.mkey(user, |_| {}).unwrap();
+    let read = rig
+        .send::<QueryMkeyIn>(user.uid, |input| {
+            input.set_mkey_index(index);
+        })
+        .unwrap();
+    let context = read.memory_key_mkey_entry();
+    assert_eq!((context.mkey_7_0(), context.pd()), (0x5a, user.pd));
+    assert_eq!((context.start_addr(), context.len()), (0x7000_0000, 8192));
+    let mkey = &rig.world.hcas[0].objects.mkeys[&index];
+    let Translation::Pages(memory) = &mkey.translation else { panic!("{mkey:?}") };
+    assert_eq!(memory.address(0), 0x10_0000_1000);
+    assert_eq!(memory.address(8191), 0x10_0000_2fff);
+    assert!(mkey.access.local_write && mkey.access.remote_write && !mkey.access.remote_read);
+}
+
+#[test]
+fn a_key_may_begin_anywhere_if_its_memory_does_too() {
+    let mut rig = Rig::up(LINK);
+    let user = User { umem: 0, ..rig.user() };
+    let user = User { umem: rig.umem(user.uid, 0x123, true).unwrap(), ..user };
+    let index = rig
+        .mkey(user, |input| {
+            input.set_mkey_umem_offset(0x1000).set_translations_octword_actual_size(2);
+            input.memory_key_mkey_entry_mut().set_start_addr(0x7000_0123).set_len(5000);
+        })
+        .unwrap();
+    let Translation::Pages(memory) = &rig.world.hcas[0].objects.mkeys[&index].translation else {
+        panic!("no pages")
+    };
+    assert_eq!(memory.address(0), 0x10_0000_1123);
+    let askew = rig.mkey(user, |input| {
+        input.set_mkey_umem_offset(0x1000);
+    });
+    assert_eq!(askew, Err(Refusal::MkeyOffset));
+}
+
+#[test]
+fn every_mistake_in_a_key_is_refused() {
+    type Edit = fn(&mut CreateMkeyIn);
+    let cases: &[(Edit, Refusal)] = &[
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_pd(1);
+            },
+            Refusal::NoSuchPd,
+        ),
+        (
+            |input| {
+                input.set_mkey_umem_id(1);
+            },
+            Refusal::NoSuchUmem,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_len(0);
+            },
+            Refusal::MkeyLength,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_start_addr(u64::MAX - 4095);
+            },
+            Refusal::MkeyLength,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_length64(true);
+            },
+            Refusal::MkeyLength64,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_log_page_size(11);
+            },
+            Refusal::MkeyPageSize,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_log_page_size(13);
+            },
+            Refusal::MkeyPageSize,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_log_page_size(63);
+            },
+            Refusal::MkeyPageSize,
+        ),
+        (
+            |input| {
+                input.set_translations_octword_actual_size(0);
+            },
+            Refusal::MkeyTranslations,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_len(3 * 8192);
+            },
+            Refusal::MkeyTranslations,
+        ),
+        (
+            |input| {
+                input.set_mkey_umem_offset(UMEM);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.set_mkey_umem_offset(UMEM - 4096);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.set_mkey_umem_offset(u64::MAX - 4095);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.set_mkey_umem_offset(64);
+            },
+            Refusal::MkeyOffset,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_access_mode_1_0(0);
+            },
+            Refusal::MkeyMode,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_access_mode_1_0(2);
+            },
+            Refusal::MkeyMode,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_access_mode_4_2(1);
+            },
+            Refusal::MkeyMode,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_free(true);
+            },
+            Refusal::MkeyMode,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_bsf_en(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.memory_key_mkey_entry_mut().set_sync_umr(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.set_data_direct(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.set_pg_access(true);
+            },
+            Refusal::Unsupported,
+        ),
+    ];
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    for (number, (edit, expected)) in cases.iter().enumerate() {
+        assert_eq!(rig.mkey(user, edit), Err(*expected), "case {number}");
+    }
+    let read_only = User { umem: rig.umem(user.uid, 0, false).unwrap(), ..user };
+    assert_eq!(rig.mkey(read_only, |_| {}), Err(Refusal::UmemReadOnly));
+    rig.mkey(read_only, |input| {
+        input.memory_key_mkey_entry_mut().set_lw(false).set_rw(false).set_rr(true);
+    })
+    .unwrap();
+    assert_eq!(rig.counts().mkeys, 1);
+}
+
+#[test]
+fn indirect_keys_take_their_entries_from_the_command() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let entry = |length: u32, key: u32, address: u64| {
+        [length.to_be_bytes().as_slice(), &key.to_be_bytes(), &address.to_be_bytes()].concat()
+    };
+    let create = |rig: &mut Rig, mode: MkeyAccessMode, list: &[u8], length: u64, count: u32| {
+        rig.call::<CreateMkeyIn>(user.uid, 0, list, 0, |input| {
+            input.set_translations_octword_actual_size(count);
+            let context = input.memory_key_mkey_entry_mut();
+            context.set_access_mode_1_0(mode.0).set_pd(user.pd).set_qpn(0xff_ffff).set_lr(true);
+            context.set_len(length).set_log_page_size(12);
+        })
+        .map(|(output, _)| output.mkey_index())
+    };
+    let klms = [entry(100, 0x1_0001, 0x5000), entry(200, 0x1_0002, 0xffff_ffff_0000)].concat();
+    let index = create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, 2).unwrap();
+    let Translation::Indirect { entries, log_entry_size: None } =
+        &rig.world.hcas[0].objects.mkeys[&index].translation
+    else {
+        panic!("not indirect")
+    };
+    assert_eq!((entries[1].length, entries[1].key), (200, 0x1_0002));
+    assert_eq!(entries[1].address, 0xffff_ffff_0000);
+    assert_eq!(
+        create(&mut rig, MkeyAccessMode::KLMS, &klms, 301, 2),
+        Err(Refusal::MkeyTranslations)
+    );
+    assert_eq!(create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, 3), Err(Refusal::ListTooShort));
+    let huge = create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, u32::MAX);
+    assert_eq!(huge, Err(Refusal::MkeyEntries));
+    assert_eq!(create(&mut rig, MkeyAccessMode::KSM, &klms, 300, 2), Err(Refusal::Reserved));
+    let ksms = [entry(0, 0x1_0001, 0), entry(0, 0x1_0002, 0)].concat();
+    create(&mut rig, MkeyAccessMode::KSM, &ksms, 8192, 2).unwrap();
+    assert_eq!(
+        create(&mut rig, MkeyAccessMode::KSM, &ksms, 8193, 2),
+        Err(Refusal::MkeyTranslations)
+    );
+}
+
+#[test]
+fn the_kernel_has_keys_of_its_own_kinds() {
+    let mut rig = Rig::up(LINK);
+    let pd = rig.send::<verbless_prm::AllocPdIn>(0, |_| {}).unwrap().pd();
+    let create = |rig: &mut Rig, list: &[u8], edit: &dyn Fn(&mut CreateMkeyIn)| {
+        rig.call::<CreateMkeyIn>(0, 0, list, 0, |input| {
+            input.memory_key_mkey_entry_mut().set_pd(pd).set_qpn(0xff_ffff).set_lr(true);
+            edit(input);
+        })
+        .map(|(output, _)| output.mkey_index())
+    };
+    create(&mut rig, &[], &|input| {
+        input.memory_key_mkey_entry_mut().set_length64(true);
+    })
+    .unwrap();
+    // Room for entries that UMR brings.
+    let free = create(&mut rig, &[], &|input| {
+        let context = input.memory_key_mkey_entry_mut();
+        context.set_free(true).set_umr_en(true).set_access_mode_1_0(MkeyAccessMode::MTT.0);
+        context.set_translations_octword_size(16).set_log_page_size(12);
+    })
+    .unwrap();
+    assert!(rig.world.hcas[0].objects.mkeys[&free].free);
+    // Pages in the command itself, larger than 4 KiB.
+    let pages: Vec<u8> =
+        [0x1000_0000_u64, 0x3000_0000].iter().flat_map(|page| page.to_be_bytes()).collect();
+    let listed = |input: &mut CreateMkeyIn| {
+        input.set_translations_octword_actual_size(1);
+        let context = input.memory_key_mkey_entry_mut();
+        context.set_access_mode_1_0(MkeyAccessMode::MTT.0).set_log_page_size(21);
+        context.set_start_addr(0x20_0040).set_len(0x20_0000);
+    };
+    let index = create(&mut rig, &pages, &listed).unwrap();
+    let Translation::Pages(memory) = &rig.world.hcas[0].objects.mkeys[&index].translation else {
+        panic!("no pages")
+    };
+    assert_eq!((memory.address(0), memory.address(0x1f_ffc0)), (0x1000_0040, 0x3000_0000));
+    assert_eq!(create(&mut rig, &pages[..8], &listed), Err(Refusal::ListTooShort));
+}

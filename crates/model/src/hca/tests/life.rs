@@ -1,0 +1,233 @@
+//! A function's life, its pages and capabilities, and what commands share.
+
+use verbless_prm::{
+    AllocPdIn, CommandInfo, CommandInput, CreateUctxIn, DisableHcaIn, EnableHcaIn, HcaCap,
+    InitHcaIn, ManagePagesIn, NopIn, QueryAdapterIn, QueryHcaCapIn, QueryIssiIn, QueryPagesIn,
+    QuerySpecialContextsIn, QueryVuidIn, SetHcaCapIn, SetIssiIn, TeardownHcaIn, TeardownProfile,
+};
+
+use super::rig::{Rig, pages};
+use crate::hca::Refusal;
+use crate::profile::Link;
+
+const LINK: Link = Link::Infiniband;
+
+#[test]
+fn commands_wait_for_the_state_they_need() {
+    let mut rig = Rig::new(LINK);
+    assert_eq!(rig.send::<NopIn>(0, |_| {}), Err(Refusal::NotEnabled));
+    assert_eq!(rig.send::<InitHcaIn>(0, |_| {}), Err(Refusal::NotEnabled));
+    rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+    assert_eq!(rig.send::<EnableHcaIn>(0, |_| {}), Err(Refusal::AlreadyEnabled));
+    rig.send::<NopIn>(0, |_| {}).unwrap();
+    assert_eq!(rig.send::<AllocPdIn>(0, |_| {}), Err(Refusal::NotInitialised));
+    assert_eq!(rig.send::<InitHcaIn>(0, |_| {}), Err(Refusal::PagesLacking));
+    rig.give_pages(262).unwrap();
+    rig.send::<InitHcaIn>(0, |_| {}).unwrap();
+    assert_eq!(rig.send::<InitHcaIn>(0, |_| {}), Err(Refusal::AlreadyInitialised));
+    assert_eq!(rig.send::<DisableHcaIn>(0, |_| {}), Err(Refusal::AlreadyInitialised));
+    rig.send::<TeardownHcaIn>(0, |_| {}).unwrap();
+    assert_eq!(rig.send::<TeardownHcaIn>(0, |_| {}), Err(Refusal::NotInitialised));
+    rig.send::<DisableHcaIn>(0, |_| {}).unwrap();
+    rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+}
+
+#[test]
+fn init_hca_may_come_without_its_later_half() {
+    let mut rig = Rig::new(LINK);
+    rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+    rig.give_pages(262).unwrap();
+    let mut input = [0; 0x10];
+    input[..2].copy_from_slice(&0x102_u16.to_be_bytes());
+    rig.raw(&input, &mut [0; 0x10]).unwrap();
+}
+
+#[test]
+fn pages_are_asked_for_given_once_and_taken_back() {
+    let mut rig = Rig::new(LINK);
+    rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+    let lacking = |rig: &mut Rig, kind| {
+        rig.call::<QueryPagesIn>(0, kind, &[], 0, |_| {}).unwrap().0.num_pages()
+    };
+    assert_eq!(lacking(&mut rig, QueryPagesIn::BOOT_PAGES), 6);
+    rig.give_pages(6).unwrap();
+    assert_eq!(lacking(&mut rig, QueryPagesIn::BOOT_PAGES), 0);
+    assert_eq!(lacking(&mut rig, QueryPagesIn::INIT_PAGES), 256);
+    assert_eq!(lacking(&mut rig, QueryPagesIn::REGULAR_PAGES), 0);
+    let give = |rig: &mut Rig, list: &[u8], count| {
+        rig.call::<ManagePagesIn>(0, ManagePagesIn::ALLOCATION_SUCCESS, list, 0, |input| {
+            input.set_input_num_entries(count);
+        })
+        .map(|_| ())
+    };
+    assert_eq!(give(&mut rig, &[0; 7], 1), Err(Refusal::ListTooShort));
+    assert_eq!(give(&mut rig, &[], u32::MAX), Err(Refusal::ListTooShort));
+    assert_eq!(give(&mut rig, &0x1800_u64.to_be_bytes(), 1), Err(Refusal::PageMisaligned));
+    assert_eq!(give(&mut rig, &0x1000_u64.to_be_bytes(), 1), Err(Refusal::PageTwice));
+    let twice = [pages(1), pages(1)].concat();
+    assert_eq!(give(&mut rig, &twice, 2), Err(Refusal::PageTwice));
+    let take = |rig: &mut Rig, count, room| {
+        rig.call::<ManagePagesIn>(0, ManagePagesIn::HCA_RETURN_PAGES, &[], room, |input| {
+            input.set_input_num_entries(count);
+        })
+        .map(|(output, list)| (output.output_num_entries(), list))
+    };
+    assert_eq!(take(&mut rig, 2, 8), Err(Refusal::OutputTooShort));
+    assert_eq!(take(&mut rig, 1, 8).unwrap(), (1, 0x6000_u64.to_be_bytes().to_vec()));
+    assert_eq!(take(&mut rig, 100, 800).unwrap().0, 5);
+    assert_eq!(lacking(&mut rig, QueryPagesIn::BOOT_PAGES), 6);
+}
+
+#[test]
+fn capabilities_are_narrowed_before_init_and_never_exceeded() {
+    let mut rig = Rig::new(LINK);
+    rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+    let query = |rig: &mut Rig, op_mod| {
+        let query = rig.call::<QueryHcaCapIn>(0, op_mod, &[], 0, |_| {});
+        query.map(|(output, _)| *HcaCap::from_prefix(output.capability()).unwrap())
+    };
+    let set = |rig: &mut Rig, cap: &HcaCap| {
+        let mut page = [0; 0x1000];
+        page[..HcaCap::BYTES].copy_from_slice(cap.as_bytes());
+        rig.send::<SetHcaCapIn>(0, |input| {
+            input.set_capability(&page);
+        })
+        .map(|_| ())
+    };
+    let mut cap = query(&mut rig, QueryHcaCapIn::GENERAL_CUR).unwrap();
+    let max = query(&mut rig, QueryHcaCapIn::GENERAL_MAX).unwrap();
+    assert!(max.cache_line_128byte() && !cap.cache_line_128byte());
+    assert_eq!(query(&mut rig, 0x7e), Err(Refusal::NoSuchPage));
+    cap.set_log_max_pd(1).set_cache_line_128byte(true);
+    set(&mut rig, &cap).unwrap();
+    assert_eq!(query(&mut rig, QueryHcaCapIn::GENERAL_CUR).unwrap(), cap);
+    assert_eq!(set(&mut rig, cap.clone().set_log_max_pd(24)), Err(Refusal::CapabilityExceeded));
+    assert_eq!(set(&mut rig, cap.clone().set_cd(true)), Err(Refusal::CapabilityExceeded));
+    rig.give_pages(262).unwrap();
+    rig.send::<InitHcaIn>(0, |_| {}).unwrap();
+    assert_eq!(set(&mut rig, &cap), Err(Refusal::AlreadyInitialised));
+    rig.send::<AllocPdIn>(0, |_| {}).unwrap();
+    rig.send::<AllocPdIn>(0, |_| {}).unwrap();
+    assert_eq!(rig.send::<AllocPdIn>(0, |_| {}), Err(Refusal::TooMany));
+}
+
+#[test]
+fn the_device_says_that_it_is_a_model() {
+    let mut rig = Rig::up(LINK);
+    let adapter = rig.send::<QueryAdapterIn>(0, |_| {}).unwrap();
+    assert_eq!(adapter.query_adapter_struct().vsd_contd_psid(), b"VBL0000000001\0\0\0");
+    let keys = rig.send::<QuerySpecialContextsIn>(0, |_| {}).unwrap();
+    assert_eq!((keys.null_mkey(), keys.resd_lkey()), (0x200, 0x100));
+    let (vuid, text) = rig
+        .call::<QueryVuidIn>(0, 0, &[], 128, |input| {
+            input.set_vhca_id(1);
+        })
+        .unwrap();
+    assert_eq!(vuid.num_of_entries(), 1);
+    assert!(text.starts_with(b"VBL"), "{text:?}");
+    assert_eq!(rig.send::<QueryVuidIn>(0, |_| {}), Err(Refusal::NoSuchFunction));
+}
+
+#[test]
+fn an_interface_version_is_one_of_those_on_offer() {
+    let mut rig = Rig::up(LINK);
+    assert_eq!(rig.send::<QueryIssiIn>(0, |_| {}).unwrap().supported_issi_dw0(), 0b11);
+    let set = |rig: &mut Rig, issi| {
+        rig.send::<SetIssiIn>(0, |input| {
+            input.set_current_issi(issi);
+        })
+        .map(|_| ())
+    };
+    set(&mut rig, 1).unwrap();
+    assert_eq!(set(&mut rig, 2), Err(Refusal::NoSuchIssi));
+    assert_eq!(set(&mut rig, 40), Err(Refusal::NoSuchIssi));
+    assert_eq!(rig.send::<QueryIssiIn>(0, |_| {}).unwrap().current_issi(), 1);
+}
+
+#[test]
+fn teardown_leaves_nothing_when_it_is_forced_and_refuses_when_it_is_graceful() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    rig.qp(user, |_| {}).unwrap();
+    rig.mkey(user, |_| {}).unwrap();
+    let teardown = |rig: &mut Rig, profile| {
+        rig.send::<TeardownHcaIn>(0, |input| {
+            input.set_profile(profile);
+        })
+        .map(|_| ())
+    };
+    assert_eq!(teardown(&mut rig, TeardownProfile::GRACEFUL_CLOSE), Err(Refusal::ObjectsExist));
+    assert_eq!(teardown(&mut rig, TeardownProfile(9)), Err(Refusal::BadProfile));
+    teardown(&mut rig, TeardownProfile::FORCE_CLOSE).unwrap();
+    assert_eq!(rig.counts(), Default::default());
+}
+
+#[test]
+fn lengths_opcodes_op_mods_and_reserved_bits_are_looked_at() {
+    let mut rig = Rig::up(LINK);
+    let nop = |edit: fn(&mut [u8; 16])| {
+        let mut input = [0; 16];
+        input[..2].copy_from_slice(&<NopIn as CommandInput>::INFO.opcode.to_be_bytes());
+        edit(&mut input);
+        input
+    };
+    rig.raw(&nop(|_| {}), &mut [0; 16]).unwrap();
+    for (edit, expected) in [
+        ((|input| input[0] = 0xff) as fn(&mut [u8; 16]), Refusal::UnknownOpcode),
+        (|input| input[7] = 1, Refusal::UnknownOpMod),
+        (|input| input[4] = 1, Refusal::Reserved),
+        (|input| input[15] = 1, Refusal::Reserved),
+        (|input| input[3] = 77, Refusal::NoSuchUid),
+    ] {
+        assert_eq!(rig.raw(&nop(edit), &mut [0; 16]), Err(expected));
+    }
+    for length in 0..16 {
+        let refused = rig.raw(&nop(|_| {})[..length], &mut [0; 16]);
+        assert_eq!(refused, Err(Refusal::InputTooShort), "{length} bytes in");
+    }
+    for length in 8..16 {
+        let refused = rig.raw(&nop(|_| {}), &mut vec![0; length]);
+        assert_eq!(refused, Err(Refusal::OutputTooShort), "{length} bytes out");
+    }
+    // Too short even for a status and a syndrome: what fits is there.
+    for length in 0..8 {
+        let mut output = vec![0xa5; length];
+        crate::hca::execute(&mut rig.world, 0, &nop(|_| {}), &mut output);
+        assert!(output.iter().all(|&byte| byte == 0 || byte == 0x51), "{output:?}");
+    }
+}
+
+#[test]
+fn a_command_that_the_model_does_not_know_yet_says_so() {
+    let mut rig = Rig::up(LINK);
+    for opcode in [0x700_u16, 0x90c, 0xa00, 0x508] {
+        let mut input = vec![0; 0x400];
+        input[..2].copy_from_slice(&opcode.to_be_bytes());
+        let known = CommandInfo::by_opcode(opcode).is_some();
+        let expected = if known { Refusal::NotModelled } else { Refusal::UnknownOpcode };
+        assert_eq!(rig.raw(&input, &mut [0; 0x400]), Err(expected), "{opcode:#x}");
+    }
+}
+
+#[test]
+fn a_failure_that_a_test_asked_for_has_no_other_effect() {
+    let mut rig = Rig::up(LINK);
+    rig.world.hcas[0].faults.add(<AllocPdIn as CommandInput>::INFO.opcode, 2, 0xf, 0x1234_5678);
+    rig.send::<AllocPdIn>(0, |_| {}).unwrap();
+    let before = rig.counts();
+    let mut input = [0; 16];
+    input[..2].copy_from_slice(&<AllocPdIn as CommandInput>::INFO.opcode.to_be_bytes());
+    let mut output = [0xa5; 16];
+    crate::hca::execute(&mut rig.world, 0, &input, &mut output);
+    assert_eq!(output[..8], [0xf, 0, 0, 0, 0x12, 0x34, 0x56, 0x78]);
+    assert_eq!(rig.counts(), before);
+    rig.send::<AllocPdIn>(0, |_| {}).unwrap();
+}
+
+#[test]
+fn a_dead_device_fails_every_command() {
+    let mut rig = Rig::up(LINK);
+    rig.world.hcas[0].fatal = true;
+    assert_eq!(rig.send::<NopIn>(0, |_| {}), Err(Refusal::DeviceFatal));
+    assert_eq!(rig.send::<CreateUctxIn>(0, |_| {}), Err(Refusal::DeviceFatal));
+}

@@ -1,0 +1,10 @@
+//! Commands, legal and illegal: each refusal by its status and the model's own syndrome.
+
+mod keys;
+mod life;
+mod ownership;
+mod ports;
+mod qps;
+mod queues;
+mod random;
+mod rig;

@@ -1,0 +1,126 @@
+//! Ports: their contexts, address tables and registers.
+
+use verbless_prm::{
+    IbPortState, QueryHcaVportContextIn, QueryHcaVportGidIn, QueryHcaVportPkeyIn,
+    QueryNicVportContextIn, QueryRoceAddressIn, QueryVportStateIn, RegisterId, RoceL3Type,
+    RoceVersion, SetRoceAddressIn, VportState,
+};
+
+use super::rig::Rig;
+use crate::hca::Refusal;
+use crate::profile::Link;
+
+#[test]
+fn an_infiniband_port_is_active_with_a_lid_a_gid_and_the_default_pkey() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
+    let context = context.hca_vport_context();
+    assert_eq!((context.port_state(), context.lid()), (IbPortState::ACTIVE, 1));
+    let guid = context.port_guid();
+    let gid = |rig: &mut Rig, index, room| {
+        rig.call::<QueryHcaVportGidIn>(0, 0, &[], room, |input| {
+            input.set_gid_index(index);
+        })
+        .map(|(output, gids)| (output.gids_num(), gids))
+    };
+    let (count, first) = gid(&mut rig, 0, 16).unwrap();
+    assert_eq!((count, &first[..8]), (1, &[0xfe, 0x80, 0, 0, 0, 0, 0, 0][..]));
+    assert_eq!(first[8..], guid.to_be_bytes());
+    assert_eq!(gid(&mut rig, 1, 16).unwrap(), (1, vec![0; 16]));
+    assert_eq!(gid(&mut rig, 0xffff, 8 * 16).unwrap().0, 8);
+    assert_eq!(gid(&mut rig, 0xffff, 7 * 16), Err(Refusal::OutputTooShort));
+    assert_eq!(gid(&mut rig, 8, 16), Err(Refusal::GidIndex));
+    let pkey = |rig: &mut Rig, index, room| {
+        rig.call::<QueryHcaVportPkeyIn>(0, 0, &[], room, |input| {
+            input.set_pkey_index(index);
+        })
+        .map(|(_, pkeys)| pkeys)
+    };
+    assert_eq!(pkey(&mut rig, 0, 4).unwrap(), [0, 0, 0xff, 0xff]);
+    assert_eq!(pkey(&mut rig, 0xffff, 128 * 4).unwrap()[4..], [0; 127 * 4]);
+    assert_eq!(pkey(&mut rig, 128, 4), Err(Refusal::PkeyIndex));
+    let no_such_port = rig.send::<QueryHcaVportContextIn>(0, |input| {
+        input.set_port_num(2);
+    });
+    assert_eq!(no_such_port, Err(Refusal::PathPort));
+    let another = rig.send::<QueryHcaVportContextIn>(0, |input| {
+        input.set_other_vport(true).set_vport_number(1);
+    });
+    assert_eq!(another, Err(Refusal::NoSuchFunction));
+}
+
+#[test]
+fn a_port_that_is_down_says_so() {
+    let mut rig = Rig::up(Link::Infiniband);
+    rig.world.hcas[0].ports[0].up = false;
+    let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
+    assert_eq!(context.hca_vport_context().port_state(), IbPortState::DOWN);
+    let state = rig.send::<QueryVportStateIn>(0, |_| {}).unwrap();
+    assert_eq!(state.state(), VportState::DOWN);
+}
+
+#[test]
+fn an_ethernet_port_has_a_mac_and_a_table_of_roce_addresses() {
+    let mut rig = Rig::up(Link::Ethernet);
+    let context = rig.send::<QueryNicVportContextIn>(0, |_| {}).unwrap();
+    let context = context.nic_vport_context();
+    assert!(context.roce_en());
+    assert_eq!(context.permanent_address().mac_addr_47_32() >> 8, 0x02);
+    let set = |rig: &mut Rig, index, version, l3| {
+        rig.send::<SetRoceAddressIn>(0, |input| {
+            input.set_roce_address_index(index);
+            let entry = input.roce_address_mut();
+            entry.set_source_l3_address(&[7; 16]).set_source_mac_31_0(9);
+            entry.set_roce_version(version).set_roce_l3_type(l3);
+        })
+        .map(|_| ())
+    };
+    set(&mut rig, 3, RoceVersion::V2, RoceL3Type::IPV6).unwrap();
+    assert_eq!(rig.world.hcas[0].ports[0].gids, [[7; 16]]);
+    let bad = Err(Refusal::RoceAddress);
+    assert_eq!(set(&mut rig, 3, RoceVersion(1), RoceL3Type::IPV6), bad);
+    assert_eq!(set(&mut rig, 3, RoceVersion(200), RoceL3Type::IPV6), bad);
+    assert_eq!(set(&mut rig, 3, RoceVersion::V2, RoceL3Type(2)), bad);
+    assert_eq!(set(&mut rig, 255, RoceVersion::V2, RoceL3Type::IPV6), Err(Refusal::GidIndex));
+    let get = |rig: &mut Rig, index| {
+        rig.send::<QueryRoceAddressIn>(0, |input| {
+            input.set_roce_address_index(index);
+        })
+        .map(|output| *output.roce_address().source_l3_address())
+    };
+    assert_eq!(get(&mut rig, 3), Ok([7; 16]));
+    assert_eq!(get(&mut rig, 4), Ok([0; 16]));
+    assert_eq!(get(&mut rig, 255), Err(Refusal::GidIndex));
+    rig.send::<SetRoceAddressIn>(0, |input| {
+        input.set_roce_address_index(3);
+    })
+    .unwrap();
+    assert!(rig.world.hcas[0].ports[0].gids.is_empty());
+}
+
+#[test]
+fn each_link_refuses_what_belongs_to_the_other() {
+    let mut rig = Rig::up(Link::Ethernet);
+    let context = rig.send::<QueryHcaVportContextIn>(0, |_| {});
+    assert_eq!(context, Err(Refusal::WrongLink));
+    let mut rig = Rig::up(Link::Infiniband);
+    assert_eq!(rig.send::<QueryRoceAddressIn>(0, |_| {}), Err(Refusal::WrongLink));
+    assert_eq!(rig.send::<SetRoceAddressIn>(0, |_| {}), Err(Refusal::WrongLink));
+}
+
+#[test]
+fn a_register_reads_as_the_profile_has_it() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let mut asked = [0; 0x10];
+    asked[1] = 1;
+    let register = rig.register(RegisterId::PMTU.0, &asked).unwrap();
+    assert_eq!(register[..6], [0, 1, 0, 0, 0x10, 0x00]);
+    asked[1] = 2;
+    assert_eq!(rig.register(RegisterId::PMTU.0, &asked), Err(Refusal::PathPort));
+    assert_eq!(rig.register(RegisterId::PMTU.0, &asked[..8]), Err(Refusal::InputTooShort));
+    assert_eq!(rig.register(0x1234, &asked), Err(Refusal::NoSuchRegister));
+    let write = rig.call::<verbless_prm::AccessRegisterIn>(0, 0, &asked, 16, |input| {
+        input.set_register_id(RegisterId::PMTU);
+    });
+    assert_eq!(write.err(), Some(Refusal::RegisterReadOnly));
+}

@@ -1,0 +1,668 @@
+//! QPs and their transitions.
+
+use verbless_prm::{
+    AddressPath, AtomicMode, CreateQpIn, Init2initQpIn, Init2rtrQpIn, OptParamMask, PathMtu,
+    Qp2errIn, Qp2rstIn, QpContext, QueryQpIn, RoceL3Type, RoceVersion, RqType, Rst2initQpIn,
+    Rtr2rtsQpIn, Rts2rtsQpIn, ScatterToCqeResponder, ServiceType, SetRoceAddressIn, SqdRtsQpIn,
+    Sqerr2rtsQpIn, TimestampFormat,
+};
+
+use super::rig::{Rig, UMEM, User};
+use crate::hca::Refusal;
+use crate::hca::objects::{Address, QpState};
+use crate::profile::Link;
+
+#[test]
+fn every_mistake_in_a_qp_is_refused() {
+    type Edit = fn(&mut CreateQpIn);
+    let cases: &[(Edit, Refusal)] = &[
+        (
+            |input| {
+                input.set_input_qpn(5);
+            },
+            Refusal::QpNumber,
+        ),
+        (
+            |input| {
+                input.set_opt_param_mask(2);
+            },
+            Refusal::QpOptional,
+        ),
+        (
+            |input| {
+                input.set_ece(1);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.set_qpc_ext(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_st(ServiceType::UD);
+            },
+            Refusal::QpService,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_st(ServiceType(0x77));
+            },
+            Refusal::QpService,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_pm_state(verbless_prm::PathMigrationState::ARMED);
+            },
+            Refusal::QpMigration,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_pd(1);
+            },
+            Refusal::NoSuchPd,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_uar_page(1);
+            },
+            Refusal::NoSuchUar,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_cqn_snd(1);
+            },
+            Refusal::NoSuchCq,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_cqn_rcv(1);
+            },
+            Refusal::NoSuchCq,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_counter_set_id(7);
+            },
+            Refusal::NoSuchCounter,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_rq_type(RqType::SRQ);
+            },
+            Refusal::NoSuchSharedQueue,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_rq_type(RqType(7));
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_rq_type(RqType::NONE).set_no_sq(true);
+            },
+            Refusal::QpQueues,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_log_rq_stride(6);
+            },
+            Refusal::QpStride,
+        ),
+        (
+            |input| {
+                input.set_wq_umem_id(1);
+            },
+            Refusal::NoSuchUmem,
+        ),
+        (
+            |input| {
+                input.set_wq_umem_offset(UMEM - 64);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.set_wq_umem_offset(u64::MAX - 63);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.set_wq_umem_offset(32);
+            },
+            Refusal::BufferMisaligned,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_log_rq_size(0).set_log_rq_stride(1);
+            },
+            Refusal::BufferMisaligned,
+        ),
+        (
+            |input| {
+                input.set_wq_umem_valid(false);
+            },
+            Refusal::ListTooShort,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_dbr_umem_id(1);
+            },
+            Refusal::NoSuchUmem,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_dbr_addr(UMEM);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_dbr_addr(12);
+            },
+            Refusal::RecordMisaligned,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_wq_signature(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_cd_master(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_ts_format(TimestampFormat::REAL_TIME);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_cs_res(ScatterToCqeResponder(3));
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.qpc_mut().set_packet_pacing_rate_limit_index(1);
+            },
+            Refusal::Unsupported,
+        ),
+    ];
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    for (number, (edit, expected)) in cases.iter().enumerate() {
+        assert_eq!(rig.qp(user, edit), Err(*expected), "case {number}");
+    }
+    assert_eq!(rig.counts().qps, 0);
+    assert_eq!(rig.world.hcas[0].objects.cqs[&user.cq].users, 0);
+    rig.qp(user, |_| {}).unwrap();
+}
+
+#[test]
+fn the_send_queue_lies_behind_the_receive_queue() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let number = rig.qp(user, |_| {}).unwrap();
+    let qp = &rig.world.hcas[0].objects.qps[&number];
+    let (rq, sq) = (qp.rq.as_ref().unwrap(), qp.sq.as_ref().unwrap());
+    assert_eq!((rq.memory.address(0), rq.memory.length), (0x10_0001_0000, 1024));
+    assert_eq!((sq.memory.address(0), sq.memory.length), (0x10_0001_0400, 4096));
+    assert_eq!(qp.record, 0x10_000f_fff0);
+    let without = rig
+        .qp(user, |input| {
+            input.qpc_mut().set_rq_type(RqType::NONE);
+        })
+        .unwrap();
+    let qp = &rig.world.hcas[0].objects.qps[&without];
+    assert!(qp.rq.is_none());
+    assert_eq!(qp.sq.as_ref().unwrap().memory.address(0), 0x10_0001_0000);
+}
+
+/// One transition of the mover's QP.
+type Move = fn(&mut Mover) -> Result<(), Refusal>;
+
+/// A QP with commands to move it.
+struct Mover {
+    rig: Rig,
+    user: User,
+    qpn: u32,
+}
+
+macro_rules! moves {
+    ($($name:ident = $input:ident, $start:expr;)*) => {$(
+        fn $name(&mut self, optional: u32, edit: impl FnOnce(&mut QpContext)) -> Result<(), Refusal> {
+            let qpn = self.qpn;
+            self.rig.send::<$input>(self.user.uid, |input| {
+                input.set_qpn(qpn).set_opt_param_mask(optional);
+                $start(input.qpc_mut());
+                edit(input.qpc_mut());
+            }).map(|_| ())
+        }
+    )*};
+}
+
+impl Mover {
+    fn new(link: Link) -> Self {
+        let mut rig = Rig::up(link);
+        let user = rig.user();
+        let qpn = rig.qp(user, |_| {}).unwrap();
+        Self { rig, user, qpn }
+    }
+
+    moves! {
+        init = Rst2initQpIn, |qpc: &mut QpContext| {
+            qpc.set_pm_state(verbless_prm::PathMigrationState::MIGRATED).set_rwe(true);
+            qpc.primary_address_path_mut().set_vhca_port_num(1);
+        };
+        init_again = Init2initQpIn, |_| {};
+        rtr = Init2rtrQpIn, |qpc: &mut QpContext| {
+            qpc.set_mtu(PathMtu::MTU_1024).set_log_msg_max(30).set_remote_qpn(0x99);
+            qpc.set_next_rcv_psn(0x1234).set_min_rnr_nak(12).set_log_rra_max(2);
+            qpc.primary_address_path_mut().set_vhca_port_num(1).set_rlid(7);
+        };
+        rts = Rtr2rtsQpIn, |qpc: &mut QpContext| {
+            qpc.set_next_send_psn(0x4321).set_retry_count(7).set_rnr_retry(6).set_log_sra_max(3);
+            qpc.primary_address_path_mut().set_ack_timeout(14);
+        };
+        rts_again = Rts2rtsQpIn, |_| {};
+        sqerr = Sqerr2rtsQpIn, |_| {};
+        sqd = SqdRtsQpIn, |_| {};
+    }
+
+    fn error(&mut self) -> Result<(), Refusal> {
+        let qpn = self.qpn;
+        self.rig
+            .send::<Qp2errIn>(self.user.uid, |input| {
+                input.set_qpn(qpn);
+            })
+            .map(|_| ())
+    }
+
+    fn reset(&mut self) -> Result<(), Refusal> {
+        let qpn = self.qpn;
+        self.rig
+            .send::<Qp2rstIn>(self.user.uid, |input| {
+                input.set_qpn(qpn);
+            })
+            .map(|_| ())
+    }
+
+    fn query(&mut self) -> QpContext {
+        let qpn = self.qpn;
+        let query = self.rig.send::<QueryQpIn>(self.user.uid, |input| {
+            input.set_qpn(qpn);
+        });
+        *query.unwrap().qpc()
+    }
+
+    fn state(&self) -> QpState {
+        self.rig.world.hcas[0].objects.qps[&self.qpn].state
+    }
+
+    /// Brings a QP in RST to `state`.
+    fn bring(&mut self, state: QpState) {
+        let steps = match state {
+            QpState::Reset => 0,
+            QpState::Init => 1,
+            QpState::Rtr => 2,
+            _ => 3,
+        };
+        let moves: [Move; 3] =
+            [|it| it.init(0, |_| {}), |it| it.rtr(0, |_| {}), |it| it.rts(0, |_| {})];
+        for step in &moves[..steps] {
+            step(self).unwrap();
+        }
+        if state == QpState::Error {
+            self.error().unwrap();
+        }
+        assert_eq!(self.state(), state);
+    }
+}
+
+#[test]
+fn every_transition_starts_from_its_own_state_only() {
+    use QpState::{Error, Init, Reset, Rtr, Rts, SqDrained, SqError};
+    let moves: [(QpState, QpState, Move); 7] = [
+        (Reset, Init, |it| it.init(0, |_| {})),
+        (Init, Init, |it| it.init_again(0, |_| {})),
+        (Init, Rtr, |it| it.rtr(0, |_| {})),
+        (Rtr, Rts, |it| it.rts(0, |_| {})),
+        (Rts, Rts, |it| it.rts_again(0, |_| {})),
+        (SqError, Rts, |it| it.sqerr(0, |_| {})),
+        (SqDrained, Rts, |it| it.sqd(0, |_| {})),
+    ];
+    for start in [Reset, Init, Rtr, Rts, Error] {
+        for (from, to, step) in moves {
+            let mut mover = Mover::new(Link::Infiniband);
+            mover.bring(start);
+            let outcome = step(&mut mover);
+            if start == from {
+                outcome.unwrap();
+                assert_eq!(mover.state(), to);
+            } else {
+                assert_eq!(outcome, Err(Refusal::QpState), "{start:?}, {from:?} to {to:?}");
+                assert_eq!(mover.state(), start);
+            }
+        }
+        let mut mover = Mover::new(Link::Infiniband);
+        mover.bring(start);
+        mover.error().unwrap();
+        assert_eq!(mover.state(), Error);
+        mover.reset().unwrap();
+        assert_eq!(mover.state(), Reset);
+        mover.bring(Rts);
+    }
+}
+
+#[test]
+fn a_transition_takes_its_fields_and_leaves_the_others() {
+    let mut mover = Mover::new(Link::Infiniband);
+    mover
+        .init(0, |qpc| {
+            qpc.set_remote_qpn(0x55);
+        })
+        .unwrap();
+    let context = mover.query();
+    assert_eq!(
+        (context.state(), context.rwe(), context.rre()),
+        (QpState::Init.to_prm(), true, false)
+    );
+    assert_eq!((context.remote_qpn(), context.log_sq_size()), (0, 6));
+    // An option that was not selected is not looked at.
+    mover
+        .init_again(OptParamMask::RRE.0, |qpc| {
+            qpc.set_rre(true).set_rwe(false);
+        })
+        .unwrap();
+    assert!(mover.query().rre() && mover.query().rwe());
+    mover
+        .rtr(OptParamMask::RWE.0, |qpc| {
+            qpc.set_rwe(false).set_rre(false);
+        })
+        .unwrap();
+    let context = mover.query();
+    assert!(context.rre() && !context.rwe());
+    assert_eq!((context.mtu(), context.remote_qpn()), (PathMtu::MTU_1024, 0x99));
+    assert_eq!((context.next_rcv_psn(), context.min_rnr_nak()), (0x1234, 12));
+    assert_eq!(context.primary_address_path().rlid(), 7);
+    mover
+        .rts(OptParamMask::RNR_TIMEOUT.0, |qpc| {
+            qpc.set_min_rnr_nak(3);
+        })
+        .unwrap();
+    let context = mover.query();
+    assert_eq!(
+        (context.next_send_psn(), context.retry_count(), context.rnr_retry()),
+        (0x4321, 7, 6)
+    );
+    assert_eq!((context.min_rnr_nak(), context.primary_address_path().ack_timeout()), (3, 14));
+    let qp = &mover.rig.world.hcas[0].objects.qps[&mover.qpn];
+    assert_eq!((qp.requester.psn, qp.responder.psn, qp.remote_qpn), (0x4321, 0x1234, 0x99));
+    assert_eq!((qp.requester.max_rd_atomic, qp.responder.max_dest_rd_atomic), (8, 4));
+    assert_eq!((qp.log_mtu, qp.remote), (10, Some(Address::Lid(7))));
+    assert!(qp.responder.allow_read && !qp.responder.allow_write && !qp.responder.allow_atomic);
+    mover
+        .rts_again(OptParamMask::RWE.0, |qpc| {
+            qpc.set_rwe(true);
+        })
+        .unwrap();
+    assert!(mover.query().rwe());
+}
+
+#[test]
+fn an_option_that_a_transition_does_not_take_is_refused() {
+    let none = |_: &mut QpContext| {};
+    let mut mover = Mover::new(Link::Infiniband);
+    let refused = Err(Refusal::QpOptional);
+    assert_eq!(mover.init(OptParamMask::RWE.0, none), refused);
+    mover.init(0, none).unwrap();
+    assert_eq!(mover.init_again(OptParamMask::RNR_TIMEOUT.0, none), refused);
+    assert_eq!(mover.rtr(OptParamMask::ACK_TIMEOUT.0, none), refused);
+    assert_eq!(mover.rtr(OptParamMask::ALT_ADDR_PATH.0, none), Err(Refusal::Unsupported));
+    mover.rtr(0, none).unwrap();
+    assert_eq!(mover.rts(OptParamMask::PKEY_INDEX.0, none), refused);
+    assert_eq!(mover.rts(OptParamMask::PM_STATE.0, none), Err(Refusal::QpMigration));
+    mover.rts(0, none).unwrap();
+    assert_eq!(mover.rts_again(OptParamMask::Q_KEY.0, none), refused);
+    assert_eq!(mover.rts_again(0x8000_0000, none), refused);
+}
+
+#[test]
+fn every_mistake_in_a_transition_is_refused() {
+    type Edit = fn(&mut QpContext);
+    let mut mover = Mover::new(Link::Infiniband);
+    let init: &[(Edit, Refusal)] = &[
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_vhca_port_num(0);
+            },
+            Refusal::PathPort,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_vhca_port_num(2);
+            },
+            Refusal::PathPort,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_pkey_index(1);
+            },
+            Refusal::PathPkey,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_pkey_index(128);
+            },
+            Refusal::PathPkey,
+        ),
+        (
+            |qpc| {
+                qpc.set_pm_state(verbless_prm::PathMigrationState::REARM);
+            },
+            Refusal::QpMigration,
+        ),
+        (
+            |qpc| {
+                qpc.set_atomic_mode(AtomicMode::UP_TO_64B);
+            },
+            Refusal::QpAtomicMode,
+        ),
+        (
+            |qpc| {
+                qpc.set_atomic_mode(AtomicMode(15));
+            },
+            Refusal::QpAtomicMode,
+        ),
+        (
+            |qpc| {
+                qpc.set_counter_set_id(9);
+            },
+            Refusal::NoSuchCounter,
+        ),
+    ];
+    for (number, (edit, expected)) in init.iter().enumerate() {
+        assert_eq!(mover.init(0, edit), Err(*expected), "INIT, case {number}");
+    }
+    mover.init(0, |_| {}).unwrap();
+    let rtr: &[(Edit, Refusal)] = &[
+        (
+            |qpc| {
+                qpc.set_mtu(PathMtu(0));
+            },
+            Refusal::QpMtu,
+        ),
+        (
+            |qpc| {
+                qpc.set_mtu(PathMtu(6));
+            },
+            Refusal::QpMtu,
+        ),
+        (
+            |qpc| {
+                qpc.set_mtu(PathMtu::RAW_ETHERNET);
+            },
+            Refusal::QpMtu,
+        ),
+        (
+            |qpc| {
+                qpc.set_log_msg_max(31);
+            },
+            Refusal::QpMessage,
+        ),
+        (
+            |qpc| {
+                qpc.set_log_rra_max(5);
+            },
+            Refusal::QpReads,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_vhca_port_num(0);
+            },
+            Refusal::PathPort,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_rlid(0);
+            },
+            Refusal::PathLid,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_rlid(0xc000);
+            },
+            Refusal::PathLid,
+        ),
+        (
+            |qpc| {
+                qpc.primary_address_path_mut().set_grh(true).set_src_addr_index(8);
+            },
+            Refusal::PathGid,
+        ),
+    ];
+    for (number, (edit, expected)) in rtr.iter().enumerate() {
+        assert_eq!(mover.rtr(0, edit), Err(*expected), "RTR, case {number}");
+    }
+    mover
+        .rtr(0, |qpc| {
+            qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
+        })
+        .unwrap();
+    let own = mover.rig.world.hcas[0].ports[0].lid;
+    assert_eq!(mover.rig.world.hcas[0].objects.qps[&mover.qpn].remote, Some(Address::Lid(own)));
+    assert_eq!(
+        mover.rts(0, |qpc| {
+            qpc.set_log_sra_max(5);
+        }),
+        Err(Refusal::QpReads)
+    );
+    assert_eq!(mover.state(), QpState::Rtr);
+}
+
+#[test]
+fn a_roce_path_needs_an_own_address_a_mac_and_a_udp_port() {
+    let mut mover = Mover::new(Link::Ethernet);
+    mover.init(0, |_| {}).unwrap();
+    let good = |qpc: &mut QpContext| {
+        let path = qpc.primary_address_path_mut();
+        path.set_rlid(0).set_src_addr_index(2).set_rgid_rip(&[9; 16]).set_udp_sport(0xc001);
+        path.set_rmac_47_32(0x0200).set_rmac_31_0(5);
+    };
+    assert_eq!(mover.rtr(0, good), Err(Refusal::PathGid));
+    mover
+        .rig
+        .send::<SetRoceAddressIn>(0, |input| {
+            input.set_roce_address_index(2);
+            let entry = input.roce_address_mut();
+            entry.set_source_l3_address(&[8; 16]).set_roce_l3_type(RoceL3Type::IPV6);
+            entry.set_roce_version(RoceVersion::V2);
+        })
+        .unwrap();
+    let path = |edit: fn(&mut AddressPath)| {
+        move |qpc: &mut QpContext| {
+            good(qpc);
+            edit(qpc.primary_address_path_mut());
+        }
+    };
+    for (edit, expected) in [
+        (
+            (|path| {
+                path.set_src_addr_index(3);
+            }) as fn(&mut AddressPath),
+            Refusal::PathGid,
+        ),
+        (
+            |path| {
+                path.set_src_addr_index(255);
+            },
+            Refusal::PathGid,
+        ),
+        (
+            |path| {
+                path.set_rmac_47_32(0x0100);
+            },
+            Refusal::PathMac,
+        ),
+        (
+            |path| {
+                path.set_rmac_47_32(0).set_rmac_31_0(0);
+            },
+            Refusal::PathMac,
+        ),
+        (
+            |path| {
+                path.set_udp_sport(0);
+            },
+            Refusal::PathUdpPort,
+        ),
+        (
+            |path| {
+                path.set_udp_sport(0xbfff);
+            },
+            Refusal::PathUdpPort,
+        ),
+    ] {
+        assert_eq!(mover.rtr(0, path(edit)), Err(expected));
+    }
+    mover.rtr(0, good).unwrap();
+    let qp = &mover.rig.world.hcas[0].objects.qps[&mover.qpn];
+    assert_eq!(qp.remote, Some(Address::Gid([9; 16])));
+}
+
+#[test]
+fn a_reset_qp_has_empty_queues() {
+    let mut mover = Mover::new(Link::Infiniband);
+    mover.bring(QpState::Rts);
+    let qp = mover.rig.world.hcas[0].objects.qps.get_mut(&mover.qpn).unwrap();
+    (qp.sq.as_mut().unwrap().consumer, qp.sq.as_mut().unwrap().producer) = (5, 6);
+    qp.rq.as_mut().unwrap().consumer = 7;
+    let context = mover.query();
+    assert_eq!((context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter()), (5, 6));
+    assert_eq!(context.hw_rq_counter(), 7);
+    mover.reset().unwrap();
+    let context = mover.query();
+    assert_eq!((context.hw_sq_wqebb_counter(), context.sw_sq_wqebb_counter()), (0, 0));
+    assert_eq!((context.hw_rq_counter(), context.next_send_psn()), (0, 0));
+}
+
+#[test]
+fn commands_without_the_context_extension_may_end_before_it() {
+    let mut mover = Mover::new(Link::Infiniband);
+    mover.bring(QpState::Rts);
+    let mut input = [0; 0x110];
+    input[..2].copy_from_slice(&0x505_u16.to_be_bytes());
+    input[2..4].copy_from_slice(&mover.user.uid.to_be_bytes());
+    input[9..12].copy_from_slice(&mover.qpn.to_be_bytes()[1..]);
+    mover.rig.raw(&input, &mut [0; 16]).unwrap();
+    assert_eq!(mover.rig.raw(&input[..0x10f], &mut [0; 16]), Err(Refusal::InputTooShort));
+}

@@ -1,0 +1,306 @@
+//! CQs and EQs.
+
+use verbless_prm::{
+    CqModifyField, CqPeriodMode, CqState, CqStatus, CqeSize, CreateCqIn, CreateEqIn, DestroyEqIn,
+    ModifyCqIn, QueryCqIn, QueryEqIn,
+};
+
+use super::rig::{Rig, UMEM, User, pages};
+use crate::hca::Refusal;
+use crate::hca::objects::Arm;
+use crate::profile::Link;
+
+const LINK: Link = Link::Infiniband;
+
+#[test]
+fn every_mistake_in_a_cq_is_refused() {
+    type Edit = fn(&mut CreateCqIn);
+    let cases: &[(Edit, Refusal)] = &[
+        (
+            |input| {
+                input.cq_context_mut().set_log_cq_size(0);
+            },
+            Refusal::CqSize,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_log_cq_size(23);
+            },
+            Refusal::CqSize,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_log_cq_size(15);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_cqe_sz(CqeSize(3));
+            },
+            Refusal::CqeSize,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_cqe_sz(CqeSize::BYTES_128_PADDED);
+            },
+            Refusal::CqeSize,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_c_eqn_or_apu_element(0x11);
+            },
+            Refusal::NoSuchEq,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_c_eqn_or_apu_element(u32::MAX);
+            },
+            Refusal::NoSuchEq,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_uar_page(1);
+            },
+            Refusal::NoSuchUar,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_dbr_umem_id(1);
+            },
+            Refusal::NoSuchUmem,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_dbr_addr(UMEM - 4);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_dbr_addr(u64::MAX - 7);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_dbr_addr(4);
+            },
+            Refusal::RecordMisaligned,
+        ),
+        (
+            |input| {
+                input.set_cq_umem_id(1);
+            },
+            Refusal::NoSuchUmem,
+        ),
+        (
+            |input| {
+                input.set_cq_umem_offset(UMEM - 64);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.set_cq_umem_offset(u64::MAX);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            |input| {
+                input.set_cq_umem_offset(32);
+            },
+            Refusal::BufferMisaligned,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_page_offset(1);
+            },
+            Refusal::BufferMisaligned,
+        ),
+        (
+            |input| {
+                input.set_cq_umem_valid(false);
+            },
+            Refusal::ListTooShort,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_cc(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_apu_cq(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_cqe_comp_en(true);
+            },
+            Refusal::Unsupported,
+        ),
+        (
+            |input| {
+                input.cq_context_mut().set_cq_period_mode(CqPeriodMode(2));
+            },
+            Refusal::Unsupported,
+        ),
+    ];
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    for (number, (edit, expected)) in cases.iter().enumerate() {
+        assert_eq!(rig.cq(user, edit), Err(*expected), "case {number}");
+    }
+    assert_eq!(rig.counts().cqs, 1);
+    let read_only = User { umem: rig.umem(user.uid, 0, false).unwrap(), ..user };
+    assert_eq!(rig.cq(read_only, |_| {}), Err(Refusal::UmemReadOnly));
+}
+
+#[test]
+fn a_cq_of_the_kernel_lies_where_its_pages_are() {
+    let mut rig = Rig::up(LINK);
+    let create = |rig: &mut Rig, list: &[u8]| {
+        rig.call::<CreateCqIn>(0, 0, list, 0, |input| {
+            let context = input.cq_context_mut();
+            context.set_log_cq_size(7).set_c_eqn_or_apu_element(0x10).set_uar_page(0x10);
+            context.set_page_offset(2).set_dbr_addr(0x8000);
+        })
+        .map(|(output, _)| output.cqn())
+    };
+    // 128 CQEs of 64 bytes, 128 bytes into the first page: three pages.
+    assert_eq!(create(&mut rig, &pages(2)), Err(Refusal::ListTooShort));
+    let cqn = create(&mut rig, &pages(3)).unwrap();
+    let cq = &rig.world.hcas[0].objects.cqs[&cqn];
+    assert_eq!(cq.memory.address(0), 0x20_0000_0080);
+    assert_eq!(cq.memory.address(127 * 64), 0x20_0000_2040);
+    let askew: Vec<u8> = (0..3_u64).flat_map(|n| (0x1800 + (n << 12)).to_be_bytes()).collect();
+    assert_eq!(create(&mut rig, &askew), Err(Refusal::PageMisaligned));
+}
+
+#[test]
+fn a_cq_shows_its_counters_its_arming_and_its_overrun() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let query = |rig: &mut Rig| {
+        let output = rig
+            .send::<QueryCqIn>(user.uid, |input| {
+                input.set_cqn(user.cq);
+            })
+            .unwrap();
+        *output.cq_context()
+    };
+    let context = query(&mut rig);
+    assert_eq!((context.status(), context.st()), (CqStatus::OK, CqState::FIRED));
+    assert_eq!((context.log_cq_size(), context.producer_counter()), (6, 0));
+    let cq = rig.world.hcas[0].objects.cqs.get_mut(&user.cq).unwrap();
+    (cq.producer, cq.overrun) = (0x100_0005, true);
+    cq.arm = Arm::Solicited { consumer: 0, sequence: 0 };
+    let context = query(&mut rig);
+    assert_eq!((context.status(), context.st()), (CqStatus::OVERFLOW, CqState::SOLICITED_ARMED));
+    assert_eq!(context.producer_counter(), 5);
+}
+
+#[test]
+fn a_cq_changes_what_was_selected_and_nothing_else() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let modify = |rig: &mut Rig, op_mod, select| {
+        rig.call::<ModifyCqIn>(user.uid, op_mod, &[], 0, |input| {
+            input.set_cqn(user.cq).set_modify_field_select(select);
+            let context = input.cq_context_mut();
+            context.set_cq_period(17).set_cq_max_count(9).set_oi(true);
+            context.set_c_eqn_or_apu_element(0x99);
+        })
+        .map(|_| ())
+    };
+    modify(&mut rig, 0, CqModifyField::PERIOD.0).unwrap();
+    let context = rig.world.hcas[0].objects.cqs[&user.cq].context;
+    assert_eq!((context.cq_period(), context.cq_max_count(), context.oi()), (17, 0, false));
+    modify(&mut rig, 0, CqModifyField::MAX_COUNT.0 | CqModifyField::OVERRUN_IGNORE.0).unwrap();
+    let cq = &rig.world.hcas[0].objects.cqs[&user.cq];
+    assert!(cq.overrun_ignore && cq.context.cq_max_count() == 9);
+    assert_eq!(modify(&mut rig, 0, CqModifyField::EQN.0), Err(Refusal::NoSuchEq));
+    assert_eq!(modify(&mut rig, 0, 0x8000_0000), Err(Refusal::CqField));
+    assert_eq!(modify(&mut rig, ModifyCqIn::RESIZE, 1), Err(Refusal::Unsupported));
+    assert_eq!(modify(&mut rig, 5, 1), Err(Refusal::UnknownOpMod));
+    assert_eq!(rig.world.hcas[0].objects.cqs[&user.cq].eqn, 0x10);
+}
+
+#[test]
+fn an_event_belongs_to_one_eq() {
+    let mut rig = Rig::up(LINK);
+    let first = rig.eq(0x10, 9).unwrap();
+    assert_eq!(rig.eq(0x10, 9), Err(Refusal::EqEvents));
+    assert_eq!(rig.eq(0x10, 200), Err(Refusal::EqEvents));
+    let second = rig.eq(0x10, 4).unwrap();
+    let context = rig
+        .send::<QueryEqIn>(0, |input| {
+            input.set_eq_number(first);
+        })
+        .unwrap();
+    assert_eq!(context.event_bitmask(), 1 << 9);
+    for number in [first, second] {
+        rig.send::<DestroyEqIn>(0, |input| {
+            input.set_eq_number(number);
+        })
+        .unwrap();
+    }
+    rig.eq(0x10, 9).unwrap();
+}
+
+#[test]
+fn every_mistake_in_an_eq_is_refused() {
+    type Edit = fn(&mut CreateEqIn);
+    let cases: &[(Edit, Refusal)] = &[
+        (
+            |input| {
+                input.eq_context_entry_mut().set_log_eq_size(23);
+            },
+            Refusal::EqSize,
+        ),
+        (
+            |input| {
+                input.eq_context_entry_mut().set_log_eq_size(7);
+            },
+            Refusal::ListTooShort,
+        ),
+        (
+            |input| {
+                input.eq_context_entry_mut().set_uar_page(0x11);
+            },
+            Refusal::NoSuchUar,
+        ),
+        (
+            |input| {
+                input.eq_context_entry_mut().set_intr(64);
+            },
+            Refusal::NoSuchVector,
+        ),
+        (
+            |input| {
+                input.eq_context_entry_mut().set_ec(true);
+            },
+            Refusal::Unsupported,
+        ),
+    ];
+    let mut rig = Rig::up(LINK);
+    for (number, (edit, expected)) in cases.iter().enumerate() {
+        let created = rig.call::<CreateEqIn>(0, 0, &pages(1), 0, |input| {
+            input.eq_context_entry_mut().set_log_eq_size(6).set_uar_page(0x10);
+            edit(input);
+        });
+        assert_eq!(created.err(), Some(*expected), "case {number}");
+    }
+}
+
+#[test]
+fn eqs_run_out_as_the_capability_says() {
+    let mut rig = Rig::up(LINK);
+    for _ in 1..64 {
+        rig.eq(0x10, 0).unwrap();
+    }
+    assert_eq!(rig.eq(0x10, 0), Err(Refusal::TooMany));
+}

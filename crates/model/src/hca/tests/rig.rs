@@ -1,0 +1,257 @@
+//! One function under test, and commands to it with few words.
+
+use std::sync::Arc;
+
+use verbless_prm::{
+    AccessRegisterIn, AllocPdIn, AllocUarIn, CommandInput, CommandOutput, CommandStatus,
+    CreateCqIn, CreateEqIn, CreateMkeyIn, CreateQpIn, CreateUctxIn, CreateUmemIn, EnableHcaIn,
+    InitHcaIn, ManagePagesIn, MkeyAccessMode, PathMigrationState, QueryPagesIn, RqType,
+    ServiceType, Structure,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::engine::Clock;
+use crate::hca::objects::ObjectCounts;
+use crate::hca::{Hca, Refusal, execute};
+use crate::memory::{Fault, HostMemory};
+use crate::profile::{Link, Profile};
+use crate::world::World;
+
+/// Memory that is nowhere: commands must not need any.
+struct NoMemory;
+
+impl HostMemory for NoMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        Err(Fault { address, length: into.len() as u64 })
+    }
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        Err(Fault { address, length: from.len() as u64 })
+    }
+    fn load32(&self, address: u64) -> Result<u32, Fault> {
+        Err(Fault { address, length: 4 })
+    }
+    fn store32(&self, address: u64, _: u32) -> Result<(), Fault> {
+        Err(Fault { address, length: 4 })
+    }
+    fn store8(&self, address: u64, _: u8) -> Result<(), Fault> {
+        Err(Fault { address, length: 1 })
+    }
+    fn compare_exchange64(&self, address: u64, _: u64, _: u64) -> Result<u64, Fault> {
+        Err(Fault { address, length: 8 })
+    }
+    fn copy_to(&self, address: u64, _: &dyn HostMemory, _: u64, length: u64) -> Result<(), Fault> {
+        Err(Fault { address, length })
+    }
+    fn direct(&self, _: u64, _: u64) -> Option<std::ptr::NonNull<u8>> {
+        None
+    }
+}
+
+pub(super) struct Rig {
+    pub world: World,
+    /// Every inbox that was accepted.
+    pub accepted: Vec<Vec<u8>>,
+}
+
+/// Bytes of the UMEM that [`Rig::umem`] makes.
+pub(super) const UMEM: u64 = 1 << 20;
+
+/// A user context with what every queue needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct User {
+    pub uid: u16,
+    pub pd: u32,
+    pub uar: u32,
+    pub umem: u32,
+    pub cq: u32,
+}
+
+impl Rig {
+    /// A function that nothing was said to yet.
+    pub(super) fn new(link: Link) -> Self {
+        let profile = Profile::load("bluefield3").expect("it comes along").with_link(link);
+        let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory));
+        let world = World { hcas: vec![hca], clock: Clock::new(true), bench: Default::default() };
+        Self { world, accepted: Vec::new() }
+    }
+
+    /// A function in use, with one EQ of number 0x10.
+    pub(super) fn up(link: Link) -> Self {
+        let mut rig = Self::new(link);
+        rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+        for kind in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
+            let query = rig.call::<QueryPagesIn>(0, kind, &[], 0, |_| {}).unwrap();
+            rig.give_pages(query.0.num_pages()).unwrap();
+        }
+        rig.send::<InitHcaIn>(0, |_| {}).unwrap();
+        let uar = rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
+        rig.eq(uar, 0).unwrap();
+        rig
+    }
+
+    pub(super) fn give_pages(&mut self, count: u32) -> Result<(), Refusal> {
+        let given = self.world.hcas[0].pages.len() as u64;
+        let list: Vec<u8> =
+            (0..u64::from(count)).flat_map(|n| ((given + n + 1) << 12).to_be_bytes()).collect();
+        self.call::<ManagePagesIn>(0, ManagePagesIn::ALLOCATION_SUCCESS, &list, 0, |input| {
+            input.set_input_num_entries(count);
+        })
+        .map(|_| ())
+    }
+
+    /// Sends a command that has no list and op_mod 0.
+    pub(super) fn send<I: CommandInput>(
+        &mut self,
+        uid: u16,
+        edit: impl FnOnce(&mut I),
+    ) -> Result<I::Output, Refusal> {
+        self.call(uid, 0, &[], 0, edit).map(|(output, _)| output)
+    }
+
+    /// Sends a command with a list behind it and room for one behind the answer.
+    pub(super) fn call<I: CommandInput>(
+        &mut self,
+        uid: u16,
+        op_mod: u16,
+        list: &[u8],
+        room: usize,
+        edit: impl FnOnce(&mut I),
+    ) -> Result<(I::Output, Vec<u8>), Refusal> {
+        let mut input = I::default();
+        edit(&mut input);
+        let mut bytes = [input.as_bytes(), list].concat();
+        bytes[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
+        bytes[2..4].copy_from_slice(&uid.to_be_bytes());
+        bytes[6..8].copy_from_slice(&op_mod.to_be_bytes());
+        let mut output = vec![0xa5; <I::Output as Structure>::BYTES + room];
+        self.raw(&bytes, &mut output)?;
+        self.accepted.push(bytes);
+        let (typed, rest) = I::Output::read_from_prefix(&output).expect("whole");
+        assert_eq!(typed.syndrome(), 0);
+        Ok((typed, rest.to_vec()))
+    }
+
+    /// Sends bytes; of a refusal, status and syndrome must agree and nothing else be in the outbox.
+    pub(super) fn raw(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), Refusal> {
+        execute(&mut self.world, 0, input, output);
+        if output.first().is_none_or(|&status| status == CommandStatus::OK.0) {
+            return Ok(());
+        }
+        let syndrome = u32::from_be_bytes(output[4..8].try_into().expect("four bytes"));
+        let refusal = Refusal::of_syndrome(syndrome).expect("one of the model's own");
+        assert_eq!(CommandStatus(output[0]), refusal.status(), "{refusal:?}");
+        assert!(output[1..4].iter().chain(&output[8..]).all(|&byte| byte == 0));
+        Err(refusal)
+    }
+
+    pub(super) fn counts(&self) -> ObjectCounts {
+        self.world.hcas[0].objects.counts()
+    }
+
+    pub(super) fn eq(&mut self, uar: u32, kind: u32) -> Result<u8, Refusal> {
+        let (output, _) = self.call::<CreateEqIn>(0, 0, &pages(1), 0, |input| {
+            let context = input.eq_context_entry_mut();
+            context.set_log_eq_size(4).set_uar_page(uar).set_intr(1);
+            if kind != 0 {
+                input.set_event_bitmask(kind as usize / 64, 1 << (kind % 64));
+            }
+        })?;
+        Ok(output.eq_number())
+    }
+
+    pub(super) fn uctx(&mut self) -> u16 {
+        self.send::<CreateUctxIn>(0, |_| {}).expect("a user context").uid()
+    }
+
+    /// A UMEM of [`UMEM`] bytes that begins `offset` bytes into its first page.
+    pub(super) fn umem(&mut self, uid: u16, offset: u32, writable: bool) -> Result<u32, Refusal> {
+        let count = UMEM / 4096 + u64::from(offset != 0);
+        let list: Vec<u8> = (0..count)
+            .flat_map(|n| {
+                ((0x10_0000_0000 + (n << 12)) | 1 | (u64::from(writable) << 1)).to_be_bytes()
+            })
+            .collect();
+        let (output, _) = self.call::<CreateUmemIn>(uid, 0, &list, 0, |input| {
+            input.umem_mut().set_page_offset(offset).set_num_of_mtt(count);
+        })?;
+        Ok(output.umem_id())
+    }
+
+    /// A user context with a PD, a UAR page, a UMEM and a CQ.
+    pub(super) fn user(&mut self) -> User {
+        let uid = self.uctx();
+        let pd = self.send::<AllocPdIn>(uid, |_| {}).unwrap().pd();
+        let uar = self.send::<AllocUarIn>(uid, |_| {}).unwrap().uar();
+        let umem = self.umem(uid, 0, true).unwrap();
+        let mut user = User { uid, pd, uar, umem, cq: 0 };
+        user.cq = self.cq(user, |_| {}).unwrap();
+        user
+    }
+
+    /// A CQ of 64 entries at the start of the user's UMEM, its record in the last page.
+    pub(super) fn cq(
+        &mut self,
+        user: User,
+        edit: impl FnOnce(&mut CreateCqIn),
+    ) -> Result<u32, Refusal> {
+        let output = self.send::<CreateCqIn>(user.uid, |input| {
+            input.set_cq_umem_valid(true).set_cq_umem_id(user.umem);
+            let context = input.cq_context_mut();
+            context.set_log_cq_size(6).set_c_eqn_or_apu_element(0x10).set_uar_page(user.uar);
+            context.set_dbr_umem_valid(true).set_dbr_umem_id(user.umem).set_dbr_addr(UMEM - 8);
+            edit(input);
+        })?;
+        Ok(output.cqn())
+    }
+
+    /// An RC QP of 16 receives and 64 send blocks at 64 KiB of the user's UMEM.
+    pub(super) fn qp(
+        &mut self,
+        user: User,
+        edit: impl FnOnce(&mut CreateQpIn),
+    ) -> Result<u32, Refusal> {
+        let output = self.send::<CreateQpIn>(user.uid, |input| {
+            input.set_wq_umem_valid(true).set_wq_umem_id(user.umem).set_wq_umem_offset(0x1_0000);
+            let context = input.qpc_mut();
+            context.set_st(ServiceType::RC).set_pm_state(PathMigrationState::MIGRATED);
+            context.set_pd(user.pd).set_uar_page(user.uar).set_rq_type(RqType::REGULAR);
+            context.set_log_rq_size(4).set_log_rq_stride(2).set_log_sq_size(6);
+            context.set_cqn_snd(user.cq).set_cqn_rcv(user.cq);
+            context.set_dbr_umem_valid(true).set_dbr_umem_id(user.umem).set_dbr_addr(UMEM - 16);
+            edit(input);
+        })?;
+        Ok(output.qpn())
+    }
+
+    /// A key over 8 KiB of the user's UMEM, from its second page on.
+    pub(super) fn mkey(
+        &mut self,
+        user: User,
+        edit: impl FnOnce(&mut CreateMkeyIn),
+    ) -> Result<u32, Refusal> {
+        let output = self.send::<CreateMkeyIn>(user.uid, |input| {
+            input.set_mkey_umem_valid(true).set_mkey_umem_id(user.umem).set_mkey_umem_offset(4096);
+            input.set_translations_octword_actual_size(2);
+            let context = input.memory_key_mkey_entry_mut();
+            context.set_access_mode_1_0(MkeyAccessMode::MTT.0).set_pd(user.pd);
+            context.set_qpn(0xff_ffff).set_mkey_7_0(0x5a).set_lr(true).set_lw(true).set_rw(true);
+            context.set_start_addr(0x7000_0000).set_len(8192).set_log_page_size(12);
+            context.set_translations_octword_size(2);
+            edit(input);
+        })?;
+        Ok(output.mkey_index())
+    }
+
+    /// Reads a register; `asked` is the register as the input carries it.
+    pub(super) fn register(&mut self, id: u16, asked: &[u8]) -> Result<Vec<u8>, Refusal> {
+        self.call::<AccessRegisterIn>(0, AccessRegisterIn::READ, asked, asked.len(), |input| {
+            input.set_register_id(verbless_prm::RegisterId(id));
+        })
+        .map(|(_, register)| register)
+    }
+}
+
+/// A list of so many page addresses.
+pub(super) fn pages(count: u64) -> Vec<u8> {
+    (0..count).flat_map(|n| (0x20_0000_0000_u64 + (n << 12)).to_be_bytes()).collect()
+}

@@ -1,6 +1,6 @@
 //! What became of a work request.
 
-use verbless_prm::hot::cqe_syndrome;
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
 
 use crate::types::{Qpn, Rkey, WqeIndex};
 
@@ -11,41 +11,73 @@ pub struct Completion {
     pub cookie: u64,
     /// What was done.
     pub operation: Operation,
-    /// Bytes that arrived here: of a receive, a READ, or an atomic (8). 0 for what only sends.
-    pub byte_len: u32,
+    /// Bits 31:0: bytes, as the CQE counts them. Bits 63:32: immediate, or invalidated key, by operation.
+    pub(crate) data: u64,
 }
 
-/// What a request did.
+impl Completion {
+    /// Bytes that arrived here: of a receive, a READ, or an atomic (8). 0 for what only sends.
+    pub const fn byte_len(&self) -> u32 {
+        match self.operation {
+            Operation::Read
+            | Operation::Receive
+            | Operation::ReceiveImm
+            | Operation::ReceiveInvalidate
+            | Operation::ReceiveWriteImm => self.data as u32,
+            Operation::CompareSwap | Operation::FetchAdd => 8,
+            _ => 0,
+        }
+    }
+
+    /// The peer's immediate, if one came.
+    pub const fn immediate(&self) -> Option<u32> {
+        match self.operation {
+            Operation::ReceiveImm | Operation::ReceiveWriteImm => Some((self.data >> 32) as u32),
+            _ => None,
+        }
+    }
+
+    /// The key of ours that the peer has invalidated, if it has.
+    pub const fn invalidated(&self) -> Option<Rkey> {
+        match self.operation {
+            Operation::ReceiveInvalidate => Some(Rkey((self.data >> 32) as u32)),
+            _ => None,
+        }
+    }
+}
+
+/// What a request did. The numbers are the opcodes of send requests, and those of receive CQEs plus 0x80.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Operation {
-    /// SEND.
-    Send,
-    /// SEND with immediate.
-    SendImm,
-    /// SEND with invalidate.
-    SendInvalidate,
-    /// RDMA WRITE.
-    Write,
-    /// RDMA WRITE with immediate.
-    WriteImm,
-    /// RDMA READ.
-    Read,
-    /// Compare and swap.
-    CompareSwap,
-    /// Fetch and add.
-    FetchAdd,
     /// No operation.
-    Nop,
+    Nop = opcode::NOP,
+    /// SEND.
+    Send = opcode::SEND,
+    /// SEND with immediate.
+    SendImm = opcode::SEND_IMM,
+    /// SEND with invalidate.
+    SendInvalidate = opcode::SEND_INVALIDATE,
+    /// RDMA WRITE.
+    Write = opcode::WRITE,
+    /// RDMA WRITE with immediate.
+    WriteImm = opcode::WRITE_IMM,
+    /// RDMA READ.
+    Read = opcode::READ,
+    /// Compare and swap.
+    CompareSwap = opcode::COMPARE_SWAP,
+    /// Fetch and add.
+    FetchAdd = opcode::FETCH_ADD,
     /// A change of a key: UMR, local invalidate.
-    Umr,
+    Umr = opcode::UMR,
+    /// A WRITE arrived with an immediate; the data went where the peer said.
+    ReceiveWriteImm = 0x80 | cqe_opcode::RESPONDER_WRITE_IMM,
     /// A SEND arrived.
-    Receive,
-    /// A SEND arrived with this immediate.
-    ReceiveImm(u32),
-    /// A SEND arrived, and has invalidated this key of ours.
-    ReceiveInvalidate(Rkey),
-    /// A WRITE arrived, with this immediate; the data went where the peer said.
-    ReceiveWriteImm(u32),
+    Receive = 0x80 | cqe_opcode::RESPONDER_SEND,
+    /// A SEND arrived with an immediate.
+    ReceiveImm = 0x80 | cqe_opcode::RESPONDER_SEND_IMM,
+    /// A SEND arrived, and has invalidated a key of ours.
+    ReceiveInvalidate = 0x80 | cqe_opcode::RESPONDER_SEND_INVALIDATE,
 }
 
 /// Why a request failed: the syndrome of an error CQE.
@@ -153,8 +185,8 @@ pub enum Malformed {
     /// Its opcode is none that this queue can get.
     #[error("opcode {0:#x}")]
     Opcode(u8),
-    /// It completes a send request of an opcode that nobody posts.
-    #[error("work request opcode {0:#04x}")]
+    /// It completes a send request of another opcode than the one that was posted.
+    #[error("work request opcode {0:#04x}, which is not what was posted")]
     WorkRequest(u8),
     /// It completes a WQE that is not outstanding.
     #[error("WQE {0} is not outstanding")]

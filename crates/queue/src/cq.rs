@@ -2,7 +2,9 @@
 
 use verbless_prm::hot::{CqArm, CqDoorbell, OpOwn, OpcodeQpn, cqe_format, cqe_opcode};
 
-use crate::ring::{CqRing, LayoutError, Record, SharedMemory};
+use zerocopy::big_endian::U32;
+
+use crate::ring::{CqRing, LayoutError, Look, Record, SharedMemory};
 use crate::trace::{Event, event};
 use crate::types::{Cqn, Qpn, WqeIndex};
 use crate::uar::{UarPage, barrier};
@@ -79,7 +81,7 @@ impl CompletionQueue {
     }
 
     /// Takes the next CQE, if there is one, and gives its place back to the device.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Option<Cqe> {
         let cqe = self.take()?;
         self.publish();
@@ -87,7 +89,7 @@ impl CompletionQueue {
     }
 
     /// Takes up to `max` CQEs, and gives their places back in one go: when the iterator is dropped.
-    #[inline]
+    #[inline(always)]
     pub fn drain(&mut self, max: usize) -> Drain<'_> {
         Drain { first: self.consumer, left: max, queue: self }
     }
@@ -121,36 +123,54 @@ impl CompletionQueue {
         self.arm_sequence = self.arm_sequence.wrapping_add(1);
     }
 
+    /// Looks at the next entry.
+    #[inline(always)]
+    pub(crate) fn look(&self) -> Look<'_> {
+        self.ring.look(self.consumer)
+    }
+
+    /// Steps over a CQE, without telling the device.
+    #[inline(always)]
+    pub(crate) fn step(&mut self) {
+        self.consumer = self.consumer.wrapping_add(1);
+    }
+
     /// Reads the next CQE and steps over it, without telling the device.
     #[inline(always)]
     fn take(&mut self) -> Option<Cqe> {
-        let slot = self.ring.slot(self.consumer);
-        let op_own = slot.op_own();
-        let lap = (self.consumer >> self.ring.log_entries()) as u8;
-        if (op_own ^ lap) & 1 != 0 || op_own >> 4 == cqe_opcode::INVALID {
-            return None;
+        let look = self.look();
+        if look.is_plain_request() {
+            let cqe = Cqe::read(&look);
+            self.step();
+            Some(cqe)
+        } else if look.is_not_ours() {
+            None
+        } else {
+            Some(self.take_other())
         }
-        event(Event::Barrier("after_owner_bit"));
-        barrier::after_owner_bit();
-        let cqe = Cqe {
-            op_own: OpOwn::from_bits(op_own),
-            peer: slot.word::<0x18>(),
-            index: slot.word::<0x20>(),
-            count: slot.word::<0x28>(),
-            time: slot.word::<0x30>(),
-            queue: slot.word::<0x38>(),
-        };
-        if op_own & 0xc != 0 {
+    }
+
+    /// The same, of a CQE that is ours and has more to say: a receive, an error, inline data.
+    #[inline(never)]
+    pub(crate) fn take_other(&mut self) -> Cqe {
+        let look = self.look();
+        let mut cqe = Cqe::read(&look);
+        cqe.more = u32::from_be(match cqe.opcode() {
+            cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => look.dword::<0x34>(),
+            _ => look.dword::<0x18>(),
+        });
+        self.inline.length = 0;
+        if cqe.format() != cqe_format::PLAIN {
             self.take_inline(&cqe);
         }
-        self.consumer = self.consumer.wrapping_add(1);
-        Some(cqe)
+        self.step();
+        cqe
     }
 
     /// Keeps the data of the CQE at `consumer`. Its length is bounded by its place, whatever the device says.
     #[cold]
     fn take_inline(&mut self, cqe: &Cqe) {
-        let (long, place) = match cqe.op_own.format() {
+        let (long, place) = match cqe.format() {
             cqe_format::INLINE_32 => (false, 32),
             cqe_format::INLINE_64 => (true, 64),
             _ => (false, 0),
@@ -164,10 +184,12 @@ impl CompletionQueue {
 
     /// Tells the device how far we are.
     #[inline(always)]
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
+        // Read here: behind the barrier it would be read from memory again.
+        let consumer = self.consumer;
         event(Event::Barrier("before_consumer_record"));
         barrier::before_consumer_record();
-        self.consumer_record.store(self.consumer & 0xff_ffff);
+        self.consumer_record.store(consumer & 0xff_ffff);
     }
 }
 
@@ -175,7 +197,7 @@ impl std::fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CompletionQueue")
             .field("cqn", &self.cqn)
-            .field("log_entries", &self.ring.log_entries())
+            .field("entries", &self.ring.entries())
             .field("consumer", &self.consumer)
             .finish_non_exhaustive()
     }
@@ -223,106 +245,162 @@ impl Drop for Drain<'_> {
 /// It is not `Clone`: a CQE completes its request once.
 #[derive(PartialEq, Eq)]
 pub struct Cqe {
-    op_own: OpOwn,
-    /// Bytes 0x18..0x20 and so on, in host order.
-    peer: u64,
-    index: u64,
-    count: u64,
-    time: u64,
-    queue: u64,
+    request: Request,
+    user_index: u32,
+    immediate: u32,
+    /// The dword at 0x34 of an error, at 0x18 of a receive.
+    more: u32,
+    op_own: u8,
+}
+
+/// What of a CQE tells which request it is of, and how much that moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// The dword at 0x38 as it stands in the CQE: one comparison with what was posted tells opcode and queue.
+    pub(crate) opcode_qpn: U32,
+    pub(crate) index: WqeIndex,
+    pub(crate) byte_count: u32,
+}
+
+impl Request {
+    /// Reads it from the ring, behind the barrier that belongs there.
+    #[inline(always)]
+    pub(crate) fn read(look: &Look<'_>) -> Self {
+        event(Event::Barrier("after_owner_bit"));
+        barrier::after_owner_bit();
+        let byte_count = u32::from_be(look.dword::<0x2c>());
+        let opcode_qpn = U32::from_bytes(look.dword::<0x38>().to_ne_bytes());
+        let index = WqeIndex((u32::from_be(look.dword::<0x3c>()) >> 16) as u16);
+        Self { opcode_qpn, index, byte_count }
+    }
+
+    /// Opcode of the send request, and queue.
+    #[inline(always)]
+    pub(crate) const fn opcode_qpn(self) -> OpcodeQpn {
+        OpcodeQpn::from_bits(self.opcode_qpn.get())
+    }
 }
 
 impl Cqe {
+    /// Reads an entry that is ours.
+    #[inline(always)]
+    fn read(look: &Look<'_>) -> Self {
+        let request = Request::read(look);
+        let user_index = u32::from_be(look.dword::<0x20>()) & 0xff_ffff;
+        let immediate = u32::from_be(look.dword::<0x24>());
+        Self { request, user_index, immediate, more: 0, op_own: look.op_own() }
+    }
+
+    /// The part that a request's good CQE is judged by.
+    #[inline(always)]
+    pub(crate) const fn request(&self) -> Request {
+        self.request
+    }
+
     /// What it reports, one of [`verbless_prm::hot::cqe_opcode`].
     #[inline(always)]
     pub const fn opcode(&self) -> u8 {
-        self.op_own.opcode()
+        OpOwn::from_bits(self.op_own).opcode()
     }
 
     /// Where its data is, one of [`verbless_prm::hot::cqe_format`].
     #[inline(always)]
     pub const fn format(&self) -> u8 {
-        self.op_own.format()
+        OpOwn::from_bits(self.op_own).format()
+    }
+
+    /// Whether it is a requester's good CQE without data.
+    #[inline(always)]
+    pub(crate) const fn is_plain_request(&self) -> bool {
+        self.op_own & 0xfc == 0
+    }
+
+    /// Whether it is a requester's, good or bad.
+    #[inline(always)]
+    pub(crate) const fn is_request(&self) -> bool {
+        self.is_plain_request()
+            || matches!(self.opcode(), cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR)
+    }
+
+    /// A copy of it. Made where a reference goes to a function of its own, so that the CQE itself can stay in
+    /// registers on the way that is taken most.
+    #[inline(always)]
+    pub(crate) const fn apart(&self) -> Self {
+        let Self { request, user_index, immediate, more, op_own } = *self;
+        Self { request, user_index, immediate, more, op_own }
     }
 
     /// Whether it was solicited.
     pub const fn is_solicited(&self) -> bool {
-        self.op_own.se()
+        OpOwn::from_bits(self.op_own).se()
     }
 
     /// The QP that the work request was posted to.
     #[inline(always)]
     pub const fn qpn(&self) -> Qpn {
-        Qpn(self.opcode_qpn().qpn())
+        Qpn(self.request.opcode_qpn().qpn())
     }
 
     /// The opcode of the send request, one of [`verbless_prm::hot::opcode`]; of a requester's CQE.
     #[inline(always)]
     pub const fn wqe_opcode(&self) -> u8 {
-        self.opcode_qpn().wqe_opcode()
-    }
-
-    const fn opcode_qpn(&self) -> OpcodeQpn {
-        OpcodeQpn::from_bits((self.queue >> 32) as u32)
+        self.request.opcode_qpn().wqe_opcode()
     }
 
     /// The work request.
     #[inline(always)]
     pub const fn wqe_index(&self) -> WqeIndex {
-        WqeIndex((self.queue >> 16) as u16)
+        self.request.index
     }
 
     /// The user index that the queue was created with, 24 bits.
     pub const fn user_index(&self) -> u32 {
-        (self.index >> 32) as u32 & 0xff_ffff
+        self.user_index
     }
 
     /// Immediate, or the key that was invalidated.
     #[inline(always)]
     pub const fn immediate(&self) -> u32 {
-        self.index as u32
+        self.immediate
     }
 
     /// Bytes received, or read.
     #[inline(always)]
     pub const fn byte_count(&self) -> u32 {
-        self.count as u32
-    }
-
-    /// The device's clock; of a CQE that is no error.
-    pub const fn timestamp(&self) -> u64 {
-        self.time
+        self.request.byte_count
     }
 
     /// Why it failed, one of [`verbless_prm::hot::cqe_syndrome`]; of an error CQE.
     #[inline(always)]
     pub const fn syndrome(&self) -> u8 {
-        self.time as u8
+        self.more as u8
     }
 
     /// The vendor's finer reason; of an error CQE.
     #[inline(always)]
     pub const fn vendor_syndrome(&self) -> u8 {
-        (self.time >> 8) as u8
+        (self.more >> 8) as u8
     }
 
-    /// The peer's QP, where the transport tells it; of a receive.
+    /// The peer's QP, where the transport tells it; of a good receive. 0 of anything else.
     pub const fn peer_qpn(&self) -> Qpn {
-        Qpn((self.peer >> 32) as u32 & 0xff_ffff)
+        match self.opcode() {
+            cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => Qpn(0),
+            _ => Qpn(self.more & 0xff_ffff),
+        }
     }
 }
 
 impl std::fmt::Debug for Cqe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cqe")
-            .field("op_own", &self.op_own)
+            .field("op_own", &OpOwn::from_bits(self.op_own))
             .field("qpn", &self.qpn())
             .field("wqe_opcode", &self.wqe_opcode())
             .field("wqe_index", &self.wqe_index())
             .field("user_index", &self.user_index())
             .field("immediate", &self.immediate())
             .field("byte_count", &self.byte_count())
-            .field("time_or_syndromes", &self.time)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use support::{Completer, Receiver, Sender, Settings, bytes, unwrapped};
-use verbless_prm::hot::{self, cqe_opcode};
+use verbless_prm::hot::{self, cqe_opcode, opcode};
 use verbless_queue::cq::Notify;
 use verbless_queue::qp::{BlueFlame, SendBatch};
 use verbless_queue::wr::{
@@ -376,26 +376,42 @@ fn wc_status(status: Status) -> u64 {
     }
 }
 
-/// The numbers that verbs have for an operation: opcode, flags, and immediate or invalidated key.
-fn wc_operation(operation: Operation) -> (u64, u64, Option<u32>) {
+/// The numbers that verbs have for an operation: opcode and flags.
+fn wc_operation(operation: Operation) -> (u64, u64) {
     const IMM: u64 = 2;
     const INVALIDATED: u64 = 8;
     match operation {
-        Operation::Send | Operation::SendInvalidate => (0, 0, None),
-        Operation::SendImm => (0, IMM, None),
-        Operation::Write => (1, 0, None),
-        Operation::WriteImm => (1, IMM, None),
-        Operation::Read => (2, 0, None),
-        Operation::CompareSwap => (3, 0, None),
-        Operation::FetchAdd => (4, 0, None),
-        Operation::Nop => (0, 0, None),
-        Operation::Umr => (6, 0, None),
-        Operation::Receive => (128, 0, None),
-        Operation::ReceiveImm(immediate) => (128, IMM, Some(immediate)),
-        // The key is in host order there, the immediate is not.
-        Operation::ReceiveInvalidate(Rkey(key)) => (128, INVALIDATED, Some(key.swap_bytes())),
-        Operation::ReceiveWriteImm(immediate) => (129, IMM, Some(immediate)),
+        Operation::Send | Operation::SendInvalidate | Operation::Nop => (0, 0),
+        Operation::SendImm => (0, IMM),
+        Operation::Write => (1, 0),
+        Operation::WriteImm => (1, IMM),
+        Operation::Read => (2, 0),
+        Operation::CompareSwap => (3, 0),
+        Operation::FetchAdd => (4, 0),
+        Operation::Umr => (6, 0),
+        Operation::Receive => (128, 0),
+        Operation::ReceiveImm => (128, IMM),
+        Operation::ReceiveInvalidate => (128, INVALIDATED),
+        Operation::ReceiveWriteImm => (129, IMM),
     }
+}
+
+/// Posts the request that a CQE of this work request opcode completes.
+fn post_what_completes(queue: &mut SendQueue, wqe_opcode: u8, cookie: u64) {
+    let (old, remote) = (Sge::new(0, 8, Lkey(1)), RemoteAddr::new(0, Rkey(1)));
+    let posted = match wqe_opcode {
+        opcode::SEND => queue.post(&Send::new(old), cookie),
+        opcode::SEND_IMM => queue.post(&SendImm::new(old, 0), cookie),
+        opcode::SEND_INVALIDATE => queue.post(&SendInvalidate::new(old, Rkey(1)), cookie),
+        opcode::WRITE => queue.post(&Write::new(old, remote), cookie),
+        opcode::WRITE_IMM => queue.post(&WriteImm::new(old, remote, 0), cookie),
+        opcode::READ => queue.post(&Read::new(old, remote), cookie),
+        opcode::COMPARE_SWAP => queue.post(&CompareSwap::new(old, remote, 0, 0), cookie),
+        opcode::FETCH_ADD => queue.post(&FetchAdd::new(old, remote, 0), cookie),
+        opcode::UMR => queue.post(&LocalInvalidate::new(Rkey(1)), cookie),
+        _ => queue.post(&Nop::new(), cookie),
+    };
+    posted.unwrap();
 }
 
 #[test]
@@ -437,7 +453,7 @@ fn every_cqe_is_read_as_rdma_core_reads_it() {
             if matches!(polled.opcode(), cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR) {
                 let mut sender = Sender::new(Settings { qpn, ..Settings::default() });
                 sender.advance(counter, false);
-                sender.queue.post(&Nop::new(), cookie).unwrap();
+                post_what_completes(&mut sender.queue, polled.wqe_opcode(), cookie);
                 sender.queue.complete(polled)
             } else {
                 let mut receiver = Receiver::new(qpn, 16, 32);
@@ -447,7 +463,7 @@ fn every_cqe_is_read_as_rdma_core_reads_it() {
             };
         match result {
             Ok(completion) => {
-                let (opcode, flags, word) = wc_operation(completion.operation);
+                let (opcode, flags) = wc_operation(completion.operation);
                 assert_eq!(number(&wc["status"]), 0, "{name}");
                 assert_eq!(completion.cookie, cookie, "{name}");
                 assert_eq!(opcode, number(&wc["opcode"]), "{name}: opcode");
@@ -456,19 +472,27 @@ fn every_cqe_is_read_as_rdma_core_reads_it() {
                     assert_eq!(flags, number(&wc["wc_flags"]), "{name}: flags");
                 }
                 assert_eq!(
-                    u64::from(completion.byte_len),
+                    u64::from(completion.byte_len()),
                     number(&wc["byte_len"]),
                     "{name}: length"
                 );
-                if let Some(word) = word {
+                if let Some(immediate) = completion.immediate() {
                     assert_eq!(
-                        word.to_be_bytes(),
+                        immediate.to_be_bytes(),
                         *hex(&wc["imm_data_be_hex"]),
                         "{name}: immediate"
                     );
                 }
+                if let Some(Rkey(key)) = completion.invalidated() {
+                    // The library gives a key in host order.
+                    assert_eq!(
+                        key.to_le_bytes(),
+                        *hex(&wc["imm_data_be_hex"]),
+                        "{name}: invalidated key"
+                    );
+                }
                 if inline {
-                    let length = completion.byte_len as usize;
+                    let length = completion.byte_len() as usize;
                     assert_eq!(
                         completer.queue.inline_data(),
                         &bytes_in[..length],

@@ -205,7 +205,7 @@ fn a_cqe_that_cannot_be_is_a_typed_error_and_completes_nothing() {
         let op_own = OpOwn::new().with_opcode(opcode).into_bits();
         assert_eq!(try_one(&|cqe| cqe.op_own = op_own), Malformed::Opcode(opcode));
     }
-    for unknown in [0x02, 0x7f, 0xff] {
+    for unknown in [0x02, 0x7f, 0xff, opcode::READ] {
         let word = OpcodeQpn::new().with_wqe_opcode(unknown).with_qpn(0x123).into_bits();
         assert_eq!(try_one(&|cqe| cqe.sop_drop_qpn = word.into()), Malformed::WorkRequest(unknown));
     }
@@ -271,12 +271,12 @@ proptest! {
     fn cookies_come_back_in_order_and_blocks_add_up(start in any::<u16>(), steps in proptest::collection::vec(step(), 1..80)) {
         let mut sender = Sender::new(Settings { blocks: 16, ..Settings::default() });
         sender.advance(start, false);
-        // (cookie, index, blocks) of what is outstanding.
+        // (cookie, index, blocks, opcode) of what is outstanding.
         let mut outstanding = std::collections::VecDeque::new();
         let (mut cookie, mut index) = (0, start);
         let four = [sge(9); 4];
         for step in steps {
-            let used: u32 = outstanding.iter().map(|&(_, _, blocks)| blocks).sum();
+            let used: u32 = outstanding.iter().map(|&(_, _, blocks, _)| blocks).sum();
             prop_assert_eq!(sender.queue.free(), 16 - used);
             let mut posted = Vec::new();
             match step {
@@ -285,23 +285,23 @@ proptest! {
                     let write = Write::new(Inline(&data), REMOTE);
                     let write = if signaled { write.signaled() } else { write };
                     let units = if inline == 0 { 2 } else { 2 + (inline + 4).div_ceil(16) };
-                    posted.push((sender.queue.post(&write, cookie), units.div_ceil(4) as u32));
+                    posted.push((sender.queue.post(&write, cookie), units.div_ceil(4) as u32, opcode::WRITE));
                 }
                 Step::Post { sges, .. } => {
                     let read = Read::new(&four[..sges], REMOTE).signaled();
-                    posted.push((sender.queue.post(&read, cookie), (2 + sges).div_ceil(4) as u32));
+                    posted.push((sender.queue.post(&read, cookie), (2 + sges).div_ceil(4) as u32, opcode::READ));
                 }
                 Step::Batch(requests) => {
                     let mut batch = sender.queue.batch();
                     for (i, &sges) in requests.iter().enumerate() {
                         let send = Send::new(&four[..sges]);
-                        posted.push((batch.post(&send, cookie + i as u64), (1 + sges).div_ceil(4) as u32));
+                        posted.push((batch.post(&send, cookie + i as u64), (1 + sges).div_ceil(4) as u32, opcode::SEND));
                     }
                     batch.ring();
                 }
                 Step::Complete(which) => {
-                    if let Some(&(expected, at, _)) = outstanding.get(which) {
-                        let cqe = sender.device.completion(opcode::WRITE, at);
+                    if let Some(&(expected, at, _, opcode)) = outstanding.get(which) {
+                        let cqe = sender.device.completion(opcode, at);
                         prop_assert_eq!(sender.queue.complete(cqe).unwrap().cookie, expected);
                         outstanding.drain(..=which);
                     } else {
@@ -310,11 +310,11 @@ proptest! {
                     }
                 }
             }
-            let mut free = 16 - outstanding.iter().map(|&(_, _, blocks)| blocks).sum::<u32>();
-            for (i, (result, blocks)) in posted.into_iter().enumerate() {
+            let mut free = 16 - outstanding.iter().map(|&(_, _, blocks, _)| blocks).sum::<u32>();
+            for (i, (result, blocks, opcode)) in posted.into_iter().enumerate() {
                 if blocks <= free {
                     prop_assert_eq!(result, Ok(WqeIndex(index)));
-                    outstanding.push_back((cookie + i as u64, index, blocks));
+                    outstanding.push_back((cookie + i as u64, index, blocks, opcode));
                     index = index.wrapping_add(blocks as u16);
                     free -= blocks;
                 } else {

@@ -27,10 +27,10 @@ mod send;
 pub use receive::{ReceiveBatch, ReceiveQueue, ReceiveQueueParts};
 pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
 
-use verbless_prm::hot::cqe_opcode;
+use zerocopy::big_endian::U32;
 
 use crate::completion::{Completion, CompletionError, Malformed};
-use crate::cq::{CompletionQueue, Cqe};
+use crate::cq::{CompletionQueue, Cqe, Request};
 use crate::types::{Qpn, WqeIndex};
 use crate::wr::{Gather, PostError, WorkRequest};
 
@@ -69,7 +69,7 @@ impl QueuePair {
     }
 
     /// Posts a request and rings: [`SendQueue::post`].
-    #[inline]
+    #[inline(always)]
     pub fn post<W: WorkRequest>(
         &mut self,
         request: &W,
@@ -79,13 +79,13 @@ impl QueuePair {
     }
 
     /// Starts a batch of requests: [`SendQueue::batch`].
-    #[inline]
+    #[inline(always)]
     pub fn batch(&mut self) -> SendBatch<'_> {
         self.send.batch()
     }
 
     /// Posts a receive: [`ReceiveQueue::post`].
-    #[inline]
+    #[inline(always)]
     pub fn post_receive<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
         self.receive.post(into, cookie)
     }
@@ -94,24 +94,90 @@ impl QueuePair {
     ///
     /// A CQE of another queue pair is [`Malformed::Queue`]: look at [`Cqe::qpn`] or [`Cqe::user_index`] first where
     /// several share a completion queue.
-    #[inline]
+    #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
-        match cqe.opcode() {
-            cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR => self.send.complete(cqe),
-            _ => self.receive.complete(cqe),
+        if cqe.is_plain_request() {
+            self.send.complete(cqe)
+        } else {
+            self.complete_other(&cqe.apart())
+        }
+    }
+
+    /// What a CQE says that is no plain request's.
+    #[inline(never)]
+    fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+        if cqe.is_request() {
+            self.send.complete_other(cqe)
+        } else {
+            self.receive.complete_other(cqe)
         }
     }
 
     /// Polls a completion queue that is this queue pair's alone.
-    #[inline]
-    pub fn poll(
-        &mut self,
-        cq: &mut CompletionQueue,
-    ) -> Option<Result<Completion, CompletionError>> {
-        let cqe = cq.poll()?;
-        Some(self.complete(cqe))
+    #[inline(always)]
+    pub fn poll(&mut self, cq: &mut CompletionQueue) -> Polled {
+        let look = cq.look();
+        if look.is_plain_request() {
+            let request = Request::read(&look);
+            cq.step();
+            cq.publish();
+            match self.send.succeed(request) {
+                Some(completion) => Some(Ok(completion)),
+                None => self.poll_misfit(request.opcode_qpn, request.index),
+            }
+        } else if look.is_not_ours() {
+            None
+        } else {
+            self.poll_other(cq)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn poll_misfit(&self, opcode_qpn: U32, index: WqeIndex) -> Polled {
+        Some(self.send.misfit(opcode_qpn, index))
+    }
+
+    #[inline(never)]
+    fn poll_other(&mut self, cq: &mut CompletionQueue) -> Polled {
+        let cqe = cq.take_other();
+        cq.publish();
+        Some(self.complete_other(&cqe))
+    }
+
+    /// Polls a completion queue that is this queue pair's alone for as many completions as `into` has room for;
+    /// returns how many there were. The device is told once, at the end.
+    #[inline(always)]
+    pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [Polled]) -> usize {
+        let (room, mut places) = (into.len(), into.iter_mut());
+        let mut left_over = 0;
+        for place in &mut places {
+            let look = cq.look();
+            if look.is_plain_request() {
+                let request = Request::read(&look);
+                cq.step();
+                match self.send.succeed(request) {
+                    Some(completion) => *place = Some(Ok(completion)),
+                    None => *place = self.poll_misfit(request.opcode_qpn, request.index),
+                }
+            } else if look.is_not_ours() {
+                left_over = 1;
+                break;
+            } else {
+                let cqe = cq.take_other();
+                *place = Some(self.complete_other(&cqe));
+            }
+        }
+        let polled = room - places.len() - left_over;
+        if polled != 0 {
+            cq.publish();
+        }
+        polled
     }
 }
+
+/// What polling a queue pair's completion queue yields: nothing, or how a request went.
+pub type Polled = Option<Result<Completion, CompletionError>>;
 
 #[cold]
 fn malformed(malformed: Malformed) -> CompletionError {

@@ -8,7 +8,7 @@ use crate::completion::{Completion, CompletionError, Failure, Malformed, Operati
 use crate::cq::Cqe;
 use crate::ring::{LayoutError, ReceiveRing, Record, SharedMemory, Slots};
 use crate::trace::{Event, event};
-use crate::types::{Qpn, Rkey, WqeIndex};
+use crate::types::{Qpn, WqeIndex};
 use crate::uar::barrier;
 use crate::wr::{Gather, PostError, data_segment, sge_units};
 
@@ -72,7 +72,7 @@ impl ReceiveQueue {
     }
 
     /// Posts memory for one message. `cookie` comes back in its completion.
-    #[inline]
+    #[inline(always)]
     pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
         let index = self.enqueue(into, cookie)?;
         self.publish();
@@ -80,7 +80,7 @@ impl ReceiveQueue {
     }
 
     /// Starts a batch: receives that the device is told of together.
-    #[inline]
+    #[inline(always)]
     pub fn batch(&mut self) -> ReceiveBatch<'_> {
         ReceiveBatch { first: self.producer, queue: self }
     }
@@ -88,26 +88,31 @@ impl ReceiveQueue {
     /// What the CQE says of this queue's oldest receive; frees its slot.
     ///
     /// Receives complete in the order of their posting, so the index that the CQE gives is not needed, nor trusted.
-    #[inline]
+    #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        self.complete_other(&cqe.apart())
+    }
+
+    pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
         if cqe.qpn() != self.qpn {
             return Err(malformed(Malformed::Queue(cqe.qpn())));
         }
         let operation = match cqe.opcode() {
             cqe_opcode::RESPONDER_SEND => Operation::Receive,
-            cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm(cqe.immediate()),
-            cqe_opcode::RESPONDER_SEND_INVALIDATE => {
-                Operation::ReceiveInvalidate(Rkey(cqe.immediate()))
-            }
-            cqe_opcode::RESPONDER_WRITE_IMM => Operation::ReceiveWriteImm(cqe.immediate()),
-            cqe_opcode::RESPONDER_ERROR => return Err(self.fail(&cqe)),
+            cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm,
+            cqe_opcode::RESPONDER_SEND_INVALIDATE => Operation::ReceiveInvalidate,
+            cqe_opcode::RESPONDER_WRITE_IMM => Operation::ReceiveWriteImm,
+            cqe_opcode::RESPONDER_ERROR => return Err(self.fail(cqe)),
             other => return Err(malformed(Malformed::Opcode(other))),
         };
         if cqe.format() == cqe_format::COMPRESSED {
             return Err(malformed(Malformed::Format(cqe.format())));
         }
         match self.retire() {
-            Some(cookie) => Ok(Completion { cookie, operation, byte_len: cqe.byte_count() }),
+            Some(cookie) => {
+                let data = u64::from(cqe.immediate()) << 32 | u64::from(cqe.byte_count());
+                Ok(Completion { cookie, operation, data })
+            }
             None => Err(malformed(Malformed::Index(cqe.wqe_index()))),
         }
     }
@@ -131,7 +136,7 @@ impl ReceiveQueue {
         if self.consumer == self.producer {
             return None;
         }
-        let cookie = self.cookies.get(self.consumer);
+        let cookie = *self.cookies.get(self.consumer);
         self.consumer = self.consumer.wrapping_add(1);
         Some(cookie)
     }

@@ -1,12 +1,14 @@
 //! The send queue.
 
 use verbless_prm::hot::{
-    CtrlFlags, CtrlSegment, CtrlWord, completion, cqe_format, cqe_opcode, opcode,
+    CtrlFlags, CtrlSegment, CtrlWord, OpcodeQpn, completion, cqe_format, cqe_opcode,
 };
+
+use zerocopy::big_endian::U32;
 
 use super::malformed;
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, Status};
-use crate::cq::Cqe;
+use crate::cq::{Cqe, Request};
 use crate::ring::{LayoutError, Record, SendRing, SharedMemory, Slots};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
@@ -52,11 +54,15 @@ pub struct SendQueue {
     slots: Slots<Slot>,
     /// Blocks posted so far, modulo 2^32.
     producer: u32,
-    /// Where `producer` may not go past: blocks completed so far, plus the size of the ring.
-    limit: u32,
-    qpn: Qpn,
+    /// Blocks completed so far, modulo 2^32. Never more than a ring behind `producer`.
+    completed: u32,
+    blocks: u32,
+    /// The control words with what is the same in every request: the number, the completion mode.
+    control: u64,
+    flags: u64,
+    /// What is the same in every [`Slot::request`], as it stands there.
+    request: u32,
     limits: Limits,
-    default_flags: u64,
     /// Copy a lone WQE of `ds` units if `ds - 2` is below this: of gathered data, of inline data.
     copy: [u32; 2],
     record: Record,
@@ -64,20 +70,28 @@ pub struct SendQueue {
 }
 
 /// What we remember of a posted request, at the index of its first block.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Slot {
     cookie: u64,
-    /// Index of the first block, modulo 2^32.
-    index: u32,
-    /// Blocks.
-    blocks: u32,
+    /// Opcode and queue, as a CQE of the request has them: an [`OpcodeQpn`].
+    request: U32,
+    /// Index behind the last block, modulo 2^32.
+    end: u32,
+    /// Index of the first block.
+    index: u16,
+    operation: Operation,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self { cookie: 0, request: U32::ZERO, end: 0, index: 0, operation: Operation::Nop }
+    }
 }
 
 /// A request that stands in the ring, and that the device has not been told of.
 #[derive(Clone, Copy)]
 struct Posted {
     index: u32,
-    units: u32,
     /// Its first 8 bytes, as they stand in the ring.
     word: u64,
 }
@@ -110,10 +124,12 @@ impl SendQueue {
         Ok(Self {
             slots: Slots::new(ring.blocks()),
             producer: 0,
-            limit: ring.blocks(),
-            qpn: parts.qpn,
+            completed: 0,
+            blocks: ring.blocks(),
+            control: CtrlWord::new().with_qpn(qpn).into_bits(),
+            request: OpcodeQpn::new().with_qpn(qpn).into_bits().to_be(),
+            flags: CtrlFlags::new().with_ce(ce).into_bits(),
             limits: Limits { sges: parts.max_sges, inline: parts.max_inline },
-            default_flags: CtrlFlags::new().with_ce(ce).into_bits(),
             copy: match parts.blueflame {
                 BlueFlame::Always => [copied, copied],
                 BlueFlame::Inline => [0, copied],
@@ -128,153 +144,242 @@ impl SendQueue {
     /// Starts over, as the device does when the queue pair goes to RESET. What was posted is forgotten.
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
-        self.limit = self.ring.blocks();
+        self.completed = 0;
+        self.slots.clear();
         self.record.store(0);
     }
 
     /// The number of the QP or SQ.
     pub fn qpn(&self) -> Qpn {
-        self.qpn
+        Qpn(u32::from_be(self.request))
     }
 
     /// Blocks in the ring.
     pub fn capacity(&self) -> u32 {
-        self.ring.blocks()
+        self.blocks
     }
 
     /// Blocks that are free. A request takes one for each 64 bytes of its WQE.
     pub fn free(&self) -> u32 {
-        self.limit.wrapping_sub(self.producer)
+        self.blocks - self.producer.wrapping_sub(self.completed)
     }
 
     /// Posts `request` and rings the doorbell. `cookie` comes back in its completion.
     ///
     /// Slots of requests that are not signaled are freed by the next completion behind them.
-    #[inline]
+    #[inline(always)]
     pub fn post<W: WorkRequest>(
         &mut self,
         request: &W,
         cookie: u64,
     ) -> Result<WqeIndex, PostError> {
-        let posted = self.enqueue(request, cookie)?;
+        let Some(units) = request.usual_units(&self.limits) else {
+            return self.post_unusual(*request, cookie);
+        };
+        self.post_units(request, cookie, units)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_unusual<W: WorkRequest>(
+        &mut self,
+        request: W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
+        let units = request.units(&self.limits)?;
+        self.post_units(&request, cookie, units)
+    }
+
+    #[inline(always)]
+    fn post_units<W: WorkRequest>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+        units: u32,
+    ) -> Result<WqeIndex, PostError> {
+        let posted = self.enqueue(request, cookie, units)?;
         self.publish();
-        self.ring_doorbell(posted, true, W::INLINE);
+        if self.copies(units, W::INLINE) {
+            self.ring_by_copy(posted.index, units);
+        } else {
+            self.ring_doorbell(posted.word);
+        }
         Ok(WqeIndex(posted.index as u16))
     }
 
     /// Starts a batch: requests that the device is told of by one doorbell.
-    #[inline]
+    #[inline(always)]
     pub fn batch(&mut self) -> SendBatch<'_> {
-        SendBatch { first: self.producer, last: None, queue: self }
+        SendBatch { first: self.producer, last: self.producer, inline: false, queue: self }
     }
 
     /// What the CQE says of this queue's requests; frees the slots of all up to the one that it names.
-    #[inline]
-    pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
-        if cqe.qpn() != self.qpn {
-            return Err(malformed(Malformed::Queue(cqe.qpn())));
-        }
-        match cqe.opcode() {
-            cqe_opcode::REQUESTER => {}
-            cqe_opcode::REQUESTER_ERROR => return Err(self.fail(&cqe)),
-            other => return Err(malformed(Malformed::Opcode(other))),
-        }
-        if cqe.format() == cqe_format::COMPRESSED {
-            return Err(malformed(Malformed::Format(cqe.format())));
-        }
-        let (operation, byte_len) = match cqe.wqe_opcode() {
-            opcode::SEND => (Operation::Send, 0),
-            opcode::SEND_IMM => (Operation::SendImm, 0),
-            opcode::SEND_INVALIDATE => (Operation::SendInvalidate, 0),
-            opcode::WRITE => (Operation::Write, 0),
-            opcode::WRITE_IMM => (Operation::WriteImm, 0),
-            opcode::READ => (Operation::Read, cqe.byte_count()),
-            opcode::COMPARE_SWAP => (Operation::CompareSwap, 8),
-            opcode::FETCH_ADD => (Operation::FetchAdd, 8),
-            opcode::NOP => (Operation::Nop, 0),
-            opcode::UMR => (Operation::Umr, 0),
-            other => return Err(malformed(Malformed::WorkRequest(other))),
-        };
-        match self.retire(cqe.wqe_index()) {
-            Some(cookie) => Ok(Completion { cookie, operation, byte_len }),
-            None => Err(malformed(Malformed::Index(cqe.wqe_index()))),
-        }
-    }
-
-    #[cold]
-    fn fail(&mut self, cqe: &Cqe) -> CompletionError {
-        match self.retire(cqe.wqe_index()) {
-            Some(cookie) => CompletionError::Failed(Failure {
-                cookie,
-                status: Status::from_syndrome(cqe.syndrome()),
-                vendor_syndrome: cqe.vendor_syndrome(),
-                wqe_index: cqe.wqe_index(),
-                receive: false,
-            }),
-            None => malformed(Malformed::Index(cqe.wqe_index())),
-        }
-    }
-
-    /// Frees everything up to the request that starts at `index`, and gives back its cookie. `None` if none does.
     #[inline(always)]
-    fn retire(&mut self, index: WqeIndex) -> Option<u64> {
-        let completed = self.limit.wrapping_sub(self.ring.blocks());
-        // The outstanding request with these low bits, if there is one: a ring has at most 32768 blocks.
-        let ahead = u32::from(index.0.wrapping_sub(completed as u16));
-        let index = completed.wrapping_add(ahead);
-        let slot = self.slots.get(index);
-        if ahead >= self.producer.wrapping_sub(completed) || slot.index != index {
+    pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        if cqe.is_plain_request() {
+            match self.succeed(cqe.request()) {
+                Some(completion) => Ok(completion),
+                None => self.misfit(cqe.request().opcode_qpn, cqe.wqe_index()),
+            }
+        } else {
+            self.complete_other(&cqe.apart())
+        }
+    }
+
+    /// Says of a good CQE which request succeeded, and frees everything up to it. `None` if none can have:
+    /// [`SendQueue::misfit`] then tells why.
+    ///
+    /// One comparison tells that queue and opcode are those of the request; the window tells that it is outstanding.
+    #[inline(always)]
+    pub(super) fn succeed(&mut self, request: Request) -> Option<Completion> {
+        let WqeIndex(index) = request.index;
+        let slot = self.slots.get(index.into());
+        if slot.request != request.opcode_qpn || slot.index != index || !self.is_outstanding(slot) {
             return None;
         }
-        self.limit = self.limit.wrapping_add(ahead + slot.blocks);
-        Some(slot.cookie)
+        self.completed = slot.end;
+        let Slot { cookie, operation, .. } = *slot;
+        Some(Completion { cookie, operation, data: request.byte_count.into() })
     }
 
-    /// Writes a WQE into the ring and remembers it. On an error nothing has changed.
+    /// Whether a request that was posted has not completed, nor been taken back: whether fewer blocks are behind its
+    /// end than are outstanding.
     #[inline(always)]
-    fn enqueue<W: WorkRequest>(&mut self, request: &W, cookie: u64) -> Result<Posted, PostError> {
-        let units = request.units(&self.limits)?;
-        let blocks = units.div_ceil(4);
+    fn is_outstanding(&self, slot: &Slot) -> bool {
+        self.producer.wrapping_sub(slot.end) < self.producer.wrapping_sub(self.completed)
+    }
+
+    /// Why a good CQE cannot be.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn misfit(
+        &self,
+        opcode_qpn: U32,
+        index: WqeIndex,
+    ) -> Result<Completion, CompletionError> {
+        let opcode_qpn = OpcodeQpn::from_bits(opcode_qpn.get());
+        Err(malformed(if opcode_qpn.qpn() != self.qpn().0 {
+            Malformed::Queue(Qpn(opcode_qpn.qpn()))
+        } else if self.find(index).is_none() {
+            Malformed::Index(index)
+        } else {
+            Malformed::WorkRequest(opcode_qpn.wqe_opcode())
+        }))
+    }
+
+    /// What any other CQE says: a good one with data, an error, or one that cannot be.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+        if cqe.qpn() != self.qpn() {
+            return Err(malformed(Malformed::Queue(cqe.qpn())));
+        }
+        match (cqe.opcode(), cqe.format()) {
+            (cqe_opcode::REQUESTER, cqe_format::COMPRESSED) => {
+                Err(malformed(Malformed::Format(cqe.format())))
+            }
+            (cqe_opcode::REQUESTER, _) => match self.succeed(cqe.request()) {
+                Some(completion) => Ok(completion),
+                None => self.misfit(cqe.request().opcode_qpn, cqe.wqe_index()),
+            },
+            (cqe_opcode::REQUESTER_ERROR, _) => {
+                let index = cqe.wqe_index();
+                let Some(slot) = self.find(index) else {
+                    return Err(malformed(Malformed::Index(index)));
+                };
+                self.completed = slot.end;
+                Err(CompletionError::Failed(Failure {
+                    cookie: slot.cookie,
+                    status: Status::from_syndrome(cqe.syndrome()),
+                    vendor_syndrome: cqe.vendor_syndrome(),
+                    wqe_index: index,
+                    receive: false,
+                }))
+            }
+            (other, _) => Err(malformed(Malformed::Opcode(other))),
+        }
+    }
+
+    /// The outstanding request whose first block has this index.
+    fn find(&self, WqeIndex(index): WqeIndex) -> Option<Slot> {
+        let slot = *self.slots.get(index.into());
+        (slot.index == index && self.is_outstanding(&slot)).then_some(slot)
+    }
+
+    /// Writes a WQE of so many units into the ring and remembers it. On an error nothing has changed.
+    #[inline(always)]
+    fn enqueue<W: WorkRequest>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+        units: u32,
+    ) -> Result<Posted, PostError> {
+        // Not `div_ceil`, which guards against an overflow that cannot be.
+        let blocks = (units + 3) >> 2;
         let index = self.producer;
-        if self.limit.wrapping_sub(index) < blocks {
+        if self.blocks.wrapping_sub(index.wrapping_sub(self.completed)) < blocks {
             return Err(PostError::Full);
         }
         let wqe = self.ring.wqe(index);
         let control = CtrlWord::new()
             .with_wqe_index(index as u16)
-            .with_opcode(W::OPCODE)
-            .with_qpn(self.qpn.0 & 0xff_ffff)
-            .with_ds((units & 63) as u8);
-        let flags = request.options().flags().with_imm(request.immediate()).into_bits()
-            | self.default_flags;
-        let segment: [u64; 2] =
-            zerocopy::transmute!(CtrlSegment::new(control, CtrlFlags::from_bits(flags)));
+            .with_opcode(W::OPERATION as u8)
+            .with_ds((units & 63) as u8)
+            .into_bits();
+        let flags = request.options().flags().with_imm(request.immediate()).into_bits();
+        let segment: [u64; 2] = zerocopy::transmute!(CtrlSegment::new(
+            CtrlWord::from_bits(self.control | control),
+            CtrlFlags::from_bits(self.flags | flags),
+        ));
         wqe.store(0, segment);
         request.write(&wqe);
-        self.slots.set(index, Slot { cookie, index, blocks });
+        let slot = Slot {
+            cookie,
+            // In memory the opcode is the first byte.
+            request: U32::from_bytes(
+                (self.request | (u32::from(W::OPERATION as u8) << 24).to_be()).to_ne_bytes(),
+            ),
+            end: index.wrapping_add(blocks),
+            index: index as u16,
+            operation: W::OPERATION,
+        };
+        self.slots.set(index, slot);
         self.producer = index.wrapping_add(blocks);
-        Ok(Posted { index, units, word: segment[0] })
+        Ok(Posted { index, word: segment[0] })
     }
 
     /// Tells the doorbell record what is in the ring.
     #[inline(always)]
     fn publish(&mut self) {
+        // Read here: behind the barrier it would be read from memory again.
+        let producer = self.producer;
         event(Event::Barrier("before_doorbell_record"));
         barrier::before_doorbell_record();
-        self.record.store(self.producer & 0xffff);
+        self.record.store(producer & 0xffff);
     }
 
-    /// Rings for the requests up to `posted`; if it is `alone`, by BlueFlame where that is to be.
+    /// Whether a lone request of so many units goes to the device by BlueFlame.
     #[inline(always)]
-    fn ring_doorbell(&mut self, posted: Posted, alone: bool, inline: bool) {
+    fn copies(&self, units: u32, inline: bool) -> bool {
+        units.wrapping_sub(2) < self.copy[inline as usize]
+    }
+
+    /// Rings: writes `word`, the first 8 bytes of the last request as they stand in the ring.
+    #[inline(always)]
+    fn ring_doorbell(&mut self, word: u64) {
         event(Event::Barrier("before_doorbell"));
         barrier::before_doorbell();
-        if alone && posted.units.wrapping_sub(2) < self.copy[inline as usize] {
-            let wqe = self.ring.wqe(posted.index);
-            self.doorbell.copy(&wqe, posted.units.div_ceil(4));
-        } else {
-            self.doorbell.ring(posted.word);
-        }
+        self.doorbell.ring(word);
+        event(Event::Barrier("after_doorbell"));
+        barrier::after_doorbell();
+    }
+
+    /// Rings by BlueFlame for the request at `index`, of so many units.
+    #[inline(never)]
+    fn ring_by_copy(&mut self, index: u32, units: u32) {
+        event(Event::Barrier("before_doorbell"));
+        barrier::before_doorbell();
+        self.doorbell.copy(&self.ring.wqe(index), units.div_ceil(4));
         event(Event::Barrier("after_doorbell"));
         barrier::after_doorbell();
     }
@@ -283,8 +388,8 @@ impl SendQueue {
 impl std::fmt::Debug for SendQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SendQueue")
-            .field("qpn", &self.qpn)
-            .field("blocks", &self.ring.blocks())
+            .field("qpn", &self.qpn())
+            .field("blocks", &self.blocks)
             .field("producer", &self.producer)
             .field("free", &self.free())
             .finish_non_exhaustive()
@@ -296,8 +401,11 @@ impl std::fmt::Debug for SendQueue {
 /// Dropped without [`SendBatch::ring`], it takes its requests back: nothing was posted.
 pub struct SendBatch<'q> {
     queue: &'q mut SendQueue,
+    /// Indexes of the first and the last request.
     first: u32,
-    last: Option<(Posted, bool)>,
+    last: u32,
+    /// Whether the last one has inline data.
+    inline: bool,
 }
 
 impl SendBatch<'_> {
@@ -308,8 +416,33 @@ impl SendBatch<'_> {
         request: &W,
         cookie: u64,
     ) -> Result<WqeIndex, PostError> {
-        let posted = self.queue.enqueue(request, cookie)?;
-        self.last = Some((posted, W::INLINE));
+        match request.usual_units(&self.queue.limits) {
+            Some(units) => self.post_units(request, cookie, units),
+            None => self.post_unusual(*request, cookie),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_unusual<W: WorkRequest>(
+        &mut self,
+        request: W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
+        let units = request.units(&self.queue.limits)?;
+        self.post_units(&request, cookie, units)
+    }
+
+    #[inline(always)]
+    fn post_units<W: WorkRequest>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+        units: u32,
+    ) -> Result<WqeIndex, PostError> {
+        let posted = self.queue.enqueue(request, cookie, units)?;
+        self.last = posted.index;
+        self.inline = W::INLINE;
         Ok(WqeIndex(posted.index as u16))
     }
 
@@ -317,11 +450,19 @@ impl SendBatch<'_> {
     /// nothing.
     #[inline(always)]
     pub fn ring(mut self) {
-        let Some((posted, inline)) = self.last.take() else { return };
-        let alone = posted.index == self.first;
+        if self.queue.producer == self.first {
+            return;
+        }
+        let alone = self.last == self.first;
         self.first = self.queue.producer;
         self.queue.publish();
-        self.queue.ring_doorbell(posted, alone, inline);
+        let word = self.queue.ring.wqe(self.last).load_word(0);
+        let units = CtrlWord::from_bits(u64::from_be(word)).ds().into();
+        if alone && self.queue.copies(units, self.inline) {
+            self.queue.ring_by_copy(self.last, units);
+        } else {
+            self.queue.ring_doorbell(word);
+        }
     }
 
     /// Counts the batch in the doorbell record, but does not ring: the next doorbell covers it. An idle device does

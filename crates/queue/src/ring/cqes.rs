@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use verbless_prm::hot::{Cqe, OpOwn, cqe_opcode};
 
@@ -11,10 +11,13 @@ use crate::trace::{Event, event};
 
 /// A ring of CQEs, a power of two of them, of 64 or 128 bytes each.
 pub(crate) struct CqRing {
-    base: NonNull<u8>,
-    log_entries: u32,
-    /// log2 of the bytes of an entry: 6 or 7.
-    log_stride: u32,
+    /// The CQE proper, the last 64 bytes, of the first entry.
+    first: NonNull<u8>,
+    /// Entries, and entries less one.
+    entries: u32,
+    mask: u32,
+    /// Bytes of an entry: 64 or 128.
+    stride: u32,
     _memory: SharedMemory,
 }
 
@@ -39,13 +42,15 @@ impl CqRing {
             ));
         }
         let ring = Self {
-            base: memory.base(),
-            log_entries: (bytes / entry_size).trailing_zeros(),
-            log_stride: entry_size.trailing_zeros(),
+            // SAFETY: the memory is at least one entry long.
+            first: unsafe { memory.base().add(entry_size - Cqe::BYTES) },
+            entries: (bytes / entry_size) as u32,
+            mask: (bytes / entry_size) as u32 - 1,
+            stride: entry_size as u32,
             _memory: memory.clone(),
         };
         let invalid = OpOwn::new().with_opcode(cqe_opcode::INVALID).with_owner(true).into_bits();
-        for index in 0..1 << ring.log_entries {
+        for index in 0..=ring.mask {
             let slot = ring.slot(index);
             // SAFETY: a slot is 64 bytes inside the ring.
             unsafe { AtomicU8::from_ptr(slot.cqe.add(Slot::LAST).as_ptr()) }
@@ -54,20 +59,29 @@ impl CqRing {
         Ok(ring)
     }
 
-    /// log2 of the number of entries.
+    /// Entries.
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Looks at the entry of `index` (modulo the ring): reads its last byte, and nothing else.
     #[inline(always)]
-    pub(crate) fn log_entries(&self) -> u32 {
-        self.log_entries
+    pub(crate) fn look(&self, index: u32) -> Look<'_> {
+        let slot = self.slot(index);
+        let op_own = slot.op_own();
+        // In odd laps of the ring the owner bit of an entry that is ours is 1.
+        let lap = u8::from(index & self.entries != 0);
+        Look { slot, op_own, difference: op_own ^ lap }
     }
 
     /// The inline data of the entry of `index`: the CQE's own first 32 bytes, or the 64 before it, which only long
     /// entries have.
     pub(crate) fn inline_data(&self, index: u32, long: bool) -> Option<[u64; 8]> {
         let cqe = self.slot(index).cqe;
-        let (start, words) = match (long, self.log_stride) {
+        let (start, words) = match (long, self.stride) {
             (false, _) => (cqe, 4),
             // SAFETY: the CQE is the second half of its entry.
-            (true, 7) => (unsafe { cqe.sub(Cqe::BYTES) }, 8),
+            (true, 128) => (unsafe { cqe.sub(Cqe::BYTES) }, 8),
             (true, _) => return None,
         };
         let mut data = [0; 8];
@@ -80,18 +94,52 @@ impl CqRing {
 
     /// The entry of `index` (modulo the ring).
     #[inline(always)]
-    pub(crate) fn slot(&self, index: u32) -> Slot<'_> {
-        let index = index as usize & ((1 << self.log_entries) - 1);
-        // The CQE proper is the last 64 bytes of an entry.
-        let offset = ((index + 1) << self.log_stride) - Cqe::BYTES;
-        // SAFETY: the masked index is inside the ring.
-        Slot { cqe: unsafe { self.base.add(offset) }, ring: PhantomData }
+    fn slot(&self, index: u32) -> Slot<'_> {
+        let offset = (index & self.mask) as usize * self.stride as usize;
+        // SAFETY: the masked index is inside the ring, and `first` in an entry's place.
+        Slot { cqe: unsafe { self.first.add(offset) }, ring: PhantomData }
+    }
+}
+
+/// An entry of which the last byte has been read.
+#[derive(Clone, Copy)]
+pub(crate) struct Look<'r> {
+    slot: Slot<'r>,
+    op_own: u8,
+    /// That byte without the owner bit that ours has.
+    difference: u8,
+}
+
+impl Look<'_> {
+    /// What most CQEs are: ours, a good request without data. Only the solicited bit may be set.
+    #[inline(always)]
+    pub(crate) fn is_plain_request(&self) -> bool {
+        self.difference & 0xfd == 0
+    }
+
+    /// Not written yet.
+    #[inline(always)]
+    pub(crate) fn is_not_ours(&self) -> bool {
+        self.difference & 1 != 0 || self.op_own >> 4 == cqe_opcode::INVALID
+    }
+
+    /// The last byte.
+    #[inline(always)]
+    pub(crate) fn op_own(&self) -> u8 {
+        self.op_own
+    }
+
+    /// The dword at byte `OFFSET` of the CQE, as it stands in memory: big-endian. Only behind
+    /// [`after_owner_bit`](crate::uar::barrier::after_owner_bit).
+    #[inline(always)]
+    pub(crate) fn dword<const OFFSET: usize>(&self) -> u32 {
+        self.slot.dword::<OFFSET>()
     }
 }
 
 /// A place for one CQE in the ring.
 #[derive(Clone, Copy)]
-pub(crate) struct Slot<'r> {
+struct Slot<'r> {
     /// 64 bytes inside the ring, aligned to 64.
     cqe: NonNull<u8>,
     ring: PhantomData<&'r CqRing>,
@@ -100,23 +148,19 @@ pub(crate) struct Slot<'r> {
 impl Slot<'_> {
     const LAST: usize = std::mem::offset_of!(Cqe, op_own);
 
-    /// The last byte: the first to read. Everything else is read after
-    /// [`after_owner_bit`](crate::uar::barrier::after_owner_bit).
+    /// The last byte: the first to read.
     #[inline(always)]
-    pub(crate) fn op_own(&self) -> u8 {
+    fn op_own(&self) -> u8 {
         event(Event::Owner);
         // SAFETY: a slot is 64 bytes inside the ring.
         unsafe { AtomicU8::from_ptr(self.cqe.add(Self::LAST).as_ptr()) }.load(Relaxed)
     }
 
-    /// The big-endian 8-byte word at byte `OFFSET` of the CQE.
     #[inline(always)]
-    pub(crate) fn word<const OFFSET: usize>(&self) -> u64 {
-        const { assert!(OFFSET + 8 <= Cqe::BYTES && OFFSET.is_multiple_of(8)) };
+    fn dword<const OFFSET: usize>(&self) -> u32 {
+        const { assert!(OFFSET + 4 <= Cqe::BYTES && OFFSET.is_multiple_of(4)) };
         event(Event::Cqe(OFFSET as u32));
         // SAFETY: a slot is 64 bytes inside the ring, aligned to 64.
-        u64::from_be(
-            unsafe { AtomicU64::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }.load(Relaxed),
-        )
+        unsafe { AtomicU32::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }.load(Relaxed)
     }
 }

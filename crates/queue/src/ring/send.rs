@@ -1,6 +1,5 @@
 //! The send ring: WQEs of 64-byte blocks, written by us and read by the device.
 
-use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -48,21 +47,33 @@ impl SendRing {
     /// The WQE whose first block has this index (modulo the ring).
     #[inline(always)]
     pub(crate) fn wqe(&self, index: u32) -> Wqe<'_> {
-        Wqe { base: self.base, start: (index << 6) & self.mask, mask: self.mask, ring: PhantomData }
+        Wqe { ring: self, base: self.base, start: (index << 6) & self.mask }
     }
 }
 
 /// A WQE in the ring. It may go on at the start of the ring.
 #[derive(Clone, Copy)]
 pub struct Wqe<'r> {
+    ring: &'r SendRing,
+    /// The ring's, here because a store makes the compiler read it again where it is behind a reference.
     base: NonNull<u8>,
-    /// Byte offset in the ring: at most `mask`, and a multiple of 64.
+    /// Byte offset in the ring: at most its mask, and a multiple of 64.
     start: u32,
-    mask: u32,
-    ring: PhantomData<&'r SendRing>,
 }
 
-impl Wqe<'_> {
+impl<'r> Wqe<'r> {
+    /// The ring, and the byte offset in it: what [`Wqe::at`] makes the WQE of again.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> (&'r SendRing, u32) {
+        (self.ring, self.start)
+    }
+
+    /// The WQE whose first block is at this byte offset (rounded down to a block, modulo the ring).
+    #[inline(always)]
+    pub(crate) fn at((ring, offset): (&'r SendRing, u32)) -> Self {
+        ring.wqe(offset >> 6)
+    }
+
     /// Stores 16-byte segment number `index` of the WQE, as it is to stand in memory.
     #[inline(always)]
     pub(crate) fn store(&self, index: usize, segment: [u64; 2]) {
@@ -94,6 +105,6 @@ impl Wqe<'_> {
     #[inline(always)]
     fn offset(&self, index: usize) -> u32 {
         let offset = self.start + 8 * index as u32;
-        if index < WQEBB / 8 { offset } else { offset & self.mask }
+        if index < WQEBB / 8 { offset } else { offset & self.ring.mask }
     }
 }

@@ -106,7 +106,7 @@ impl UarPage {
     #[inline]
     pub(crate) fn arm_cq(&self, word: u64) {
         // SAFETY: inside the page, aligned.
-        unsafe { store(self.base(), uar::CQ as u32, word.to_be()) };
+        unsafe { store(self.base(), uar::CQ, word.to_be()) };
     }
 
     fn base(&self) -> NonNull<u8> {
@@ -144,7 +144,7 @@ impl SendDoorbell {
     #[inline(always)]
     pub(crate) fn ring(&mut self, word: u64) {
         // SAFETY: `offset` is a buffer's start inside the page.
-        unsafe { store(self.at, self.offset, word) };
+        unsafe { store(self.at, self.offset as usize, word) };
         self.offset ^= self.buffer;
     }
 
@@ -155,14 +155,15 @@ impl SendDoorbell {
     /// through, where wider loads would stall. The write-combining buffer makes one write of each block.
     #[inline(always)]
     pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, blocks: u32) {
-        const WORDS: u32 = WQEBB as u32 / 8;
+        const WORDS: usize = WQEBB / 8;
+        let at = self.offset as usize;
         let mut word = 0;
-        let end = (blocks * WORDS).min(self.buffer / 8);
+        let end = (blocks as usize * WORDS).min(self.buffer as usize / 8);
         while word < end {
             for i in 0..WORDS {
-                let value = wqe.load_word((word + i) as usize);
+                let value = wqe.load_word(word + i);
                 // SAFETY: `word + i` is below `buffer / 8`, a multiple of 8, so inside the buffer at `offset`.
-                unsafe { store(self.at, self.offset + 8 * (word + i), value) };
+                unsafe { store(self.at, at + 8 * (word + i), value) };
             }
             word += WORDS;
         }
@@ -179,10 +180,10 @@ impl Drop for SendDoorbell {
 /// # Safety
 /// `offset` is a multiple of 8 below 4096, `page` the base of a page.
 #[inline(always)]
-unsafe fn store(page: NonNull<u8>, offset: u32, word: u64) {
-    event(Event::Uar(offset));
+unsafe fn store(page: NonNull<u8>, offset: usize, word: u64) {
+    event(Event::Uar(offset as u32));
     // SAFETY: promised.
-    unsafe { page.add(offset as usize).cast::<u64>().write_volatile(word) }
+    unsafe { page.add(offset).cast::<u64>().write_volatile(word) }
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ mod payload;
 
 use verbless_prm::hot::{
     AtomicSegment, CtrlFlags, RaddrSegment, UmrCtrlSegment, UmrMkeySegment, completion, fence,
-    opcode,
 };
 use zerocopy::transmute;
 
@@ -27,6 +26,7 @@ pub use payload::{Gather, Inline, Payload};
 pub(crate) use payload::{data_segment, sge_units};
 use sealed::Encode;
 
+use crate::completion::Operation;
 use crate::ring::Wqe;
 use crate::types::{RemoteAddr, Rkey, Sge};
 
@@ -102,15 +102,21 @@ pub(crate) mod sealed {
     use super::*;
 
     /// How a request becomes a WQE. Sealed, because a wrong `units` or `write` would corrupt its neighbours.
-    pub trait Encode {
-        /// The opcode of the control segment.
-        const OPCODE: u8;
+    pub trait Encode: Copy {
+        /// The operation; its number is the opcode of the control segment.
+        const OPERATION: Operation;
         /// Whether data stands in the WQE itself.
         const INLINE: bool = false;
 
         /// Length of the WQE in 16-byte units, control segment included; at most 63.
         #[allow(private_interfaces, reason = "the trait cannot be named outside")]
         fn units(&self, limits: &Limits) -> Result<u32, PostError>;
+        /// The same, unless the request is unusual: empty where a constant is hoped for, or an error.
+        #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+        #[inline(always)]
+        fn usual_units(&self, limits: &Limits) -> Option<u32> {
+            self.units(limits).ok()
+        }
         /// Stores everything behind the control segment.
         fn write(&self, wqe: &Wqe<'_>);
         #[allow(private_interfaces, reason = "the trait cannot be named outside")]
@@ -337,10 +343,10 @@ impl LocalInvalidate {
 
 /// Implements [`Encode`] from its parts, which most requests share.
 macro_rules! encode {
-    ($name:ident $(<$p:ident: $bound:ident>)? = $opcode:expr; $self:ident;
+    ($name:ident $(<$p:ident: $bound:ident>)? = $operation:ident; $self:ident;
      $(inline = $inline:expr;)? $(remote = $remote:ident;)? $(payload = $payload:ident;)? $(immediate = $imm:expr;)?) => {
         impl $(<$p: $bound>)? Encode for $name $(<$p>)? {
-            const OPCODE: u8 = $opcode;
+            const OPERATION: Operation = Operation::$operation;
             $(const INLINE: bool = $inline;)?
 
             #[inline(always)]
@@ -350,6 +356,15 @@ macro_rules! encode {
                 $(let units = units + { let _ = $self.$remote; 1 };)?
                 $(let units = units + $self.$payload.units(_limits)?;)?
                 Ok(units)
+            }
+
+            #[inline(always)]
+            #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+            fn usual_units(&$self, _limits: &Limits) -> Option<u32> {
+                let units = 1;
+                $(let units = units + { let _ = $self.$remote; 1 };)?
+                $(let units = units + $self.$payload.usual_units(_limits)?;)?
+                Some(units)
             }
 
             #[inline(always)]
@@ -378,21 +393,21 @@ macro_rules! encode {
     };
 }
 
-encode!(Send<P: Payload> = opcode::SEND; self; inline = P::INLINE; payload = payload;);
-encode!(SendImm<P: Payload> = opcode::SEND_IMM; self; inline = P::INLINE; payload = payload; immediate = self.immediate;);
-encode!(SendInvalidate<P: Payload> = opcode::SEND_INVALIDATE; self; inline = P::INLINE; payload = payload;
+encode!(Send<P: Payload> = Send; self; inline = P::INLINE; payload = payload;);
+encode!(SendImm<P: Payload> = SendImm; self; inline = P::INLINE; payload = payload; immediate = self.immediate;);
+encode!(SendInvalidate<P: Payload> = SendInvalidate; self; inline = P::INLINE; payload = payload;
     immediate = self.rkey.0;);
-encode!(Write<P: Payload> = opcode::WRITE; self; inline = P::INLINE; remote = remote; payload = payload;);
-encode!(WriteImm<P: Payload> = opcode::WRITE_IMM; self; inline = P::INLINE; remote = remote; payload = payload;
+encode!(Write<P: Payload> = Write; self; inline = P::INLINE; remote = remote; payload = payload;);
+encode!(WriteImm<P: Payload> = WriteImm; self; inline = P::INLINE; remote = remote; payload = payload;
     immediate = self.immediate;);
-encode!(Read<P: Gather> = opcode::READ; self; remote = remote; payload = into;);
-encode!(Nop = opcode::NOP; self;);
+encode!(Read<P: Gather> = Read; self; remote = remote; payload = into;);
+encode!(Nop = Nop; self;);
 
 /// COMPARE_SWAP and FETCH_ADD: remote address, operands, one piece of 8 bytes.
 macro_rules! encode_atomic {
-    ($name:ident = $opcode:expr) => {
+    ($name:ident) => {
         impl Encode for $name {
-            const OPCODE: u8 = $opcode;
+            const OPERATION: Operation = Operation::$name;
 
             #[inline(always)]
             #[allow(private_interfaces, reason = "the trait cannot be named outside")]
@@ -418,12 +433,12 @@ macro_rules! encode_atomic {
         }
     };
 }
-encode_atomic!(CompareSwap = opcode::COMPARE_SWAP);
-encode_atomic!(FetchAdd = opcode::FETCH_ADD);
+encode_atomic!(CompareSwap);
+encode_atomic!(FetchAdd);
 
 /// An UMR that frees the key: flags, mkey mask and fields as rdma-core sends them for IBV_WR_LOCAL_INV.
 impl Encode for LocalInvalidate {
-    const OPCODE: u8 = opcode::UMR;
+    const OPERATION: Operation = Operation::Umr;
 
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]

@@ -4,7 +4,7 @@ use verbless_prm::hot::{DataSegment, InlineHeader, OCTOWORD};
 use zerocopy::transmute;
 
 use super::{Limits, PostError};
-use crate::ring::Wqe;
+use crate::ring::{SendRing, Wqe};
 use crate::types::Sge;
 
 /// What a request sends: an [`Sge`], an array or a slice of them, or [`Inline`] data.
@@ -53,12 +53,18 @@ pub(crate) mod sealed {
     use super::*;
 
     /// How a payload becomes segments. Sealed, because a wrong `units` would corrupt the next WQE.
-    pub trait Sealed {
+    pub trait Sealed: Copy {
         /// Whether the data stands in the WQE.
         const INLINE: bool = false;
-        /// Its size in 16-byte units.
+        /// Its size in 16-byte units, at most 60.
         #[allow(private_interfaces, reason = "the trait cannot be named outside")]
         fn units(&self, limits: &Limits) -> Result<u32, PostError>;
+        /// The same, unless it is unusual: empty where a constant is hoped for, or an error.
+        #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+        #[inline(always)]
+        fn usual_units(&self, limits: &Limits) -> Option<u32> {
+            self.units(limits).ok()
+        }
         /// Stores it from segment `at` on.
         fn write(&self, wqe: &Wqe<'_>, at: usize);
     }
@@ -74,13 +80,19 @@ pub(crate) fn data_segment(sge: &Sge) -> [u64; 2] {
 /// Units of one SGE: none if it is empty, because a data segment of length 0 means 2 GiB.
 #[inline(always)]
 pub(crate) fn sge_units(sge: &Sge) -> Result<u32, PostError> {
-    if sge.length.wrapping_sub(1) < DataSegment::MAX_BYTES {
+    if is_usual(sge) {
         Ok(1)
     } else if sge.length == 0 {
         Ok(0)
     } else {
         Err(PostError::SgeTooLong)
     }
+}
+
+/// Whether a data segment can state the length as it is.
+#[inline(always)]
+fn is_usual(sge: &Sge) -> bool {
+    sge.length.wrapping_sub(1) < DataSegment::MAX_BYTES
 }
 
 impl Sealed for Sge {
@@ -91,10 +103,15 @@ impl Sealed for Sge {
     }
 
     #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn usual_units(&self, _: &Limits) -> Option<u32> {
+        is_usual(self).then_some(1)
+    }
+
+    /// An empty SGE is stored too: behind the end of the WQE, but in its first block, which is ours.
+    #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) {
-        if self.length != 0 {
-            wqe.store(at, data_segment(self));
-        }
+        wqe.store(at, data_segment(self));
     }
 }
 
@@ -161,26 +178,44 @@ impl Sealed for Inline<'_> {
     }
 
     #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn usual_units(&self, limits: &Limits) -> Option<u32> {
+        if self.0.is_empty() { None } else { self.units(limits).ok() }
+    }
+
+    #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) {
         let data = self.0;
         if data.is_empty() {
             return;
         }
         let header = InlineHeader::new(data.len() as u32).byte_count.get().to_be();
-        let mut word = 2 * at;
+        let word = 2 * at;
         let Some((four, rest)) = data.split_first_chunk::<4>() else {
             wqe.store_word(word, pair(header, tail(data) as u32));
             return;
         };
         wqe.store_word(word, pair(header, u32::from_le_bytes(*four)));
-        let (eights, rest) = rest.as_chunks::<8>();
-        for eight in eights {
-            word += 1;
-            wqe.store_word(word, u64::from_ne_bytes(*eight));
-        }
-        if !rest.is_empty() {
+        if rest.len() >= 8 {
+            let (ring, offset) = wqe.place();
+            write_long(ring, offset, word + 1, rest);
+        } else if !rest.is_empty() {
             wqe.store_word(word + 1, tail(rest).to_le());
         }
+    }
+}
+
+/// Stores `data` from 8-byte word `word` of the WQE at `offset` on. Apart, and with arguments that fit registers, to keep registers free on the way of short data.
+#[inline(never)]
+fn write_long(ring: &SendRing, offset: u32, mut word: usize, data: &[u8]) {
+    let wqe = Wqe::at((ring, offset));
+    let (eights, rest) = data.as_chunks::<8>();
+    for eight in eights {
+        wqe.store_word(word, u64::from_ne_bytes(*eight));
+        word += 1;
+    }
+    if !rest.is_empty() {
+        wqe.store_word(word, tail(rest).to_le());
     }
 }
 
@@ -193,16 +228,11 @@ fn pair(header: u32, data: u32) -> u64 {
 /// Up to 7 bytes as a little-endian number.
 #[inline(always)]
 fn tail(bytes: &[u8]) -> u64 {
-    let (mut value, mut shift, mut rest) = (0, 0, bytes);
-    if let Some((four, more)) = rest.split_first_chunk::<4>() {
-        (value, shift, rest) = (u64::from(u32::from_le_bytes(*four)), 32, more);
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // The two overlap, and agree where they do.
+        let last_at = 8 * (bytes.len() as u32 & 7) - 32;
+        return u64::from(u32::from_le_bytes(*first))
+            | u64::from(u32::from_le_bytes(*last)) << (last_at & 63);
     }
-    if let Some((two, more)) = rest.split_first_chunk::<2>() {
-        value |= u64::from(u16::from_le_bytes(*two)) << shift;
-        (shift, rest) = (shift + 16, more);
-    }
-    if let [one, ..] = rest {
-        value |= u64::from(*one) << shift;
-    }
-    value
+    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

@@ -1,0 +1,295 @@
+//! What posting and polling cost in instructions. Run by `cargo xtask bench` under callgrind, which counts what happens
+//! inside the function `measured_NAME` of the case that the argument names; alone it only checks that the cases work.
+//!
+//! The queues lie in ordinary memory: a ring of 256 blocks, everything in the L1 cache, CQEs written beforehand. What
+//! an operation includes: filling the request from its parts, all checks (SGE lengths, limits, free blocks; owner bit,
+//! opcode, queue, index), the cookie and slot table, the doorbell record and all barriers. There is no lock, because
+//! `&mut self` makes one unnecessary, and no `lfence`, which x86 does not need between loads.
+//!
+//! `line_…` is the operation as a function of its own, called once per operation; `measured_…_inlined` has it inlined
+//! into the loop. The loop and the call are counted too.
+
+use std::hint::black_box;
+use std::process::ExitCode;
+
+use verbless_prm::hot::{self, OpOwn, OpcodeQpn, cqe_opcode, opcode};
+use verbless_queue::cq::CompletionQueueParts;
+use verbless_queue::qp::{BlueFlame, Polled, ReceiveQueueParts, SendQueueParts};
+use verbless_queue::ring::SharedMemory;
+use verbless_queue::uar::UarPage;
+use verbless_queue::wr::{Inline, PostError, Write};
+use verbless_queue::{
+    CompletionQueue, Cqn, Lkey, Qpn, QueuePair, ReceiveQueue, RemoteAddr, Rkey, SendQueue, Sge,
+    WqeIndex,
+};
+use zerocopy::IntoBytes;
+
+const QPN: u32 = 0x123;
+const BLOCKS: usize = 256;
+/// Operations of one round, between which the harness makes room and writes CQEs.
+const ROUND: usize = 128;
+const ROUNDS: usize = 32;
+const BATCH: usize = 32;
+
+type Posted = Result<WqeIndex, PostError>;
+
+#[inline(never)]
+fn line_post(pair: &mut QueuePair, sge: Sge, remote: RemoteAddr, cookie: u64) -> Posted {
+    pair.post(&Write::new(sge, remote).signaled(), cookie)
+}
+
+#[inline(never)]
+fn line_post_inline(pair: &mut QueuePair, data: &[u8], remote: RemoteAddr, cookie: u64) -> Posted {
+    pair.post(&Write::new(Inline(data), remote).signaled(), cookie)
+}
+
+#[inline(never)]
+fn line_post_batch(
+    pair: &mut QueuePair,
+    sges: &[Sge; BATCH],
+    remote: RemoteAddr,
+    cookie: u64,
+) -> Posted {
+    post_batch(pair, sges, remote, cookie)
+}
+
+#[inline(always)]
+fn post_batch(
+    pair: &mut QueuePair,
+    sges: &[Sge; BATCH],
+    remote: RemoteAddr,
+    cookie: u64,
+) -> Posted {
+    let mut batch = pair.batch();
+    let mut last = WqeIndex(0);
+    for (cookie, &sge) in (cookie..).zip(sges) {
+        last = batch.post(&Write::new(sge, remote).signaled(), cookie)?;
+    }
+    batch.ring();
+    Ok(last)
+}
+
+#[inline(never)]
+fn line_poll(pair: &mut QueuePair, cq: &mut CompletionQueue) -> Polled {
+    pair.poll(cq)
+}
+
+#[inline(never)]
+fn line_poll_batch(
+    pair: &mut QueuePair,
+    cq: &mut CompletionQueue,
+    into: &mut [Polled; BATCH],
+) -> usize {
+    poll_batch(pair, cq, into)
+}
+
+#[inline(always)]
+fn poll_batch(pair: &mut QueuePair, cq: &mut CompletionQueue, into: &mut [Polled; BATCH]) -> usize {
+    pair.poll_into(cq, into)
+}
+
+/// The queues, and the memory that the device would see.
+struct World {
+    pair: QueuePair,
+    cq: CompletionQueue,
+    cqes: SharedMemory,
+    /// WQEs that have completed.
+    completed: usize,
+    /// CQEs that have been written.
+    produced: usize,
+    sges: [Sge; BATCH],
+    remote: RemoteAddr,
+    data: [u8; 8],
+    into: [Polled; BATCH],
+}
+
+impl World {
+    fn new(blueflame: bool) -> Self {
+        let memory = |length| SharedMemory::zeroed(length).slice(0, length).unwrap();
+        let page = UarPage::new(memory(4096)).unwrap();
+        let (record, cqes) = (memory(8), memory(64 * BLOCKS));
+        let send = SendQueue::new(SendQueueParts {
+            qpn: Qpn(QPN),
+            ring: memory(64 * BLOCKS),
+            record: record.clone(),
+            doorbell: if blueflame { page.blueflame(0x800, 256).unwrap() } else { page.doorbell() },
+            max_sges: 4,
+            max_inline: 256,
+            signal_all: false,
+            blueflame: BlueFlame::Always,
+        });
+        let receive = ReceiveQueue::new(ReceiveQueueParts {
+            qpn: Qpn(QPN),
+            ring: memory(256),
+            stride: 16,
+            record,
+        });
+        let cq = CompletionQueue::new(CompletionQueueParts {
+            cqn: Cqn(0x456),
+            ring: cqes.clone(),
+            entry_size: 64,
+            record: memory(8),
+            uar: page,
+        });
+        Self {
+            pair: QueuePair::new(send.unwrap(), receive.unwrap()),
+            cq: cq.unwrap(),
+            cqes,
+            completed: 0,
+            produced: 0,
+            sges: std::array::from_fn(|i| Sge::new(0x1000 * i as u64, 64, Lkey(0x1234))),
+            remote: RemoteAddr::new(0x7f00_0000_1000, Rkey(0x5678)),
+            data: [1, 2, 3, 4, 5, 6, 7, 8],
+            into: [None; BATCH],
+        }
+    }
+
+    /// The device's part: a CQE for each of the next WQEs, whether they are posted already or will be.
+    fn write_cqes(&mut self, count: usize) {
+        for i in 0..count {
+            let mut cqe = hot::Cqe::zeroed();
+            let word = OpcodeQpn::new().with_wqe_opcode(opcode::WRITE).with_qpn(QPN);
+            cqe.sop_drop_qpn = word.into_bits().into();
+            cqe.wqe_counter = ((self.completed + i) as u16).into();
+            let owner = self.produced & BLOCKS != 0;
+            cqe.op_own =
+                OpOwn::new().with_opcode(cqe_opcode::REQUESTER).with_owner(owner).into_bits();
+            self.cqes.write_at(self.produced % BLOCKS * 64, cqe.as_bytes()).unwrap();
+            self.produced += 1;
+        }
+        self.completed += count;
+    }
+
+    /// Fills the queue, not measured.
+    fn post(&mut self, count: usize) {
+        for _ in 0..count {
+            self.pair.post(&Write::new(self.sges[0], self.remote), 0).unwrap();
+        }
+    }
+
+    /// Empties the completion queue, not measured.
+    fn poll(&mut self) {
+        while let Some(polled) = self.pair.poll(&mut self.cq) {
+            polled.unwrap();
+        }
+        assert_eq!(self.pair.send.free() as usize, BLOCKS);
+    }
+}
+
+/// A case: what the harness does around `ROUND` operations, and the function whose instructions count.
+struct Case {
+    name: &'static str,
+    blueflame: bool,
+    before: fn(&mut World),
+    measured: fn(&mut World),
+    after: fn(&mut World),
+}
+
+fn nothing(_: &mut World) {}
+
+fn posted(world: &mut World) {
+    world.post(ROUND);
+    world.write_cqes(ROUND);
+}
+
+fn complete(world: &mut World) {
+    world.write_cqes(ROUND);
+    world.poll();
+}
+
+/// Defines `measured_NAME`: `ROUND` times the operation, its arguments hidden from the optimizer.
+macro_rules! measured {
+    ($($name:ident: $times:expr, |$world:ident, $cookie:ident| $operation:expr;)*) => {
+        $(
+            #[inline(never)]
+            fn $name($world: &mut World) {
+                for $cookie in 0..$times as u64 {
+                    black_box(&$operation);
+                }
+            }
+        )*
+    };
+}
+
+measured! {
+    measured_post: ROUND, |w, cookie|
+        line_post(&mut w.pair, *black_box(&w.sges[0]), *black_box(&w.remote), cookie);
+    measured_post_inlined: ROUND, |w, cookie|
+        w.pair.post(&Write::new(*black_box(&w.sges[0]), *black_box(&w.remote)).signaled(), cookie);
+    measured_blueflame: ROUND, |w, cookie|
+        line_post(&mut w.pair, *black_box(&w.sges[0]), *black_box(&w.remote), cookie);
+    measured_blueflame_inlined: ROUND, |w, cookie|
+        w.pair.post(&Write::new(*black_box(&w.sges[0]), *black_box(&w.remote)).signaled(), cookie);
+    measured_inline: ROUND, |w, cookie|
+        line_post_inline(&mut w.pair, black_box(&w.data[..]), *black_box(&w.remote), cookie);
+    measured_inline_inlined: ROUND, |w, cookie|
+        w.pair.post(&Write::new(Inline(black_box(&w.data[..])), *black_box(&w.remote)).signaled(), cookie);
+    measured_batch: ROUND / BATCH, |w, cookie|
+        line_post_batch(&mut w.pair, black_box(&w.sges), *black_box(&w.remote), cookie);
+    measured_batch_inlined: ROUND / BATCH, |w, cookie|
+        post_batch(&mut w.pair, black_box(&w.sges), *black_box(&w.remote), cookie);
+    measured_poll: ROUND, |w, _cookie| line_poll(&mut w.pair, &mut w.cq);
+    measured_poll_inlined: ROUND, |w, _cookie| w.pair.poll(&mut w.cq);
+    measured_polls: ROUND / BATCH, |w, _cookie| line_poll_batch(&mut w.pair, &mut w.cq, black_box(&mut w.into));
+    measured_polls_inlined: ROUND / BATCH, |w, _cookie| poll_batch(&mut w.pair, &mut w.cq, black_box(&mut w.into));
+    measured_pair: ROUND, |w, cookie| {
+        black_box(&line_post(&mut w.pair, *black_box(&w.sges[0]), *black_box(&w.remote), cookie));
+        line_poll(&mut w.pair, &mut w.cq)
+    };
+    measured_pair_inlined: ROUND, |w, cookie| {
+        black_box(&w.pair.post(&Write::new(*black_box(&w.sges[0]), *black_box(&w.remote)).signaled(), cookie));
+        w.pair.poll(&mut w.cq)
+    };
+}
+
+/// A case of the name that its measured function has.
+macro_rules! case {
+    ($name:ident, $blueflame:expr, $before:expr, $after:expr) => {
+        Case {
+            name: stringify!($name),
+            blueflame: $blueflame,
+            before: $before,
+            measured: $name,
+            after: $after,
+        }
+    };
+}
+
+const CASES: &[Case] = &[
+    case!(measured_post, false, nothing, complete),
+    case!(measured_post_inlined, false, nothing, complete),
+    case!(measured_blueflame, true, nothing, complete),
+    case!(measured_blueflame_inlined, true, nothing, complete),
+    case!(measured_inline, false, nothing, complete),
+    case!(measured_inline_inlined, false, nothing, complete),
+    case!(measured_batch, false, nothing, complete),
+    case!(measured_batch_inlined, false, nothing, complete),
+    case!(measured_poll, false, posted, World::poll),
+    case!(measured_poll_inlined, false, posted, World::poll),
+    case!(measured_polls, false, posted, World::poll),
+    case!(measured_polls_inlined, false, posted, World::poll),
+    case!(measured_pair, false, |world| world.write_cqes(ROUND), World::poll),
+    case!(measured_pair_inlined, false, |world| world.write_cqes(ROUND), World::poll),
+];
+
+fn run(case: &Case) {
+    let mut world = World::new(case.blueflame);
+    for _ in 0..ROUNDS {
+        (case.before)(&mut world);
+        (case.measured)(&mut world);
+        (case.after)(&mut world);
+    }
+    // Read by `cargo xtask bench`: by what to divide.
+    println!("{} {} operations", case.name, ROUND * ROUNDS);
+}
+
+fn main() -> ExitCode {
+    // Cargo hands `--bench` or a test runner's options to a program like this one.
+    let name = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    let mut found = name.is_none();
+    for case in CASES.iter().filter(|case| name.as_ref().is_none_or(|name| name == case.name)) {
+        run(case);
+        found = true;
+    }
+    if found { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -76,17 +76,25 @@ pub(crate) fn nanoseconds(of: Duration) -> u64 {
 /// Does one piece of work: takes the doorbells that wait, or executes one WQE, or lets a timer run out. False when
 /// there is none.
 pub(crate) fn step(world: &mut World) -> bool {
+    run(world, 1) == 1
+}
+
+/// Does up to `limit` pieces of work; says how many there were.
+fn run(world: &mut World, limit: u32) -> u32 {
     world.clock.tick();
     let mut bench = std::mem::take(&mut world.bench);
-    let worked = work(world, &mut bench);
+    let mut done = 0;
+    while done < limit && work(world, &mut bench) {
+        done += 1;
+    }
     world.bench = bench;
-    worked
+    done
 }
 
 fn work(world: &mut World, bench: &mut Bench) -> bool {
     bench.turns = bench.turns.wrapping_add(1);
-    let idle = world.hcas.iter().all(|hca| hca.engine.active.is_empty());
     let mut worked = false;
+    let idle = world.hcas.iter().all(|hca| hca.engine.active.is_empty());
     if idle || bench.turns.is_multiple_of(TURNS_PER_SCAN) {
         for id in 0..world.hcas.len() {
             if !world.hcas[id].fatal {
@@ -99,7 +107,7 @@ fn work(world: &mut World, bench: &mut Bench) -> bool {
         worked |= expire(world, id);
     }
     for _ in 0..world.hcas.len() {
-        let id = bench.next % world.hcas.len();
+        let id = if bench.next < world.hcas.len() { bench.next } else { 0 };
         bench.next = id + 1;
         if give_turn(world, id, bench) {
             return true;

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::{next_timer, step};
+use super::next_timer;
 use crate::memory::UarSpace;
 use crate::world::Shared;
 
@@ -63,11 +63,5 @@ fn run(shared: &Weak<Shared>, pages: &[Arc<UarSpace>]) {
 
 /// Does what there is to do, but not for long; true if there was anything.
 fn batch(shared: &Shared) -> bool {
-    shared.with_unheard(|world| {
-        let mut steps = 0;
-        while steps < BATCH && step(world) {
-            steps += 1;
-        }
-        steps > 0
-    })
+    shared.with_unheard(|world| super::run(world, BATCH)) > 0
 }

@@ -37,6 +37,8 @@ pub struct UarSpace {
     pages: u32,
     /// One bit per page: allocated, so worth looking at.
     allocated: Box<[AtomicU64]>,
+    /// One bit per word of `allocated`: some page of it was allocated once.
+    used: Box<[AtomicU64]>,
 }
 
 // SAFETY: `base` is a shared mapping that lives as long as the value and is only touched by atomics.
@@ -61,8 +63,9 @@ impl UarSpace {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, &file, 0) }?;
-        let allocated = (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { file, base: base.cast(), pages, allocated })
+        let bits = |count: u32| (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let (allocated, used) = (bits(pages), bits(pages.div_ceil(64)));
+        Ok(Self { file, base: base.cast(), pages, allocated, used })
     }
 
     /// How many pages there are.
@@ -80,10 +83,12 @@ impl UarSpace {
         if page >= self.pages {
             return;
         }
-        let (word, bit) = (&self.allocated[page as usize / 64], 1 << (page % 64));
+        let index = page as usize / 64;
+        let (word, bit) = (&self.allocated[index], 1 << (page % 64));
         if allocated {
             self.clear(page);
             word.fetch_or(bit, Ordering::AcqRel);
+            self.used[index / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
         } else {
             word.fetch_and(!bit, Ordering::AcqRel);
             self.clear(page);
@@ -99,13 +104,9 @@ impl UarSpace {
     /// Calls `visit` with each allocated page, in order.
     #[inline]
     pub(crate) fn for_each_allocated(&self, mut visit: impl FnMut(u32)) {
-        for (index, word) in self.allocated.iter().enumerate() {
-            let mut bits = word.load(Ordering::Acquire);
-            while bits != 0 {
-                visit(index as u32 * 64 + bits.trailing_zeros());
-                bits &= bits - 1;
-            }
-        }
+        for_each_bit(&self.used, |word| {
+            for_each_bit(&self.allocated[word..=word], |bit| visit((word * 64 + bit) as u32));
+        });
     }
 
     /// Whether any doorbell of an allocated page waits to be taken. Needs no lock.
@@ -169,6 +170,18 @@ impl UarSpace {
     }
 }
 
+/// Calls `visit` with the number of each bit that is set, in order.
+#[inline]
+fn for_each_bit(words: &[AtomicU64], mut visit: impl FnMut(usize)) {
+    for (index, word) in words.iter().enumerate() {
+        let mut bits = word.load(Ordering::Acquire);
+        while bits != 0 {
+            visit(index * 64 + bits.trailing_zeros() as usize);
+            bits &= bits - 1;
+        }
+    }
+}
+
 impl Drop for UarSpace {
     fn drop(&mut self) {
         // SAFETY: our own mapping, of this length; clients have their own mappings of the file.
@@ -196,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_page_that_nobody_owns_is_not_looked_at_and_comes_back_clean() {
-        let space = UarSpace::new(130);
-        for page in [0, 64, 129] {
+        let space = UarSpace::new(5000);
+        for page in [0, 64, 129, 4999] {
             space.store64(page, CQ_ARM, 7);
             assert!(!space.rung());
             space.set_allocated(page, true);
@@ -210,7 +223,8 @@ mod tests {
         let mut seen = vec![];
         space.set_allocated(63, true);
         space.set_allocated(65, true);
+        space.set_allocated(4998, true);
         space.for_each_allocated(|page| seen.push(page));
-        assert_eq!(seen, [63, 65]);
+        assert_eq!(seen, [63, 65, 4998]);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Some of what the tests need (the sources of the standard library, a recent QEMU, kernels of other series) is not in the
 //! suite that the machine runs, or must not be installed there. apt fetches and checks it with a state directory of
-//! its own; dpkg unpacks it. The archive's address is the one that the machine's own apt configuration names.
+//! its own; dpkg reads the archives. The archive's address is the one that the machine's own apt configuration names.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, pipe};
 use std::path::{Path, PathBuf};
@@ -99,7 +100,7 @@ impl Debian {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name.starts_with(&prefix) {
-                run(Command::new("dpkg").arg("-x").arg(&path).arg(into))?;
+                unpack(&path, into)?;
                 fs::remove_file(path)?;
                 return Ok(());
             }
@@ -151,7 +152,7 @@ impl Debian {
         let bar = bar(&format!("unpacking {what}"), closure.len() as u64);
         for package in &closure {
             let archive = self.archives().join(package.archive());
-            run(Command::new("dpkg").arg("-x").arg(&archive).arg(&partial))?;
+            unpack(&archive, &partial)?;
             fs::remove_file(archive)?;
             bar.inc(1);
         }
@@ -196,7 +197,7 @@ fn with_progress(command: &mut Command, what: &str) -> Result<()> {
         .stdout(writer.try_clone()?)
         .stderr(writer)
         .spawn()
-        .map_err(|error| format!("cannot run {:?}: {error}", command.get_program()))?;
+        .map_err(|error| not_found(command.get_program(), &error))?;
     // The command holds the pipe's writing ends; without this the reader would never see its end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let bar = bar(what, 100);
@@ -239,9 +240,31 @@ fn bar(what: &str, length: u64) -> ProgressBar {
     bar
 }
 
+/// Unpacks a package's files. A folder of the package does not replace a link to a folder, as it does with `dpkg -x`.
+fn unpack(archive: &Path, into: &Path) -> Result<()> {
+    let (reader, writer) = pipe()?;
+    let mut files = Command::new("dpkg-deb")
+        .arg("--fsys-tarfile")
+        .arg(archive)
+        .stdout(writer)
+        .spawn()
+        .map_err(|error| not_found("dpkg-deb".as_ref(), &error))?;
+    let unpacked = run(Command::new("tar")
+        .args(["--extract", "--keep-directory-symlink", "--no-same-owner", "--directory"])
+        .arg(into)
+        .stdin(reader));
+    let status = files.wait()?;
+    unpacked?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(format!("dpkg-deb cannot read {} ({status})", archive.display()).into())
+}
+
 /// The archive that the machine's apt uses, without a suite.
 fn archive_address() -> Result<String> {
-    let no_apt = "this needs a Debian system: apt's list of sources names no Debian archive";
+    let no_apt = "no Debian archive is among apt's sources; the packages that this needs are fetched with \
+                  the apt of a Debian system";
     let sources = Path::new("/etc/apt/sources.list.d/debian.sources");
     let classic = Path::new("/etc/apt/sources.list");
     if let Ok(text) = fs::read_to_string(sources)
@@ -262,11 +285,16 @@ fn archive_address() -> Result<String> {
         .ok_or_else(|| no_apt.into())
 }
 
+/// What is wrong where a program of Debian's does not start.
+fn not_found(program: &OsStr, error: &std::io::Error) -> String {
+    format!(
+        "cannot run {program:?} ({error}); packages are fetched with the apt of a Debian system"
+    )
+}
+
 /// Runs a command to its end; what it printed on failure becomes the error.
 fn run(command: &mut Command) -> Result<String> {
-    let output = command
-        .output()
-        .map_err(|error| format!("cannot run {:?}: {error}", command.get_program()))?;
+    let output = command.output().map_err(|error| not_found(command.get_program(), &error))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

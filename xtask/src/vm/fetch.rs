@@ -112,14 +112,20 @@ pub(crate) fn rdma_core(series: Series) -> Result<PathBuf> {
 
 /// A command that runs a program of an unpacked tree with that tree's loader and libraries.
 pub(crate) fn in_tree(tree: &Path, program: &Path) -> Result<Command> {
-    let loader = tree.join("usr/lib64/ld-linux-x86-64.so.2");
+    let loader = tree.join(LIBRARIES).join(LOADER);
     if !loader.exists() {
         return Err(format!("{} has no C library", tree.display()).into());
     }
     let mut command = Command::new(loader);
-    command.arg("--library-path").arg(tree.join("usr/lib/x86_64-linux-gnu")).arg(program);
+    command.arg("--library-path").arg(tree.join(LIBRARIES)).arg(program);
     Ok(command)
 }
+
+/// Where Debian has its libraries.
+pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// The C library's loader, among the libraries.
+pub(crate) const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// The tree `name`, fetched unless it is there. Two runs at once wait for each other.
 fn get(

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::cpio::Archive;
-use super::fetch::in_tree;
+use super::fetch::{LIBRARIES, LOADER, in_tree};
 use super::modules::Module;
 use super::program::Program;
 use crate::Result;
@@ -60,7 +60,7 @@ pub(crate) fn build(
 
 /// rdma-core's and perftest's programs, the mlx5 provider, and the libraries that these need.
 fn add_rdma_core(archive: &mut Archive, tree: &Path) -> Result<()> {
-    let libraries = tree.join("usr/lib/x86_64-linux-gnu");
+    let libraries = tree.join(LIBRARIES);
     let programs = files(&tree.join("usr/bin"), |name| {
         ["ibv_", "ib_", "raw_ethernet_"].iter().any(|prefix| name.starts_with(prefix))
     })?;
@@ -75,15 +75,15 @@ fn add_rdma_core(archive: &mut Archive, tree: &Path) -> Result<()> {
         }
     }
     let mut guest: Vec<(String, PathBuf)> = Vec::new();
-    guest.extend(
-        needed.into_iter().map(|(name, path)| (format!("usr/lib/x86_64-linux-gnu/{name}"), path)),
-    );
+    guest.extend(needed.into_iter().map(|(name, path)| (format!("{LIBRARIES}/{name}"), path)));
     for file in programs.into_iter().chain(providers) {
         guest.push((file.strip_prefix(tree)?.display().to_string(), file));
     }
-    for path in ["usr/lib64/ld-linux-x86-64.so.2", "etc/libibverbs.d/mlx5.driver"] {
-        guest.push((path.to_string(), tree.join(path)));
-    }
+    // A Rust program of the host's that is linked with shared libraries wants this one too.
+    guest.push((format!("{LIBRARIES}/libgcc_s.so.1"), libraries.join("libgcc_s.so.1")));
+    guest.push((format!("usr/lib64/{LOADER}"), tree.join(LIBRARIES).join(LOADER)));
+    let configuration = "etc/libibverbs.d/mlx5.driver";
+    guest.push((configuration.to_string(), tree.join(configuration)));
     for (path, file) in guest {
         let content =
             fs::read(&file).map_err(|error| format!("rdma-core: {}: {error}", file.display()))?;

@@ -102,6 +102,12 @@ fn a_port_that_goes_down_is_told_to_channels() {
     let event = verbs.read().expect("it is open").expect("an event came");
     assert_eq!(event, AsyncEvent::Port { port: 1, event: event_type::PORT_ERR });
     assert_eq!(channel.read().expect("it is open"), None);
+    for up in [true, false, true] {
+        model.set_port(0, 1, up);
+        model.run_until_idle();
+        assert_eq!(channel.read().expect("it is open").map(|event| event.cookie), Some(77));
+    }
+    assert_eq!(channel.read().expect("it is open"), None);
 }
 
 #[test]
@@ -186,4 +192,19 @@ fn a_command_that_the_kernel_needs_and_the_device_refuses_makes_open_fail() {
         assert_eq!(model.counts(0), ObjectCounts::default(), "{opcode:#x}");
     }
     backend.open(&device).map(drop).expect("and then it works");
+}
+
+#[test]
+fn opening_and_closing_from_many_threads_never_meet() {
+    let model = model(Link::Ethernet);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    drop(open(&model, 0).alloc_pd().expect("a PD"));
+                }
+            });
+        }
+    });
+    assert_eq!(model.counts(0), ObjectCounts::default());
 }

@@ -1,6 +1,6 @@
 //! The devices of a model as `verbless-devx` sees them, in the process that holds the model.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use verbless_devx::{
@@ -24,8 +24,40 @@ pub struct InProcess {
 struct Inner {
     shared: Arc<Shared>,
     client: Arc<dyn Client>,
-    /// By device: the kernel's side of it, while somebody has it open.
-    kernels: Mutex<Vec<Weak<Kernel>>>,
+    /// By device.
+    kernels: Mutex<Vec<Attached>>,
+}
+
+/// The kernel's side of a device while somebody has it open, and how many have.
+type Attached = Option<(Arc<Kernel>, usize)>;
+
+impl Inner {
+    fn kernels(&self) -> MutexGuard<'_, Vec<Attached>> {
+        self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A device that is kept attached.
+pub(super) struct Lease {
+    inner: Arc<Inner>,
+    id: HcaId,
+    pub kernel: Arc<Kernel>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // Detaching and attaching exclude each other, so that whoever opens the device next finds it down.
+        let mut kernels = self.inner.kernels();
+        if let Some(entry) = kernels.get_mut(self.id)
+            && let Some((kernel, users)) = entry
+        {
+            *users -= 1;
+            if *users == 0 {
+                kernel.detach();
+                *entry = None;
+            }
+        }
+    }
 }
 
 impl InProcess {
@@ -34,23 +66,18 @@ impl InProcess {
         Self { inner: Arc::new(Inner { shared, client, kernels: Mutex::default() }) }
     }
 
-    /// The kernel's side of device `id`, attached if it is not yet.
-    fn kernel(&self, id: HcaId) -> Result<Arc<Kernel>, Errno> {
-        let mut kernels = self.inner.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Device `id`, attached if it is not yet.
+    pub(super) fn lease(&self, id: HcaId) -> Result<Lease, Errno> {
+        let mut kernels = self.inner.kernels();
         let len = kernels.len().max(id + 1);
-        kernels.resize(len, Weak::new());
-        if let Some(kernel) = kernels[id].upgrade() {
-            return Ok(kernel);
+        kernels.resize_with(len, || None);
+        if kernels[id].is_none() {
+            let function = Arc::new(Modelled { shared: self.inner.shared.clone(), id });
+            kernels[id] = Some((Kernel::attach(function)?, 0));
         }
-        let function = Arc::new(Modelled { shared: self.inner.shared.clone(), id });
-        let kernel = Kernel::attach(function)?;
-        kernels[id] = Arc::downgrade(&kernel);
-        Ok(kernel)
-    }
-
-    /// Opens device `id` for `client`.
-    fn open_for(&self, id: HcaId, client: Arc<dyn Client>) -> Result<File, Errno> {
-        Ok(File::new(self.kernel(id)?, client))
+        let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
+        *users += 1;
+        Ok(Lease { inner: self.inner.clone(), id, kernel: kernel.clone() })
     }
 }
 
@@ -86,14 +113,17 @@ impl Backend for InProcess {
                 format!("the model has {}", known.join(", ")),
             ));
         };
-        let file = self.open_for(id, self.inner.client.clone()).map_err(failed)?;
-        Ok(Arc::new(Opened { file }))
+        let lease = self.lease(id).map_err(failed)?;
+        let file = File::new(lease.kernel.clone(), self.inner.client.clone());
+        Ok(Arc::new(Opened { file, _lease: lease }))
     }
 }
 
 /// A device that this process has open.
 struct Opened {
     file: File,
+    /// Ends after the file.
+    _lease: Lease,
 }
 
 #[allow(

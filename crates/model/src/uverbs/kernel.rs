@@ -23,7 +23,7 @@ use crate::memory::Interrupts;
 /// fewer. A choice of the kernel's, as its CPUs are.
 const COMPLETION_VECTORS: u32 = 4;
 /// log2 of the entries of the queue for asynchronous events, and of those for completions.
-const LOG_ASYNC: u32 = 8;
+const LOG_ASYNC: u32 = 12;
 const LOG_COMPLETION: u32 = 10;
 /// MSI-X vector of asynchronous events; completion vector n is n + 1.
 const ASYNC_VECTOR: u32 = 0;
@@ -108,15 +108,16 @@ pub(super) struct Kernel {
     /// Stands in for clients without DevX in a few harmless queries; 0 when there is none.
     pub spare_uid: u16,
     pub subscriptions: Subscriptions,
-    uar: u32,
+    /// The kernel's own UAR page, for its event queues.
+    uar: Option<u32>,
     /// The queue for asynchronous events, then those of the completion vectors.
     queues: Mutex<Vec<EventQueue>>,
     completion_queues: Vec<u32>,
     /// Bit per queue: its interrupt fired and nobody looked yet.
     pending: AtomicU64,
     dead: AtomicBool,
-    /// Goes last: the kernel's objects are gone by then.
-    booted: Booted,
+    /// `None` once detached.
+    booted: Mutex<Option<Booted>>,
 }
 
 /// What went wrong with a command of the kernel's own.
@@ -254,12 +255,12 @@ impl Kernel {
             dump_fill_mkey,
             spare_uid: 0,
             subscriptions: Subscriptions::default(),
-            uar: 0,
+            uar: None,
             queues: Mutex::default(),
             completion_queues: Vec::new(),
             pending: AtomicU64::new(0),
             dead: AtomicBool::new(false),
-            booted,
+            booted: Mutex::new(Some(booted)),
         };
         kernel.bring_up()?;
         let kernel = Arc::new(kernel);
@@ -270,11 +271,11 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Makes the kernel's own objects; what was made is undone by [`Kernel::drop`] if one fails.
+    /// Makes the kernel's own objects; what was made is undone by [`Kernel::detach`] if one fails.
     fn bring_up(&mut self) -> Result<(), Errno> {
         let mut output = [0; 16];
         self.exec(&inbox(op::ALLOC_UAR, 0, 0, 16), &mut output)?;
-        self.uar = NUMBER.get(&output);
+        self.uar = Some(NUMBER.get(&output));
         let mut mask = [0; 4];
         for kind in [
             event::PATH_MIG,
@@ -306,8 +307,9 @@ impl Kernel {
         if self.caps.log_max_uctx() != 0 {
             self.spare_uid = self.create_uctx(0)?;
         }
-        if let Some((mac, gid)) = self.function.network_address() {
-            self.booted.set_gids(mac, gid)?;
+        let booted = self.booted.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let (Some((mac, gid)), Some(booted)) = (self.function.network_address(), booted) {
+            booted.set_gids(mac, gid)?;
         }
         Ok(())
     }
@@ -315,7 +317,7 @@ impl Kernel {
     fn add_queue(&mut self, log_size: u32, vector: u32, events: [u64; 4]) -> Result<u32, Errno> {
         let mut queue = EventQueue::new(log_size, vector);
         let mut output = [0; 16];
-        self.exec(&queue.create(self.uar, events), &mut output)?;
+        self.exec(&queue.create(self.uar.unwrap_or_default(), events), &mut output)?;
         queue.number = Field(0x8, 7, 0).get(&output);
         let number = queue.number;
         self.queues.get_mut().unwrap_or_else(PoisonError::into_inner).push(queue);
@@ -396,6 +398,7 @@ impl Kernel {
         if self.is_dead() {
             return;
         }
+        let Some(uar) = self.uar else { return };
         self.pending.fetch_or(1 << vector.min(63), Ordering::AcqRel);
         while self.pending.load(Ordering::Acquire) != 0 {
             let mut queues = match self.queues.try_lock() {
@@ -408,7 +411,7 @@ impl Kernel {
                 while let Some(eqe) = queue.next() {
                     self.handle(queue.vector, &eqe);
                 }
-                let register = u64::from(self.uar) * PAGE + EQ_ARM;
+                let register = u64::from(uar) * PAGE + EQ_ARM;
                 self.function.mmio_write(register, &queue.doorbell());
             }
         }
@@ -446,15 +449,18 @@ impl Kernel {
     }
 }
 
-impl Drop for Kernel {
-    fn drop(&mut self) {
+impl Kernel {
+    /// Gives the device up: destroys what the kernel made and takes the function down. Once is enough.
+    pub(super) fn detach(&self) {
+        let Some(booted) = self.booted.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
         self.function.set_interrupts(None);
         if self.spare_uid != 0 {
             self.destroy_uctx(self.spare_uid);
         }
-        let queues =
-            std::mem::take(&mut *self.queues.lock().unwrap_or_else(PoisonError::into_inner));
-        for queue in queues {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in queues.drain(..) {
             let mut input = inbox(op::DESTROY_EQ, 0, 0, 16);
             Field(0x8, 7, 0).set(&mut input, queue.number);
             if self.exec(&input, &mut [0; 16]).is_err() {
@@ -462,9 +468,17 @@ impl Drop for Kernel {
                 std::mem::forget(queue);
             }
         }
-        if self.uar != 0 {
-            let _ = self.free(op::DEALLOC_UAR, 0, self.uar);
+        drop(queues);
+        if let Some(page) = self.uar {
+            let _ = self.free(op::DEALLOC_UAR, 0, page);
         }
+        drop(booted);
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.detach();
     }
 }
 

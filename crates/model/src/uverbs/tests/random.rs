@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::super::abi::{Kind, METHODS};
-use super::support::{Bench, Device, Request, buffer, command};
+use super::super::file::File;
+use super::support::{Bench, Device, Request, TestClient, buffer, command};
+use crate::{Model, ObjectCounts, Profile};
 
 /// An attribute: id, length, flags, reserved, and what its data is drawn from.
 type Attr = (usize, u16, u16, u16, u64, u8);
@@ -29,44 +31,69 @@ fn attribute() -> impl Strategy<Value = Attr> {
     )
 }
 
+/// Calls of near sense: methods with attributes, and what picks the command that a mailbox holds.
+type Call = ((usize, Vec<Attr>), usize);
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let call = (0..METHODS.len(), prop::collection::vec(attribute(), 0..7));
+    prop::collection::vec((call, any::<usize>()), 1..24)
+}
+
+/// Makes the calls. `numbers` is where the numbers of the device's objects begin.
+fn make(file: &File, calls: Vec<Call>, numbers: u32) {
+    let (_memory, page) = buffer(17);
+    for ((method, attrs), pick) in calls {
+        let method = &METHODS[method];
+        let opcodes = [0x800, 0x400, 0x500, 0x200, 0x403, 0x50b, 0x402, 0xa00, 0x101, 0x100, 0x910];
+        let number = numbers + (pick >> 8) as u32 % 8;
+        let input = command(opcodes[pick % opcodes.len()], number, 0x110);
+        // Room of the client's for the kernel to read from and to write into; nothing of Rust's lies there.
+        let mut scratch = Box::new([0u8; 0x1_0000]);
+        scratch[..0x110].copy_from_slice(&input);
+        let pointer = scratch.as_mut_ptr() as u64;
+        let mut request = Request::new(method.object, method.id);
+        for (index, len, flags, reserved, data, source) in attrs {
+            let spec = method.attrs.get(index % (method.attrs.len() + 1));
+            let id = spec.map_or(0x1009, |spec| spec.id);
+            let data_less = spec.is_some_and(|spec| {
+                matches!(spec.kind, Kind::Handle { .. } | Kind::Fd { .. } | Kind::RawFd)
+            });
+            let len = if data_less && source != 0 { 0 } else { len };
+            let data = match source {
+                // Outputs of any length fit: they are at most 65535 bytes.
+                0 | 1 => pointer,
+                2 => data % 8,
+                3 => page + data % 0x2000,
+                4 => 64,
+                _ => data % 4096,
+            };
+            request = request.raw(id, len, flags, reserved, data);
+        }
+        let _ = request.send(file);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn requests_of_near_sense_never_panic_and_leave_nothing(
-        calls in prop::collection::vec((0..METHODS.len(), prop::collection::vec(attribute(), 0..7)), 1..24),
-        opcodes in prop::collection::vec(any::<usize>(), 24),
-    ) {
+    fn requests_of_near_sense_never_panic_and_leave_nothing(calls in calls()) {
         let bench = Bench::without_context(Device::new());
         let _ = bench.get_context(1);
-        let (_memory, page) = buffer(17);
-        for ((method, attrs), pick) in calls.into_iter().zip(opcodes) {
-            let method = &METHODS[method];
-            let known = [0x800, 0x400, 0x500, 0x200, 0x403, 0x50b, 0x402, 0xa00, 0x101, 0x100, 0x910];
-            let input = command(known[pick % known.len()], 0x48 + (pick >> 8) as u32 % 8, 0x110);
-            // A page of the client's for the kernel to read from and to write into; nothing of Rust's lies there.
-            let mut scratch = Box::new([0u8; 0x1_0000]);
-            scratch[..0x110].copy_from_slice(&input);
-            let mut request = Request::new(method.object, method.id);
-            for (index, len, flags, reserved, data, source) in attrs {
-                let spec = method.attrs.get(index % (method.attrs.len() + 1));
-                let id = spec.map_or(0x1009, |spec| spec.id);
-                let handle = spec.is_some_and(|spec| matches!(spec.kind, Kind::Handle { .. } | Kind::Fd { .. } | Kind::RawFd));
-                let len = if handle && source != 0 { 0 } else { len };
-                let pointer = scratch.as_mut_ptr() as u64;
-                let data = match source {
-                    // Outputs of any length fit: they are at most 65535 bytes.
-                    0 | 1 => pointer,
-                    2 => data % 8,
-                    3 => page + data % 0x2000,
-                    4 => 64,
-                    _ => data % 4096,
-                };
-                request = request.raw(id, len, flags, reserved, data);
-            }
-            let _ = request.send(&bench.file);
-        }
+        make(&bench.file, calls, 0x48);
         prop_assert_eq!(bench.close(), 0);
+    }
+
+    #[test]
+    fn nor_do_they_on_the_modelled_device(calls in calls(), numbers in 0x10..0x420u32) {
+        let profile = Profile::load("connectx6dx").expect("it is built in");
+        let model = Model::builder().device(profile).stepped().build();
+        let lease = model.backend().lease(0).expect("it is willing");
+        let file = File::new(lease.kernel.clone(), TestClient::new());
+        let _ = super::support::get_context(&file, 1);
+        make(&file, calls, numbers);
+        drop((file, lease));
+        prop_assert_eq!(model.counts(0), ObjectCounts::default());
     }
 
     #[test]

@@ -358,20 +358,8 @@ impl Bench {
         Self { device, client, file }
     }
 
-    /// GET_CONTEXT as the library sends it, with these flags; the response.
     pub(super) fn get_context(&self, flags: u32) -> Result<[u8; 72], Errno> {
-        let mut request = [0; 32];
-        request[0] = 16;
-        request[4] = 4;
-        request[8..12].copy_from_slice(&flags.to_ne_bytes());
-        request[16] = 1;
-        request[24] = 3;
-        let mut response = [0; 72];
-        Request::new(0, 3)
-            .input(0x1000, &request)
-            .output(0x1001, &mut response)
-            .send(&self.file)?;
-        Ok(response)
+        get_context(&self.file, flags)
     }
 
     /// OBJ_CREATE of a mailbox; the handle.
@@ -435,6 +423,16 @@ impl Bench {
         drop(self.file);
         self.device.held()
     }
+}
+
+/// GET_CONTEXT as the library sends it, with these flags; the response.
+pub(super) fn get_context(file: &File, flags: u32) -> Result<[u8; 72], Errno> {
+    let mut request = [0; 32];
+    (request[0], request[4], request[16], request[24]) = (16, 4, 1, 3);
+    request[8..12].copy_from_slice(&flags.to_ne_bytes());
+    let mut response = [0; 72];
+    Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response).send(file)?;
+    Ok(response)
 }
 
 /// An inbox of `bytes` bytes with an opcode and, in the third dword, a number.

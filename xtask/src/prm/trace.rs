@@ -67,7 +67,9 @@ pub(crate) fn replay(runtime: &Runtime, trace: Vec<Dumped>) -> Replay {
                 None => {}
             }
             if let Some((bit, _)) = view.nonzero_reserved() {
-                replay.undescribed.push(format!("{buffer}, byte {:#x}", bit / 8));
+                let held =
+                    view.holds.map_or(String::new(), |(_, info)| format!(" ({})", info.name));
+                replay.undescribed.push(format!("{buffer}{held}, byte {:#x}", bit / 8));
             }
         }
         replay.commands.push((command, dumped));

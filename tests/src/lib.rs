@@ -1,1 +1,18 @@
-//! The conformance suite.
+//! The conformance suite: what a device, its kernel and its driver must do.
+//!
+//! The same cases run on the model in process, on real kernels and on hardware. A case gets a [`Lab`], opens what it
+//! needs, and says with [`Stop`] why it did not pass. A new capability adds its cases here first.
+
+mod case;
+mod cases;
+mod endpoint;
+mod lab;
+mod report;
+mod run;
+
+pub use case::{Case, Stop};
+pub use cases::cases;
+pub use endpoint::{Endpoint, Pair, TIMEOUT, until};
+pub use lab::{Choice, Lab};
+pub use report::{Outcome, Row, Run};
+pub use run::run_case;

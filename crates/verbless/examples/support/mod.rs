@@ -1,0 +1,55 @@
+//! What the examples share: finding a device, or building the model.
+
+use verbless::{Backend, Device, DeviceInfo, ErrorKind, Kernel};
+use verbless_model::{Model, Profile};
+
+/// Devices to use.
+pub(crate) struct Found {
+    /// Who has them.
+    pub(crate) backend: Box<dyn Backend>,
+    /// The devices.
+    pub(crate) devices: Vec<DeviceInfo>,
+    /// What they are, for the user.
+    pub(crate) say: String,
+}
+
+impl Found {
+    /// The other end of a connection from device 0: the model's second device, or the same port looped back.
+    #[allow(dead_code, reason = "each example compiles this file for itself; not all connect")]
+    pub(crate) fn peer(&self) -> Result<Device, verbless::Error> {
+        let first = Device::open(&*self.backend, &self.devices[0])?;
+        if first.adapter().is_model() { self.device(1) } else { Ok(first) }
+    }
+
+    /// Opens device number `at`, or the last one if there are fewer.
+    pub(crate) fn device(&self, at: usize) -> Result<Device, verbless::Error> {
+        Device::open(&*self.backend, &self.devices[at.min(self.devices.len() - 1)])
+    }
+}
+
+/// Finds `wanted`: `auto` is every device of the kernel, or the model where there is none; `model` is the model.
+pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::error::Error>> {
+    if wanted != "model" {
+        let kernel = Kernel::new();
+        match kernel.enumerate() {
+            Ok(mut devices) => {
+                devices.retain(|info| wanted == "auto" || wanted == info.name);
+                if let Some(first) = devices.first() {
+                    let say = format!("On {} ({}).", first.name, first.board_id);
+                    return Ok(Found { backend: Box::new(kernel), devices, say });
+                }
+            }
+            Err(error) if wanted == "auto" && error.kind() == ErrorKind::NoDevice => {}
+            Err(error) => return Err(error.into()),
+        }
+        if wanted != "auto" {
+            return Err(format!("this machine has no device {wanted}").into());
+        }
+    }
+    let profile = Profile::load(profile)?;
+    let model = Model::builder().device(profile.clone()).device(profile).build();
+    let backend = model.backend();
+    let devices = backend.enumerate()?;
+    let say = "On the model: no mlx5 device was asked for, or there is none.".into();
+    Ok(Found { backend: Box::new(backend), devices, say })
+}

@@ -201,7 +201,6 @@ pub(crate) enum QpState {
     SqError = 4,
     SqDrained = 5,
     Error = 6,
-    Suspended = 9,
 }
 
 impl QpState {
@@ -210,17 +209,10 @@ impl QpState {
     }
 }
 
-/// Transport services.
+/// Transport services that are modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
     Rc,
-    Uc,
-    Ud,
-    Xrc,
-    Dci,
-    Dct,
-    /// QP0 and QP1 and other special ones, by their PRM number.
-    Other(u8),
 }
 
 /// The send half of a QP, or an SQ.

@@ -124,7 +124,7 @@ refusals! {
     QpReads = 0x8b, BAD_PARAM, "More outstanding READs and atomics than the capability allows.";
     QpAtomicMode = 0x8c, BAD_PARAM, "The atomic mode is not supported.";
     QpNumber = 0x8d, BAD_PARAM, "A QP's number cannot be chosen.";
-    PathPort = 0x8e, IX, "There is no such port.";
+    PathPort = 0x8e, IX, "The path begins at no port of the device.";
     PathPkey = 0x8f, IX, "pkey_index is outside the P_Key table, or its entry is empty.";
     PathGid = 0x90, IX, "src_addr_index is outside the GID table, or its entry is empty.";
     PathLid = 0x91, BAD_PARAM, "The path needs a unicast destination LID.";
@@ -135,6 +135,7 @@ refusals! {
     GidIndex = 0xa1, BAD_PARAM, "The index is outside the GID table.";
     PkeyIndex = 0xa2, BAD_PARAM, "The index is outside the P_Key table.";
     RoceAddress = 0xa3, BAD_PARAM, "The RoCE version or address kind is not supported.";
+    NoSuchPort = 0xa6, BAD_PARAM, "There is no such port.";
     NoSuchRegister = 0xa4, BAD_PARAM, "The device has no such register.";
     RegisterReadOnly = 0xa5, BAD_OP, "The register cannot be written.";
 }

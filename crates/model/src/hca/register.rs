@@ -33,7 +33,7 @@ pub(super) fn access(
     }
     let ports = call.hca().ports.len() as u64;
     if View::new(info, asked).get("local_port").is_some_and(|port| port > ports) {
-        return Err(Refusal::PathPort);
+        return Err(Refusal::NoSuchPort);
     }
     let start = AccessRegisterOut::BYTES;
     let room = call.output.get_mut(start..start + info.bytes).ok_or(Refusal::OutputTooShort)?;

@@ -48,7 +48,7 @@ impl Call<'_> {
             return Err(Refusal::WrongLink);
         }
         let index = usize::from(number.max(1)) - 1;
-        let port = self.hca().ports.get(index).ok_or(Refusal::PathPort)?;
+        let port = self.hca().ports.get(index).ok_or(Refusal::NoSuchPort)?;
         Ok((index, port))
     }
 
@@ -69,7 +69,7 @@ pub(super) fn query_nic(
     call.own_vport(input.other_vport(), input.vport_number())?;
     let hca = call.hca();
     let identity = &hca.identity;
-    let port = identity.ports.first().ok_or(Refusal::PathPort)?;
+    let port = identity.ports.first().ok_or(Refusal::NoSuchPort)?;
     let context = output.nic_vport_context_mut();
     *context = *hca.profile.nic_vport();
     context.set_roce_en(hca.profile.link() == Link::Ethernet && hca.caps.general().roce());
@@ -196,7 +196,7 @@ pub(super) fn set_roce_address(
         return Err(roce_refusal(call));
     }
     if input.vhca_port_num() > 1 {
-        return Err(Refusal::PathPort);
+        return Err(Refusal::NoSuchPort);
     }
     let roce = call.hca().caps.roce();
     let layer = match new.roce_l3_type() {

@@ -167,7 +167,11 @@ pub static QUERY_PAGES: CommandInfo = CommandInfo {
     op_mods: &[("BOOT_PAGES", 1), ("INIT_PAGES", 2), ("REGULAR_PAGES", 3)],
     states: &[],
     capability: None,
-    statuses: &[],
+    statuses: &[StatusRule {
+        status: 3,
+        name: "BAD_PARAM",
+        why: "function_id names no function that this one may ask about.",
+    }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_PAGES"],
 };
@@ -253,6 +257,11 @@ pub static TEARDOWN_HCA: CommandInfo = CommandInfo {
     statuses: &[
         StatusRule { status: 4, name: "BAD_SYS_STATE", why: "The function is not started." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "GRACEFUL_CLOSE while objects exist." },
+        StatusRule {
+            status: 3,
+            name: "BAD_PARAM",
+            why: "The profile is unknown, or its capability is lacking.",
+        },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_TEARDOWN_HCA"],

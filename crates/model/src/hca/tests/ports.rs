@@ -42,7 +42,7 @@ fn an_infiniband_port_is_active_with_a_lid_a_gid_and_the_default_pkey() {
     let no_such_port = rig.send::<QueryHcaVportContextIn>(0, |input| {
         input.set_port_num(2);
     });
-    assert_eq!(no_such_port, Err(Refusal::PathPort));
+    assert_eq!(no_such_port, Err(Refusal::NoSuchPort));
     let another = rig.send::<QueryHcaVportContextIn>(0, |input| {
         input.set_other_vport(true).set_vport_number(1);
     });
@@ -116,7 +116,7 @@ fn a_register_reads_as_the_profile_has_it() {
     let register = rig.register(RegisterId::PMTU.0, &asked).unwrap();
     assert_eq!(register[..6], [0, 1, 0, 0, 0x10, 0x00]);
     asked[1] = 2;
-    assert_eq!(rig.register(RegisterId::PMTU.0, &asked), Err(Refusal::PathPort));
+    assert_eq!(rig.register(RegisterId::PMTU.0, &asked), Err(Refusal::NoSuchPort));
     assert_eq!(rig.register(RegisterId::PMTU.0, &asked[..8]), Err(Refusal::InputTooShort));
     assert_eq!(rig.register(0x1234, &asked), Err(Refusal::NoSuchRegister));
     let write = rig.call::<verbless_prm::AccessRegisterIn>(0, 0, &asked, 16, |input| {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use verbless_prm::{
-    AccessRegisterIn, AllocPdIn, AllocUarIn, CommandInput, CommandOutput, CommandStatus,
-    CreateCqIn, CreateEqIn, CreateMkeyIn, CreateQpIn, CreateUctxIn, CreateUmemIn, EnableHcaIn,
-    InitHcaIn, ManagePagesIn, MkeyAccessMode, PathMigrationState, QueryPagesIn, RqType,
-    ServiceType, Structure,
+    AccessRegisterIn, AllocPdIn, AllocUarIn, CommandInfo, CommandInput, CommandOutput,
+    CommandStatus, CreateCqIn, CreateEqIn, CreateMkeyIn, CreateQpIn, CreateUctxIn, CreateUmemIn,
+    EnableHcaIn, InitHcaIn, ManagePagesIn, MkeyAccessMode, PathMigrationState, QueryPagesIn,
+    RqType, ServiceType, Structure,
 };
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::engine::Clock;
 use crate::hca::objects::ObjectCounts;
@@ -131,7 +131,8 @@ impl Rig {
         Ok((typed, rest.to_vec()))
     }
 
-    /// Sends bytes; of a refusal, status and syndrome must agree and nothing else be in the outbox.
+    /// Sends bytes. Of a refusal, status and syndrome must agree, nothing else be in the outbox, and the status be one
+    /// that the PRM's description of the command lists.
     pub(super) fn raw(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), Refusal> {
         execute(&mut self.world, 0, input, output);
         if output.first().is_none_or(|&status| status == CommandStatus::OK.0) {
@@ -140,6 +141,10 @@ impl Rig {
         let syndrome = u32::from_be_bytes(output[4..8].try_into().expect("four bytes"));
         let refusal = Refusal::of_syndrome(syndrome).expect("one of the model's own");
         assert_eq!(CommandStatus(output[0]), refusal.status(), "{refusal:?}");
+        if let Some(command) = CommandInfo::of_input(input) {
+            let listed = command.statuses.iter().any(|rule| rule.status == output[0]);
+            assert!(listed || of_any_command(refusal), "{}: {refusal:?}", command.name);
+        }
         assert!(output[1..4].iter().chain(&output[8..]).all(|&byte| byte == 0));
         Err(refusal)
     }
@@ -249,6 +254,19 @@ impl Rig {
         })
         .map(|(_, register)| register)
     }
+}
+
+/// Whether a refusal is for what all commands have in common, so that no command's description lists it.
+fn of_any_command(refusal: Refusal) -> bool {
+    use Refusal::{DeviceFatal, NoSuchUid, Reserved};
+    let status = refusal.status();
+    let common = [
+        CommandStatus::BAD_OP,
+        CommandStatus::BAD_SYS_STATE,
+        CommandStatus::BAD_INP_LEN,
+        CommandStatus::BAD_OUTP_LEN,
+    ];
+    common.contains(&status) || [DeviceFatal, NoSuchUid, Reserved].contains(&refusal)
 }
 
 /// A list of so many page addresses.

@@ -84,7 +84,11 @@ impl Watch<'_> {
             }
             if ready.get(2) == Some(&true) {
                 match &mut output {
-                    None => output = Some(self.output.accept()?.0),
+                    None => {
+                        let stream = self.output.accept()?.0;
+                        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+                        output = Some(stream);
+                    }
                     Some(stream) => ended = !pass_on(stream, &mut buffer)?,
                 }
             }

@@ -1,7 +1,8 @@
 //! `cargo xtask vm`: a real Linux with its unmodified mlx5 drivers, in QEMU, with the model as its PCI device.
 //!
 //! The guest runs the conformance suite, or any program, on the real `/dev/infiniband/uverbs0`, and its exit code becomes this
-//! one's. QEMU and the kernels come from Debian and stay in `target/vm`; nothing is installed, and no privilege is needed.
+//! one's. QEMU and the kernels come from Debian and stay in `target/vm`; nothing is
+//! installed, and no privilege is needed. A folder that is deleted there is fetched anew, with what Debian has by then.
 
 use std::fmt;
 use std::fs::File;

@@ -5,7 +5,7 @@
 //!   file         an open device file: handles, descriptors, what becomes of them
 //!     ioctl, abi     the buffer taken apart, and the tables that say what may be in it
 //!     context, device, write, devx, umem, uar, events     the methods
-//!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
+//!     rules, event_rules, opcode, mailbox                  what DevX passes, sets and refuses
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     boot           how the device comes up and goes down
 //!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
@@ -31,6 +31,7 @@ mod in_process;
 mod ioctl;
 mod kernel;
 mod mailbox;
+mod opcode;
 mod rules;
 mod subscriptions;
 mod uar;

@@ -7,7 +7,7 @@ use super::keys::{self, Need, User};
 use super::responder::{self, Answer, Message};
 use super::state::{Bench, Completion};
 use super::transfer::{self, End};
-use super::work::{LONGEST, Malformed, Segment, Work, segments};
+use super::work::{Kind, LONGEST, Malformed, Segment, Work, segments};
 use super::{failure, wait};
 use crate::fabric;
 use crate::hca::objects::{Objects, QpState, SendQueue, Service};
@@ -153,8 +153,19 @@ fn gather_list(objects: &Objects, user: User, work: &Work, bench: &mut Bench) ->
 
 fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut Bench) -> Turn {
     let Placed { work, length, .. } = *placed;
-    if work.opcode == opcode::NOP {
-        return succeed(world, id, qpn, placed, 0, None);
+    match work.kind {
+        Kind::Nop => return succeed(world, id, qpn, placed, 0, None),
+        Kind::Invalidate { variant, qpn: of } => {
+            return match invalidate(world, (id, qpn), work.immediate, variant, of) {
+                Some(()) => succeed(world, id, qpn, placed, 0, None),
+                None => {
+                    let syndrome = cqe_syndrome::MEMORY_WINDOW_BIND;
+                    fail(world, id, qpn, placed.index, placed.blocks, work.opcode, syndrome);
+                    Turn::Sleep
+                }
+            };
+        }
+        _ => {}
     }
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
     if std::mem::take(&mut qp.runtime.overdue) && try_again(world, id, qpn, placed) == Turn::Sleep {
@@ -205,6 +216,26 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
     };
     qp.requester.psn = qp.requester.psn.wrapping_add(packets) & responder::PSN;
     deliver(world, (id, qpn), target, placed, original, bench)
+}
+
+/// Frees a key of the QP's own domain that UMR may change.
+fn invalidate(
+    world: &mut World,
+    (id, qpn): (HcaId, u32),
+    key: u32,
+    variant: Option<u8>,
+    of: Option<u32>,
+) -> Option<()> {
+    let objects = &mut world.hcas[id].objects;
+    let pd = objects.qps.get(&qpn)?.pd;
+    let mkey = objects.mkeys.get_mut(&(key >> 8))?;
+    if u32::from(mkey.variant) != key & 0xff || mkey.pd != pd || !mkey.context.umr_en() {
+        return None;
+    }
+    mkey.free = true;
+    mkey.variant = variant.unwrap_or(mkey.variant);
+    mkey.qpn = of.unwrap_or(mkey.qpn);
+    Some(())
 }
 
 /// Puts a response where the WQE wants it, and completes.

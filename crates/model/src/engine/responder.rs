@@ -102,7 +102,7 @@ pub(crate) fn receive(
         Kind::CompareSwap { .. } | Kind::FetchAdd { .. } => {
             atomic(world, (id, qpn), message, bench).map(Some)
         }
-        Kind::Nop => Ok(None),
+        Kind::Nop | Kind::Invalidate { .. } => Ok(None),
     };
     let failed = |world: &mut World, event: Option<u8>, syndrome| {
         if let Some(event) = event {
@@ -322,7 +322,8 @@ fn invalidate(world: &mut World, (id, qpn): Place, message: &Message) -> Result<
     let objects = &mut world.hcas[id].objects;
     let pd = objects.qps.get(&qpn).map(|qp| qp.pd);
     let mkey = objects.mkeys.get_mut(&(key >> 8)).ok_or(Nak::Access)?;
-    if u32::from(mkey.variant) != key & 0xff || Some(mkey.pd) != pd || mkey.free {
+    let right = u32::from(mkey.variant) == key & 0xff && Some(mkey.pd) == pd && !mkey.free;
+    if !right || !mkey.context.en_rinval() {
         return Err(Nak::Access);
     }
     mkey.free = true;

@@ -133,10 +133,11 @@ impl Domain {
         self.check(config)?;
         let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send());
         let blocks = power("send ring blocks", blocks)?;
-        let receives = power("receive ring entries", config.receives.max(1))?;
         let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
-        // The receive ring comes first; the send ring starts on a block of its own.
-        let receive_bytes = (receives as usize * stride).next_multiple_of(64);
+        // The receive ring comes first, and the send ring follows without a gap: so it fills at least a block.
+        let least = (64 / stride as u32).max(1);
+        let receives = power("receive ring entries", config.receives.max(least))?;
+        let receive_bytes = receives as usize * stride;
         let send_bytes = blocks as usize * 64;
         let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
         let record = self.shared.pool.record()?;

@@ -1,6 +1,10 @@
 //! What succeeds: every operation, rings that wrap, indexes that roll over.
 
-use verbless_prm::hot::{DataSegment, cqe_opcode, opcode};
+use verbless_prm::hot::{
+    DataSegment, UmrCtrlSegment, UmrMkeySegment, cqe_opcode, cqe_syndrome, opcode,
+};
+use zerocopy::IntoBytes;
+use zerocopy::big_endian::{U32, U64};
 
 use super::rig::{Request, Rig};
 use crate::hca::objects::{Klm, QpState, Translation};
@@ -141,11 +145,41 @@ fn a_send_with_invalidate_frees_the_key() {
     let (mut a, mut b) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
     rig.receive(&mut b, &[DataSegment::new(64, rkey, to)]);
+    rig.mkey_mut(1, rkey).context.set_en_rinval(true);
     rig.post(&mut a, Request::new(opcode::SEND_INVALIDATE).imm(rkey).inline(b"bye"));
     let entry = rig.one(1, b.receive_cq);
     assert_eq!(entry.opcode(), cqe_opcode::RESPONDER_SEND_INVALIDATE);
     assert_eq!(entry.cqe.imm_inval_pkey.get(), rkey);
     assert!(rig.mkey_mut(1, rkey).free);
+}
+
+#[test]
+fn a_key_is_freed_by_a_umr_if_it_is_one_that_umr_may_change() {
+    for umr_en in [true, false] {
+        let mut rig = Rig::new();
+        let (mut a, _) = rig.pair();
+        let (_, lkey) = rig.region(0, 64);
+        rig.mkey_mut(0, lkey).context.set_umr_en(umr_en);
+        let control = UmrCtrlSegment {
+            flags: 0x98,
+            mkey_mask: U64::new(0x2000_6000),
+            ..UmrCtrlSegment::zeroed()
+        };
+        let mkey = UmrMkeySegment {
+            free: 0x40,
+            qpn_mkey: U32::new(0xffff_ff00),
+            ..UmrMkeySegment::zeroed()
+        };
+        let tail = [control.as_bytes(), mkey.as_bytes()].concat();
+        rig.post(&mut a, Request::new(opcode::UMR).imm(lkey).bytes(&tail));
+        let entry = rig.one(0, a.send_cq);
+        let mkey = rig.mkey_mut(0, lkey);
+        if umr_en {
+            assert_eq!((entry.opcode(), mkey.free, mkey.variant), (cqe_opcode::REQUESTER, true, 0));
+        } else {
+            assert_eq!((entry.syndrome(), mkey.free), (cqe_syndrome::MEMORY_WINDOW_BIND, false));
+        }
+    }
 }
 
 #[test]
@@ -239,17 +273,14 @@ fn small_messages_arrive_in_the_cqe_when_the_qp_asks_for_it() {
     rig.post(&mut a, Request::send().inline(b"thirty-two bytes at most, please"));
     let entry = rig.one(1, b.receive_cq);
     assert_eq!(entry.cqe.op_own().format(), 1);
-    assert_eq!(
-        &zerocopy::IntoBytes::as_bytes(&entry.cqe)[..32],
-        b"thirty-two bytes at most, please"
-    );
+    assert_eq!(&entry.cqe.as_bytes()[..32], b"thirty-two bytes at most, please");
     assert_eq!(rig.bytes(to, 32), [0; 32], "memory is left for the driver to fill");
     rig.one(0, a.send_cq);
     rig.fill(to, b"0123456789");
     rig.post(&mut a, Request::read(to, rkey).sge(into, 10, lkey));
     let entry = rig.one(0, a.send_cq);
     assert_eq!((entry.bytes(), entry.cqe.op_own().format()), (10, 1));
-    assert_eq!(&zerocopy::IntoBytes::as_bytes(&entry.cqe)[..10], b"0123456789");
+    assert_eq!(&entry.cqe.as_bytes()[..10], b"0123456789");
     rig.receive(&mut b, &[DataSegment::new(64, rkey, to)]);
     rig.post(&mut a, Request::send().inline(&[7; 33]));
     assert_eq!(rig.one(1, b.receive_cq).cqe.op_own().format(), 0);

@@ -484,6 +484,10 @@ impl Request {
         self.tail.resize(self.tail.len().next_multiple_of(16), 0xee);
         self
     }
+    pub(super) fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.tail.extend_from_slice(bytes);
+        self
+    }
     pub(super) fn imm(mut self, imm: u32) -> Self {
         self.flags.set_imm(imm);
         self

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+mod bench;
 mod debian;
 mod hwtest;
 mod prm;
@@ -26,6 +27,8 @@ enum Task {
     Prm(prm::Task),
     /// Runs the conformance suite on a device, or on the model where there is none.
     Hwtest(hwtest::Options),
+    /// Counts the instructions of posting and polling, and holds them against bounds.
+    Bench(bench::Options),
     /// Runs every test that this machine can run.
     Test(test::Options),
     /// Boots a real kernel with the model as its PCI device and runs a program there.
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let result = match Task::parse() {
         Task::Prm(task) => prm::run(task).map(|()| true),
         Task::Hwtest(options) => hwtest::run(&options),
+        Task::Bench(options) => bench::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Vm(options) => match vm::run(&options) {
             Ok(code) => return code,

@@ -1,5 +1,5 @@
 //! What posting and polling cost in instructions. Run by `cargo xtask bench` under callgrind, which counts what happens
-//! inside the function `measured_NAME` of the case that the argument names; alone it only checks that the cases work.
+//! inside a function `measured_…`; the argument names the case. Alone it only checks that the cases work.
 //!
 //! The queues lie in ordinary memory: a ring of 256 blocks, everything in the L1 cache, CQEs written beforehand. What
 //! an operation includes: filling the request from its parts, all checks (SGE lengths, limits, free blocks; owner bit,
@@ -160,6 +160,11 @@ impl World {
         self.completed += count;
     }
 
+    /// CQEs for the operations of one round.
+    fn write_round(&mut self) {
+        self.write_cqes(ROUND);
+    }
+
     /// Fills the queue, not measured.
     fn post(&mut self, count: usize) {
         for _ in 0..count {
@@ -189,11 +194,11 @@ fn nothing(_: &mut World) {}
 
 fn posted(world: &mut World) {
     world.post(ROUND);
-    world.write_cqes(ROUND);
+    world.write_round();
 }
 
 fn complete(world: &mut World) {
-    world.write_cqes(ROUND);
+    world.write_round();
     world.poll();
 }
 
@@ -215,10 +220,6 @@ measured! {
     measured_post: ROUND, |w, cookie|
         line_post(&mut w.pair, *black_box(&w.sges[0]), *black_box(&w.remote), cookie);
     measured_post_inlined: ROUND, |w, cookie|
-        w.pair.post(&Write::new(*black_box(&w.sges[0]), *black_box(&w.remote)).signaled(), cookie);
-    measured_blueflame: ROUND, |w, cookie|
-        line_post(&mut w.pair, *black_box(&w.sges[0]), *black_box(&w.remote), cookie);
-    measured_blueflame_inlined: ROUND, |w, cookie|
         w.pair.post(&Write::new(*black_box(&w.sges[0]), *black_box(&w.remote)).signaled(), cookie);
     measured_inline: ROUND, |w, cookie|
         line_post_inline(&mut w.pair, black_box(&w.data[..]), *black_box(&w.remote), cookie);
@@ -242,34 +243,31 @@ measured! {
     };
 }
 
-/// A case of the name that its measured function has.
-macro_rules! case {
-    ($name:ident, $blueflame:expr, $before:expr, $after:expr) => {
-        Case {
-            name: stringify!($name),
-            blueflame: $blueflame,
-            before: $before,
-            measured: $name,
-            after: $after,
-        }
-    };
+const fn case(
+    name: &'static str,
+    blueflame: bool,
+    before: fn(&mut World),
+    measured: fn(&mut World),
+    after: fn(&mut World),
+) -> Case {
+    Case { name, blueflame, before, measured, after }
 }
 
 const CASES: &[Case] = &[
-    case!(measured_post, false, nothing, complete),
-    case!(measured_post_inlined, false, nothing, complete),
-    case!(measured_blueflame, true, nothing, complete),
-    case!(measured_blueflame_inlined, true, nothing, complete),
-    case!(measured_inline, false, nothing, complete),
-    case!(measured_inline_inlined, false, nothing, complete),
-    case!(measured_batch, false, nothing, complete),
-    case!(measured_batch_inlined, false, nothing, complete),
-    case!(measured_poll, false, posted, World::poll),
-    case!(measured_poll_inlined, false, posted, World::poll),
-    case!(measured_polls, false, posted, World::poll),
-    case!(measured_polls_inlined, false, posted, World::poll),
-    case!(measured_pair, false, |world| world.write_cqes(ROUND), World::poll),
-    case!(measured_pair_inlined, false, |world| world.write_cqes(ROUND), World::poll),
+    case("post", false, nothing, measured_post, complete),
+    case("post_inlined", false, nothing, measured_post_inlined, complete),
+    case("blueflame", true, nothing, measured_post, complete),
+    case("blueflame_inlined", true, nothing, measured_post_inlined, complete),
+    case("inline", false, nothing, measured_inline, complete),
+    case("inline_inlined", false, nothing, measured_inline_inlined, complete),
+    case("batch", false, nothing, measured_batch, complete),
+    case("batch_inlined", false, nothing, measured_batch_inlined, complete),
+    case("poll", false, posted, measured_poll, World::poll),
+    case("poll_inlined", false, posted, measured_poll_inlined, World::poll),
+    case("polls", false, posted, measured_polls, World::poll),
+    case("polls_inlined", false, posted, measured_polls_inlined, World::poll),
+    case("pair", false, World::write_round, measured_pair, World::poll),
+    case("pair_inlined", false, World::write_round, measured_pair_inlined, World::poll),
 ];
 
 fn run(case: &Case) {
@@ -280,7 +278,7 @@ fn run(case: &Case) {
         (case.after)(&mut world);
     }
     // Read by `cargo xtask bench`: by what to divide.
-    println!("{} {} operations", case.name, ROUND * ROUNDS);
+    println!("{} operations: {}", case.name, ROUND * ROUNDS);
 }
 
 fn main() -> ExitCode {

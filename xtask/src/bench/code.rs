@@ -1,0 +1,211 @@
+//! What the machine code of posting and polling says: where it can get to, and in which order it touches memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use super::Tally;
+use crate::Result;
+
+/// The functions of the benchmark that are an operation each.
+const ROOTS: &[&str] =
+    &["line_post", "line_post_inline", "line_post_batch", "line_poll", "line_poll_batch"];
+
+/// Where an operation must not get to.
+const FORBIDDEN: &[&str] =
+    &["panic", "unwrap_failed", "slice_index", "alloc", "pthread", "futex", "syscall", "mutex"];
+
+/// Functions of other files that an operation may get to. The unwinder is behind a call that could panic, and where
+/// nothing can panic it is never reached.
+const HARMLESS: &[&str] = &["memcpy", "memmove", "memset", "_Unwind_Resume"];
+
+/// Functions, by name: the instructions of each, as `mnemonic operands`.
+type Functions = BTreeMap<String, Vec<String>>;
+
+/// Looks at the machine code of the benchmark.
+pub(super) fn check(program: &Path, tally: &mut Tally) -> Result {
+    let functions = match disassemble(program) {
+        Ok(functions) => functions,
+        Err(why) => {
+            tally.skip("machine code", &why);
+            return Ok(());
+        }
+    };
+    for root in ROOTS {
+        let name = format!("{root} cannot panic, allocate, lock or make a system call");
+        tally.report(&name, reachable(&functions, root));
+    }
+    if cfg!(target_arch = "x86_64") {
+        let line_post = functions.get("instructions::line_post").map_or(&[][..], Vec::as_slice);
+        tally.report("x86-64: ring, record, sfence, doorbell, sfence", x86_order(line_post));
+    }
+    Ok(())
+}
+
+/// Follows every call and jump from `root`.
+fn reachable(functions: &Functions, root: &str) -> std::result::Result<(), String> {
+    let mut seen = BTreeSet::new();
+    let mut left = vec![format!("instructions::{root}")];
+    while let Some(name) = left.pop() {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let Some(code) = functions.get(&name) else {
+            if HARMLESS.iter().any(|harmless| name.starts_with(harmless)) {
+                continue;
+            }
+            return Err(format!("it gets to {name}, of which no code was found"));
+        };
+        for instruction in code.iter().filter(|i| i.starts_with("call") || i.starts_with('j')) {
+            let Some((_, target)) = instruction.rsplit_once('<') else {
+                // A jump through a table stays in its function; a call through a register could go anywhere.
+                if instruction.starts_with("call") {
+                    return Err(format!("{name} calls through a pointer: {instruction}"));
+                }
+                continue;
+            };
+            let target = target.trim_end_matches('>');
+            let target = target.split_once("+0x").map_or(target, |(function, _)| function);
+            if let Some(bad) = FORBIDDEN.iter().find(|bad| target.contains(**bad)) {
+                return Err(format!("{name} gets to {target} ({bad})"));
+            }
+            left.push(target.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The doorbell path of `line_post`: stores to the ring, one 4-byte store to the record, a fence, one 8-byte store to
+/// the UAR, a fence.
+fn x86_order(code: &[String]) -> std::result::Result<(), String> {
+    let fences: Vec<usize> = (0..code.len()).filter(|&i| code[i].starts_with("sfence")).collect();
+    let [first, second] = fences[..] else {
+        return Err(format!("{} fences, and not two", fences.len()));
+    };
+    let stores = |range: std::ops::Range<usize>| -> Vec<u32> {
+        range.filter_map(|i| stored_bytes(&code[i])).collect()
+    };
+    let before = stores(0..first);
+    if before.last() != Some(&4) {
+        return Err(format!("the store before the first fence is not the record's: {before:?}"));
+    }
+    if before.iter().filter(|&&bytes| bytes == 8).count() < 6 {
+        return Err(format!("the WQE is not in the ring before the fence: {before:?}"));
+    }
+    // Behind the doorbell only the offset of the next one is stored.
+    match stores(first..second)[..] {
+        [8] | [8, 4] => Ok(()),
+        ref other => Err(format!("stores of {other:?} bytes between the fences")),
+    }
+}
+
+/// The bytes that a plain store of a register writes (AT&T syntax); `None` for every other instruction. Pushes and
+/// stores to the stack do not count.
+fn stored_bytes(instruction: &str) -> Option<u32> {
+    let operands =
+        instruction.strip_prefix("mov")?.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+    let (source, target) = operands.trim().rsplit_once(',').map(|(source, rest)| (source, rest))?;
+    let register = source.strip_prefix('%').or_else(|| operands.trim().strip_prefix('%'))?;
+    let register = register.split(',').next()?;
+    if !target.ends_with(')') || instruction.contains("(%rsp") {
+        return None;
+    }
+    match register {
+        r if r.starts_with('e') => Some(4),
+        r if r.ends_with('d') => Some(4),
+        r if r.ends_with('w') => Some(2),
+        r if r.ends_with('b') || r.ends_with('l') => Some(1),
+        r if r.starts_with('r') => Some(8),
+        _ => Some(2),
+    }
+}
+
+/// Disassembles the program by objdump. Calls through the global offset table are written as if they were direct.
+fn disassemble(program: &Path) -> std::result::Result<Functions, String> {
+    let code = objdump(program, &["-d", "--no-show-raw-insn", "-C"])?;
+    let table = offset_table(&objdump(program, &["-R"])?);
+    let mut names = BTreeMap::new();
+    for line in code.lines() {
+        if let Some((address, name)) = header(line) {
+            names.insert(address, name);
+        }
+    }
+    let mut functions = Functions::new();
+    let mut current = "";
+    for line in code.lines() {
+        if let Some((_, name)) = header(line) {
+            current = name;
+        } else if let Some((_, instruction)) = line.split_once(":\t") {
+            let words: Vec<&str> = instruction.split_whitespace().collect();
+            let mut instruction = words.join(" ");
+            if let Some((head, slot)) = instruction.split_once(" # ")
+                && let Some(slot) = slot.split_whitespace().next()
+                && let Some(name) = hexadecimal(slot).and_then(|slot| names.get(table.get(&slot)?))
+            {
+                instruction = format!("{head} <{name}>");
+            }
+            functions.entry(current.to_string()).or_default().push(instruction);
+        }
+    }
+    Ok(functions)
+}
+
+/// `ADDRESS <NAME>:`
+fn header(line: &str) -> Option<(u64, &str)> {
+    let (address, name) = line.split_once(" <")?;
+    Some((hexadecimal(address)?, name.strip_suffix(">:")?))
+}
+
+/// The slots of the global offset table that the loader fills with an address of the program itself.
+fn offset_table(relocations: &str) -> BTreeMap<u64, u64> {
+    let entry = |line: &str| {
+        let (slot, target) = line.split_once(' ')?;
+        Some((hexadecimal(slot)?, hexadecimal(target.rsplit_once("*ABS*+0x")?.1)?))
+    };
+    relocations.lines().filter_map(entry).collect()
+}
+
+fn hexadecimal(digits: &str) -> Option<u64> {
+    u64::from_str_radix(digits.trim(), 16).ok()
+}
+
+fn objdump(program: &Path, options: &[&str]) -> std::result::Result<String, String> {
+    let output = Command::new("objdump")
+        .args(options)
+        .arg(program)
+        .output()
+        .map_err(|error| format!("objdump: {error} (binutils are not installed?)"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_told_from_a_load_and_has_the_size_of_its_register() {
+        assert_eq!(stored_bytes("mov %rsi,0x8(%r13,%r12,1)"), Some(8));
+        assert_eq!(stored_bytes("mov %ecx,(%rdx)"), Some(4));
+        assert_eq!(stored_bytes("mov %r10d,(%rdx)"), Some(4));
+        assert_eq!(stored_bytes("mov %rsi,0x8(%rsp)"), None);
+        assert_eq!(stored_bytes("mov (%rdi),%r13"), None);
+        assert_eq!(stored_bytes("movabs $0x800000000,%rbp"), None);
+        assert_eq!(stored_bytes("movzwl %r9w,%r13d"), None);
+    }
+
+    #[test]
+    fn a_slot_of_the_offset_table_names_the_function_it_points_to() {
+        let table = offset_table("000000000005cf10 R_X86_64_RELATIVE  *ABS*+0x1e960\n");
+        assert_eq!(table.get(&0x5cf10), Some(&0x1e960));
+        assert_eq!(header("000000000001e960 <a::b<c>>:"), Some((0x1e960, "a::b<c>")));
+    }
+
+    #[test]
+    fn a_call_to_a_panic_is_found_through_another_function() {
+        let functions = Functions::from([
+            ("instructions::line_post".into(), vec!["call 10 <other>".into(), "ret".into()]),
+            ("other".into(), vec!["jmp 20 <core::panicking::panic_fmt>".into()]),
+        ]);
+        assert!(reachable(&functions, "line_post").unwrap_err().contains("panic_fmt"));
+    }
+}

@@ -1,0 +1,235 @@
+//! `cargo xtask bench`: what posting and polling cost in instructions, each with a bound that must hold.
+//!
+//! callgrind counts instructions exactly, so a change of one shows. The program under it is `crates/queue/benches/
+//! instructions.rs`; its first comment says what an operation includes. Besides, the machine code of the same
+//! functions is looked at ([`code`]): no way to a panic, an allocation or a lock, and memory touched in the right order.
+
+mod code;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::{Result, workspace_root};
+
+/// Options of `cargo xtask bench`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Run only the operations whose name contains this.
+    #[arg(long)]
+    filter: Option<String>,
+    /// Do not look at the machine code.
+    #[arg(long)]
+    no_code: bool,
+}
+
+/// An operation, measured as a call of a function and inlined.
+struct Operation {
+    name: &'static str,
+    /// The case of the program, and the function whose instructions count: `measured_…`.
+    case: &'static str,
+    function: &'static str,
+    /// The most instructions that it may take.
+    bound: f64,
+    /// What rdma-core takes: single-threaded, with the 8-byte doorbell except where BlueFlame is named.
+    rdma_core: f64,
+    /// The least code that leaves the same bytes, where that has been counted.
+    floor: Option<u32>,
+}
+
+const OPERATIONS: &[Operation] = &[
+    Operation {
+        name: "post 64 B, 1 SGE, 8-byte doorbell",
+        case: "post",
+        function: "post",
+        bound: 100.0,
+        rdma_core: 213.0,
+        floor: Some(48),
+    },
+    Operation {
+        name: "post 64 B, 1 SGE, BlueFlame",
+        case: "blueflame",
+        function: "post",
+        bound: 150.0,
+        rdma_core: 256.0,
+        floor: Some(99),
+    },
+    Operation {
+        name: "post 8 B inline, 8-byte doorbell",
+        case: "inline",
+        function: "inline",
+        bound: 130.0,
+        rdma_core: 250.0,
+        floor: None,
+    },
+    Operation {
+        name: "batch of 32, 64 B, 1 SGE, each",
+        case: "batch",
+        function: "batch",
+        bound: 60.0,
+        rdma_core: 138.0,
+        floor: None,
+    },
+    Operation {
+        name: "poll one",
+        case: "poll",
+        function: "poll",
+        bound: 60.0,
+        rdma_core: 140.0,
+        floor: None,
+    },
+    Operation {
+        name: "poll in 32s, each",
+        case: "polls",
+        function: "polls",
+        bound: 50.0,
+        rdma_core: 105.0,
+        floor: None,
+    },
+    Operation {
+        name: "post and poll, 8-byte doorbell",
+        case: "pair",
+        function: "pair",
+        bound: 160.0,
+        rdma_core: 353.0,
+        floor: None,
+    },
+];
+
+/// Measures, prints the table and `N passed, N failed, N skipped`; the result says whether every bound held.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let program = build()?;
+    let mut tally = Tally::default();
+    println!("instructions per operation (callgrind), call and loop included\n");
+    println!(
+        "{:36} {:>7} {:>8} {:>6} {:>10} {:>6}",
+        "", "called", "inlined", "bound", "rdma-core", "floor"
+    );
+    let chosen = |operation: &&Operation| {
+        options.filter.as_ref().is_none_or(|part| operation.name.contains(part.as_str()))
+    };
+    for operation in OPERATIONS.iter().filter(chosen) {
+        let called = measure(&program, operation, "")?;
+        let inlined = measure(&program, operation, "_inlined")?;
+        let floor = operation.floor.map_or(String::new(), |floor| floor.to_string());
+        let verdict = if called <= operation.bound { "" } else { "  ABOVE THE BOUND" };
+        println!(
+            "{:36} {called:>7.1} {inlined:>8.1} {:>6} {:>10} {floor:>6}{verdict}",
+            operation.name, operation.bound, operation.rdma_core
+        );
+        tally.count(called <= operation.bound);
+    }
+    println!("\n{SEMANTICS}\n");
+    if !options.no_code {
+        code::check(&program, &mut tally)?;
+    }
+    println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
+    Ok(tally.failed == 0)
+}
+
+const SEMANTICS: &str = "\
+Ours includes: filling the request, checks of SGE lengths, limits and free blocks; the cookie and its slot; doorbell
+record, sfence before and after the doorbell; polling checks owner, opcode, queue, index and window, and tells the
+consumer record. No lock: `&mut self` makes one unnecessary. No lfence: x86 orders loads by itself.
+rdma-core (recorded): libmlx5 with MLX5_SINGLE_THREADED=1, so no lock either; it has an lfence for each CQE.
+The floor is the least code that leaves the same bytes in ring, record and UAR, without any check.";
+
+/// Checks that passed, failed and could not run.
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+    skipped: u32,
+}
+
+impl Tally {
+    fn count(&mut self, good: bool) {
+        if good { self.passed += 1 } else { self.failed += 1 }
+    }
+
+    /// Prints a check and counts it.
+    fn report(&mut self, name: &str, outcome: std::result::Result<(), String>) {
+        match &outcome {
+            Ok(()) => println!("ok      {name}"),
+            Err(why) => println!("FAILED  {name}: {why}"),
+        }
+        self.count(outcome.is_ok());
+    }
+
+    /// Prints a check that cannot run here.
+    fn skip(&mut self, name: &str, why: &str) {
+        println!("skipped {name}: {why}");
+        self.skipped += 1;
+    }
+}
+
+/// A line of cargo's JSON output, as far as it matters here.
+#[derive(Deserialize)]
+struct Message {
+    executable: Option<PathBuf>,
+    target: Option<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// Builds the program; returns where it is.
+fn build() -> Result<PathBuf> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([
+            "build",
+            "--profile",
+            "bench",
+            "--package",
+            "verbless-queue",
+            "--bench",
+            "instructions",
+        ])
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(workspace_root())
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err("the benchmark does not build".into());
+    }
+    String::from_utf8(output.stdout)?
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Message>(line).ok())
+        .filter(|message| {
+            message.target.as_ref().is_some_and(|target| target.name == "instructions")
+        })
+        .find_map(|message| message.executable)
+        .ok_or_else(|| "cargo built no benchmark".into())
+}
+
+/// Runs a case under callgrind; returns instructions per operation.
+fn measure(program: &Path, operation: &Operation, variant: &str) -> Result<f64> {
+    let function = format!("measured_{}{variant}", operation.function);
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(format!("--toggle-collect=instructions::{function}"))
+        .arg(program)
+        .arg(format!("{}{variant}", operation.case))
+        .output()
+        .map_err(|error| format!("valgrind: {error} (is it installed?)"))?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(format!("{function} under valgrind: {report}").into());
+    }
+    let collected: f64 =
+        number_behind(&report, "Collected :").ok_or("callgrind counted nothing")?;
+    let operations: f64 = number_behind(&String::from_utf8_lossy(&output.stdout), "operations:")
+        .ok_or("the benchmark does not say how much it did")?;
+    if collected == 0.0 {
+        return Err(format!("callgrind did not see {function}").into());
+    }
+    Ok(collected / operations)
+}
+
+/// The number that follows `label`.
+fn number_behind(text: &str, label: &str) -> Option<f64> {
+    text.split_once(label)?.1.split_whitespace().next()?.parse().ok()
+}

@@ -236,7 +236,10 @@ impl Side {
     /// The next slot that arrived, and how many bytes are in it.
     fn arrived(&mut self) -> Result<Option<(usize, usize)>> {
         let Some(completion) = self.qp.poll(&mut self.receives) else { return Ok(None) };
-        let Operation::ReceiveWriteImm(note) = completion?.operation else {
+        let completion = completion?;
+        let (Operation::ReceiveWriteImm, Some(note)) =
+            (completion.operation, completion.immediate())
+        else {
             return Err("a message came that is not one of ours".into());
         };
         self.expect_message()?;

@@ -19,6 +19,7 @@ mod fabric;
 mod hca;
 pub mod memory;
 mod model;
+pub mod pci;
 pub mod profile;
 pub mod uverbs;
 mod world;

@@ -21,7 +21,7 @@ pub struct Model {
 /// Says what a model consists of; [`Model::builder`] starts one.
 #[derive(Default)]
 pub struct Builder {
-    devices: Vec<Profile>,
+    devices: Vec<(Profile, Option<Arc<dyn HostMemory>>)>,
     stepped: bool,
     memory: Option<Arc<dyn HostMemory>>,
 }
@@ -29,7 +29,13 @@ pub struct Builder {
 impl Builder {
     /// Adds a device.
     pub fn device(mut self, profile: Profile) -> Self {
-        self.devices.push(profile);
+        self.devices.push((profile, None));
+        self
+    }
+
+    /// Adds a device that does DMA in a memory of its own.
+    pub fn device_in(mut self, profile: Profile, memory: Arc<dyn HostMemory>) -> Self {
+        self.devices.push((profile, Some(memory)));
         self
     }
 
@@ -45,7 +51,7 @@ impl Builder {
         self
     }
 
-    /// The memory that the devices do DMA in; without it, this process's own.
+    /// The memory that devices with none of their own do DMA in; without it, this process's.
     pub fn memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.memory = Some(memory);
         self
@@ -58,7 +64,9 @@ impl Builder {
             .devices
             .into_iter()
             .enumerate()
-            .map(|(index, profile)| Hca::new(index, Arc::new(profile), memory.clone()))
+            .map(|(index, (profile, own))| {
+                Hca::new(index, Arc::new(profile), own.unwrap_or_else(|| memory.clone()))
+            })
             .collect();
         let clock = engine::Clock::new(self.stepped);
         let world = World { hcas, clock, bench: Default::default() };

@@ -71,7 +71,7 @@ pub(crate) fn mmio_write(world: &mut World, id: HcaId, offset: u64, bytes: &[u8]
 }
 
 /// Wakes every SQ that names the page and has something posted.
-fn wake(hca: &mut Hca, page: u32) {
+pub(super) fn wake(hca: &mut Hca, page: u32) {
     refresh(hca);
     let index = std::mem::take(&mut hca.engine.index);
     if let Some(queues) = index.pages.get(&page) {

@@ -19,16 +19,16 @@ const EQE: u64 = 64;
 
 /// Writes an EQE into every EQ that asked for events of this type; with no such EQ the event is lost, as on hardware.
 pub(crate) fn post(hca: &mut Hca, kind: u8, sub_type: u8, data: [u8; 28]) {
-    let eqns: Vec<u32> = hca
-        .objects
-        .eqs
-        .iter()
-        .filter(|(_, eq)| eq.bitmask[usize::from(kind) / 64] >> (kind % 64) & 1 != 0)
-        .map(|(&eqn, _)| eqn)
-        .collect();
+    let eqns: Vec<u32> = takers(hca, kind).collect();
     for eqn in eqns {
         write(hca, eqn, kind, sub_type, data);
     }
+}
+
+/// The EQs that ask for events of this type.
+pub(crate) fn takers(hca: &Hca, kind: u8) -> impl Iterator<Item = u32> {
+    let asks = move |bitmask: &[u64; 4]| bitmask[usize::from(kind) / 64] >> (kind % 64) & 1 != 0;
+    hca.objects.eqs.iter().filter(move |(_, eq)| asks(&eq.bitmask)).map(|(&eqn, _)| eqn)
 }
 
 /// A CQ that was armed has something to say.

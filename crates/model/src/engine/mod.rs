@@ -11,6 +11,7 @@
 //! A message moves in one go: its packets are counted (the PSN is), not sent one by one. So requests of one QP complete in
 //! order, and a fence has nothing to wait for.
 
+mod blueflame;
 mod completion;
 mod doorbell;
 mod events;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use crate::world::{HcaId, World};
 use requester::Turn;
 
+pub(crate) use blueflame::trapped_write;
 pub(crate) use doorbell::mmio_write;
 pub(crate) use failure::to_error as qp_to_error;
 pub use inject::Fault;
@@ -61,7 +63,8 @@ impl Clock {
         self.now = self.now.saturating_add(nanoseconds(by));
     }
 
-    fn tick(&mut self) {
+    /// Lets the time follow the real one, in threaded mode.
+    pub(crate) fn tick(&mut self) {
         if let Some(began) = self.began {
             self.now = nanoseconds(began.elapsed());
         }
@@ -136,6 +139,7 @@ fn give_turn(world: &mut World, id: HcaId, bench: &mut Bench) -> bool {
 fn expire(world: &mut World, id: HcaId) -> bool {
     let mut worked =
         !world.hcas[id].engine.delayed.is_empty() && completion::write_delayed(world, id);
+    worked |= !world.hcas[id].engine.held.is_empty() && blueflame::expire(world, id);
     let now = world.clock.now;
     let hca = &mut world.hcas[id];
     while let Some(&(at, qpn)) = hca.engine.timers.first().filter(|&&(at, _)| at <= now) {
@@ -176,9 +180,19 @@ fn next_timer(world: &World) -> Option<u64> {
     let timers = world.hcas.iter().filter_map(|hca| {
         let waiting = hca.engine.timers.first().map(|&(at, _)| at);
         let delayed = hca.engine.delayed.iter().map(|delayed| delayed.due).min();
-        waiting.into_iter().chain(delayed).min()
+        waiting.into_iter().chain(delayed).chain(hca.engine.held.next_due()).min()
     });
     timers.min().map(|at| at.saturating_sub(world.clock.now))
+}
+
+/// Reports an event of type `kind` with `data` (bytes 0x20 to 0x3c) in every EQ that asked for it.
+pub(crate) fn event(world: &mut World, hca: HcaId, kind: u8, data: [u8; 28]) {
+    events::post(&mut world.hcas[hca], kind, 0, data);
+}
+
+/// Whether some EQ asks for events of type `kind`.
+pub(crate) fn takes_event(world: &World, hca: HcaId, kind: u8) -> bool {
+    events::takers(&world.hcas[hca], kind).next().is_some()
 }
 
 /// Takes a port (from 1) up or down, and says so by an event.

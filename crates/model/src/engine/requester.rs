@@ -52,7 +52,8 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
         return Turn::Sleep;
     }
     let index = sq.consumer;
-    let blocks = match fetch(&*hca.memory, sq, &mut bench.wqe) {
+    let copy = qp.runtime.copies.take(index);
+    let blocks = match fetch(&*hca.memory, sq, copy, &mut bench.wqe) {
         Ok(blocks) => blocks,
         Err(Malformed) => {
             let opcode = bench.wqe.get(3).copied().unwrap_or(opcode::NOP);
@@ -86,8 +87,17 @@ struct Placed {
     length: u64,
 }
 
-/// Copies the WQE at the consumer index out of the ring; gives the number of its blocks.
-fn fetch(memory: &dyn HostMemory, sq: &SendQueue, wqe: &mut Vec<u8>) -> Result<u16, Malformed> {
+/// Copies the WQE at the consumer index out of the ring, unless it came by BlueFlame (`copy`); gives the number of its blocks.
+fn fetch(
+    memory: &dyn HostMemory,
+    sq: &SendQueue,
+    copy: Option<Vec<u8>>,
+    wqe: &mut Vec<u8>,
+) -> Result<u16, Malformed> {
+    if let Some(copy) = copy {
+        *wqe = copy;
+        return Ok(wqe.len().div_ceil(WQEBB) as u16);
+    }
     let size = 1_u32.checked_shl(sq.log_size).ok_or(Malformed)?;
     let posted = sq.producer.wrapping_sub(sq.consumer);
     let at = u64::from(u32::from(sq.consumer) & (size - 1)) * WQEBB as u64;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::blueflame::{Copies, Held};
 use super::keys::Piece;
 
 /// What the engine keeps per function.
@@ -20,6 +21,8 @@ pub(crate) struct State {
     /// A command ran since the index was built.
     pub stale: bool,
     pub faults: Faults,
+    /// Trapped stores that may become BlueFlame copies.
+    pub held: Held,
 }
 
 /// Which queues a doorbell on a UAR page wakes.
@@ -57,6 +60,8 @@ pub(crate) struct QpRuntime {
     pub established: bool,
     /// Nothing came back for the present request: when the QP goes on, that is because its ACK timeout ran out.
     pub overdue: bool,
+    /// WQEs that came by BlueFlame.
+    pub copies: Copies,
 }
 
 /// A CQE on its way, without its owner bit.

@@ -98,7 +98,7 @@ pub(super) fn dealloc_td(
 pub(super) fn alloc_uar(call: &mut Call<'_>, _: &AllocUarIn, output: &mut AllocUarOut) -> Outcome {
     let uid = call.uid;
     let hca = call.hca_mut();
-    let page = hca.numbers.uar.take().ok_or(Refusal::NoNumber)?;
+    let page = hca.numbers.uars_of(uid).take().ok_or(Refusal::NoNumber)?;
     hca.objects.uars.insert(page, uid);
     engine::uar_allocated(call.world, call.id, page);
     output.set_uar(page);
@@ -122,7 +122,8 @@ pub(super) fn dealloc_uar(
     }
     engine::uar_freed(call.world, call.id, page);
     let hca = call.hca_mut();
-    hca.objects.uars.remove(&page);
-    hca.numbers.uar.give(page);
+    if let Some(owner) = hca.objects.uars.remove(&page) {
+        hca.numbers.uars_of(owner).give(page);
+    }
     Ok(())
 }

@@ -115,7 +115,15 @@ pub(crate) fn execute(world: &mut World, id: HcaId, input: &[u8], output: &mut [
     let (status, syndrome) = match dispatch(world, id, input, output) {
         Ok(()) => return,
         Err(Failure::Refused(refusal)) => {
-            tracing::debug!(opcode = ?input.first_chunk::<2>(), ?refusal, "{}", refusal.text());
+            let opcode = input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
+            let command = CommandInfo::by_opcode(opcode).map_or("", |command| command.name);
+            tracing::info!(
+                command,
+                opcode = format_args!("{opcode:#x}"),
+                ?refusal,
+                "{}",
+                refusal.text()
+            );
             (refusal.status().0, refusal.syndrome())
         }
         Err(Failure::Injected(status, syndrome)) => (status, syndrome),

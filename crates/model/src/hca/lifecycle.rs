@@ -11,6 +11,7 @@ use super::capability::own_function;
 use super::objects::Mkey;
 use super::refusal::Refusal;
 use super::{Life, uctx};
+use crate::world::{HcaId, World};
 
 /// ENABLE_HCA.
 pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHcaOut) -> Outcome {
@@ -30,6 +31,12 @@ pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut Disable
     }
     call.hca_mut().start_afresh();
     Ok(())
+}
+
+/// Resets a function: nothing is left of what commands did, and of the pages that it was given.
+pub(crate) fn reset(world: &mut World, id: HcaId) {
+    uctx::destroy_all(world, id);
+    world.hcas[id].start_afresh();
 }
 
 /// How many pages the function needs: before anything, and once it is up.

@@ -23,7 +23,7 @@ mod uctx;
 mod umem;
 mod vport;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use verbless_prm::RoceAddrLayout;
@@ -36,9 +36,10 @@ use capability::Capabilities;
 use fault::CommandFaults;
 use identity::Identity;
 use numbers::Numbers;
-use objects::Objects;
+use objects::{Objects, Uid};
 
 pub(crate) use execute::execute;
+pub(crate) use lifecycle::reset;
 pub use refusal::Refusal;
 
 /// A port's physical and logical state.
@@ -69,7 +70,9 @@ pub(crate) struct AllNumbers {
     pub uid: Numbers,
     pub pd: Numbers,
     pub td: Numbers,
+    /// UAR pages of the kernel, and those of user contexts, which a front end can treat otherwise.
     pub uar: Numbers,
+    pub user_uar: Numbers,
     pub umem: Numbers,
     pub mkey: Numbers,
     pub cq: Numbers,
@@ -79,6 +82,11 @@ pub(crate) struct AllNumbers {
 }
 
 impl AllNumbers {
+    /// Those for UAR pages of a user context, or of the kernel.
+    pub(crate) fn uars_of(&mut self, uid: Uid) -> &mut Numbers {
+        if uid == 0 { &mut self.uar } else { &mut self.user_uar }
+    }
+
     fn new(profile: &Profile) -> Self {
         // The fields that carry them in commands are so wide.
         const BYTE: u32 = 1 << 8;
@@ -89,7 +97,8 @@ impl AllNumbers {
             uid: Numbers::new(first.uid, HALF),
             pd: Numbers::new(first.pd, THREE_BYTES),
             td: Numbers::new(first.transport_domain, THREE_BYTES),
-            uar: Numbers::new(first.uar, profile.device().uar_pages),
+            uar: Numbers::new(first.uar, first.user_uar),
+            user_uar: Numbers::new(first.user_uar, profile.device().uar_pages),
             umem: Numbers::new(first.umem, THREE_BYTES),
             mkey: Numbers::new(first.mkey, THREE_BYTES),
             cq: Numbers::new(first.cq, THREE_BYTES),
@@ -110,6 +119,8 @@ pub(crate) struct Hca {
     pub numbers: AllNumbers,
     /// Pages of host memory that the driver gave; the model keeps nothing in them.
     pub pages: BTreeSet<u64>,
+    /// Registers that were written, by number.
+    pub registers: BTreeMap<u16, Box<[u8]>>,
     /// The version of the software interface in force.
     pub issi: u16,
     /// The GID table of an Ethernet port; empty entries are all 0. InfiniBand ports have none.
@@ -148,6 +159,7 @@ impl Hca {
             objects: Objects::default(),
             numbers: AllNumbers::new(&profile),
             pages: BTreeSet::new(),
+            registers: BTreeMap::new(),
             issi: 0,
             roce_addresses: vec![RoceAddrLayout::zeroed(); roce_entries],
             memory,
@@ -167,6 +179,7 @@ impl Hca {
         self.life = Life::Disabled;
         self.caps = Capabilities::new(&self.profile);
         self.pages.clear();
+        self.registers.clear();
         self.issi = 0;
         self.roce_addresses.fill(RoceAddrLayout::zeroed());
     }

@@ -1,13 +1,16 @@
-//! Registers: those that the profile has, as it has them. None can be written.
+//! Registers: those that the profile has, as it has them, and a few that the driver may write.
 
 use verbless_prm::reflect::View;
-use verbless_prm::{AccessRegisterIn, AccessRegisterOut, bits};
+use verbless_prm::{AccessRegisterIn, AccessRegisterOut, RegisterId, bits};
 
 use super::call::{Call, Outcome};
 use super::refusal::Refusal;
 
 /// Fields by which a register's reader says what to read; they come back as they were.
 const INDEXES: [&str; 3] = ["local_port", "proto_mask", "plane_ind"];
+
+/// Registers that the driver writes, and reads back as it wrote them.
+const WRITABLE: [RegisterId; 2] = [RegisterId::HOST_ENDIANNESS, RegisterId::NODE_DESC];
 
 /// ACCESS_REGISTER.
 pub(super) fn access(
@@ -20,12 +23,16 @@ pub(super) fn access(
         tracing::warn!(register = ?id, "the profile has no such register");
         return Err(Refusal::NoSuchRegister);
     };
-    if call.op_mod == AccessRegisterIn::WRITE {
-        return Err(Refusal::RegisterReadOnly);
-    }
     let info = register.info;
     let asked = call.list.get(..info.bytes).ok_or(Refusal::InputTooShort)?;
-    let mut value = register.bytes.clone();
+    let mut value = call.hca().registers.get(&id.0).unwrap_or(&register.bytes).clone();
+    if call.op_mod == AccessRegisterIn::WRITE {
+        if !WRITABLE.contains(&id) {
+            return Err(Refusal::RegisterReadOnly);
+        }
+        value.copy_from_slice(asked);
+        call.hca_mut().registers.insert(id.0, value.clone());
+    }
     for name in INDEXES {
         if let (Some(field), Some(index)) = (info.field(name), View::new(info, asked).get(name)) {
             bits::set(&mut value, field.bit(0), field.width as usize, index);

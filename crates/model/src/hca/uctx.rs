@@ -83,8 +83,9 @@ fn destroy_held(world: &mut World, id: HcaId, of: impl Fn(Uid) -> bool) {
     for page in held!(uars, |owner: &Uid| *owner) {
         engine::uar_freed(world, id, page);
         let hca = &mut world.hcas[id];
-        hca.objects.uars.remove(&page);
-        hca.numbers.uar.give(page);
+        if let Some(owner) = hca.objects.uars.remove(&page) {
+            hca.numbers.uars_of(owner).give(page);
+        }
     }
     for td in held!(tds, |owner: &Uid| *owner) {
         let hca = &mut world.hcas[id];

@@ -4,11 +4,13 @@
 //! time. Ring words, records and doorbells are atomics; payload is copied in a way that is allowed to race.
 
 pub(crate) mod descriptor;
+mod guest;
 mod process;
 mod uar;
 
 use std::fmt;
 
+pub use guest::GuestMemory;
 pub use process::{ProcessMemory, probe};
 pub(crate) use uar::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE};
 pub use uar::{UAR_PAGE, UarSpace};
@@ -56,7 +58,8 @@ pub trait HostMemory: Send + Sync {
         target_address: u64,
         length: u64,
     ) -> Result<(), Fault>;
-    /// The range as memory of this process, if it is mapped here: what makes a direct copy possible.
+    /// The range as memory of this process, if it is mapped here and may be written: what makes a direct copy possible.
+    /// The pointer is good while the world's lock is held; memory is taken away under that lock only.
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>>;
 }
 

@@ -42,7 +42,7 @@ fn aligned(address: u64, size: u64) -> Result<(), Fault> {
 /// # Safety
 /// Both ranges are mapped, the source readable and the target writable.
 #[inline]
-unsafe fn racing_copy(from: *const u8, to: *mut u8, length: usize) {
+pub(super) unsafe fn racing_copy(from: *const u8, to: *mut u8, length: usize) {
     #[cfg(target_arch = "x86_64")]
     if length > 128 {
         // SAFETY: the caller vouches for both ranges; the string move is one opaque access to the compiler, so that a

@@ -124,7 +124,10 @@ pub struct FirstNumbers {
     pub uid: u32,
     pub pd: u32,
     pub transport_domain: u32,
+    /// UAR pages of the kernel.
     pub uar: u32,
+    /// UAR pages of user contexts; they follow those of the kernel.
+    pub user_uar: u32,
     pub umem: u32,
     /// An mkey index: the key without its low byte.
     pub mkey: u32,
@@ -170,8 +173,11 @@ impl File {
         if self.device.board_id.len() > 16 {
             return wrong("device", "board_id", "has more than 16 characters");
         }
-        if self.device.uar_pages <= self.first.uar {
-            return wrong("device", "uar_pages", "leaves no page from first.uar on");
+        if self.first.user_uar <= self.first.uar || self.device.uar_pages <= self.first.user_uar {
+            return wrong("first", "user_uar", "leaves no page to the kernel or to user contexts");
+        }
+        if !self.device.uar_pages.is_power_of_two() {
+            return wrong("device", "uar_pages", "is no power of two, as the size of a BAR is");
         }
         if self.device.vectors == 0 {
             return wrong("device", "vectors", "is 0, but commands and events need one");

@@ -23,7 +23,7 @@ fn remote_access(change: impl FnOnce(&mut Rig, u32) -> (u64, u32)) {
     assert_eq!(rig.bytes(to, 64), [0; 64], "nothing was written");
     assert_eq!(rig.qp(&b).state, QpState::Error, "the responder goes down too");
     assert_eq!(rig.events(1), [event_type::WQ_ACCESS_ERROR]);
-    assert_eq!(rig.events(0), []);
+    assert!(rig.events(0).is_empty());
 }
 
 #[test]

@@ -188,13 +188,17 @@ fn a_number_is_used_again_once_it_is_free() {
 }
 
 #[test]
-fn uar_pages_run_out() {
+fn uar_pages_of_the_kernel_and_of_users_lie_apart_and_run_out() {
     let mut rig = Rig::up(LINK);
-    let pages = 8192 - 0x10 - 1;
-    for _ in 0..pages {
-        rig.send::<AllocUarIn>(0, |_| {}).unwrap();
+    let user = rig.user();
+    for (uid, pages) in [(0, 0x10..0x400), (user.uid, 0x400..8192)] {
+        let taken: Vec<u32> = std::iter::from_fn(|| rig.send::<AllocUarIn>(uid, |_| {}).ok())
+            .map(|out| out.uar())
+            .collect();
+        assert!(taken.iter().all(|page| pages.contains(page)));
+        assert!(taken.len() >= pages.len() - 1, "the rig has one itself");
+        assert_eq!(rig.send::<AllocUarIn>(uid, |_| {}), Err(Refusal::NoNumber));
     }
-    assert_eq!(rig.send::<AllocUarIn>(0, |_| {}), Err(Refusal::NoNumber));
 }
 
 #[test]

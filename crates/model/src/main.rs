@@ -1,0 +1,82 @@
+//! `verbless-model`: the modelled device for programs that are not linked with it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use verbless_model::pci::{self, PciOptions};
+use verbless_model::{Link, Profile};
+
+/// A software model of mlx5 devices.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// Say more: -v what is refused, -vv everything.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Be PCI devices, over vfio-user, for QEMU's `vfio-user-pci` to attach.
+    Pci {
+        /// Where to listen. Each socket is a device; function n of it listens at SOCKET.n.
+        #[arg(long, required = true)]
+        socket: Vec<PathBuf>,
+        /// What the devices are: a profile's name, or a TOML file.
+        #[arg(long, default_value = "bluefield3")]
+        profile: String,
+        /// What their ports are connected to; without it, what the profile says.
+        #[arg(long)]
+        link: Option<LinkArgument>,
+        /// Functions per device.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+        functions: u32,
+        /// Map no UAR page into the guest: every doorbell is a message.
+        #[arg(long)]
+        trap: bool,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LinkArgument {
+    Infiniband,
+    Ethernet,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(match arguments.verbose {
+            0 => tracing::Level::WARN,
+            1 => tracing::Level::INFO,
+            2 => tracing::Level::DEBUG,
+            _ => tracing::Level::TRACE,
+        })
+        .with_target(false)
+        .init();
+    match run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("verbless-model: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
+    match command {
+        Command::Pci { socket, profile, link, functions, trap } => {
+            let profile = Profile::load(&profile)?;
+            let profile = match link {
+                None => profile,
+                Some(LinkArgument::Infiniband) => profile.with_link(Link::Infiniband),
+                Some(LinkArgument::Ethernet) => profile.with_link(Link::Ethernet),
+            };
+            Ok(pci::serve(&PciOptions { sockets: socket, profile, functions, trap })?)
+        }
+    }
+}

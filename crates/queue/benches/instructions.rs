@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 
 use verbless_prm::hot::{self, OpOwn, OpcodeQpn, cqe_opcode, opcode};
-use verbless_queue::cq::CompletionQueueParts;
+use verbless_queue::cq::{CompletionQueueParts, Notify};
 use verbless_queue::qp::{BlueFlame, Polled, ReceiveQueueParts, SendQueueParts};
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::uar::UarPage;
@@ -86,6 +86,17 @@ fn line_poll_batch(
 #[inline(always)]
 fn poll_batch(pair: &mut QueuePair, cq: &mut CompletionQueue, into: &mut [Polled; BATCH]) -> usize {
     pair.poll_into(cq, into)
+}
+
+#[inline(never)]
+fn line_post_receive(pair: &mut QueuePair, into: [Sge; 1], cookie: u64) -> Posted {
+    pair.post_receive(into, cookie)
+}
+
+#[inline(never)]
+fn line_arm(cq: &mut CompletionQueue) {
+    cq.arm(Notify::Next);
+    cq.event_received();
 }
 
 /// The queues, and the memory that the device would see.
@@ -281,7 +292,15 @@ fn run(case: &Case) {
     println!("{} operations: {}", case.name, ROUND * ROUNDS);
 }
 
+/// What is not measured, but looked at as machine code.
+fn others() {
+    let mut world = World::new(false);
+    line_post_receive(&mut world.pair, [world.sges[0]], 0).unwrap();
+    line_arm(&mut world.cq);
+}
+
 fn main() -> ExitCode {
+    others();
     // Cargo hands `--bench` or a test runner's options to a program like this one.
     let name = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
     let mut found = name.is_none();

@@ -94,8 +94,8 @@ impl CompletionQueue {
         Drain { first: self.consumer, left: max, queue: self }
     }
 
-    /// The data of the CQE polled last, if the device put it there rather than into the receive's memory; as many
-    /// bytes as the CQE counts, at most 64.
+    /// The data that came inside a CQE rather than into the request's memory; as many bytes as the CQE counts, at
+    /// most 64. Ask right after a CQE was polled whose [`Cqe::format`] says that it has some.
     pub fn inline_data(&self) -> &[u8] {
         zerocopy::IntoBytes::as_bytes(&self.inline.words).get(..self.inline.length).unwrap_or(&[])
     }
@@ -106,10 +106,7 @@ impl CompletionQueue {
     /// the last poll does not: arm, poll once more, then wait. After the event, call
     /// [`CompletionQueue::event_received`].
     pub fn arm(&mut self, notify: Notify) {
-        let arm = CqArm::new()
-            .with_sequence(self.arm_sequence & 3)
-            .with_solicited(notify == Notify::Solicited)
-            .with_consumer(self.consumer & 0xff_ffff);
+        let arm = CqArm::pack(self.arm_sequence, notify == Notify::Solicited, self.consumer);
         self.arm_record.store(arm.into_bits());
         event(Event::Barrier("before_doorbell"));
         barrier::before_doorbell();

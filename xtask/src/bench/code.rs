@@ -8,8 +8,15 @@ use super::Tally;
 use crate::Result;
 
 /// The functions of the benchmark that are an operation each.
-const ROOTS: &[&str] =
-    &["line_post", "line_post_inline", "line_post_batch", "line_poll", "line_poll_batch"];
+const ROOTS: &[&str] = &[
+    "line_post",
+    "line_post_inline",
+    "line_post_batch",
+    "line_post_receive",
+    "line_poll",
+    "line_poll_batch",
+    "line_arm",
+];
 
 /// Where an operation must not get to.
 const FORBIDDEN: &[&str] =
@@ -102,12 +109,10 @@ fn x86_order(code: &[String]) -> std::result::Result<(), String> {
 /// The bytes that a plain store of a register writes (AT&T syntax); `None` for every other instruction. Pushes and
 /// stores to the stack do not count.
 fn stored_bytes(instruction: &str) -> Option<u32> {
-    let operands =
-        instruction.strip_prefix("mov")?.trim_start_matches(|c: char| c.is_ascii_alphabetic());
-    let (source, target) = operands.trim().rsplit_once(',').map(|(source, rest)| (source, rest))?;
-    let register = source.strip_prefix('%').or_else(|| operands.trim().strip_prefix('%'))?;
-    let register = register.split(',').next()?;
-    if !target.ends_with(')') || instruction.contains("(%rsp") {
+    let (_, operands) = instruction.strip_prefix("mov")?.split_once(' ')?;
+    let (source, target) = operands.split_once(',')?;
+    let register = source.strip_prefix('%')?;
+    if !target.ends_with(')') || target.contains("(%rsp") {
         return None;
     }
     match register {

@@ -61,6 +61,18 @@ pub struct CqArm {
     pub consumer: u32,
 }
 
+impl CqArm {
+    /// The word of these fields; bits that are too many are cut off. Inlined, unlike the builder methods.
+    #[inline(always)]
+    pub const fn pack(sequence: u8, solicited: bool, consumer: u32) -> Self {
+        Self::from_bits(
+            (sequence as u32 & 3) << Self::SEQUENCE_OFFSET
+                | (solicited as u32) << Self::SOLICITED_OFFSET
+                | (consumer & 0xff_ffff) << Self::CONSUMER_OFFSET,
+        )
+    }
+}
+
 format! {
     /// What is written to [`uar::CQ`] to arm a CQ.
     pub struct CqDoorbell[8] {
@@ -71,6 +83,7 @@ format! {
 
 impl CqDoorbell {
     /// Arms CQ `cqn` (bits 23:0).
+    #[inline]
     pub const fn new(arm: CqArm, cqn: u32) -> Self {
         Self { word: U64::new((arm.into_bits() as u64) << 32 | cqn as u64) }
     }
@@ -86,5 +99,6 @@ mod tests {
         let arm = CqArm::new().with_solicited(true).with_consumer(0x3fedb);
         assert_eq!(CqDoorbell::new(arm, 0x456).as_bytes(), [1, 3, 0xfe, 0xdb, 0, 0, 4, 0x56]);
         assert_eq!(CqArm::new().with_sequence(3).into_bits(), 0x3000_0000);
+        assert_eq!(CqArm::pack(7, true, 0xff03_fedb), arm.with_sequence(3));
     }
 }

@@ -98,6 +98,21 @@ pub struct CtrlWord {
     pub ds: u8,
 }
 
+impl CtrlWord {
+    /// The word of these fields; bits that are too many are cut off. The builder methods are not inlined into other
+    /// crates and can panic, so posting packs by this.
+    #[inline(always)]
+    pub const fn pack(opmod: u8, wqe_index: u16, opcode: u8, qpn: u32, ds: u8) -> Self {
+        Self::from_bits(
+            (opmod as u64) << Self::OPMOD_OFFSET
+                | (wqe_index as u64) << Self::WQE_INDEX_OFFSET
+                | (opcode as u64) << Self::OPCODE_OFFSET
+                | (qpn as u64 & 0xff_ffff) << Self::QPN_OFFSET
+                | (ds as u64 & 0x3f) << Self::DS_OFFSET,
+        )
+    }
+}
+
 /// The second 8 bytes of a WQE.
 #[bitfield(u64, order = Msb)]
 #[derive(PartialEq, Eq)]
@@ -122,6 +137,19 @@ pub struct CtrlFlags {
     pub imm: u32,
 }
 
+impl CtrlFlags {
+    /// The word of these fields, as [`CtrlWord::pack`].
+    #[inline(always)]
+    pub const fn pack(fm: u8, ce: u8, se: bool, imm: u32) -> Self {
+        Self::from_bits(
+            (fm as u64 & 7) << Self::FM_OFFSET
+                | (ce as u64 & 3) << Self::CE_OFFSET
+                | (se as u64) << Self::SE_OFFSET
+                | (imm as u64) << Self::IMM_OFFSET,
+        )
+    }
+}
+
 format! {
     /// Control segment: starts every send WQE.
     pub struct CtrlSegment[16] {
@@ -134,16 +162,19 @@ format! {
 
 impl CtrlSegment {
     /// A control segment of these two words.
+    #[inline]
     pub const fn new(control: CtrlWord, flags: CtrlFlags) -> Self {
         Self { control: U64::new(control.into_bits()), flags: U64::new(flags.into_bits()) }
     }
 
     /// The first word, unpacked.
+    #[inline]
     pub const fn control(&self) -> CtrlWord {
         CtrlWord::from_bits(self.control.get())
     }
 
     /// The second word, unpacked.
+    #[inline]
     pub const fn flags(&self) -> CtrlFlags {
         CtrlFlags::from_bits(self.flags.get())
     }
@@ -163,6 +194,7 @@ format! {
 
 impl RaddrSegment {
     /// A remote address under a remote key.
+    #[inline]
     pub const fn new(address: u64, rkey: u32) -> Self {
         Self { address: U64::new(address), rkey: U32::new(rkey), reserved: U32::ZERO }
     }
@@ -180,6 +212,7 @@ format! {
 
 impl AtomicSegment {
     /// Operands of an atomic.
+    #[inline]
     pub const fn new(swap_add: u64, compare: u64) -> Self {
         Self { swap_add: U64::new(swap_add), compare: U64::new(compare) }
     }
@@ -220,6 +253,7 @@ impl DataSegment {
     pub const MAX_BYTES: u32 = 0x7fff_ffff;
 
     /// `byte_count` bytes at `address` of `lkey`.
+    #[inline]
     pub const fn new(byte_count: u32, lkey: u32, address: u64) -> Self {
         Self { byte_count: U32::new(byte_count), lkey: U32::new(lkey), address: U64::new(address) }
     }
@@ -238,16 +272,19 @@ impl InlineHeader {
     pub const INLINE: u32 = 1 << 31;
 
     /// The header of `length` bytes; bit 31 of `length` is ignored.
+    #[inline]
     pub const fn new(length: u32) -> Self {
         Self { byte_count: U32::new(length | Self::INLINE) }
     }
 
     /// Whether this is an inline header at all, and not the start of a [`DataSegment`].
+    #[inline]
     pub const fn is_inline(&self) -> bool {
         self.byte_count.get() & Self::INLINE != 0
     }
 
     /// Bytes of data.
+    #[inline]
     pub const fn length(&self) -> u32 {
         self.byte_count.get() & !Self::INLINE
     }
@@ -421,6 +458,23 @@ mod tests {
         let segment = CtrlSegment::new(control, flags);
         assert_eq!(segment.as_bytes(), [0, 0, 4, 8, 0, 1, 0x23, 3, 0, 0, 0, 0x88, 0, 0, 0, 0]);
         assert_eq!((segment.control(), segment.flags()), (control, flags));
+    }
+
+    #[test]
+    fn packing_equals_building() {
+        let built = CtrlWord::new()
+            .with_opmod(1)
+            .with_wqe_index(0xabcd)
+            .with_opcode(9)
+            .with_qpn(0xfedcba)
+            .with_ds(63);
+        assert_eq!(CtrlWord::pack(1, 0xabcd, 9, 0xfedcba, 63), built);
+        assert_eq!(
+            CtrlWord::pack(0, 0, 0, 0xff00_0001, 0x41),
+            CtrlWord::new().with_qpn(1).with_ds(1)
+        );
+        let built = CtrlFlags::new().with_fm(4).with_ce(2).with_se(true).with_imm(0xcafe_babe);
+        assert_eq!(CtrlFlags::pack(4, 2, true, 0xcafe_babe), built);
     }
 
     #[test]

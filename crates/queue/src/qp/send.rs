@@ -321,12 +321,9 @@ impl SendQueue {
             return Err(PostError::Full);
         }
         let wqe = self.ring.wqe(index);
-        let control = CtrlWord::new()
-            .with_wqe_index(index as u16)
-            .with_opcode(W::OPERATION as u8)
-            .with_ds((units & 63) as u8)
-            .into_bits();
-        let flags = request.options().flags().with_imm(request.immediate()).into_bits();
+        let control =
+            CtrlWord::pack(0, index as u16, W::OPERATION as u8, 0, units as u8).into_bits();
+        let flags = request.options().flags(request.immediate()).into_bits();
         let segment: [u64; 2] = zerocopy::transmute!(CtrlSegment::new(
             CtrlWord::from_bits(self.control | control),
             CtrlFlags::from_bits(self.flags | flags),

@@ -85,11 +85,11 @@ pub(crate) struct Options {
 impl Options {
     const NONE: Self = Self { fence: Fence::None, signaled: false, solicited: false };
 
-    /// The bits of these options in the second word of the control segment.
+    /// The second word of the control segment.
     #[inline(always)]
-    pub(crate) const fn flags(self) -> CtrlFlags {
+    pub(crate) const fn flags(self, immediate: u32) -> CtrlFlags {
         let ce = if self.signaled { completion::ALWAYS } else { completion::ON_ERROR };
-        CtrlFlags::new().with_fm(self.fence as u8 & 7).with_ce(ce).with_se(self.solicited)
+        CtrlFlags::pack(self.fence as u8, ce, self.solicited, immediate)
     }
 }
 

@@ -58,6 +58,7 @@ const STEPS: &[Step] = &[
     Step { name: "address sanitizer", run: address_sanitizer },
     Step { name: "thread sanitizer", run: thread_sanitizer },
     Step { name: "aarch64", run: aarch64 },
+    Step { name: "aarch64 barriers", run: aarch64_barriers },
 ];
 
 /// Runs the steps and prints `N passed, N failed, N skipped`; the result says whether all is well.
@@ -218,6 +219,17 @@ fn aarch64() -> Result<Outcome> {
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", workspace_root().join("target/aarch64"));
     once(command)
+}
+
+/// And the barriers of the data path are looked for in the code that is made for them.
+fn aarch64_barriers() -> Result<Outcome> {
+    match std_sources() {
+        Ok(sources) => {
+            crate::bench::aarch64::check(&sources)?;
+            Ok(Outcome::Ran { passed: 2, failed: 0 })
+        }
+        Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
+    }
 }
 
 /// The sources of the standard library of this compiler: the toolchain's own, or Debian's package of the same version.

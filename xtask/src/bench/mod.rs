@@ -4,6 +4,7 @@
 //! instructions.rs`; its first comment says what an operation includes. Besides, the machine code of the same
 //! functions is looked at ([`code`]): no way to a panic, an allocation or a lock, and memory touched in the right order.
 
+pub(crate) mod aarch64;
 mod code;
 
 use std::path::{Path, PathBuf};

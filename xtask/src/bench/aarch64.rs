@@ -1,0 +1,156 @@
+//! The order in which posting and polling touch memory on Arm, in the code that the compiler makes for it.
+//!
+//! BlueField's cores are weakly ordered, and no test on x86 can miss a barrier there. The benchmark is compiled for
+//! aarch64 with assembly as output; nothing is linked or run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Result, workspace_root};
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+
+/// Compiles the benchmark against the standard library's `sources` and checks the order; `Err` says what is wrong.
+pub(crate) fn check(sources: &Path) -> Result {
+    let assembly = std::fs::read_to_string(compile(sources)?)?;
+    post_order(&function(&assembly, "line_post")?)?;
+    poll_order(&function(&assembly, "line_poll")?)?;
+    println!("ok      aarch64: ring, dmb oshst, record, dsb st, doorbell, dsb st");
+    println!(
+        "ok      aarch64: owner bit, dmb oshld, the rest of the CQE, dmb oshld, consumer record"
+    );
+    Ok(())
+}
+
+fn compile(sources: &Path) -> Result<PathBuf> {
+    let directory = workspace_root().join("target/aarch64");
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([
+            "rustc",
+            "--profile",
+            "bench",
+            "--package",
+            "verbless-queue",
+            "--bench",
+            "instructions",
+        ])
+        .args(["--target", TARGET, "-Zbuild-std"])
+        .args(["--config", "profile.bench.lto=\"off\""])
+        // There is no linker for it here, and no need of one.
+        .args(["--config", &format!("target.{TARGET}.linker=\"true\"")])
+        .args(["--", "--emit", "asm"])
+        .current_dir(workspace_root())
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("__CARGO_TESTS_ONLY_SRC_ROOT", sources)
+        .env("CARGO_TARGET_DIR", &directory)
+        .status()?;
+    if !status.success() {
+        return Err("the benchmark does not compile for aarch64".into());
+    }
+    let mut found = None;
+    for entry in std::fs::read_dir(directory.join(TARGET).join("release/deps"))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("instructions-") && name.ends_with(".s") {
+            let when = path.metadata()?.modified()?;
+            found = found.max(Some((when, path)));
+        }
+    }
+    found.map(|(_, path)| path).ok_or_else(|| "the compiler left no assembly".into())
+}
+
+/// The instructions of the function whose symbol ends in `name`.
+fn function(assembly: &str, name: &str) -> Result<Vec<String>> {
+    let label = format!("{name}:");
+    let mut lines =
+        assembly.lines().skip_while(|line| !(line.starts_with("_R") && line.ends_with(&label)));
+    lines.next().ok_or_else(|| format!("no code of {name}"))?;
+    let code = lines
+        .take_while(|line| !line.starts_with(".Lfunc_end"))
+        .filter_map(|line| line.strip_prefix('\t'))
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    Ok(code)
+}
+
+/// Where an instruction of this start is, in order.
+fn places(code: &[String], start: &str) -> Vec<usize> {
+    (0..code.len()).filter(|&i| code[i].starts_with(start)).collect()
+}
+
+/// Stores of one register to memory that is not the stack: `x` for 8 bytes, `w` for 4.
+fn stores(code: &[String]) -> Vec<char> {
+    code.iter()
+        .filter(|i| i.starts_with("str ") && !i.contains("[sp"))
+        .filter_map(|i| i.chars().nth(4))
+        .collect()
+}
+
+fn post_order(code: &[String]) -> Result {
+    let (ring, fences) = (places(code, "dmb oshst"), places(code, "dsb st"));
+    let ([ring], [before, after]) = (&ring[..], &fences[..]) else {
+        return Err(format!("line_post has barriers at {ring:?} and {fences:?}").into());
+    };
+    let wqe = stores(&code[..*ring]).iter().filter(|&&register| register == 'x').count();
+    let record = stores(&code[*ring..*before]);
+    let doorbell = stores(&code[*before..*after]);
+    if wqe < 6
+        || record != ['w']
+        || doorbell.first() != Some(&'x')
+        || doorbell.iter().skip(1).any(|&r| r != 'w')
+    {
+        return Err(
+            format!("line_post: {wqe} ring stores, then {record:?}, then {doorbell:?}").into()
+        );
+    }
+    Ok(())
+}
+
+fn poll_order(code: &[String]) -> Result {
+    let barriers = places(code, "dmb oshld");
+    let [owner, release] = barriers[..] else {
+        return Err(format!("line_poll has barriers at {barriers:?}").into());
+    };
+    let before = code[..owner].iter().any(|i| i.starts_with("ldrb") && i.ends_with("#63]"));
+    let rest = ["#44]", "#56]", "#60]"].map(|field| {
+        code[owner..release].iter().filter(|i| i.starts_with("ldr ") && i.ends_with(field)).count()
+    });
+    let record = stores(&code[release..]);
+    if !before || rest != [1, 1, 1] || record.first() != Some(&'w') {
+        return Err(
+            format!("line_poll: owner first {before}, then {rest:?}, then {record:?}").into()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(text: &str) -> Vec<String> {
+        text.lines().map(|line| line.trim().to_string()).collect()
+    }
+
+    const POST: &str = "str x8, [x10]\nstr x9, [x10, #8]\nstr x11, [x10, #16]\nstr x9, [x10, #24]\nstr x9, [x10, #32]
+        str x11, [x10, #40]\nstr x11, [sp, #8]\ndmb oshst\nldr x10, [x19, #72]\nstr w9, [x10]\ndsb st\nstr x8, [x9, x10]
+        str w8, [x19, #128]\ndsb st\nret";
+
+    #[test]
+    fn a_post_without_its_barrier_is_found() {
+        assert!(post_order(&code(POST)).is_ok());
+        assert!(post_order(&code(&POST.replace("dmb oshst\n", ""))).is_err());
+        let swapped = POST.replace("str w9, [x10]\ndsb st", "dsb st\nstr w9, [x10]");
+        assert!(post_order(&code(&swapped)).is_err());
+    }
+
+    #[test]
+    fn a_poll_that_reads_ahead_of_the_owner_bit_is_found() {
+        let good = "ldrb w8, [x10, #63]\ndmb oshld\nldr w8, [x10, #44]\nldr w9, [x10, #56]\nldr w10, [x10, #60]
+            dmb oshld\nstr w11, [x12]\nret";
+        assert!(poll_order(&code(good)).is_ok());
+        let early = format!("ldr w8, [x10, #44]\n{}", good.replacen("ldr w8, [x10, #44]\n", "", 1));
+        assert!(poll_order(&code(&early)).is_err());
+    }
+}

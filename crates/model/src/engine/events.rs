@@ -11,6 +11,7 @@ const COUNTER: u32 = 0xff_ffff;
 /// Port event subtypes (Linux `mlx5_port_change` subtypes).
 const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
+const PORT_LID: u8 = 6;
 /// A CQ error event because software fell behind.
 const CQ_OVERRUN: u8 = 1;
 
@@ -54,6 +55,12 @@ pub(crate) fn port(hca: &mut Hca, port: u8, up: bool) {
     let data = EventPort { port: port << 4, ..EventPort::zeroed() };
     let sub_type = if up { PORT_ACTIVE } else { PORT_DOWN };
     post(hca, event_type::PORT_CHANGE, sub_type, zerocopy::transmute!(data));
+}
+
+/// Port `port` (from 1) has another LID.
+pub(crate) fn port_lid(hca: &mut Hca, port: u8) {
+    let data = EventPort { port: port << 4, ..EventPort::zeroed() };
+    post(hca, event_type::PORT_CHANGE, PORT_LID, zerocopy::transmute!(data));
 }
 
 fn write(hca: &mut Hca, eqn: u32, kind: u8, sub_type: u8, data: [u8; 28]) {

@@ -30,6 +30,7 @@ mod work;
 
 use std::time::Duration;
 
+use crate::hca::Hca;
 use crate::world::{HcaId, World};
 use requester::Turn;
 
@@ -232,4 +233,12 @@ pub(crate) fn uar_allocated(world: &mut World, hca: HcaId, page: u32) {
 /// A UAR page was freed.
 pub(crate) fn uar_freed(world: &mut World, hca: HcaId, page: u32) {
     world.hcas[hca].bar.set_allocated(page, false);
+}
+
+/// A subnet manager gave a port (from 1) another LID: it says so by an event.
+pub(crate) fn set_lid(hca: &mut Hca, port: u8, lid: u16) {
+    let Some(state) = hca.ports.get_mut(usize::from(port).wrapping_sub(1)) else { return };
+    if std::mem::replace(&mut state.lid, lid) != lid {
+        events::port_lid(hca, port);
+    }
 }

@@ -6,7 +6,7 @@ use verbless_prm::{CommandInfo, CommandInput};
 use super::call::{Call, Outcome};
 use super::refusal::Refusal;
 use super::{Life, counter, cq, domain, eq, lifecycle, mkey, qp, query, register, transition};
-use super::{capability, uctx, umem, vport};
+use super::{capability, mad, uctx, umem, vport};
 use crate::engine;
 use crate::world::{HcaId, World};
 
@@ -60,6 +60,7 @@ table! {
     Enabled user QueryVuidIn => query::vuid;
     Up user QuerySpecialContextsIn => query::special_contexts;
     Enabled kernel AccessRegisterIn => register::access;
+    Up kernel MadIfcIn => mad::mad_ifc;
 
     Up user AllocPdIn => domain::alloc_pd;
     Up user DeallocPdIn => domain::dealloc_pd;
@@ -100,6 +101,7 @@ table! {
 
     Up user QueryNicVportContextIn => vport::query_nic;
     Up user QueryHcaVportContextIn => vport::query_hca;
+    Up kernel ModifyHcaVportContextIn => vport::modify_hca;
     Up user QueryHcaVportGidIn => vport::query_gid;
     Up user QueryHcaVportPkeyIn => vport::query_pkey;
     Up user QueryVportStateIn => vport::query_state;

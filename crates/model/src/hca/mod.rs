@@ -10,6 +10,7 @@ mod execute;
 pub(crate) mod fault;
 pub(crate) mod identity;
 mod lifecycle;
+mod mad;
 mod mkey;
 mod numbers;
 pub(crate) mod objects;
@@ -18,6 +19,7 @@ mod qp;
 mod query;
 mod refusal;
 mod register;
+mod service;
 mod transition;
 mod uctx;
 mod umem;
@@ -49,6 +51,8 @@ pub(crate) struct Port {
     pub up: bool,
     /// The port's LID on InfiniBand, 0 on Ethernet.
     pub lid: u16,
+    /// PortInfo:CapabilityMask: what the software behind an InfiniBand port says that it offers.
+    pub cap_mask1: u32,
     /// What other ports may call it by: the GID table without its gaps.
     pub gids: Vec<[u8; 16]>,
 }
@@ -145,6 +149,7 @@ impl Hca {
         let link = profile.link();
         let ports = identity.ports.iter().map(|port| Port {
             up: true,
+            cap_mask1: profile.hca_vport().cap_mask1(),
             lid: if link == Link::Infiniband { port.lid } else { 0 },
             gids: if link == Link::Infiniband { vec![port.link_local_gid()] } else { Vec::new() },
         });

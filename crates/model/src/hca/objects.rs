@@ -213,6 +213,28 @@ impl QpState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
     Rc,
+    Uc,
+    Ud,
+    /// Initiator or target of XRC: the one has no receive queue, the other takes the SRQ that each message names.
+    Xrc,
+    /// Subnet management, QP 0 of its port.
+    Qp0,
+    /// General services, QP 1 of its port.
+    Qp1,
+    /// The kernel's QP for UMR requests, which may change keys of any domain.
+    RegUmr,
+}
+
+impl Service {
+    /// It has a peer, which INIT2RTR names.
+    pub(crate) fn is_connected(self) -> bool {
+        matches!(self, Self::Rc | Self::Uc | Self::Xrc)
+    }
+
+    /// What it sends is acknowledged.
+    pub(crate) fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
+    }
 }
 
 /// The send half of a QP, or an SQ.

@@ -3,7 +3,7 @@
 use verbless_prm::{
     CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, EndPaddingMode, HcaCap, PathMigrationState,
     QpContext, QueryQpIn, QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
-    ServiceType, TimestampFormat, TimestampFormatCap,
+    TimestampFormat, TimestampFormatCap,
 };
 
 use super::call::{Call, Outcome, only};
@@ -14,7 +14,7 @@ use crate::engine;
 use crate::world::{HcaId, World};
 
 /// Fields of the context that CREATE_QP takes, that a capability decides on, or that later commands set and ask for.
-const KNOWN: [&str; 61] = [
+const KNOWN: [&str; 63] = [
     "state",
     "st",
     "isolate_vl_tc",
@@ -41,6 +41,8 @@ const KNOWN: [&str; 61] = [
     "user_index",
     "log_page_size",
     "remote_qpn",
+    "deth_sqpn",
+    "xrcd",
     "primary_address_path",
     "secondary_address_path",
     "log_ack_req_freq",
@@ -110,10 +112,12 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     if input.qpc_ext() || input.ece() != 0 {
         return Err(Refusal::Unsupported);
     }
-    let service = service(context.st(), general)?;
+    let service = call.service(context.st())?;
     check_features(context, general)?;
-    call.check_pd(context.pd())?;
-    call.check_uar(context.uar_page())?;
+    // Keys of every domain are open to a QP for UMR requests: its own is not looked at.
+    if service != Service::RegUmr {
+        call.check_pd(context.pd())?;
+    }
     call.check_counter(context.counter_set_id())?;
 
     let has_sq = !context.no_sq();
@@ -135,9 +139,16 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     if has_rq && 1 << log_stride > u32::from(general.max_wqe_sz_rq()) {
         return Err(Refusal::QpStride);
     }
-    // Both are looked at, whether or not the queue that reports to it exists: hardware wants two CQs of every QP.
+    if has_sq || has_rq {
+        call.check_uar(context.uar_page())?;
+    }
+    // Both are looked at, whether or not the queue that reports to it exists: hardware wants two CQs of a QP, but of those
+    // that never receive.
+    let sends_only = matches!(service, Service::Xrc | Service::RegUmr) && !has_rq;
     call.cq(context.cqn_snd())?;
-    call.cq(context.cqn_rcv())?;
+    if !sends_only || context.cqn_rcv() != 0 {
+        call.cq(context.cqn_rcv())?;
+    }
 
     let umem = input.wq_umem_valid().then(|| input.wq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
@@ -219,17 +230,6 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     Ok(())
 }
 
-/// The transport service, if the device has it and the model knows it.
-fn service(st: ServiceType, general: &HcaCap) -> Result<Service, Refusal> {
-    match st {
-        ServiceType::RC if general.rc() => Ok(Service::Rc),
-        _ => {
-            tracing::warn!(?st, "QPs of this transport service are not modelled");
-            Err(Refusal::QpService)
-        }
-    }
-}
-
 /// Refuses what the capabilities do not offer.
 fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
     let real_time = context.ts_format() == TimestampFormat::REAL_TIME
@@ -248,6 +248,7 @@ fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
         || (inline && !general.sctr_data_cqe())
         || !inline_known
         || (cross_channel && !general.cd())
+        || (context.deth_sqpn() != 0 && !general.set_deth_sqpn())
         || (context.req_e2e_credit_mode() != 0 && !general.qp_packet_based())
         || real_time;
     if unsupported {

@@ -112,7 +112,7 @@ refusals! {
 
     NoSuchQp = 0x80, BAD_RES, "No such QP for this uid.";
     QpState = 0x81, BAD_QP_STATE, "The transition does not start from the state that the QP is in.";
-    QpService = 0x82, BAD_PARAM, "The model does not know this transport service yet.";
+    QpService = 0x82, BAD_PARAM, "The model does not know this transport service, or the sender may not use it.";
     QpQueues = 0x83, BAD_PARAM, "The QP has neither queue, or one that its type forbids.";
     QpSize = 0x84, LIM, "A work queue is larger than log_max_qp_sz.";
     QpStride = 0x85, BAD_PARAM, "The receive stride is larger than max_wqe_sz_rq.";
@@ -137,6 +137,8 @@ refusals! {
     RoceAddress = 0xa3, BAD_PARAM, "The RoCE version or address kind is not supported.";
     NoSuchPort = 0xa6, BAD_PARAM, "There is no such port.";
     NoSuchRegister = 0xa4, BAD_PARAM, "The device has no such register.";
+    VportField = 0xa8, BAD_PARAM, "A selected field of the vport cannot be changed.";
+    MadPacket = 0xa7, BAD_PKT, "The datagram is malformed, or no agent of the device serves it.";
     RegisterReadOnly = 0xa5, BAD_OP, "The register cannot be written.";
 }
 

@@ -11,6 +11,7 @@ use super::call::{Call, Outcome};
 use super::objects::{Qp, QpState};
 use super::qp::check_migration;
 use super::refusal::Refusal;
+use super::service::{Move, options};
 use crate::engine;
 
 /// What a transition asks for, whichever command it came by.
@@ -31,8 +32,6 @@ macro_rules! request {
         }
     };
 }
-
-const RIGHTS: u32 = OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
 
 impl Request<'_> {
     /// Refuses the transition unless the QP is in `from` and every optional field is in `takes`.
@@ -64,6 +63,11 @@ impl Request<'_> {
         Ok(())
     }
 
+    /// The optional fields that the QP's service takes in a transition.
+    fn options(&self, call: &Call<'_>, step: Move) -> Result<u32, Refusal> {
+        Ok(options(call.qp(self.qpn)?.service, step))
+    }
+
     fn takes(&self, field: OptParamMask) -> bool {
         self.optional & field.0 != 0
     }
@@ -79,6 +83,9 @@ impl Request<'_> {
         }
         if self.takes(OptParamMask::RAE) {
             qp.context.set_rae(new.rae()).set_atomic_mode(new.atomic_mode());
+        }
+        if self.takes(OptParamMask::Q_KEY) {
+            qp.context.set_q_key(new.q_key());
         }
         if self.takes(OptParamMask::RNR_TIMEOUT) {
             qp.context.set_min_rnr_nak(new.min_rnr_nak());
@@ -187,10 +194,8 @@ pub(super) fn init2init(
     input: &Init2initQpIn,
     output: &mut Init2initQpOut,
 ) -> Outcome {
-    let takes =
-        RIGHTS | OptParamMask::PKEY_INDEX.0 | OptParamMask::PRI_PORT.0 | OptParamMask::LAG_TX_AFF.0;
     let request = request!(input);
-    request.check(call, QpState::Init, takes)?;
+    request.check(call, QpState::Init, request.options(call, Move::Init2Init)?)?;
     no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
     request.take_optional(call.qp_mut(request.qpn)?);
     output.set_ece(request.ece);
@@ -203,12 +208,8 @@ pub(super) fn init2rtr(
     input: &Init2rtrQpIn,
     output: &mut Init2rtrQpOut,
 ) -> Outcome {
-    let takes = RIGHTS
-        | OptParamMask::ALT_ADDR_PATH.0
-        | OptParamMask::PKEY_INDEX.0
-        | OptParamMask::LAG_TX_AFF.0;
     let request = request!(input);
-    request.check(call, QpState::Init, takes)?;
+    request.check(call, QpState::Init, request.options(call, Move::Init2Rtr)?)?;
     let new = request.context;
     let general = call.hca().caps.general();
     let log_mtu = 7 + u32::from(new.mtu().0);
@@ -223,20 +224,27 @@ pub(super) fn init2rtr(
         return Err(Refusal::QpReads);
     }
     check_atomic_mode(call, new)?;
-    let remote = super::path::destination(call, new.primary_address_path())?;
+    let connected = call.qp(request.qpn)?.service.is_connected();
+    // A datagram QP has no peer: each request brings its own path.
+    let remote = match connected {
+        true => Some(super::path::destination(call, new.primary_address_path())?),
+        false => None,
+    };
     let qp = call.qp_mut(request.qpn)?;
     let context = &mut qp.context;
     // The whole path is new, but what RST2INIT set: its P_Key is an option here.
-    let pkey_index = context.primary_address_path().pkey_index();
-    *context.primary_address_path_mut() = *new.primary_address_path();
-    context.primary_address_path_mut().set_pkey_index(pkey_index);
+    if connected {
+        let pkey_index = context.primary_address_path().pkey_index();
+        *context.primary_address_path_mut() = *new.primary_address_path();
+        context.primary_address_path_mut().set_pkey_index(pkey_index);
+    }
     context.set_mtu(new.mtu()).set_log_msg_max(new.log_msg_max());
     context.set_remote_qpn(new.remote_qpn()).set_next_rcv_psn(new.next_rcv_psn());
     context.set_min_rnr_nak(new.min_rnr_nak()).set_log_rra_max(new.log_rra_max());
     context.set_atomic_mode(new.atomic_mode());
     request.take_optional(qp);
     qp.log_mtu = log_mtu;
-    qp.remote = Some(remote);
+    qp.remote = remote;
     qp.responder.psn = new.next_rcv_psn();
     qp.state = QpState::Rtr;
     output.set_ece(request.ece);
@@ -249,12 +257,8 @@ pub(super) fn rtr2rts(
     input: &Rtr2rtsQpIn,
     output: &mut Rtr2rtsQpOut,
 ) -> Outcome {
-    let takes = RIGHTS
-        | OptParamMask::ALT_ADDR_PATH.0
-        | OptParamMask::PM_STATE.0
-        | OptParamMask::RNR_TIMEOUT.0;
     let request = request!(input);
-    request.check(call, QpState::Rtr, takes)?;
+    request.check(call, QpState::Rtr, request.options(call, Move::Rtr2Rts)?)?;
     let new = request.context;
     if new.log_sra_max() > call.hca().caps.general().log_max_ra_req_qp() {
         return Err(Refusal::QpReads);
@@ -279,14 +283,11 @@ pub(super) fn rts2rts(
     input: &Rts2rtsQpIn,
     output: &mut Rts2rtsQpOut,
 ) -> Outcome {
-    let mut takes = RIGHTS
-        | OptParamMask::ALT_ADDR_PATH.0
-        | OptParamMask::PM_STATE.0
-        | OptParamMask::RNR_TIMEOUT.0;
+    let request = request!(input);
+    let mut takes = request.options(call, Move::Rts2Rts)?;
     if call.hca().caps.general().rts2rts_qp_counters_set_id() {
         takes |= OptParamMask::COUNTER_SET_ID.0;
     }
-    let request = request!(input);
     request.check(call, QpState::Rts, takes)?;
     no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
     request.take_optional(call.qp_mut(request.qpn)?);
@@ -294,7 +295,7 @@ pub(super) fn rts2rts(
     Ok(())
 }
 
-/// SQERR2RTS: no QP that is modelled so far comes into that state.
+/// SQERR2RTS: a QP of an unreliable service whose request failed goes on.
 pub(super) fn sqerr2rts(
     call: &mut Call<'_>,
     input: &Sqerr2rtsQpIn,
@@ -306,7 +307,7 @@ pub(super) fn sqerr2rts(
         ece: 0,
         context: input.qpc(),
     };
-    request.check(call, QpState::SqError, RIGHTS | OptParamMask::RNR_TIMEOUT.0)?;
+    request.check(call, QpState::SqError, request.options(call, Move::Recover)?)?;
     let qp = call.qp_mut(request.qpn)?;
     request.take_optional(qp);
     qp.state = QpState::Rts;
@@ -321,7 +322,7 @@ pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpO
         ece: 0,
         context: input.qpc(),
     };
-    request.check(call, QpState::SqDrained, RIGHTS | OptParamMask::RNR_TIMEOUT.0)?;
+    request.check(call, QpState::SqDrained, request.options(call, Move::Recover)?)?;
     let qp = call.qp_mut(request.qpn)?;
     request.take_optional(qp);
     qp.state = QpState::Rts;

@@ -1,11 +1,12 @@
 //! Virtual ports: the Ethernet and the InfiniBand side of the function's own port, and its address tables.
 
 use verbless_prm::{
-    IbPhysicalState, IbPortState, QueryHcaVportContextIn, QueryHcaVportContextOut,
-    QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut,
-    QueryNicVportContextIn, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut,
-    QueryVportStateIn, QueryVportStateOut, RoceAddrLayout, RoceL3Type, RoceL3TypeCap,
-    SetRoceAddressIn, SetRoceAddressOut, VportAdminState, VportListType, VportState,
+    IbPhysicalState, IbPortState, ModifyHcaVportContextIn, ModifyHcaVportContextOut,
+    QueryHcaVportContextIn, QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut,
+    QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, QueryNicVportContextIn, QueryNicVportContextOut,
+    QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateIn, QueryVportStateOut, RoceAddrLayout,
+    RoceL3Type, RoceL3TypeCap, SetRoceAddressIn, SetRoceAddressOut, VportAdminState, VportListType,
+    VportState,
 };
 
 use super::call::{Call, Outcome};
@@ -109,7 +110,26 @@ pub(super) fn query_hca(
     context.set_system_image_guid(hca.identity.system_image_guid);
     context.set_port_guid(hca.identity.ports[index].guid);
     context.set_node_guid(hca.identity.node_guid);
-    context.set_lid(port.lid);
+    context.set_lid(port.lid).set_cap_mask1(port.cap_mask1);
+    Ok(())
+}
+
+/// MODIFY_HCA_VPORT_CONTEXT: software says what it offers on a port; GUIDs and the state's policy are as they are.
+pub(super) fn modify_hca(
+    call: &mut Call<'_>,
+    input: &ModifyHcaVportContextIn,
+    _: &mut ModifyHcaVportContextOut,
+) -> Outcome {
+    call.own_vport(input.other_vport(), input.vport_number())?;
+    let (index, _) = call.ib_port(input.port_num())?;
+    let new = input.hca_vport_context();
+    let changes = new.cap_mask1_field_select();
+    let allowed = call.hca().profile.hca_vport().cap_mask1_field_select();
+    if new.field_select() != 0 || new.cap_mask2_field_select() != 0 || changes & !allowed != 0 {
+        return Err(Refusal::VportField);
+    }
+    let mask = &mut call.hca_mut().ports[index].cap_mask1;
+    *mask = *mask & !changes | new.cap_mask1() & changes;
     Ok(())
 }
 

@@ -8,3 +8,4 @@ mod qps;
 mod queues;
 mod random;
 mod rig;
+mod services;

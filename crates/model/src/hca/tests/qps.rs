@@ -42,7 +42,7 @@ fn every_mistake_in_a_qp_is_refused() {
         ),
         (
             |input| {
-                input.qpc_mut().set_st(ServiceType::UD);
+                input.qpc_mut().set_st(ServiceType::DCI);
             },
             Refusal::QpService,
         ),

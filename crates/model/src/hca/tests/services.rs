@@ -1,0 +1,220 @@
+//! QPs of every transport service, from RST to RTS as the kernel moves them, and the agents behind MAD_IFC.
+
+use verbless_prm::{
+    Init2initQpIn, Init2rtrQpIn, MadIfcIn, ModifyHcaVportContextIn, OptParamMask,
+    PathMigrationState, PathMtu, QueryHcaVportContextIn, QueryQpIn, Rst2initQpIn, Rtr2rtsQpIn,
+    ServiceType,
+};
+
+use super::rig::{Rig, User};
+use crate::hca::Refusal;
+use crate::profile::Link;
+
+/// The kernel, with what a queue needs.
+fn kernel(rig: &mut Rig) -> User {
+    let user = rig.user();
+    User { uid: 0, ..user }
+}
+
+fn rst2init(rig: &mut Rig, user: User, qpn: u32) -> Result<(), Refusal> {
+    rig.send::<Rst2initQpIn>(user.uid, |input| {
+        let context = input.set_qpn(qpn).qpc_mut();
+        context.set_pm_state(PathMigrationState::MIGRATED).set_q_key(0x1111_1111);
+        context.primary_address_path_mut().set_vhca_port_num(1);
+    })
+    .map(|_| ())
+}
+
+fn init2rtr(rig: &mut Rig, user: User, qpn: u32, options: u32) -> Result<(), Refusal> {
+    rig.send::<Init2rtrQpIn>(user.uid, |input| {
+        input.set_qpn(qpn).set_opt_param_mask(options);
+        input.qpc_mut().set_mtu(PathMtu::MTU_4096).set_log_msg_max(12).set_q_key(0x2222_2222);
+    })
+    .map(|_| ())
+}
+
+#[test]
+fn a_qp_without_a_peer_needs_no_path() {
+    for st in [ServiceType::UD, ServiceType::QP0, ServiceType::QP1, ServiceType::REG_UMR] {
+        let mut rig = Rig::up(Link::Infiniband);
+        let user = kernel(&mut rig);
+        let qpn = rig
+            .qp(user, |input| {
+                input.qpc_mut().set_st(st);
+            })
+            .unwrap();
+        rst2init(&mut rig, user, qpn).unwrap();
+        init2rtr(&mut rig, user, qpn, 0).unwrap();
+        rig.send::<Rtr2rtsQpIn>(user.uid, |input| {
+            input.set_qpn(qpn);
+        })
+        .unwrap();
+        let context = rig
+            .send::<QueryQpIn>(user.uid, |input| {
+                input.set_qpn(qpn);
+            })
+            .unwrap();
+        assert_eq!(context.qpc().q_key(), 0x1111_1111);
+        assert_eq!(context.qpc().primary_address_path().vhca_port_num(), 1);
+    }
+}
+
+#[test]
+fn a_connected_qp_needs_one() {
+    for st in [ServiceType::RC, ServiceType::UC, ServiceType::XRC] {
+        let mut rig = Rig::up(Link::Infiniband);
+        let user = rig.user();
+        let qpn = rig
+            .qp(user, |input| {
+                input.qpc_mut().set_st(st);
+            })
+            .unwrap();
+        rst2init(&mut rig, user, qpn).unwrap();
+        assert_eq!(init2rtr(&mut rig, user, qpn, 0), Err(Refusal::PathPort));
+    }
+}
+
+#[test]
+fn each_service_takes_options_of_its_own() {
+    let (rights, key) = (OptParamMask::RRE.0, OptParamMask::Q_KEY.0);
+    for (st, taken, refused) in [
+        (ServiceType::UD, key, rights),
+        (ServiceType::UC, OptParamMask::RWE.0, rights),
+        (ServiceType::RC, rights, key),
+    ] {
+        let mut rig = Rig::up(Link::Infiniband);
+        let user = rig.user();
+        let qpn = rig
+            .qp(user, |input| {
+                input.qpc_mut().set_st(st);
+            })
+            .unwrap();
+        rst2init(&mut rig, user, qpn).unwrap();
+        let mut init2init = |options| {
+            rig.send::<Init2initQpIn>(user.uid, |input| {
+                input.set_qpn(qpn).set_opt_param_mask(options);
+                input.qpc_mut().set_q_key(0x3333_3333);
+            })
+            .map(|_| ())
+        };
+        assert_eq!(init2init(refused), Err(Refusal::QpOptional), "{st:?}");
+        assert_eq!(init2init(taken), Ok(()), "{st:?}");
+        if st == ServiceType::UD {
+            let context = rig
+                .send::<QueryQpIn>(user.uid, |input| {
+                    input.set_qpn(qpn);
+                })
+                .unwrap();
+            assert_eq!(context.qpc().q_key(), 0x3333_3333);
+        }
+    }
+}
+
+#[test]
+fn users_get_no_qp_of_the_kernel_s_services() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    for st in [ServiceType::QP0, ServiceType::QP1, ServiceType::REG_UMR, ServiceType::MLX] {
+        let made = rig.qp(user, |input| {
+            input.qpc_mut().set_st(st);
+        });
+        assert_eq!(made, Err(Refusal::QpService));
+    }
+}
+
+/// Sends a MAD of this class, method, attribute and modifier with some data; gives the response.
+fn mad(
+    rig: &mut Rig,
+    class: u8,
+    method: u8,
+    attribute: u16,
+    modifier: u32,
+    data: &[u8],
+) -> Result<[u8; 256], Refusal> {
+    let mut mad = [0; 256];
+    mad[..4].copy_from_slice(&[1, class, 1, method]);
+    mad[8..16].copy_from_slice(&7_u64.to_be_bytes());
+    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    mad[20..24].copy_from_slice(&modifier.to_be_bytes());
+    mad[64..64 + data.len()].copy_from_slice(data);
+    let (output, _) = rig.call::<MadIfcIn>(0, MadIfcIn::IGNORE_KEYS, &[], 0, |input| {
+        input.set_port(1).set_mad(&mad);
+    })?;
+    Ok(*output.response_mad_packet())
+}
+
+fn u64_at(mad: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(mad[at..at + 8].try_into().unwrap())
+}
+
+#[test]
+fn the_subnet_agent_tells_who_and_what_the_node_is() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let identity = rig.world.hcas[0].identity.clone();
+    let info = mad(&mut rig, 0x01, 1, 0x11, 0, &[]).unwrap();
+    assert_eq!(info[3], 0x81);
+    assert_eq!(info[4..6], [0, 0]);
+    assert_eq!(u64_at(&info, 8), 7, "the transaction is the request's");
+    assert_eq!(info[64..68], [1, 1, 1, 1]);
+    assert_eq!(u64_at(&info, 64 + 12), identity.node_guid);
+    assert_eq!(u64_at(&info, 64 + 20), identity.ports[0].guid);
+    let name = mad(&mut rig, 0x01, 1, 0x10, 0, &[]).unwrap();
+    assert!(name[64..].starts_with(b"BlueField-3"));
+    let guids = mad(&mut rig, 0x01, 1, 0x14, 0, &[]).unwrap();
+    assert_eq!(u64_at(&guids, 64), identity.ports[0].guid);
+    let keys = mad(&mut rig, 0x01, 1, 0x16, 0, &[]).unwrap();
+    assert_eq!(keys[64..68], [0xff, 0xff, 0, 0]);
+    let directed = mad(&mut rig, 0x81, 1, 0x11, 0, &[]).unwrap();
+    assert_eq!(directed[4..6], [0x80, 0], "a response has the direction bit");
+}
+
+#[test]
+fn a_port_is_active_with_a_lid_that_a_subnet_manager_may_change() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let lid = rig.world.hcas[0].ports[0].lid;
+    let info = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
+    assert_eq!(info[64 + 16..64 + 18], lid.to_be_bytes());
+    assert_eq!(info[64 + 32] & 0xf, 4, "ACTIVE");
+    assert_eq!(info[64 + 33] >> 4, 5, "LinkUp");
+    let mut new = [0; 64];
+    new[16..18].copy_from_slice(&0x1234_u16.to_be_bytes());
+    let answer = mad(&mut rig, 0x01, 2, 0x15, 1, &new).unwrap();
+    assert_eq!((&answer[4..6], &answer[80..82]), (&[0, 0][..], &[0x12, 0x34][..]));
+    let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
+    assert_eq!(context.hca_vport_context().lid(), 0x1234);
+    let multicast = [0xff; 64];
+    let answer = mad(&mut rig, 0x01, 2, 0x15, 1, &multicast).unwrap();
+    assert_eq!(answer[4..6], [0, 7 << 2]);
+}
+
+#[test]
+fn what_the_agents_do_not_know_has_a_status_or_is_refused() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let unknown = mad(&mut rig, 0x01, 1, 0xff90, 0, &[]).unwrap();
+    assert_eq!(unknown[4..6], [0, 3 << 2]);
+    let counters = mad(&mut rig, 0x04, 1, 0x12, 0, &[0, 1]).unwrap();
+    assert_eq!((counters[4], counters[65]), (0, 1));
+    assert_eq!(mad(&mut rig, 0x09, 1, 0x11, 0, &[]), Err(Refusal::MadPacket));
+    assert_eq!(mad(&mut rig, 0x01, 5, 0x11, 0, &[]), Err(Refusal::MadPacket));
+    let port = rig.call::<MadIfcIn>(0, MadIfcIn::IGNORE_KEYS, &[], 0, |input| {
+        input.set_port(9);
+    });
+    assert_eq!(port.err(), Some(Refusal::NoSuchPort));
+}
+
+#[test]
+fn software_says_what_it_offers_on_a_port() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let mut offer = |bits, select| {
+        rig.send::<ModifyHcaVportContextIn>(0, |input| {
+            let context = input.hca_vport_context_mut();
+            context.set_cap_mask1(bits).set_cap_mask1_field_select(select);
+        })
+        .map(|_| ())
+    };
+    const CM: u32 = 1 << 16;
+    assert_eq!(offer(CM, 1), Err(Refusal::VportField));
+    assert_eq!(offer(CM, CM), Ok(()));
+    let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
+    assert_eq!(context.hca_vport_context().cap_mask1() & CM, CM);
+}

@@ -141,3 +141,75 @@ fn emit_route(route: &GlobalRoute, context: &mut AddressPath) {
         .set_flow_label(route.flow_label)
         .set_rgid_rip(&route.dgid.0);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1]);
+
+    #[test]
+    fn an_infiniband_path_within_the_subnet_sets_lid_and_level_and_no_route() {
+        let mut context = AddressPath::zeroed();
+        let path = Path::InfiniBand { dlid: 0x1234, sl: 5, source_path_bits: 3, grh: None };
+        path.emit(2, &mut context);
+        assert_eq!((context.rlid(), context.sl(), context.mlid()), (0x1234, 5, 3));
+        assert_eq!((context.grh(), context.vhca_port_num()), (false, 2));
+        assert_eq!(context.rgid_rip(), &[0; 16]);
+    }
+
+    #[test]
+    fn an_infiniband_path_with_a_route_says_so() {
+        let mut context = AddressPath::zeroed();
+        let mut route = GlobalRoute::new(GID, 1);
+        route.flow_label = 0xf_ffff;
+        Path::InfiniBand { dlid: 1, sl: 0, source_path_bits: 0, grh: Some(route) }
+            .emit(1, &mut context);
+        assert!(context.grh());
+        assert_eq!((context.src_addr_index(), context.hop_limit()), (1, 64));
+        assert_eq!((context.flow_label(), context.rgid_rip()), (0xf_ffff, &GID.0));
+    }
+
+    #[test]
+    fn a_roce_path_carries_the_mac_and_version_2_the_udp_port_and_dscp() {
+        let mut route = GlobalRoute::new(GID, 3);
+        route.traffic_class = 0b1010_1100;
+        let mac = [0x02, 0x11, 0x22, 0x33, 0x44, 0x55];
+        let mut context = AddressPath::zeroed();
+        Path::to_gid(route, mac).emit(1, &mut context);
+        assert_eq!((context.rmac_47_32(), context.rmac_31_0()), (0x0211, 0x2233_4455));
+        assert_eq!((context.udp_sport(), context.dscp()), (ROCE_V2_FIRST_PORT, 0b10_1011));
+        assert!(!context.grh(), "the bit is InfiniBand's");
+
+        let mut old = AddressPath::zeroed();
+        let version = RoceVersion::V1;
+        Path::Roce { version, route, destination_mac: mac, udp_source_port: 0, priority: 7 }
+            .emit(1, &mut old);
+        assert_eq!((old.udp_sport(), old.dscp(), old.eth_prio()), (0, 0, 7));
+    }
+
+    #[test]
+    fn a_field_that_does_not_fit_is_named() {
+        let roce = |udp_source_port, priority| Path::Roce {
+            version: RoceVersion::V2,
+            route: GlobalRoute::new(GID, 0),
+            destination_mac: [0; 6],
+            udp_source_port,
+            priority,
+        };
+        let mut wide = GlobalRoute::new(GID, 0);
+        wide.flow_label = 1 << 20;
+        for (path, word) in [
+            (Path::to_lid(0), "LID 0"),
+            (Path::InfiniBand { dlid: 1, sl: 16, source_path_bits: 0, grh: None }, "level"),
+            (Path::InfiniBand { dlid: 1, sl: 0, source_path_bits: 128, grh: None }, "path bits"),
+            (roce(0xbfff, 0), "UDP"),
+            (roce(0xc000, 8), "priority"),
+            (Path::to_gid(wide, [0; 6]), "flow label"),
+        ] {
+            let problem = path.problem().unwrap_or("none");
+            assert!(problem.contains(word), "{path:?}: {problem}");
+        }
+        assert_eq!(roce(0xffff, 7).problem(), None);
+    }
+}

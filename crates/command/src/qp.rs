@@ -3,8 +3,7 @@
 //! A queue pair is born in RESET. INIT, RTR (ready to receive) and RTS (ready to send) follow in this order; each step has
 //! a function that takes the attributes legal in that step and no others.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_devx::{ErrorKind, Pd, Uar};
 use verbless_prm as prm;
@@ -130,7 +129,8 @@ pub struct RtsChange {
 #[derive(Debug)]
 pub struct Qp {
     qpn: Qpn,
-    port: AtomicU8,
+    /// What RST2INIT set, for INIT2RTR to say again.
+    init: Mutex<InitAttr>,
     log_max_message: u8,
     owned: Owned<QpAttr>,
 }
@@ -182,7 +182,7 @@ impl Device {
         let object = self.create(&input, &mut output)?;
         Ok(Qp {
             qpn: Qpn(output.qpn()),
-            port: AtomicU8::new(1),
+            init: Mutex::new(InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::default() }),
             log_max_message: caps.log_max_message,
             owned: Owned::new(object, attr),
         })
@@ -190,6 +190,10 @@ impl Device {
 }
 
 impl Qp {
+    fn init(&self) -> MutexGuard<'_, InitAttr> {
+        self.init.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
@@ -217,7 +221,7 @@ impl Qp {
             .set_vhca_port_num(attr.port)
             .set_pkey_index(attr.pkey_index);
         self.modify(&input, "INIT needs RESET")?;
-        self.port.store(attr.port, Ordering::Relaxed);
+        *self.init() = *attr;
         Ok(())
     }
 
@@ -240,7 +244,11 @@ impl Qp {
             .set_next_rcv_psn(attr.receive_psn)
             .set_min_rnr_nak(attr.min_rnr_timer)
             .set_log_rra_max(log2_up(attr.max_destination_reads));
-        attr.path.emit(self.port.load(Ordering::Relaxed), context.primary_address_path_mut());
+        let init = *self.init();
+        attr.path.emit(init.port, context.primary_address_path_mut());
+        // The atomic mode counts here, and not only where it was set first; the rights go with it.
+        access(context, init.access);
+        input.set_opt_param_mask(RIGHTS);
         self.modify(&input, "RTR needs INIT")
     }
 
@@ -273,7 +281,7 @@ impl Qp {
         service(context);
         if let Some(allowed) = change.access {
             access(context, allowed);
-            mask |= OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
+            mask |= RIGHTS;
         }
         if let Some(timer) = change.min_rnr_timer {
             fits("RTS2RTS_QP", "the RNR timer", timer.into(), 5)?;
@@ -332,6 +340,9 @@ impl Qp {
 
 /// log2 of the packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;
+
+/// The optional fields that say what a peer may do.
+const RIGHTS: u32 = OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
 
 /// Every transition repeats the service type and migration state.
 fn service(context: &mut QpContext) {

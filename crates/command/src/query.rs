@@ -123,10 +123,12 @@ impl Device {
         })
     }
 
-    /// QUERY_VUID: the identifier that is the same for all functions of one device, of `vhca_id`'s own function when 0.
+    /// QUERY_VUID: our own function's identifier, which no other function of any device has.
     pub fn query_vuid(&self) -> Result<String, Error> {
         let mut output = vec![0; prm::QueryVuidOut::BYTES + VUID_BYTES];
-        self.devx_other(prm::QueryVuidIn::new().as_bytes(), &mut output)?;
+        let mut input = prm::QueryVuidIn::new();
+        input.set_vhca_id(self.caps().general.vhca_id());
+        self.devx_other(input.as_bytes(), &mut output)?;
         Ok(printable(&output[prm::QueryVuidOut::BYTES..]))
     }
 }

@@ -120,10 +120,7 @@ impl Domain {
         options: &ConnectOptions,
     ) -> Result<(), Error> {
         let port = self.device.query_port(options.port)?;
-        let path = match port.link_layer() {
-            LinkLayer::Ethernet => self.roce_path(peer, options)?,
-            _ => Path::to_lid(peer.lid),
-        };
+        let path = self.path(peer, options)?;
         let active = match port.active_mtu() {
             Some(256) => Mtu::B256,
             Some(512) => Mtu::B512,
@@ -149,6 +146,14 @@ impl Domain {
             rnr_retry: options.rnr_retry,
             max_reads: options.reads.min(caps.max_reads_out),
         })
+    }
+
+    /// The way to `peer`; on Ethernet the kernel finds out its MAC.
+    pub fn path(&self, peer: &PeerAddress, options: &ConnectOptions) -> Result<Path, Error> {
+        match self.device.query_port(options.port)?.link_layer() {
+            LinkLayer::Ethernet => self.roce_path(peer, options),
+            _ => Ok(Path::to_lid(peer.lid)),
+        }
     }
 
     /// The GID that RoCE packets of ours come from, and its index.

@@ -14,7 +14,7 @@ use crate::qp::{BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue
 /// What a completion queue is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CqConfig {
-    /// Completions that it holds at least; rounded up to a power of two.
+    /// Completions that it holds at least; rounded up to a power of two, and to two.
     pub entries: u32,
     /// Entries of 128 bytes, which have room for 64 bytes of data.
     pub wide: bool,
@@ -92,7 +92,7 @@ pub struct Qp {
 impl Domain {
     /// Makes a completion queue.
     pub fn completion_queue(&self, config: &CqConfig) -> Result<Cq, Error> {
-        let entries = power("completion queue entries", config.entries.max(1))?;
+        let entries = power("completion queue entries", config.entries.max(2))?;
         let entry = if config.wide { 128 } else { 64 };
         let ring = self.shared.pool.ring(entries as usize * entry)?;
         let record = self.shared.pool.record()?;

@@ -51,7 +51,7 @@ table! {
     Enabled kernel ManagePagesIn => lifecycle::manage_pages;
     Enabled kernel InitHcaIn => lifecycle::init;
     Enabled kernel TeardownHcaIn => lifecycle::teardown;
-    Enabled kernel QueryIssiIn => lifecycle::query_issi;
+    Enabled user QueryIssiIn => lifecycle::query_issi;
     Enabled kernel SetIssiIn => lifecycle::set_issi;
     Enabled user QueryHcaCapIn => capability::query;
     Enabled kernel SetHcaCapIn => capability::set;

@@ -103,7 +103,8 @@ impl Client for Ourselves {
     }
 
     fn capable(&self, capability: Capability) -> bool {
-        let Ok(status) = fs::read_to_string("/proc/self/status") else { return false };
+        // Capabilities are a thread's; the one that asks is the one that counts.
+        let Ok(status) = fs::read_to_string("/proc/thread-self/status") else { return false };
         effective_capabilities(&status) >> capability as u32 & 1 == 1
     }
 

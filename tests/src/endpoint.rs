@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use verbless_command::{Device, KeyAccess};
+use verbless_command::{Device, InitAttr, KeyAccess, Mtu, Qp as Object, RemoteAccess, RtrAttr};
+use verbless_queue::wr::{Gather, WorkRequest};
 use verbless_queue::{
-    Completion, CompletionError, ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region,
+    Completion, CompletionError, ConnectOptions, Cq, CqConfig, Domain, PeerAddress, Qp, QpConfig,
+    Region, RemoteAddr, Sge, Status,
 };
 
 use crate::{Lab, Stop};
@@ -25,6 +27,53 @@ pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T,
         std::thread::yield_now();
     }
 }
+
+/// How long a case watches that nothing happens. What must not happen may come later, but then it is not missed by a case
+/// that waits for what follows.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Fails with `what` if `attempt` yields something within [`QUIET`].
+pub fn quiet<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<(), Stop> {
+    let end = Instant::now() + QUIET;
+    while Instant::now() < end {
+        if attempt().is_some() {
+            return Err(Stop::fail(format!("{what}, though it must not")));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// `length` bytes that differ by position and by `seed`, and are seldom 0.
+pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at as u8) ^ ((at >> 8) as u8).wrapping_mul(31) ^ seed | 1).collect()
+}
+
+/// Fails unless the request failed, and with this status; the cookie of the request.
+pub fn failed(done: Result<Completion, CompletionError>, status: Status) -> Result<u64, Stop> {
+    match done {
+        Err(CompletionError::Failed(failure)) if failure.status == status => Ok(failure.cookie),
+        Err(other) => Err(Stop::fail(format!("it failed with {other}, not with {status}"))),
+        Ok(done) => Err(Stop::fail(format!("{done:?}, but it should fail with {status}"))),
+    }
+}
+
+/// Takes a queue pair from RESET to RTR, towards a peer whose path MTU is [`SMALL_MTU`] as well.
+pub fn ready_to_receive(domain: &Domain, qp: &Object, peer: &PeerAddress) -> Result<(), Stop> {
+    qp.to_init(&InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::ALL })?;
+    qp.to_rtr(&RtrAttr {
+        path: domain.path(peer, &ConnectOptions::default())?,
+        mtu: SMALL_MTU,
+        remote_qpn: peer.qpn,
+        receive_psn: peer.psn,
+        max_destination_reads: 4,
+        min_rnr_timer: 12,
+    })?;
+    Ok(())
+}
+
+/// A path MTU that every port has.
+pub const SMALL_MTU: Mtu = Mtu::B512;
 
 /// A queue pair with completion queues of its own and a region.
 pub struct Endpoint {
@@ -65,6 +114,39 @@ impl Endpoint {
         until("a completion of a receive", || qp.poll(receive_cq))
     }
 
+    /// Posts a request that wants a completion, and waits for it.
+    pub fn perform<W: WorkRequest>(&mut self, request: &W) -> Result<Completion, Stop> {
+        self.qp.post(request, 0)?;
+        Ok(self.sent()??)
+    }
+
+    /// Posts the place in the region for one message.
+    pub fn receive(&mut self, offset: usize, length: usize, cookie: u64) -> Result<(), Stop> {
+        let into = self.region.sge(offset, length)?;
+        self.receive_into(into, cookie)
+    }
+
+    /// Posts memory for one message.
+    pub fn receive_into<G: Gather>(&mut self, into: G, cookie: u64) -> Result<(), Stop> {
+        self.qp.post_receive(into, cookie)?;
+        Ok(())
+    }
+
+    /// A piece of the region.
+    pub fn sge(&self, offset: usize, length: usize) -> Result<Sge, Stop> {
+        Ok(self.region.sge(offset, length)?)
+    }
+
+    /// A place in the region as the peer names it.
+    pub fn remote(&self, offset: usize) -> Result<RemoteAddr, Stop> {
+        self.region.remote(offset).ok_or_else(|| Stop::fail("the region has no remote key"))
+    }
+
+    /// Puts bytes into the region.
+    pub fn fill(&self, offset: usize, bytes: &[u8]) -> Result<(), Stop> {
+        Ok(self.region.write_at(offset, bytes)?)
+    }
+
     /// The bytes of the region.
     pub fn bytes(&self, offset: usize, length: usize) -> Result<Vec<u8>, Stop> {
         let mut bytes = vec![0; length];
@@ -100,6 +182,18 @@ impl Pair {
         Self::connected(lab, config, bytes, &ConnectOptions::default())
     }
 
+    /// Two endpoints connected to each other that notice soon when the other is not there, and give up soon.
+    pub fn impatient(lab: &Lab) -> Result<Self, Stop> {
+        let options = ConnectOptions {
+            ack_timeout: 8,
+            retry_count: 1,
+            rnr_retry: 2,
+            min_rnr_timer: 1,
+            ..Default::default()
+        };
+        Self::connected(lab, &QpConfig::new(64, 64), 64 << 10, &options)
+    }
+
     /// The same with connection options of the case's own.
     pub fn connected(
         lab: &Lab,
@@ -119,5 +213,14 @@ impl Pair {
         a.domain.connect(&a.qp, &there, options)?;
         b.domain.connect(&b.qp, &here, options)?;
         Ok(())
+    }
+
+    /// Takes both sides through RESET and connects them again. What was posted is forgotten.
+    pub fn restart(&mut self) -> Result<(), Stop> {
+        for end in [&mut self.a, &mut self.b] {
+            end.qp.reset()?;
+            while end.send_cq.poll().is_some() || end.receive_cq.poll().is_some() {}
+        }
+        self.connect(&ConnectOptions::default())
     }
 }

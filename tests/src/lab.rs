@@ -1,10 +1,12 @@
 //! What the cases run on: the model with two devices on one fabric, or a real device.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::resource::{Resource, getrlimit};
 use verbless_command::Device;
-use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel, LinkLayer};
+use verbless_devx::abi::core::port_state;
+use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel, LinkLayer, PortInfo};
 use verbless_model::{Link, Model, ObjectCounts, Profile};
 
 use crate::Stop;
@@ -32,18 +34,22 @@ pub struct Lab {
     devices: Vec<DeviceInfo>,
     /// What each device of the model held when it was built.
     before: Option<Vec<ObjectCounts>>,
+    /// Why it is the model, when nobody asked for it.
+    why_model: Option<String>,
+    /// Bit per device: the case makes it impossible to leave nothing behind there.
+    excused: AtomicU64,
 }
 
 impl Lab {
     /// Finds what the choice names.
     pub fn open(choice: &Choice) -> Result<Self, Stop> {
+        let mut why_model = None;
         if choice.device != "model" {
             let kernel = Kernel::new();
             match kernel.enumerate() {
                 Ok(found) => {
-                    let wanted = |info: &&DeviceInfo| {
-                        choice.device == "auto" || choice.device == info.name
-                    };
+                    let wanted =
+                        |info: &&DeviceInfo| choice.device == "auto" || choice.device == info.name;
                     if let Some(info) = found.iter().find(wanted) {
                         return Ok(Self {
                             choice: choice.clone(),
@@ -52,6 +58,8 @@ impl Lab {
                             model: None,
                             devices: vec![info.clone()],
                             before: None,
+                            why_model: None,
+                            excused: AtomicU64::new(0),
                         });
                     }
                     if choice.device != "auto" {
@@ -64,8 +72,9 @@ impl Lab {
                     }
                 }
                 // A machine without RDMA is what the model is for; a device that cannot be used must be heard of.
-                Err(error)
-                    if choice.device == "auto" && error.kind() == ErrorKind::NoDevice => {}
+                Err(error) if choice.device == "auto" && error.kind() == ErrorKind::NoDevice => {
+                    why_model = Some(error.to_string());
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -81,7 +90,7 @@ impl Lab {
                 }
             });
         }
-        Self::on_model(choice, profile)
+        Ok(Self { why_model, ..Self::on_model(choice, profile)? })
     }
 
     fn on_model(choice: &Choice, profile: Profile) -> Result<Self, Stop> {
@@ -90,7 +99,10 @@ impl Lab {
         let devices = backend.enumerate()?;
         let choice = choice.clone();
         let before = Some((0..model.devices()).map(|device| model.counts(device)).collect());
-        Ok(Self { choice, profile: Some(profile), backend, model: Some(model), devices, before })
+        let excused = AtomicU64::new(0);
+        let (profile, model) = (Some(profile), Some(model));
+        let why_model = None;
+        Ok(Self { choice, profile, backend, model, devices, before, why_model, excused })
     }
 
     /// The lab for one case: a model is built anew, so that no case can leave anything to the next.
@@ -104,6 +116,8 @@ impl Lab {
                 model: None,
                 devices: self.devices.clone(),
                 before: None,
+                why_model: None,
+                excused: AtomicU64::new(0),
             }),
         }
     }
@@ -128,9 +142,16 @@ impl Lab {
         self.model.as_ref().ok_or_else(|| Stop::skip("only a model can be made to fail this way"))
     }
 
-    /// Whether this is a model.
-    pub fn is_model(&self) -> bool {
-        self.model.is_some()
+    /// Device `device` of the model dies. A dead device cannot be told to destroy anything, so it may keep what it held.
+    pub fn kill(&self, device: usize) -> Result<(), Stop> {
+        self.model()?.kill(device);
+        self.excuse(device);
+        Ok(())
+    }
+
+    /// The case makes device `device` keep objects.
+    pub fn excuse(&self, device: usize) {
+        self.excused.fetch_or(1 << device, Ordering::Relaxed);
     }
 
     /// Whether cases may change more than their own objects.
@@ -152,19 +173,21 @@ impl Lab {
     pub fn describe(&self) -> String {
         let info = self.info();
         let sort = match Device::open(self.backend(), info) {
-            Ok(device) if device.adapter().is_model() => "the model",
-            Ok(_) => "hardware",
-            Err(_) => "a device that does not open",
+            Ok(device) if device.adapter().is_model() => "the model".to_string(),
+            Ok(_) => "hardware".to_string(),
+            Err(error) => format!("a device that does not open ({error})"),
         };
-        format!("{sort}: {} ({}, firmware {})", info.name, info.board_id, info.firmware)
+        let through = if self.model.is_some() { "in this process" } else { "behind a kernel" };
+        format!("{sort} {through}: {} ({}, firmware {})", info.name, info.board_id, info.firmware)
     }
 
     /// Fails when the model still holds objects, other than those of its kernel.
     pub(crate) fn nothing_is_left(&self) -> Result<(), Stop> {
         let (Some(model), Some(before)) = (&self.model, &self.before) else { return Ok(()) };
         for (device, before) in before.iter().enumerate() {
+            let excused = self.excused.load(Ordering::Relaxed) >> device & 1 == 1;
             let after = model.counts(device);
-            if after != *before {
+            if after != *before && !excused {
                 return Err(Stop::fail(format!(
                     "objects are left on device {device}: {after:?}; there were {before:?}"
                 )));
@@ -176,22 +199,67 @@ impl Lab {
     /// What has an influence on the run.
     pub fn preconditions(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for info in &self.devices {
-            for port in &info.ports {
-                let link = match port.link_layer {
-                    LinkLayer::InfiniBand => "InfiniBand",
-                    LinkLayer::Ethernet => "Ethernet",
-                    LinkLayer::Unspecified => "unknown link layer",
-                };
-                lines.push(format!("{} port {}: {link}, {} GIDs", info.name, port.number, port.gids.len()));
+        if let Some(why) = &self.why_model {
+            lines.push(format!("the model, because {why}"));
+        }
+        lines.extend(self.devices.iter().flat_map(ports));
+        lines.push(match getrlimit(Resource::RLIMIT_MEMLOCK) {
+            Ok((u64::MAX, _)) => "memlock limit: none".to_string(),
+            Ok((bytes, _)) if privilege(CAP_IPC_LOCK) => {
+                format!("memlock limit: {} KiB, lifted by CAP_IPC_LOCK", bytes >> 10)
             }
-        }
-        if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_MEMLOCK) {
-            lines.push(match soft {
-                u64::MAX => "memlock limit: none".to_string(),
-                bytes => format!("memlock limit: {} KiB", bytes >> 10),
-            });
-        }
+            Ok((bytes, _)) => format!("memlock limit: {} KiB", bytes >> 10),
+            Err(errno) => format!("memlock limit: unknown ({errno})"),
+        });
+        let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
+        lines.push(format!("CAP_NET_RAW: {raw}"));
         lines
     }
+}
+
+/// The ports of a device, one line each.
+fn ports(info: &DeviceInfo) -> Vec<String> {
+    let line = |port: &PortInfo| {
+        let link = match port.link_layer {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "Ethernet",
+            LinkLayer::Unspecified => "unknown link layer",
+        };
+        let state = match port.state {
+            port_state::DOWN => "DOWN",
+            port_state::INIT => "INIT: is there a subnet manager?",
+            port_state::ARMED => "ARMED",
+            port_state::ACTIVE => "ACTIVE",
+            port_state::ACTIVE_DEFER => "ACTIVE_DEFER",
+            _ => "state unknown",
+        };
+        let gid = match port.gids.as_slice() {
+            [] => "no GID".to_string(),
+            [first, rest @ ..] => {
+                format!(
+                    "GID {} {} ({}) and {} more",
+                    first.index,
+                    first.gid,
+                    first.kind,
+                    rest.len()
+                )
+            }
+        };
+        format!("{} port {}: {link}, {state}, {gid}", info.name, port.number)
+    };
+    info.ports.iter().map(line).collect()
+}
+
+/// Numbers of Linux capabilities.
+const CAP_NET_RAW: u32 = 13;
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether the process holds a capability.
+fn privilege(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    effective.is_some_and(|bits| bits >> number & 1 == 1)
 }

@@ -7,12 +7,15 @@ mod case;
 mod cases;
 mod endpoint;
 mod lab;
+mod raw;
 mod report;
 mod run;
 
 pub use case::{Case, Stop};
 pub use cases::cases;
-pub use endpoint::{Endpoint, Pair, TIMEOUT, until};
+pub use endpoint::{
+    Endpoint, Pair, SMALL_MTU, TIMEOUT, failed, pattern, quiet, ready_to_receive, until,
+};
 pub use lab::{Choice, Lab};
 pub use report::{Outcome, Row, Run};
 pub use run::run_case;

@@ -1,11 +1,42 @@
 //! The cases, room by room.
 
+mod cq;
+mod doorbells;
+mod errors;
+mod events;
+mod failure;
+mod faults;
+mod hostile;
+mod life;
+mod memory;
 mod open;
+mod qp;
+mod queue;
 mod rc;
+mod refusal;
+mod shape;
 
 use crate::Case;
 
 /// All cases, in the order in which they run.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    [open::CASES, rc::CASES].into_iter().flatten()
+    [
+        open::CASES,
+        refusal::CASES,
+        memory::CASES,
+        cq::CASES,
+        qp::CASES,
+        rc::CASES,
+        shape::CASES,
+        queue::CASES,
+        life::CASES,
+        errors::CASES,
+        failure::CASES,
+        events::CASES,
+        doorbells::CASES,
+        hostile::CASES,
+        faults::CASES,
+    ]
+    .into_iter()
+    .flatten()
 }

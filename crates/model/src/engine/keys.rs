@@ -62,7 +62,7 @@ pub(crate) struct User {
 }
 
 /// The key allows use by any QP.
-const ANY_QP: u32 = 0xff_ffff;
+pub(crate) const ANY_QP: u32 = 0xff_ffff;
 /// Indirect keys that lead to indirect keys: so many levels are followed.
 const DEPTH: u32 = 4;
 /// Entries of indirect keys that one access may visit, so that a list that refers to itself ends.

@@ -4,6 +4,7 @@
 //!   doorbell   takes doorbells from UAR pages, wakes queues
 //!   requester  a send WQE a turn: work (parse), keys (translate)   --fabric-->   responder
 //!   transfer   payload, from piece to piece
+//!   umr        changes of memory keys
 //!   completion CQEs, overrun, arming -> events   EQEs, interrupts
 //!   failure    the error state, flush
 //! ```
@@ -26,6 +27,7 @@ mod state;
 mod tests;
 mod thread;
 mod transfer;
+mod umr;
 mod work;
 
 use std::time::Duration;

@@ -8,7 +8,7 @@ use super::responder::{self, Answer, Message};
 use super::state::{Bench, Completion};
 use super::transfer::{self, End};
 use super::work::{Kind, LONGEST, Malformed, Segment, Work, segments};
-use super::{failure, wait};
+use super::{failure, umr, wait};
 use crate::fabric;
 use crate::hca::objects::{Objects, QpState, SendQueue, Service};
 use crate::memory::HostMemory;
@@ -35,7 +35,7 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
     let hca = &mut world.hcas[id];
     let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return Turn::Sleep };
     match qp.state {
-        QpState::Rts if qp.service == Service::Rc => {}
+        QpState::Rts => {}
         QpState::Error => {
             failure::flush(world, id, qpn);
             return Turn::Sleep;
@@ -66,6 +66,11 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
         fail(world, id, qpn, index, blocks, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
         return Turn::Sleep;
     };
+    if !carries(qp.service, work.kind) {
+        tracing::info!(qpn, service = ?qp.service, kind = ?work.kind, "not in this service");
+        fail(world, id, qpn, index, blocks, work.opcode, cqe_syndrome::LOCAL_QP_OPERATION);
+        return Turn::Sleep;
+    }
     let user = User { pd: qp.pd, qpn };
     let length = match gather_list(&hca.objects, user, &work, bench) {
         Ok(length) => length,
@@ -75,6 +80,15 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
         }
     };
     execute(world, id, qpn, &Placed { work, index, blocks, length }, bench)
+}
+
+/// Whether a QP of this service does such a thing.
+fn carries(service: Service, kind: Kind) -> bool {
+    match service {
+        Service::Rc => true,
+        Service::RegUmr => matches!(kind, Kind::Nop | Kind::Umr),
+        _ => matches!(kind, Kind::Nop),
+    }
 }
 
 /// A WQE at its place in the ring.
@@ -165,11 +179,10 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
     let Placed { work, length, .. } = *placed;
     match work.kind {
         Kind::Nop => return succeed(world, id, qpn, placed, 0, None),
-        Kind::Invalidate { variant, qpn: of } => {
-            return match invalidate(world, (id, qpn), work.immediate, variant, of) {
-                Some(()) => succeed(world, id, qpn, placed, 0, None),
-                None => {
-                    let syndrome = cqe_syndrome::MEMORY_WINDOW_BIND;
+        Kind::Umr => {
+            return match umr::execute(world, (id, qpn), work.immediate, bench) {
+                Ok(()) => succeed(world, id, qpn, placed, 0, None),
+                Err(syndrome) => {
                     fail(world, id, qpn, placed.index, placed.blocks, work.opcode, syndrome);
                     Turn::Sleep
                 }
@@ -226,26 +239,6 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
     };
     qp.requester.psn = qp.requester.psn.wrapping_add(packets) & responder::PSN;
     deliver(world, (id, qpn), target, placed, original, bench)
-}
-
-/// Frees a key of the QP's own domain that UMR may change.
-fn invalidate(
-    world: &mut World,
-    (id, qpn): (HcaId, u32),
-    key: u32,
-    variant: Option<u8>,
-    of: Option<u32>,
-) -> Option<()> {
-    let objects = &mut world.hcas[id].objects;
-    let pd = objects.qps.get(&qpn)?.pd;
-    let mkey = objects.mkeys.get_mut(&(key >> 8))?;
-    if u32::from(mkey.variant) != key & 0xff || mkey.pd != pd || !mkey.context.umr_en() {
-        return None;
-    }
-    mkey.free = true;
-    mkey.variant = variant.unwrap_or(mkey.variant);
-    mkey.qpn = of.unwrap_or(mkey.qpn);
-    Some(())
 }
 
 /// Puts a response where the WQE wants it, and completes.

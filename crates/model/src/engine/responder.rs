@@ -102,7 +102,7 @@ pub(crate) fn receive(
         Kind::CompareSwap { .. } | Kind::FetchAdd { .. } => {
             atomic(world, (id, qpn), message, bench).map(Some)
         }
-        Kind::Nop | Kind::Invalidate { .. } => Ok(None),
+        Kind::Nop | Kind::Umr => Ok(None),
     };
     let failed = |world: &mut World, event: Option<u8>, syndrome| {
         if let Some(event) = event {

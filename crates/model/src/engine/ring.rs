@@ -33,7 +33,9 @@ impl QueueMemory {
                 self.span(at.checked_add(done).ok_or(Fault { address: at, length })?)?;
             let here = room.min(length - done);
             run = match run {
-                Some((start, size)) if start + size == address => Some((start, size + here)),
+                Some((start, size)) if start.checked_add(size) == Some(address) => {
+                    Some((start, size + here))
+                }
                 Some((start, size)) => {
                     each(start, size);
                     Some((address, here))

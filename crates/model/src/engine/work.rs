@@ -1,8 +1,8 @@
 //! Send WQEs: from untrusted bytes to what is to be done.
 
 use verbless_prm::hot::{
-    AtomicSegment, CtrlSegment, DataSegment, InlineHeader, OCTOWORD, RaddrSegment, UmrCtrlSegment,
-    UmrMkeySegment, completion, opcode,
+    AtomicSegment, CtrlSegment, DataSegment, InlineHeader, OCTOWORD, RaddrSegment, completion,
+    opcode,
 };
 
 /// Bytes of the longest WQE: 63 units of 16.
@@ -29,11 +29,8 @@ pub(crate) enum Kind {
     FetchAdd {
         add: u64,
     },
-    /// A UMR that frees a key; `variant` and `qpn` change with it where they are given.
-    Invalidate {
-        variant: Option<u8>,
-        qpn: Option<u32>,
-    },
+    /// A change of a key; what it changes is read where it is executed.
+    Umr,
 }
 
 /// A send WQE without its data segments.
@@ -107,9 +104,8 @@ impl Work {
                 }
             }
             opcode::UMR => {
-                let kind = invalidation(wqe)?;
                 at = wqe.len();
-                kind
+                Kind::Umr
             }
             _ => return Err(Malformed),
         };
@@ -135,28 +131,6 @@ impl Work {
     pub(crate) fn is_atomic(&self) -> bool {
         matches!(self.kind, Kind::CompareSwap { .. } | Kind::FetchAdd { .. })
     }
-}
-
-/// Reads a UMR; the one that frees a key is all that is known here.
-fn invalidation(wqe: &[u8]) -> Result<Kind, Malformed> {
-    const KEY: u64 = 1 << 13;
-    const QPN: u64 = 1 << 14;
-    const FREE: u64 = 1 << 29;
-    const FREE_BIT: u8 = 1 << 6;
-    let at = CtrlSegment::BYTES;
-    let control = UmrCtrlSegment::read(wqe.get(at..).ok_or(Malformed)?).ok_or(Malformed)?;
-    let at = at + UmrCtrlSegment::BYTES;
-    let mkey = UmrMkeySegment::read(wqe.get(at..).ok_or(Malformed)?).ok_or(Malformed)?;
-    let mask = control.mkey_mask.get();
-    let frees = mask & FREE != 0 && mkey.free & FREE_BIT != 0;
-    if !frees || mask & !(KEY | QPN | FREE) != 0 || control.klm_octowords.get() != 0 {
-        return Err(Malformed);
-    }
-    let word = mkey.qpn_mkey.get();
-    Ok(Kind::Invalidate {
-        variant: (mask & KEY != 0).then_some(word as u8),
-        qpn: (mask & QPN != 0).then_some(word >> 8),
-    })
 }
 
 /// The data segments in `bytes[at..]`, up to the end or the entry that ends a short list.
@@ -266,7 +240,7 @@ mod tests {
         assert!(Work::parse(&bytes, 5, 7).is_ok());
         assert_eq!(Work::parse(&bytes, 6, 7), Err(Malformed));
         assert_eq!(Work::parse(&bytes, 5, 8), Err(Malformed));
-        assert_eq!(Work::parse(&wqe(opcode::UMR, &[0; 112]), 5, 7), Err(Malformed));
+        assert_eq!(Work::parse(&wqe(opcode::LSO, &[0; 112]), 5, 7), Err(Malformed));
         assert_eq!(Work::parse(&wqe(opcode::READ, &[]), 5, 7), Err(Malformed));
         assert_eq!(Work::parse(&wqe(opcode::FETCH_ADD, &[0; 16]), 5, 7), Err(Malformed));
         let long_inline = wqe(opcode::SEND, InlineHeader::new(13).as_bytes());

@@ -73,6 +73,7 @@ pub(super) fn create(
     let umem = matches!(translation, Translation::Pages(_))
         .then(|| input.mkey_umem_valid().then(|| input.mkey_umem_id()))
         .flatten();
+    let table = table(call, input, context);
     let mkey = Mkey {
         uid: call.uid,
         variant: context.mkey_7_0(),
@@ -90,6 +91,7 @@ pub(super) fn create(
         free: context.free(),
         qpn: context.qpn(),
         umem,
+        table,
         context: *context,
     };
     let hca = call.hca_mut();
@@ -98,6 +100,17 @@ pub(super) fn create(
     hca.objects.mkeys.insert(index, mkey);
     output.set_mkey_index(index);
     Ok(())
+}
+
+/// The translation entries of a key whose range UMR may change; what lies in a UMEM stays there.
+fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option<Vec<u8>> {
+    let mode = MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0());
+    if !context.umr_en() || input.mkey_umem_valid() || mode == MkeyAccessMode::PA {
+        return None;
+    }
+    let bytes = input.translations_octword_actual_size() as usize * OCTWORD as usize;
+    let list = if context.free() { 0 } else { bytes.min(call.list.len()) };
+    Some(call.list[..list].to_vec())
 }
 
 /// How the key that a command describes reaches memory.

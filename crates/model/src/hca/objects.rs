@@ -104,6 +104,8 @@ pub(crate) struct Mkey {
     /// Restricts the key to one QP (0xffffff: any).
     pub qpn: u32,
     pub umem: Option<u32>,
+    /// Of a key whose range UMR may change: its translation entries as software wrote them.
+    pub table: Option<Vec<u8>>,
     pub context: MkeyContext,
 }
 
@@ -127,6 +129,7 @@ impl Mkey {
             free: false,
             qpn: 0xff_ffff,
             umem: None,
+            table: None,
             context: MkeyContext::zeroed(),
         }
     }

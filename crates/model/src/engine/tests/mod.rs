@@ -8,3 +8,4 @@ mod protection;
 mod retries;
 mod rig;
 mod threads;
+mod umr;

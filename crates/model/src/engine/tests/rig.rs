@@ -256,6 +256,7 @@ impl Rig {
             free: false,
             qpn: 0xff_ffff,
             umem: None,
+            table: None,
             context: zeroed(),
         };
         self.world.hcas[hca].objects.mkeys.insert(index, mkey);

@@ -1,0 +1,310 @@
+//! UMR: keys that are filled, moved, freed and defended.
+
+use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
+use verbless_prm::{MkeyAccessMode, MkeyContext, UmrMkeyMask as Mask, WqeUmrCtrlSegment};
+use zerocopy::IntoBytes;
+
+use super::rig::{End, PD, Request, Rig};
+use crate::engine::keys::ANY_QP;
+use crate::hca::objects::{QpState, Service, Translation};
+
+const PAGE: u64 = 4096;
+
+/// A key as the kernel's cache holds it: free, of this mode, with room for so many 16-byte units.
+fn cached(rig: &mut Rig, mode: MkeyAccessMode, room: u32) -> u32 {
+    let key = rig.mkey(0, 0, 0, Default::default());
+    let mkey = rig.mkey_mut(0, key);
+    let context = &mut mkey.context;
+    context.set_free(true).set_umr_en(true).set_mkey_7_0(0x42).set_qpn(ANY_QP).set_pd(99);
+    context.set_access_mode_1_0(mode.0 & 3).set_translations_octword_size(room);
+    context.set_log_page_size(12);
+    (mkey.pd, mkey.free, mkey.table) = (99, true, Some(vec![]));
+    mkey.translation = Translation::Indirect { entries: [].into(), log_entry_size: None };
+    key
+}
+
+/// The kernel's QP for UMR.
+fn umr_qp(rig: &mut Rig) -> End {
+    let end = rig.end(0);
+    let qp = rig.qp(&end);
+    (qp.service, qp.state, qp.uid, qp.pd) = (Service::RegUmr, QpState::Rts, 0, 0);
+    end
+}
+
+/// What makes a key valid, as the kernel does it.
+fn enable(start: u64, length: u64) -> (WqeUmrCtrlSegment, MkeyContext) {
+    let mut control = WqeUmrCtrlSegment::zeroed();
+    let mask = Mask::KEY.0
+        | Mask::FREE.0
+        | Mask::PD.0
+        | Mask::LEN.0
+        | Mask::START_ADDR.0
+        | Mask::PAGE_SIZE.0
+        | Mask::LR.0
+        | Mask::LW.0
+        | Mask::RR.0
+        | Mask::RW.0;
+    control.set_mkey_mask(mask).set_check(verbless_prm::UmrCheck::NOT_FREE);
+    let mut context = MkeyContext::zeroed();
+    context.set_lr(true).set_lw(true).set_rw(true).set_pd(PD).set_mkey_7_0(0x42).set_qpn(ANY_QP);
+    context.set_start_addr(start).set_len(length).set_log_page_size(12);
+    (control, context)
+}
+
+fn umr(key: u32, control: &WqeUmrCtrlSegment, context: &MkeyContext) -> Request {
+    Request::new(opcode::UMR).imm(key).bytes(control.as_bytes()).bytes(context.as_bytes())
+}
+
+/// Pages of the arena, as translation entries padded to 64 bytes; the memory and the entries.
+fn pages(rig: &mut Rig, count: u64) -> (u64, Vec<u8>) {
+    let base = rig.alloc((count + 1) * PAGE).next_multiple_of(PAGE);
+    let entries = (0..count).rev().flat_map(|page| ((base + page * PAGE) | 3).to_be_bytes());
+    let mut entries: Vec<u8> = entries.collect();
+    entries.resize(entries.len().next_multiple_of(64), 0);
+    (base, entries)
+}
+
+/// Whether a write of these bytes through the key works.
+fn writes(rig: &mut Rig, address: u64, key: u32, bytes: &[u8]) -> bool {
+    let (mut a, _) = {
+        let (a, b) = (rig.end(1), rig.end(0));
+        rig.connect(&a, &b);
+        (a, b)
+    };
+    rig.post(&mut a, Request::write(address, key).inline(bytes));
+    rig.one(1, a.send_cq).opcode() == cqe_opcode::REQUESTER
+}
+
+#[test]
+fn the_kernel_registers_memory_by_filling_a_key_from_its_cache() {
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+    let mut q = umr_qp(&mut rig);
+    let (base, entries) = pages(&mut rig, 2);
+    let (list, lkey) = rig.region(0, 64);
+    rig.fill(list, &entries);
+    let start = 0x7000_0000_0100;
+    let (mut control, context) = enable(start, PAGE);
+    control.set_xlt_octowords(4);
+    let pointer = DataSegment::new(64, lkey, list);
+    assert!(!writes(&mut rig, start, key, b"early"));
+    rig.post(&mut q, umr(key, &control, &context).bytes(pointer.as_bytes()));
+    let entry = rig.one(0, q.send_cq);
+    assert_eq!((entry.opcode(), entry.cqe.opcode_qpn().wqe_opcode()), (0, opcode::UMR));
+    // The entries are in descending order: the first page of the key is the second of the memory.
+    assert!(writes(&mut rig, start, key, b"hello"));
+    assert_eq!(rig.bytes(base + PAGE + 0x100, 5), b"hello");
+    assert!(writes(&mut rig, start + 0xeff, key, b"ab"));
+    assert_eq!(rig.bytes(base + PAGE + 0xfff, 1), b"a");
+    assert_eq!(rig.bytes(base, 1), b"b");
+    assert!(!writes(&mut rig, start + PAGE - 1, key, b"ab"), "past its end");
+
+    // It goes back to the cache, and is no key any more.
+    let mut control = WqeUmrCtrlSegment::zeroed();
+    control.set_inline(true).set_mkey_mask(Mask::FREE.0 | Mask::PD.0);
+    let mut context = MkeyContext::zeroed();
+    context.set_free(true).set_pd(99).set_mkey_7_0(0x42);
+    rig.post(&mut q, umr(key, &control, &context));
+    assert_eq!(rig.one(0, q.send_cq).opcode(), 0);
+    assert!(!writes(&mut rig, start, key, b"late"));
+    assert_eq!(rig.mkey_mut(0, key).pd, 99);
+}
+
+#[test]
+fn a_long_list_comes_in_parts() {
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::MTT, 8);
+    let mut q = umr_qp(&mut rig);
+    let (base, entries) = pages(&mut rig, 16);
+    let (mut first, context) = enable(0, 16 * PAGE);
+    let (mut second, _) = enable(0, 16 * PAGE);
+    first.set_mkey_mask(0).set_inline(true).set_xlt_octowords(4);
+    second.set_inline(true).set_xlt_octowords(4).set_translation_offset_en(true).set_xlt_offset(4);
+    rig.post(&mut q, umr(key, &first, &context).bytes(&entries[..64]));
+    rig.post(&mut q, umr(key, &second, &context).bytes(&entries[64..]));
+    assert_eq!(rig.all(0, q.send_cq).iter().map(|entry| entry.opcode()).max(), Some(0));
+    assert!(writes(&mut rig, 0, key, b"first") && writes(&mut rig, 15 * PAGE, key, b"last"));
+    assert_eq!(rig.bytes(base + 15 * PAGE, 5), b"first");
+    assert_eq!(rig.bytes(base, 4), b"last");
+}
+
+#[test]
+fn a_page_that_is_not_there_is_out_of_bounds() {
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+    let mut q = umr_qp(&mut rig);
+    let (_, entries) = pages(&mut rig, 2);
+    let (mut control, context) = enable(0, 9 * PAGE);
+    control.set_inline(true).set_xlt_octowords(4);
+    rig.post(&mut q, umr(key, &control, &context).bytes(&entries));
+    assert_eq!(rig.one(0, q.send_cq).opcode(), 0);
+    assert!(writes(&mut rig, 0, key, b"x"));
+    assert!(!writes(&mut rig, 2 * PAGE, key, b"x"), "an empty entry");
+    assert!(!writes(&mut rig, 8 * PAGE, key, b"x"), "no entry at all");
+}
+
+#[test]
+fn a_key_of_pieces_is_filled_with_other_keys() {
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::KLMS, 4);
+    let mut q = umr_qp(&mut rig);
+    let (one, one_key) = rig.region(0, 64);
+    let (two, two_key) = rig.region(0, 64);
+    let mut klms = vec![];
+    for (length, key, address) in [(3_u32, one_key, one), (5, two_key, two + 8)] {
+        klms.extend(length.to_be_bytes().into_iter().chain(key.to_be_bytes()));
+        klms.extend(address.to_be_bytes());
+    }
+    klms.resize(64, 0);
+    let (mut control, context) = enable(0x100, 8);
+    control.set_inline(true).set_xlt_octowords(4);
+    rig.post(&mut q, umr(key, &control, &context).bytes(&klms));
+    assert_eq!(rig.one(0, q.send_cq).opcode(), 0);
+    assert!(writes(&mut rig, 0x100, key, b"abcdefgh"));
+    assert_eq!((rig.bytes(one, 3), rig.bytes(two + 8, 5)), (b"abc".to_vec(), b"defgh".to_vec()));
+}
+
+#[test]
+fn what_a_key_or_the_asker_does_not_allow_changes_nothing() {
+    type Edit = fn(&mut Rig, u32, &mut End, &mut WqeUmrCtrlSegment, &mut MkeyContext);
+    let bind = cqe_syndrome::MEMORY_WINDOW_BIND;
+    let operation = cqe_syndrome::LOCAL_QP_OPERATION;
+    let cases: [(&str, Edit, u8); 12] = [
+        (
+            "umr_en",
+            |rig, key, _, _, _| {
+                rig.mkey_mut(0, key).context.set_umr_en(false);
+            },
+            bind,
+        ),
+        (
+            "it is free",
+            |_, _, _, control, _| {
+                control.set_check(verbless_prm::UmrCheck::FREE);
+            },
+            bind,
+        ),
+        (
+            "no such check",
+            |_, _, _, control, _| {
+                control.set_check(verbless_prm::UmrCheck(3));
+            },
+            operation,
+        ),
+        (
+            "an unknown field",
+            |_, _, _, control, _| {
+                control.set_mkey_mask(control.mkey_mask() | 1 << 60);
+            },
+            operation,
+        ),
+        (
+            "a user's QP, another domain",
+            |rig, _, q, _, _| {
+                (rig.qp(q).service, rig.qp(q).uid, rig.qp(q).pd) = (Service::Rc, 1, PD);
+            },
+            bind,
+        ),
+        (
+            "a user's QP, page addresses",
+            |rig, key, q, control, _| {
+                (rig.qp(q).service, rig.qp(q).uid, rig.qp(q).pd) = (Service::Rc, 1, 99);
+                rig.mkey_mut(0, key).context.set_pd(99);
+                control.set_mkey_mask(control.mkey_mask() & !Mask::PD.0);
+            },
+            bind,
+        ),
+        (
+            "no room",
+            |_, _, _, control, _| {
+                control.set_translation_offset_en(true).set_xlt_offset(4);
+            },
+            bind,
+        ),
+        (
+            "no room at all",
+            |_, _, _, control, _| {
+                control.set_translation_offset_en(true).set_xlt_offset_47_16(u32::MAX);
+            },
+            bind,
+        ),
+        (
+            "half a granule",
+            |_, _, _, control, _| {
+                control.set_xlt_octowords(3);
+            },
+            operation,
+        ),
+        (
+            "more than the key has room for",
+            |_, _, _, control, _| {
+                control.set_xlt_octowords(8);
+            },
+            bind,
+        ),
+        (
+            "a range that overflows",
+            |_, _, _, _, context| {
+                context.set_start_addr(u64::MAX).set_len(2);
+            },
+            bind,
+        ),
+        (
+            "tiny pages",
+            |_, _, _, _, context| {
+                context.set_log_page_size(3);
+            },
+            bind,
+        ),
+    ];
+    for (name, edit, syndrome) in cases {
+        let mut rig = Rig::new();
+        let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+        let mut q = umr_qp(&mut rig);
+        let (_, entries) = pages(&mut rig, 2);
+        let (mut control, mut context) = enable(0, PAGE);
+        control.set_inline(true).set_xlt_octowords(4);
+        edit(&mut rig, key, &mut q, &mut control, &mut context);
+        rig.post(&mut q, umr(key, &control, &context).bytes(&entries));
+        let entry = rig.one(0, q.send_cq);
+        assert_eq!(entry.error(), (cqe_opcode::REQUESTER_ERROR, 0, syndrome), "{name}");
+        assert!(rig.mkey_mut(0, key).free, "{name}");
+        assert!(rig.mkey_mut(0, key).table.as_ref().unwrap().is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn entries_are_read_only_through_a_key_that_allows_it() {
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+    let mut q = umr_qp(&mut rig);
+    let (list, lkey) = rig.region(0, 64);
+    rig.mkey_mut(0, lkey).access.local_read = false;
+    let (mut control, context) = enable(0, PAGE);
+    control.set_xlt_octowords(4);
+    let pointer = DataSegment::new(64, lkey, list);
+    rig.post(&mut q, umr(key, &control, &context).bytes(pointer.as_bytes()));
+    assert_eq!(rig.one(0, q.send_cq).syndrome(), cqe_syndrome::LOCAL_PROTECTION);
+    assert!(rig.mkey_mut(0, key).free);
+}
+
+proptest::proptest! {
+    #[test]
+    fn random_umrs_are_survived(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 47..60), mask: u64) {
+        let mut rig = Rig::new();
+        let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+        let mut q = umr_qp(&mut rig);
+        let mut body = vec![0; 240];
+        for (i, byte) in bytes.iter().enumerate() {
+            body[i * 37 % 240] = *byte;
+        }
+        body[8..16].copy_from_slice(&(mask & 0x2001_e0c3).to_be_bytes());
+        rig.post(&mut q, Request::new(opcode::UMR).imm(key).bytes(&body));
+        rig.run();
+        let mut b = rig.end(1);
+        let a = rig.end(0);
+        rig.connect(&a, &b);
+        rig.post(&mut b, Request::write(u64::from(bytes[0]) << 10, key).inline(b"wild"));
+        rig.advance(std::time::Duration::from_secs(1));
+    }
+}

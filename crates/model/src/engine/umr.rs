@@ -1,0 +1,359 @@
+//! UMR: work requests that change memory keys, their rights, range and translation entries.
+//!
+//! A key that UMR may change (`umr_en`) keeps its translation entries as software wrote them; when it becomes valid, what the
+//! data path uses is made from them. The kernel's own QP for this (REG_UMR) reaches keys of every domain; others only
+//! those of theirs. Page addresses are host memory itself, so that only the kernel's queues may set them. Sources: Linux
+//! `drivers/infiniband/hw/mlx5/{umr,wr}.c`, `include/linux/mlx5/device.h` (MLX5_UMR_*, MLX5_MKEY_MASK_*).
+
+use verbless_prm::hot::{CtrlSegment, OCTOWORD, cqe_syndrome};
+use verbless_prm::{HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrMkeyMask, WqeUmrCtrlSegment};
+
+use super::keys::{self, Need, User};
+use super::state::Bench;
+use super::transfer;
+use super::work::{Segment, segments};
+use crate::hca::objects::{Access, Klm, Mkey, Objects, QueueMemory, Service, Translation};
+use crate::memory::HostMemory;
+use crate::world::{HcaId, World};
+
+/// Where the segments of the WQE begin.
+const CONTROL: usize = CtrlSegment::BYTES;
+const CONTEXT: usize = CONTROL + WqeUmrCtrlSegment::BYTES;
+const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
+/// Entries come in multiples of so many units of 16 bytes.
+const GRANULE: u64 = 4;
+/// The most that the model keeps of one key's entries, in units of 16 bytes: pages of 4 KiB for 32 GiB.
+const MOST: u64 = 1 << 22;
+/// What a page that is not there translates to: no host has memory so high.
+const ABSENT: u64 = 1 << 63;
+/// The bits of an entry that let the device read and write the page.
+const PRESENT: u64 = 3;
+/// The request is no UMR that this device knows.
+const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
+/// The key refuses.
+const REFUSED: u8 = cqe_syndrome::MEMORY_WINDOW_BIND;
+
+/// Executes the UMR in `bench.wqe` on a key; the error is the syndrome, and nothing has changed then.
+pub(crate) fn execute(
+    world: &mut World,
+    (id, qpn): (HcaId, u32),
+    key: u32,
+    bench: &mut Bench,
+) -> Result<(), u8> {
+    let hca = &mut world.hcas[id];
+    let part = |at: usize| bench.wqe.get(at..).unwrap_or_default();
+    let control = *WqeUmrCtrlSegment::from_prefix(part(CONTROL)).ok_or(MALFORMED)?;
+    let new = *MkeyContext::from_prefix(part(CONTEXT)).ok_or(MALFORMED)?;
+    let asker = Asker::of(&hca.objects, qpn).ok_or(MALFORMED)?;
+    let mkey = hca.objects.mkeys.get(&(key >> 8)).ok_or(REFUSED)?;
+    let fields = Fields::new(control.mkey_mask())?;
+    let general = hca.caps.general();
+    asker.check(mkey, key, &control, &fields, &new, general)?;
+
+    let entries = entries(general, mkey, &control, &asker)?;
+    let mut bytes = vec![0; entries.map_or(0, |(_, length)| length)];
+    let mut context = mkey.context;
+    fields.apply(&mut context, &new);
+    let retranslates = !context.free() && (mkey.free || entries.is_some() || fields.moves());
+    if retranslates && !is_sound(&context) {
+        return Err(REFUSED);
+    }
+    if !bytes.is_empty() {
+        read_entries(&hca.objects, &*hca.memory, &asker, &control, &mut bytes, bench)?;
+    }
+
+    let mkey = hca.objects.mkeys.get_mut(&(key >> 8)).ok_or(REFUSED)?;
+    if let Some(table) = &mut mkey.table {
+        if let Some((at, length)) = entries {
+            write_entries(table, at, length, control.translation_offset_en(), &bytes);
+        }
+        if retranslates {
+            mkey.translation = translation(&context, table);
+        }
+    }
+    settle(mkey, context);
+    Ok(())
+}
+
+/// The QP that asks for the change.
+struct Asker {
+    qpn: u32,
+    service: Service,
+    pd: u32,
+    kernel: bool,
+}
+
+impl Asker {
+    fn of(objects: &Objects, qpn: u32) -> Option<Self> {
+        let qp = objects.qps.get(&qpn)?;
+        Some(Self { qpn, service: qp.service, pd: qp.pd, kernel: qp.uid == 0 })
+    }
+
+    fn any_domain(&self) -> bool {
+        self.service == Service::RegUmr
+    }
+
+    /// Refuses what this QP may not do to this key.
+    fn check(
+        &self,
+        mkey: &Mkey,
+        key: u32,
+        control: &WqeUmrCtrlSegment,
+        fields: &Fields,
+        new: &MkeyContext,
+        general: &HcaCap,
+    ) -> Result<(), u8> {
+        let checked = match control.check() {
+            UmrCheck::NONE => true,
+            UmrCheck::NOT_FREE => mkey.free,
+            UmrCheck::FREE => !mkey.free,
+            _ => return Err(MALFORMED),
+        };
+        // Who makes a key valid under another variant names it by that one.
+        let renamed = fields.has(UmrMkeyMask::KEY) && !new.free();
+        let named = renamed || u32::from(mkey.variant) == key & 0xff;
+        let ours = self.any_domain() || (mkey.pd == self.pd && !fields.has(UmrMkeyMask::PD));
+        let right_qp = !control.check_qpn() || [keys::ANY_QP, self.qpn].contains(&mkey.qpn);
+        let supported = !(fields.has(UmrMkeyMask::A) && general.umr_modify_atomic_disabled()
+            || fields.has(UmrMkeyMask::PAGE_SIZE) && general.umr_modify_entity_size_disabled()
+            || fields.has(UmrMkeyMask::RELAXED_ORDERING_WRITE)
+                && !general.relaxed_ordering_write_umr()
+            || fields.has(UmrMkeyMask::RELAXED_ORDERING_READ)
+                && !general.relaxed_ordering_read_umr());
+        let movable = !fields.moves() || mkey.table.is_some();
+        let allowed = checked && named && ours && right_qp && supported && movable;
+        if allowed && mkey.context.umr_en() && !mkey.is_null() {
+            return Ok(());
+        }
+        tracing::info!(
+            qpn = self.qpn,
+            key,
+            checked,
+            named,
+            ours,
+            right_qp,
+            supported,
+            movable,
+            umr_en = mkey.context.umr_en(),
+            "a key refuses to be changed"
+        );
+        Err(REFUSED)
+    }
+}
+
+/// Which fields of the key change.
+struct Fields(u64);
+
+impl Fields {
+    fn new(mask: u64) -> Result<Self, u8> {
+        const KNOWN: u64 = UmrMkeyMask::LEN.0
+            | UmrMkeyMask::PAGE_SIZE.0
+            | UmrMkeyMask::PAGE_SIZE_5.0
+            | UmrMkeyMask::START_ADDR.0
+            | UmrMkeyMask::PD.0
+            | UmrMkeyMask::EN_RINVAL.0
+            | UmrMkeyMask::KEY.0
+            | UmrMkeyMask::QPN.0
+            | UmrMkeyMask::LR.0
+            | UmrMkeyMask::LW.0
+            | UmrMkeyMask::RR.0
+            | UmrMkeyMask::RW.0
+            | UmrMkeyMask::A.0
+            | UmrMkeyMask::SMALL_FENCE.0
+            | UmrMkeyMask::RELAXED_ORDERING_WRITE.0
+            | UmrMkeyMask::RELAXED_ORDERING_READ.0
+            | UmrMkeyMask::FREE.0;
+        if mask & !KNOWN == 0 { Ok(Self(mask)) } else { Err(MALFORMED) }
+    }
+
+    fn has(&self, field: UmrMkeyMask) -> bool {
+        self.0 & field.0 != 0
+    }
+
+    /// The range or the page size change.
+    fn moves(&self) -> bool {
+        [
+            UmrMkeyMask::LEN,
+            UmrMkeyMask::START_ADDR,
+            UmrMkeyMask::PAGE_SIZE,
+            UmrMkeyMask::PAGE_SIZE_5,
+        ]
+        .into_iter()
+        .any(|field| self.has(field))
+    }
+
+    fn apply(&self, context: &mut MkeyContext, new: &MkeyContext) {
+        macro_rules! take {
+            ($($bit:ident $get:ident $set:ident;)*) => {
+                $(if self.has(UmrMkeyMask::$bit) { context.$set(new.$get()); })*
+            };
+        }
+        take! {
+            LEN len set_len;
+            LEN length64 set_length64;
+            START_ADDR start_addr set_start_addr;
+            PD pd set_pd;
+            EN_RINVAL en_rinval set_en_rinval;
+            KEY mkey_7_0 set_mkey_7_0;
+            QPN qpn set_qpn;
+            LR lr set_lr;
+            LW lw set_lw;
+            RR rr set_rr;
+            RW rw set_rw;
+            A a set_a;
+            SMALL_FENCE small_fence_on_rdma_read_response set_small_fence_on_rdma_read_response;
+            RELAXED_ORDERING_WRITE relaxed_ordering_write set_relaxed_ordering_write;
+            RELAXED_ORDERING_READ relaxed_ordering_read set_relaxed_ordering_read;
+            FREE free set_free;
+        }
+        const LOW: u8 = 0x1f;
+        let (mut log, wanted) = (context.log_page_size(), new.log_page_size());
+        if self.has(UmrMkeyMask::PAGE_SIZE) {
+            log = log & !LOW | wanted & LOW;
+        }
+        if self.has(UmrMkeyMask::PAGE_SIZE_5) {
+            log = log & LOW | wanted & !LOW;
+        }
+        context.set_log_page_size(log);
+    }
+}
+
+fn mode(context: &MkeyContext) -> MkeyAccessMode {
+    MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0())
+}
+
+/// Where in the key's table the request's entries go, and how many bytes there are; `None` if it has none.
+fn entries(
+    general: &HcaCap,
+    mkey: &Mkey,
+    control: &WqeUmrCtrlSegment,
+    asker: &Asker,
+) -> Result<Option<(usize, usize)>, u8> {
+    let count = u64::from(control.xlt_octowords());
+    if count == 0 {
+        return Ok(None);
+    }
+    let high = u64::from(control.xlt_offset_47_16());
+    let offset = match control.translation_offset_en() {
+        true => high << 16 | u64::from(control.xlt_offset()),
+        false => 0,
+    };
+    if count % GRANULE != 0 || (high != 0 && !general.umr_extended_translation_offset()) {
+        return Err(MALFORMED);
+    }
+    let room = u64::from(mkey.context.translations_octword_size()).next_multiple_of(GRANULE);
+    let mine = match mode(&mkey.context) {
+        MkeyAccessMode::MTT => asker.kernel,
+        _ => !general.umr_indirect_mkey_disabled(),
+    };
+    if !mine || mkey.table.is_none() || offset + count > room.min(MOST) {
+        return Err(REFUSED);
+    }
+    Ok(Some((offset as usize * OCTOWORD, count as usize * OCTOWORD)))
+}
+
+/// Copies the request's entries out of the WQE, or from where it points.
+fn read_entries(
+    objects: &Objects,
+    memory: &dyn HostMemory,
+    asker: &Asker,
+    control: &WqeUmrCtrlSegment,
+    bytes: &mut [u8],
+    bench: &mut Bench,
+) -> Result<(), u8> {
+    if control.inline() {
+        let inline = bench.wqe.get(ENTRIES..ENTRIES + bytes.len()).ok_or(MALFORMED)?;
+        bytes.copy_from_slice(inline);
+        return Ok(());
+    }
+    bench.local.clear();
+    let mut length = 0;
+    for segment in segments(&bench.wqe, ENTRIES) {
+        let Ok(Segment::Pointer { lkey, address, length: here }) = segment else {
+            return Err(MALFORMED);
+        };
+        // The kernel's own QP is in no domain: its pointers are in whichever the key they name is.
+        let pd = match objects.mkeys.get(&(lkey >> 8)) {
+            Some(mkey) if asker.any_domain() => mkey.pd,
+            _ => asker.pd,
+        };
+        keys::resolve(
+            objects,
+            User { pd, qpn: asker.qpn },
+            lkey,
+            address,
+            here,
+            Need::LocalRead,
+            &mut bench.local,
+        )
+        .map_err(|refusal| {
+            tracing::info!(lkey, address, here, ?refusal, "translation entries out of reach");
+            cqe_syndrome::LOCAL_PROTECTION
+        })?;
+        length += here;
+    }
+    if length < bytes.len() as u64 {
+        return Err(MALFORMED);
+    }
+    transfer::gather(memory, &bench.local, &bench.wqe, bytes)
+        .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
+}
+
+/// Puts entries at their place; without an offset they are the whole list.
+fn write_entries(table: &mut Vec<u8>, at: usize, length: usize, part: bool, bytes: &[u8]) {
+    let end = at + length;
+    if !part || table.len() < end {
+        table.resize(end, 0);
+    }
+    table[at..end].copy_from_slice(bytes);
+}
+
+/// Whether a key's range and page size make sense.
+fn is_sound(context: &MkeyContext) -> bool {
+    let pages = mode(context) == MkeyAccessMode::MTT;
+    let ends = context.length64() || context.start_addr().checked_add(context.len()).is_some();
+    ends && !(pages && (context.length64() || !(12..=43).contains(&context.log_page_size())))
+}
+
+/// What the entries of a sound key translate to. Where they do not cover its length, accesses will fail.
+fn translation(context: &MkeyContext, table: &[u8]) -> Translation {
+    let log = u32::from(context.log_page_size());
+    if mode(context) == MkeyAccessMode::MTT {
+        let offset = context.start_addr() & ((1 << log) - 1);
+        let length = context.len();
+        let count = (u128::from(offset) + u128::from(length)).div_ceil(1 << log);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let page = |bytes: &[u8]| match bytes.try_into().map_or(0, u64::from_be_bytes) {
+            entry if entry & PRESENT == 0 => ABSENT,
+            entry => entry & (u64::MAX << log),
+        };
+        let pages = table.chunks_exact(8).take(count).map(page).collect();
+        return Translation::Pages(QueueMemory { pages, log_page_size: log, offset, length });
+    }
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_be_bytes);
+    let entries = table.chunks_exact(OCTOWORD).map(|bytes| Klm {
+        length: word(&bytes[..4]),
+        key: word(&bytes[4..8]),
+        address: u64::from(word(&bytes[8..12])) << 32 | u64::from(word(&bytes[12..])),
+    });
+    let log_entry_size = (mode(context) == MkeyAccessMode::KSM).then_some(log);
+    Translation::Indirect { entries: entries.collect(), log_entry_size }
+}
+
+/// Brings what the data path looks at in line with the context.
+fn settle(mkey: &mut Mkey, context: MkeyContext) {
+    mkey.variant = context.mkey_7_0();
+    mkey.pd = context.pd();
+    mkey.qpn = context.qpn();
+    mkey.free = context.free();
+    mkey.start = context.start_addr();
+    mkey.length = (!context.length64()).then(|| context.len());
+    mkey.access = Access {
+        local_read: context.lr(),
+        local_write: context.lw(),
+        remote_read: context.rr(),
+        remote_write: context.rw(),
+        atomic: context.a(),
+    };
+    mkey.context = context;
+}

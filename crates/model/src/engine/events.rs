@@ -38,8 +38,8 @@ pub(crate) fn completion(hca: &mut Hca, eqn: u32, cqn: u32) {
     write(hca, eqn, event_type::COMPLETION, 0, zerocopy::transmute!(data));
 }
 
-/// An event about a QP.
-pub(crate) fn queue_pair(hca: &mut Hca, kind: u8, qpn: u32) {
+/// An event about a QP or a shared queue.
+pub(crate) fn queue(hca: &mut Hca, kind: u8, qpn: u32) {
     let data = EventQueue { number: U32::new(qpn), ..EventQueue::zeroed() };
     post(hca, kind, 0, zerocopy::transmute!(data));
 }

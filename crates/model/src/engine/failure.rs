@@ -17,14 +17,19 @@ pub(crate) fn to_error(world: &mut World, id: HcaId, qpn: u32) {
     }
     qp.state = QpState::Error;
     qp.requester.resume_at = None;
+    let shares = qp.srq.is_some();
     hca.engine.timers.retain(|&(_, waiting)| waiting != qpn);
     hca.engine.errored.insert(qpn);
+    if shares {
+        // What it had of the shared queue is done with.
+        events::queue(hca, event_type::SRQ_LAST_WQE, qpn);
+    }
     flush(world, id, qpn);
 }
 
 /// The QP's CQ overran: it cannot go on, and says so by an event.
 pub(crate) fn no_room(world: &mut World, id: HcaId, qpn: u32) {
-    events::queue_pair(&mut world.hcas[id], event_type::WQ_CATASTROPHIC, qpn);
+    events::queue(&mut world.hcas[id], event_type::WQ_CATASTROPHIC, qpn);
     to_error(world, id, qpn);
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   doorbell   takes doorbells from UAR pages, wakes queues
 //!   requester  a send WQE a turn: work (parse), keys (translate)   --fabric-->   responder
+//!   shared     receive queues that QPs share
 //!   transfer   payload, from piece to piece
 //!   umr        changes of memory keys
 //!   completion CQEs, overrun, arming -> events   EQEs, interrupts
@@ -22,6 +23,7 @@ mod keys;
 mod requester;
 mod responder;
 mod ring;
+mod shared;
 mod state;
 #[cfg(test)]
 mod tests;

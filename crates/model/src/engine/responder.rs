@@ -8,7 +8,7 @@ use super::ring::record;
 use super::state::{Bench, Completion};
 use super::transfer::{self, End};
 use super::work::{Kind, Segment, Work, segments};
-use super::{events, failure};
+use super::{events, failure, shared};
 use crate::fabric;
 use crate::hca::objects::{QpState, Service};
 use crate::memory::HostMemory;
@@ -90,7 +90,7 @@ pub(crate) fn receive(
     }
     let timer = qp.responder.min_rnr_timer;
     if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.runtime.established, true) {
-        events::queue_pair(hca, event_type::COMMUNICATION_ESTABLISHED, qpn);
+        events::queue(hca, event_type::COMMUNICATION_ESTABLISHED, qpn);
     }
     let done = match message.work.kind {
         Kind::Send | Kind::SendImm | Kind::SendInvalidate => {
@@ -106,7 +106,7 @@ pub(crate) fn receive(
     };
     let failed = |world: &mut World, event: Option<u8>, syndrome| {
         if let Some(event) = event {
-            events::queue_pair(&mut world.hcas[id], event, qpn);
+            events::queue(&mut world.hcas[id], event, qpn);
         }
         failure::to_error(world, id, qpn);
         Answer::Failed(syndrome)
@@ -338,8 +338,12 @@ fn next_receive(
 ) -> Result<u16, Nak> {
     let hca = &world.hcas[id];
     let Some(qp) = hca.objects.qps.get(&qpn) else { return Err(Nak::Operation) };
-    let rq = qp.rq.as_ref().ok_or(Nak::NotReady)?;
     let memory: &dyn HostMemory = &*hca.memory;
+    if let Some(queue) = qp.srq.and_then(|number| hca.objects.shared.get(&number)) {
+        let next = shared::next(memory, queue, wqe).map_err(|_| Nak::Operation)?;
+        return next.ok_or(Nak::NotReady);
+    }
+    let rq = qp.rq.as_ref().ok_or(Nak::NotReady)?;
     let posted = record(memory, qp.record).map_err(|_| Nak::Operation)? as u16;
     if posted == rq.consumer {
         return Err(Nak::NotReady);
@@ -353,6 +357,20 @@ fn next_receive(
         rq.memory.read_wrapping(memory, slot << rq.log_stride, wqe).map_err(|_| Nak::Operation)?;
     }
     Ok(rq.consumer)
+}
+
+/// The receive WQE at `index` is used up; gives the CQ that hears of it.
+fn use_up(world: &mut World, (id, qpn): Place, index: u16) -> Option<u32> {
+    let hca = &mut world.hcas[id];
+    let qp = hca.objects.qps.get_mut(&qpn)?;
+    if let Some(number) = qp.srq {
+        let cqn = qp.context.cqn_rcv();
+        shared::used(hca, number);
+        return Some(cqn);
+    }
+    let rq = qp.rq.as_mut()?;
+    rq.consumer = index.wrapping_add(1);
+    Some(rq.cqn)
 }
 
 /// A message is complete: uses up the receive WQE and writes its CQE.
@@ -369,10 +387,8 @@ fn received(
         .ports
         .get(usize::from(message.port).wrapping_sub(1))
         .map_or(0, |port| port.lid);
+    let cqn = use_up(world, (id, qpn), index).ok_or(Nak::Operation)?;
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Err(Nak::Operation) };
-    let rq = qp.rq.as_mut().ok_or(Nak::Operation)?;
-    rq.consumer = index.wrapping_add(1);
-    let cqn = rq.cqn;
     let Work { immediate, solicited, .. } = message.work;
     let has_immediate = opcode != cqe_opcode::RESPONDER_SEND;
     let of = Received {
@@ -394,10 +410,8 @@ fn received(
 
 /// A receive WQE failed: its error CQE, then the QP goes to the error state.
 fn receive_failed(world: &mut World, (id, qpn): Place, index: u16, syndrome: u8) {
+    let Some(cqn) = use_up(world, (id, qpn), index) else { return };
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
-    let Some(rq) = qp.rq.as_mut() else { return };
-    rq.consumer = index.wrapping_add(1);
-    let cqn = rq.cqn;
     let completion = Completion::error(qp, qpn, cqe_opcode::RESPONDER_ERROR, 0, index, syndrome);
     let _ = completion::complete(world, id, cqn, completion);
     failure::to_error(world, id, qpn);

@@ -6,6 +6,7 @@ use verbless_prm::{CommandInfo, CommandInput, Structure};
 use zerocopy::IntoBytes;
 
 use super::Hca;
+use super::execute::SHARED_UID;
 use super::objects::Uid;
 use super::refusal::Refusal;
 use crate::world::{HcaId, World};
@@ -35,9 +36,9 @@ impl<'a> Call<'a> {
         &mut self.world.hcas[self.id]
     }
 
-    /// Whether the sender may touch what belongs to `owner`.
+    /// Whether the sender may use what belongs to `owner`.
     pub(crate) fn owns(&self, owner: Uid) -> bool {
-        self.uid == 0 || self.uid == owner
+        [0, SHARED_UID].contains(&self.uid) || [self.uid, SHARED_UID].contains(&owner)
     }
 
     /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers.

@@ -6,6 +6,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use super::execute::SHARED_UID;
 use super::objects::{QCounter, Uid};
 use super::refusal::Refusal;
 
@@ -49,7 +50,9 @@ pub(super) fn dealloc(
     _: &mut DeallocQCounterOut,
 ) -> Outcome {
     let number = input.counter_set_id();
-    call.counter_owner(number)?;
+    if call.counter_owner(number)? == SHARED_UID && call.uid != 0 {
+        return Err(Refusal::NoSuchCounter);
+    }
     if call.hca().objects.qps.values().any(|qp| qp.context.counter_set_id() == number) {
         return Err(Refusal::CounterInUse);
     }

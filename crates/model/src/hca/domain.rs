@@ -52,6 +52,7 @@ pub(super) fn dealloc_pd(
     let objects = &call.hca().objects;
     if objects.mkeys.values().any(|mkey| mkey.pd == pd)
         || objects.qps.values().any(|qp| qp.pd == pd)
+        || objects.shared.values().any(|queue| queue.pd == pd)
     {
         return Err(Refusal::PdInUse);
     }

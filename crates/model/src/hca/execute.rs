@@ -6,7 +6,7 @@ use verbless_prm::{CommandInfo, CommandInput};
 use super::call::{Call, Outcome};
 use super::refusal::Refusal;
 use super::{Life, counter, cq, domain, eq, lifecycle, mkey, qp, query, register, transition};
-use super::{capability, mad, uctx, umem, vport};
+use super::{capability, mad, shared, uctx, umem, vport};
 use crate::engine;
 use crate::world::{HcaId, World};
 
@@ -86,6 +86,16 @@ table! {
     Up kernel CreateEqIn => eq::create;
     Up kernel QueryEqIn => eq::query;
     Up kernel DestroyEqIn => eq::destroy;
+    Up user AllocXrcdIn => shared::alloc_xrcd;
+    Up user DeallocXrcdIn => shared::dealloc_xrcd;
+    Up user CreateXrcSrqIn => shared::create_xrc_srq;
+    Up user QueryXrcSrqIn => shared::query_xrc_srq;
+    Up user ArmXrcSrqIn => shared::arm_xrc_srq;
+    Up user DestroyXrcSrqIn => shared::destroy_xrc_srq;
+    Up user CreateRmpIn => shared::create_rmp;
+    Up user QueryRmpIn => shared::query_rmp;
+    Up user ModifyRmpIn => shared::modify_rmp;
+    Up user DestroyRmpIn => shared::destroy_rmp;
     Up user CreateQpIn => qp::create;
     Up user QueryQpIn => qp::query;
     Up user DestroyQpIn => qp::destroy;
@@ -152,7 +162,7 @@ impl From<Refusal> for Failure {
 }
 
 /// The uid that a driver stamps on an event queue which every user context may name in its CQs.
-const SHARED_UID: u16 = 0xffff;
+pub(super) const SHARED_UID: u16 = 0xffff;
 
 fn dispatch(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) -> Result<(), Failure> {
     let Some(&[o0, o1, u0, u1, _, _, m0, m1]) = input.first_chunk() else {
@@ -181,9 +191,8 @@ fn dispatch(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) -> Re
         _ => {}
     }
     // What belongs to everybody is the kernel's to make and to destroy.
-    let shared = uid == SHARED_UID && opcode == prm::CREATE_EQ.opcode;
-    let uid = if shared { 0 } else { uid };
-    if uid != 0 {
+    let shared = [prm::CREATE_EQ.opcode, prm::ALLOC_Q_COUNTER.opcode].contains(&opcode);
+    if uid != 0 && !(uid == SHARED_UID && shared) {
         if !hca.objects.uctxs.contains_key(&uid) {
             return Err(Refusal::NoSuchUid.into());
         }

@@ -20,6 +20,7 @@ mod query;
 mod refusal;
 mod register;
 mod service;
+mod shared;
 mod transition;
 mod uctx;
 mod umem;
@@ -83,6 +84,9 @@ pub(crate) struct AllNumbers {
     pub eq: Numbers,
     pub qp: Numbers,
     pub counter: Numbers,
+    pub xrcd: Numbers,
+    /// XRC SRQs and RMPs.
+    pub shared: Numbers,
 }
 
 impl AllNumbers {
@@ -109,6 +113,8 @@ impl AllNumbers {
             eq: Numbers::new(first.eq, BYTE),
             qp: Numbers::new(first.qp, THREE_BYTES),
             counter: Numbers::new(first.q_counter, BYTE),
+            xrcd: Numbers::new(first.xrcd, THREE_BYTES),
+            shared: Numbers::new(first.shared_queue, THREE_BYTES),
         }
     }
 }

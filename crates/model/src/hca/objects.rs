@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use verbless_prm::{CqContext, EqContext, MkeyContext, QpContext, QueryQCounterOut};
+use verbless_prm::{
+    CqContext, EqContext, MkeyContext, QpContext, QueryQCounterOut, RmpContext, XrcSrqContext,
+};
 
 use crate::engine;
 
@@ -338,6 +340,40 @@ pub(crate) struct Qp {
     pub context: QpContext,
 }
 
+/// A receive queue that several QPs share.
+#[derive(Debug)]
+pub(crate) struct SharedQueue {
+    pub uid: Uid,
+    pub pd: u32,
+    pub memory: QueueMemory,
+    /// Address of the 8-byte doorbell record; its first word counts the WQEs posted.
+    pub record: u64,
+    /// log2 of the number of WQEs.
+    pub log_size: u32,
+    /// log2 of the stride in bytes.
+    pub log_stride: u32,
+    /// The place of the next WQE to use.
+    pub head: u16,
+    /// WQEs used, counting on.
+    pub consumed: u16,
+    /// When fewer WQEs are left, the limit event is due; 0: not armed.
+    pub limit: u16,
+    /// The CQ of an XRC SRQ; an RMP's users have their own.
+    pub cqn: Option<u32>,
+    pub xrcd: Option<u32>,
+    /// QPs that receive from it.
+    pub users: u32,
+    pub umems: Vec<u32>,
+    pub context: SharedContext,
+}
+
+/// A shared receive queue as software made it.
+#[derive(Debug, Clone)]
+pub(crate) enum SharedContext {
+    XrcSrq(XrcSrqContext),
+    Rmp(Box<RmpContext>),
+}
+
 /// A set of counters of what happens to queues (ALLOC_Q_COUNTER).
 #[derive(Debug)]
 pub(crate) struct QCounter {
@@ -359,6 +395,8 @@ pub(crate) struct Objects {
     pub cqs: BTreeMap<u32, Cq>,
     pub eqs: BTreeMap<u32, Eq>,
     pub qps: BTreeMap<u32, Qp>,
+    pub xrcds: BTreeMap<u32, Uid>,
+    pub shared: BTreeMap<u32, SharedQueue>,
     pub counters: BTreeMap<u8, QCounter>,
 }
 
@@ -375,6 +413,8 @@ pub struct ObjectCounts {
     pub cqs: usize,
     pub eqs: usize,
     pub qps: usize,
+    pub xrcds: usize,
+    pub shared: usize,
     pub counters: usize,
 }
 
@@ -390,6 +430,8 @@ impl Objects {
             cqs: self.cqs.len(),
             eqs: self.eqs.len(),
             qps: self.qps.len(),
+            xrcds: self.xrcds.len(),
+            shared: self.shared.len(),
             counters: self.counters.len(),
         }
     }

@@ -124,10 +124,17 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     let has_rq = match context.rq_type() {
         RqType::REGULAR => true,
         RqType::NONE => false,
-        RqType::SRQ => return Err(Refusal::NoSuchSharedQueue),
+        RqType::SRQ => false,
         _ => return Err(Refusal::Unsupported),
     };
-    if !has_sq && !has_rq {
+    let srq = match context.rq_type() {
+        RqType::SRQ => {
+            call.shared(context.srqn_rmpn_xrqn())?;
+            Some(context.srqn_rmpn_xrqn())
+        }
+        _ => None,
+    };
+    if !has_sq && !has_rq && srq.is_none() {
         return Err(Refusal::QpQueues);
     }
     let log_stride = u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT;
@@ -195,7 +202,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         record,
         sq: sq.transpose()?,
         rq: rq.transpose()?,
-        srq: None,
+        srq,
         remote_qpn: 0,
         remote: None,
         port: 1,
@@ -224,6 +231,9 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
             cq.users += 1;
         }
+    }
+    if let Some(queue) = srq.and_then(|srq| hca.objects.shared.get_mut(&srq)) {
+        queue.users += 1;
     }
     hca.objects.qps.insert(number, qp);
     output.set_qpn(number);
@@ -302,6 +312,9 @@ pub(super) fn remove(world: &mut World, id: HcaId, number: u32) {
         if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
             cq.users = cq.users.saturating_sub(1);
         }
+    }
+    if let Some(queue) = qp.srq.and_then(|srq| hca.objects.shared.get_mut(&srq)) {
+        queue.users = queue.users.saturating_sub(1);
     }
     umem::release(hca, &qp.umems);
     hca.numbers.qp.give(number);

@@ -131,6 +131,12 @@ refusals! {
     PathMac = 0x92, BAD_PARAM, "The path needs a unicast destination MAC.";
     PathUdpPort = 0x93, BAD_PARAM, "The UDP source port is outside the RoCE range.";
 
+    NoSuchXrcd = 0x98, BAD_RES, "No such XRC domain for this uid.";
+    XrcdInUse = 0x99, BAD_RES_STATE, "Queues still belong to the XRC domain.";
+    SharedInUse = 0x9a, BAD_RES_STATE, "QPs still receive from the queue.";
+    SharedState = 0x9b, BAD_RES_STATE, "The queue is not in that state, or cannot go there.";
+    SharedLimit = 0x9c, BAD_PARAM, "The limit is above the size of the queue.";
+
     WrongLink = 0xa0, BAD_PARAM, "The ports are of the other link layer.";
     GidIndex = 0xa1, BAD_PARAM, "The index is outside the GID table.";
     PkeyIndex = 0xa2, BAD_PARAM, "The index is outside the P_Key table.";

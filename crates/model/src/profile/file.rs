@@ -135,6 +135,9 @@ pub struct FirstNumbers {
     pub eq: u32,
     pub qp: u32,
     pub q_counter: u32,
+    pub xrcd: u32,
+    /// XRC SRQs and RMPs.
+    pub shared_queue: u32,
 }
 
 /// What the ports of a device are.

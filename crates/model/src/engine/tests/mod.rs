@@ -1,5 +1,6 @@
 //! The engine on objects that the tests build themselves.
 
+mod blueflame;
 mod completions;
 mod doorbells;
 mod hostile;
@@ -7,5 +8,6 @@ mod messages;
 mod protection;
 mod retries;
 mod rig;
+mod shared;
 mod threads;
 mod umr;

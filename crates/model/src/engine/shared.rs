@@ -1,0 +1,56 @@
+//! Shared receive queues: a list of WQEs, each of which names the next one in its first 16 bytes.
+//!
+//! Software links WQEs as they become free, so the order in which they are used is not that of their places.
+
+use super::events;
+use super::ring::record;
+use crate::hca::Hca;
+use crate::hca::objects::SharedQueue;
+use crate::memory::{Fault, HostMemory};
+use verbless_prm::hot::event_type;
+
+/// Bytes in front of the data segments, and where in them the index of the next WQE stands.
+const NEXT_SEGMENT: usize = 16;
+const NEXT_INDEX: u64 = 2;
+/// log2 of the longest receive WQE.
+const LOG_LONGEST_STRIDE: u32 = 12;
+
+/// The index of the next WQE, if one is posted, and with `wqe` a copy of its data segments.
+pub(super) fn next(
+    memory: &dyn HostMemory,
+    queue: &SharedQueue,
+    wqe: Option<&mut Vec<u8>>,
+) -> Result<Option<u16>, Fault> {
+    let posted = record(memory, queue.record)? as u16;
+    if posted == queue.consumed {
+        return Ok(None);
+    }
+    if let Some(wqe) = wqe {
+        wqe.resize(1 << queue.log_stride.min(LOG_LONGEST_STRIDE), 0);
+        queue.memory.read_wrapping(memory, place(queue), wqe)?;
+        wqe.drain(..NEXT_SEGMENT);
+    }
+    Ok(Some(queue.head))
+}
+
+/// The next WQE is used up: goes on to the one that it names, and reports that few are left if that was asked for.
+pub(super) fn used(hca: &mut Hca, number: u32) {
+    let Some(queue) = hca.objects.shared.get_mut(&number) else { return };
+    let mut next = [0; 2];
+    if queue.memory.read_wrapping(&*hca.memory, place(queue) + NEXT_INDEX, &mut next).is_err() {
+        tracing::warn!(number, "a shared receive queue cannot be read");
+        return;
+    }
+    queue.head = u16::from_be_bytes(next);
+    queue.consumed = queue.consumed.wrapping_add(1);
+    let posted = record(&*hca.memory, queue.record).map_or(queue.consumed, |word| word as u16);
+    if posted.wrapping_sub(queue.consumed) < queue.limit {
+        queue.limit = 0;
+        events::queue(hca, event_type::SRQ_LIMIT, number);
+    }
+}
+
+/// Where in the queue the next WQE lies; an index that is too large wraps.
+fn place(queue: &SharedQueue) -> u64 {
+    (u64::from(queue.head) & ((1 << queue.log_size) - 1)) << queue.log_stride
+}

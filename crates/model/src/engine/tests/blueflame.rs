@@ -1,0 +1,134 @@
+//! Stores to trapped pages: doorbells, and WQEs that are executed from what was copied.
+
+use std::time::Duration;
+
+use verbless_prm::hot::opcode;
+
+use super::rig::{End, PAGE, Request, Rig};
+use crate::engine;
+use crate::memory::UAR_PAGE;
+
+const REGISTER: u64 = PAGE as u64 * UAR_PAGE + 0x800;
+
+fn store(rig: &mut Rig, offset: u64, bytes: &[u8]) {
+    engine::trapped_write(&mut rig.world, 0, offset, bytes);
+}
+
+/// Copies a WQE to a register, eight bytes at a time.
+fn copy(rig: &mut Rig, register: u64, wqe: &[u8]) {
+    for (at, bytes) in (0..).step_by(8).zip(wqe.chunks(8)) {
+        store(rig, register + at, bytes);
+    }
+}
+
+/// Puts a NOP without a CQE into the ring, and gives the same with one, as it is copied.
+fn place(rig: &mut Rig, end: &mut End) -> Vec<u8> {
+    let mut copied = Request::new(opcode::NOP).wqe(end.qpn, end.posted);
+    copied.resize(64, 0);
+    let quiet = Request::new(opcode::NOP).unsignaled().wqe(end.qpn, end.posted);
+    rig.place(end, &quiet);
+    copied
+}
+
+#[test]
+fn a_wqe_that_is_copied_whole_is_executed_from_the_copy() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    for turn in 0..4 {
+        let copied = place(&mut rig, &mut a);
+        copy(&mut rig, REGISTER + turn % 2 * 0x100, &copied);
+        assert_eq!(rig.one(0, a.send_cq).index(), turn as u16);
+    }
+}
+
+#[test]
+fn copies_that_come_faster_than_they_are_executed_wait_in_order() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    for turn in 0..4 {
+        let copied = place(&mut rig, &mut a);
+        copy(&mut rig, REGISTER + turn % 2 * 0x100, &copied);
+    }
+    rig.run();
+    let seen: Vec<u16> = rig.all(0, a.send_cq).iter().map(|entry| entry.index()).collect();
+    assert_eq!(seen, [0, 1, 2, 3]);
+}
+
+#[test]
+fn eight_bytes_alone_are_a_doorbell_after_a_moment() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let copied = place(&mut rig, &mut a);
+    store(&mut rig, REGISTER, &copied[..8]);
+    rig.run();
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 0, "it may go on yet");
+    rig.advance(Duration::from_millis(1));
+    rig.none(0, a.send_cq);
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "the ring's NOP wants no CQE");
+}
+
+#[test]
+fn a_copy_that_stops_half_way_is_a_doorbell_and_its_rest_is_nothing() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let copied = place(&mut rig, &mut a);
+    for at in (0..32).step_by(8) {
+        store(&mut rig, REGISTER + at as u64, &copied[at..at + 8]);
+    }
+    rig.advance(Duration::from_millis(1));
+    for at in (32..64).step_by(8) {
+        store(&mut rig, REGISTER + at as u64, &copied[at..at + 8]);
+    }
+    rig.advance(Duration::from_millis(1));
+    rig.none(0, a.send_cq);
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1);
+}
+
+#[test]
+fn a_copy_with_another_index_or_of_another_page_rings_for_the_ring() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let mut copied = place(&mut rig, &mut a);
+    copied[2] = 9; // the index's low byte
+    copy(&mut rig, REGISTER, &copied);
+    rig.none(0, a.send_cq);
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1);
+    let copied = place(&mut rig, &mut a);
+    copy(&mut rig, REGISTER + UAR_PAGE, &copied);
+    rig.none(0, a.send_cq);
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "a page that the QP does not ring on");
+}
+
+#[test]
+fn a_wqe_of_several_blocks_is_waited_for() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (buffer, key) = rig.region(1, 256);
+    rig.receive(&mut b, &[verbless_prm::hot::DataSegment::new(256, key, buffer)]);
+    let wqe = Request::send().inline(&[0x5a; 100]).wqe(a.qpn, a.posted);
+    assert!(wqe.len() > 64);
+    let mut stale = wqe.clone();
+    stale[40..].fill(0);
+    rig.place(&mut a, &stale);
+    let mut copied = wqe;
+    copied.resize(copied.len().next_multiple_of(64), 0);
+    copy(&mut rig, REGISTER, &copied);
+    rig.one(0, a.send_cq);
+    rig.one(1, b.receive_cq);
+    assert_eq!(rig.bytes(buffer, 100), [0x5a; 100]);
+}
+
+#[test]
+fn stores_anywhere_break_nothing() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    place(&mut rig, &mut a);
+    for offset in (0..2 * UAR_PAGE).step_by(4) {
+        store(&mut rig, PAGE as u64 * UAR_PAGE + offset, &[0xff; 4]);
+    }
+    for (offset, length) in [(REGISTER, 0), (REGISTER, 64), (REGISTER + 0xf8, 64), (u64::MAX, 8)] {
+        store(&mut rig, offset, &vec![0xa5; length]);
+    }
+    rig.advance(Duration::from_millis(1));
+    rig.run();
+}

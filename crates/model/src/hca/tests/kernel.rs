@@ -1,0 +1,220 @@
+//! What Linux's own drivers ask for, beyond what user contexts do: shared queues, objects that all contexts share.
+
+use verbless_prm::{
+    AllocPdIn, AllocQCounterIn, AllocUarIn, AllocXrcdIn, ArmXrcSrqIn, CreateCqIn, CreateEqIn,
+    CreateQpIn, CreateRmpIn, CreateXrcSrqIn, DeallocPdIn, DeallocQCounterIn, DeallocXrcdIn,
+    DestroyCqIn, DestroyQpIn, DestroyRmpIn, DestroyXrcSrqIn, ModifyRmpIn, PathMigrationState,
+    QueryRmpIn, QueryXrcSrqIn, RmpState, RqType, ServiceType,
+};
+
+use super::rig::{Rig, User, pages};
+use crate::hca::Refusal;
+use crate::profile::Link;
+
+/// The uid of what belongs to every user context.
+const SHARED: u16 = 0xffff;
+
+/// The kernel with a PD, a UAR page and a CQ, in pages that it lists.
+fn kernel(rig: &mut Rig) -> User {
+    let pd = rig.send::<AllocPdIn>(0, |_| {}).unwrap().pd();
+    let uar = rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
+    let (output, _) = rig
+        .call::<CreateCqIn>(0, 0, &pages(1), 0, |input| {
+            let context = input.cq_context_mut();
+            context.set_log_cq_size(6).set_c_eqn_or_apu_element(0x10).set_uar_page(uar);
+            context.set_dbr_addr(0x1000);
+        })
+        .unwrap();
+    User { uid: 0, pd, uar, umem: 0, cq: output.cqn() }
+}
+
+fn xrc_srq(rig: &mut Rig, user: User, xrcd: u32) -> Result<u32, Refusal> {
+    rig.call::<CreateXrcSrqIn>(0, 0, &pages(1), 0, |input| {
+        let context = input.xrc_srq_context_entry_mut();
+        context.set_log_xrc_srq_size(4).set_log_rq_stride(1).set_pd(user.pd).set_xrcd(xrcd);
+        context.set_cqn(user.cq).set_db_record_addr_l(0x2000 >> 2);
+    })
+    .map(|(output, _)| output.xrc_srqn())
+}
+
+fn rmp(rig: &mut Rig, user: User) -> Result<u32, Refusal> {
+    rig.call::<CreateRmpIn>(0, 0, &pages(1), 0, |input| {
+        input.ctx_mut().set_state(RmpState::RDY);
+        let wq = input.ctx_mut().wq_mut();
+        wq.set_pd(user.pd).set_log_wq_sz(4).set_log_wq_stride(5).set_dbr_addr(0x3000);
+    })
+    .map(|(output, _)| output.rmpn())
+}
+
+/// A QP as the kernel makes it.
+fn qp(rig: &mut Rig, user: User, edit: impl FnOnce(&mut CreateQpIn)) -> Result<u32, Refusal> {
+    rig.call::<CreateQpIn>(0, 0, &pages(2), 0, |input| {
+        let context = input.qpc_mut();
+        context.set_st(ServiceType::UD).set_pm_state(PathMigrationState::MIGRATED);
+        context.set_pd(user.pd).set_uar_page(user.uar).set_rq_type(RqType::REGULAR);
+        context.set_log_rq_size(4).set_log_rq_stride(2).set_log_sq_size(6);
+        context.set_cqn_snd(user.cq).set_cqn_rcv(user.cq).set_dbr_addr(0x4000);
+        edit(input);
+    })
+    .map(|(output, _)| output.qpn())
+}
+
+#[test]
+fn an_xrc_domain_holds_its_queues_and_a_queue_its_cq_and_pd() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let before = rig.counts();
+    let user = kernel(&mut rig);
+    let xrcd = rig.send::<AllocXrcdIn>(0, |_| {}).unwrap().xrcd();
+    assert_eq!(xrc_srq(&mut rig, user, xrcd + 1), Err(Refusal::NoSuchXrcd));
+    let srq = xrc_srq(&mut rig, user, xrcd).unwrap();
+    let dealloc = |rig: &mut Rig| {
+        rig.send::<DeallocXrcdIn>(0, |input| {
+            input.set_xrcd(xrcd);
+        })
+        .err()
+    };
+    let destroy_cq = |rig: &mut Rig| {
+        rig.send::<DestroyCqIn>(0, |input| {
+            input.set_cqn(user.cq);
+        })
+        .err()
+    };
+    let dealloc_pd = |rig: &mut Rig| {
+        rig.send::<DeallocPdIn>(0, |input| {
+            input.set_pd(user.pd);
+        })
+        .err()
+    };
+    assert_eq!(dealloc(&mut rig), Some(Refusal::XrcdInUse));
+    assert_eq!(destroy_cq(&mut rig), Some(Refusal::CqInUse));
+    assert_eq!(dealloc_pd(&mut rig), Some(Refusal::PdInUse));
+    let destroy = |rig: &mut Rig| {
+        rig.send::<DestroyXrcSrqIn>(0, |input| {
+            input.set_xrc_srqn(srq);
+        })
+        .err()
+    };
+    assert_eq!(destroy(&mut rig), None);
+    assert_eq!(destroy(&mut rig), Some(Refusal::NoSuchSharedQueue));
+    assert_eq!((dealloc(&mut rig), destroy_cq(&mut rig), dealloc_pd(&mut rig)), (None, None, None));
+    assert_eq!(rig.counts().uars, before.uars + 1, "the page alone is left");
+}
+
+#[test]
+fn a_limit_is_set_by_arming_and_a_query_shows_it() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = kernel(&mut rig);
+    let xrcd = rig.send::<AllocXrcdIn>(0, |_| {}).unwrap().xrcd();
+    let srq = xrc_srq(&mut rig, user, xrcd).unwrap();
+    let rmp = rmp(&mut rig, user).unwrap();
+    assert_ne!(srq, rmp, "a QP names either in the same field");
+    let arm = |rig: &mut Rig, number, limit| {
+        rig.call::<ArmXrcSrqIn>(0, ArmXrcSrqIn::XRC_SRQ, &[], 0, |input| {
+            input.set_xrc_srqn(number).set_lwm(limit);
+        })
+        .err()
+    };
+    assert_eq!(arm(&mut rig, srq, 5), None);
+    assert_eq!(arm(&mut rig, srq, 17), Some(Refusal::SharedLimit));
+    assert_eq!(arm(&mut rig, rmp, 5), Some(Refusal::NoSuchSharedQueue));
+    let shown = rig.send::<QueryXrcSrqIn>(0, |input| {
+        input.set_xrc_srqn(srq);
+    });
+    assert_eq!(shown.unwrap().xrc_srq_context_entry().lwm(), 5);
+    let modify = |rig: &mut Rig, state| {
+        rig.send::<ModifyRmpIn>(0, |input| {
+            input.set_rmpn(rmp).set_rmp_state(state).bitmask_mut().set_lwm(true);
+            input.ctx_mut().set_state(state).wq_mut().set_lwm(7);
+        })
+        .err()
+    };
+    assert_eq!(modify(&mut rig, RmpState::RDY), None);
+    assert_eq!(modify(&mut rig, RmpState::ERR), Some(Refusal::SharedState));
+    let shown = rig.send::<QueryRmpIn>(0, |input| {
+        input.set_rmpn(rmp);
+    });
+    assert_eq!(shown.unwrap().rmp_context().wq().lwm(), 7);
+    let refused = rig.send::<QueryRmpIn>(0, |input| {
+        input.set_rmpn(srq);
+    });
+    assert_eq!(refused, Err(Refusal::NoSuchSharedQueue));
+}
+
+#[test]
+fn a_shared_queue_stays_while_a_qp_receives_from_it() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = kernel(&mut rig);
+    let rmp = rmp(&mut rig, user).unwrap();
+    let shared = |number: u32| {
+        move |input: &mut CreateQpIn| {
+            let context = input.qpc_mut();
+            context.set_st(ServiceType::RC).set_rq_type(RqType::SRQ).set_srqn_rmpn_xrqn(number);
+        }
+    };
+    assert_eq!(qp(&mut rig, user, shared(rmp + 1)), Err(Refusal::NoSuchSharedQueue));
+    let qpn = qp(&mut rig, user, shared(rmp)).unwrap();
+    let destroy = |rig: &mut Rig| {
+        rig.send::<DestroyRmpIn>(0, |input| {
+            input.set_rmpn(rmp);
+        })
+        .err()
+    };
+    assert_eq!(destroy(&mut rig), Some(Refusal::SharedInUse));
+    rig.send::<DestroyQpIn>(0, |input| {
+        input.set_qpn(qpn);
+    })
+    .unwrap();
+    assert_eq!(destroy(&mut rig), None);
+}
+
+#[test]
+fn what_belongs_to_every_user_context_is_made_by_the_kernel_and_freed_by_it_alone() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let counter = rig.send::<AllocQCounterIn>(SHARED, |_| {}).unwrap().counter_set_id();
+    let qpn = rig.qp(user, |input| {
+        input.qpc_mut().set_counter_set_id(counter);
+    });
+    rig.send::<DestroyQpIn>(user.uid, |input| {
+        input.set_qpn(qpn.unwrap());
+    })
+    .unwrap();
+    let free = |rig: &mut Rig, uid| {
+        rig.send::<DeallocQCounterIn>(uid, |input| {
+            input.set_counter_set_id(counter);
+        })
+        .err()
+    };
+    assert_eq!(free(&mut rig, user.uid), Some(Refusal::NoSuchCounter));
+    assert_eq!(free(&mut rig, 0), None);
+    // An EQ for them all rings on a page of the kernel's.
+    let page = rig.send::<AllocUarIn>(0, |_| {}).unwrap().uar();
+    let eq = rig.call::<CreateEqIn>(SHARED, 0, &pages(1), 0, |input| {
+        input.eq_context_entry_mut().set_log_eq_size(4).set_uar_page(page);
+    });
+    assert!(eq.is_ok());
+    assert_eq!(rig.send::<AllocPdIn>(SHARED, |_| {}).err(), Some(Refusal::NoSuchUid));
+}
+
+#[test]
+fn the_host_tells_its_byte_order_by_a_register_and_others_cannot_be_written() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let write = |rig: &mut Rig, id, value: &[u8]| {
+        rig.call::<verbless_prm::AccessRegisterIn>(
+            0,
+            verbless_prm::AccessRegisterIn::WRITE,
+            value,
+            value.len(),
+            |input| {
+                input.set_register_id(id);
+            },
+        )
+        .map(|(_, register)| register)
+    };
+    let endianness = verbless_prm::RegisterId::HOST_ENDIANNESS;
+    let value = [&[0x80][..], &[0; 15]].concat();
+    assert_eq!(write(&mut rig, endianness, &value), Ok(value.clone()));
+    assert_eq!(rig.register(endianness.0, &[0; 16]), Ok(value));
+    let refused = write(&mut rig, verbless_prm::RegisterId::PMTU, &[0; 16]);
+    assert_eq!(refused, Err(Refusal::RegisterReadOnly));
+}

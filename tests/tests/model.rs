@@ -29,11 +29,9 @@ fn main() -> std::process::ExitCode {
 }
 
 fn trial(link: &str, lab: Arc<Lab>, case: &'static Case) -> Trial {
-    Trial::ignorable_test(format!("{link}::{}", case.id()), move || {
-        match run_case(&lab, case).0 {
-            Outcome::Passed => Ok(Completion::Completed),
-            Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
-            Outcome::Failed(reason) => Err(Failed::from(reason)),
-        }
+    Trial::ignorable_test(format!("{link}::{}", case.id()), move || match run_case(&lab, case).0 {
+        Outcome::Passed => Ok(Completion::Completed),
+        Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
+        Outcome::Failed(reason) => Err(Failed::from(reason)),
     })
 }

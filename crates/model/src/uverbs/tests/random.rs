@@ -41,7 +41,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 /// Makes the calls. `numbers` is where the numbers of the device's objects begin.
 fn make(file: &File, calls: Vec<Call>, numbers: u32) {
-    let (_memory, page) = buffer(17);
+    // Two pages to start in, and room behind them for the longest output.
+    let (_memory, page) = buffer(2 + 16);
     for ((method, attrs), pick) in calls {
         let method = &METHODS[method];
         let opcodes = [0x800, 0x400, 0x500, 0x200, 0x403, 0x50b, 0x402, 0xa00, 0x101, 0x100, 0x910];

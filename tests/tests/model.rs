@@ -1,4 +1,4 @@
-//! Every case on the model in this process, as a test of its own, on both kinds of port.
+//! Every case on the model in this process, as a test of its own: on both kinds of port, and on both kinds of device.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use verbless_conformance::{Case, Choice, Lab, Outcome, Stop, cases, run_case};
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for link in ["infiniband", "ethernet"] {
+    for (profile, link) in [("bluefield3", "infiniband"), ("connectx6dx", "ethernet")] {
         let choice = Choice {
             device: "model".into(),
-            profile: "connectx6dx".into(),
+            profile: profile.into(),
             link: Some(link.into()),
             destructive: false,
         };

@@ -16,6 +16,7 @@ cases!("life":
     queues_that_share_pooled_memory_go_in_any_order,
     pooled_memory_is_used_again,
     the_registrations_of_many_small_queues_are_few,
+    doorbell_registers_are_used_again,
     an_indirect_key_keeps_its_regions,
     a_device_closes_with_the_last_object_on_it,
     destroying_says_that_it_worked,
@@ -125,6 +126,20 @@ fn the_registrations_of_many_small_queues_are_few(lab: &Lab) -> Result<(), Stop>
     umems.sort_unstable();
     umems.dedup();
     ensure!(umems.len() <= 8, "{} registrations for 64 queues", umems.len());
+    Ok(())
+}
+
+fn doorbell_registers_are_used_again(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let mut pages = Vec::new();
+    for _ in 0..20 {
+        let mut all: Vec<_> = (0..5).map(|_| alone(&domain)).collect::<Result<_, _>>()?;
+        all.iter_mut().try_for_each(works)?;
+        pages.extend(all.iter().map(|(qp, _)| qp.object().attr().uar.page_id()));
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    ensure!(pages.len() <= 5, "{} pages for five queue pairs at a time", pages.len());
     Ok(())
 }
 

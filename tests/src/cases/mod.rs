@@ -10,6 +10,7 @@ mod hostile;
 mod life;
 mod memory;
 mod open;
+mod path;
 mod qp;
 mod queue;
 mod rc;
@@ -26,6 +27,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         memory::CASES,
         cq::CASES,
         qp::CASES,
+        path::CASES,
         rc::CASES,
         shape::CASES,
         queue::CASES,

@@ -2,7 +2,7 @@
 
 use verbless_command::KeyAccess;
 use verbless_queue::qp::BlueFlame;
-use verbless_queue::wr::{Inline, Nop, PostError, Send, Write};
+use verbless_queue::wr::{Inline, Nop, PostError, Read, Send, Write};
 use verbless_queue::{ConnectOptions, CqConfig, Domain, Qp, QpConfig};
 
 use crate::case::cases;
@@ -19,6 +19,7 @@ cases!("queue":
     a_ring_wraps_with_requests_of_every_size,
     the_send_index_rolls_over_after_65536_requests,
     the_receive_index_rolls_over_after_65536_messages,
+    more_reads_than_may_be_outstanding_wait_their_turn,
     a_queue_pair_connected_to_itself_works,
     two_queue_pairs_of_one_port_reach_each_other,
     sixteen_queue_pairs_share_one_completion_queue,
@@ -207,6 +208,23 @@ fn the_receive_index_rolls_over_after_65536_messages(lab: &Lab) -> Result<(), St
         pair.a.sent()??;
         next += EACH;
     }
+    Ok(())
+}
+
+fn more_reads_than_may_be_outstanding_wait_their_turn(lab: &Lab) -> Result<(), Stop> {
+    let options = ConnectOptions { reads: 1, ..Default::default() };
+    let mut pair = Pair::connected(lab, &QpConfig::new(64, 4), 64 << 10, &options)?;
+    pair.b.fill(0, &crate::pattern(1, 64 * 64))?;
+    let mut batch = pair.a.qp.batch();
+    for slot in 0..64 {
+        let (into, from) = (pair.a.region.sge(64 * slot, 64)?, pair.b.remote(64 * slot)?);
+        batch.post(&Read::new(into, from).signaled(), slot as u64)?;
+    }
+    batch.ring();
+    for slot in 0..64 {
+        ensure_eq!(pair.a.sent()??.cookie, slot, "cookie");
+    }
+    ensure!(pair.a.bytes(0, 64 * 64)? == crate::pattern(1, 64 * 64), "what was read");
     Ok(())
 }
 

@@ -75,7 +75,13 @@ impl Lab {
                 Err(error) if choice.device == "auto" && error.kind() == ErrorKind::NoDevice => {
                     why_model = Some(error.to_string());
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) if choice.device == "auto" => return Err(error.into()),
+                Err(error) => {
+                    return Err(Stop::fail(format!(
+                        "there is no device {}: {error}",
+                        choice.device
+                    )));
+                }
             }
         }
         let mut profile = Profile::load(&choice.profile)?;

@@ -1,6 +1,9 @@
 //! `hwtest`: runs the conformance suite on a device and says what it can do.
 
-use std::path::PathBuf;
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -41,6 +44,8 @@ fn main() -> ExitCode {
     match suite(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        // Whoever read the table has seen enough.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::from(2),
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::from(2)
@@ -48,16 +53,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn suite(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Runs what the options select; the result says whether no case failed.
+fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
     let selected: Vec<_> =
         cases().filter(|case| case.id().contains(options.filter.as_str())).collect();
-    if options.list {
-        selected.iter().for_each(|case| println!("{}", case.id()));
-        return Ok(true);
-    }
     if selected.is_empty() {
         return Err(format!("no case contains {:?}; see --list", options.filter).into());
     }
+    if options.list {
+        let mut out = io::stdout().lock();
+        selected.iter().try_for_each(|case| writeln!(out, "{}", case.id()))?;
+        return Ok(true);
+    }
+    // Made before anything runs, so that no results are lost to a mistyped name.
+    let json = options.json.as_deref().map(Report::create).transpose()?;
+    let junit = options.junit.as_deref().map(Report::create).transpose()?;
     let choice = Choice {
         device: options.device.clone(),
         profile: options.profile.clone(),
@@ -70,40 +84,64 @@ fn suite(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     let mut run =
         Run { device: lab.describe(), preconditions: lab.preconditions(), cases: Vec::new() };
     // Results on standard output are for a program: the table then goes to standard error.
-    let for_program = [&options.json, &options.junit]
-        .iter()
-        .any(|file| file.as_ref().is_some_and(|file| file.as_os_str() == "-"));
-    let say = |line: &str| if for_program { eprintln!("{line}") } else { println!("{line}") };
-    say(&format!("Running on {}", run.device));
+    let for_program = [&json, &junit].iter().any(|report| matches!(report, Some(Report::Stdout)));
+    let mut table: Box<dyn Write> =
+        if for_program { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
+    writeln!(table, "Running on {}", run.device)?;
     for line in &run.preconditions {
-        say(&format!("  {line}"));
+        writeln!(table, "  {line}")?;
     }
     for case in selected {
         let (outcome, seconds) = run_case(&lab, case);
         let row = Row { case: case.id(), outcome, seconds };
-        say(&row.line());
+        writeln!(table, "{}", row.line())?;
         run.cases.push(row);
     }
-    if let Some(file) = &options.json {
-        write(file, &run.json()?)?;
+    if let Some(report) = json {
+        report.write(&run.json()?)?;
     }
-    if let Some(file) = &options.junit {
-        write(file, &run.junit()?)?;
+    if let Some(report) = junit {
+        report.write(&run.junit()?)?;
     }
     let (passed, failed, skipped) = run.counts();
-    let reasons = run.cases.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_)));
-    for row in reasons {
-        say(&row.line());
+    if failed > 0 {
+        writeln!(table, "\nWhat failed:")?;
+        for row in run.cases.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_))) {
+            writeln!(table, "{}", row.line())?;
+        }
     }
-    say(&format!("{passed} passed, {failed} failed, {skipped} skipped"));
+    writeln!(table, "{passed} passed, {failed} failed, {skipped} skipped")?;
     Ok(failed == 0)
 }
 
-fn write(file: &std::path::Path, text: &str) -> std::io::Result<()> {
-    if file.as_os_str() == "-" {
-        println!("{text}");
-        return Ok(());
+/// Where results for a program go.
+enum Report {
+    Stdout,
+    File(PathBuf, File),
+}
+
+impl Report {
+    fn create(path: &Path) -> io::Result<Self> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Stdout);
+        }
+        match File::create(path) {
+            Ok(file) => Ok(Self::File(path.into(), file)),
+            Err(error) => Err(named(path, &error)),
+        }
     }
-    std::fs::write(file, text)
-        .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+
+    fn write(self, text: &str) -> io::Result<()> {
+        match self {
+            Self::Stdout => writeln!(io::stdout(), "{text}"),
+            Self::File(path, mut file) => {
+                writeln!(file, "{text}").map_err(|error| named(&path, &error))
+            }
+        }
+    }
+}
+
+/// The same error with the file in its text.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

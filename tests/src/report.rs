@@ -53,9 +53,18 @@ impl Run {
         )
     }
 
-    /// The run as JSON.
+    /// The run as JSON: device, preconditions, counts, and an entry per case.
     pub fn json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self)
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            passed: usize,
+            failed: usize,
+            skipped: usize,
+            #[serde(flatten)]
+            run: &'a Run,
+        }
+        let (passed, failed, skipped) = self.counts();
+        serde_json::to_string_pretty(&Whole { passed, failed, skipped, run: self })
     }
 
     /// The run as JUnit XML, one suite per group.

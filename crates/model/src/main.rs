@@ -20,20 +20,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Be PCI devices, over vfio-user, for QEMU's `vfio-user-pci` to attach.
+    /// Be PCI devices, over vfio-user, for QEMU's `vfio-user-pci` to attach. Ends when all clients have gone.
     Pci {
-        /// Where to listen. Each socket is a device; function n of it listens at SOCKET.n.
+        /// Where a function listens, once for each; those of the first device first.
         #[arg(long, required = true)]
         socket: Vec<PathBuf>,
-        /// What the devices are: a profile's name, or a TOML file.
+        /// What a device is, once for each: a profile's name, or a TOML file.
         #[arg(long, default_value = "bluefield3")]
-        profile: String,
+        profile: Vec<String>,
         /// What their ports are connected to; without it, what the profile says.
         #[arg(long)]
         link: Option<LinkArgument>,
         /// Functions per device.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
-        functions: u32,
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
+        functions: u16,
         /// Map no UAR page into the guest: every doorbell is a message.
         #[arg(long)]
         trap: bool,
@@ -70,13 +70,19 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
     match command {
         Command::Pci { socket, profile, link, functions, trap } => {
-            let profile = Profile::load(&profile)?;
-            let profile = match link {
-                None => profile,
-                Some(LinkArgument::Infiniband) => profile.with_link(Link::Infiniband),
-                Some(LinkArgument::Ethernet) => profile.with_link(Link::Ethernet),
-            };
-            Ok(pci::serve(&PciOptions { sockets: socket, profile, functions, trap })?)
+            let devices: Result<Vec<_>, _> = profile
+                .iter()
+                .map(|name| Profile::load(name).map(|it| link_of(it, link)))
+                .collect();
+            Ok(pci::serve(&PciOptions { devices: devices?, functions, sockets: socket, trap })?)
         }
+    }
+}
+
+fn link_of(profile: Profile, link: Option<LinkArgument>) -> Profile {
+    match link {
+        None => profile,
+        Some(LinkArgument::Infiniband) => profile.with_link(Link::Infiniband),
+        Some(LinkArgument::Ethernet) => profile.with_link(Link::Ethernet),
     }
 }

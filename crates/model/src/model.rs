@@ -18,10 +18,19 @@ pub struct Model {
     backend: Arc<OnceLock<InProcess>>,
 }
 
+/// One function of a device that is to be.
+struct Function {
+    profile: Profile,
+    /// From 0.
+    number: u16,
+    /// Where it does DMA, if that is a memory of its own.
+    memory: Option<Arc<dyn HostMemory>>,
+}
+
 /// Says what a model consists of; [`Model::builder`] starts one.
 #[derive(Default)]
 pub struct Builder {
-    devices: Vec<(Profile, Option<Arc<dyn HostMemory>>)>,
+    functions: Vec<Function>,
     stepped: bool,
     memory: Option<Arc<dyn HostMemory>>,
 }
@@ -29,13 +38,22 @@ pub struct Builder {
 impl Builder {
     /// Adds a device.
     pub fn device(mut self, profile: Profile) -> Self {
-        self.devices.push((profile, None));
+        self.functions.push(Function { profile, number: 0, memory: None });
         self
     }
 
-    /// Adds a device that does DMA in a memory of its own.
-    pub fn device_in(mut self, profile: Profile, memory: Arc<dyn HostMemory>) -> Self {
-        self.devices.push((profile, Some(memory)));
+    /// Adds a device whose functions, one for each memory, do DMA in memories of their own. Each function counts as a
+    /// device in the methods of [`Model`].
+    pub fn device_in(
+        mut self,
+        profile: Profile,
+        memories: impl IntoIterator<Item = Arc<dyn HostMemory>>,
+    ) -> Self {
+        self.functions.extend((0..).zip(memories).map(|(number, memory)| Function {
+            profile: profile.clone(),
+            number,
+            memory: Some(memory),
+        }));
         self
     }
 
@@ -61,11 +79,13 @@ impl Builder {
     pub fn build(self) -> Model {
         let memory = self.memory.unwrap_or_else(crate::memory::in_process);
         let hcas = self
-            .devices
+            .functions
             .into_iter()
             .enumerate()
-            .map(|(index, (profile, own))| {
-                Hca::new(index, Arc::new(profile), own.unwrap_or_else(|| memory.clone()))
+            .map(|(index, function)| {
+                let memory = function.memory.unwrap_or_else(|| memory.clone());
+                Hca::new(index, Arc::new(function.profile), memory)
+                    .of_function(index, function.number)
             })
             .collect();
         let clock = engine::Clock::new(self.stepped);

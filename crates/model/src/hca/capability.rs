@@ -24,8 +24,17 @@ static NO_ATOMIC: AtomicCap = AtomicCap::zeroed();
 static NO_ROCE: RoceCap = RoceCap::zeroed();
 
 impl Capabilities {
-    pub(crate) fn new(profile: &Profile) -> Self {
-        Self { pages: profile.pages().clone() }
+    /// Those of function `function` of a device: they differ in the number by which it is known.
+    pub(crate) fn new(profile: &Profile, function: u16) -> Self {
+        let mut pages = profile.pages().clone();
+        if let Some(page) = pages.get_mut(&HcaCapPage::GENERAL.0) {
+            for values in [&mut page.current, &mut page.max] {
+                if let Some(general) = HcaCap::from_prefix_mut(values) {
+                    general.set_vhca_id(general.vhca_id().wrapping_add(function));
+                }
+            }
+        }
+        Self { pages }
     }
 
     fn current(&self, page: HcaCapPage) -> Option<&[u8]> {

@@ -123,6 +123,8 @@ impl AllNumbers {
 pub(crate) struct Hca {
     pub profile: Arc<Profile>,
     pub identity: Identity,
+    /// Which function of its device it is, from 0.
+    pub function: u16,
     pub life: Life,
     pub caps: Capabilities,
     pub objects: Objects,
@@ -150,7 +152,7 @@ pub(crate) struct Hca {
 
 impl Hca {
     pub(crate) fn new(index: HcaId, profile: Arc<Profile>, memory: Arc<dyn HostMemory>) -> Self {
-        let caps = Capabilities::new(&profile);
+        let caps = Capabilities::new(&profile, 0);
         let identity = Identity::new(index as u32, caps.general().num_ports().into());
         let link = profile.link();
         let ports = identity.ports.iter().map(|port| Port {
@@ -166,6 +168,7 @@ impl Hca {
         Self {
             ports: ports.collect(),
             identity,
+            function: 0,
             life: Life::Disabled,
             objects: Objects::default(),
             numbers: AllNumbers::new(&profile),
@@ -185,10 +188,19 @@ impl Hca {
         }
     }
 
+    /// The same as function `number` of a device whose first function is that much before it.
+    pub(crate) fn of_function(mut self, index: HcaId, number: u16) -> Self {
+        let first = Identity::new(index as u32 - u32::from(number), self.ports.len() as u32);
+        self.identity.system_image_guid = first.system_image_guid;
+        self.function = number;
+        self.caps = Capabilities::new(&self.profile, number);
+        self
+    }
+
     /// Forgets everything that commands did, as DISABLE_HCA does; there are no objects any more.
     pub(crate) fn start_afresh(&mut self) {
         self.life = Life::Disabled;
-        self.caps = Capabilities::new(&self.profile);
+        self.caps = Capabilities::new(&self.profile, self.function);
         self.pages.clear();
         self.registers.clear();
         self.issi = 0;

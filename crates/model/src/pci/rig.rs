@@ -37,12 +37,19 @@ impl Driver {
     /// A device of one function, whose driver has written the address of its command queue.
     pub(super) fn new() -> Self {
         let profile = Profile::load("bluefield3").unwrap().with_link(Link::Infiniband);
-        let options =
-            PciOptions { sockets: Vec::new(), profile: profile.clone(), functions: 1, trap: false };
+        let options = PciOptions {
+            devices: vec![profile.clone()],
+            functions: 1,
+            sockets: Vec::new(),
+            trap: false,
+        };
         let memory = Arc::new(GuestMemory::default());
         memory.map(MEMORY, MEMORY_BYTES, &ram(MEMORY_BYTES), 0, true).unwrap();
-        let model = Model::builder().device_in(profile, memory.clone()).stepped().build();
-        let function = attach(&model, 0, memory.clone(), &options);
+        let model = Model::builder()
+            .device_in(profile.clone(), [memory.clone() as Arc<dyn HostMemory>])
+            .stepped()
+            .build();
+        let function = attach(&model, 0, memory.clone(), &profile, &options);
         let mut driver = Self { model, function, memory, next: QUEUE + 0x1000, token: 0 };
         driver.write(0x10, (QUEUE >> 32) as u32);
         driver.write(0x14, QUEUE as u32);

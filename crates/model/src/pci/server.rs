@@ -19,110 +19,117 @@ use super::config::{CONFIG_BYTES, ConfigSpace};
 use super::function::Function;
 use super::interrupts::Vectors;
 use super::layout::Layout;
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, HostMemory};
 use crate::model::Model;
 use crate::profile::Profile;
 use crate::world::HcaId;
 
-/// A socket could not be served.
+/// Nothing could be served.
 #[derive(Debug, Error)]
-#[error("{}: {source}", socket.display())]
-pub struct PciError {
-    /// The socket.
-    pub socket: PathBuf,
-    /// What went wrong.
-    source: vfio_user::Error,
+pub enum PciError {
+    /// Each function needs a socket of its own.
+    #[error("{given} sockets for {wanted} functions: give each function one")]
+    Sockets {
+        /// How many sockets there are.
+        given: usize,
+        /// How many functions there are.
+        wanted: usize,
+    },
+    /// A socket cannot be bound or listened to.
+    #[error("{}: {source}", socket.display())]
+    Socket {
+        /// The socket.
+        socket: PathBuf,
+        /// What went wrong.
+        source: vfio_user::Error,
+    },
 }
 
 /// What there is to attach.
 #[derive(Debug, Clone)]
 pub struct PciOptions {
-    /// A socket per device. Function 0 listens there, function n at the same path with `.n` after it.
-    pub sockets: Vec<PathBuf>,
     /// What each device is.
-    pub profile: Profile,
+    pub devices: Vec<Profile>,
     /// Functions per device, 1 to 8.
-    pub functions: u32,
+    pub functions: u16,
+    /// A socket per function, those of the first device first.
+    pub sockets: Vec<PathBuf>,
     /// No UAR page is mapped into the guest: every doorbell is a message.
     pub trap: bool,
 }
 
-/// Serves devices on one fabric, for ever.
+/// Serves devices on one fabric, each socket to one client, until all clients have gone.
 ///
 /// # Errors
-/// When a socket cannot be bound or listened to.
+/// When there are not as many sockets as functions, or one cannot be bound or listened to.
 ///
 /// # Panics
 /// When the system gives no thread.
 pub fn serve(options: &PciOptions) -> Result<(), PciError> {
+    let wanted = options.devices.len() * usize::from(options.functions);
+    if options.sockets.len() != wanted {
+        return Err(PciError::Sockets { given: options.sockets.len(), wanted });
+    }
     let mut builder = Model::builder().threaded();
-    let mut places = Vec::new();
-    for socket in &options.sockets {
-        for function in 0..options.functions {
-            let memory = Arc::new(GuestMemory::default());
-            builder = builder.device_in(options.profile.clone(), memory.clone());
-            places.push((socket_of(socket, function), memory));
-        }
+    let mut memories = Vec::new();
+    for profile in &options.devices {
+        let own: Vec<_> =
+            (0..options.functions).map(|_| Arc::new(GuestMemory::default())).collect();
+        memories.extend(own.iter().cloned());
+        builder = builder.device_in(
+            profile.clone(),
+            own.into_iter().map(|memory| memory as Arc<dyn HostMemory>),
+        );
     }
     let model = builder.build();
     let mut servers = Vec::new();
-    for (id, (socket, memory)) in places.into_iter().enumerate() {
-        let failed = |source| PciError { socket: socket.clone(), source };
-        let function = attach(&model, id, memory, options);
-        let server = bind(&socket, &model, &function).map_err(failed)?;
-        servers.push((socket, server, function));
+    for (id, (socket, memory)) in options.sockets.iter().zip(memories).enumerate() {
+        let profile = &options.devices[id / usize::from(options.functions)];
+        let function = attach(&model, id, memory, profile, options);
+        let server = bind(socket, &model, &function)
+            .map_err(|source| PciError::Socket { socket: socket.clone(), source })?;
+        servers.push((server, function));
     }
     let threads: Vec<_> = servers
         .into_iter()
-        .map(|(socket, server, mut function)| {
+        .map(|(server, mut function)| {
             thread::spawn(move || {
-                loop {
-                    let ended = server.run(&mut function);
-                    function.client_left();
-                    match ended {
-                        Err(source @ vfio_user::Error::SocketAccept(_)) => {
-                            return PciError { socket, source };
-                        }
-                        Err(error) => tracing::warn!(%error, "a client is gone"),
-                        Ok(()) => {}
-                    }
-                }
+                let ended = server.run(&mut function);
+                function.client_left();
+                ended
             })
         })
         .collect();
-    let mut ended = threads.into_iter().map(thread::JoinHandle::join);
-    match ended.next() {
-        Some(Ok(error)) => Err(error),
-        Some(Err(panic)) => std::panic::resume_unwind(panic),
-        None => Ok(()),
+    for (socket, thread) in options.sockets.iter().zip(threads) {
+        let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        match ended {
+            Err(source @ vfio_user::Error::SocketAccept(_)) => {
+                return Err(PciError::Socket { socket: socket.clone(), source });
+            }
+            // A client that is killed says no farewell.
+            Err(error) => tracing::warn!(%error, socket = %socket.display(), "a client is gone"),
+            Ok(()) => {}
+        }
     }
-}
-
-/// Where function `function` of the device at `socket` listens.
-fn socket_of(socket: &Path, function: u32) -> PathBuf {
-    if function == 0 {
-        return socket.into();
-    }
-    let mut path = socket.as_os_str().to_owned();
-    path.push(format!(".{function}"));
-    path.into()
+    Ok(())
 }
 
 pub(super) fn attach(
     model: &Model,
     id: HcaId,
     memory: Arc<GuestMemory>,
+    profile: &Profile,
     options: &PciOptions,
 ) -> Function {
-    let device = options.profile.device();
-    let layout = Layout::new(&options.profile, options.trap);
+    let device = profile.device();
+    let layout = Layout::new(profile, options.trap);
     let vectors = Arc::new(Vectors::new(device.vectors));
     model.shared.lock().hcas[id].interrupts = Some(vectors.clone());
     Function {
         shared: model.shared.clone(),
         id,
         memory,
-        config: ConfigSpace::new(&options.profile, layout.bytes, options.functions > 1),
+        config: ConfigSpace::new(profile, layout.bytes, options.functions > 1),
         registers: Registers::new(),
         vectors,
         layout,

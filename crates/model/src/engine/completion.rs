@@ -54,6 +54,8 @@ pub(crate) struct Received {
     pub immediate: u32,
     pub solicited: bool,
     pub slid: u16,
+    /// Who sent it, bits 23:0; of a datagram also what its headers say.
+    pub peer: u32,
     pub now: u64,
 }
 
@@ -75,7 +77,7 @@ impl Completion {
     pub(crate) fn responder(qp: &Qp, qpn: u32, of: &Received, inline: Option<&[u8]>) -> Self {
         let cqe = Cqe {
             slid: U16::new(of.slid),
-            flags_rqpn: U32::new(qp.remote_qpn & 0xff_ffff),
+            flags_rqpn: U32::new(of.peer),
             srqn_uidx: user_index(qp),
             imm_inval_pkey: U32::new(of.immediate),
             byte_cnt: U32::new(of.bytes),

@@ -5,7 +5,7 @@ use verbless_prm::hot::{CtrlSegment, WQEBB, cqe_opcode, cqe_syndrome, event_type
 use super::ring::record;
 use super::state::Completion;
 use super::{completion, events};
-use crate::hca::objects::QpState;
+use crate::hca::objects::{QpState, Service};
 use crate::world::{HcaId, World};
 
 /// Moves a QP to the error state and flushes it.
@@ -27,6 +27,17 @@ pub(crate) fn to_error(world: &mut World, id: HcaId, qpn: u32) {
     flush(world, id, qpn);
 }
 
+/// A request failed: with an unreliable service only the send queue cannot go on, and SQERR2RTS puts it right.
+pub(crate) fn of_request(world: &mut World, id: HcaId, qpn: u32) {
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
+    let receives = qp.service == Service::Uc || qp.service.is_datagram();
+    if !receives || qp.state != QpState::Rts {
+        return to_error(world, id, qpn);
+    }
+    qp.state = QpState::SqError;
+    flush_send_queue(world, id, qpn);
+}
+
 /// The QP's CQ overran: it cannot go on, and says so by an event.
 pub(crate) fn no_room(world: &mut World, id: HcaId, qpn: u32) {
     events::queue(&mut world.hcas[id], event_type::WQ_CATASTROPHIC, qpn);
@@ -35,11 +46,17 @@ pub(crate) fn no_room(world: &mut World, id: HcaId, qpn: u32) {
 
 /// Completes everything that is posted to a QP in the error state as flushed; true if there was anything.
 pub(crate) fn flush(world: &mut World, id: HcaId, qpn: u32) -> bool {
+    let worked = flush_send_queue(world, id, qpn);
+    flush_receive_queue(world, id, qpn) || worked
+}
+
+/// The send half of [`flush`].
+pub(crate) fn flush_send_queue(world: &mut World, id: HcaId, qpn: u32) -> bool {
     let mut worked = false;
     while flush_send(world, id, qpn).is_some() {
         worked = true;
     }
-    flush_receive_queue(world, id, qpn) || worked
+    worked
 }
 
 /// The receive half of [`flush`].
@@ -53,7 +70,10 @@ pub(crate) fn flush_receive_queue(world: &mut World, id: HcaId, qpn: u32) -> boo
 
 fn flush_send(world: &mut World, id: HcaId, qpn: u32) -> Option<()> {
     let hca = &mut world.hcas[id];
-    let qp = hca.objects.qps.get_mut(&qpn).filter(|qp| qp.state == QpState::Error)?;
+    let qp = hca.objects.qps.get_mut(&qpn)?;
+    if !matches!(qp.state, QpState::Error | QpState::SqError) {
+        return None;
+    }
     let sq = qp.sq.as_mut()?;
     if let Ok(word) = record(&*hca.memory, qp.record.wrapping_add(4)) {
         sq.producer = word as u16;

@@ -6,6 +6,7 @@
 //!   shared     receive queues that QPs share
 //!   transfer   payload, from piece to piece
 //!   umr        changes of memory keys
+//!   datagram   requests that go where they say, to whoever is there
 //!   completion CQEs, overrun, arming -> events   EQEs, interrupts
 //!   failure    the error state, flush
 //! ```
@@ -15,6 +16,7 @@
 
 mod blueflame;
 mod completion;
+mod datagram;
 mod doorbell;
 mod events;
 mod failure;

@@ -1,4 +1,4 @@
-//! The send side of an RC QP: one WQE a turn, from the ring to its completion.
+//! The send side of a QP: one WQE a turn, from the ring to its completion.
 
 use verbless_prm::hot::{CtrlSegment, WQEBB, cqe_opcode, cqe_syndrome, opcode};
 
@@ -8,7 +8,7 @@ use super::responder::{self, Answer, Message};
 use super::state::{Bench, Completion};
 use super::transfer::{self, End};
 use super::work::{Kind, LONGEST, Malformed, Segment, Work, segments};
-use super::{failure, umr, wait};
+use super::{datagram, failure, umr, wait};
 use crate::fabric;
 use crate::hca::objects::{Objects, QpState, SendQueue, Service};
 use crate::memory::HostMemory;
@@ -36,6 +36,10 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
     let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return Turn::Sleep };
     match qp.state {
         QpState::Rts => {}
+        QpState::SqError => {
+            failure::flush_send_queue(world, id, qpn);
+            return Turn::Sleep;
+        }
         QpState::Error => {
             failure::flush(world, id, qpn);
             return Turn::Sleep;
@@ -61,7 +65,7 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
             return Turn::Sleep;
         }
     };
-    let Ok(work) = Work::parse(&bench.wqe, qpn, index) else {
+    let Ok(work) = Work::parse(&bench.wqe, qpn, index, qp.service) else {
         let opcode = bench.wqe[3];
         fail(world, id, qpn, index, blocks, opcode, cqe_syndrome::LOCAL_QP_OPERATION);
         return Turn::Sleep;
@@ -86,8 +90,15 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
 fn carries(service: Service, kind: Kind) -> bool {
     match service {
         Service::Rc => true,
+        Service::Uc => matches!(
+            kind,
+            Kind::Nop | Kind::Umr | Kind::Send | Kind::SendImm | Kind::Write | Kind::WriteImm
+        ),
+        Service::Ud | Service::Qp0 | Service::Qp1 => {
+            matches!(kind, Kind::Nop | Kind::Send | Kind::SendImm)
+        }
         Service::RegUmr => matches!(kind, Kind::Nop | Kind::Umr),
-        _ => matches!(kind, Kind::Nop),
+        Service::Xrc => kind == Kind::Nop,
     }
 }
 
@@ -195,11 +206,22 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
         return Turn::Sleep;
     }
     let Some(qp) = world.hcas[id].objects.qps.get(&qpn) else { return Turn::Sleep };
+    let service = qp.service;
+    if service.is_datagram() {
+        return match datagram::send(world, (id, qpn), &work, length, bench) {
+            Ok(()) => succeed(world, id, qpn, placed, 0, None),
+            Err(syndrome) => {
+                fail(world, id, qpn, placed.index, placed.blocks, work.opcode, syndrome);
+                Turn::Sleep
+            }
+        };
+    }
     let packets = length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
     let (port, remote) = (qp.port, qp.remote);
     let message = Message {
         from: id,
         from_qpn: qpn,
+        service,
         port,
         to_qpn: qp.remote_qpn,
         psn: qp.requester.psn,
@@ -218,6 +240,11 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
     else {
         return Turn::Sleep;
     };
+    // Nobody answers an unreliable request: it is done when it has left.
+    if !service.is_reliable() && !matches!(answer, Answer::Failed(_)) {
+        qp.requester.psn = qp.requester.psn.wrapping_add(packets) & responder::PSN;
+        return succeed(world, id, qpn, placed, 0, None);
+    }
     let (target, original) = match (answer, target) {
         (Answer::Done { original }, Some(target)) => (target, original),
         (Answer::Failed(syndrome), _) => {
@@ -343,7 +370,7 @@ fn succeed(
     Turn::Again
 }
 
-/// The WQE failed: an error CQE whether or not it was signaled, and the QP goes to the error state.
+/// The WQE failed: an error CQE whether or not it was signaled, and the QP or its send queue is in error.
 fn fail(world: &mut World, id: HcaId, qpn: u32, index: u16, blocks: u16, opcode: u8, syndrome: u8) {
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
     let Some(sq) = qp.sq.as_mut() else { return };
@@ -353,7 +380,7 @@ fn fail(world: &mut World, id: HcaId, qpn: u32, index: u16, blocks: u16, opcode:
         Completion::error(qp, qpn, cqe_opcode::REQUESTER_ERROR, opcode, index, syndrome);
     tracing::info!(qpn, index, opcode, syndrome, "a send request failed");
     let _ = completion::complete(world, id, cqn, completion);
-    failure::to_error(world, id, qpn);
+    failure::of_request(world, id, qpn);
 }
 
 /// Nanoseconds of an RNR NAK timer code (InfiniBand specification, table "RNR NAK timer field").

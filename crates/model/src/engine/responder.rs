@@ -1,4 +1,4 @@
-//! The receive side of an RC QP: what a message does when it arrives, and what goes back.
+//! The receive side of a connected QP: what a message does when it arrives, and what goes back.
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
@@ -28,6 +28,7 @@ const ATTEMPTS: u32 = 1 << 16;
 pub(crate) struct Message {
     pub from: HcaId,
     pub from_qpn: u32,
+    pub service: Service,
     /// The port that it left from, from 1.
     pub port: u8,
     pub to_qpn: u32,
@@ -54,7 +55,7 @@ pub(crate) enum Answer {
 }
 
 /// What the responder found wrong.
-enum Nak {
+pub(super) enum Nak {
     /// The memory key refused, or does not allow it.
     Access,
     /// The operation is not enabled, misaligned, or too long for the receive WQE.
@@ -68,7 +69,7 @@ enum Nak {
 }
 
 /// A QP at its function.
-type Place = (HcaId, u32);
+pub(super) type Place = (HcaId, u32);
 
 /// Takes a message at `id`.
 pub(crate) fn receive(
@@ -83,6 +84,10 @@ pub(crate) fn receive(
     }
     let hca = &mut world.hcas[id];
     let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return Answer::Silence };
+    if !message.service.is_reliable() {
+        // Whatever was lost before it is lost.
+        qp.responder.psn = message.psn;
+    }
     let ahead = message.psn.wrapping_sub(qp.responder.psn) & PSN;
     if ahead != 0 {
         tracing::info!(qpn, psn = message.psn, expected = qp.responder.psn, "out of sequence");
@@ -118,6 +123,11 @@ pub(crate) fn receive(
             }
             Answer::Done { original }
         }
+        // Nobody hears of it: the message is lost, and the next one is welcome.
+        Err(nak) if !message.service.is_reliable() => match nak {
+            Nak::Source => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
+            _ => Answer::Silence,
+        },
         Err(Nak::NotReady) => Answer::NotReady { timer },
         Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
         Err(Nak::Access) => {
@@ -140,7 +150,7 @@ fn expected(world: &World, id: HcaId, message: &Message) -> bool {
     let ready =
         matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::SqError | QpState::SqDrained);
     ready
-        && qp.service == Service::Rc
+        && qp.service == message.service
         && qp.remote_qpn == message.from_qpn
         && qp.remote.and_then(|remote| fabric::reach(world, id, qp.port, remote))
             == Some(message.from)
@@ -258,44 +268,14 @@ fn atomic(
 fn send(world: &mut World, place: Place, message: &Message, bench: &mut Bench) -> Result<(), Nak> {
     let (id, qpn) = place;
     let index = next_receive(world, place, Some(&mut bench.receive))?;
-    let hca = &world.hcas[id];
-    let Some(qp) = hca.objects.qps.get(&qpn) else { return Err(Nak::Operation) };
-    let user = User { pd: qp.pd, qpn };
-    bench.remote.clear();
-    let mut rest = message.length;
-    let mut trouble = None;
-    for segment in segments(&bench.receive, 0) {
-        if rest == 0 {
-            break;
-        }
-        let Ok(Segment::Pointer { lkey, address, length }) = segment else {
-            trouble = Some((cqe_syndrome::LOCAL_QP_OPERATION, Nak::Operation));
-            break;
-        };
-        let here = length.min(rest);
-        let found = keys::resolve(
-            &hca.objects,
-            user,
-            lkey,
-            address,
-            here,
-            Need::LocalWrite,
-            &mut bench.remote,
-        );
-        if let Err(refusal) = found {
-            tracing::info!(qpn, index, lkey, address, length, ?refusal, "a local key refused");
-            trouble = Some((cqe_syndrome::LOCAL_PROTECTION, Nak::Operation));
-            break;
-        }
-        rest -= here;
-    }
-    if rest > 0 && trouble.is_none() {
-        trouble = Some((cqe_syndrome::LOCAL_LENGTH, Nak::InvalidRequest));
-    }
-    if let Some((syndrome, nak)) = trouble {
+    if let Err(syndrome) = scatter_list(world, place, index, message.length, bench) {
         receive_failed(world, place, index, syndrome);
-        return Err(nak);
+        return Err(match syndrome {
+            cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
+            _ => Nak::Operation,
+        });
     }
+    let Some(qp) = world.hcas[id].objects.qps.get(&qpn) else { return Err(Nak::Operation) };
     let opcode = match message.work.kind {
         Kind::SendImm => cqe_opcode::RESPONDER_SEND_IMM,
         Kind::SendInvalidate => cqe_opcode::RESPONDER_SEND_INVALIDATE,
@@ -316,6 +296,39 @@ fn send(world: &mut World, place: Place, message: &Message, bench: &mut Bench) -
     received(world, place, message, index, opcode, in_cqe.then_some(inline))
 }
 
+/// Finds the memory that the receive WQE in `Bench::receive` gives to so many bytes; the error is the syndrome.
+pub(super) fn scatter_list(
+    world: &World,
+    (id, qpn): Place,
+    index: u16,
+    length: u64,
+    bench: &mut Bench,
+) -> Result<(), u8> {
+    let objects = &world.hcas[id].objects;
+    let qp = objects.qps.get(&qpn).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+    let user = User { pd: qp.pd, qpn };
+    bench.remote.clear();
+    let mut rest = length;
+    for segment in segments(&bench.receive, 0) {
+        if rest == 0 {
+            break;
+        }
+        let Ok(Segment::Pointer { lkey, address, length }) = segment else {
+            return Err(cqe_syndrome::LOCAL_QP_OPERATION);
+        };
+        let here = length.min(rest);
+        let need = Need::LocalWrite;
+        keys::resolve(objects, user, lkey, address, here, need, &mut bench.remote).map_err(
+            |refusal| {
+                tracing::info!(qpn, index, lkey, address, length, ?refusal, "a local key refused");
+                cqe_syndrome::LOCAL_PROTECTION
+            },
+        )?;
+        rest -= here;
+    }
+    if rest > 0 { Err(cqe_syndrome::LOCAL_LENGTH) } else { Ok(()) }
+}
+
 /// Frees the key that a SEND with invalidate names.
 fn invalidate(world: &mut World, (id, qpn): Place, message: &Message) -> Result<(), Nak> {
     let key = message.work.immediate;
@@ -331,7 +344,7 @@ fn invalidate(world: &mut World, (id, qpn): Place, message: &Message) -> Result<
 }
 
 /// The index of the next receive WQE, and with `wqe` a copy of it. The record is read here, and only here.
-fn next_receive(
+pub(super) fn next_receive(
     world: &mut World,
     (id, qpn): Place,
     wqe: Option<&mut Vec<u8>>,
@@ -360,7 +373,7 @@ fn next_receive(
 }
 
 /// The receive WQE at `index` is used up; gives the CQ that hears of it.
-fn use_up(world: &mut World, (id, qpn): Place, index: u16) -> Option<u32> {
+pub(super) fn use_up(world: &mut World, (id, qpn): Place, index: u16) -> Option<u32> {
     let hca = &mut world.hcas[id];
     let qp = hca.objects.qps.get_mut(&qpn)?;
     if let Some(number) = qp.srq {
@@ -398,6 +411,7 @@ fn received(
         immediate: if has_immediate { immediate } else { 0 },
         solicited,
         slid,
+        peer: qp.remote_qpn & 0xff_ffff,
         now,
     };
     let completion = Completion::responder(qp, qpn, &of, inline);
@@ -409,7 +423,7 @@ fn received(
 }
 
 /// A receive WQE failed: its error CQE, then the QP goes to the error state.
-fn receive_failed(world: &mut World, (id, qpn): Place, index: u16, syndrome: u8) {
+pub(super) fn receive_failed(world: &mut World, (id, qpn): Place, index: u16, syndrome: u8) {
     let Some(cqn) = use_up(world, (id, qpn), index) else { return };
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
     let completion = Completion::error(qp, qpn, cqe_opcode::RESPONDER_ERROR, 0, index, syndrome);

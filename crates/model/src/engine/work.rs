@@ -1,5 +1,7 @@
 //! Send WQEs: from untrusted bytes to what is to be done.
 
+use super::datagram;
+use crate::hca::objects::Service;
 use verbless_prm::hot::{
     AtomicSegment, CtrlSegment, DataSegment, InlineHeader, OCTOWORD, RaddrSegment, completion,
     opcode,
@@ -60,8 +62,14 @@ pub(crate) enum Segment {
 }
 
 impl Work {
-    /// Reads a WQE that is whole: as many bytes as its `ds` says. Index and QP must be those of its place.
-    pub(crate) fn parse(wqe: &[u8], qpn: u32, index: u16) -> Result<Self, Malformed> {
+    /// Reads a WQE that is whole: as many bytes as its `ds` says. Index and QP must be those of its place, and its
+    /// segments those that the QP's service has.
+    pub(crate) fn parse(
+        wqe: &[u8],
+        qpn: u32,
+        index: u16,
+        service: Service,
+    ) -> Result<Self, Malformed> {
         let control = CtrlSegment::read(wqe).ok_or(Malformed)?;
         let (word, flags) = (control.control(), control.flags());
         if word.qpn() != qpn || word.wqe_index() != index || word.opmod() != 0 {
@@ -70,6 +78,10 @@ impl Work {
         let mut at = CtrlSegment::BYTES;
         let mut remote = RaddrSegment::zeroed();
         let opcode = word.opcode();
+        if service.is_datagram() && opcode != opcode::NOP {
+            let (_, length) = datagram::address_vector(wqe, true).ok_or(Malformed)?;
+            at += length;
+        }
         let has_remote = matches!(
             opcode,
             opcode::WRITE
@@ -210,7 +222,7 @@ mod tests {
         ]
         .concat();
         let bytes = wqe(opcode::SEND_IMM, &tail);
-        let work = Work::parse(&bytes, 5, 7).unwrap();
+        let work = Work::parse(&bytes, 5, 7, Service::Rc).unwrap();
         assert_eq!((work.kind, work.immediate, work.signaled), (Kind::SendImm, 0xcafe, true));
         let all: Vec<_> = segments(&bytes, work.data).collect();
         assert_eq!(
@@ -237,14 +249,17 @@ mod tests {
     #[test]
     fn a_wqe_of_another_place_or_of_no_known_opcode_is_malformed() {
         let bytes = wqe(opcode::SEND, &[]);
-        assert!(Work::parse(&bytes, 5, 7).is_ok());
-        assert_eq!(Work::parse(&bytes, 6, 7), Err(Malformed));
-        assert_eq!(Work::parse(&bytes, 5, 8), Err(Malformed));
-        assert_eq!(Work::parse(&wqe(opcode::LSO, &[0; 112]), 5, 7), Err(Malformed));
-        assert_eq!(Work::parse(&wqe(opcode::READ, &[]), 5, 7), Err(Malformed));
-        assert_eq!(Work::parse(&wqe(opcode::FETCH_ADD, &[0; 16]), 5, 7), Err(Malformed));
+        assert!(Work::parse(&bytes, 5, 7, Service::Rc).is_ok());
+        assert_eq!(Work::parse(&bytes, 6, 7, Service::Rc), Err(Malformed));
+        assert_eq!(Work::parse(&bytes, 5, 8, Service::Rc), Err(Malformed));
+        assert_eq!(Work::parse(&wqe(opcode::LSO, &[0; 112]), 5, 7, Service::Rc), Err(Malformed));
+        assert_eq!(Work::parse(&wqe(opcode::READ, &[]), 5, 7, Service::Rc), Err(Malformed));
+        assert_eq!(
+            Work::parse(&wqe(opcode::FETCH_ADD, &[0; 16]), 5, 7, Service::Rc),
+            Err(Malformed)
+        );
         let long_inline = wqe(opcode::SEND, InlineHeader::new(13).as_bytes());
-        let work = Work::parse(&long_inline, 5, 7).unwrap();
+        let work = Work::parse(&long_inline, 5, 7, Service::Rc).unwrap();
         assert_eq!(segments(&long_inline, work.data).collect::<Vec<_>>(), [Err(Malformed)]);
     }
 
@@ -254,7 +269,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)
         ) {
             let word = CtrlSegment::read(&bytes).map_or(CtrlWord::new(), |control| control.control());
-            if let Ok(work) = Work::parse(&bytes, word.qpn(), word.wqe_index()) {
+            if let Ok(work) = Work::parse(&bytes, word.qpn(), word.wqe_index(), Service::Rc) {
                 prop_assert!(work.data <= bytes.len());
             }
             for segment in segments(&bytes, 16).flatten() {

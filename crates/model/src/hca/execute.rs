@@ -6,7 +6,7 @@ use verbless_prm::{CommandInfo, CommandInput};
 use super::call::{Call, Outcome};
 use super::refusal::Refusal;
 use super::{Life, counter, cq, domain, eq, lifecycle, mkey, qp, query, register, transition};
-use super::{capability, mad, shared, uctx, umem, vport};
+use super::{capability, mad, multicast, shared, uctx, umem, vport};
 use crate::engine;
 use crate::world::{HcaId, World};
 
@@ -108,8 +108,11 @@ table! {
     Up user SqdRtsQpIn => transition::sqd2rts;
     Up user Qp2errIn => transition::to_error;
     Up user Qp2rstIn => transition::to_reset;
+    Up user AttachToMcgIn => multicast::attach;
+    Up user DetachFromMcgIn => multicast::detach;
 
     Up user QueryNicVportContextIn => vport::query_nic;
+    Up kernel ModifyNicVportContextIn => vport::modify_nic;
     Up user QueryHcaVportContextIn => vport::query_hca;
     Up kernel ModifyHcaVportContextIn => vport::modify_hca;
     Up user QueryHcaVportGidIn => vport::query_gid;

@@ -12,6 +12,7 @@ pub(crate) mod identity;
 mod lifecycle;
 mod mad;
 mod mkey;
+mod multicast;
 mod numbers;
 pub(crate) mod objects;
 mod path;
@@ -44,6 +45,7 @@ use objects::{Objects, Uid};
 pub(crate) use execute::execute;
 pub(crate) use lifecycle::reset;
 pub use refusal::Refusal;
+pub(crate) use vport::NicVport;
 
 /// A port's physical and logical state.
 #[derive(Debug, Clone)]
@@ -144,6 +146,8 @@ pub(crate) struct Hca {
     /// Vectors raised under the lock, delivered after it is released.
     pub raised: Vec<u32>,
     pub ports: Vec<Port>,
+    /// The Ethernet side of the port as software set it; unset: as the profile has it.
+    pub nic_vport: Option<NicVport>,
     /// The device died (fault injection): nothing answers, nothing moves.
     pub fatal: bool,
     pub faults: CommandFaults,
@@ -175,6 +179,7 @@ impl Hca {
             pages: BTreeSet::new(),
             registers: BTreeMap::new(),
             issi: 0,
+            nic_vport: None,
             roce_addresses: vec![RoceAddrLayout::zeroed(); roce_entries],
             memory,
             bar: Arc::new(UarSpace::new(profile.device().uar_pages)),
@@ -204,6 +209,7 @@ impl Hca {
         self.pages.clear();
         self.registers.clear();
         self.issi = 0;
+        self.nic_vport = None;
         self.roce_addresses.fill(RoceAddrLayout::zeroed());
     }
 }

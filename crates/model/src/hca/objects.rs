@@ -3,7 +3,7 @@
 //! Commands (the other modules of `hca`) create, change and destroy these; the engine moves queues forward. The PRM context
 //! that software wrote is kept whole beside the values that the data path needs, so that a query gives back every bit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use verbless_prm::{
@@ -236,6 +236,11 @@ impl Service {
         matches!(self, Self::Rc | Self::Uc | Self::Xrc)
     }
 
+    /// Each request says where it goes.
+    pub(crate) fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Qp0 | Self::Qp1)
+    }
+
     /// What it sends is acknowledged.
     pub(crate) fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
@@ -398,6 +403,8 @@ pub(crate) struct Objects {
     pub xrcds: BTreeMap<u32, Uid>,
     pub shared: BTreeMap<u32, SharedQueue>,
     pub counters: BTreeMap<u8, QCounter>,
+    /// The QPs in each multicast group; none is empty.
+    pub groups: BTreeMap<[u8; 16], BTreeSet<u32>>,
 }
 
 /// How many objects of each kind a function holds; all zero when nothing leaked.

@@ -7,6 +7,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome, only};
+use super::multicast;
 use super::objects::{Qp, QpState, ReceiveQueue, SendQueue, Service};
 use super::refusal::Refusal;
 use super::umem::{self, Place};
@@ -317,5 +318,6 @@ pub(super) fn remove(world: &mut World, id: HcaId, number: u32) {
         queue.users = queue.users.saturating_sub(1);
     }
     umem::release(hca, &qp.umems);
+    multicast::leave(hca, number);
     hca.numbers.qp.give(number);
 }

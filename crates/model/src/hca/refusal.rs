@@ -137,6 +137,9 @@ refusals! {
     SharedState = 0x9b, BAD_RES_STATE, "The queue is not in that state, or cannot go there.";
     SharedLimit = 0x9c, BAD_PARAM, "The limit is above the size of the queue.";
 
+    Group = 0x94, BAD_PARAM, "The GID is no multicast GID, or the QP is not a UD QP.";
+    NotInGroup = 0x95, BAD_RES, "The QP is not in the multicast group.";
+
     WrongLink = 0xa0, BAD_PARAM, "The ports are of the other link layer.";
     GidIndex = 0xa1, BAD_PARAM, "The index is outside the GID table.";
     PkeyIndex = 0xa2, BAD_PARAM, "The index is outside the P_Key table.";

@@ -1,7 +1,10 @@
 //! Virtual ports: the Ethernet and the InfiniBand side of the function's own port, and its address tables.
 
+use std::collections::BTreeMap;
+
 use verbless_prm::{
-    IbPhysicalState, IbPortState, ModifyHcaVportContextIn, ModifyHcaVportContextOut,
+    IbPhysicalState, IbPortState, MacAddressLayout, ModifyHcaVportContextIn,
+    ModifyHcaVportContextOut, ModifyNicVportContextIn, ModifyNicVportContextOut, NicVportContext,
     QueryHcaVportContextIn, QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut,
     QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, QueryNicVportContextIn, QueryNicVportContextOut,
     QueryRoceAddressIn, QueryRoceAddressOut, QueryVportStateIn, QueryVportStateOut, RoceAddrLayout,
@@ -19,7 +22,28 @@ const WHOLE_TABLE: u16 = 0xffff;
 /// The default P_Key: full membership in the partition that every port is in.
 const DEFAULT_PKEY: u16 = 0xffff;
 
+/// The Ethernet side of the function's port, and its address lists by type.
+#[derive(Debug, Clone)]
+pub(crate) struct NicVport {
+    context: NicVportContext,
+    lists: BTreeMap<u8, Vec<u8>>,
+}
+
 impl Hca {
+    /// The Ethernet side as it is now. It starts with RoCE on, and with its own address as the only one.
+    fn nic_vport(&self) -> NicVport {
+        if let Some(set) = &self.nic_vport {
+            return set.clone();
+        }
+        let mut context = *self.profile.nic_vport();
+        let mac = self.identity.ports.first().map_or(0, |port| port.mac);
+        context.set_roce_en(self.profile.link() == Link::Ethernet && self.caps.general().roce());
+        let address = context.permanent_address_mut();
+        address.set_mac_addr_47_32((mac >> 32) as u16).set_mac_addr_31_0(mac as u32);
+        let own = address.as_bytes().to_vec();
+        NicVport { context, lists: [(VportListType::UC.0, own)].into() }
+    }
+
     /// Entry `index` of the P_Key table, if the port has that key.
     pub(super) fn pkey(&self, index: u32) -> Result<u16, Refusal> {
         if index >= self.caps.pkeys() {
@@ -29,7 +53,7 @@ impl Hca {
     }
 
     /// Entry `index` of the RoCE address table, if it is in use.
-    pub(super) fn roce_address(&self, index: u32) -> Result<&RoceAddrLayout, Refusal> {
+    pub(crate) fn roce_address(&self, index: u32) -> Result<&RoceAddrLayout, Refusal> {
         self.roce_addresses
             .get(index as usize)
             .filter(|entry| **entry != RoceAddrLayout::zeroed())
@@ -71,22 +95,74 @@ pub(super) fn query_nic(
     let hca = call.hca();
     let identity = &hca.identity;
     let port = identity.ports.first().ok_or(Refusal::NoSuchPort)?;
+    let now = hca.nic_vport();
     let context = output.nic_vport_context_mut();
-    *context = *hca.profile.nic_vport();
-    context.set_roce_en(hca.profile.link() == Link::Ethernet && hca.caps.general().roce());
+    *context = now.context;
     context.set_system_image_guid(identity.system_image_guid);
     context.set_port_guid(port.guid);
     context.set_node_guid(identity.node_guid);
-    context.permanent_address_mut().set_mac_addr_47_32((port.mac >> 32) as u16);
-    context.permanent_address_mut().set_mac_addr_31_0(port.mac as u32);
     context.set_allowed_list_type(input.allowed_list_type());
-    // Of the lists, only that of unicast addresses has an entry, the port's own; who leaves no room asks for none.
-    let room = call.output.len() > QueryNicVportContextOut::BYTES;
-    if input.allowed_list_type() == VportListType::UC && room {
-        context.set_allowed_list_size(1);
-        let entry = *context.permanent_address();
-        call.put_list(QueryNicVportContextOut::BYTES, entry.as_bytes())?;
+    let list = now.lists.get(&input.allowed_list_type().0).cloned().unwrap_or_default();
+    // Who leaves no room for a list asks for none.
+    if call.output.len() > QueryNicVportContextOut::BYTES {
+        context.set_allowed_list_size((list.len() / MacAddressLayout::BYTES) as u16);
+        call.put_list(QueryNicVportContextOut::BYTES, &list)?;
     }
+    Ok(())
+}
+
+/// MODIFY_NIC_VPORT_CONTEXT: the driver sets what it wants to receive, and whether RoCE is on.
+pub(super) fn modify_nic(
+    call: &mut Call<'_>,
+    input: &ModifyNicVportContextIn,
+    _: &mut ModifyNicVportContextOut,
+) -> Outcome {
+    call.own_vport(input.other_vport(), input.vport_number())?;
+    let (fields, new) = (input.field_select(), input.nic_vport_context());
+    let general = call.hca().caps.general();
+    let fixed = fields.affiliation() || fields.node_guid() || fields.port_guid();
+    let roce = fields.roce_en() && new.roce_en();
+    let offered = general.roce() && call.hca().profile.link() == Link::Ethernet;
+    if fixed || fields.min_inline() || (roce && !offered) {
+        return Err(Refusal::VportField);
+    }
+    let mut now = call.hca().nic_vport();
+    if fields.addresses_list() {
+        let log_most = match new.allowed_list_type() {
+            VportListType::UC => general.log_max_current_uc_list(),
+            VportListType::MC => general.log_max_current_mc_list(),
+            VportListType::VLAN => general.log_max_vlan_list(),
+            _ => return Err(Refusal::VportField),
+        };
+        let count = usize::from(new.allowed_list_size());
+        if count > 1 << log_most {
+            return Err(Refusal::VportField);
+        }
+        let bytes = count * MacAddressLayout::BYTES;
+        let list = call.list.get(..bytes).ok_or(Refusal::ListTooShort)?;
+        now.lists.insert(new.allowed_list_type().0, list.to_vec());
+    }
+    macro_rules! take {
+        ($($selected:ident: $($get:ident $set:ident),*;)*) => {
+            $(if fields.$selected() { $(now.context.$set(new.$get());)* })*
+        };
+    }
+    take! {
+        roce_en: roce_en set_roce_en;
+        mtu: mtu set_mtu;
+        promisc: promisc_uc set_promisc_uc, promisc_mc set_promisc_mc, promisc_all set_promisc_all;
+        disable_uc_local_lb: disable_uc_local_lb set_disable_uc_local_lb;
+        disable_mc_local_lb: disable_mc_local_lb set_disable_mc_local_lb;
+        change_event: arm_change_event set_arm_change_event, event_on_mtu set_event_on_mtu,
+            event_on_promisc_change set_event_on_promisc_change,
+            event_on_vlan_change set_event_on_vlan_change,
+            event_on_mc_address_change set_event_on_mc_address_change,
+            event_on_uc_address_change set_event_on_uc_address_change;
+    }
+    if fields.permanent_address() {
+        *now.context.permanent_address_mut() = *new.permanent_address();
+    }
+    call.hca_mut().nic_vport = Some(now);
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod general_object;
 mod hca_cap;
 mod init;
 mod mkey;
+mod multicast;
 mod pd;
 mod qp;
 mod register;
@@ -33,6 +34,7 @@ pub use general_object::*;
 pub use hca_cap::*;
 pub use init::*;
 pub use mkey::*;
+pub use multicast::*;
 pub use pd::*;
 pub use qp::*;
 pub use register::*;
@@ -200,6 +202,10 @@ enumeration! {
         /// Reads or writes one register. The input carries the register's layout also for a read:
         /// its index fields say what to read.
         ACCESS_REGISTER = 0x805,
+        /// Lets a QP receive what is sent to a multicast group.
+        ATTACH_TO_MCG = 0x806,
+        /// Lets a QP receive no more of what is sent to a multicast group.
+        DETACH_FROM_MCG = 0x807,
         /// Does nothing, successfully: tests the command interface.
         NOP = 0x80d,
         /// Allocates an XRC domain.
@@ -312,6 +318,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ArmXrcSrqIn::INFO,
     ArmXrcSrqOut::INFO,
     AtomicCap::INFO,
+    AttachToMcgIn::INFO,
+    AttachToMcgOut::INFO,
     CommandHeaderIn::INFO,
     CommandHeaderOut::INFO,
     CommandMailbox::INFO,
@@ -410,6 +418,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyUmemOut::INFO,
     DestroyXrcSrqIn::INFO,
     DestroyXrcSrqOut::INFO,
+    DetachFromMcgIn::INFO,
+    DetachFromMcgOut::INFO,
     DeviceMemoryCap::INFO,
     DisableHcaIn::INFO,
     DisableHcaOut::INFO,
@@ -890,6 +900,8 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ALLOC_UAR,
     &DEALLOC_UAR,
     &ACCESS_REGISTER,
+    &ATTACH_TO_MCG,
+    &DETACH_FROM_MCG,
     &NOP,
     &ALLOC_XRCD,
     &DEALLOC_XRCD,

@@ -159,15 +159,15 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a UMR WQE checks first.
+    /// What lets a UMR WQE fail before it changes anything.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_UMR_CHECK_\*.
     pub struct UmrCheck(pub u8) = "umr_check", 2 bits {
         /// Nothing.
         NONE = 0,
-        /// The key is in use (not free).
+        /// Fail if the key is not free.
         NOT_FREE = 1,
-        /// The key is free.
+        /// Fail if the key is free.
         FREE = 2,
     }
 }

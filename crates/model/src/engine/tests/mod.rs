@@ -2,6 +2,7 @@
 
 mod blueflame;
 mod completions;
+mod datagrams;
 mod doorbells;
 mod hostile;
 mod messages;

@@ -3,6 +3,7 @@
 mod kernel;
 mod keys;
 mod life;
+mod multicast;
 mod ownership;
 mod ports;
 mod qps;

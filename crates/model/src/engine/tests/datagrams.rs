@@ -1,0 +1,260 @@
+//! UD and UC: what arrives, in front of what, and what is lost without a word.
+
+use verbless_prm::WqeDatagramSegment;
+use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
+
+use super::rig::{End, Request, Rig};
+use crate::engine;
+use crate::hca::objects::{QpState, Service};
+
+const KEY: u32 = 0x1111_1111;
+
+/// A datagram QP in RTS.
+fn end(rig: &mut Rig, hca: usize, service: Service) -> End {
+    let end = rig.end(hca);
+    let qp = rig.qp(&end);
+    (qp.service, qp.state, qp.log_mtu) = (service, QpState::Rts, 12);
+    qp.context.set_q_key(KEY);
+    engine::queues_changed(&mut rig.world, hca);
+    end
+}
+
+/// An address vector of the QP at its port.
+fn vector(rig: &Rig, to: &End, qpn: u32) -> WqeDatagramSegment {
+    let mut vector = WqeDatagramSegment::zeroed();
+    vector.set_ext(true).set_q_key(KEY).set_dqp_dct(qpn).set_sl(3);
+    vector.set_rlid(rig.world.hcas[to.hca].ports[0].lid);
+    vector
+}
+
+fn request(opcode: u8, vector: &WqeDatagramSegment) -> Request {
+    Request::new(opcode).bytes(vector.as_bytes())
+}
+
+/// Posts a receive of so many bytes; gives where they go.
+fn buffer(rig: &mut Rig, end: &mut End, bytes: u32) -> u64 {
+    let (to, lkey) = rig.region(end.hca, bytes.into());
+    rig.receive(end, &[DataSegment::new(bytes, lkey, to)]);
+    to
+}
+
+#[test]
+fn a_datagram_arrives_behind_forty_bytes_with_its_sender() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let to = buffer(&mut rig, &mut b, 64);
+    let vector = vector(&rig, &b, b.qpn);
+    rig.post(&mut a, request(opcode::SEND_IMM, &vector).imm(0xabcd).inline(b"hello"));
+    let sent = rig.one(0, a.send_cq);
+    assert_eq!((sent.opcode(), sent.index()), (cqe_opcode::REQUESTER, 0));
+    let got = rig.one(1, b.receive_cq);
+    assert_eq!((got.opcode(), got.bytes()), (cqe_opcode::RESPONDER_SEND_IMM, 45));
+    assert_eq!(got.cqe.flags_rqpn.get(), 3 << 24 | a.qpn, "service level and QP, no GRH");
+    assert_eq!(got.cqe.slid.get(), rig.world.hcas[0].ports[0].lid);
+    assert_eq!(got.cqe.imm_inval_pkey.get(), 0xabcd);
+    assert_eq!(rig.bytes(to + 40, 5), b"hello");
+}
+
+#[test]
+fn a_route_header_says_whence_it_came() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let to = buffer(&mut rig, &mut b, 64);
+    let gid = |rig: &Rig, hca: usize| rig.world.hcas[hca].identity.ports[0].link_local_gid();
+    let mut vector = vector(&rig, &b, b.qpn);
+    vector.set_grh(true).set_hop_limit(9).set_tclass(7).set_flow_label(5);
+    vector.set_rgid(&gid(&rig, 1));
+    rig.post(&mut a, request(opcode::SEND, &vector).inline(b"hello"));
+    let got = rig.one(1, b.receive_cq);
+    assert_eq!(got.cqe.flags_rqpn.get() >> 28 & 3, 1);
+    let header = rig.bytes(to, 40);
+    assert_eq!(header[..4], [0x60, 0x70, 0, 5]);
+    assert_eq!(header[4..8], [0, 12 + 8 + 8 + 4, 0x1b, 9]);
+    assert_eq!(header[8..24], gid(&rig, 0));
+    assert_eq!(header[24..], gid(&rig, 1));
+    vector.set_src_addr_index(1);
+    rig.post(&mut a, request(opcode::SEND, &vector).inline(b"hello"));
+    let entry = rig.all(0, a.send_cq).pop().unwrap();
+    assert_eq!(entry.syndrome(), cqe_syndrome::LOCAL_QP_OPERATION, "an empty GID");
+}
+
+#[test]
+fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
+    type Edit = fn(&mut Rig, &End, &mut WqeDatagramSegment);
+    let cases: [Edit; 5] = [
+        |_, _, vector| {
+            vector.set_q_key(KEY + 1);
+        },
+        |_, _, vector| {
+            vector.set_dqp_dct(0xabcdef);
+        },
+        |_, _, vector| {
+            vector.set_rlid(0x77);
+        },
+        |rig, b, _| rig.qp(b).state = QpState::Init,
+        |rig, b, _| rig.qp(b).service = Service::Rc,
+    ];
+    for edit in cases {
+        let mut rig = Rig::new();
+        let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+        buffer(&mut rig, &mut b, 64);
+        let mut vector = vector(&rig, &b, b.qpn);
+        edit(&mut rig, &b, &mut vector);
+        rig.post(&mut a, request(opcode::SEND, &vector).inline(b"lost"));
+        assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
+        rig.none(1, b.receive_cq);
+    }
+    // Nor is it known that there is no receive.
+    let mut rig = Rig::new();
+    let (mut a, b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let vector = vector(&rig, &b, b.qpn);
+    rig.post(&mut a, request(opcode::SEND, &vector).inline(b"lost"));
+    assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
+}
+
+#[test]
+fn a_key_with_its_top_bit_means_the_qp_s_own() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    buffer(&mut rig, &mut b, 64);
+    let mut vector = vector(&rig, &b, b.qpn);
+    vector.set_q_key(0x8000_0000);
+    rig.post(&mut a, request(opcode::SEND, &vector).inline(b"x"));
+    rig.one(1, b.receive_cq);
+}
+
+#[test]
+fn management_qps_are_reached_by_their_numbers() {
+    for (service, number, key) in [(Service::Qp0, 0, 0), (Service::Qp1, 1, 0x8001_0000)] {
+        let mut rig = Rig::new();
+        let (mut a, mut b) = (end(&mut rig, 0, service), end(&mut rig, 1, service));
+        rig.qp(&a).context.set_q_key(key);
+        let to = buffer(&mut rig, &mut b, 300);
+        let mut vector = vector(&rig, &b, number);
+        vector.set_q_key(key);
+        rig.post(&mut a, request(opcode::SEND, &vector).inline(b"a mad"));
+        let got = rig.one(1, b.receive_cq);
+        assert_eq!(got.cqe.flags_rqpn.get() & 0xff_ffff, number);
+        let pkey = if service == Service::Qp1 { 0xffff } else { 0 };
+        assert_eq!(got.cqe.imm_inval_pkey.get(), pkey);
+        assert_eq!(rig.bytes(to + 40, 5), b"a mad");
+    }
+}
+
+#[test]
+fn a_group_is_heard_by_all_its_members() {
+    let mut rig = Rig::new();
+    let mut a = end(&mut rig, 0, Service::Ud);
+    let (mut b, mut c) = (end(&mut rig, 1, Service::Ud), end(&mut rig, 0, Service::Ud));
+    let group = [0xff; 16];
+    for (hca, qpn) in [(1, b.qpn), (0, c.qpn)] {
+        rig.world.hcas[hca].objects.groups.entry(group).or_default().insert(qpn);
+    }
+    let (one, two) = (buffer(&mut rig, &mut b, 64), buffer(&mut rig, &mut c, 64));
+    let mut vector = vector(&rig, &b, 0xff_ffff);
+    vector.set_rlid(0xc001).set_grh(true).set_rgid(&group);
+    rig.post(&mut a, request(opcode::SEND, &vector).inline(b"all"));
+    assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
+    for (hca, cq, at) in [(1, b.receive_cq, one), (0, c.receive_cq, two)] {
+        assert_eq!(rig.one(hca, cq).cqe.flags_rqpn.get() >> 28 & 3, 2);
+        assert_eq!(rig.bytes(at + 40, 3), b"all");
+    }
+}
+
+#[test]
+fn a_request_that_makes_no_sense_stops_only_the_send_queue() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let good = vector(&rig, &b, b.qpn);
+    let (long, lkey) = rig.region(0, 8192);
+    let cases = [
+        (request(opcode::SEND, &good).sge(long, 4097, lkey), cqe_syndrome::LOCAL_LENGTH),
+        (request(opcode::WRITE, &good), cqe_syndrome::LOCAL_QP_OPERATION),
+        (Request::new(opcode::SEND), cqe_syndrome::LOCAL_QP_OPERATION),
+        (Request::new(opcode::SEND).bytes(&[0; 16]), cqe_syndrome::LOCAL_QP_OPERATION),
+        (request(opcode::SEND, &good).sge(long, 8, lkey ^ 1), cqe_syndrome::LOCAL_PROTECTION),
+    ];
+    for (request, syndrome) in cases {
+        rig.post(&mut a, request);
+        assert_eq!(rig.one(0, a.send_cq).syndrome(), syndrome);
+        assert_eq!(rig.qp(&a).state, QpState::SqError);
+        // What is posted now is flushed; what arrives is taken.
+        rig.post(&mut a, Request::new(opcode::NOP));
+        assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::FLUSHED);
+        buffer(&mut rig, &mut a, 64);
+        let back = vector(&rig, &a, a.qpn);
+        rig.post(&mut b, self::request(opcode::SEND, &back).inline(b"x"));
+        rig.one(1, b.send_cq);
+        assert_eq!(rig.one(0, a.receive_cq).bytes(), 41);
+        rig.qp(&a).state = QpState::Rts;
+    }
+}
+
+#[test]
+fn a_receive_that_is_too_short_fails_at_the_receiver() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
+    buffer(&mut rig, &mut b, 44);
+    let vector = vector(&rig, &b, b.qpn);
+    rig.post(&mut a, request(opcode::SEND, &vector).inline(b"hello"));
+    assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
+    assert_eq!(rig.one(1, b.receive_cq).syndrome(), cqe_syndrome::LOCAL_LENGTH);
+    assert_eq!(rig.qp(&b).state, QpState::Error);
+}
+
+/// Two QPs of an unreliable connection.
+fn unreliable(rig: &mut Rig) -> (End, End) {
+    let (a, b) = rig.pair();
+    for end in [&a, &b] {
+        rig.qp(end).service = Service::Uc;
+    }
+    (a, b)
+}
+
+#[test]
+fn an_unreliable_connection_sends_and_writes() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = unreliable(&mut rig);
+    let at = buffer(&mut rig, &mut b, 64);
+    rig.post(&mut a, Request::send().inline(b"sent"));
+    assert_eq!(rig.one(1, b.receive_cq).bytes(), 4);
+    assert_eq!(rig.bytes(at, 4), b"sent");
+    let (to, rkey) = rig.region(1, 64);
+    rig.post(&mut a, Request::write(to, rkey).inline(b"written"));
+    assert_eq!(rig.all(0, a.send_cq).len(), 2);
+    assert_eq!(rig.bytes(to, 7), b"written");
+    buffer(&mut rig, &mut b, 0);
+    rig.post(&mut a, Request::new(opcode::WRITE_IMM).remote(to, rkey).imm(7).inline(b"!"));
+    assert_eq!(rig.one(1, b.receive_cq).opcode(), cqe_opcode::RESPONDER_WRITE_IMM);
+}
+
+#[test]
+fn what_an_unreliable_connection_loses_it_does_not_miss() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = unreliable(&mut rig);
+    let (to, rkey) = rig.region(1, 64);
+    // No receive; a key that does not fit; a message lost on the way: none is heard of.
+    rig.post(&mut a, Request::send().inline(b"nobody"));
+    rig.post(&mut a, Request::write(to, rkey ^ 1).inline(b"denied"));
+    rig.world.hcas[0].engine.faults.lose_messages = crate::engine::Strike { skip: 2, count: 1 };
+    rig.post(&mut a, Request::write(to, rkey).inline(b"lost"));
+    let entries = rig.all(0, a.send_cq);
+    assert!(entries.len() == 3 && entries.iter().all(|entry| entry.opcode() == 0));
+    assert_eq!(rig.bytes(to, 6), [0; 6]);
+    assert_eq!((rig.qp(&a).state, rig.qp(&b).state), (QpState::Rts, QpState::Rts));
+    buffer(&mut rig, &mut b, 64);
+    rig.post(&mut a, Request::send().inline(b"heard"));
+    assert_eq!(rig.one(1, b.receive_cq).bytes(), 5);
+}
+
+#[test]
+fn an_unreliable_connection_neither_reads_nor_does_atomics() {
+    for request in [Request::read(0, 0), Request::atomic(opcode::FETCH_ADD, 0, 0, 1, 0)] {
+        let mut rig = Rig::new();
+        let (mut a, _) = unreliable(&mut rig);
+        let (to, lkey) = rig.region(0, 64);
+        rig.post(&mut a, request.sge(to, 8, lkey));
+        assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION);
+        assert_eq!(rig.qp(&a).state, QpState::SqError);
+    }
+}

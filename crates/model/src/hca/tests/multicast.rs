@@ -1,0 +1,72 @@
+//! Multicast groups: who may join, how many, and how they are left.
+
+use verbless_prm::{AttachToMcgIn, DestroyQpIn, DetachFromMcgIn, ServiceType};
+
+use super::rig::{Rig, User};
+use crate::hca::Refusal;
+use crate::profile::Link;
+
+const GROUP: [u8; 16] = [0xff; 16];
+
+fn ud(rig: &mut Rig, user: User) -> u32 {
+    rig.qp(user, |input| {
+        input.qpc_mut().set_st(ServiceType::UD);
+    })
+    .unwrap()
+}
+
+fn attach(rig: &mut Rig, user: User, qpn: u32, group: [u8; 16]) -> Result<(), Refusal> {
+    rig.send::<AttachToMcgIn>(user.uid, |input| {
+        input.set_qpn(qpn).set_multicast_gid(&group);
+    })
+    .map(|_| ())
+}
+
+fn detach(rig: &mut Rig, user: User, qpn: u32) -> Result<(), Refusal> {
+    rig.send::<DetachFromMcgIn>(user.uid, |input| {
+        input.set_qpn(qpn).set_multicast_gid(&GROUP);
+    })
+    .map(|_| ())
+}
+
+#[test]
+fn a_group_lasts_as_long_as_a_qp_is_in_it() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let (one, two) = (ud(&mut rig, user), ud(&mut rig, user));
+    for qpn in [one, two, one] {
+        attach(&mut rig, user, qpn, GROUP).unwrap();
+    }
+    assert_eq!(rig.world.hcas[0].objects.groups[&GROUP].len(), 2);
+    detach(&mut rig, user, one).unwrap();
+    assert_eq!(detach(&mut rig, user, one), Err(Refusal::NotInGroup));
+    rig.send::<DestroyQpIn>(user.uid, |input| {
+        input.set_qpn(two);
+    })
+    .unwrap();
+    assert!(rig.world.hcas[0].objects.groups.is_empty());
+    assert_eq!(detach(&mut rig, user, one), Err(Refusal::NotInGroup));
+}
+
+#[test]
+fn only_datagram_qps_join_and_only_multicast_groups() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let (user, other) = (rig.user(), rig.user());
+    let (rc, qpn) = (rig.qp(user, |_| {}).unwrap(), ud(&mut rig, user));
+    assert_eq!(attach(&mut rig, user, rc, GROUP), Err(Refusal::Group));
+    assert_eq!(attach(&mut rig, user, qpn, [0xfe; 16]), Err(Refusal::Group));
+    assert_eq!(attach(&mut rig, other, qpn, GROUP), Err(Refusal::NoSuchQp));
+}
+
+#[test]
+fn a_group_takes_as_many_qps_as_the_capability_says() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let most = rig.world.hcas[0].caps.general().max_qp_mcg();
+    for _ in 0..most {
+        let qpn = ud(&mut rig, user);
+        attach(&mut rig, user, qpn, GROUP).unwrap();
+    }
+    let qpn = ud(&mut rig, user);
+    assert_eq!(attach(&mut rig, user, qpn, GROUP), Err(Refusal::TooMany));
+}

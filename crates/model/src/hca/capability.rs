@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use verbless_prm::reflect::{Kind, View};
 use verbless_prm::{
-    AtomicCap, HcaCap, HcaCap2, HcaCapPage, QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn,
-    SetHcaCapOut, bits,
+    AtomicCap, AtomicReqEndianness, HcaCap, HcaCap2, HcaCapPage, QueryHcaCapIn, QueryHcaCapOut,
+    RoceCap, SetHcaCapIn, SetHcaCapOut, bits,
 };
 
 use super::Life;
@@ -62,6 +62,20 @@ impl Capabilities {
         self.current(HcaCapPage::ROCE).and_then(RoceCap::from_prefix).unwrap_or(&NO_ROCE)
     }
 
+    /// Of the atomic page, only the byte order can be set: Linux sends the page with all the rest 0.
+    fn set_atomic(&mut self, new: &[u8]) -> Outcome {
+        let page = self.pages.get_mut(&HcaCapPage::ATOMIC.0).ok_or(Refusal::NoSuchPage)?;
+        let mode = AtomicCap::from_prefix(new).map(AtomicCap::atomic_req_8b_endianness_mode);
+        let current = AtomicCap::from_prefix_mut(&mut page.current);
+        let (Some(mode), Some(current)) = (mode, current) else { return Err(Refusal::NoSuchPage) };
+        let host = current.supported_atomic_req_8b_endianness_mode_1();
+        if mode != AtomicReqEndianness::BIG_ENDIAN && !(host && mode == AtomicReqEndianness::HOST) {
+            return Err(Refusal::CapabilityExceeded);
+        }
+        current.set_atomic_req_8b_endianness_mode(mode);
+        Ok(())
+    }
+
     /// Entries in the GID table of an InfiniBand port.
     pub(crate) fn gids(&self) -> u32 {
         8 << self.general().gid_table_size().0.min(16)
@@ -103,7 +117,11 @@ pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut
         return Err(Refusal::NoSuchPage);
     }
     let number = call.op_mod >> 1;
-    let page = call.hca_mut().caps.pages.get_mut(&number).ok_or(Refusal::NoSuchPage)?;
+    let caps = &mut call.hca_mut().caps;
+    if number == HcaCapPage::ATOMIC.0 {
+        return caps.set_atomic(input.capability());
+    }
+    let page = caps.pages.get_mut(&number).ok_or(Refusal::NoSuchPage)?;
     let new = &input.capability()[..page.max.len()];
     let mut exceeded = None;
     View::new(page.info, new).leaves(&mut |path, leaf| {

@@ -1,9 +1,10 @@
 //! A function's life, its pages and capabilities, and what commands share.
 
 use verbless_prm::{
-    AllocPdIn, CommandInfo, CommandInput, CreateUctxIn, DisableHcaIn, EnableHcaIn, HcaCap,
-    InitHcaIn, ManagePagesIn, NopIn, QueryAdapterIn, QueryHcaCapIn, QueryIssiIn, QueryPagesIn,
-    QuerySpecialContextsIn, QueryVuidIn, SetHcaCapIn, SetIssiIn, TeardownHcaIn, TeardownProfile,
+    AllocPdIn, AtomicCap, AtomicReqEndianness, CommandInfo, CommandInput, CreateUctxIn,
+    DisableHcaIn, EnableHcaIn, HcaCap, HcaCapPage, InitHcaIn, ManagePagesIn, NopIn, QueryAdapterIn,
+    QueryHcaCapIn, QueryIssiIn, QueryPagesIn, QuerySpecialContextsIn, QueryVuidIn, SetHcaCapIn,
+    SetIssiIn, TeardownHcaIn, TeardownProfile,
 };
 
 use super::rig::{Rig, pages};
@@ -76,6 +77,27 @@ fn pages_are_asked_for_given_once_and_taken_back() {
     assert_eq!(take(&mut rig, 1, 8).unwrap(), (1, 0x6000_u64.to_be_bytes().to_vec()));
     assert_eq!(take(&mut rig, 100, 800).unwrap().0, 5);
     assert_eq!(lacking(&mut rig, QueryPagesIn::BOOT_PAGES), 6);
+}
+
+#[test]
+fn of_the_atomic_page_only_the_byte_order_is_set() {
+    let mut rig = Rig::new(LINK);
+    rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+    let before = *rig.world.hcas[0].caps.atomic();
+    let set = |rig: &mut Rig, mode| {
+        let mut page = [0; 0x1000];
+        let cap = AtomicCap::from_prefix_mut(&mut page).unwrap();
+        cap.set_atomic_req_8b_endianness_mode(AtomicReqEndianness(mode));
+        let set = rig.call::<SetHcaCapIn>(0, HcaCapPage::ATOMIC.0 << 1, &[], 0, |input| {
+            input.set_capability(&page);
+        });
+        set.err()
+    };
+    assert_eq!(set(&mut rig, 0), None);
+    assert_eq!(rig.world.hcas[0].caps.atomic().atomic_operations(), before.atomic_operations());
+    assert_eq!(set(&mut rig, 2), Some(Refusal::CapabilityExceeded));
+    assert_eq!(set(&mut rig, 1), None);
+    assert_eq!(*rig.world.hcas[0].caps.atomic(), before);
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T,
 /// that waits for what follows.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Fails with `what` if `attempt` yields something within [`QUIET`].
+/// Fails with `what` if `attempt` yields something within 50 ms.
 pub fn quiet<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<(), Stop> {
     let end = Instant::now() + QUIET;
     while Instant::now() < end {

@@ -306,7 +306,9 @@ pub(super) fn scatter_list(
 ) -> Result<(), u8> {
     let objects = &world.hcas[id].objects;
     let qp = objects.qps.get(&qpn).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
-    let user = User { pd: qp.pd, qpn };
+    // The keys of a shared queue's WQEs belong to its domain.
+    let shared = qp.srq.and_then(|number| objects.shared.get(&number));
+    let user = User { pd: shared.map_or(qp.pd, |queue| queue.pd), qpn };
     bench.remote.clear();
     let mut rest = length;
     for segment in segments(&bench.receive, 0) {

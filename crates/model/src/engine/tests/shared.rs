@@ -132,3 +132,21 @@ fn the_limit_is_reported_once_when_fewer_wqes_are_left() {
         assert_eq!(limits(&mut rig), expected);
     }
 }
+
+#[test]
+fn the_keys_of_its_wqes_belong_to_the_queue_s_domain_not_to_the_qp_s() {
+    for (domain, taken) in [(PD, true), (PD + 1, false)] {
+        let mut rig = Rig::new();
+        let mut shared = Shared::new(&mut rig);
+        rig.world.hcas[1].objects.shared.get_mut(&NUMBER).unwrap().pd = domain;
+        let (mut a, b) = rig.pair();
+        let qp = rig.qp(&b);
+        (qp.srq, qp.rq, qp.pd) = (Some(NUMBER), None, PD + 1);
+        qp.context.set_cqn_rcv(b.receive_cq);
+        let (buffer, key) = rig.region(1, 64);
+        shared.fill(&rig, 0, 1, DataSegment::new(64, key, buffer));
+        rig.post(&mut a, Request::send().inline(b"x"));
+        let got = rig.one(1, b.receive_cq).opcode();
+        assert_eq!(got == cqe_opcode::RESPONDER_SEND, taken);
+    }
+}

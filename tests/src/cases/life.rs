@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use verbless_command::{Device, KeyAccess};
-use verbless_queue::wr::{Inline, Nop, Write};
+use verbless_queue::wr::{Inline, Nop, Send, Write};
 use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig};
 
 use crate::case::cases;
-use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, until};
+use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, quiet, until};
 
 cases!("life":
     handles_to_the_device_and_the_domain_may_go_first,
@@ -15,6 +15,7 @@ cases!("life":
     a_completion_queue_is_kept_by_its_queue_pair,
     queues_that_share_pooled_memory_go_in_any_order,
     pooled_memory_is_used_again,
+    a_queue_pair_does_not_see_the_receives_of_the_one_before,
     the_registrations_of_many_small_queues_are_few,
     doorbell_registers_are_used_again,
     an_indirect_key_keeps_its_regions,
@@ -110,6 +111,31 @@ fn pooled_memory_is_used_again(lab: &Lab) -> Result<(), Stop> {
         works(&mut again)?;
         ensure!(again.1.poll().is_none(), "a completion of the one before");
     }
+    Ok(())
+}
+
+fn a_queue_pair_does_not_see_the_receives_of_the_one_before(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let region = domain.region(4096, KeyAccess::ALL)?;
+    let (mut qp, cq) = alone(&domain)?;
+    for cookie in 0..5 {
+        qp.post_receive(region.sge(0, 64)?, cookie)?;
+    }
+    drop((qp, cq));
+    // In the same memory, whose doorbell record said that there were five.
+    let (mut qp, mut cq) = alone(&domain)?;
+    qp.post(&Send::new(Inline(b"for whom?")).signaled(), 7)?;
+    quiet("a message was received by nobody", || qp.poll(&mut cq))?;
+    qp.post_receive(region.sge(64, 64)?, 8)?;
+    let mut cookies = Vec::new();
+    for _ in 0..2 {
+        cookies.push(until("a completion", || qp.poll(&mut cq))??.cookie);
+    }
+    cookies.sort_unstable();
+    ensure_eq!(cookies, [7, 8], "cookies");
+    let mut found = [1; 9];
+    region.read_at(0, &mut found)?;
+    ensure_eq!(found, [0; 9], "memory of the one before");
     Ok(())
 }
 

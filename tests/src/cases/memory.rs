@@ -39,6 +39,7 @@ cases!("memory":
     an_indirect_key_of_equal_pieces_strings_them_together,
     an_indirect_key_over_indirect_keys_is_followed,
     an_indirect_key_ends_where_its_pieces_end,
+    an_indirect_key_may_end_before_its_pieces_do,
     memory_is_ours_again_after_its_region_is_gone,
 );
 
@@ -434,6 +435,27 @@ fn an_indirect_key_ends_where_its_pieces_end(lab: &Lab) -> Result<(), Stop> {
     let past = RemoteAddr::new(99, key.rkey());
     pair.a.qp.post(&Write::new(from, past).signaled(), 0)?;
     failed(pair.a.sent()?, Status::RemoteAccess)?;
+    Ok(())
+}
+
+fn an_indirect_key_may_end_before_its_pieces_do(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let region = pair.b.domain.region(4096, KeyAccess::ALL)?;
+    let piece = KeyPiece { key: region.lkey(), address: region.address(), length: 4096 };
+    let key = pair.b.device.create_mkey(MkeyAttr {
+        pd: pair.b.domain.pd().clone(),
+        access: KeyAccess::ALL,
+        start: 0x1000,
+        length: 100,
+        memory: KeyMemory::Pieces(vec![piece]),
+    })?;
+    round_trip(&mut pair, RemoteAddr::new(0x1000, key.rkey()), 100)?;
+    for (address, length) in [(0x1000 + 99, 2), (0x1000 + 100, 1), (0xfff, 1), (0x1000, 101)] {
+        let (from, to) = (pair.a.sge(0, length)?, RemoteAddr::new(address, key.rkey()));
+        pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
+        failed(pair.a.sent()?, Status::RemoteAccess)?;
+        pair.restart()?;
+    }
     Ok(())
 }
 

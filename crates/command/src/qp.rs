@@ -225,6 +225,29 @@ impl Qp {
         Ok(())
     }
 
+    /// INIT2INIT_QP: changes port, partition key and access of a queue pair in INIT.
+    pub fn change_init(&self, attr: &InitAttr) -> Result<(), Error> {
+        let mut input = prm::Init2initQpIn::new();
+        input.set_qpn(self.qpn.0);
+        input.set_opt_param_mask(
+            OptParamMask::RRE.0
+                | OptParamMask::RWE.0
+                | OptParamMask::RAE.0
+                | OptParamMask::PKEY_INDEX.0
+                | OptParamMask::PRI_PORT.0,
+        );
+        let context = input.qpc_mut();
+        service(context);
+        access(context, attr.access);
+        context
+            .primary_address_path_mut()
+            .set_vhca_port_num(attr.port)
+            .set_pkey_index(attr.pkey_index);
+        self.modify(&input, "the queue pair must be in INIT")?;
+        *self.init() = *attr;
+        Ok(())
+    }
+
     /// INIT2RTR_QP: INIT → RTR. The queue pair answers its peer from here on.
     pub fn to_rtr(&self, attr: &RtrAttr) -> Result<(), Error> {
         if let Some(problem) = attr.path.problem() {

@@ -22,6 +22,7 @@ cases!("qp":
     a_queue_pair_in_reset_takes_other_attributes_than_before,
     rights_are_taken_away_and_given_back_while_it_sends,
     the_rnr_timer_is_changed_while_it_sends,
+    rights_are_changed_before_it_is_connected,
     a_receive_posted_in_init_is_used_later,
     what_is_posted_before_rts_waits_for_it,
     attributes_that_do_not_fit_their_fields_are_refused_before_they_are_sent,
@@ -253,6 +254,20 @@ fn the_rnr_timer_is_changed_while_it_sends(lab: &Lab) -> Result<(), Stop> {
     let change = RtsChange { min_rnr_timer: Some(20), ..Default::default() };
     end.qp.object().change(&change)?;
     ensure_eq!(end.qp.object().query()?.min_rnr_nak(), 20, "RNR timer");
+    Ok(())
+}
+
+fn rights_are_changed_before_it_is_connected(lab: &Lab) -> Result<(), Stop> {
+    let end = endpoint(lab)?;
+    let object = end.qp.object();
+    let early = object.change_init(&init());
+    ensure!(early.is_err(), "a queue pair in RESET took a change of INIT");
+    advance(&end, QpState::INIT)?;
+    object.change_init(&InitAttr { access: RemoteAccess::default(), ..init() })?;
+    let context = object.query()?;
+    ensure!(!context.rre() && !context.rwe() && !context.rae(), "the rights are still there");
+    object.change_init(&init())?;
+    ensure!(object.query()?.rwe(), "the right to write is not back");
     Ok(())
 }
 

@@ -21,6 +21,27 @@ pub(crate) struct Debian {
     options: Vec<String>,
 }
 
+/// How a package is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Choice<'a> {
+    /// By its name.
+    Named(&'a str),
+    /// The newest of those whose name has a version between these two: kernels of several series are in one suite, and the
+    /// package without a version follows the newest series.
+    Newest { start: &'a str, end: &'a str },
+}
+
+/// Of these names, the one with the highest version between `start` and `end`.
+fn newest<'a>(names: impl Iterator<Item = &'a str>, start: &str, end: &str) -> Option<&'a str> {
+    // 6.12.107+deb13 is newer than 6.12.94+deb13: numbers count as numbers.
+    let version = |name: &str| -> Option<Vec<u64>> {
+        let middle = name.strip_prefix(start)?.strip_suffix(end)?;
+        let numbers = middle.split(|letter: char| !letter.is_ascii_digit());
+        Some(numbers.filter_map(|number| number.parse().ok()).collect())
+    };
+    names.filter_map(|name| Some((version(name)?, name))).max().map(|(_, name)| name)
+}
+
 /// One package as apt would install it.
 #[derive(Debug, PartialEq, Eq)]
 struct Package {
@@ -87,6 +108,10 @@ impl Debian {
 
     /// Fetches one package, without what it depends on, and unpacks it under `into`. `version` is the start of the version wanted.
     pub(crate) fn unpack_one(&self, package: &str, version: &str, into: &Path) -> Result<()> {
+        self.with_fresh_lists(|| self.try_to_unpack_one(package, version, into))
+    }
+
+    fn try_to_unpack_one(&self, package: &str, version: &str, into: &Path) -> Result<()> {
         let offered = self.run("apt-cache", &["madison", package])?;
         let exact = offered
             .lines()
@@ -119,12 +144,25 @@ impl Debian {
         &self,
         what: &str,
         suite: &str,
-        packages: &[&str],
+        packages: &[Choice<'_>],
         wanted: impl Fn(&str) -> bool,
         into: &Path,
     ) -> Result<()> {
+        self.with_fresh_lists(|| self.try_to_unpack(what, suite, packages, &wanted, into))
+    }
+
+    fn try_to_unpack(
+        &self,
+        what: &str,
+        suite: &str,
+        packages: &[Choice<'_>],
+        wanted: &impl Fn(&str) -> bool,
+        into: &Path,
+    ) -> Result<()> {
+        let names: Vec<String> =
+            packages.iter().map(|choice| self.choose(suite, choice)).collect::<Result<_>>()?;
         let mut install = vec!["install", "--simulate", "--yes", "-t", suite];
-        install.extend(packages);
+        install.extend(names.iter().map(String::as_str));
         let closure: Vec<Package> = self
             .run("apt-get", &install)?
             .lines()
@@ -161,15 +199,33 @@ impl Debian {
         Ok(())
     }
 
-    /// Fetches archives into the cache, with a progress bar. Lists that have aged (the archive has newer versions) are renewed once.
-    fn download(&self, what: &str, packages: &[String]) -> Result<()> {
-        let fetch = || {
-            let mut command = Command::new("apt-get");
-            command.args(&self.options).arg("download").args(packages);
-            command.current_dir(self.archives());
-            with_progress(&mut command, &format!("fetching {what}"))
+    /// The name of the package that is meant.
+    fn choose(&self, suite: &str, choice: &Choice<'_>) -> Result<String> {
+        let (start, end) = match *choice {
+            Choice::Named(name) => return Ok(name.to_string()),
+            Choice::Newest { start, end } => (start, end),
         };
-        fetch().or_else(|_| self.update().and_then(|()| fetch()))
+        // What apt searches for is a regular expression, in which names may not stand as they are: all that begin alike are asked for.
+        let first: String =
+            start.chars().take_while(|letter| letter.is_alphabetic() || *letter == '-').collect();
+        let offered = self.run("apt-cache", &["search", "--names-only", &format!("^{first}")])?;
+        let names = offered.lines().filter_map(|line| line.split_whitespace().next());
+        newest(names, start, end).map(str::to_string).ok_or_else(|| {
+            format!("Debian's {suite} has no package {start}*{end} (any more)").into()
+        })
+    }
+
+    /// Makes an attempt, and another with renewed lists if it fails: the archive may have newer versions than the lists say.
+    fn with_fresh_lists(&self, attempt: impl Fn() -> Result<()>) -> Result<()> {
+        attempt().or_else(|_| self.update().and_then(|()| attempt()))
+    }
+
+    /// Fetches archives into the cache, with a progress bar.
+    fn download(&self, what: &str, packages: &[String]) -> Result<()> {
+        let mut command = Command::new("apt-get");
+        command.args(&self.options).arg("download").args(packages);
+        command.current_dir(self.archives());
+        with_progress(&mut command, &format!("fetching {what}"))
     }
 
     fn update(&self) -> Result<()> {
@@ -309,7 +365,25 @@ fn run(command: &mut Command) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Package, percent};
+    use super::{Package, newest, percent};
+
+    #[test]
+    fn the_newest_kernel_of_a_series_is_chosen_by_the_number_in_its_name() {
+        let names = [
+            "linux-image-6.1.0-50-cloud-amd64",
+            "linux-image-6.12.107+deb13-cloud-amd64",
+            "linux-image-6.12.94+deb13-cloud-amd64",
+            "linux-image-6.12.107+deb13-cloud-amd64-dbg",
+            "linux-image-6.12.107+deb13-cloud-amd64-unsigned",
+            "linux-image-6.12.200+deb13-amd64",
+            "linux-image-7.3.4+deb13-cloud-amd64",
+            "linux-image-cloud-amd64",
+        ];
+        let of = |start| newest(names.into_iter(), start, "-cloud-amd64");
+        assert_eq!(of("linux-image-6.12."), Some("linux-image-6.12.107+deb13-cloud-amd64"));
+        assert_eq!(of("linux-image-6.1."), Some("linux-image-6.1.0-50-cloud-amd64"));
+        assert_eq!(of("linux-image-7.2."), None);
+    }
 
     #[test]
     fn a_simulated_installation_names_the_archives_to_fetch() {

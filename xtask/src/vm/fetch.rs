@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::series::Series;
-use crate::debian::Debian;
+use crate::debian::{Choice, Debian};
 use crate::{Result, workspace_root};
 
 /// The folder that keeps what was fetched.
@@ -25,7 +25,7 @@ impl Qemu {
     /// QEMU, fetched unless it is there.
     pub(crate) fn get() -> Result<Self> {
         let suite = "trixie-backports";
-        let tree = get("QEMU", "qemu", suite, &["qemu-system-x86"], |_| true)?;
+        let tree = get("QEMU", "qemu", suite, &[Choice::Named("qemu-system-x86")], |_| true)?;
         let qemu = Self { tree };
         let output = qemu.command()?.arg("--version").output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -69,23 +69,26 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// The kernel of a series, fetched unless it is there.
     pub(crate) fn get(series: Series) -> Result<Self> {
-        let suite = series.suite();
+        let own = format!("{series}.");
+        let start = format!("linux-image-{own}");
         let tree = get(
             &format!("Linux {series}"),
             &format!("linux-{series}"),
-            suite,
-            &["linux-image-cloud-amd64"],
+            series.suite(),
+            &[Choice::Newest { start: &start, end: "-cloud-amd64" }],
             |package| package.starts_with("linux-"),
         )?;
-        let own = format!("{series}.");
         let mut releases: Vec<String> = Vec::new();
         for entry in fs::read_dir(tree.join("lib/modules"))? {
             releases.push(entry?.file_name().to_string_lossy().into_owned());
         }
-        let release = releases
-            .iter()
-            .find(|release| release.starts_with(&own))
-            .ok_or_else(|| format!("Debian's {suite} has Linux {releases:?}, not {series}"))?;
+        let release =
+            releases.iter().find(|release| release.starts_with(&own)).ok_or_else(|| {
+                let tree = tree.display();
+                format!(
+                    "{tree} has Linux {releases:?}, not {series}; delete it, and it is fetched anew"
+                )
+            })?;
         let modules = tree.join("lib/modules").join(release);
         let image = [tree.join(format!("boot/vmlinuz-{release}")), modules.join("vmlinuz")]
             .into_iter()
@@ -97,16 +100,17 @@ impl Kernel {
 
 /// A busybox without libraries: the guest's shell and tools, and the host's decompressor of modules.
 pub(crate) fn busybox() -> Result<PathBuf> {
-    let tree = get("busybox", "busybox", "trixie", &["busybox-static"], |package| {
-        package == "busybox-static"
-    })?;
+    let tree =
+        get("busybox", "busybox", "trixie", &[Choice::Named("busybox-static")], |package| {
+            package == "busybox-static"
+        })?;
     Ok(tree.join("usr/bin/busybox"))
 }
 
 /// rdma-core's programs and perftest as a series' own suite has them, with their libraries.
 pub(crate) fn rdma_core(series: Series) -> Result<PathBuf> {
     let suite = series.suite();
-    let packages = ["ibverbs-utils", "ibverbs-providers", "perftest"];
+    let packages = ["ibverbs-utils", "ibverbs-providers", "perftest"].map(Choice::Named);
     get(&format!("rdma-core of {suite}"), &format!("rdma-core-{suite}"), suite, &packages, |_| true)
 }
 
@@ -132,7 +136,7 @@ fn get(
     what: &str,
     name: &str,
     suite: &str,
-    packages: &[&str],
+    packages: &[Choice<'_>],
     wanted: impl Fn(&str) -> bool,
 ) -> Result<PathBuf> {
     let tree = folder().join(name);

@@ -14,7 +14,7 @@ pub(crate) enum Series {
 impl Series {
     const ALL: [Self; 3] = [Self::Linux6_1, Self::Linux6_12, Self::Linux7_2];
 
-    /// The Debian suite whose cloud kernel is of this series.
+    /// The Debian suite that carries cloud kernels of this series.
     pub(crate) const fn suite(self) -> &'static str {
         match self {
             Self::Linux6_1 => "bookworm",

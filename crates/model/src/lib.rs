@@ -22,6 +22,7 @@ mod model;
 pub mod pci;
 pub mod profile;
 pub mod uverbs;
+mod watch;
 mod world;
 
 pub use engine::Fault;
@@ -29,3 +30,4 @@ pub use hca::Refusal;
 pub use hca::objects::ObjectCounts;
 pub use model::{Builder, Model};
 pub use profile::{Link, Profile, ProfileError};
+pub use watch::Executed;

@@ -1,6 +1,7 @@
 //! `verbless-model`: the modelled device for programs that are not linked with it.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -37,6 +38,9 @@ enum Command {
         /// Map no UAR page into the guest: every doorbell is a message.
         #[arg(long)]
         trap: bool,
+        /// Write every command with its answer to this file, as text that `cargo xtask prm decode` reads.
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
     },
 }
 
@@ -69,14 +73,20 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
     match command {
-        Command::Pci { socket, profile, link, functions, trap } => {
+        Command::Pci { socket, profile, link, functions, trap, record } => {
             let devices: Result<Vec<_>, _> = profile
                 .iter()
                 .map(|name| Profile::load(name).map(|it| link_of(it, link)))
                 .collect();
-            Ok(pci::serve(&PciOptions { devices: devices?, functions, sockets: socket, trap })?)
+            let record = record.as_deref().map(create).transpose()?;
+            let devices = devices?;
+            Ok(pci::serve(PciOptions { devices, functions, sockets: socket, trap, record })?)
         }
     }
+}
+
+fn create(path: &Path) -> Result<File, String> {
+    File::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn link_of(profile: Profile, link: Option<LinkArgument>) -> Profile {

@@ -12,8 +12,13 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "dump")]
+extern crate std;
+
 pub mod bits;
 pub mod command;
+#[cfg(feature = "dump")]
+pub mod dump;
 #[cfg(feature = "structures")]
 #[allow(clippy::len_without_is_empty, reason = "fields are called what the PRM calls them")]
 mod generated;

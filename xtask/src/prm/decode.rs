@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use verbless_prm::command::Decoded;
+use verbless_prm::dump::{Dumped, parse_hex, parse_log};
 use verbless_prm::reflect::View;
 
-use super::dump::{Dumped, parse_hex, parse_kernel_log};
 use super::runtime::Runtime;
 
 /// Options of `prm decode`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// A kernel log with dumped commands, or plain hex of one command's input; - is standard input.
+    /// A kernel log with dumped commands, a recording of the model, or plain hex of one command's input; - is standard input.
     file: PathBuf,
     /// Plain hex of the output that belongs to it.
     #[arg(long, value_name = "FILE")]
@@ -54,7 +54,7 @@ fn decode_text(
         let lines = if options.all { format!("{view:#}") } else { view.to_string() };
         return Ok(format!("{name}{}\n{lines}", shortfall(bytes.len(), info.bytes)));
     }
-    let log = parse_kernel_log(text)?;
+    let log = parse_log(text)?;
     let commands = if log.is_empty() {
         let input = parse_hex(text)?;
         let output = output.map(parse_hex).transpose()?;
@@ -64,6 +64,9 @@ fn decode_text(
     };
     let mut out = String::new();
     for dumped in &commands {
+        if !dumped.origin.is_empty() {
+            out += &format!("{}\n", dumped.origin);
+        }
         let input = dumped.input.as_slice();
         match runtime.command_of(input) {
             None => {
@@ -111,6 +114,7 @@ fn read(file: &Path) -> crate::Result<String> {
 mod tests {
     use super::super::{load_sound, root};
     use super::*;
+    use verbless_prm::dump;
 
     fn decoded(of: Option<&str>, text: &str, output: Option<&str>) -> crate::Result<String> {
         let runtime = Runtime::new(&load_sound(&root()).unwrap());
@@ -127,6 +131,17 @@ mod tests {
         for part in ["QUERY_PAGES (0x107)", "in  op_mod = ", "out num_pages = 6", "only 8 of 16"] {
             assert!(shown.contains(part), "{part} is not in {shown}");
         }
+    }
+
+    #[test]
+    fn a_recording_shows_when_and_by_which_function_a_command_was_executed() {
+        let mut text = Vec::new();
+        let origin = "[     0.500000] function 3";
+        let input = [1, 7, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        dump::write_command(&mut text, origin, "QUERY_PAGES(0x107)", &input, &[0; 16]).unwrap();
+        let shown = decoded(None, &String::from_utf8(text).unwrap(), None).unwrap();
+        assert!(shown.starts_with(origin), "{shown}");
+        assert!(shown.contains("QUERY_PAGES (0x107)") && shown.contains("op_mod = 1"), "{shown}");
     }
 
     #[test]

@@ -370,7 +370,7 @@ fn number(value: &Value) -> u64 {
 fn hex(value: &Value) -> Vec<u8> {
     match text(value) {
         "" => Vec::new(),
-        digits => super::dump::parse_hex(digits).unwrap_or_default(),
+        digits => verbless_prm::dump::parse_hex(digits).unwrap_or_default(),
     }
 }
 

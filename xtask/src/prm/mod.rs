@@ -8,7 +8,6 @@ use clap::Subcommand;
 mod check;
 mod decode;
 mod description;
-mod dump;
 mod facts;
 mod generate;
 mod golden;

@@ -12,9 +12,9 @@ use std::path::Path;
 
 use verbless_prm::CommandInfo;
 use verbless_prm::bits;
+use verbless_prm::dump::{Dumped, parse_log};
 use verbless_prm::reflect::{Kind, Leaf, Path as FieldPath, View};
 
-use super::dump::{Dumped, parse_kernel_log};
 use super::runtime::Runtime;
 
 /// Where the trace is, from the root of the repository.
@@ -39,7 +39,7 @@ pub(crate) fn read(root: &Path) -> crate::Result<Vec<Dumped>> {
     let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut text = String::new();
     flate2::read::GzDecoder::new(bytes.as_slice()).read_to_string(&mut text)?;
-    Ok(parse_kernel_log(&text).map_err(|error| format!("{}: {error}", path.display()))?)
+    Ok(parse_log(&text).map_err(|error| format!("{}: {error}", path.display()))?)
 }
 
 /// Decodes, encodes again and counts each command.

@@ -25,6 +25,9 @@ pub(crate) struct Shape {
     /// Trap every doorbell page rather than map those of user contexts.
     #[arg(long)]
     pub(crate) trap: bool,
+    /// Write every command of the guest's drivers with its answer to this file, as text that `cargo xtask prm decode` reads.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
 }
 
 impl Shape {
@@ -132,6 +135,9 @@ fn arguments(shape: &Shape, sockets: &[Vec<PathBuf>]) -> Vec<String> {
     if shape.trap {
         arguments.push("--trap".to_string());
     }
+    if let Some(file) = &shape.record {
+        arguments.extend(["--record".to_string(), file.display().to_string()]);
+    }
     arguments
 }
 
@@ -141,18 +147,23 @@ mod tests {
 
     #[test]
     fn a_lone_device_needs_nothing_but_its_socket() {
-        let shape = Shape { profiles: vec![], functions: 1, trap: false };
+        let shape = Shape { profiles: vec![], functions: 1, trap: false, record: None };
         assert_eq!(shape.devices(), 1);
         assert_eq!(arguments(&shape, &[vec!["s".into()]]), ["--socket", "s"]);
     }
 
     #[test]
     fn every_function_has_a_socket() {
-        let shape = Shape { profiles: vec!["a".into(), "b".into()], functions: 2, trap: true };
+        let shape = Shape {
+            profiles: vec!["a".into(), "b".into()],
+            functions: 2,
+            trap: true,
+            record: Some("r".into()),
+        };
         let sockets = [vec!["a0".into(), "a1".into()], vec!["b0".into(), "b1".into()]];
         assert_eq!(
             arguments(&shape, &sockets).join(" "),
-            "--socket a0 --socket a1 --socket b0 --socket b1 --profile a --profile b --functions 2 --trap"
+            "--socket a0 --socket a1 --socket b0 --socket b1 --profile a --profile b --functions 2 --trap --record r"
         );
     }
 }

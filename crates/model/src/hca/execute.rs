@@ -126,6 +126,15 @@ table! {
 ///
 /// The outcome is in the outbox's status and syndrome, and nowhere else; of a refused command nothing else is in it.
 pub(crate) fn execute(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) {
+    answer(world, id, input, output);
+    if let Some(watcher) = world.hcas[id].watcher.clone() {
+        world.clock.tick();
+        watcher.see(id, world.clock.now, input, output);
+    }
+}
+
+/// Does what the input says, and writes the whole output.
+fn answer(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) {
     output.fill(0);
     let (status, syndrome) = match dispatch(world, id, input, output) {
         Ok(()) => return,

@@ -35,6 +35,7 @@ use verbless_prm::RoceAddrLayout;
 use crate::engine;
 use crate::memory::{HostMemory, Interrupts, UarSpace};
 use crate::profile::{Link, Profile};
+use crate::watch::Watcher;
 use crate::world::HcaId;
 use capability::Capabilities;
 use fault::CommandFaults;
@@ -151,6 +152,8 @@ pub(crate) struct Hca {
     /// The device died (fault injection): nothing answers, nothing moves.
     pub fatal: bool,
     pub faults: CommandFaults,
+    /// Who sees its commands.
+    pub watcher: Option<Watcher>,
     pub engine: engine::State,
 }
 
@@ -187,6 +190,7 @@ impl Hca {
             raised: Vec::new(),
             fatal: false,
             faults: CommandFaults::default(),
+            watcher: None,
             engine: engine::State::default(),
             caps,
             profile,

@@ -42,6 +42,7 @@ impl Driver {
             functions: 1,
             sockets: Vec::new(),
             trap: false,
+            record: None,
         };
         let memory = Arc::new(GuestMemory::default());
         memory.map(MEMORY, MEMORY_BYTES, &ram(MEMORY_BYTES), 0, true).unwrap();

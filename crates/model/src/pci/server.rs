@@ -1,5 +1,6 @@
 //! The vfio-user server: one socket and one thread per function.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub enum PciError {
 }
 
 /// What there is to attach.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PciOptions {
     /// What each device is.
     pub devices: Vec<Profile>,
@@ -56,6 +57,8 @@ pub struct PciOptions {
     pub sockets: Vec<PathBuf>,
     /// No UAR page is mapped into the guest: every doorbell is a message.
     pub trap: bool,
+    /// Where every command is written with its answer, as text that `cargo xtask prm decode` reads.
+    pub record: Option<File>,
 }
 
 /// Serves devices on one fabric, each socket to one client, until all clients have gone.
@@ -65,7 +68,7 @@ pub struct PciOptions {
 ///
 /// # Panics
 /// When the system gives no thread.
-pub fn serve(options: &PciOptions) -> Result<(), PciError> {
+pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
     let wanted = options.devices.len() * usize::from(options.functions);
     if options.sockets.len() != wanted {
         return Err(PciError::Sockets { given: options.sockets.len(), wanted });
@@ -82,10 +85,13 @@ pub fn serve(options: &PciOptions) -> Result<(), PciError> {
         );
     }
     let model = builder.build();
+    if let Some(file) = options.record.take() {
+        model.record_commands(file);
+    }
     let mut servers = Vec::new();
     for (id, (socket, memory)) in options.sockets.iter().zip(memories).enumerate() {
         let profile = &options.devices[id / usize::from(options.functions)];
-        let function = attach(&model, id, memory, profile, options);
+        let function = attach(&model, id, memory, profile, &options);
         let server = bind(socket, &model, &function)
             .map_err(|source| PciError::Socket { socket: socket.clone(), source })?;
         servers.push((server, function));

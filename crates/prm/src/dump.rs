@@ -1,22 +1,43 @@
-//! Hexdumps of commands: what the kernel's mlx5_core prints with debug messages on, and plain hex.
+//! Commands as text: what the kernel's mlx5_core prints with debug messages on, what the model records, and plain hex.
 //!
 //! The kernel dumps the 64 bytes of the command queue entry, then the mailbox blocks, in lines like
 //! `010: 01040000 00000000 00000000 00000000`, once before and once after the command. The entry
 //! holds the first 16 bytes of input and output; each block holds 512 more, and 64 bytes about itself.
+//! Of some commands it dumps `data` alone: no entry and no blocks, just the bytes. The model records
+//! all its commands in that way, each with its time and its function, so that whatever reads the one
+//! reads the other.
+//!
+//! ```
+//! use verbless_prm::dump::{parse_log, write_command};
+//! let mut text = Vec::new();
+//! let (nop, done) = ([0x08, 0x0d, 0, 0, 0, 0, 0, 0, 0x2a], [0; 8]);
+//! write_command(&mut text, "[0.5] function 0", "NOP(0x80d)", &nop, &done)?;
+//! let commands = parse_log(std::str::from_utf8(&text).unwrap()).unwrap();
+//! assert_eq!((commands[0].input.as_slice(), commands[0].output.as_deref()), (&nop[..], Some(&done[..])));
+//! # std::io::Result::Ok(())
+//! ```
+
+use std::borrow::ToOwned;
+use std::format;
+use std::io::{self, Write};
+use std::string::String;
+use std::vec::Vec;
 
 /// One command of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dumped {
+pub struct Dumped {
     /// What the kernel calls it.
-    pub(crate) title: String,
+    pub title: String,
+    /// What stands before that in the line: when, and of which device.
+    pub origin: String,
     /// Its input.
-    pub(crate) input: Vec<u8>,
+    pub input: Vec<u8>,
     /// Bytes that the input is said to have; the kernel sometimes dumps the first 16 only.
-    pub(crate) input_length: usize,
+    pub input_length: usize,
     /// Its output, if the dump has it.
-    pub(crate) output: Option<Vec<u8>>,
+    pub output: Option<Vec<u8>>,
     /// Bytes that the output is said to have.
-    pub(crate) output_length: usize,
+    pub output_length: usize,
 }
 
 const ENTRY: usize = 64;
@@ -24,12 +45,15 @@ const INLINE: usize = 16;
 const BLOCK: usize = 512;
 const BLOCK_WITH_TRAILER: usize = 576;
 
-/// The commands in a kernel log, in the order in which they were sent; an output is joined to its
-/// input by opcode and token.
-pub(crate) fn parse_kernel_log(text: &str) -> Result<Vec<Dumped>, String> {
+/// The commands in a log, in the order in which they were sent; an output is joined to its input by
+/// name and token.
+///
+/// # Errors
+/// When a dump is cut off before it says what it is, or an output has no input.
+pub fn parse_log(text: &str) -> Result<Vec<Dumped>, String> {
     let mut commands: Vec<(u8, Dumped)> = Vec::new();
     for dump in dumps(text) {
-        let Dump { title, input: is_input, data_only, bytes } = dump;
+        let Dump { title, origin, input: is_input, data_only, bytes } = dump;
         let (token, length, data) = if data_only {
             (0, bytes.len(), bytes)
         } else {
@@ -50,7 +74,8 @@ pub(crate) fn parse_kernel_log(text: &str) -> Result<Vec<Dumped>, String> {
             (bytes[0x3c], length, data)
         };
         if is_input {
-            let command = Dumped { title, input: data, input_length: length, ..Dumped::default() };
+            let command =
+                Dumped { title, origin, input: data, input_length: length, ..Dumped::default() };
             commands.push((token, command));
             continue;
         }
@@ -70,6 +95,7 @@ pub(crate) fn parse_kernel_log(text: &str) -> Result<Vec<Dumped>, String> {
 
 struct Dump {
     title: String,
+    origin: String,
     input: bool,
     data_only: bool,
     bytes: Vec<u8>,
@@ -80,20 +106,27 @@ fn dumps(text: &str) -> Vec<Dump> {
     let mut dumps: Vec<Dump> = Vec::new();
     for line in text.lines() {
         if let Some(at) = line.find("dump command ") {
-            let rest = &line[at + "dump command ".len()..];
+            let (origin, rest) = (&line[..at], &line[at + "dump command ".len()..]);
             let data_only = rest.starts_with("data ");
             let rest = rest.strip_prefix("data ").unwrap_or(rest).trim_end();
             if let Some((title, direction)) = rest.rsplit_once(' ')
                 && matches!(direction, "INPUT" | "OUTPUT")
             {
+                let origin = origin.trim_end().trim_end_matches(':').to_owned();
                 let (title, input) = (title.to_owned(), direction == "INPUT");
-                dumps.push(Dump { title, input, data_only, bytes: Vec::new() });
+                dumps.push(Dump { title, origin, input, data_only, bytes: Vec::new() });
             }
         } else if let Some((offset, bytes)) = dump_line(line) {
             // A dump without a title is one command's entry, as cut out of a log.
             if dumps.is_empty() {
-                let title = "command".to_owned();
-                dumps.push(Dump { title, input: true, data_only: false, bytes: Vec::new() });
+                let (title, origin) = ("command".to_owned(), String::new());
+                dumps.push(Dump {
+                    title,
+                    origin,
+                    input: true,
+                    data_only: false,
+                    bytes: Vec::new(),
+                });
             }
             if let Some(dump) = dumps.last_mut()
                 && offset == dump.bytes.len()
@@ -105,7 +138,8 @@ fn dumps(text: &str) -> Vec<Dump> {
     dumps
 }
 
-/// `…010: 01040000 00000000 00000000 00000000` as the offset and 16 bytes.
+/// `…010: 01040000 00000000 00000000 00000000` as the offset and up to 16 bytes: the last line of a
+/// dump may be short.
 fn dump_line(line: &str) -> Option<(usize, Vec<u8>)> {
     let (head, words) = line.rsplit_once(": ")?;
     let offset = head.rsplit(' ').next()?;
@@ -115,17 +149,49 @@ fn dump_line(line: &str) -> Option<(usize, Vec<u8>)> {
     let offset = usize::from_str_radix(offset, 16).ok()?;
     let mut bytes = Vec::new();
     for word in words.split_whitespace() {
-        if word.len() != 8 {
+        let short = !matches!(word.len(), 2 | 4 | 6 | 8) || !word.is_ascii();
+        if short || !bytes.len().is_multiple_of(4) {
             return None;
         }
-        bytes.extend(u32::from_str_radix(word, 16).ok()?.to_be_bytes());
+        for at in (0..word.len()).step_by(2) {
+            bytes.push(u8::from_str_radix(&word[at..at + 2], 16).ok()?);
+        }
     }
-    (bytes.len() == 16).then_some((offset, bytes))
+    (1..=16).contains(&bytes.len()).then_some((offset, bytes))
+}
+
+/// Writes a command as [`parse_log`] reads it: `origin` says when and where, `title` which command.
+///
+/// # Errors
+/// Those of `sink`.
+pub fn write_command(
+    sink: &mut dyn Write,
+    origin: &str,
+    title: &str,
+    input: &[u8],
+    output: &[u8],
+) -> io::Result<()> {
+    for (direction, bytes) in [("INPUT", input), ("OUTPUT", output)] {
+        writeln!(sink, "{origin}: dump command data {title} {direction}")?;
+        for (line, row) in bytes.chunks(16).enumerate() {
+            write!(sink, "{:03x}:", line * 16)?;
+            for word in row.chunks(4) {
+                write!(sink, " ")?;
+                word.iter().try_for_each(|byte| write!(sink, "{byte:02x}"))?;
+            }
+            writeln!(sink)?;
+        }
+        writeln!(sink)?;
+    }
+    Ok(())
 }
 
 /// The bytes of plain hex: digits in any grouping, an offset before `:`, `0x` and commas allowed,
 /// anything after two spaces and `|` or after `#` left out.
-pub(crate) fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
+///
+/// # Errors
+/// At anything else, and when there are no bytes at all.
+pub fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
     let mut digits = String::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.split(['#', '|']).next().unwrap_or("");
@@ -157,6 +223,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec;
 
     const LOG: &str = "\
 [  +0.07] mlx5_core 0000:02:00.0: dump command:587:(pid 87): dump command ENABLE_HCA(0x104) INPUT
@@ -175,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_kernel_log_gives_input_and_output_of_each_command() {
-        let commands = parse_kernel_log(LOG).unwrap();
+        let commands = parse_log(LOG).unwrap();
         assert_eq!(commands.len(), 1);
         assert_eq!(commands[0].title, "ENABLE_HCA(0x104)");
         assert_eq!(commands[0].input, [1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -186,11 +253,33 @@ mod tests {
     #[test]
     fn a_truncated_dump_says_how_much_is_missing() {
         let cut = LOG.lines().take(3).collect::<Vec<_>>().join("\n");
-        assert!(parse_kernel_log(&cut).unwrap_err().contains("64 bytes"));
-        let long = parse_kernel_log(&LOG.replace("0000000c", "0000100c")).unwrap();
+        assert!(parse_log(&cut).unwrap_err().contains("64 bytes"));
+        let long = parse_log(&LOG.replace("0000000c", "0000100c")).unwrap();
         assert_eq!((long[0].input.len(), long[0].input_length), (16, 4108));
         let lone = LOG.lines().skip(6).collect::<Vec<_>>().join("\n");
-        assert!(parse_kernel_log(&lone).unwrap_err().contains("no input before it"));
+        assert!(parse_log(&lone).unwrap_err().contains("no input before it"));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_whatever_its_length() {
+        for length in (0..40).chain([511, 512, 5000]) {
+            let input: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let mut text = Vec::new();
+            write_command(&mut text, "[0.1] function 2", "NOP(0x80d)", &input, &[1; 9]).unwrap();
+            let read = parse_log(&String::from_utf8(text).unwrap()).unwrap();
+            assert_eq!(read.len(), 1);
+            assert_eq!((&read[0].input, read[0].output.as_deref()), (&input, Some(&[1; 9][..])));
+            assert_eq!((&*read[0].origin, &*read[0].title), ("[0.1] function 2", "NOP(0x80d)"));
+        }
+    }
+
+    #[test]
+    fn lines_that_are_no_hexadecimal_are_passed_over() {
+        let mut text = vec![];
+        write_command(&mut text, "x", "NOP(0x80d)", &[7; 5], &[]).unwrap();
+        let text =
+            String::from_utf8(text).unwrap().replace("OUTPUT", "OUTPUT\nnote: this is\n000: zz");
+        assert_eq!(parse_log(&text).unwrap()[0].output.as_deref(), Some(&[][..]));
     }
 
     #[test]

@@ -162,6 +162,14 @@ impl Model {
         self.shared.with(|world| engine::set_port(world, device, port, up));
     }
 
+    /// How many pages of host memory device `device` was given and did not give back.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn pages(&self, device: usize) -> usize {
+        self.shared.lock().hcas[device].pages.given.len()
+    }
+
     /// How many objects of each kind device `device` holds.
     ///
     /// # Panics

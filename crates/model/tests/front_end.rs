@@ -73,6 +73,21 @@ fn a_devices_objects_come_and_go_and_nothing_is_left() {
 }
 
 #[test]
+fn the_kernel_gives_a_device_pages_as_its_objects_grow_and_takes_them_back() {
+    let model = model(Link::Infiniband);
+    let context = open(&model, 0);
+    let at_first = model.pages(0);
+    let pds: Vec<_> = (0..1000).map(|_| context.alloc_pd().expect("a PD")).collect();
+    let at_most = model.pages(0);
+    // The first batch had room for some of them.
+    assert!(at_most + 32 >= at_first + 1000 / 8, "{at_first} pages, then {at_most}");
+    drop(pds);
+    assert!(model.pages(0) <= at_first + 32, "{} of {at_most} pages are left", model.pages(0));
+    drop(context);
+    assert_eq!(model.pages(0), 0);
+}
+
+#[test]
 fn what_a_client_leaves_behind_goes_with_its_file() {
     let model = model(Link::Ethernet);
     let context = open(&model, 0);

@@ -5,8 +5,8 @@ use verbless_prm::{CommandInfo, CommandInput};
 
 use super::call::{Call, Outcome};
 use super::refusal::Refusal;
-use super::{Life, counter, cq, domain, eq, lifecycle, mkey, qp, query, register, transition};
-use super::{capability, mad, multicast, shared, uctx, umem, vport};
+use super::{Life, counter, cq, domain, eq, lifecycle, mkey, pages, qp, query, register};
+use super::{capability, mad, multicast, shared, transition, uctx, umem, vport};
 use crate::engine;
 use crate::world::{HcaId, World};
 
@@ -47,8 +47,8 @@ macro_rules! table {
 table! {
     Always kernel EnableHcaIn => lifecycle::enable;
     Enabled kernel DisableHcaIn => lifecycle::disable;
-    Enabled kernel QueryPagesIn => lifecycle::query_pages;
-    Enabled kernel ManagePagesIn => lifecycle::manage_pages;
+    Enabled kernel QueryPagesIn => pages::query;
+    Enabled kernel ManagePagesIn => pages::manage;
     Enabled kernel InitHcaIn => lifecycle::init;
     Enabled kernel TeardownHcaIn => lifecycle::teardown;
     Enabled user QueryIssiIn => lifecycle::query_issi;
@@ -214,12 +214,13 @@ fn dispatch(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) -> Re
     }
     // The capability commands have a page in op_mod, and refuse one that they do not know in their own way.
     let listed = entry.command.op_mods.iter().any(|&(_, known)| known == op_mod);
-    let pages = [prm::QUERY_HCA_CAP.opcode, prm::SET_HCA_CAP.opcode].contains(&opcode);
-    if !(listed || pages || op_mod == 0 && entry.command.op_mods.is_empty()) {
+    let capabilities = [prm::QUERY_HCA_CAP.opcode, prm::SET_HCA_CAP.opcode].contains(&opcode);
+    if !(listed || capabilities || op_mod == 0 && entry.command.op_mods.is_empty()) {
         return Err(Refusal::UnknownOpMod.into());
     }
     let mut call = Call { world, id, uid, op_mod, input, output, list: &[] };
     (entry.run)(&mut call)?;
     engine::queues_changed(world, id);
+    pages::balance(world, id);
     Ok(())
 }

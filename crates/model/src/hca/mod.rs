@@ -15,6 +15,7 @@ mod mkey;
 mod multicast;
 mod numbers;
 pub(crate) mod objects;
+mod pages;
 mod path;
 mod qp;
 mod query;
@@ -27,7 +28,7 @@ mod uctx;
 mod umem;
 mod vport;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use verbless_prm::RoceAddrLayout;
@@ -42,6 +43,7 @@ use fault::CommandFaults;
 use identity::Identity;
 use numbers::Numbers;
 use objects::{Objects, Uid};
+use pages::Pages;
 
 pub(crate) use execute::execute;
 pub(crate) use lifecycle::reset;
@@ -132,8 +134,7 @@ pub(crate) struct Hca {
     pub caps: Capabilities,
     pub objects: Objects,
     pub numbers: AllNumbers,
-    /// Pages of host memory that the driver gave; the model keeps nothing in them.
-    pub pages: BTreeSet<u64>,
+    pub pages: Pages,
     /// Registers that were written, by number.
     pub registers: BTreeMap<u16, Box<[u8]>>,
     /// The version of the software interface in force.
@@ -179,7 +180,7 @@ impl Hca {
             life: Life::Disabled,
             objects: Objects::default(),
             numbers: AllNumbers::new(&profile),
-            pages: BTreeSet::new(),
+            pages: Pages::default(),
             registers: BTreeMap::new(),
             issi: 0,
             nic_vport: None,
@@ -210,7 +211,7 @@ impl Hca {
     pub(crate) fn start_afresh(&mut self) {
         self.life = Life::Disabled;
         self.caps = Capabilities::new(&self.profile, self.function);
-        self.pages.clear();
+        self.pages = Pages::default();
         self.registers.clear();
         self.issi = 0;
         self.nic_vport = None;

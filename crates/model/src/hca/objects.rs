@@ -426,6 +426,12 @@ pub struct ObjectCounts {
 }
 
 impl Objects {
+    /// How many objects there are of any kind that takes a context.
+    pub(crate) fn len(&self) -> usize {
+        let queues = self.cqs.len() + self.eqs.len() + self.qps.len() + self.shared.len();
+        queues + self.mkeys.len() + self.umems.len() + self.pds.len() + self.uctxs.len()
+    }
+
     pub(crate) fn counts(&self) -> ObjectCounts {
         ObjectCounts {
             uctxs: self.uctxs.len(),

@@ -6,8 +6,8 @@ use verbless_prm::{CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut};
 
 use super::Hca;
 use super::call::{Call, Outcome};
-use super::lifecycle::addresses;
 use super::objects::{QueueMemory, Umem};
+use super::pages::addresses;
 use super::refusal::Refusal;
 
 /// Bits of a translation entry that are no address: read and write permission.

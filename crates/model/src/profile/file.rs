@@ -94,6 +94,10 @@ pub struct DeviceNumbers {
     pub boot_pages: u32,
     /// 4 KiB pages that it asks for before INIT_HCA.
     pub init_pages: u32,
+    /// Contexts of objects that a page holds: for so many it asks for another page while it runs.
+    pub contexts_per_page: u32,
+    /// Pages that it asks for, and gives back, at a time.
+    pub page_batch: u32,
     /// 4 KiB UAR pages in its BAR.
     pub uar_pages: u32,
     /// MSI-X vectors of a function.
@@ -181,6 +185,12 @@ impl File {
         }
         if !self.device.uar_pages.is_power_of_two() {
             return wrong("device", "uar_pages", "is no power of two, as the size of a BAR is");
+        }
+        if self.device.contexts_per_page == 0 {
+            return wrong("device", "contexts_per_page", "is 0: a page holds something");
+        }
+        if self.device.page_batch == 0 {
+            return wrong("device", "page_batch", "is 0: nothing would ever be asked for");
         }
         if self.device.vectors == 0 {
             return wrong("device", "vectors", "is 0, but commands and events need one");

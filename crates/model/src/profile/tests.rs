@@ -91,6 +91,8 @@ fn every_mistake_is_named() {
         ("uar_pages = 8192", "uar_pages = 512", "[first] user_uar leaves no page"),
         ("uar_pages = 8192", "uar_pages = 8000", "[device] uar_pages is no power of two"),
         ("user_uar = 0x400", "user_uar = 0x10", "[first] user_uar leaves no page"),
+        ("contexts_per_page = 8", "contexts_per_page = 0", "[device] contexts_per_page is 0"),
+        ("page_batch = 32", "page_batch = 0", "[device] page_batch is 0"),
         ("vectors = 64", "vectors = 0", "[device] vectors is 0"),
         ("uid = 1", "uid = 0", "[first] uid is 0"),
         ("active_mtu = 1024", "active_mtu = 1000", "[ethernet.port] active_mtu is 1000"),

@@ -1,14 +1,15 @@
 //! Bringing a function up and taking it down, step by step as `mlx5_core` does.
 //!
 //! ENABLE_HCA, the software interface, pages that the device asks for before anything, pages that it asks for to run,
-//! INIT_HCA. On an Ethernet port the GID table is then filled, as `mlx5_ib` does when a network device has its address.
+//! INIT_HCA; and while it runs, the pages that it asks for and gives back. On an Ethernet port the GID table is then filled, as `mlx5_ib` does when a network device has its address.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use verbless_prm::{
-    CommandInput, DisableHcaIn, EnableHcaIn, InitHcaIn, ManagePagesIn, QueryIssiIn, QueryPagesIn,
-    RoceL3Type, RoceVersion, SetIssiIn, SetRoceAddressIn, TeardownHcaIn,
+    CommandInput, DisableHcaIn, EnableHcaIn, InitHcaIn, ManagePagesIn, ManagePagesOut, QueryIssiIn,
+    QueryPagesIn, RoceL3Type, RoceVersion, SetIssiIn, SetRoceAddressIn, TeardownHcaIn,
 };
 use zerocopy::IntoBytes;
 
@@ -18,11 +19,17 @@ use super::kernel::{Function, exec};
 /// The newest software interface that the kernel speaks.
 const ISSI: u16 = 1;
 
+/// A page of memory for the device. Nobody here reads it.
+#[repr(align(4096))]
+struct Page {
+    _bytes: [u8; PAGE as usize],
+}
+
 /// A function that is up. Dropping it takes the function down.
 pub(super) struct Booted {
     function: Arc<dyn Function>,
-    /// Memory for the pages that the device was given. Nobody here reads it.
-    pages: Vec<Vec<u8>>,
+    /// The pages that the device was given, by address.
+    pages: BTreeMap<u64, Box<Page>>,
     /// How far it came.
     up: bool,
 }
@@ -40,34 +47,62 @@ pub(super) fn command<I: CommandInput>(
 impl Booted {
     pub(super) fn new(function: Arc<dyn Function>) -> Result<Self, Errno> {
         command(&*function, &EnableHcaIn::new())?;
-        let mut booted = Self { function, pages: Vec::new(), up: false };
+        let mut booted = Self { function, pages: BTreeMap::new(), up: false };
         let function = booted.function.clone();
         let issi = command(&*function, &QueryIssiIn::new())?;
         if issi.supported_issi_dw0() >> ISSI & 1 == 1 {
             command(&*function, SetIssiIn::new().set_current_issi(ISSI))?;
         }
-        booted.give_pages(QueryPagesIn::BOOT_PAGES)?;
-        booted.give_pages(QueryPagesIn::INIT_PAGES)?;
+        for step in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
+            let asked = command(&*booted.function, QueryPagesIn::new().set_op_mod(step))?;
+            booted.give_pages(asked.num_pages())?;
+        }
         command(&*function, &InitHcaIn::new())?;
         booted.up = true;
         Ok(booted)
     }
 
-    /// Gives the device as many pages as it asks for.
-    fn give_pages(&mut self, op_mod: u16) -> Result<(), Errno> {
-        let asked = command(&*self.function, QueryPagesIn::new().set_op_mod(op_mod))?;
-        let count = asked.num_pages();
+    /// Answers a page request event: gives that many pages, or takes back as many as it has, when negative.
+    pub(super) fn page_request(&mut self, count: i32) {
+        let done = if count < 0 {
+            self.take_pages(count.unsigned_abs())
+        } else {
+            self.give_pages(count.unsigned_abs())
+        };
+        if let Err(error) = done {
+            tracing::warn!(count, %error, "a page request is not answered");
+        }
+    }
+
+    fn give_pages(&mut self, count: u32) -> Result<(), Errno> {
         if count == 0 {
             return Ok(());
         }
+        let new: BTreeMap<u64, Box<Page>> = (0..count)
+            .map(|_| Box::new(Page { _bytes: [0; PAGE as usize] }))
+            .map(|page| (&raw const *page as u64, page))
+            .collect();
         let mut input = ManagePagesIn::new();
         input.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(count);
-        let memory = vec![0; (u64::from(count) + 1) as usize * PAGE as usize];
-        let first = (memory.as_ptr() as u64).next_multiple_of(PAGE);
         let mut whole = input.as_bytes().to_vec();
-        whole.extend((0..u64::from(count)).flat_map(|page| (first + page * PAGE).to_be_bytes()));
-        self.pages.push(memory);
-        exec(&*self.function, &whole, &mut [0; 16])
+        whole.extend(new.keys().flat_map(|page| page.to_be_bytes()));
+        exec(&*self.function, &whole, &mut [0; ManagePagesOut::BYTES])?;
+        self.pages.extend(new);
+        Ok(())
+    }
+
+    fn take_pages(&mut self, count: u32) -> Result<(), Errno> {
+        let mut input = ManagePagesIn::new();
+        input.set_op_mod(ManagePagesIn::HCA_RETURN_PAGES).set_input_num_entries(count);
+        let mut output = vec![0; ManagePagesOut::BYTES + 8 * count as usize];
+        exec(&*self.function, input.as_bytes(), &mut output)?;
+        let (answer, list) = output.split_at(ManagePagesOut::BYTES);
+        let answer = ManagePagesOut::from_prefix(answer).ok_or(Errno::EIO)?;
+        for page in list.chunks_exact(8).take(answer.output_num_entries() as usize) {
+            let page = u64::from_be_bytes(page.try_into().unwrap_or_default());
+            self.pages.remove(&page);
+        }
+        Ok(())
     }
 
     /// Enters the GIDs that a network device with this MAC has by itself: its link-local address, for both versions of

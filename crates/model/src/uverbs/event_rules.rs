@@ -126,6 +126,11 @@ fn data(eqe: &Eqe, index: usize) -> u32 {
     u32::from_be_bytes([eqe[at], eqe[at + 1], eqe[at + 2], eqe[at + 3]])
 }
 
+/// How many pages a page request event asks for; negative: offers back.
+pub(super) fn pages(eqe: &Eqe) -> i32 {
+    data(eqe, 1).cast_signed()
+}
+
 /// The CQ of a completion event.
 pub(super) fn completed_cq(eqe: &Eqe) -> u32 {
     data(eqe, 6) & 0xff_ffff

@@ -290,6 +290,7 @@ impl Kernel {
             event::WQ_ACCESS_ERROR,
             event::SRQ_CATAS_ERROR,
             event::PORT_CHANGE,
+            event::PAGE_REQUEST,
         ] {
             mask[usize::from(kind / 64)] |= 1u64 << (kind % 64);
         }
@@ -427,7 +428,12 @@ impl Kernel {
         if kind == event::PORT_CHANGE {
             self.port_changed(eqe);
         }
-        if kind != event::CMD && kind != event::PAGE_REQUEST {
+        if kind == event::PAGE_REQUEST {
+            let mut booted = self.booted.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(booted) = &mut *booted {
+                booted.page_request(event_rules::pages(eqe));
+            }
+        } else if kind != event::CMD {
             let (key, number) = event_rules::keys(self.subscribable.as_ref(), eqe);
             self.subscriptions.dispatch(key, number, eqe);
         }

@@ -90,7 +90,7 @@ impl Rig {
     }
 
     pub(super) fn give_pages(&mut self, count: u32) -> Result<(), Refusal> {
-        let given = self.world.hcas[0].pages.len() as u64;
+        let given = self.world.hcas[0].pages.given.len() as u64;
         let list: Vec<u8> =
             (0..u64::from(count)).flat_map(|n| ((given + n + 1) << 12).to_be_bytes()).collect();
         self.call::<ManagePagesIn>(0, ManagePagesIn::ALLOCATION_SUCCESS, &list, 0, |input| {

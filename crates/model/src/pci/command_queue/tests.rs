@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use verbless_prm::{
-    CmdifChecksum, CommandInput, CommandMailbox, CommandOwnership, CommandQueueEntry,
-    CommandTransport, CreateEqIn, DeliveryStatus, EnableHcaIn, HcaCap, InitHcaIn, ManagePagesIn,
-    NopIn, QueryHcaCapIn, QueryPagesIn, SetHcaCapIn, Structure,
+    AllocPdIn, CmdifChecksum, CommandInput, CommandMailbox, CommandOwnership, CommandQueueEntry,
+    CommandTransport, CreateEqIn, DeallocPdIn, DeliveryStatus, EnableHcaIn, HcaCap, InitHcaIn,
+    ManagePagesIn, NopIn, QueryHcaCapIn, QueryPagesIn, SetHcaCapIn, Structure,
 };
 
 use super::super::rig::{Driver, MEMORY, MEMORY_BYTES};
@@ -245,6 +245,89 @@ fn commands_complete_by_events_once_an_eq_takes_them_and_not_before() {
         assert_eq!((eqe[1], eqe[63]), (0x0a, 0));
         assert_eq!(eqe[0x20..0x24], (1_u32 << slot).to_be_bytes());
     }
+}
+
+/// The page requests in an EQ ring from entry `from` on, as pages wanted.
+fn page_requests(driver: &Driver, ring: u64, from: u64) -> Vec<i32> {
+    let mut wanted = Vec::new();
+    for index in from..32 {
+        let mut eqe = [0; 64];
+        driver.memory.read(ring + 64 * index, &mut eqe).unwrap();
+        if eqe[63] != 0 {
+            break;
+        }
+        assert_eq!((eqe[1], &eqe[0x20..0x24]), (0x0b, &[0; 4][..]), "of function 0");
+        wanted.push(i32::from_be_bytes(eqe[0x24..0x28].try_into().unwrap()));
+    }
+    wanted
+}
+
+#[test]
+fn pages_are_asked_for_as_objects_come_and_offered_back_as_they_go() {
+    let mut driver = up();
+    let output = driver.send(verbless_prm::AllocUarIn::new().as_bytes(), 16).unwrap();
+    let page = u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff;
+    let ring = driver.allocate(0x1000);
+    for index in 0..32 {
+        driver.memory.store8(ring + 64 * index + 63, 1).unwrap();
+    }
+    let mut create = CreateEqIn::new();
+    create.set_event_bitmask(0, 1 << 0x0b);
+    create.eq_context_entry_mut().set_uar_page(page).set_log_eq_size(5);
+    done(&mut driver, &create, &ring.to_be_bytes());
+    assert_eq!(page_requests(&driver, ring, 0), [32], "the first objects need a first batch");
+    let pds: Vec<u32> = (0..555)
+        .map(|_| {
+            let output = done(&mut driver, &AllocPdIn::new(), &[]);
+            u32::from_be_bytes(output[8..12].try_into().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        page_requests(&driver, ring, 1),
+        [32, 32],
+        "a batch holds 256 contexts; what was asked for is not asked for again"
+    );
+
+    let mut give = ManagePagesIn::new();
+    give.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(96);
+    let pages: Vec<u8> =
+        (0..96).flat_map(|page| ((2_u64 << 40) + page * 4096).to_be_bytes()).collect();
+    done(&mut driver, &give, &pages);
+    assert_eq!(page_requests(&driver, ring, 3), [0; 0]);
+
+    for pd in &pds {
+        let mut free = DeallocPdIn::new();
+        free.set_pd(*pd);
+        done(&mut driver, &free, &[]);
+    }
+    assert_eq!(page_requests(&driver, ring, 3), [-32], "one batch stays spare");
+    let mut take = ManagePagesIn::new();
+    take.set_op_mod(ManagePagesIn::HCA_RETURN_PAGES).set_input_num_entries(32);
+    let answer = driver.send(take.as_bytes(), 16 + 32 * 8).unwrap();
+    assert_eq!(answer[8..12], 32_u32.to_be_bytes());
+    let first = u64::from_be_bytes(answer[16..24].try_into().unwrap());
+    assert!(first >= 2 << 40, "the newest go first");
+}
+
+#[test]
+fn a_driver_that_cannot_give_pages_is_asked_again_when_more_are_needed() {
+    let mut driver = up();
+    let output = driver.send(verbless_prm::AllocUarIn::new().as_bytes(), 16).unwrap();
+    let page = u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff;
+    let ring = driver.allocate(0x1000);
+    for index in 0..32 {
+        driver.memory.store8(ring + 64 * index + 63, 1).unwrap();
+    }
+    let mut create = CreateEqIn::new();
+    create.set_event_bitmask(0, 1 << 0x0b);
+    create.eq_context_entry_mut().set_uar_page(page).set_log_eq_size(5);
+    done(&mut driver, &create, &ring.to_be_bytes());
+    let mut refuse = ManagePagesIn::new();
+    refuse.set_op_mod(ManagePagesIn::ALLOCATION_FAIL);
+    done(&mut driver, &refuse, &[]);
+    assert_eq!(page_requests(&driver, ring, 1), [0; 0], "the refusal itself asks for nothing");
+    done(&mut driver, &AllocPdIn::new(), &[]);
+    assert_eq!(page_requests(&driver, ring, 1), [32]);
 }
 
 proptest! {

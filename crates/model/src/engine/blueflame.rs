@@ -96,14 +96,15 @@ fn whole_length(start: &[u8]) -> usize {
 /// A WQE arrived whole: if it is the next one, that is what will be executed; and the doorbell rings.
 fn copied(hca: &mut Hca, page: u32, mut bytes: Vec<u8>) {
     if let Some(control) = CtrlSegment::read(&bytes).map(|control| control.control())
-        && let Some(qp) = hca.objects.qps.get_mut(&control.qpn()).filter(|qp| qp.uar_page == page)
-        && let Some(sq) = &qp.sq
-        && let Ok(producer) = record(&*hca.memory, qp.record.wrapping_add(4))
+        && let Some(sender) = hca.objects.sender(control.qpn())
+        && sender.uar_page == page
+        && let Ok(producer) = record(&*hca.memory, sender.record)
     {
+        let sq = sender.queue;
         let (index, length) = (control.wqe_index(), usize::from(control.ds()) * 16);
         let posted = (producer as u16).wrapping_sub(index);
         let next = index == sq.producer && usize::from(posted) >= length.div_ceil(WQEBB);
-        let copies = &mut qp.runtime.copies.0;
+        let copies = &mut sq.runtime.copies.0;
         if next && (1..=bytes.len()).contains(&length) && copies.len() < MOST_COPIES {
             bytes.truncate(length);
             copies.push_back((index, bytes));

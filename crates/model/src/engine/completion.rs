@@ -9,7 +9,7 @@ use super::events;
 use super::ring::record;
 use super::state::Completion;
 use crate::hca::Hca;
-use crate::hca::objects::{Arm, Cq, Qp};
+use crate::hca::objects::{Arm, Cq, Qp, Sq};
 use crate::world::{HcaId, World};
 
 /// CQ indexes count in 24 bits where software writes them.
@@ -61,16 +61,21 @@ pub(crate) struct Received {
 
 impl Completion {
     /// The CQE of a request that succeeded; `inline` are the bytes that it carries.
-    pub(crate) fn requester(qp: &Qp, qpn: u32, of: &Requested, inline: Option<&[u8]>) -> Self {
+    pub(crate) fn requester(
+        queue: &impl Reports,
+        number: u32,
+        of: &Requested,
+        inline: Option<&[u8]>,
+    ) -> Self {
         let cqe = Cqe {
-            srqn_uidx: user_index(qp),
+            srqn_uidx: queue.user_index(),
             byte_cnt: U32::new(of.bytes),
             timestamp: U64::new(of.now),
-            sop_drop_qpn: opcode_qpn(of.opcode, qpn),
+            sop_drop_qpn: opcode_qpn(of.opcode, number),
             wqe_counter: U16::new(of.index),
             ..Cqe::zeroed()
         };
-        Self::new(cqe, cqe_opcode::REQUESTER, of.event, inline, qp.requester_inline)
+        Self::new(cqe, cqe_opcode::REQUESTER, of.event, inline, queue.response_room())
     }
 
     /// The CQE of a message that arrived; `inline` are the bytes that it carries.
@@ -78,7 +83,7 @@ impl Completion {
         let cqe = Cqe {
             slid: U16::new(of.slid),
             flags_rqpn: U32::new(of.peer),
-            srqn_uidx: user_index(qp),
+            srqn_uidx: qp.user_index(),
             imm_inval_pkey: U32::new(of.immediate),
             byte_cnt: U32::new(of.bytes),
             timestamp: U64::new(of.now),
@@ -91,18 +96,18 @@ impl Completion {
 
     /// An error CQE of the send (`REQUESTER_ERROR`) or receive queue (`RESPONDER_ERROR`).
     pub(crate) fn error(
-        qp: &Qp,
-        qpn: u32,
+        queue: &impl Reports,
+        number: u32,
         cqe_opcode: u8,
         wqe_opcode: u8,
         index: u16,
         syndrome: u8,
     ) -> Self {
         let cqe = ErrCqe {
-            srqn_uidx: user_index(qp),
+            srqn_uidx: queue.user_index(),
             vendor_err_synd: vendor(syndrome),
             syndrome,
-            s_wqe_opcode_qpn: opcode_qpn(wqe_opcode, qpn),
+            s_wqe_opcode_qpn: opcode_qpn(wqe_opcode, number),
             wqe_counter: U16::new(index),
             op_own: OpOwn::new().with_opcode(cqe_opcode).into_bits(),
             ..ErrCqe::zeroed()
@@ -132,11 +137,39 @@ impl Completion {
     }
 }
 
-fn user_index(qp: &Qp) -> U32 {
-    U32::new(match qp.user_index {
-        NO_USER_INDEX => qp.srq.unwrap_or(0),
-        index => index,
-    })
+/// Whose work a CQE reports.
+pub(crate) trait Reports {
+    /// What the CQE names it by.
+    fn user_index(&self) -> U32;
+
+    /// Bytes of a response that the CQE may carry.
+    fn response_room(&self) -> u8;
+}
+
+impl Reports for Qp {
+    fn user_index(&self) -> U32 {
+        U32::new(match self.user_index {
+            NO_USER_INDEX => self.srq.unwrap_or(0),
+            index => index,
+        })
+    }
+
+    fn response_room(&self) -> u8 {
+        self.requester_inline
+    }
+}
+
+impl Reports for Sq {
+    fn user_index(&self) -> U32 {
+        U32::new(match self.context.user_index() {
+            NO_USER_INDEX => 0,
+            index => index,
+        })
+    }
+
+    fn response_room(&self) -> u8 {
+        0
+    }
 }
 
 fn opcode_qpn(opcode: u8, qpn: u32) -> U32 {

@@ -4,7 +4,8 @@
 //! their records. So a doorbell that another overwrote before the engine saw it is not lost, and a queue that nobody
 //! rang for stays asleep whatever its record says.
 
-use super::ring::record;
+use verbless_prm::SqState;
+
 use super::state::{Bench, Index};
 use super::{completion, events};
 use crate::hca::Hca;
@@ -75,29 +76,30 @@ pub(super) fn wake(hca: &mut Hca, page: u32) {
     refresh(hca);
     let index = std::mem::take(&mut hca.engine.index);
     if let Some(queues) = index.pages.get(&page) {
-        for &qpn in &queues.qps {
-            wake_send_queue(hca, qpn);
+        for &number in &queues.senders {
+            wake_send_queue(hca, number);
         }
     }
     hca.engine.index = index;
 }
 
-fn wake_send_queue(hca: &mut Hca, qpn: u32) {
-    let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return };
-    let Some(sq) = qp.sq.as_mut() else { return };
-    let Ok(word) = record(&*hca.memory, qp.record.wrapping_add(4)) else { return };
-    sq.producer = word as u16;
+fn wake_send_queue(hca: &mut Hca, number: u32) {
+    let Some(mut sender) = hca.objects.sender(number) else { return };
+    if sender.read_producer(&*hca.memory).is_err() {
+        return;
+    }
+    let sq = sender.queue;
     sq.awake = sq.producer != sq.consumer;
     if sq.awake {
-        queue(hca, qpn);
+        queue(hca, number);
     }
 }
 
-/// Gives a QP a place in the rotation, if it has none.
-pub(crate) fn queue(hca: &mut Hca, qpn: u32) {
-    let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return };
-    if !std::mem::replace(&mut qp.runtime.queued, true) {
-        hca.engine.active.push_back(qpn);
+/// Gives a QP or SQ a place in the rotation, if it has none.
+pub(crate) fn queue(hca: &mut Hca, number: u32) {
+    let Some(sender) = hca.objects.sender(number) else { return };
+    if !std::mem::replace(&mut sender.queue.runtime.queued, true) {
+        hca.engine.active.push_back(number);
     }
 }
 
@@ -123,19 +125,17 @@ pub(crate) fn refresh(hca: &mut Hca) {
         return;
     }
     hca.engine.index = Index::of(&hca.objects);
-    let ready: Vec<u32> = hca
-        .objects
-        .qps
-        .iter()
-        .filter(|(_, qp)| {
-            qp.state == QpState::Rts
-                && qp.requester.resume_at.is_none()
-                && qp.sq.as_ref().is_some_and(|sq| sq.awake)
-        })
-        .map(|(&qpn, _)| qpn)
-        .collect();
-    for qpn in ready {
-        queue(hca, qpn);
+    let Objects { qps, sqs, .. } = &hca.objects;
+    let ready_qps = qps.iter().filter(|(_, qp)| {
+        qp.state == QpState::Rts
+            && qp.requester.resume_at.is_none()
+            && qp.sq.as_ref().is_some_and(|sq| sq.awake)
+    });
+    let ready_sqs = sqs.iter().filter(|(_, sq)| sq.state == SqState::RDY && sq.queue.awake);
+    let ready_qps = ready_qps.map(|(&number, _)| number);
+    let ready: Vec<u32> = ready_qps.chain(ready_sqs.map(|(&number, _)| number)).collect();
+    for number in ready {
+        queue(hca, number);
     }
 }
 
@@ -143,7 +143,10 @@ impl Index {
     fn of(objects: &Objects) -> Self {
         let mut index = Self::default();
         for (&qpn, qp) in &objects.qps {
-            index.pages.entry(qp.uar_page).or_default().qps.push(qpn);
+            index.pages.entry(qp.uar_page).or_default().senders.push(qpn);
+        }
+        for (&sqn, sq) in &objects.sqs {
+            index.pages.entry(sq.uar_page).or_default().senders.push(sqn);
         }
         for (&cqn, cq) in &objects.cqs {
             index.pages.entry(cq.uar_page).or_default().cqs.push(cqn);

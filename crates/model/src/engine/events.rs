@@ -12,6 +12,8 @@ const COUNTER: u32 = 0xff_ffff;
 const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
 const PORT_LID: u8 = 6;
+/// What an event's number is: an SQ.
+const SEND_QUEUE: u8 = 2;
 /// A CQ error event because software fell behind.
 const CQ_OVERRUN: u8 = 1;
 
@@ -41,6 +43,12 @@ pub(crate) fn completion(hca: &mut Hca, eqn: u32, cqn: u32) {
 /// An event about a QP or a shared queue.
 pub(crate) fn queue(hca: &mut Hca, kind: u8, qpn: u32) {
     let data = EventQueue { number: U32::new(qpn), ..EventQueue::zeroed() };
+    post(hca, kind, 0, zerocopy::transmute!(data));
+}
+
+/// An event about an SQ.
+pub(crate) fn send_queue(hca: &mut Hca, kind: u8, sqn: u32) {
+    let data = EventQueue { queue_type: SEND_QUEUE, number: U32::new(sqn), ..EventQueue::zeroed() };
     post(hca, kind, 0, zerocopy::transmute!(data));
 }
 

@@ -1,6 +1,6 @@
 //! The error state: a QP that failed flushes what is posted to it, in order, once.
 
-use verbless_prm::hot::{CtrlSegment, WQEBB, cqe_opcode, cqe_syndrome, event_type};
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
 use super::ring::record;
 use super::state::Completion;
@@ -70,29 +70,16 @@ pub(crate) fn flush_receive_queue(world: &mut World, id: HcaId, qpn: u32) -> boo
 
 fn flush_send(world: &mut World, id: HcaId, qpn: u32) -> Option<()> {
     let hca = &mut world.hcas[id];
-    let qp = hca.objects.qps.get_mut(&qpn)?;
+    let qp = hca.objects.qps.get(&qpn)?;
     if !matches!(qp.state, QpState::Error | QpState::SqError) {
         return None;
     }
-    let sq = qp.sq.as_mut()?;
-    if let Ok(word) = record(&*hca.memory, qp.record.wrapping_add(4)) {
-        sq.producer = word as u16;
-    }
-    let index = sq.consumer;
-    let posted = sq.producer.wrapping_sub(index);
-    if posted == 0 {
-        return None;
-    }
-    let mut control = [0; CtrlSegment::BYTES];
-    let slot = u64::from(u32::from(index) & (1_u32.checked_shl(sq.log_size)? - 1));
-    let _ = sq.memory.read_wrapping(&*hca.memory, slot * WQEBB as u64, &mut control);
-    let word = CtrlSegment::read(&control)?.control();
-    let blocks = u16::from(word.ds()).div_ceil(4).clamp(1, posted);
-    sq.consumer = index.wrapping_add(blocks);
-    let cqn = sq.cqn;
+    let (index, wqe_opcode) = hca.objects.sender(qpn)?.skip(&*hca.memory)?;
+    let qp = hca.objects.qps.get(&qpn)?;
+    let cqn = qp.sq.as_ref()?.cqn;
     let opcode = cqe_opcode::REQUESTER_ERROR;
     let flushed = cqe_syndrome::FLUSHED;
-    let completion = Completion::error(qp, qpn, opcode, word.opcode(), index, flushed);
+    let completion = Completion::error(qp, qpn, opcode, wqe_opcode, index, flushed);
     let _ = completion::complete(world, id, cqn, completion);
     Some(())
 }

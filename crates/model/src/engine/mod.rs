@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   doorbell   takes doorbells from UAR pages, wakes queues
-//!   requester  a send WQE a turn: work (parse), keys (translate)   --fabric-->   responder
+//!   sender     what QPs and SQs have in common as they send
+//!   requester  a send WQE of a QP a turn: work (parse), keys (translate)   --fabric-->   responder
+//!   sq         a WQE of an SQ a turn
 //!   shared     receive queues that QPs share
 //!   transfer   payload, from piece to piece
 //!   umr        changes of memory keys
@@ -25,7 +27,9 @@ mod keys;
 mod requester;
 mod responder;
 mod ring;
+mod sender;
 mod shared;
+mod sq;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -44,9 +48,10 @@ pub(crate) use blueflame::trapped_write;
 pub(crate) use doorbell::mmio_write;
 pub(crate) use failure::to_error as qp_to_error;
 pub use inject::Fault;
+pub(crate) use sq::{reset as sq_reset, to_error as sq_to_error};
 #[cfg(test)]
 pub(crate) use state::Strike;
-pub(crate) use state::{Bench, CqRuntime, QpRuntime, State};
+pub(crate) use state::{Bench, CqRuntime, QpRuntime, SendRuntime, State};
 pub(crate) use thread::spawn;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
@@ -126,18 +131,22 @@ fn work(world: &mut World, bench: &mut Bench) -> bool {
     worked || flush_late(world)
 }
 
-/// Gives the QP at the head of a function's rotation its turn; false if there is none.
+/// Gives the queue at the head of a function's rotation its turn; false if there is none.
 fn give_turn(world: &mut World, id: HcaId, bench: &mut Bench) -> bool {
     let hca = &mut world.hcas[id];
     if hca.fatal {
         return false;
     }
-    let Some(qpn) = hca.engine.active.pop_front() else { return false };
-    if let Some(qp) = hca.objects.qps.get_mut(&qpn) {
-        qp.runtime.queued = false;
+    let Some(number) = hca.engine.active.pop_front() else { return false };
+    if let Some(sender) = hca.objects.sender(number) {
+        sender.queue.runtime.queued = false;
     }
-    if requester::turn(world, id, qpn, bench) == Turn::Again {
-        doorbell::queue(&mut world.hcas[id], qpn);
+    let turn = match hca.objects.sqs.contains_key(&number) {
+        true => sq::turn(world, id, number, bench),
+        false => requester::turn(world, id, number, bench),
+    };
+    if turn == Turn::Again {
+        doorbell::queue(&mut world.hcas[id], number);
     }
     true
 }
@@ -222,6 +231,7 @@ pub(crate) fn qp_forgotten(world: &mut World, hca: HcaId, qpn: u32) {
         qp.requester.resume_at = None;
         if let Some(sq) = &mut qp.sq {
             sq.awake = false;
+            sq.runtime = SendRuntime::default();
         }
     }
 }

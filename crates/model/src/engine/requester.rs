@@ -56,7 +56,7 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
         return Turn::Sleep;
     }
     let index = sq.consumer;
-    let copy = qp.runtime.copies.take(index);
+    let copy = sq.runtime.copies.take(index);
     let blocks = match fetch(&*hca.memory, sq, copy, &mut bench.wqe) {
         Ok(blocks) => blocks,
         Err(Malformed) => {
@@ -113,7 +113,7 @@ struct Placed {
 }
 
 /// Copies the WQE at the consumer index out of the ring, unless it came by BlueFlame (`copy`); gives the number of its blocks.
-fn fetch(
+pub(super) fn fetch(
     memory: &dyn HostMemory,
     sq: &SendQueue,
     copy: Option<Vec<u8>>,

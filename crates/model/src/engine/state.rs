@@ -8,7 +8,7 @@ use super::keys::Piece;
 /// What the engine keeps per function.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// QPs whose SQ is awake, each once, in the order of their turns.
+    /// QPs and SQs that are awake, each once, in the order of their turns.
     pub active: VecDeque<u32>,
     /// QPs that wait, by the time at which they go on.
     pub timers: BTreeSet<(u64, u32)>,
@@ -34,7 +34,8 @@ pub(crate) struct Index {
 /// The queues that name one UAR page.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
-    pub qps: Vec<u32>,
+    /// QPs and SQs.
+    pub senders: Vec<u32>,
     pub cqs: Vec<u32>,
 }
 
@@ -51,17 +52,22 @@ pub(crate) struct CqRuntime {
     pub solicited: Option<u32>,
 }
 
+/// What the engine keeps per send queue.
+#[derive(Debug, Default)]
+pub(crate) struct SendRuntime {
+    /// It waits in [`State::active`].
+    pub queued: bool,
+    /// WQEs that came by BlueFlame.
+    pub copies: Copies,
+}
+
 /// What the engine keeps per QP.
 #[derive(Debug, Default)]
 pub(crate) struct QpRuntime {
-    /// It waits in [`State::active`].
-    pub queued: bool,
     /// COMM_EST was reported.
     pub established: bool,
     /// Nothing came back for the present request: when the QP goes on, that is because its ACK timeout ran out.
     pub overdue: bool,
-    /// WQEs that came by BlueFlame.
-    pub copies: Copies,
 }
 
 /// A CQE on its way, without its owner bit.

@@ -3,8 +3,8 @@
 use super::datagram;
 use crate::hca::objects::Service;
 use verbless_prm::hot::{
-    AtomicSegment, CtrlSegment, DataSegment, InlineHeader, OCTOWORD, RaddrSegment, completion,
-    opcode,
+    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, OCTOWORD,
+    RaddrSegment, completion, opcode,
 };
 
 /// Bytes of the longest WQE: 63 units of 16.
@@ -61,6 +61,20 @@ pub(crate) enum Segment {
     Inline { at: usize, length: u64 },
 }
 
+/// The control segment of a WQE, whose index and queue must be those of its place.
+pub(crate) fn control(
+    wqe: &[u8],
+    number: u32,
+    index: u16,
+) -> Result<(CtrlWord, CtrlFlags), Malformed> {
+    let control = CtrlSegment::read(wqe).ok_or(Malformed)?;
+    let word = control.control();
+    if word.qpn() != number || word.wqe_index() != index || word.opmod() != 0 {
+        return Err(Malformed);
+    }
+    Ok((word, control.flags()))
+}
+
 impl Work {
     /// Reads a WQE that is whole: as many bytes as its `ds` says. Index and QP must be those of its place, and its
     /// segments those that the QP's service has.
@@ -70,11 +84,7 @@ impl Work {
         index: u16,
         service: Service,
     ) -> Result<Self, Malformed> {
-        let control = CtrlSegment::read(wqe).ok_or(Malformed)?;
-        let (word, flags) = (control.control(), control.flags());
-        if word.qpn() != qpn || word.wqe_index() != index || word.opmod() != 0 {
-            return Err(Malformed);
-        }
+        let (word, flags) = control(wqe, qpn, index)?;
         let mut at = CtrlSegment::BYTES;
         let mut remote = RaddrSegment::zeroed();
         let opcode = word.opcode();
@@ -202,7 +212,6 @@ impl Segments<'_> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use verbless_prm::hot::{CtrlFlags, CtrlWord};
     use zerocopy::IntoBytes;
 
     fn wqe(opcode: u8, tail: &[u8]) -> Vec<u8> {

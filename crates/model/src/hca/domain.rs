@@ -52,6 +52,7 @@ pub(super) fn dealloc_pd(
     let objects = &call.hca().objects;
     if objects.mkeys.values().any(|mkey| mkey.pd == pd)
         || objects.qps.values().any(|qp| qp.pd == pd)
+        || objects.sqs.values().any(|sq| sq.pd == pd)
         || objects.shared.values().any(|queue| queue.pd == pd)
     {
         return Err(Refusal::PdInUse);
@@ -117,6 +118,7 @@ pub(super) fn dealloc_uar(
     let objects = &call.hca().objects;
     if objects.cqs.values().any(|cq| cq.uar_page == page)
         || objects.qps.values().any(|qp| qp.uar_page == page)
+        || objects.sqs.values().any(|sq| sq.uar_page == page)
         || objects.eqs.values().any(|eq| eq.uar_page == page)
     {
         return Err(Refusal::UarInUse);

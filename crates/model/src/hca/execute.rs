@@ -6,7 +6,7 @@ use verbless_prm::{CommandInfo, CommandInput};
 use super::call::{Call, Outcome};
 use super::refusal::Refusal;
 use super::{Life, counter, cq, domain, eq, lifecycle, mkey, pages, qp, query, register};
-use super::{capability, mad, multicast, shared, transition, uctx, umem, vport};
+use super::{capability, mad, multicast, shared, sq, transition, uctx, umem, vport};
 use crate::engine;
 use crate::world::{HcaId, World};
 
@@ -108,6 +108,10 @@ table! {
     Up user SqdRtsQpIn => transition::sqd2rts;
     Up user Qp2errIn => transition::to_error;
     Up user Qp2rstIn => transition::to_reset;
+    Up user CreateSqIn => sq::create;
+    Up user QuerySqIn => sq::query;
+    Up user ModifySqIn => sq::modify;
+    Up user DestroySqIn => sq::destroy;
     Up user AttachToMcgIn => multicast::attach;
     Up user DetachFromMcgIn => multicast::detach;
 

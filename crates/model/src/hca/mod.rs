@@ -23,6 +23,7 @@ mod refusal;
 mod register;
 mod service;
 mod shared;
+mod sq;
 mod transition;
 mod uctx;
 mod umem;
@@ -87,6 +88,7 @@ pub(crate) struct AllNumbers {
     pub mkey: Numbers,
     pub cq: Numbers,
     pub eq: Numbers,
+    /// QPs and SQs.
     pub qp: Numbers,
     pub counter: Numbers,
     pub xrcd: Numbers,

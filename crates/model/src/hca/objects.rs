@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use verbless_prm::{
-    CqContext, EqContext, MkeyContext, QpContext, QueryQCounterOut, RmpContext, XrcSrqContext,
+    CqContext, EqContext, MkeyContext, QpContext, QueryQCounterOut, RmpContext, SqContext, SqState,
+    XrcSrqContext,
 };
 
 use crate::engine;
@@ -260,6 +261,29 @@ pub(crate) struct SendQueue {
     pub producer: u16,
     /// Woken by a doorbell and not yet run dry.
     pub awake: bool,
+    /// What the engine keeps; starts as the default, and again after a reset.
+    pub runtime: engine::SendRuntime,
+}
+
+impl SendQueue {
+    /// An empty queue of 2^`log_size` WQEBBs.
+    pub(crate) fn new(memory: QueueMemory, log_size: u32, cqn: u32) -> Self {
+        Self {
+            memory,
+            log_size,
+            cqn,
+            consumer: 0,
+            producer: 0,
+            awake: false,
+            runtime: Default::default(),
+        }
+    }
+
+    /// Forgets what was posted.
+    pub(crate) fn reset(&mut self) {
+        (self.consumer, self.producer, self.awake) = (0, 0, false);
+        self.runtime = Default::default();
+    }
 }
 
 /// The receive half of a QP, an RQ or an RMP.
@@ -345,6 +369,21 @@ pub(crate) struct Qp {
     pub context: QpContext,
 }
 
+/// A send queue that belongs to no QP.
+#[derive(Debug)]
+pub(crate) struct Sq {
+    pub uid: Uid,
+    pub state: SqState,
+    /// Whose keys its WQEs may name. PD 0 is nobody's: with it, none.
+    pub pd: u32,
+    pub uar_page: u32,
+    /// Address of the 8-byte doorbell record; its second word counts the WQEBBs posted.
+    pub record: u64,
+    pub queue: SendQueue,
+    pub umems: Vec<u32>,
+    pub context: SqContext,
+}
+
 /// A receive queue that several QPs share.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
@@ -400,6 +439,8 @@ pub(crate) struct Objects {
     pub cqs: BTreeMap<u32, Cq>,
     pub eqs: BTreeMap<u32, Eq>,
     pub qps: BTreeMap<u32, Qp>,
+    /// Their numbers are of one range with those of QPs.
+    pub sqs: BTreeMap<u32, Sq>,
     pub xrcds: BTreeMap<u32, Uid>,
     pub shared: BTreeMap<u32, SharedQueue>,
     pub counters: BTreeMap<u8, QCounter>,
@@ -420,6 +461,7 @@ pub struct ObjectCounts {
     pub cqs: usize,
     pub eqs: usize,
     pub qps: usize,
+    pub sqs: usize,
     pub xrcds: usize,
     pub shared: usize,
     pub counters: usize,
@@ -443,6 +485,7 @@ impl Objects {
             cqs: self.cqs.len(),
             eqs: self.eqs.len(),
             qps: self.qps.len(),
+            sqs: self.sqs.len(),
             xrcds: self.xrcds.len(),
             shared: self.shared.len(),
             counters: self.counters.len(),

@@ -185,14 +185,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         if memory.offset % WQEBB != 0 {
             return Err(Refusal::BufferMisaligned);
         }
-        Ok(SendQueue {
-            memory,
-            log_size: log_sq,
-            cqn: context.cqn_snd(),
-            consumer: 0,
-            producer: 0,
-            awake: false,
-        })
+        Ok(SendQueue::new(memory, log_sq, context.cqn_snd()))
     });
     let qp = Qp {
         uid: call.uid,

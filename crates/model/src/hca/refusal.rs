@@ -140,6 +140,14 @@ refusals! {
     Group = 0x94, BAD_PARAM, "The GID is no multicast GID, or the QP is not a UD QP.";
     NotInGroup = 0x95, BAD_RES, "The QP is not in the multicast group.";
 
+    NoSuchSq = 0xb0, BAD_RES, "No such SQ for this uid.";
+    SqState = 0xb1, BAD_RES_STATE, "The SQ is not in sq_state, or cannot go from there to the new state.";
+    SqBegin = 0xb2, BAD_PARAM, "An SQ begins in state RST.";
+    SqField = 0xb3, BAD_PARAM, "A selected field cannot be modified.";
+    NoSuchTis = 0xb4, BAD_RES, "No such TIS for this uid.";
+    WqShape = 0xb5, BAD_PARAM, "The work queue is not cyclic, or its stride is not that of its kind.";
+    WqSize = 0xb6, LIM, "The work queue is larger than log_max_wq_sz.";
+
     WrongLink = 0xa0, BAD_PARAM, "The ports are of the other link layer.";
     GidIndex = 0xa1, BAD_PARAM, "The index is outside the GID table.";
     PkeyIndex = 0xa2, BAD_PARAM, "The index is outside the P_Key table.";

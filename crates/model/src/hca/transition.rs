@@ -347,7 +347,7 @@ pub(super) fn to_reset(call: &mut Call<'_>, input: &Qp2rstIn, _: &mut Qp2rstOut)
     qp.responder = Default::default();
     qp.remote = None;
     if let Some(sq) = &mut qp.sq {
-        (sq.consumer, sq.producer, sq.awake) = (0, 0, false);
+        sq.reset();
     }
     if let Some(rq) = &mut qp.rq {
         rq.consumer = 0;

@@ -5,7 +5,7 @@ use verbless_prm::{CreateUctxIn, CreateUctxOut, DestroyUctxIn, DestroyUctxOut};
 use super::call::{Call, Outcome};
 use super::objects::Uid;
 use super::refusal::Refusal;
-use super::{cq, eq, mkey, qp, shared};
+use super::{cq, eq, mkey, qp, shared, sq};
 use crate::engine;
 use crate::world::{HcaId, World};
 
@@ -68,6 +68,9 @@ fn destroy_held(world: &mut World, id: HcaId, of: impl Fn(Uid) -> bool) {
     }
     for number in held!(qps, |qp: &super::objects::Qp| qp.uid) {
         qp::remove(world, id, number);
+    }
+    for number in held!(sqs, |sq: &super::objects::Sq| sq.uid) {
+        sq::remove(world, id, number);
     }
     for number in held!(shared, |queue: &super::objects::SharedQueue| queue.uid) {
         shared::remove(&mut world.hcas[id], number);

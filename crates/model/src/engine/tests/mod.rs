@@ -10,5 +10,6 @@ mod protection;
 mod retries;
 mod rig;
 mod shared;
+mod sqs;
 mod threads;
 mod umr;

@@ -8,6 +8,7 @@ use verbless_prm::hot::{
     AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, Eqe, ErrCqe, InlineHeader,
     RaddrSegment, completion, opcode,
 };
+use verbless_prm::{SqContext, SqState};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::engine::{self, Clock};
@@ -42,7 +43,7 @@ pub(super) struct Rig {
     eq_index: [[u32; 3]; 2],
 }
 
-/// A QP as its owner sees it.
+/// A QP, or an SQ, as its owner sees it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct End {
     pub hca: usize,
@@ -281,14 +282,7 @@ impl Rig {
 
     pub(super) fn end_on(&mut self, hca: usize, send_cq: u32, receive_cq: u32) -> End {
         let qpn = self.number();
-        let sq = SendQueue {
-            memory: self.queue_memory(64 << 4),
-            log_size: 4,
-            cqn: send_cq,
-            consumer: 0,
-            producer: 0,
-            awake: false,
-        };
+        let sq = SendQueue::new(self.queue_memory(64 << 4), 4, send_cq);
         let rq = ReceiveQueue {
             memory: self.queue_memory(64 << 4),
             log_size: 4,
@@ -340,6 +334,31 @@ impl Rig {
         End { hca, qpn, send_cq, receive_cq, posted: 0, received: 0 }
     }
 
+    /// An SQ in RDY with a ring of 16 WQEBBs.
+    pub(super) fn sq(&mut self, hca: usize) -> End {
+        let send_cq = self.cq(hca, 6);
+        let sqn = self.number();
+        let mut context: SqContext = zeroed();
+        context.set_flush_in_error_en(true).set_user_index(0x1234);
+        let sq = Sq {
+            uid: 1,
+            state: SqState::RDY,
+            pd: PD,
+            uar_page: PAGE,
+            record: self.alloc(8),
+            queue: SendQueue::new(self.queue_memory(64 << 4), 4, send_cq),
+            umems: vec![],
+            context,
+        };
+        self.world.hcas[hca].objects.sqs.insert(sqn, sq);
+        engine::queues_changed(&mut self.world, hca);
+        End { hca, qpn: sqn, send_cq, receive_cq: 0, posted: 0, received: 0 }
+    }
+
+    pub(super) fn sq_mut(&mut self, end: &End) -> &mut Sq {
+        self.world.hcas[end.hca].objects.sqs.get_mut(&end.qpn).unwrap()
+    }
+
     pub(super) fn qp(&mut self, end: &End) -> &mut Qp {
         self.world.hcas[end.hca].objects.qps.get_mut(&end.qpn).unwrap()
     }
@@ -367,19 +386,18 @@ impl Rig {
         let at = end.posted;
         end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
         let posted = u32::from(end.posted);
-        let qp = self.qp(end);
-        let record = qp.record;
-        let ring = &qp.sq.as_ref().unwrap().memory;
+        let sender = self.world.hcas[end.hca].objects.sender(end.qpn).unwrap();
+        let (record, ring) = (sender.record, &sender.queue.memory);
         let (base, size) = (ring.pages[0], ring.length);
         for (i, chunk) in wqe.chunks(16).enumerate() {
             self.fill(base + (u64::from(at) * 64 + i as u64 * 16) % size, chunk);
         }
-        self.memory().store32(record + 4, posted.to_be()).unwrap();
+        self.memory().store32(record, posted.to_be()).unwrap();
     }
 
-    /// Rings the doorbell of the QP's page.
+    /// Rings the doorbell of the queue's page.
     pub(super) fn ring(&mut self, end: &End) {
-        let page = self.qp(end).uar_page;
+        let page = self.world.hcas[end.hca].objects.sender(end.qpn).unwrap().uar_page;
         let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;
         self.world.hcas[end.hca].bar.store64(page, 0x800, word);
     }

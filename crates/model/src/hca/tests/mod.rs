@@ -11,3 +11,4 @@ mod queues;
 mod random;
 mod rig;
 mod services;
+mod sqs;

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use verbless_prm::{
-    COMMANDS, CommandStatus, Init2initQpIn, Init2rtrQpIn, ModifyCqIn, PathMigrationState, PathMtu,
-    Qp2errIn, Qp2rstIn, QueryCqIn, QueryQpIn, Rst2initQpIn, Rtr2rtsQpIn, TeardownHcaIn,
-    TeardownProfile,
+    COMMANDS, CommandStatus, Init2initQpIn, Init2rtrQpIn, ModifyCqIn, ModifySqIn,
+    PathMigrationState, PathMtu, Qp2errIn, Qp2rstIn, QueryCqIn, QueryQpIn, QuerySqIn, Rst2initQpIn,
+    Rtr2rtsQpIn, SqState, TeardownHcaIn, TeardownProfile,
 };
 
 use super::rig::{Rig, User};
@@ -24,6 +24,13 @@ fn seeded(link: Link) -> (Rig, User, u32, u32) {
     let qp = rig.qp(user, |_| {}).unwrap();
     let mkey = rig.mkey(user, |_| {}).unwrap();
     let moved: Result<(), Refusal> = (|| {
+        let sq = rig.sq(user, |_| {})?;
+        rig.send::<ModifySqIn>(user.uid, |input| {
+            input.set_sqn(sq).ctx_mut().set_state(SqState::RDY);
+        })?;
+        rig.send::<QuerySqIn>(user.uid, |input| {
+            input.set_sqn(sq);
+        })?;
         rig.send::<Rst2initQpIn>(user.uid, |input| {
             let context = input.set_qpn(qp).qpc_mut();
             context.set_pm_state(PathMigrationState::MIGRATED).set_rwe(true);

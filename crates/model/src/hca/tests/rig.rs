@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use verbless_prm::{
     AccessRegisterIn, AllocPdIn, AllocUarIn, CommandInfo, CommandInput, CommandOutput,
-    CommandStatus, CreateCqIn, CreateEqIn, CreateMkeyIn, CreateQpIn, CreateUctxIn, CreateUmemIn,
-    EnableHcaIn, InitHcaIn, ManagePagesIn, MkeyAccessMode, PathMigrationState, QueryPagesIn,
-    RqType, ServiceType, Structure,
+    CommandStatus, CreateCqIn, CreateEqIn, CreateMkeyIn, CreateQpIn, CreateSqIn, CreateUctxIn,
+    CreateUmemIn, EnableHcaIn, InitHcaIn, ManagePagesIn, MkeyAccessMode, PathMigrationState,
+    QueryPagesIn, RqType, ServiceType, Structure, WqType,
 };
 use zerocopy::FromBytes;
 
@@ -226,6 +226,25 @@ impl Rig {
             edit(input);
         })?;
         Ok(output.qpn())
+    }
+
+    /// An SQ of 64 blocks at 128 KiB of the user's UMEM.
+    pub(super) fn sq(
+        &mut self,
+        user: User,
+        edit: impl FnOnce(&mut CreateSqIn),
+    ) -> Result<u32, Refusal> {
+        let output = self.send::<CreateSqIn>(user.uid, |input| {
+            let context = input.ctx_mut();
+            context.set_flush_in_error_en(true).set_cqn(user.cq);
+            let wq = context.wq_mut();
+            wq.set_wq_type(WqType::CYCLIC).set_log_wq_stride(6).set_log_wq_sz(6);
+            wq.set_pd(user.pd).set_uar_page(user.uar);
+            wq.set_wq_umem_valid(true).set_wq_umem_id(user.umem).set_wq_umem_offset(0x2_0000);
+            wq.set_dbr_umem_valid(true).set_dbr_umem_id(user.umem).set_dbr_addr(UMEM - 24);
+            edit(input);
+        })?;
+        Ok(output.sqn())
     }
 
     /// A key over 8 KiB of the user's UMEM, from its second page on.

@@ -1,0 +1,169 @@
+//! SQs: what they execute, from the ring and from BlueFlame copies, and how they fail.
+
+use verbless_prm::SqState;
+use verbless_prm::hot::{EventQueue, cqe_opcode, cqe_syndrome, event_type, opcode};
+
+use super::rig::{ASYNC_EQ, End, PAGE, Request, Rig};
+use crate::engine;
+use crate::memory::UAR_PAGE;
+
+const REGISTER: u64 = PAGE as u64 * UAR_PAGE + 0x800;
+
+fn nop() -> Request {
+    Request::new(opcode::NOP)
+}
+
+/// What Linux's write-combining test does with one NOP: no CQE is wanted in the ring, and one in the copy.
+fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut End, last: bool) {
+    let mut copied = nop().wqe(sq.qpn, sq.posted);
+    copied.resize(64, 0);
+    let placed = if last { nop() } else { nop().unsignaled() };
+    let placed = placed.wqe(sq.qpn, sq.posted);
+    rig.place(sq, &placed);
+    let register = REGISTER + u64::from(sq.posted % 2) * 0x100;
+    for (at, bytes) in (0..).step_by(8).zip(copied.chunks(8)) {
+        engine::trapped_write(&mut rig.world, 0, register + at, bytes);
+    }
+}
+
+#[test]
+fn a_nop_completes_with_the_number_and_the_index_of_the_sq() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    for turn in 0..40 {
+        let index = rig.post(&mut sq, nop());
+        let done = rig.one(0, sq.send_cq);
+        assert_eq!((done.opcode(), done.index(), index), (cqe_opcode::REQUESTER, turn, turn));
+        assert_eq!(done.cqe.sop_drop_qpn.get() & 0xff_ffff, sq.qpn);
+        assert_eq!(done.cqe.srqn_uidx.get(), 0x1234);
+    }
+    rig.post(&mut sq, nop().unsignaled());
+    rig.none(0, sq.send_cq);
+}
+
+#[test]
+fn linuxs_write_combining_test_finds_that_copies_are_executed() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    for turn in 0..16 {
+        post_as_the_kernel_tests_it(&mut rig, &mut sq, turn == 15);
+    }
+    let indexes: Vec<u16> = rig.all(0, sq.send_cq).iter().map(|done| done.index()).collect();
+    assert_eq!(
+        indexes,
+        (0..16).collect::<Vec<_>>(),
+        "the first one that completes is not the last"
+    );
+}
+
+#[test]
+fn it_finds_that_they_are_not_where_copies_cannot_be_seen_whole() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    for turn in 0..16 {
+        let request = if turn == 15 { nop() } else { nop().unsignaled() };
+        rig.post(&mut sq, request);
+    }
+    assert_eq!(rig.one(0, sq.send_cq).index(), 15);
+}
+
+#[test]
+fn an_opcode_that_an_sq_does_not_do_is_an_error_and_flushes_what_follows() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    for request in [nop().unsignaled(), Request::send(), nop().unsignaled(), nop()] {
+        let wqe = request.wqe(sq.qpn, sq.posted);
+        rig.place(&mut sq, &wqe);
+    }
+    rig.ring(&sq);
+    let errors: Vec<_> = rig.all(0, sq.send_cq).iter().map(|done| done.error()).collect();
+    let error = cqe_opcode::REQUESTER_ERROR;
+    let (bad, flushed) = (cqe_syndrome::LOCAL_QP_OPERATION, cqe_syndrome::FLUSHED);
+    assert_eq!(errors, [(error, 1, bad), (error, 2, flushed), (error, 3, flushed)]);
+    assert_eq!(rig.sq_mut(&sq).state, SqState::ERR);
+    rig.post(&mut sq, nop());
+    assert_eq!(rig.one(0, sq.send_cq).error(), (error, 4, flushed));
+}
+
+#[test]
+fn an_sq_whose_owner_does_not_ask_for_it_flushes_nothing() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    rig.sq_mut(&sq).context.set_flush_in_error_en(false);
+    rig.post(&mut sq, Request::send());
+    rig.post(&mut sq, nop());
+    let syndromes: Vec<_> = rig.all(0, sq.send_cq).iter().map(|done| done.syndrome()).collect();
+    assert_eq!(syndromes, [cqe_syndrome::LOCAL_QP_OPERATION]);
+}
+
+#[test]
+fn a_wqe_of_another_queue_or_index_is_an_error() {
+    for (other, index) in [(1, 0), (0, 1)] {
+        let mut rig = Rig::new();
+        let mut sq = rig.sq(0);
+        let wqe = nop().wqe(sq.qpn + other, index);
+        rig.place(&mut sq, &wqe);
+        rig.ring(&sq);
+        assert_eq!(rig.one(0, sq.send_cq).syndrome(), cqe_syndrome::LOCAL_QP_OPERATION);
+    }
+}
+
+#[test]
+fn an_sq_in_rst_waits_and_goes_on_when_it_is_ready() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    rig.sq_mut(&sq).state = SqState::RST;
+    rig.post(&mut sq, nop());
+    rig.none(0, sq.send_cq);
+    rig.sq_mut(&sq).state = SqState::RDY;
+    engine::queues_changed(&mut rig.world, 0);
+    assert_eq!(rig.one(0, sq.send_cq).index(), 0);
+}
+
+#[test]
+fn an_sq_that_is_reset_forgets_what_was_posted() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    rig.sq_mut(&sq).state = SqState::RST;
+    rig.post(&mut sq, nop());
+    rig.none(0, sq.send_cq);
+    engine::sq_reset(&mut rig.world, 0, sq.qpn);
+    rig.sq_mut(&sq).state = SqState::RDY;
+    engine::queues_changed(&mut rig.world, 0);
+    rig.none(0, sq.send_cq);
+    sq.posted = 0;
+    rig.post(&mut sq, nop());
+    assert_eq!(rig.one(0, sq.send_cq).index(), 0);
+}
+
+#[test]
+fn a_doorbell_on_its_page_wakes_sqs_and_qps_alike() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    let (mut qp, _) = rig.pair();
+    let (mine, its) = (nop().wqe(sq.qpn, 0), nop().wqe(qp.qpn, 0));
+    rig.place(&mut sq, &mine);
+    rig.place(&mut qp, &its);
+    rig.none(0, sq.send_cq);
+    rig.ring(&qp);
+    rig.one(0, qp.send_cq);
+    rig.one(0, sq.send_cq);
+}
+
+#[test]
+fn an_sq_whose_cq_overruns_fails_and_says_so_by_an_event() {
+    let mut rig = Rig::new();
+    let mut sq = rig.sq(0);
+    let small = rig.cq(0, 1);
+    rig.sq_mut(&sq).queue.cqn = small;
+    for _ in 0..3 {
+        rig.post(&mut sq, nop());
+    }
+    rig.run();
+    assert_eq!(rig.sq_mut(&sq).state, SqState::ERR);
+    let kinds: Vec<_> = std::iter::from_fn(|| rig.eqe(0, ASYNC_EQ)).collect();
+    let of = |kind: u8| kinds.iter().find(|eqe| eqe.event_type == kind).expect("an event");
+    of(event_type::CQ_ERROR);
+    let failed = EventQueue::read(&of(event_type::WQ_CATASTROPHIC).data).unwrap();
+    assert_eq!((failed.queue_type, failed.number.get()), (2, sq.qpn));
+}

@@ -1,0 +1,220 @@
+//! SQs: made, moved between states, asked, destroyed.
+
+use verbless_prm::{
+    CreateSqIn, DeallocPdIn, DeallocUarIn, DestroyCqIn, DestroySqIn, DestroyUctxIn, DestroyUmemIn,
+    ModifySqIn, QuerySqIn, SqState, TimestampFormat, WqType,
+};
+
+use super::rig::{Rig, UMEM, User, pages};
+use crate::hca::Refusal;
+use crate::profile::Link;
+
+const LINK: Link = Link::Infiniband;
+
+/// MODIFY_SQ from one state to another.
+fn go(rig: &mut Rig, user: User, sq: u32, from: SqState, to: SqState) -> Result<(), Refusal> {
+    rig.send::<ModifySqIn>(user.uid, |input| {
+        input.set_sqn(sq).set_sq_state(from).ctx_mut().set_state(to);
+    })
+    .map(|_| ())
+}
+
+fn state(rig: &mut Rig, user: User, sq: u32) -> SqState {
+    let output = rig.send::<QuerySqIn>(user.uid, |input| {
+        input.set_sqn(sq);
+    });
+    output.unwrap().sq_context().state()
+}
+
+#[test]
+fn every_mistake_in_an_sq_is_refused() {
+    type Edit = fn(&mut CreateSqIn);
+    macro_rules! context {
+        ($set:ident($value:expr)) => {
+            |input| {
+                input.ctx_mut().$set($value);
+            }
+        };
+    }
+    macro_rules! wq {
+        ($set:ident($value:expr)) => {
+            |input| {
+                input.ctx_mut().wq_mut().$set($value);
+            }
+        };
+    }
+    let cases: &[(Edit, Refusal)] = &[
+        (context!(set_state(SqState::RDY)), Refusal::SqBegin),
+        (context!(set_hairpin(true)), Refusal::Unsupported),
+        (context!(set_reg_umr(true)), Refusal::Unsupported),
+        (context!(set_ts_cqe_to_dest_cqn(1)), Refusal::Unsupported),
+        (context!(set_packet_pacing_rate_limit_index(1)), Refusal::Unsupported),
+        (context!(set_ts_format(TimestampFormat::REAL_TIME)), Refusal::Unsupported),
+        (context!(set_cqn(1)), Refusal::NoSuchCq),
+        (context!(set_tis_lst_sz(1)), Refusal::NoSuchTis),
+        (wq!(set_wq_signature(true)), Refusal::Unsupported),
+        (wq!(set_cd_slave(true)), Refusal::Unsupported),
+        (wq!(set_wq_type(WqType::LINKED_LIST)), Refusal::WqShape),
+        (wq!(set_log_wq_stride(7)), Refusal::WqShape),
+        (wq!(set_log_wq_sz(16)), Refusal::WqSize),
+        (wq!(set_log_wq_sz(15)), Refusal::UmemBounds),
+        (wq!(set_pd(0)), Refusal::NoSuchPd),
+        (wq!(set_uar_page(1)), Refusal::NoSuchUar),
+        (wq!(set_wq_umem_id(0)), Refusal::NoSuchUmem),
+        (wq!(set_wq_umem_offset(32)), Refusal::BufferMisaligned),
+        (wq!(set_dbr_umem_id(0)), Refusal::NoSuchUmem),
+        (wq!(set_dbr_addr(UMEM - 4)), Refusal::UmemBounds),
+        (wq!(set_dbr_addr(UMEM - 12)), Refusal::RecordMisaligned),
+    ];
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let before = rig.counts();
+    for (index, (edit, refusal)) in cases.iter().enumerate() {
+        assert_eq!(rig.sq(user, edit), Err(*refusal), "case {index}");
+    }
+    assert_eq!(rig.counts(), before);
+}
+
+#[test]
+fn an_sq_goes_from_rst_to_rdy_and_leaves_err_by_rst_only() {
+    use SqState as S;
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let all = [S::RST, S::RDY, S::ERR];
+    for from in all {
+        for to in all {
+            let sq = rig.sq(user, |_| {}).unwrap();
+            if from != S::RST {
+                go(&mut rig, user, sq, S::RST, from).unwrap();
+            }
+            let moved = go(&mut rig, user, sq, from, to);
+            let legal = (from, to) != (S::ERR, S::RDY);
+            assert_eq!(moved.is_ok(), legal, "{from:?} to {to:?}");
+            assert_eq!(state(&mut rig, user, sq), if legal { to } else { from });
+        }
+    }
+}
+
+#[test]
+fn the_state_that_a_modification_starts_from_must_be_the_queues_own() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let sq = rig.sq(user, |_| {}).unwrap();
+    let moved = go(&mut rig, user, sq, SqState::RDY, SqState::RDY);
+    assert_eq!(moved, Err(Refusal::SqState));
+    assert_eq!(go(&mut rig, user, sq, SqState::RST, SqState(2)), Err(Refusal::SqState));
+    assert_eq!(state(&mut rig, user, sq), SqState::RST);
+}
+
+#[test]
+fn neither_a_rate_nor_a_scheduling_group_can_be_chosen() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let sq = rig.sq(user, |_| {}).unwrap();
+    let mut modify = |select, rate, group| {
+        rig.send::<ModifySqIn>(user.uid, |input| {
+            let context = input.set_sqn(sq).set_modify_bitmask(select).ctx_mut();
+            context.set_packet_pacing_rate_limit_index(rate).set_qos_queue_group_id(group);
+        })
+        .map(|_| ())
+    };
+    assert_eq!(modify(1, 0, 0), Ok(()), "no rate");
+    assert_eq!(modify(4, 0, 0), Ok(()), "no group");
+    assert_eq!(modify(1, 7, 0), Err(Refusal::Unsupported));
+    assert_eq!(modify(4, 0, 7), Err(Refusal::Unsupported));
+    assert_eq!(modify(2, 0, 0), Err(Refusal::SqField));
+    assert_eq!(modify(0, 7, 7), Ok(()), "what is not selected is not looked at");
+}
+
+#[test]
+fn an_sq_belongs_to_who_made_it() {
+    let mut rig = Rig::up(LINK);
+    let (user, other) = (rig.user(), rig.user());
+    let sq = rig.sq(user, |_| {}).unwrap();
+    assert_eq!(go(&mut rig, other, sq, SqState::RST, SqState::RDY), Err(Refusal::NoSuchSq));
+    let destroyed = rig.send::<DestroySqIn>(other.uid, |input| {
+        input.set_sqn(sq);
+    });
+    assert_eq!(destroyed.map(|_| ()), Err(Refusal::NoSuchSq));
+    assert_eq!(rig.sq(User { pd: other.pd, ..user }, |_| {}), Err(Refusal::NoSuchPd));
+    assert_eq!(rig.sq(User { cq: other.cq, ..user }, |_| {}), Err(Refusal::NoSuchCq));
+}
+
+#[test]
+fn what_an_sq_uses_stays_until_it_is_gone() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let before = rig.counts();
+    let sq = rig.sq(user, |_| {}).unwrap();
+    let User { uid, pd, uar, umem, cq } = user;
+    macro_rules! kept {
+        ($command:ident, $set:ident($number:expr), $refusal:ident) => {
+            let answer = rig.send::<$command>(uid, |input| {
+                input.$set($number);
+            });
+            assert_eq!(answer.map(|_| ()), Err(Refusal::$refusal));
+        };
+    }
+    kept!(DeallocPdIn, set_pd(pd), PdInUse);
+    kept!(DeallocUarIn, set_uar(uar), UarInUse);
+    kept!(DestroyUmemIn, set_umem_id(umem), UmemInUse);
+    kept!(DestroyCqIn, set_cqn(cq), CqInUse);
+    rig.send::<DestroySqIn>(uid, |input| {
+        input.set_sqn(sq);
+    })
+    .unwrap();
+    assert_eq!(rig.counts(), before);
+    rig.send::<DestroyCqIn>(uid, |input| {
+        input.set_cqn(cq);
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_sq_goes_with_its_user_context() {
+    let mut rig = Rig::up(LINK);
+    let before = rig.counts();
+    let user = rig.user();
+    rig.sq(user, |_| {}).unwrap();
+    rig.send::<DestroyUctxIn>(0, |input| {
+        input.set_uid(user.uid);
+    })
+    .unwrap();
+    assert_eq!(rig.counts(), before);
+}
+
+#[test]
+fn sqs_and_qps_have_numbers_of_one_range() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let numbers = [
+        rig.qp(user, |_| {}).unwrap(),
+        rig.sq(user, |_| {}).unwrap(),
+        rig.qp(user, |_| {}).unwrap(),
+        rig.sq(user, |_| {}).unwrap(),
+    ];
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+    let query = rig.send::<verbless_prm::QueryQpIn>(user.uid, |input| {
+        input.set_qpn(numbers[1]);
+    });
+    assert_eq!(query.map(|_| ()), Err(Refusal::NoSuchQp), "an SQ is no QP");
+}
+
+/// As Linux's write-combining test makes it where there is no network interface: without a PD, a TIS or a UMEM.
+#[test]
+fn the_kernel_may_make_an_sq_of_nobodys_domain_over_pages_of_its_own() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let (output, _) = rig
+        .call::<CreateSqIn>(0, 0, &pages(4), 0, |input| {
+            let context = input.ctx_mut();
+            context.set_flush_in_error_en(true).set_cqn(user.cq);
+            let wq = context.wq_mut();
+            wq.set_wq_type(WqType::CYCLIC).set_log_wq_stride(6).set_log_wq_sz(8);
+            wq.set_uar_page(user.uar).set_dbr_addr(0x1000);
+        })
+        .unwrap();
+    let kernel = User { uid: 0, ..user };
+    go(&mut rig, kernel, output.sqn(), SqState::RST, SqState::RDY).unwrap();
+    assert_eq!(state(&mut rig, kernel, output.sqn()), SqState::RDY);
+}

@@ -72,6 +72,11 @@ impl Call<'_> {
         if self.hca().profile.link() != Link::Infiniband {
             return Err(Refusal::WrongLink);
         }
+        self.port(number)
+    }
+
+    /// The port that a command of either link names.
+    fn port(&self, number: u8) -> Result<(usize, &Port), Refusal> {
         let index = usize::from(number.max(1)) - 1;
         let port = self.hca().ports.get(index).ok_or(Refusal::NoSuchPort)?;
         Ok((index, port))
@@ -229,14 +234,15 @@ pub(super) fn query_gid(
     call.put_list(QueryHcaVportGidOut::BYTES, &list)
 }
 
-/// QUERY_HCA_VPORT_PKEY: the default P_Key is entry 0, the others are empty.
+/// QUERY_HCA_VPORT_PKEY: the default P_Key is entry 0, the others are empty. An Ethernet port has the table too: Linux reads
+/// it on every port.
 pub(super) fn query_pkey(
     call: &mut Call<'_>,
     input: &QueryHcaVportPkeyIn,
     _: &mut QueryHcaVportPkeyOut,
 ) -> Outcome {
     call.own_vport(input.other_vport(), input.vport_number())?;
-    call.ib_port(input.port_num())?;
+    call.port(input.port_num())?;
     let size = call.hca().caps.pkeys();
     let first = u32::from(DEFAULT_PKEY).to_be_bytes();
     let list = match input.pkey_index() {

@@ -103,6 +103,9 @@ fn each_link_refuses_what_belongs_to_the_other() {
     let mut rig = Rig::up(Link::Ethernet);
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {});
     assert_eq!(context, Err(Refusal::WrongLink));
+    // But a table of P_Keys, which Linux reads on either.
+    let (_, pkey) = rig.call::<QueryHcaVportPkeyIn>(0, 0, &[], 4, |_| {}).unwrap();
+    assert_eq!(pkey, [0, 0, 0xff, 0xff]);
     let mut rig = Rig::up(Link::Infiniband);
     assert_eq!(rig.send::<QueryRoceAddressIn>(0, |_| {}), Err(Refusal::WrongLink));
     assert_eq!(rig.send::<SetRoceAddressIn>(0, |_| {}), Err(Refusal::WrongLink));

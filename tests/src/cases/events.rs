@@ -24,6 +24,7 @@ cases!("events":
     an_armed_queue_reports_once,
     arming_after_a_completion_reports_it_at_once,
     arming_after_the_completions_were_polled_waits_for_the_next,
+    arming_before_the_poll_reports_the_next_completion_and_not_the_one_of_the_event,
     arming_twice_reports_once,
     a_queue_armed_for_solicited_completions_waits_for_one,
     an_error_counts_as_solicited,
@@ -130,6 +131,24 @@ fn arming_after_the_completions_were_polled_waits_for_the_next(lab: &Lab) -> Res
     one(&mut pair)?;
     next(&channel)?;
     Ok(())
+}
+
+/// The loop of rdma-core's performance tests: event, arm, one poll.
+fn arming_before_the_poll_reports_the_next_completion_and_not_the_one_of_the_event(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let (mut pair, channel) = watched(lab, true)?;
+    pair.a.send_cq.arm(Notify::Next);
+    for _ in 0..20 {
+        pair.a.qp.post(&Nop::new().signaled(), 0)?;
+        next(&channel)?;
+        pair.a.send_cq.event_received();
+        pair.a.send_cq.arm(Notify::Next);
+        let Endpoint { qp, send_cq, .. } = &mut pair.a;
+        let done = qp.poll(send_cq);
+        done.ok_or_else(|| Stop::fail("an event came without a new completion"))??;
+    }
+    none(&channel)
 }
 
 fn arming_twice_reports_once(lab: &Lab) -> Result<(), Stop> {

@@ -50,6 +50,8 @@ pub(crate) struct CqRuntime {
     pub fired: Option<u8>,
     /// Index after the last solicited CQE.
     pub solicited: Option<u32>,
+    /// Index after the last CQE that an event has told of: those before it make no other.
+    pub notified: u32,
 }
 
 /// What the engine keeps per send queue.

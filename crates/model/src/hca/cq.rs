@@ -136,6 +136,8 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
     context.set_producer_counter(cq.producer & COUNTER);
     let consumer = call.hca().memory.load32(cq.record).map(u32::from_be).unwrap_or(0);
     context.set_consumer_counter(consumer & COUNTER);
+    context.set_last_notified_index(cq.runtime.notified & COUNTER);
+    context.set_last_solicit_index(cq.runtime.solicited.unwrap_or(0) & COUNTER);
     Ok(())
 }
 

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use verbless_command::{Device, InitAttr, KeyAccess, Mtu, Qp as Object, RemoteAccess, RtrAttr};
+use verbless_queue::service::{Connected, Service};
 use verbless_queue::wr::{Gather, WorkRequest};
 use verbless_queue::{
     Completion, CompletionError, ConnectOptions, Cq, CqConfig, Domain, PeerAddress, Qp, QpConfig,
-    Region, RemoteAddr, Sge, Status,
+    Rc, Region, RemoteAddr, Sge, Status,
 };
 
 use crate::{Lab, Stop};
@@ -76,7 +77,7 @@ pub fn ready_to_receive(domain: &Domain, qp: &Object, peer: &PeerAddress) -> Res
 pub const SMALL_MTU: Mtu = Mtu::B512;
 
 /// A queue pair with completion queues of its own and a region.
-pub struct Endpoint {
+pub struct Endpoint<S: Service = Rc> {
     /// The device.
     pub device: Device,
     /// Its protection domain.
@@ -86,18 +87,25 @@ pub struct Endpoint {
     /// Completions of receives.
     pub receive_cq: Cq,
     /// The queue pair.
-    pub qp: Qp,
+    pub qp: Qp<S>,
     /// Memory that both sides may do everything to.
     pub region: Region,
 }
 
 impl Endpoint {
-    /// An endpoint in RESET on `device`, with a region of `bytes`.
+    /// A reliable connected endpoint in RESET on `device`, with a region of `bytes`.
     pub fn new(device: Device, config: &QpConfig, bytes: usize) -> Result<Self, Stop> {
+        Self::of(device, config, bytes)
+    }
+}
+
+impl<S: Service> Endpoint<S> {
+    /// An endpoint of any service in RESET on `device`, with a region of `bytes`.
+    pub fn of(device: Device, config: &QpConfig, bytes: usize) -> Result<Self, Stop> {
         let domain = Domain::new(&device)?;
         let send_cq = domain.completion_queue(&CqConfig::new(config.sends.max(1) * 2))?;
         let receive_cq = domain.completion_queue(&CqConfig::new(config.receives.max(1) * 2))?;
-        let qp = domain.queue_pair(config, &send_cq, &receive_cq)?;
+        let qp = domain.queue_pair_of(config, &send_cq, &receive_cq)?;
         let region = domain.region(bytes, KeyAccess::ALL)?;
         Ok(Self { device, domain, send_cq, receive_cq, qp, region })
     }
@@ -115,7 +123,7 @@ impl Endpoint {
     }
 
     /// Posts a request that wants a completion, and waits for it.
-    pub fn perform<W: WorkRequest>(&mut self, request: &W) -> Result<Completion, Stop> {
+    pub fn perform<W: WorkRequest<S>>(&mut self, request: &W) -> Result<Completion, Stop> {
         self.qp.post(request, 0)?;
         Ok(self.sent()??)
     }
@@ -156,20 +164,27 @@ impl Endpoint {
 }
 
 /// Two endpoints.
-pub struct Pair {
+pub struct Pair<S: Service = Rc> {
     /// One side.
-    pub a: Endpoint,
+    pub a: Endpoint<S>,
     /// The other.
-    pub b: Endpoint,
+    pub b: Endpoint<S>,
+}
+
+impl<S: Service> Pair<S> {
+    /// Two endpoints of any service in RESET, on two devices where there are two.
+    pub fn unconnected_of(lab: &Lab, config: &QpConfig, bytes: usize) -> Result<Self, Stop> {
+        Ok(Self {
+            a: Endpoint::of(lab.device()?, config, bytes)?,
+            b: Endpoint::of(lab.other_device()?, config, bytes)?,
+        })
+    }
 }
 
 impl Pair {
-    /// Two endpoints in RESET, on two devices where there are two.
+    /// Two reliable connected endpoints in RESET, on two devices where there are two.
     pub fn unconnected(lab: &Lab, config: &QpConfig, bytes: usize) -> Result<Self, Stop> {
-        Ok(Self {
-            a: Endpoint::new(lab.device()?, config, bytes)?,
-            b: Endpoint::new(lab.other_device()?, config, bytes)?,
-        })
+        Self::unconnected_of(lab, config, bytes)
     }
 
     /// Two endpoints connected to each other: 64 sends and receives, regions of 64 KiB.
@@ -201,7 +216,19 @@ impl Pair {
         bytes: usize,
         options: &ConnectOptions,
     ) -> Result<Self, Stop> {
-        let pair = Self::unconnected(lab, config, bytes)?;
+        Self::connected_of(lab, config, bytes, options)
+    }
+}
+
+impl<S: Connected> Pair<S> {
+    /// Two endpoints of any connected service, connected to each other.
+    pub fn connected_of(
+        lab: &Lab,
+        config: &QpConfig,
+        bytes: usize,
+        options: &ConnectOptions,
+    ) -> Result<Self, Stop> {
+        let pair = Self::unconnected_of(lab, config, bytes)?;
         pair.connect(options)?;
         Ok(pair)
     }

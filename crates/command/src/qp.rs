@@ -16,9 +16,43 @@ use crate::error::{fits, invalid, limit};
 use crate::owned::Owned;
 use crate::{Cq, Device, Error, Path, Qpn, QueueMemory};
 
+/// The transport service of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Service {
+    /// Reliable connected.
+    #[default]
+    Rc,
+    /// Unreliable connected: one peer, no acknowledgement.
+    Uc,
+    /// Unreliable datagram: any peer.
+    Ud,
+}
+
+impl Service {
+    /// Its number on the device.
+    const fn kind(self) -> ServiceType {
+        match self {
+            Self::Rc => ServiceType::RC,
+            Self::Uc => ServiceType::UC,
+            Self::Ud => ServiceType::UD,
+        }
+    }
+
+    /// The optional fields that say what a peer may do.
+    const fn rights(self) -> u32 {
+        match self {
+            Self::Rc => OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0,
+            Self::Uc => OptParamMask::RWE.0,
+            Self::Ud => 0,
+        }
+    }
+}
+
 /// What a queue pair is made of. The memory of its queues lies in user memory that the caller registered.
 #[derive(Debug, Clone)]
 pub struct QpAttr {
+    /// Its transport service.
+    pub service: Service,
     /// Protection domain of the queue pair and of the keys that it may use.
     pub pd: Pd,
     /// The UAR page whose doorbells wake it.
@@ -41,7 +75,7 @@ pub struct QpAttr {
     pub user_index: u32,
 }
 
-/// What a peer may do to memory through a queue pair.
+/// What a peer may do to memory through a queue pair. A service without READs and atomics takes no notice of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoteAccess {
     /// RDMA READ.
@@ -95,13 +129,13 @@ pub struct RtrAttr {
     pub remote_qpn: Qpn,
     /// First packet sequence number that the peer will send (24 bits).
     pub receive_psn: u32,
-    /// READs and atomics that the peer may have outstanding here; a power of two is used.
+    /// READs and atomics that the peer may have outstanding here; a power of two is used. Reliable services only.
     pub max_destination_reads: u8,
-    /// RNR NAK timer code, 0 to 31 (1: 0.01 ms, 12: 0.64 ms, 0: 655.36 ms).
+    /// RNR NAK timer code, 0 to 31 (1: 0.01 ms, 12: 0.64 ms, 0: 655.36 ms). Reliable services only.
     pub min_rnr_timer: u8,
 }
 
-/// Attributes of RTR → RTS.
+/// Attributes of RTR → RTS. All but the first are for reliable services only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtsAttr {
     /// First packet sequence number sent (24 bits); the peer's `receive_psn`.
@@ -125,7 +159,7 @@ pub struct RtsChange {
     pub min_rnr_timer: Option<u8>,
 }
 
-/// A queue pair of the reliable connected service.
+/// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
     qpn: Qpn,
@@ -136,7 +170,7 @@ pub struct Qp {
 }
 
 impl Device {
-    /// CREATE_QP: a reliable connected queue pair in RESET.
+    /// CREATE_QP: a queue pair in RESET.
     pub fn create_qp(&self, attr: QpAttr) -> Result<Qp, Error> {
         let caps = self.caps();
         let most = caps.log_max_qp_blocks;
@@ -157,7 +191,7 @@ impl Device {
         input.set_wq_umem_valid(true);
         let context = input.qpc_mut();
         context
-            .set_st(ServiceType::RC)
+            .set_st(attr.service.kind())
             .set_pm_state(PathMigrationState::MIGRATED)
             .set_pd(attr.pd.pdn())
             .set_uar_page(attr.uar.page_id())
@@ -214,8 +248,9 @@ impl Qp {
         let mut input = Rst2initQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        service(context);
-        access(context, attr.access);
+        self.connected("RST2INIT_QP")?;
+        self.service(context);
+        self.access(context, attr.access);
         context
             .primary_address_path_mut()
             .set_vhca_port_num(attr.port)
@@ -229,16 +264,12 @@ impl Qp {
     pub fn change_init(&self, attr: &InitAttr) -> Result<(), Error> {
         let mut input = prm::Init2initQpIn::new();
         input.set_qpn(self.qpn.0);
-        input.set_opt_param_mask(
-            OptParamMask::RRE.0
-                | OptParamMask::RWE.0
-                | OptParamMask::RAE.0
-                | OptParamMask::PKEY_INDEX.0
-                | OptParamMask::PRI_PORT.0,
-        );
+        self.connected("INIT2INIT_QP")?;
+        let rights = self.owned.parents().service.rights();
+        input.set_opt_param_mask(rights | OptParamMask::PKEY_INDEX.0 | OptParamMask::PRI_PORT.0);
         let context = input.qpc_mut();
-        service(context);
-        access(context, attr.access);
+        self.service(context);
+        self.access(context, attr.access);
         context
             .primary_address_path_mut()
             .set_vhca_port_num(attr.port)
@@ -250,6 +281,7 @@ impl Qp {
 
     /// INIT2RTR_QP: INIT → RTR. The queue pair answers its peer from here on.
     pub fn to_rtr(&self, attr: &RtrAttr) -> Result<(), Error> {
+        self.connected("INIT2RTR_QP")?;
         if let Some(problem) = attr.path.problem() {
             return Err(invalid("INIT2RTR_QP", problem));
         }
@@ -259,24 +291,28 @@ impl Qp {
         let mut input = Init2rtrQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        service(context);
+        self.service(context);
         context
             .set_mtu(prm::PathMtu(attr.mtu as u8))
             .set_log_msg_max(self.log_max_message)
             .set_remote_qpn(attr.remote_qpn.0)
-            .set_next_rcv_psn(attr.receive_psn)
-            .set_min_rnr_nak(attr.min_rnr_timer)
-            .set_log_rra_max(log2_up(attr.max_destination_reads));
+            .set_next_rcv_psn(attr.receive_psn);
+        if self.is_reliable() {
+            context
+                .set_min_rnr_nak(attr.min_rnr_timer)
+                .set_log_rra_max(log2_up(attr.max_destination_reads));
+        }
         let init = *self.init();
         attr.path.emit(init.port, context.primary_address_path_mut());
         // The atomic mode counts here, and not only where it was set first; the rights go with it.
-        access(context, init.access);
-        input.set_opt_param_mask(RIGHTS);
+        self.access(context, init.access);
+        input.set_opt_param_mask(self.owned.parents().service.rights());
         self.modify(&input, "RTR needs INIT")
     }
 
     /// RTR2RTS_QP: RTR → RTS. Sends may be posted from here on.
     pub fn to_rts(&self, attr: &RtsAttr) -> Result<(), Error> {
+        self.connected("RTR2RTS_QP")?;
         fits("RTR2RTS_QP", "the send PSN", attr.send_psn, 24)?;
         fits("RTR2RTS_QP", "the ACK timeout", attr.ack_timeout.into(), 5)?;
         fits("RTR2RTS_QP", "the retry count", attr.retry_count.into(), 3)?;
@@ -284,27 +320,32 @@ impl Qp {
         let mut input = Rtr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
-        service(context);
-        context
-            .set_next_send_psn(attr.send_psn)
-            .set_retry_count(attr.retry_count)
-            .set_rnr_retry(attr.rnr_retry)
-            .set_log_ack_req_freq(LOG_ACK_REQUEST_FREQUENCY)
-            .set_log_sra_max(log2_up(attr.max_reads));
-        context.primary_address_path_mut().set_ack_timeout(attr.ack_timeout);
+        self.service(context);
+        context.set_next_send_psn(attr.send_psn).set_log_ack_req_freq(LOG_ACK_REQUEST_FREQUENCY);
+        if self.is_reliable() {
+            context
+                .set_retry_count(attr.retry_count)
+                .set_rnr_retry(attr.rnr_retry)
+                .set_log_sra_max(log2_up(attr.max_reads));
+            context.primary_address_path_mut().set_ack_timeout(attr.ack_timeout);
+        }
         self.modify(&input, "RTS needs RTR")
     }
 
     /// RTS2RTS_QP: changes a queue pair that is sending.
     pub fn change(&self, change: &RtsChange) -> Result<(), Error> {
+        self.connected("RTS2RTS_QP")?;
+        if change.min_rnr_timer.is_some() && !self.is_reliable() {
+            return Err(invalid("RTS2RTS_QP", "only a reliable service has an RNR timer"));
+        }
         let mut input = Rts2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
         let mut mask = 0;
         let context = input.qpc_mut();
-        service(context);
+        self.service(context);
         if let Some(allowed) = change.access {
-            access(context, allowed);
-            mask |= RIGHTS;
+            self.access(context, allowed);
+            mask |= self.owned.parents().service.rights();
         }
         if let Some(timer) = change.min_rnr_timer {
             fits("RTS2RTS_QP", "the RNR timer", timer.into(), 5)?;
@@ -313,6 +354,15 @@ impl Qp {
         }
         input.set_opt_param_mask(mask);
         self.modify(&input, "the queue pair must be in RTS")
+    }
+
+    /// SQERR2RTS_QP: a queue pair of an unreliable service whose request failed sends again. What was posted behind
+    /// that request has completed as flushed; the queue goes on behind it.
+    pub fn recover(&self) -> Result<(), Error> {
+        let mut input = prm::Sqerr2rtsQpIn::new();
+        input.set_qpn(self.qpn.0);
+        self.service(input.qpc_mut());
+        self.modify(&input, "only SQER, the state after a failed request of UC or UD, is left so")
     }
 
     /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed.
@@ -348,6 +398,38 @@ impl Qp {
         self.owned.destroy()
     }
 
+    /// Every transition repeats the service type and migration state.
+    fn service(&self, context: &mut QpContext) {
+        let service = self.owned.parents().service;
+        context.set_st(service.kind()).set_pm_state(PathMigrationState::MIGRATED);
+    }
+
+    fn access(&self, context: &mut QpContext, access: RemoteAccess) {
+        context.set_rwe(access.write);
+        if self.is_reliable() {
+            context.set_rre(access.read).set_rae(access.atomic).set_atomic_mode(if access.atomic {
+                AtomicMode::IB_SPEC
+            } else {
+                AtomicMode::NONE
+            });
+        }
+    }
+
+    fn is_reliable(&self) -> bool {
+        self.owned.parents().service == Service::Rc
+    }
+
+    /// Refuses what a datagram queue pair has no use for.
+    fn connected(&self, attempted: &'static str) -> Result<(), Error> {
+        match self.owned.parents().service {
+            Service::Ud => Err(invalid(
+                attempted,
+                "a datagram queue pair has no peer: its transitions are those with `datagram` in their names",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn modify<I: prm::CommandInput>(&self, input: &I, needs: &'static str) -> Result<(), Error> {
         crate::modify_object(self.owned.object(), input).map_err(|error| {
             let state = self.state().ok().and_then(|state| state.name());
@@ -363,22 +445,6 @@ impl Qp {
 
 /// log2 of the packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;
-
-/// The optional fields that say what a peer may do.
-const RIGHTS: u32 = OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0;
-
-/// Every transition repeats the service type and migration state.
-fn service(context: &mut QpContext) {
-    context.set_st(ServiceType::RC).set_pm_state(PathMigrationState::MIGRATED);
-}
-
-fn access(context: &mut QpContext, access: RemoteAccess) {
-    context
-        .set_rre(access.read)
-        .set_rwe(access.write)
-        .set_rae(access.atomic)
-        .set_atomic_mode(if access.atomic { AtomicMode::IB_SPEC } else { AtomicMode::NONE });
-}
 
 fn log2_up(count: u8) -> u8 {
     if count <= 1 { 0 } else { (count - 1).ilog2() as u8 + 1 }

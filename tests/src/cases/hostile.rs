@@ -72,6 +72,7 @@ impl Bare {
         })?);
         let queue = CompletionQueue::new(CompletionQueueParts { cqn: cq.cqn(), ..parts })?;
         let object = device.create_qp(QpAttr {
+            service: verbless_command::Service::Rc,
             pd: domain.pd().clone(),
             uar: uar.clone(),
             send_cq: cq.clone(),

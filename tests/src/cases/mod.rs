@@ -16,6 +16,7 @@ mod queue;
 mod rc;
 mod refusal;
 mod shape;
+mod uc;
 
 use crate::Case;
 
@@ -29,6 +30,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         qp::CASES,
         path::CASES,
         rc::CASES,
+        uc::CASES,
         shape::CASES,
         queue::CASES,
         life::CASES,

@@ -8,6 +8,7 @@ use verbless_devx::abi::core::{AhAttributes, GlobalRoute as AhRoute};
 use verbless_devx::{GidType, LinkLayer};
 
 use super::{Domain, Qp};
+use crate::service::{Connected, Service};
 
 /// What a peer must know to reach a queue pair. Send it by any means; it fits into 28 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +67,7 @@ pub struct ConnectOptions {
     pub psn: u32,
     /// Path MTU; the port's active MTU if not given.
     pub mtu: Option<Mtu>,
-    /// ACK timeout code: 4.096 µs · 2^n; 0 waits for ever.
+    /// ACK timeout code: 4.096 µs · 2^n; 0 waits for ever. This and what follows are for [`Rc`](crate::Rc) only.
     pub ack_timeout: u8,
     /// Retries after a timeout, 0 to 7.
     pub retry_count: u8,
@@ -98,7 +99,11 @@ impl Default for ConnectOptions {
 
 impl Domain {
     /// What a peer must know to reach `qp`.
-    pub fn address(&self, qp: &Qp, options: &ConnectOptions) -> Result<PeerAddress, Error> {
+    pub fn address<S: Service>(
+        &self,
+        qp: &Qp<S>,
+        options: &ConnectOptions,
+    ) -> Result<PeerAddress, Error> {
         let port = self.device.query_port(options.port)?;
         let gid = match port.link_layer() {
             LinkLayer::Ethernet => Some(self.roce_gid(options)?.0),
@@ -112,10 +117,10 @@ impl Domain {
         })
     }
 
-    /// Takes `qp` from RESET through INIT and RTR to RTS, towards `peer`.
-    pub fn connect(
+    /// Takes `qp` from RESET through INIT and RTR to RTS, towards `peer`, which must be of the same service.
+    pub fn connect<S: Connected>(
         &self,
-        qp: &Qp,
+        qp: &Qp<S>,
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<(), Error> {

@@ -10,6 +10,7 @@ use verbless_devx::EventChannel;
 use super::{Domain, layout};
 use crate::cq::{CompletionQueue, CompletionQueueParts};
 use crate::qp::{BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
+use crate::service::{Rc, Service};
 
 /// What a completion queue is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,13 +68,14 @@ impl QpConfig {
         }
     }
 
-    /// 64-byte blocks of the longest request.
-    fn blocks_per_send(&self) -> u32 {
-        const HEAD: u32 = 32; // control and remote address
-        const ATOMIC: u32 = HEAD + 16 + 16;
-        let gathered = HEAD + self.send_sges * 16;
-        let inline = HEAD + (4 + self.inline).next_multiple_of(16);
-        gathered.max(inline).max(ATOMIC).div_ceil(64)
+    /// 64-byte blocks of the longest request; `address` are 16-byte units of a datagram's address in it.
+    fn blocks_per_send(&self, address: u32) -> u32 {
+        // Control, and a remote address or that of a datagram.
+        let head = 16 + 16 * address.max(1);
+        let atomic = head + 16 + 16;
+        let gathered = head + self.send_sges * 16;
+        let inline = head + (4 + self.inline).next_multiple_of(16);
+        gathered.max(inline).max(atomic).div_ceil(64)
     }
 }
 
@@ -84,8 +86,8 @@ pub struct Cq {
 }
 
 /// A queue pair on a device. It derefs to the [`QueuePair`] that is posted to.
-pub struct Qp {
-    queue: QueuePair,
+pub struct Qp<S: Service = Rc> {
+    queue: QueuePair<S>,
     object: Arc<command::Qp>,
 }
 
@@ -130,8 +132,18 @@ impl Domain {
         send_cq: &Cq,
         receive_cq: &Cq,
     ) -> Result<Qp, Error> {
+        self.queue_pair_of(config, send_cq, receive_cq)
+    }
+
+    /// The same of any service: `queue_pair_of::<Uc>(…)`.
+    pub fn queue_pair_of<S: Service>(
+        &self,
+        config: &QpConfig,
+        send_cq: &Cq,
+        receive_cq: &Cq,
+    ) -> Result<Qp<S>, Error> {
         self.check(config)?;
-        let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send());
+        let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send(S::ADDRESS_UNITS));
         let blocks = power("send ring blocks", blocks)?;
         let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
         // The receive ring comes first, and the send ring follows without a gap: so it fills at least a block.
@@ -143,6 +155,7 @@ impl Domain {
         let record = self.shared.pool.record()?;
         let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never)?;
         let object = self.device.create_qp(QpAttr {
+            service: S::SERVICE,
             pd: self.pd.clone(),
             uar: page.uar,
             send_cq: send_cq.object.clone(),
@@ -159,7 +172,7 @@ impl Domain {
                 Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string())
             })
         };
-        let send = SendQueue::new(SendQueueParts {
+        let send = SendQueue::of(SendQueueParts {
             qpn: object.qpn(),
             ring: part(receive_bytes, send_bytes)?,
             record: record.memory.clone(),
@@ -222,7 +235,7 @@ impl Cq {
 /// Type of the event that a completion queue makes.
 const COMPLETION_EVENT: u16 = 0;
 
-impl Qp {
+impl<S: Service> Qp<S> {
     /// The object on the device, for its transitions.
     pub fn object(&self) -> &Arc<command::Qp> {
         &self.object
@@ -250,16 +263,16 @@ impl DerefMut for Cq {
     }
 }
 
-impl Deref for Qp {
-    type Target = QueuePair;
+impl<S: Service> Deref for Qp<S> {
+    type Target = QueuePair<S>;
 
-    fn deref(&self) -> &QueuePair {
+    fn deref(&self) -> &QueuePair<S> {
         &self.queue
     }
 }
 
-impl DerefMut for Qp {
-    fn deref_mut(&mut self) -> &mut QueuePair {
+impl<S: Service> DerefMut for Qp<S> {
+    fn deref_mut(&mut self) -> &mut QueuePair<S> {
         &mut self.queue
     }
 }
@@ -270,7 +283,7 @@ impl fmt::Debug for Cq {
     }
 }
 
-impl fmt::Debug for Qp {
+impl<S: Service> fmt::Debug for Qp<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Qp({})", self.object.qpn())
     }

@@ -31,6 +31,7 @@ use zerocopy::big_endian::U32;
 
 use crate::completion::{Completion, CompletionError, Malformed};
 use crate::cq::{CompletionQueue, Cqe, Request};
+use crate::service::{Rc, Service};
 use crate::types::{Qpn, WqeIndex};
 use crate::wr::{Gather, PostError, WorkRequest};
 
@@ -38,21 +39,21 @@ use crate::wr::{Gather, PostError, WorkRequest};
 ///
 /// The two are independent: [`QueuePair::split`] lets two threads have one each.
 #[derive(Debug)]
-pub struct QueuePair {
+pub struct QueuePair<S: Service = Rc> {
     /// Its send queue.
-    pub send: SendQueue,
+    pub send: SendQueue<S>,
     /// Its receive queue.
     pub receive: ReceiveQueue,
 }
 
-impl QueuePair {
+impl<S: Service> QueuePair<S> {
     /// Joins two queues.
-    pub fn new(send: SendQueue, receive: ReceiveQueue) -> Self {
+    pub fn new(send: SendQueue<S>, receive: ReceiveQueue) -> Self {
         Self { send, receive }
     }
 
     /// The two queues, for two threads.
-    pub fn split(self) -> (SendQueue, ReceiveQueue) {
+    pub fn split(self) -> (SendQueue<S>, ReceiveQueue) {
         (self.send, self.receive)
     }
 
@@ -70,7 +71,7 @@ impl QueuePair {
 
     /// Posts a request and rings: [`SendQueue::post`].
     #[inline(always)]
-    pub fn post<W: WorkRequest>(
+    pub fn post<W: WorkRequest<S>>(
         &mut self,
         request: &W,
         cookie: u64,
@@ -80,7 +81,7 @@ impl QueuePair {
 
     /// Starts a batch of requests: [`SendQueue::batch`].
     #[inline(always)]
-    pub fn batch(&mut self) -> SendBatch<'_> {
+    pub fn batch(&mut self) -> SendBatch<'_, S> {
         self.send.batch()
     }
 

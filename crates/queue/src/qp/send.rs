@@ -1,5 +1,7 @@
 //! The send queue.
 
+use std::marker::PhantomData;
+
 use verbless_prm::hot::{
     CtrlFlags, CtrlSegment, CtrlWord, OpcodeQpn, completion, cqe_format, cqe_opcode,
 };
@@ -10,6 +12,7 @@ use super::malformed;
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, Status};
 use crate::cq::{Cqe, Request};
 use crate::ring::{LayoutError, Record, SendRing, SharedMemory, Slots};
+use crate::service::{Rc, Service};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
 use crate::uar::{SendDoorbell, barrier};
@@ -49,7 +52,7 @@ pub struct SendQueueParts {
 }
 
 /// The send queue of a QP: a ring that we fill and the device empties.
-pub struct SendQueue {
+pub struct SendQueue<S: Service = Rc> {
     ring: SendRing,
     slots: Slots<Slot>,
     /// Blocks posted so far, modulo 2^32.
@@ -67,6 +70,7 @@ pub struct SendQueue {
     copy: [u32; 2],
     record: Record,
     doorbell: SendDoorbell,
+    service: PhantomData<S>,
 }
 
 /// What we remember of a posted request, at the index of its first block.
@@ -97,8 +101,15 @@ struct Posted {
 }
 
 impl SendQueue {
-    /// An empty queue over this memory.
+    /// An empty queue of the reliable connected service over this memory.
     pub fn new(parts: SendQueueParts) -> Result<Self, LayoutError> {
+        Self::of(parts)
+    }
+}
+
+impl<S: Service> SendQueue<S> {
+    /// An empty queue over this memory.
+    pub fn of(parts: SendQueueParts) -> Result<Self, LayoutError> {
         let Qpn(qpn) = parts.qpn;
         if qpn >> 24 != 0 {
             return Err(LayoutError::new("QP number", "has more than 24 bits", qpn.into()));
@@ -137,6 +148,7 @@ impl SendQueue {
             },
             record: Record::new(&parts.record, 4)?,
             doorbell: parts.doorbell,
+            service: PhantomData,
             ring,
         })
     }
@@ -168,7 +180,7 @@ impl SendQueue {
     ///
     /// Slots of requests that are not signaled are freed by the next completion behind them.
     #[inline(always)]
-    pub fn post<W: WorkRequest>(
+    pub fn post<W: WorkRequest<S>>(
         &mut self,
         request: &W,
         cookie: u64,
@@ -181,7 +193,7 @@ impl SendQueue {
 
     #[cold]
     #[inline(never)]
-    fn post_unusual<W: WorkRequest>(
+    fn post_unusual<W: WorkRequest<S>>(
         &mut self,
         request: W,
         cookie: u64,
@@ -191,7 +203,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn post_units<W: WorkRequest>(
+    fn post_units<W: WorkRequest<S>>(
         &mut self,
         request: &W,
         cookie: u64,
@@ -209,7 +221,7 @@ impl SendQueue {
 
     /// Starts a batch: requests that the device is told of by one doorbell.
     #[inline(always)]
-    pub fn batch(&mut self) -> SendBatch<'_> {
+    pub fn batch(&mut self) -> SendBatch<'_, S> {
         SendBatch { first: self.producer, last: self.producer, inline: false, queue: self }
     }
 
@@ -308,7 +320,7 @@ impl SendQueue {
 
     /// Writes a WQE of so many units into the ring and remembers it. On an error nothing has changed.
     #[inline(always)]
-    fn enqueue<W: WorkRequest>(
+    fn enqueue<W: WorkRequest<S>>(
         &mut self,
         request: &W,
         cookie: u64,
@@ -382,7 +394,7 @@ impl SendQueue {
     }
 }
 
-impl std::fmt::Debug for SendQueue {
+impl<S: Service> std::fmt::Debug for SendQueue<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SendQueue")
             .field("qpn", &self.qpn())
@@ -396,8 +408,8 @@ impl std::fmt::Debug for SendQueue {
 /// Requests that stand in the ring, and that the device will be told of together.
 ///
 /// Dropped without [`SendBatch::ring`], it takes its requests back: nothing was posted.
-pub struct SendBatch<'q> {
-    queue: &'q mut SendQueue,
+pub struct SendBatch<'q, S: Service = Rc> {
+    queue: &'q mut SendQueue<S>,
     /// Indexes of the first and the last request.
     first: u32,
     last: u32,
@@ -405,10 +417,10 @@ pub struct SendBatch<'q> {
     inline: bool,
 }
 
-impl SendBatch<'_> {
+impl<S: Service> SendBatch<'_, S> {
     /// Adds a request. On an error, what the batch already has stays in it.
     #[inline(always)]
-    pub fn post<W: WorkRequest>(
+    pub fn post<W: WorkRequest<S>>(
         &mut self,
         request: &W,
         cookie: u64,
@@ -421,7 +433,7 @@ impl SendBatch<'_> {
 
     #[cold]
     #[inline(never)]
-    fn post_unusual<W: WorkRequest>(
+    fn post_unusual<W: WorkRequest<S>>(
         &mut self,
         request: W,
         cookie: u64,
@@ -431,7 +443,7 @@ impl SendBatch<'_> {
     }
 
     #[inline(always)]
-    fn post_units<W: WorkRequest>(
+    fn post_units<W: WorkRequest<S>>(
         &mut self,
         request: &W,
         cookie: u64,
@@ -470,7 +482,7 @@ impl SendBatch<'_> {
     }
 }
 
-impl Drop for SendBatch<'_> {
+impl<S: Service> Drop for SendBatch<'_, S> {
     #[inline(always)]
     fn drop(&mut self) {
         self.queue.producer = self.first;

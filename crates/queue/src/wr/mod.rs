@@ -28,6 +28,7 @@ use sealed::Encode;
 
 use crate::completion::Operation;
 use crate::ring::Wqe;
+use crate::service::{Connected, Rc, Service};
 use crate::types::{RemoteAddr, Rkey, Sge};
 
 /// Why a request was not posted. Nothing has changed then.
@@ -93,10 +94,23 @@ impl Options {
     }
 }
 
-/// A work request for a send queue: any of the types in this module.
-pub trait WorkRequest: Encode {}
+/// A work request for a send queue of service `S`: the types in this module, as far as the service has them.
+#[diagnostic::on_unimplemented(
+    message = "the transport service `{S}` has no `{Self}`",
+    note = "`Uc` has no READ, atomics and SEND with invalidate; `Ud` has only `Send` and `SendImm`, each with `to(destination)`"
+)]
+pub trait WorkRequest<S: Service = Rc>: Encode {}
 
-impl<T: Encode> WorkRequest for T {}
+impl<S: Service> WorkRequest<S> for Nop {}
+impl<S: Connected, P: Payload> WorkRequest<S> for Send<P> {}
+impl<S: Connected, P: Payload> WorkRequest<S> for SendImm<P> {}
+impl<S: Connected, P: Payload> WorkRequest<S> for Write<P> {}
+impl<S: Connected, P: Payload> WorkRequest<S> for WriteImm<P> {}
+impl<S: Connected> WorkRequest<S> for LocalInvalidate {}
+impl<P: Payload> WorkRequest<Rc> for SendInvalidate<P> {}
+impl<P: Gather> WorkRequest<Rc> for Read<P> {}
+impl WorkRequest<Rc> for CompareSwap {}
+impl WorkRequest<Rc> for FetchAdd {}
 
 pub(crate) mod sealed {
     use super::*;

@@ -28,6 +28,7 @@ cases!("open":
     a_vuid_is_told_by_devices_that_have_one,
     a_completion_vector_past_the_last_is_refused,
     each_protection_domain_and_uar_page_has_a_number_of_its_own,
+    a_page_for_blueflame_can_be_allocated,
     an_address_handle_says_the_destination_mac,
     an_address_handle_from_a_gid_that_does_not_exist_is_refused,
 );
@@ -262,6 +263,20 @@ fn each_protection_domain_and_uar_page_has_a_number_of_its_own(lab: &Lab) -> Res
     let (one, two) = (device.uar_alloc(UarKind::NonCached)?, device.uar_alloc(UarKind::NonCached)?);
     ensure!(one.page_id() != two.page_id(), "two UAR pages are both {:#x}", one.page_id());
     Ok(())
+}
+
+/// A kernel gives such pages after it has seen, by a test with NOPs, that the device takes whole copies.
+fn a_page_for_blueflame_can_be_allocated(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    match device.uar_alloc(UarKind::BlueFlame) {
+        Ok(page) => {
+            ensure_eq!(page.kind(), UarKind::BlueFlame, "the kind of the page");
+            Ok(())
+        }
+        Err(error) if error.errno() != Some(Errno::EOPNOTSUPP) => Err(error.into()),
+        Err(_) if device.adapter().is_model() => Err(Stop::fail("the kernel found no BlueFlame")),
+        Err(_) => Err(Stop::skip("this machine does not combine writes, its kernel says")),
+    }
 }
 
 /// A path from our RoCE v2 GID to itself; a skip on InfiniBand.

@@ -52,6 +52,9 @@ pub(crate) struct Options {
     /// Fail when the device's drivers warn of anything.
     #[arg(long)]
     strict: bool,
+    /// Boot each kernel so often, and stop at the first boot that fails.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    boots: u32,
     /// Boot without a device.
     #[arg(long)]
     no_device: bool,
@@ -82,6 +85,15 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// What a guest of one series is booted from.
+struct Guest {
+    kernel: Kernel,
+    /// The archive that it unpacks as its root.
+    root: Vec<u8>,
+    /// The RDMA devices that it should find.
+    devices: u32,
+}
+
 /// Runs the program under each kernel that was asked for; the first exit code that is not zero is returned.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let qemu = Qemu::get()?;
@@ -94,7 +106,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;
     for series in options.kernel.series() {
-        match one(options, &qemu, series, &program, model.as_deref(), &mut log) {
+        match all_boots(options, &qemu, series, &program, model.as_deref(), &mut log) {
             Ok(exit) => code = if code == 0 { exit } else { code },
             Err(error) if error.is::<Interrupted>() => {
                 eprintln!("interrupted");
@@ -109,8 +121,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// One kernel's run; the program's exit code.
-fn one(
+/// One kernel's runs; the program's exit code, of the first run in which it is not zero.
+fn all_boots(
     options: &Options,
     qemu: &Qemu,
     series: Series,
@@ -118,16 +130,45 @@ fn one(
     model: Option<&Path>,
     log: &mut File,
 ) -> Result<u8> {
+    let guest = prepare(options, series, program, model.is_some())?;
+    for boot in 1..=options.boots {
+        let failed = |what: &str| format!("boot {boot} of {}: {what}", options.boots);
+        match one(options, qemu, &guest, model, log) {
+            Ok(0) => {}
+            Ok(code) if options.boots == 1 => return Ok(code),
+            Ok(code) => return Err(failed(&format!("exit code {code}")).into()),
+            Err(error) if options.boots == 1 || error.is::<Interrupted>() => return Err(error),
+            Err(error) => return Err(failed(&error.to_string()).into()),
+        }
+    }
+    if options.boots > 1 {
+        eprintln!("Linux {}: {} boots, all well", guest.kernel.release, options.boots);
+    }
+    Ok(0)
+}
+
+/// Gets a kernel and builds the root of its guest.
+fn prepare(options: &Options, series: Series, program: &Program, has_model: bool) -> Result<Guest> {
     let kernel = Kernel::get(series)?;
     let rdma_core = options.with_rdma_core.then(|| fetch::rdma_core(series)).transpose()?;
     let busybox = fetch::busybox()?;
     let modules =
         modules::in_order(&kernel.modules, &["mlx5_core", "mlx5_ib", "ib_uverbs"], &busybox)?;
-    let devices =
-        model.map_or(0, |_| options.shape.devices() as u32 * u32::from(options.shape.functions));
+    let devices = if has_model { options.shape.functions_in_all() } else { 0 };
     let settings = Settings { devices, reload: options.reload };
     let root = initramfs::build(&busybox, &modules, &settings, program, rdma_core.as_deref())?;
+    Ok(Guest { kernel, root, devices })
+}
 
+/// One boot; the program's exit code.
+fn one(
+    options: &Options,
+    qemu: &Qemu,
+    guest: &Guest,
+    model: Option<&Path>,
+    log: &mut File,
+) -> Result<u8> {
+    let Guest { kernel, root, devices } = guest;
     // From here on there is something to clean up.
     let start = Instant::now();
     let signals = Signals::catch()?;
@@ -161,7 +202,7 @@ fn one(
         limit: Duration::from_secs(options.timeout),
     };
     let outcome = watch.run(&command)?;
-    let code = verdict(&outcome, devices, options.strict)?;
+    let code = verdict(&outcome, *devices, options.strict)?;
     if let Some(model) = model {
         model.finish()?;
     }

@@ -35,6 +35,11 @@ impl Shape {
     pub(crate) fn devices(&self) -> usize {
         self.profiles.len().max(1)
     }
+
+    /// The functions of all devices.
+    pub(crate) fn functions_in_all(&self) -> u32 {
+        self.devices() as u32 * u32::from(self.functions)
+    }
 }
 
 /// A running model.

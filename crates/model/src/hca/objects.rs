@@ -471,7 +471,12 @@ impl Objects {
     /// How many objects there are of any kind that takes a context.
     pub(crate) fn len(&self) -> usize {
         let queues = self.cqs.len() + self.eqs.len() + self.qps.len() + self.shared.len();
-        queues + self.mkeys.len() + self.umems.len() + self.pds.len() + self.uctxs.len()
+        queues
+            + self.sqs.len()
+            + self.mkeys.len()
+            + self.umems.len()
+            + self.pds.len()
+            + self.uctxs.len()
     }
 
     pub(crate) fn counts(&self) -> ObjectCounts {

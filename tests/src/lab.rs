@@ -1,4 +1,4 @@
-//! What the cases run on: the model with two devices on one fabric, or a real device.
+//! What the cases run on: the model with two devices on one fabric, or a device behind a kernel, with or without a peer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,8 @@ use crate::Stop;
 pub struct Choice {
     /// `auto`, `model`, or a device's name.
     pub device: String,
+    /// The device that it talks to: `auto`, `none` (its port loops back), or a device's name.
+    pub peer: String,
     /// Profile of the model: a name or a TOML file.
     pub profile: String,
     /// `infiniband` or `ethernet`, if not the profile's own.
@@ -51,12 +53,13 @@ impl Lab {
                     let wanted =
                         |info: &&DeviceInfo| choice.device == "auto" || choice.device == info.name;
                     if let Some(info) = found.iter().find(wanted) {
+                        let peer = peer_of(info, &found, &kernel, &choice.peer)?;
                         return Ok(Self {
                             choice: choice.clone(),
                             profile: None,
                             backend: Arc::new(kernel),
                             model: None,
-                            devices: vec![info.clone()],
+                            devices: [info].into_iter().chain(peer).cloned().collect(),
                             before: None,
                             why_model: None,
                             excused: AtomicU64::new(0),
@@ -138,9 +141,14 @@ impl Lab {
         &self.devices[0]
     }
 
-    /// The other device: the model's second one, or the same device again, whose port then loops back.
+    /// The other device: the peer, or the same device again, whose port then loops back.
     pub fn other_info(&self) -> &DeviceInfo {
         self.devices.last().unwrap_or(&self.devices[0])
+    }
+
+    /// Whether there are two devices that can talk to each other.
+    pub fn has_peer(&self) -> bool {
+        self.devices.len() > 1
     }
 
     /// The model's handle, or a skip: the case breaks the device on purpose.
@@ -184,7 +192,9 @@ impl Lab {
             Err(error) => format!("a device that does not open ({error})"),
         };
         let through = if self.model.is_some() { "in this process" } else { "behind a kernel" };
-        format!("{sort} {through}: {} ({}, firmware {})", info.name, info.board_id, info.firmware)
+        let peer = if self.has_peer() { &self.other_info().name } else { "itself" };
+        let DeviceInfo { name, board_id, firmware, .. } = info;
+        format!("{sort} {through}: {name} ({board_id}, firmware {firmware}), which talks to {peer}")
     }
 
     /// Fails when the model still holds objects, other than those of its kernel.
@@ -221,6 +231,48 @@ impl Lab {
         lines.push(format!("CAP_NET_RAW: {raw}"));
         lines
     }
+}
+
+/// The device that `info` talks to, as it was chosen among those found; none: its port loops back.
+///
+/// Only the model says by itself that two of its ports are connected: who would try ports of hardware may disturb others there.
+fn peer_of<'a>(
+    info: &DeviceInfo,
+    found: &'a [DeviceInfo],
+    kernel: &Kernel,
+    choice: &str,
+) -> Result<Option<&'a DeviceInfo>, Stop> {
+    match choice {
+        "none" => Ok(None),
+        "auto" => {
+            let mut others = found.iter().filter(|other| is_connected(info, other));
+            Ok(others.find(|other| [info, other].iter().all(|it| is_model(kernel, it))))
+        }
+        name => match found.iter().find(|other| other.name == name) {
+            Some(other) => Ok(Some(other)),
+            None => Err(Stop::fail(format!("there is no device {name} to talk to"))),
+        },
+    }
+}
+
+/// Whether the first ports of two devices look like being of one subnet.
+fn is_connected(one: &DeviceInfo, other: &DeviceInfo) -> bool {
+    let subnet = |port: &PortInfo| port.gids.first().map(|entry| entry.gid.0[..8].to_vec());
+    match (one.ports.first(), other.ports.first()) {
+        (Some(ours), Some(theirs)) if one.name != other.name => {
+            let active = |port: &PortInfo| port.state == port_state::ACTIVE;
+            ours.link_layer == theirs.link_layer
+                && active(ours)
+                && active(theirs)
+                && subnet(ours).is_some()
+                && subnet(ours) == subnet(theirs)
+        }
+        _ => false,
+    }
+}
+
+fn is_model(kernel: &Kernel, info: &DeviceInfo) -> bool {
+    Device::open(kernel, info).is_ok_and(|device| device.adapter().is_model())
 }
 
 /// The ports of a device, one line each.

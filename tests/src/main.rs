@@ -16,6 +16,10 @@ struct Options {
     /// `auto` (the first mlx5 device, else the model), `model`, or a device's name (mlx5_0).
     #[arg(long, default_value = "auto")]
     device: String,
+    /// The device that it talks to: `auto` (of a model behind a kernel, the next one on its fabric), `none` (the port loops back), or a
+    /// device's name.
+    #[arg(long, default_value = "auto")]
+    peer: String,
     /// The model's profile: connectx6dx, bluefield3, or a TOML file.
     #[arg(long, default_value = "connectx6dx")]
     profile: String,
@@ -74,6 +78,7 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
     let junit = options.junit.as_deref().map(Report::create).transpose()?;
     let choice = Choice {
         device: options.device.clone(),
+        peer: options.peer.clone(),
         profile: options.profile.clone(),
         link: options.link.clone(),
         destructive: options.destructive,

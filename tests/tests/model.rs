@@ -11,6 +11,7 @@ fn main() -> std::process::ExitCode {
     for (profile, link) in [("bluefield3", "infiniband"), ("connectx6dx", "ethernet")] {
         let choice = Choice {
             device: "model".into(),
+            peer: "auto".into(),
             profile: profile.into(),
             link: Some(link.into()),
             destructive: false,

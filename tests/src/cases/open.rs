@@ -56,6 +56,7 @@ fn a_device_that_does_not_exist_is_refused(lab: &Lab) -> Result<(), Stop> {
 fn a_lab_for_a_device_that_does_not_exist_names_it(_: &Lab) -> Result<(), Stop> {
     let choice = Choice {
         device: "mlx5_999".into(),
+        peer: "auto".into(),
         profile: "connectx6dx".into(),
         link: None,
         destructive: false,

@@ -11,6 +11,7 @@ use crate::{
 };
 
 cases!("path":
+    two_devices_reach_each_other,
     every_path_mtu_up_to_the_ports_works,
     sequence_numbers_wrap_at_24_bits,
     each_side_begins_with_a_sequence_number_of_its_own,
@@ -40,6 +41,16 @@ fn exchange(pair: &mut Pair) -> Result<(), Stop> {
 
 fn connected(lab: &Lab, options: &ConnectOptions) -> Result<Pair, Stop> {
     Pair::connected(lab, &QpConfig::new(16, 16), 64 << 10, options)
+}
+
+fn two_devices_reach_each_other(lab: &Lab) -> Result<(), Stop> {
+    if !lab.has_peer() {
+        return Err(Stop::skip("there is one device; --peer names another on its fabric"));
+    }
+    let mut pair = connected(lab, &ConnectOptions::default())?;
+    let guid = |end: &Endpoint| end.device.info().node_guid;
+    ensure!(guid(&pair.a) != guid(&pair.b), "both are the same device");
+    exchange(&mut pair)
 }
 
 fn every_path_mtu_up_to_the_ports_works(lab: &Lab) -> Result<(), Stop> {

@@ -1,8 +1,8 @@
 //! The model as a process of its own that serves PCI functions to QEMU, each over a socket.
 //!
-//! It is started as `verbless-model pci --socket S [--socket S]… [--profile P]… [--functions N] [--trap]`: a device for every profile (one of
-//! the model's own choice without), `N` functions for every device, and as many sockets as there are functions, those of the first
-//! device first. A function's socket takes one client; when all clients have gone, the process ends.
+//! It is started as `verbless-model pci --socket S [--socket S]… [--profile P]… --link L [--functions N] [--trap]`: a device for every
+//! profile (one of the model's own choice without), `N` functions for every device, and as many sockets as there are functions, those of
+//! the first device first. A function's socket takes one client; when all clients have gone, the process ends.
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -19,6 +19,9 @@ pub(crate) struct Shape {
     /// The model's device profile; once for every device in the guest.
     #[arg(long = "profile", value_name = "P")]
     pub(crate) profiles: Vec<String>,
+    /// What the ports are connected to. Over Ethernet, Linux wants a network interface for every port, which is not modelled yet.
+    #[arg(long, value_name = "LINK", default_value = "infiniband", value_parser = ["infiniband", "ethernet"])]
+    pub(crate) link: String,
     /// PCI functions of every device.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) functions: u8,
@@ -134,6 +137,7 @@ fn arguments(shape: &Shape, sockets: &[Vec<PathBuf>]) -> Vec<String> {
     for profile in &shape.profiles {
         arguments.extend(["--profile".to_string(), profile.clone()]);
     }
+    arguments.extend(["--link".to_string(), shape.link.clone()]);
     if shape.functions != 1 {
         arguments.extend(["--functions".to_string(), shape.functions.to_string()]);
     }
@@ -152,23 +156,32 @@ mod tests {
 
     #[test]
     fn a_lone_device_needs_nothing_but_its_socket() {
-        let shape = Shape { profiles: vec![], functions: 1, trap: false, record: None };
-        assert_eq!(shape.devices(), 1);
-        assert_eq!(arguments(&shape, &[vec!["s".into()]]), ["--socket", "s"]);
+        let shape = Shape {
+            profiles: vec![],
+            link: "ethernet".into(),
+            functions: 1,
+            trap: false,
+            record: None,
+        };
+        assert_eq!((shape.devices(), shape.functions_in_all()), (1, 1));
+        assert_eq!(arguments(&shape, &[vec!["s".into()]]).join(" "), "--socket s --link ethernet");
     }
 
     #[test]
     fn every_function_has_a_socket() {
         let shape = Shape {
             profiles: vec!["a".into(), "b".into()],
+            link: "infiniband".into(),
             functions: 2,
             trap: true,
             record: Some("r".into()),
         };
+        assert_eq!((shape.devices(), shape.functions_in_all()), (2, 4));
         let sockets = [vec!["a0".into(), "a1".into()], vec!["b0".into(), "b1".into()]];
         assert_eq!(
             arguments(&shape, &sockets).join(" "),
-            "--socket a0 --socket a1 --socket b0 --socket b1 --profile a --profile b --functions 2 --trap --record r"
+            "--socket a0 --socket a1 --socket b0 --socket b1 --profile a --profile b --link infiniband --functions 2 --trap \
+             --record r"
         );
     }
 }

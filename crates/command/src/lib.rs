@@ -30,9 +30,11 @@ pub use cq::{Cq, CqAttr, Moderation};
 pub use general::GeneralObject;
 pub use memory::{QueueMemory, UserMemory};
 pub use mkey::{KeyAccess, KeyMemory, KeyPiece, Mkey, MkeyAttr};
-pub use number::{Cqn, Eqn, Lkey, Qpn, Rkey};
+pub use number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey};
 pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
-pub use qp::{InitAttr, Mtu, Qp, QpAttr, RemoteAccess, RtrAttr, RtsAttr, RtsChange, Service};
+pub use qp::{
+    DatagramAttr, InitAttr, Mtu, Qp, QpAttr, RemoteAccess, RtrAttr, RtsAttr, RtsChange, Service,
+};
 pub use query::{Adapter, MODEL_PSID};
 pub use verbless_devx::{Error, ErrorKind, Gid, Result};
 

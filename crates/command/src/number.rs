@@ -41,6 +41,10 @@ number! {
     Cqn(u32)
 }
 number! {
+    /// Queue key: what a datagram must carry to be received.
+    QKey(u32)
+}
+number! {
     /// Number of an event queue.
     Eqn(u32)
 }

@@ -1,7 +1,10 @@
-//! Where a queue pair sends to, and the address path of its context that says so.
+//! Where a queue pair sends to, and what says so: the address path of its context, or the address vector of a datagram.
 
 use verbless_devx::Gid;
-use verbless_prm::AddressPath;
+use verbless_prm::{AddressPath, WqeDatagramSegment};
+
+use crate::Error;
+use crate::error::invalid;
 
 /// The global route header: what carries a packet past its own subnet (InfiniBand) or at all (RoCE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +109,42 @@ impl Path {
             Some(route) if route.flow_label > 0xf_ffff => Some("flow label above 20 bits"),
             _ => None,
         }
+    }
+
+    /// The path as a datagram carries it, without Q_Key and queue pair.
+    ///
+    /// # Errors
+    /// A field that does not fit.
+    pub fn address_vector(&self) -> Result<WqeDatagramSegment, Error> {
+        if let Some(problem) = self.problem() {
+            return Err(invalid("making an address vector", problem));
+        }
+        let mut vector = WqeDatagramSegment::zeroed();
+        vector.set_ext(true);
+        let route = match self {
+            Self::InfiniBand { dlid, sl, source_path_bits, grh } => {
+                vector.set_rlid(*dlid).set_sl(*sl).set_mlid(*source_path_bits);
+                vector.set_grh(grh.is_some());
+                grh.as_ref()
+            }
+            // The bit for the header is InfiniBand's: here there always is one.
+            Self::Roce { version, route, destination_mac, udp_source_port, priority } => {
+                vector.set_rmac(destination_mac).set_sl(*priority << 1);
+                if *version == RoceVersion::V2 {
+                    vector.set_udp_sport(*udp_source_port);
+                }
+                Some(route)
+            }
+        };
+        if let Some(route) = route {
+            vector
+                .set_tclass(route.traffic_class)
+                .set_hop_limit(route.hop_limit)
+                .set_src_addr_index(route.sgid_index)
+                .set_flow_label(route.flow_label)
+                .set_rgid(&route.dgid.0);
+        }
+        Ok(vector)
     }
 
     /// Writes the path into a context. `port` is the local port, counted from 1.

@@ -14,7 +14,7 @@ use verbless_prm::{
 
 use crate::error::{fits, invalid, limit};
 use crate::owned::Owned;
-use crate::{Cq, Device, Error, Path, Qpn, QueueMemory};
+use crate::{Cq, Device, Error, Path, QKey, Qpn, QueueMemory};
 
 /// The transport service of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,6 +100,17 @@ pub struct InitAttr {
     pub pkey_index: u16,
     /// What the peer may do.
     pub access: RemoteAccess,
+}
+
+/// Attributes of RESET → INIT of a datagram queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramAttr {
+    /// Port, counted from 1.
+    pub port: u8,
+    /// Index of the partition key in the port's table.
+    pub pkey_index: u16,
+    /// What a message must carry to be received.
+    pub q_key: QKey,
 }
 
 /// Payload bytes of a packet.
@@ -279,6 +290,57 @@ impl Qp {
         Ok(())
     }
 
+    /// RST2INIT_QP of a datagram queue pair. Receives may be posted from here on.
+    pub fn to_init_datagram(&self, attr: &DatagramAttr) -> Result<(), Error> {
+        self.datagram("RST2INIT_QP")?;
+        let mut input = Rst2initQpIn::new();
+        input.set_qpn(self.qpn.0);
+        let context = input.qpc_mut();
+        self.service(context);
+        context.set_q_key(attr.q_key.0);
+        context
+            .primary_address_path_mut()
+            .set_vhca_port_num(attr.port)
+            .set_pkey_index(attr.pkey_index);
+        self.modify(&input, "INIT needs RESET")
+    }
+
+    /// INIT2RTR_QP of a datagram queue pair: it receives from here on.
+    pub fn to_rtr_datagram(&self) -> Result<(), Error> {
+        self.datagram("INIT2RTR_QP")?;
+        let mut input = Init2rtrQpIn::new();
+        input.set_qpn(self.qpn.0);
+        let context = input.qpc_mut();
+        self.service(context);
+        // A message is one packet, and the port says how long that may be.
+        context.set_mtu(prm::PathMtu(Mtu::B4096 as u8)).set_log_msg_max(LOG_DATAGRAM);
+        self.modify(&input, "RTR needs INIT")
+    }
+
+    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Nobody checks its sequence numbers, which
+    /// begin with `send_psn` (24 bits).
+    pub fn to_rts_datagram(&self, send_psn: u32) -> Result<(), Error> {
+        self.datagram("RTR2RTS_QP")?;
+        fits("RTR2RTS_QP", "the send PSN", send_psn, 24)?;
+        let mut input = Rtr2rtsQpIn::new();
+        input.set_qpn(self.qpn.0);
+        let context = input.qpc_mut();
+        self.service(context);
+        context.set_next_send_psn(send_psn).set_log_ack_req_freq(LOG_ACK_REQUEST_FREQUENCY);
+        self.modify(&input, "RTS needs RTR")
+    }
+
+    /// RTS2RTS_QP of a datagram queue pair: from now on messages must carry another key.
+    pub fn change_q_key(&self, q_key: QKey) -> Result<(), Error> {
+        self.datagram("RTS2RTS_QP")?;
+        let mut input = Rts2rtsQpIn::new();
+        input.set_qpn(self.qpn.0).set_opt_param_mask(OptParamMask::Q_KEY.0);
+        let context = input.qpc_mut();
+        self.service(context);
+        context.set_q_key(q_key.0);
+        self.modify(&input, "the queue pair must be in RTS")
+    }
+
     /// INIT2RTR_QP: INIT → RTR. The queue pair answers its peer from here on.
     pub fn to_rtr(&self, attr: &RtrAttr) -> Result<(), Error> {
         self.connected("INIT2RTR_QP")?;
@@ -430,6 +492,17 @@ impl Qp {
         }
     }
 
+    /// Refuses what a connected queue pair has no use for.
+    fn datagram(&self, attempted: &'static str) -> Result<(), Error> {
+        match self.owned.parents().service {
+            Service::Ud => Ok(()),
+            _ => Err(invalid(
+                attempted,
+                "a connected queue pair needs a peer: its transitions are those without `datagram` in their names",
+            )),
+        }
+    }
+
     fn modify<I: prm::CommandInput>(&self, input: &I, needs: &'static str) -> Result<(), Error> {
         crate::modify_object(self.owned.object(), input).map_err(|error| {
             let state = self.state().ok().and_then(|state| state.name());
@@ -442,6 +515,9 @@ impl Qp {
         })
     }
 }
+
+/// log2 of the bytes of a datagram at most.
+const LOG_DATAGRAM: u8 = 12;
 
 /// log2 of the packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;

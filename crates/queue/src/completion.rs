@@ -2,6 +2,7 @@
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
 
+use crate::address::{HEADER_BYTES, Source};
 use crate::types::{Qpn, Rkey, WqeIndex};
 
 /// A request that completed.
@@ -43,6 +44,22 @@ impl Completion {
             Operation::ReceiveInvalidate => Some(Rkey((self.data >> 32) as u32)),
             _ => None,
         }
+    }
+}
+
+/// A completion of a datagram queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The completion. The bytes of a receive include the 40 in front of the message.
+    pub completion: Completion,
+    /// Where a received message came from; `None` of a send.
+    pub source: Option<Source>,
+}
+
+impl Datagram {
+    /// Bytes of the message that arrived; they stand behind [`HEADER_BYTES`]. 0 of a send.
+    pub const fn message_len(&self) -> u32 {
+        self.completion.byte_len().saturating_sub(HEADER_BYTES as u32)
     }
 }
 

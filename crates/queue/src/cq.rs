@@ -4,6 +4,7 @@ use verbless_prm::hot::{CqArm, CqDoorbell, OpOwn, OpcodeQpn, cqe_format, cqe_opc
 
 use zerocopy::big_endian::U32;
 
+use crate::address::Source;
 use crate::ring::{CqRing, LayoutError, Look, Record, SharedMemory};
 use crate::trace::{Event, event};
 use crate::types::{Cqn, Qpn, WqeIndex};
@@ -152,10 +153,16 @@ impl CompletionQueue {
     pub(crate) fn take_other(&mut self) -> Cqe {
         let look = self.look();
         let mut cqe = Cqe::read(&look);
-        cqe.more = u32::from_be(match cqe.opcode() {
-            cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => look.dword::<0x34>(),
-            _ => look.dword::<0x18>(),
-        });
+        match cqe.opcode() {
+            cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => {
+                cqe.more = u32::from_be(look.dword::<0x34>());
+            }
+            _ => {
+                cqe.more = u32::from_be(look.dword::<0x18>());
+                cqe.lid = u32::from_be(look.dword::<0x14>()) as u16;
+                cqe.path_bits = (u32::from_be(look.dword::<0x10>()) >> 16) as u8;
+            }
+        }
         self.inline.length = 0;
         if cqe.format() != cqe_format::PLAIN {
             self.take_inline(&cqe);
@@ -247,6 +254,9 @@ pub struct Cqe {
     immediate: u32,
     /// The dword at 0x34 of an error, at 0x18 of a receive.
     more: u32,
+    /// LID and path bits of a receive.
+    lid: u16,
+    path_bits: u8,
     op_own: u8,
 }
 
@@ -285,7 +295,8 @@ impl Cqe {
         let request = Request::read(look);
         let user_index = u32::from_be(look.dword::<0x20>()) & 0xff_ffff;
         let immediate = u32::from_be(look.dword::<0x24>());
-        Self { request, user_index, immediate, more: 0, op_own: look.op_own() }
+        let op_own = look.op_own();
+        Self { request, user_index, immediate, more: 0, lid: 0, path_bits: 0, op_own }
     }
 
     /// The part that a request's good CQE is judged by.
@@ -323,8 +334,8 @@ impl Cqe {
     /// registers on the way that is taken most.
     #[inline(always)]
     pub(crate) const fn apart(&self) -> Self {
-        let Self { request, user_index, immediate, more, op_own } = *self;
-        Self { request, user_index, immediate, more, op_own }
+        let Self { request, user_index, immediate, more, lid, path_bits, op_own } = *self;
+        Self { request, user_index, immediate, more, lid, path_bits, op_own }
     }
 
     /// Whether it was solicited.
@@ -377,6 +388,20 @@ impl Cqe {
     #[inline(always)]
     pub const fn vendor_syndrome(&self) -> u8 {
         (self.more >> 8) as u8
+    }
+
+    /// Where the message of a good receive came from, as far as the transport tells: datagrams say everything, connected
+    /// services the number. `None` of anything else.
+    pub const fn source(&self) -> Option<Source> {
+        match self.opcode() {
+            cqe_opcode::RESPONDER_WRITE_IMM
+            | cqe_opcode::RESPONDER_SEND
+            | cqe_opcode::RESPONDER_SEND_IMM
+            | cqe_opcode::RESPONDER_SEND_INVALIDATE => {
+                Some(Source { flags_qpn: self.more, lid: self.lid, path_bits: self.path_bits })
+            }
+            _ => None,
+        }
     }
 
     /// The peer's QP, where the transport tells it; of a good receive. 0 of anything else.

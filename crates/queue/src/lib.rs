@@ -14,6 +14,7 @@
 //!
 //! `unsafe` is confined to [`ring`], [`uar`] and [`region`].
 
+pub mod address;
 pub mod completion;
 pub mod cq;
 pub mod domain;
@@ -28,10 +29,13 @@ pub mod types;
 pub mod uar;
 pub mod wr;
 
-pub use completion::{Completion, CompletionError, Operation, Status};
+pub use address::{AddressHandle, Destination, NetworkHeader, Source};
+pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, Cqe};
-pub use domain::{ConnectOptions, Cq, CqConfig, Domain, PeerAddress, Qp, QpConfig};
+pub use domain::{
+    ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, PeerAddress, Qp, QpConfig,
+};
 pub use qp::{QueuePair, ReceiveQueue, SendQueue};
 pub use region::Region;
 pub use service::{Rc, Uc, Ud};
-pub use types::{Cqn, Lkey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};
+pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

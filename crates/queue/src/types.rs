@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub use verbless_command::{Cqn, Lkey, Qpn, Rkey};
+pub use verbless_command::{Cqn, Lkey, QKey, Qpn, Rkey};
 
 /// Index of a WQE's first block since its queue was created, modulo 65536: what a CQE calls `wqe_counter`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

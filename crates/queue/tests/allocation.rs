@@ -8,12 +8,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use support::{Receiver, Sender, Settings};
+use verbless_command::Path;
 use verbless_prm::hot::{cqe_opcode, opcode};
 use verbless_queue::cq::Notify;
 use verbless_queue::wr::{
     CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, SendImm, Write, WriteImm,
 };
-use verbless_queue::{Lkey, RemoteAddr, Rkey, Sge};
+use verbless_queue::{AddressHandle, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, Ud};
 
 /// Counts what the current thread allocates.
 struct Counting;
@@ -88,6 +89,34 @@ fn posting_polling_arming_and_failing_allocate_nothing() {
         assert_eq!(sender.queue.post(&Nop::new(), 0), Err(PostError::Full));
         let cqe = sender.device.completion(opcode::NOP, last);
         sender.queue.complete(cqe).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+#[test]
+fn datagrams_allocate_nothing() {
+    let mut sender: Sender<Ud> = Sender::of(Settings::default());
+    let mut receiver = Receiver::new(0x123, 16, 64);
+    let peer = AddressHandle::new(&Path::to_lid(7)).unwrap().to(Qpn(0x99), QKey(1));
+    let sge = Sge::new(0, 8, Lkey(1));
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let queue = &mut sender.queue;
+        queue.post(&Send::new(sge).to(&peer), lap).unwrap();
+        queue.post(&Send::new([sge; 4]).to(&peer), lap).unwrap();
+        assert!(queue.post(&Send::new([sge; 5]).to(&peer), lap).is_err());
+        let mut batch = queue.batch();
+        batch.post(&SendImm::new(Inline(b"and inline data"), 3).to(&peer), lap).unwrap();
+        let last = batch.post(&Send::new(Inline(b"")).signaled().to(&peer), lap).unwrap();
+        batch.ring();
+        let cqe = sender.device.completion(opcode::SEND, last.0);
+        sender.queue.complete(cqe).unwrap();
+
+        receiver.queue.post([sge; 2], lap).unwrap();
+        let cqe = sender.device.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
+        let cqe = sender.device.deliver(cqe);
+        assert!(cqe.source().is_some());
+        receiver.queue.complete(cqe).unwrap();
     }
     assert_eq!(ALLOCATIONS.get(), before);
 }

@@ -4,6 +4,7 @@ mod support;
 
 use proptest::prelude::*;
 use support::{Completer, Receiver, Sender, Settings, bytes};
+use verbless_command::Path;
 use verbless_prm::hot::{OpOwn, OpcodeQpn, cqe_format, cqe_opcode, opcode};
 use verbless_queue::completion::{Failure, Malformed};
 use verbless_queue::cq::CompletionQueueParts;
@@ -12,8 +13,8 @@ use verbless_queue::ring::SharedMemory;
 use verbless_queue::uar::UarPage;
 use verbless_queue::wr::{CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Write};
 use verbless_queue::{
-    CompletionError, CompletionQueue, Cqn, Lkey, Operation, Qpn, QueuePair, ReceiveQueue,
-    RemoteAddr, Rkey, SendQueue, Sge, Status, WqeIndex,
+    AddressHandle, CompletionError, CompletionQueue, Cqn, Lkey, Operation, QKey, Qpn, QueuePair,
+    ReceiveQueue, RemoteAddr, Rkey, SendQueue, Sge, Status, Ud, WqeIndex,
 };
 
 const REMOTE: RemoteAddr = RemoteAddr::new(0x7000_0000, Rkey(0xabc));
@@ -43,6 +44,27 @@ fn a_full_queue_refuses_and_changes_nothing() {
     assert_eq!(sender.queue.complete(cqe).unwrap().cookie, 7);
     assert_eq!(sender.queue.free(), 8, "a completion frees the unsignaled requests before it");
     sender.queue.post(&two_blocks, 9).unwrap();
+}
+
+/// A datagram's address fills the first block, so that an empty piece behind it would lie in a neighbour's.
+#[test]
+fn an_empty_datagram_writes_nothing_behind_its_block() {
+    let mut sender: Sender<Ud> = Sender::of(Settings { blocks: 4, ..Settings::default() });
+    let to = AddressHandle::new(&Path::to_lid(7)).unwrap().to(Qpn(0x99), QKey(1));
+    sender.ring.fill(0xee);
+    sender.queue.post(&Send::new(sge(0)).to(&to), 1).unwrap();
+    let ring = bytes(&sender.ring);
+    assert_eq!(ring[7], 4, "units of 16 bytes");
+    assert!(ring[64..].iter().all(|&byte| byte == 0xee));
+    assert_eq!(sender.queue.free(), 3);
+
+    sender.queue.post(&Send::new([sge(8), sge(0), sge(9)]).signaled().to(&to), 2).unwrap();
+    let ring = bytes(&sender.ring);
+    assert_eq!(ring[64 + 7], 6, "two pieces behind the address");
+    assert_eq!(ring[64 + 16..64 + 64], ring[16..64], "the same address");
+    assert_eq!((ring[128 + 3], ring[144 + 3]), (8, 9), "lengths of the pieces");
+    assert!(ring[160..].iter().all(|&byte| byte == 0xee));
+    assert_eq!(sender.queue.free(), 1);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod rc;
 mod refusal;
 mod shape;
 mod uc;
+mod ud;
 
 use crate::Case;
 
@@ -31,6 +32,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         path::CASES,
         rc::CASES,
         uc::CASES,
+        ud::CASES,
         shape::CASES,
         queue::CASES,
         life::CASES,

@@ -912,7 +912,7 @@ impl WqeDatagramSegment {
         self
     }
 
-    /// Service level; on Ethernet its low 3 bits are the priority. `0x0c.27:24`
+    /// Service level; on Ethernet its bits 3:1 are the priority. `0x0c.27:24`
     #[inline]
     pub const fn sl(&self) -> u8 {
         bits::get(&self.0, 100, 4) as u8

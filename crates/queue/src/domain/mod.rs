@@ -17,6 +17,7 @@
 //! ```
 
 mod connect;
+mod datagram;
 mod pool;
 mod queues;
 
@@ -27,6 +28,7 @@ use verbless_command::{Device, Error, ErrorKind, KeyAccess, KeyMemory, KeyPiece,
 use verbless_devx::{Pd, Uar, UarKind, abi::core::access};
 
 pub use connect::{ConnectOptions, PeerAddress};
+pub use datagram::DatagramOptions;
 pub use queues::{Cq, CqConfig, Qp, QpConfig};
 
 use crate::region::{Pinned, Region, RegionParts};

@@ -29,9 +29,9 @@ pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
 
 use zerocopy::big_endian::U32;
 
-use crate::completion::{Completion, CompletionError, Malformed};
+use crate::completion::{Completion, CompletionError, Datagram, Malformed};
 use crate::cq::{CompletionQueue, Cqe, Request};
-use crate::service::{Rc, Service};
+use crate::service::{Rc, Service, Ud};
 use crate::types::{Qpn, WqeIndex};
 use crate::wr::{Gather, PostError, WorkRequest};
 
@@ -174,6 +174,19 @@ impl<S: Service> QueuePair<S> {
             cq.publish();
         }
         polled
+    }
+}
+
+impl QueuePair<Ud> {
+    /// Polls a completion queue that is this queue pair's alone, and says of a received message where it came from.
+    #[inline]
+    pub fn poll_datagram(
+        &mut self,
+        cq: &mut CompletionQueue,
+    ) -> Option<Result<Datagram, CompletionError>> {
+        let cqe = cq.poll()?;
+        let source = cqe.source();
+        Some(self.complete(cqe).map(|completion| Datagram { completion, source }))
     }
 }
 

@@ -15,6 +15,7 @@
 //! Local memory is named by an [`Sge`], by several (an array or a slice, which the device gathers or scatters in
 //! order), or, for what is sent, is [`Inline`]: copied into the WQE, so that the buffer is free at once.
 
+mod datagram;
 mod payload;
 
 use verbless_prm::hot::{
@@ -22,13 +23,14 @@ use verbless_prm::hot::{
 };
 use zerocopy::transmute;
 
+pub use datagram::To;
 pub use payload::{Gather, Inline, Payload};
 pub(crate) use payload::{data_segment, sge_units};
-use sealed::Encode;
+use sealed::{Encode, Message};
 
 use crate::completion::Operation;
 use crate::ring::Wqe;
-use crate::service::{Connected, Rc, Service};
+use crate::service::{Connected, Rc, Service, Ud};
 use crate::types::{RemoteAddr, Rkey, Sge};
 
 /// Why a request was not posted. Nothing has changed then.
@@ -111,6 +113,7 @@ impl<P: Payload> WorkRequest<Rc> for SendInvalidate<P> {}
 impl<P: Gather> WorkRequest<Rc> for Read<P> {}
 impl WorkRequest<Rc> for CompareSwap {}
 impl WorkRequest<Rc> for FetchAdd {}
+impl<M: Message> WorkRequest<Ud> for To<'_, M> {}
 
 pub(crate) mod sealed {
     use super::*;
@@ -139,6 +142,12 @@ pub(crate) mod sealed {
         fn immediate(&self) -> u32 {
             0
         }
+    }
+
+    /// A SEND: what a datagram can be.
+    pub trait Message: Encode {
+        type Payload: Payload;
+        fn payload(&self) -> &Self::Payload;
     }
 }
 

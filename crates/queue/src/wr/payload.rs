@@ -1,6 +1,6 @@
 //! The local memory of a request: SGEs, or data that goes into the WQE itself.
 
-use verbless_prm::hot::{DataSegment, InlineHeader, OCTOWORD};
+use verbless_prm::hot::{DataSegment, InlineHeader, OCTOWORD, WQEBB};
 use zerocopy::transmute;
 
 use super::{Limits, PostError};
@@ -108,10 +108,12 @@ impl Sealed for Sge {
         is_usual(self).then_some(1)
     }
 
-    /// An empty SGE is stored too: behind the end of the WQE, but in its first block, which is ours.
+    /// An empty SGE is stored too where it does no harm: behind the end of the WQE, but in its first block, which is ours.
     #[inline(always)]
     fn write(&self, wqe: &Wqe<'_>, at: usize) {
-        wqe.store(at, data_segment(self));
+        if at < WQEBB / OCTOWORD || self.length != 0 {
+            wqe.store(at, data_segment(self));
+        }
     }
 }
 

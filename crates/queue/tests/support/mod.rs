@@ -5,9 +5,10 @@ use verbless_prm::hot::{self, OpOwn, OpcodeQpn, cqe_opcode, opcode, uar};
 use verbless_queue::cq::CompletionQueueParts;
 use verbless_queue::qp::{BlueFlame, ReceiveQueueParts, SendQueueParts};
 use verbless_queue::ring::SharedMemory;
+use verbless_queue::service::Service;
 use verbless_queue::uar::{SendDoorbell, UarPage};
 use verbless_queue::wr::Nop;
-use verbless_queue::{CompletionQueue, Cqe, Cqn, Qpn, ReceiveQueue, SendQueue, WqeIndex};
+use verbless_queue::{CompletionQueue, Cqe, Cqn, Qpn, Rc, ReceiveQueue, SendQueue, WqeIndex};
 use zerocopy::IntoBytes;
 
 /// `length` bytes of fresh memory, exactly.
@@ -35,8 +36,8 @@ pub(crate) fn uar_page() -> (SharedMemory, UarPage) {
 }
 
 /// A send queue and what the device sees of it.
-pub(crate) struct Sender {
-    pub(crate) queue: SendQueue,
+pub(crate) struct Sender<S: Service = Rc> {
+    pub(crate) queue: SendQueue<S>,
     pub(crate) ring: SharedMemory,
     pub(crate) record: SharedMemory,
     pub(crate) uar: SharedMemory,
@@ -72,13 +73,19 @@ impl Default for Settings {
 
 impl Sender {
     pub(crate) fn new(settings: Settings) -> Self {
+        Self::of(settings)
+    }
+}
+
+impl<S: Service> Sender<S> {
+    pub(crate) fn of(settings: Settings) -> Self {
         let (uar, page) = uar_page();
         let doorbell: SendDoorbell = match settings.register {
             Some(offset) => page.blueflame(offset, 256).unwrap(),
             None => page.doorbell(),
         };
         let (ring, record) = (memory(64 * settings.blocks), memory(8));
-        let queue = SendQueue::new(SendQueueParts {
+        let queue = SendQueue::of(SendQueueParts {
             qpn: Qpn(settings.qpn),
             ring: ring.clone(),
             record: record.clone(),

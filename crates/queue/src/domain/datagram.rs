@@ -1,0 +1,54 @@
+//! Datagram queue pairs: making them ready, and finding the way to others.
+
+use verbless_command::{DatagramAttr, Error, QKey};
+
+use super::{ConnectOptions, Domain, PeerAddress, Qp};
+use crate::address::{AddressHandle, Destination};
+use crate::service::Ud;
+
+/// How a datagram queue pair is made ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramOptions {
+    /// Our port, counted from 1.
+    pub port: u8,
+    /// Index of the partition key in the port's table.
+    pub pkey_index: u16,
+    /// What a message must carry to be received.
+    pub q_key: QKey,
+    /// First packet sequence number; nobody checks it.
+    pub psn: u32,
+}
+
+impl DatagramOptions {
+    /// Port 1, the first partition key, PSN 0.
+    pub const fn new(q_key: QKey) -> Self {
+        Self { port: 1, pkey_index: 0, q_key, psn: 0 }
+    }
+}
+
+impl Domain {
+    /// Takes a datagram queue pair from RESET to RTS: it may send to anybody, and receives from who knows its Q_Key.
+    pub fn start(&self, qp: &Qp<Ud>, options: &DatagramOptions) -> Result<(), Error> {
+        let DatagramOptions { port, pkey_index, q_key, psn } = *options;
+        let object = qp.object();
+        object.to_init_datagram(&DatagramAttr { port, pkey_index, q_key })?;
+        object.to_rtr_datagram()?;
+        object.to_rts_datagram(psn)
+    }
+
+    /// A peer as a destination; on Ethernet the kernel finds out its MAC. `q_key` is the peer's.
+    pub fn destination(
+        &self,
+        peer: &PeerAddress,
+        q_key: QKey,
+        options: &ConnectOptions,
+    ) -> Result<Destination, Error> {
+        let handle = AddressHandle::new(&self.path(peer, options)?)?;
+        Ok(handle.to(peer.qpn, q_key))
+    }
+
+    /// Bytes of the longest datagram through a port: its MTU.
+    pub fn longest_datagram(&self, port: u8) -> Result<u32, Error> {
+        Ok(self.device.query_port(port)?.active_mtu().unwrap_or(256))
+    }
+}

@@ -1,8 +1,8 @@
 //! A software model of the mlx5 device.
 //!
 //! The device core (`memory`, `profile`, `hca`, `engine`, `fabric`) uses `verbless-prm` and nothing else of the
-//! driver, so that a mistake in the driver has no twin here. Only the in-process front end (`uverbs`) knows
-//! `verbless-devx`, for the `Backend` trait that it implements.
+//! driver, so that a mistake in the driver has no twin here. Only the kernel of the front ends without a real one (`uverbs`,
+//! `run`) knows `verbless-devx`, for the `Backend` trait that it implements.
 //!
 //! ```text
 //!   uverbs (in process)      pci (vfio-user)      run (seccomp)        front ends: who plays the kernel
@@ -21,6 +21,7 @@ pub mod memory;
 mod model;
 pub mod pci;
 pub mod profile;
+pub mod run;
 pub mod uverbs;
 mod watch;
 mod world;

@@ -1,11 +1,14 @@
 //! `verbless-model`: the modelled device for programs that are not linked with it.
 
+use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use verbless_model::pci::{self, PciOptions};
+use verbless_model::run::{self, RunError, RunOptions};
 use verbless_model::{Link, Profile};
 
 /// A software model of mlx5 devices.
@@ -42,6 +45,23 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
     },
+    /// Run a program that sees modelled devices, without root and without a virtual machine.
+    ///
+    /// Ends when the program and all that it started have ended, with the program's exit code.
+    Run {
+        /// What the devices are, one for each: a profile's name, or a TOML file.
+        #[arg(long, default_value = "bluefield3")]
+        profile: Vec<String>,
+        /// How many devices of each profile.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+        devices: u16,
+        /// What their ports are connected to; without it, what the profile says.
+        #[arg(long)]
+        link: Option<LinkArgument>,
+        /// The program and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<OsString>,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -62,16 +82,19 @@ fn main() -> ExitCode {
         })
         .with_target(false)
         .init();
-    match run(arguments.command) {
-        Ok(()) => ExitCode::SUCCESS,
+    match execute(arguments.command) {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("verbless-model: {error}");
-            ExitCode::FAILURE
+            match error.downcast_ref::<RunError>() {
+                Some(error) => error.exit_code().into(),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }
 
-fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
+fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match command {
         Command::Pci { socket, profile, link, functions, trap, record } => {
             let devices: Result<Vec<_>, _> = profile
@@ -80,7 +103,22 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
                 .collect();
             let record = record.as_deref().map(create).transpose()?;
             let devices = devices?;
-            Ok(pci::serve(PciOptions { devices, functions, sockets: socket, trap, record })?)
+            pci::serve(PciOptions { devices, functions, sockets: socket, trap, record })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Run { profile, devices, link, program } => {
+            let profiles: Result<Vec<_>, _> = profile
+                .iter()
+                .map(|name| Profile::load(name).map(|it| link_of(it, link)))
+                .collect();
+            let devices = profiles?
+                .into_iter()
+                .flat_map(|profile| std::iter::repeat_n(profile, devices.into()))
+                .collect();
+            let status = run::run(&RunOptions { devices, program })?;
+            // As shells say it.
+            let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+            Ok(ExitCode::from(code.unwrap_or(1) as u8))
         }
     }
 }

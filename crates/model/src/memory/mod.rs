@@ -3,6 +3,7 @@
 //! These modules are the only place of the model that touches memory which somebody else may write at the same
 //! time. Ring words, records and doorbells are atomics; payload is copied in a way that is allowed to race.
 
+pub(crate) mod clients;
 pub(crate) mod descriptor;
 mod guest;
 mod process;
@@ -10,6 +11,7 @@ mod uar;
 
 use std::fmt;
 
+pub use clients::ClientMemory;
 pub use guest::GuestMemory;
 pub use process::{ProcessMemory, probe};
 pub(crate) use uar::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE};

@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -76,6 +78,39 @@ impl UarSpace {
     /// The file to map a page of into a client, at offset page × [`UAR_PAGE`].
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Lets a page be that of another file, at `offset`: a client maps it from there.
+    ///
+    /// The file must be sealed against shrinking, or its owner could take the page away from under the engine.
+    pub(crate) fn back(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+        let seals = fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate)?;
+        let size = nix::sys::stat::fstat(file)?.st_size;
+        let end = offset.checked_add(UAR_PAGE).and_then(|end| i64::try_from(end).ok());
+        let within = end.is_some_and(|end| end <= size);
+        if !seals.contains(SealFlag::F_SEAL_SHRINK) || !within || page >= self.pages {
+            return Err(Errno::EINVAL);
+        }
+        self.replace(page, file, offset as i64)
+    }
+
+    /// Lets a page be one of this space's own file again.
+    pub(crate) fn unback(&self, page: u32) -> Result<(), Errno> {
+        if page >= self.pages {
+            return Err(Errno::EINVAL);
+        }
+        self.replace(page, self.file.as_fd(), (u64::from(page) * UAR_PAGE) as i64)
+    }
+
+    fn replace(&self, page: u32, file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
+        let at = self.base.as_ptr() as usize + (u64::from(page) * UAR_PAGE) as usize;
+        let size = NonZeroUsize::new(UAR_PAGE as usize).ok_or(Errno::EINVAL)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
+        // SAFETY: a page within our own mapping is replaced by another shared one, at once for whoever looks at it; its
+        // words are only touched by atomics, and `back` saw to it that the page exists for as long as it is mapped.
+        unsafe { mmap(NonZeroUsize::new(at), size, protection, flags, file, offset) }?;
+        Ok(())
     }
 
     /// Marks a page as in use (or not); its registers are cleared either way.
@@ -205,6 +240,25 @@ mod tests {
             assert_eq!(space.take64(2, SEND + 0x100), 0);
             assert!(!space.rung());
         }
+    }
+
+    #[test]
+    fn a_page_of_a_sealed_file_stands_in_for_one_of_the_space() {
+        let space = UarSpace::new(4);
+        let file = memfd_create(c"client", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        nix::unistd::ftruncate(&file, 0x3000).unwrap();
+        assert_eq!(space.back(1, file.as_fd(), 0x1000), Err(Errno::EINVAL), "not sealed");
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        for (page, offset) in [(1, 0x3000), (1, u64::MAX - 0xfff), (4, 0x1000)] {
+            assert!(space.back(page, file.as_fd(), offset).is_err(), "{page} {offset:#x}");
+        }
+        space.set_allocated(1, true);
+        space.back(1, file.as_fd(), 0x1000).unwrap();
+        nix::sys::uio::pwrite(&file, &7u64.to_be_bytes(), 0x1000 + CQ_ARM as i64).unwrap();
+        assert_eq!(space.take64(1, CQ_ARM), 7);
+        nix::sys::uio::pwrite(&file, &7u64.to_be_bytes(), 0x1000 + CQ_ARM as i64).unwrap();
+        space.unback(1).unwrap();
+        assert_eq!(space.take64(1, CQ_ARM), 0);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) enum Capability {
 }
 
 /// Which file a descriptor refers to: device and inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileId(pub u64, pub u64);
 
 /// A process that uses the devices.

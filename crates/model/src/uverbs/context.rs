@@ -5,9 +5,10 @@ use verbless_prm::PortType;
 
 use super::abi::attr;
 use super::client::Capability;
-use super::file::Method;
+use super::file::{File, Method};
 use super::kernel::Kernel;
 use super::rules::op;
+use super::uar::static_offset;
 
 /// Doorbell registers per UAR page that a client may use.
 pub(super) const REGISTERS_PER_PAGE: u32 = 2;
@@ -43,12 +44,14 @@ impl Context {
     }
 
     /// Frees what came with the context.
-    pub(super) fn free(self, kernel: &Kernel) {
+    pub(super) fn free(self, file: &File) {
+        let kernel = &file.kernel;
         if let Some(number) = self.transport_domain {
             let _ = kernel.free(op::DEALLOC_TRANSPORT_DOMAIN, self.uid, number);
         }
         for page in self.static_uars {
             let _ = kernel.free(op::DEALLOC_UAR, self.uid, page);
+            file.unback(page);
         }
         if self.uid != 0 {
             kernel.destroy_uctx(self.uid);
@@ -108,7 +111,7 @@ impl Method<'_> {
         let response = response(&self.file.kernel, &context);
         let written = self.write_response(response);
         if let Err(errno) = written {
-            context.free(&self.file.kernel);
+            context.free(self.file);
             return Err(errno);
         }
         self.state.context = Some(context);
@@ -146,7 +149,7 @@ impl Method<'_> {
         match self.fill_context(&mut context, registers, request.low_latency) {
             Ok(()) => Ok(context),
             Err(errno) => {
-                context.free(kernel);
+                context.free(self.file);
                 Err(errno)
             }
         }
@@ -184,8 +187,10 @@ impl Method<'_> {
             if registers > MAX_REGISTERS {
                 return Err(Errno::ENOMEM);
             }
-            for _ in 0..registers / REGISTERS_PER_PAGE {
-                context.static_uars.push(kernel.allocate(op::ALLOC_UAR, context.uid)?);
+            for index in 0..(registers / REGISTERS_PER_PAGE) as usize {
+                let page = kernel.allocate(op::ALLOC_UAR, context.uid)?;
+                context.static_uars.push(page);
+                self.file.back(page, static_offset(index))?;
             }
         }
         if kernel.caps.log_max_transport_domain() != 0 {

@@ -4,7 +4,7 @@
 //! mandatory ones, then the method. One ioctl of a file runs at a time.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
@@ -19,6 +19,7 @@ use super::kernel::Kernel;
 use super::rules::{ObjectId, op};
 use super::subscriptions::EventChannel;
 use super::uar;
+use super::umem::Pinned;
 
 /// What a handle stands for.
 #[derive(Debug)]
@@ -35,8 +36,7 @@ pub(super) enum Object {
     Devx(DevxObject),
     Umem {
         destroy: Vec<u8>,
-        /// Pages that it pins.
-        pages: u64,
+        _pinned: Pinned,
     },
     Uar {
         page: u32,
@@ -187,12 +187,16 @@ impl State {
 pub(super) struct File {
     pub kernel: Arc<Kernel>,
     pub client: Arc<dyn Client>,
+    /// Where the client maps its UAR pages from, if it does that by itself.
+    doorbells: Option<Arc<OwnedFd>>,
     state: Mutex<State>,
 }
 
 /// A method at work.
 pub(super) struct Method<'a> {
     pub file: &'a File,
+    /// Who calls it.
+    pub client: &'a Arc<dyn Client>,
     pub state: &'a mut State,
     pub attrs: Attrs<'a>,
     pub named: Named,
@@ -200,15 +204,45 @@ pub(super) struct Method<'a> {
 
 impl File {
     pub(super) fn new(kernel: Arc<Kernel>, client: Arc<dyn Client>) -> Self {
-        Self { kernel, client, state: Mutex::default() }
+        Self { kernel, client, doorbells: None, state: Mutex::default() }
+    }
+
+    /// Its client maps UAR pages from this file.
+    pub(super) fn with_doorbells(mut self, doorbells: Arc<OwnedFd>) -> Self {
+        self.doorbells = Some(doorbells);
+        self
+    }
+
+    /// Lets a UAR page be the one that the client maps at `offset`.
+    pub(super) fn back(&self, page: u32, offset: u64) -> Result<(), Errno> {
+        match &self.doorbells {
+            Some(file) => self.kernel.function.back_uar(page, file.as_fd(), offset),
+            None => Ok(()),
+        }
+    }
+
+    /// The client has no part in a UAR page any more.
+    pub(super) fn unback(&self, page: u32) {
+        if self.doorbells.is_some() {
+            self.kernel.function.unback_uar(page);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers an ioctl: `words` is its header and attributes, which get new handles and output flags in place.
+    /// Answers an ioctl of the one who opened the file.
     pub(super) fn ioctl(&self, words: &mut [u64]) -> Result<(), Errno> {
+        self.ioctl_of(&self.client, words)
+    }
+
+    /// Answers an ioctl: `words` is its header and attributes, which get new handles and output flags in place.
+    pub(super) fn ioctl_of(
+        &self,
+        client: &Arc<dyn Client>,
+        words: &mut [u64],
+    ) -> Result<(), Errno> {
         let request = Request::parse(words)?;
         let mut state = self.lock();
         self.forget_closed_streams(&mut state);
@@ -216,8 +250,9 @@ impl File {
         if self.kernel.is_dead() && call != Call::Destroy {
             return Err(Errno::EIO);
         }
-        let attrs = Attrs::new(request, &*self.client);
-        let mut method = Method { file: self, state: &mut state, attrs, named: Named::default() };
+        let attrs = Attrs::new(request, &**client);
+        let named = Named::default();
+        let mut method = Method { file: self, client, state: &mut state, attrs, named };
         for index in 0..method.attrs.request.len() {
             let next = method.attrs.accept(index)?;
             method.resolve(next)?;
@@ -274,7 +309,7 @@ impl File {
             }
         }
         if let Some(context) = state.context.take() {
-            context.free(&self.kernel);
+            context.free(self);
         }
     }
 
@@ -297,13 +332,11 @@ impl File {
                 self.kernel.exec(&object.destroy, &mut [0; 16])?;
                 self.kernel.subscriptions.object_gone(object.serial);
             }
-            Object::Umem { destroy, pages } => {
-                self.kernel.exec(destroy, &mut [0; 16])?;
-                super::umem::unpin(&*self.client, *pages);
-            }
+            Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
             &Object::Uar { page, mmap } => {
                 // A real kernel waits for the last mapping of the page to go; here it cannot see them.
                 let _ = self.kernel.free(op::DEALLOC_UAR, uid, page);
+                self.unback(page);
                 state.mmaps.remove(&mmap);
             }
         }

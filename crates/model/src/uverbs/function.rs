@@ -1,5 +1,6 @@
 //! A function of the model as its driver reaches it: commands and registers, and what a driver learns by other ways.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -51,6 +52,16 @@ impl Function for Modelled {
 
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
         self.shared.lock().hcas[self.id].interrupts = interrupts;
+    }
+
+    fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+        self.look(|hca| hca.bar.back(page, file, offset))
+    }
+
+    fn unback_uar(&self, page: u32) {
+        if let Err(errno) = self.look(|hca| hca.bar.unback(page)) {
+            tracing::warn!(page, %errno, "a UAR page stays with the client that had it");
+        }
     }
 
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno> {

@@ -1,5 +1,6 @@
 //! The devices of a model as `verbless-devx` sees them, in the process that holds the model.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
@@ -116,6 +117,33 @@ impl Backend for InProcess {
         let lease = self.lease(id).map_err(failed)?;
         let file = File::new(lease.kernel.clone(), self.inner.client.clone());
         Ok(Arc::new(Opened { file, _lease: lease }))
+    }
+}
+
+/// A device that another process has open.
+pub(crate) struct DeviceFile {
+    file: File,
+    /// Ends after the file.
+    _lease: Lease,
+}
+
+impl DeviceFile {
+    /// Opens a device for a client, which maps its doorbells from `doorbells` by itself: a sealed file of
+    /// [`super::MMAP_SPAN`] bytes.
+    pub(crate) fn open(
+        backend: &InProcess,
+        device: usize,
+        client: Arc<dyn Client>,
+        doorbells: Arc<OwnedFd>,
+    ) -> Result<Self, Errno> {
+        let lease = backend.lease(device)?;
+        let file = File::new(lease.kernel.clone(), client).with_doorbells(doorbells);
+        Ok(Self { file, _lease: lease })
+    }
+
+    /// Answers an ioctl of a client's, who may be another than the one who opened the device.
+    pub(crate) fn ioctl(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
+        self.file.ioctl_of(client, words)
     }
 }
 

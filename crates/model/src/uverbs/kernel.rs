@@ -3,6 +3,7 @@
 //! It drives the device with commands and doorbells only. It is attached when the first client opens the device and
 //! detached after the last one closed it, so that a device that nobody uses holds no object at all.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
@@ -81,6 +82,10 @@ pub(super) trait Function: Send + Sync {
     fn vectors(&self) -> u32;
     /// Says where interrupts go.
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
+    /// Lets a UAR page be that of a file of a client's, which maps it by itself. Nobody can cut the file short.
+    fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno>;
+    /// Lets a UAR page be one of the device's own again.
+    fn unback_uar(&self, page: u32);
     /// Maps a UAR page into this process.
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
     /// A port's state; `None` when there is no such port. Numbers begin with 1.

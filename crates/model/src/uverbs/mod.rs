@@ -41,4 +41,9 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use client::{
+    Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
+};
+pub(crate) use in_process::DeviceFile;
 pub use in_process::InProcess;
+pub(crate) use uar::MMAP_SPAN;

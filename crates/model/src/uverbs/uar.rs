@@ -21,6 +21,8 @@ const MMAP_CORE_CLOCK: u64 = 5;
 const MMAP_CLOCK_INFO: u64 = 7;
 /// The first command of pages that are allocated one by one.
 const MMAP_OFFSETS: u64 = 9;
+/// Bytes of a file whose every offset has a command and an index of 16 bits.
+pub(crate) const MMAP_SPAN: u64 = (1 << 24) * PAGE;
 
 impl Method<'_> {
     pub(super) fn uar_alloc(&mut self) -> Result<Object, Errno> {
@@ -41,9 +43,18 @@ impl Method<'_> {
             let _ = kernel.free(op::DEALLOC_UAR, uid, page);
             return Err(errno);
         }
+        if let Err(errno) = self.file.back(page, offset(mmap)) {
+            let _ = kernel.free(op::DEALLOC_UAR, uid, page);
+            return Err(errno);
+        }
         self.state.mmaps.insert(mmap, page);
         Ok(Object::Uar { page, mmap })
     }
+}
+
+/// The byte offset at which page `index` of those that came with the context is mapped.
+pub(super) fn static_offset(index: usize) -> u64 {
+    (MMAP_REGULAR << 8 | index as u64) * PAGE
 }
 
 /// The byte offset at which entry `mmap` (command << 16 | index) is mapped.

@@ -3,6 +3,8 @@
 //! A client's memory is contiguous for the device, as behind an IOMMU; so the page size is the best that the bitmap, the
 //! address and the length allow. Pages are not held: a client that unmaps registered memory takes it from the device.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
@@ -39,13 +41,8 @@ impl Method<'_> {
             return Err(dmabuf(self.attrs.client, address, length, fd));
         }
         let writable = access & (LOCAL_WRITE | REMOTE_WRITE) != 0;
-        let client = self.attrs.client;
-        let pages = pin(client, address, length, writable)?;
-        let result = self.create_umem(uid, address, length, writable, pages);
-        if result.is_err() {
-            unpin(client, pages);
-        }
-        result
+        let pinned = Pinned::new(self.client, address, length, writable)?;
+        self.create_umem(uid, address, length, writable, pinned)
     }
 
     fn create_umem(
@@ -54,7 +51,7 @@ impl Method<'_> {
         address: u64,
         length: u64,
         writable: bool,
-        pages: u64,
+        pinned: Pinned,
     ) -> Result<Object, Errno> {
         let bitmap = match self.attrs.data(attr::UMEM_PGSZ_BITMAP) {
             Ok(bitmap) => bitmap,
@@ -73,7 +70,7 @@ impl Method<'_> {
             return Err(errno);
         }
         debug_assert_eq!(rules::opcode(&input), op::CREATE_UMEM);
-        Ok(Object::Umem { destroy, pages })
+        Ok(Object::Umem { destroy, _pinned: pinned })
     }
 }
 
@@ -90,6 +87,37 @@ fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
     match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
         Ok(target) if target.to_string_lossy().starts_with("/dmabuf:") => Errno::EOPNOTSUPP,
         _ => Errno::EINVAL,
+    }
+}
+
+/// Memory of a client that counts as pinned until this is dropped.
+pub(super) struct Pinned {
+    client: Arc<dyn Client>,
+    pages: u64,
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pages", self.pages)
+    }
+}
+
+impl Pinned {
+    /// Accounts for the pages of a range and checks that they can be pinned.
+    pub(super) fn new(
+        client: &Arc<dyn Client>,
+        address: u64,
+        length: u64,
+        writable: bool,
+    ) -> Result<Self, Errno> {
+        let pages = pin(&**client, address, length, writable)?;
+        Ok(Self { client: client.clone(), pages })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        unpin(&*self.client, self.pages);
     }
 }
 
@@ -122,7 +150,7 @@ fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result
 }
 
 /// Gives back what a registration pinned.
-pub(super) fn unpin(client: &dyn Client, pages: u64) {
+fn unpin(client: &dyn Client, pages: u64) {
     client.pinned().fetch_sub(pages, Ordering::AcqRel);
 }
 

@@ -174,6 +174,12 @@ impl Function for Device {
         *Self::lock(&self.interrupts) = interrupts;
     }
 
+    fn back_uar(&self, _: u32, _: std::os::fd::BorrowedFd<'_>, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn unback_uar(&self, _: u32) {}
+
     fn map_uar(&self, _page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno> {
         use std::os::fd::AsFd;
         let file = nix::sys::memfd::memfd_create(c"uar", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;

@@ -1,0 +1,236 @@
+//! The filter: which system calls of the program stop for an answer.
+//!
+//! A filter sees numbers and not what they point to, so every call with a path stops, and is let go at once when
+//! the path is none of ours. What has no path stops only if it is about a device: an ioctl by its magic (a descriptor may
+//! have been duplicated), a question about a descriptor by its number (devices are given numbers that others seldom
+//! have, see [`FIRST_DESCRIPTOR`]).
+
+/// Devices that are opened get descriptors from here on, so that the filter knows them: below 1024, for programs that use
+/// `select`.
+pub(super) const FIRST_DESCRIPTOR: u32 = 960;
+/// How many such descriptors a process can have; a device that is opened with all of them in use gets another one, and
+/// looks like a regular file there.
+pub(super) const DESCRIPTORS: u32 = 64;
+
+/// NETLINK_RDMA: the other way to learn of devices, which would show the real ones.
+const NETLINK_RDMA: u32 = 20;
+/// The type of the ioctls of RDMA devices.
+const RDMA_MAGIC: u32 = 0x1b;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+const ALLOW: u32 = 0x7fff_0000;
+const NOTIFY: u32 = 0x7fc0_0000;
+const ERRNO: u32 = 0x0005_0000;
+
+/// Offsets in `struct seccomp_data`.
+const NUMBER: u32 = 0;
+const ARCH: u32 = 4;
+/// The low half of an argument (both architectures are little-endian).
+const fn argument(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_AT_LEAST: u16 = 0x35;
+const RETURN: u16 = 0x06;
+
+fn statement(code: u16, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt: 0, jf: 0, k }
+}
+
+/// Goes on with the next instruction if the test holds, else skips `otherwise` of them.
+fn unless(code: u16, k: u32, otherwise: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt: 0, jf: otherwise, k }
+}
+
+/// Calls with a path.
+#[cfg(target_arch = "x86_64")]
+const PATHS: &[libc::c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_open,
+    libc::SYS_openat2,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const PATHS: &[libc::c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+];
+/// Calls with a descriptor, a path and, in the argument of that number, flags: with AT_EMPTY_PATH they are about the
+/// descriptor.
+const STATS: &[(libc::c_long, u32)] = &[(libc::SYS_newfstatat, 3), (libc::SYS_statx, 2)];
+
+/// The program, for one architecture; calls of another one (32-bit programs) are let through.
+pub(super) fn program() -> Vec<libc::sock_filter> {
+    let descriptor = |argument_index: u32| {
+        vec![
+            statement(LOAD, argument(argument_index)),
+            unless(JUMP_AT_LEAST, FIRST_DESCRIPTOR, 2),
+            libc::sock_filter {
+                code: JUMP_AT_LEAST,
+                jt: 1,
+                jf: 0,
+                k: FIRST_DESCRIPTOR + DESCRIPTORS,
+            },
+            statement(RETURN, NOTIFY),
+            statement(RETURN, ALLOW),
+        ]
+    };
+    let mut program = vec![
+        statement(LOAD, ARCH),
+        libc::sock_filter { code: JUMP_EQUAL, jt: 1, jf: 0, k: ARCHITECTURE },
+        statement(RETURN, ALLOW),
+        statement(LOAD, NUMBER),
+    ];
+    let mut call = |number: libc::c_long, body: Vec<libc::sock_filter>| {
+        program.push(unless(JUMP_EQUAL, number as u32, body.len() as u8));
+        program.extend(body);
+    };
+    call(libc::SYS_fstat, descriptor(0));
+    call(
+        libc::SYS_ioctl,
+        vec![
+            statement(LOAD, argument(1)),
+            statement(AND, 0xff00),
+            unless(JUMP_EQUAL, RDMA_MAGIC << 8, 1),
+            statement(RETURN, NOTIFY),
+            statement(RETURN, ALLOW),
+        ],
+    );
+    for &number in PATHS {
+        call(number, vec![statement(RETURN, NOTIFY)]);
+    }
+    for &(number, flags) in STATS {
+        let mut body = vec![
+            statement(LOAD, argument(flags)),
+            statement(AND, libc::AT_EMPTY_PATH as u32),
+            libc::sock_filter { code: JUMP_EQUAL, jt: 0, jf: 1, k: 0 },
+            statement(RETURN, NOTIFY),
+        ];
+        body.extend(descriptor(0));
+        call(number, body);
+    }
+    call(
+        libc::SYS_socket,
+        vec![
+            statement(LOAD, argument(0)),
+            unless(JUMP_EQUAL, libc::AF_NETLINK as u32, 3),
+            statement(LOAD, argument(2)),
+            unless(JUMP_EQUAL, NETLINK_RDMA, 1),
+            statement(RETURN, ERRNO | libc::EPROTONOSUPPORT as u32),
+            statement(RETURN, ALLOW),
+        ],
+    );
+    program.push(statement(RETURN, ALLOW));
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the program on one call.
+    fn verdict(architecture: u32, number: libc::c_long, arguments: [u64; 6]) -> u32 {
+        let mut data = vec![];
+        data.extend((number as u32).to_ne_bytes());
+        data.extend(architecture.to_ne_bytes());
+        data.extend([0; 8]);
+        data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+        let load = |at: u32| {
+            u32::from_ne_bytes(*data[at as usize..].first_chunk().expect("within the data"))
+        };
+        let program = program();
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let instruction = program[at];
+            at += 1;
+            let k = instruction.k;
+            let mut jump = |holds: bool| {
+                at += usize::from(if holds { instruction.jt } else { instruction.jf });
+            };
+            match instruction.code {
+                LOAD => accumulator = load(k),
+                AND => accumulator &= k,
+                JUMP_EQUAL => jump(accumulator == k),
+                JUMP_AT_LEAST => jump(accumulator >= k),
+                RETURN => return k,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn here(number: libc::c_long, arguments: [u64; 6]) -> u32 {
+        verdict(ARCHITECTURE, number, arguments)
+    }
+
+    #[test]
+    fn calls_with_a_path_stop_and_others_do_not() {
+        for &number in PATHS {
+            assert_eq!(here(number, [0; 6]), NOTIFY, "call {number}");
+        }
+        for number in [libc::SYS_read, libc::SYS_write, libc::SYS_mmap, libc::SYS_getppid] {
+            assert_eq!(here(number, [1000; 6]), ALLOW, "call {number}");
+        }
+    }
+
+    #[test]
+    fn an_ioctl_stops_by_its_magic_whatever_its_descriptor() {
+        assert_eq!(here(libc::SYS_ioctl, [3, 0xc018_1b01, 0, 0, 0, 0]), NOTIFY);
+        assert_eq!(here(libc::SYS_ioctl, [3, 0x5401, 0, 0, 0, 0]), ALLOW);
+    }
+
+    #[test]
+    fn questions_about_descriptors_stop_for_those_of_devices_only() {
+        let empty = libc::AT_EMPTY_PATH as u64;
+        let (first, last) =
+            (u64::from(FIRST_DESCRIPTOR), u64::from(FIRST_DESCRIPTOR + DESCRIPTORS) - 1);
+        for (descriptor, expected) in
+            [(3, ALLOW), (first, NOTIFY), (last, NOTIFY), (first - 1, ALLOW), (last + 1, ALLOW)]
+        {
+            let call = [descriptor, 0, 0, empty, 0, 0];
+            assert_eq!(here(libc::SYS_newfstatat, call), expected, "{descriptor}");
+            let call = [descriptor, 0, empty, 0, 0, 0];
+            assert_eq!(here(libc::SYS_statx, call), expected, "{descriptor}");
+            assert_eq!(here(libc::SYS_fstat, [descriptor, 0, 0, 0, 0, 0]), expected);
+        }
+        assert_eq!(here(libc::SYS_newfstatat, [3, 0, 0, 0, 0, 0]), NOTIFY);
+        assert_eq!(here(libc::SYS_statx, [3, 0, 0, 0, 0, 0]), NOTIFY);
+    }
+
+    #[test]
+    fn the_other_way_to_learn_of_devices_is_closed() {
+        let refused = ERRNO | libc::EPROTONOSUPPORT as u32;
+        let netlink = libc::AF_NETLINK as u64;
+        assert_eq!(here(libc::SYS_socket, [netlink, 3, 20, 0, 0, 0]), refused);
+        assert_eq!(here(libc::SYS_socket, [netlink, 3, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(here(libc::SYS_socket, [libc::AF_INET as u64, 1, 20, 0, 0, 0]), ALLOW);
+    }
+
+    #[test]
+    fn another_architecture_is_let_through() {
+        assert_eq!(verdict(0x4000_0003, libc::SYS_openat, [0; 6]), ALLOW);
+    }
+}

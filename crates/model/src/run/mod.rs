@@ -1,0 +1,159 @@
+//! `verbless-model run`: any program sees modelled devices, without root and without a virtual machine.
+//!
+//! The program runs behind a seccomp filter, and this process answers for the kernel where RDMA devices are concerned:
+//!
+//! ```text
+//!   program (threads, children)                 verbless-model
+//!   ---------------------------                 --------------------------------------------------
+//!   open /dev/infiniband/uverbs0  --notify-->   supervisor: a memfd of its own for each open (ADDFD)
+//!   open, stat, readlink /sys/..  --notify-->     tree: the same path below a private directory
+//!   ioctl, magic 0x1b             --notify-->     uverbs: the modelled kernel -> hca: commands
+//!   socket(NETLINK_RDMA)          -- EPROTONOSUPPORT by the filter itself
+//!   mmap of the memfd             -- native: the pages are the device's UAR pages, which the engine looks at
+//!   loads, stores, everything else -- native
+//!   close, exit, SIGKILL          --inotify-->    the last close of the memfd: everything it held is freed
+//!                                 --pidfd-->      the process is no more: its memory is none
+//! ```
+//!
+//! - **One loop, one thread** (`supervisor`): notifications, closes, deaths and signals come to one `poll`. Handing over
+//!   takes a few microseconds, as the kernel wakes the answering side on the caller's CPU (SYNC_WAKE_UP, since 6.6). The
+//!   model's own thread moves data meanwhile; completion channels are sockets, and need nobody here.
+//! - **What stops** is what `filter` lists: calls with a path, ioctls of RDMA devices, questions about descriptors of
+//!   devices. A path that is none of ours is let go at once.
+//! - **A device's descriptor** is a memfd that was opened again through `/proc`, so that its last close, wherever duplicates
+//!   went, shows in inotify; the inode tells which open an ioctl is for. Its size is sealed: nobody can take pages away
+//!   from under the engine. Its offsets are those that the kernel gives out for UAR pages; `fstat` shows a character device.
+//! - **Memory of the program** is read and written by `process_vm_readv` and `process_vm_writev` (`memory::clients`): payload,
+//!   then the body of a CQE, then its owner byte, each call done before the next.
+//! - **Nothing is trusted**: a thread's identity is looked up while its call waits, and checked after the look-up
+//!   (NOTIF_ID_VALID); an ioctl is copied once and judged by its copy; paths are opened beneath a root that they cannot
+//!   leave.
+//!
+//! What it cannot do: another filter with a listener (a `run` in a `run`) is refused by the kernel; a program that
+//! changed its identity cannot be looked into; a duplicate of a device's descriptor outside the numbers that the filter
+//! knows looks like a regular file; `write` to a device, the old way of its commands, goes nowhere.
+
+mod filter;
+mod open;
+mod process;
+mod supervisor;
+mod sys;
+mod tree;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+
+use nix::errno::Errno;
+use verbless_devx::Backend;
+
+use crate::memory::ClientMemory;
+use crate::{Model, Profile};
+use process::Processes;
+use supervisor::Supervisor;
+use tree::{Shown, Tree};
+
+/// What to run, and on which devices.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// The devices, in the order of their numbers.
+    pub devices: Vec<Profile>,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+}
+
+/// Why a program did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No program was named.
+    #[error("there is no program to run")]
+    NoProgram,
+    /// The program itself could not be started.
+    #[error("cannot run {program}: {source}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system does not let a process answer another's calls.
+    #[error("the system calls of a program cannot be answered here: {reason} ({errno})")]
+    Filter {
+        /// What it comes from.
+        reason: &'static str,
+        /// What the system says.
+        errno: Errno,
+    },
+    /// Something else that the system refused.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl RunError {
+    /// The exit code that a shell would give: 127 for no such program, 126 for one that cannot be run.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Program { .. } => 126,
+            _ => 1,
+        }
+    }
+}
+
+impl From<Errno> for RunError {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno.into())
+    }
+}
+
+/// Runs a program with modelled devices, until it and all that it started have ended; gives the program's own status.
+///
+/// # Errors
+/// The program cannot be started, or its calls cannot be answered.
+pub fn run(options: &RunOptions) -> Result<ExitStatus, RunError> {
+    let (name, arguments) = options.program.split_first().ok_or(RunError::NoProgram)?;
+    // Before there is any other thread, which would have them come its way.
+    let signals = supervisor::block_signals()?;
+    let processes = Processes::default();
+    let model = build(&options.devices, &processes.memory);
+    let tree = Tree::new(&shown(&model))?;
+    let mut command = Command::new(name);
+    command.args(arguments);
+    sys::adopt_orphans();
+    let (child, listener) = sys::start(command, filter::program())
+        .map_err(|error| start_error(error, &name.to_string_lossy()))?;
+    let status = Supervisor::new(&model, tree, processes, listener, signals, child.id())?.run()?;
+    Ok(ExitStatus::from_raw(status))
+}
+
+fn build(devices: &[Profile], memory: &std::sync::Arc<ClientMemory>) -> Model {
+    let builder = Model::builder().memory(memory.clone());
+    devices.iter().cloned().fold(builder, crate::Builder::device).build()
+}
+
+/// The devices of a model as the tree shows them.
+fn shown(model: &Model) -> Vec<Shown> {
+    let devices = model.backend().enumerate().unwrap_or_default();
+    let world = model.shared.lock();
+    let tables = world.hcas.iter().map(|hca| match hca.profile.link() {
+        crate::Link::Infiniband => (hca.caps.gids(), hca.caps.pkeys()),
+        crate::Link::Ethernet => (hca.roce_addresses.len() as u32, 1),
+    });
+    let shown = |(info, (gids, pkeys))| Shown { info, gids, pkeys };
+    devices.into_iter().zip(tables).map(shown).collect()
+}
+
+/// Tells what the filter was refused for from what the program was.
+fn start_error(error: io::Error, program: &str) -> RunError {
+    let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+    let reason = match errno {
+        Errno::EBUSY => "somebody answers this process's already: is this within another run?",
+        Errno::EINVAL | Errno::ENOSYS => {
+            "the kernel has no seccomp user notification (Linux 5.14 or newer, CONFIG_SECCOMP_FILTER)"
+        }
+        Errno::EPERM => "a container or a sandbox forbids seccomp filters",
+        _ => return RunError::Program { program: program.into(), source: error },
+    };
+    RunError::Filter { reason, errno }
+}

@@ -1,0 +1,124 @@
+//! `verbless-model run`: programs that know nothing of it, and what they see.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+/// The binary, about to run `program` on the devices that `options` say.
+fn command(options: &[&str], program: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
+    command.arg("run").args(options).arg("--").args(program);
+    command
+}
+
+fn run(options: &[&str], script: &str) -> Output {
+    command(options, &["sh", "-c", script]).output().expect("the binary runs")
+}
+
+/// What a script prints, once it has succeeded.
+fn says(options: &[&str], script: &str) -> String {
+    let output = run(options, script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {:?}\n{errors}", output.status);
+    String::from_utf8(output.stdout).expect("text").trim_end().to_string()
+}
+
+#[test]
+fn the_programs_exit_code_is_ours() {
+    assert_eq!(run(&[], "exit 7").status.code(), Some(7));
+    assert_eq!(run(&[], "kill -9 $$").status.code(), Some(128 + 9));
+    let missing = command(&[], &["/no/such/program"]).output().expect("the binary runs");
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("/no/such/program"));
+}
+
+#[test]
+fn a_program_finds_the_devices_where_the_kernel_has_them() {
+    let attributes = "cd / && cat sys/class/infiniband/mlx5_1/node_type \
+        /sys/class/infiniband_verbs/uverbs1/dev /sys/class/infiniband/mlx5_1/ports/1/state";
+    assert_eq!(says(&["--devices", "2"], attributes), "1: CA\n231:193\n4: ACTIVE");
+    assert_eq!(says(&["--devices", "2"], "ls /dev/infiniband"), "uverbs0\nuverbs1");
+    assert_eq!(
+        says(&[], "stat -c '%F %t:%T %a' /dev/infiniband/uverbs0"),
+        "character special file e7:c0 666"
+    );
+    assert_eq!(
+        says(&[], "test -r /dev/infiniband/uverbs0 && test -w /dev/infiniband/uverbs0 && echo yes"),
+        "yes"
+    );
+    assert_eq!(
+        says(&[], "readlink /sys/class/infiniband/mlx5_0/device/driver"),
+        "../../../bus/pci/drivers/mlx5_core"
+    );
+    assert_eq!(
+        says(&[], "realpath /sys/class/infiniband/mlx5_0/device"),
+        "/sys/devices/pcifb0b:00/fb0b:00:01.0"
+    );
+    let ethernet = "cat /sys/class/infiniband/mlx5_0/ports/1/link_layer";
+    assert_eq!(says(&["--link", "ethernet"], ethernet), "Ethernet");
+}
+
+#[test]
+fn what_is_not_a_device_is_as_it_was() {
+    assert_eq!(says(&[], "cat /proc/self/comm"), "cat");
+    assert_eq!(run(&[], "cat /sys/class/infiniband/mlx5_7/node_type").status.code(), Some(1));
+    assert_eq!(
+        run(&[], "cat /sys/class/infiniband/../../../etc/shadow-of-nothing").status.code(),
+        Some(1)
+    );
+    let attempts = "echo x 2>/dev/null > /sys/class/infiniband/mlx5_0/node_desc; \
+        echo x 2>/dev/null > /dev/infiniband/new; test ! -e /dev/infiniband/new && echo untouched";
+    assert_eq!(says(&[], attempts), "untouched");
+}
+
+#[test]
+fn an_open_device_is_a_character_device_and_its_ioctls_are_answered() {
+    // The descriptor that the shell duplicates is another number; the device goes with its last one.
+    let script = "exec 5<>/dev/infiniband/uverbs0 && readlink /proc/self/fd/5 && exec 5<&-";
+    assert!(says(&[], script).contains("verbless-uverbs"));
+    let python = "import os, fcntl, errno, stat\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        assert stat.S_ISCHR(os.fstat(fd).st_mode), 'fstat'\n\
+        assert os.fstat(fd).st_rdev == os.makedev(231, 192)\n\
+        for request in (0xc0181b01, 0x1b02):\n\
+        \x20   try: fcntl.ioctl(os.dup(fd), request, bytes(24))\n\
+        \x20   except OSError as error: print(errno.errorcode[error.errno])\n\
+        try: os.truncate('/proc/self/fd/%d' % fd, 0)\n\
+        except OSError as error: print(errno.errorcode[error.errno])\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
+        let text = String::from_utf8_lossy(&output.stdout).to_string();
+        assert_eq!(text, "EINVAL\nENOTTY\nEPERM\n", "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn children_see_the_devices_too_and_are_waited_for() {
+    let script = "(sleep 0.2; cat /sys/class/infiniband/mlx5_0/node_type) & exit 3";
+    let output = run(&[], script);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1: CA\n");
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let script = "trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut child = command(&[], &["sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("captured")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
+    assert_eq!(lines.next().expect("a line").expect("text"), "caught");
+    assert_eq!(child.wait().expect("it ends").code(), Some(5));
+}
+
+#[test]
+fn a_run_within_a_run_says_plainly_why_it_cannot_be() {
+    let binary = env!("CARGO_BIN_EXE_verbless-model");
+    let output = command(&[], &[binary, "run", "--", "true"]).output().expect("the binary runs");
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("is this within another run?"), "{text}");
+}

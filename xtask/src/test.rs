@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that this machine can check, in one run.
 //!
-//! Levels 1 (unit, property, golden and documentation tests, sanitizers) and 2 (the conformance suite on the model in process),
-//! with formatting, lints, documentation, the description of the PRM, the instruction counts of the data path and a check for
+//! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite on the model in process) and 3 (the suite
+//! and rdma-core's programs on a real kernel in a VM), with formatting, lints, documentation, the description of the PRM, the instruction counts of the data path and a check for
 //! aarch64. A step that cannot run here is skipped with its reason; where `CI=true` such a skip is a failure.
 
 use std::io::{BufRead, BufReader};
@@ -46,6 +46,8 @@ const STEPS: &[Step] = &[
     },
     Step { name: "tests", run: || counted(cargo(&["test", "--workspace", "--no-fail-fast"])) },
     Step { name: "hwtest on the model", run: || counted(xtask(&["hwtest", "--device", "model"])) },
+    Step { name: "VM: hwtest", run: || in_a_vm(&[]) },
+    Step { name: "VM: rdma-core", run: || in_a_vm(&["--rdma-core-suite"]) },
     Step {
         name: "rustdoc",
         run: || {
@@ -171,6 +173,16 @@ fn bench() -> Result<Outcome> {
         return Ok(Outcome::Skipped("valgrind is not installed".into()));
     }
     counted(xtask(&["bench"]))
+}
+
+/// On Linux 6.1, with two devices that are connected to each other.
+fn in_a_vm(options: &[&str]) -> Result<Outcome> {
+    const SERIES: &str = "6.1";
+    if let Err(error) = crate::vm::fetch(SERIES) {
+        return Ok(Outcome::Skipped(error.to_string()));
+    }
+    let guest = ["vm", "--kernel", SERIES, "--profile", "bluefield3", "--profile", "connectx6dx"];
+    counted(xtask(&[&guest, options].concat()))
 }
 
 /// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries the runtimes; the

@@ -46,6 +46,9 @@ pub(crate) struct Options {
     /// Give the guest rdma-core's and perftest's programs, of the Debian suite that its kernel is from.
     #[arg(long)]
     with_rdma_core: bool,
+    /// Run the programs of rdma-core and perftest, with a row for each, between the guest's devices.
+    #[arg(long, conflicts_with = "program")]
+    rdma_core_suite: bool,
     /// Load the drivers, unload them, and load them again before the program runs.
     #[arg(long)]
     reload: bool,
@@ -94,10 +97,25 @@ struct Guest {
     devices: u32,
 }
 
+/// Fetches what a guest with a kernel of `series` and rdma-core needs, unless it is there; an error says why no guest can run here.
+pub(crate) fn fetch(series: &str) -> Result {
+    let selection: Selection = series.parse()?;
+    Qemu::get()?;
+    fetch::busybox()?;
+    for series in selection.series() {
+        Kernel::get(series)?;
+        fetch::rdma_core(series)?;
+    }
+    Ok(())
+}
+
 /// Runs the program under each kernel that was asked for; the first exit code that is not zero is returned.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let qemu = Qemu::get()?;
-    let program = Program::new(&options.program, options.with_rdma_core)?;
+    let program = match options.rdma_core_suite {
+        true => Program::rdma_core_suite(),
+        false => Program::new(&options.program, options.with_rdma_core)?,
+    };
     let model = match &options.model {
         _ if options.no_device => None,
         Some(program) => Some(program.clone()),
@@ -150,7 +168,8 @@ fn all_boots(
 /// Gets a kernel and builds the root of its guest.
 fn prepare(options: &Options, series: Series, program: &Program, has_model: bool) -> Result<Guest> {
     let kernel = Kernel::get(series)?;
-    let rdma_core = options.with_rdma_core.then(|| fetch::rdma_core(series)).transpose()?;
+    let with_rdma_core = options.with_rdma_core || options.rdma_core_suite;
+    let rdma_core = with_rdma_core.then(|| fetch::rdma_core(series)).transpose()?;
     let busybox = fetch::busybox()?;
     let modules =
         modules::in_order(&kernel.modules, &["mlx5_core", "mlx5_ib", "ib_uverbs"], &busybox)?;

@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 use super::elf;
 use crate::{Result, workspace_root};
 
+/// The script that runs rdma-core's and perftest's programs: see there.
+const RDMA_CORE: &str = include_str!("rdma_core.sh");
+
 /// The conformance suite's program.
 const SUITE: &str = "hwtest";
 
@@ -46,6 +49,12 @@ impl Program {
         let stem = file.file_name().unwrap_or_default().to_string_lossy();
         let words = [format!("/program/{stem}")].into_iter().chain(arguments).collect();
         Ok(Self { words, content: Some(content) })
+    }
+
+    /// rdma-core's and perftest's programs, one after the other.
+    pub(crate) fn rdma_core_suite() -> Self {
+        let words = vec!["/program/rdma-core-suite".to_string()];
+        Self { words, content: Some(RDMA_CORE.as_bytes().to_vec()) }
     }
 
     /// The shell's line that runs it.

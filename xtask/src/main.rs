@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod bench;
+mod capture;
 mod debian;
 mod hwtest;
 mod prm;
@@ -33,6 +34,8 @@ enum Task {
     Test(test::Options),
     /// Boots a real kernel with the model as its PCI device and runs a program there.
     Vm(vm::Options),
+    /// Records what Linux's mlx5_ib and rdma-core send in a guest, as evidence for the tests that compare it with ours.
+    Capture(capture::Options),
 }
 
 /// The root of the workspace.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Task::Hwtest(options) => hwtest::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Test(options) => test::run(&options),
+        Task::Capture(options) => capture::run(&options),
         Task::Vm(options) => match vm::run(&options) {
             Ok(code) => return code,
             Err(error) => Err(error),

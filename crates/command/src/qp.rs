@@ -3,6 +3,7 @@
 //! A queue pair is born in RESET. INIT, RTR (ready to receive) and RTS (ready to send) follow in this order; each step has
 //! a function that takes the attributes legal in that step and no others.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_devx::{ErrorKind, Pd, Uar};
@@ -140,7 +141,8 @@ pub struct RtrAttr {
     pub remote_qpn: Qpn,
     /// First packet sequence number that the peer will send (24 bits).
     pub receive_psn: u32,
-    /// READs and atomics that the peer may have outstanding here; a power of two is used. Reliable services only.
+    /// READs and atomics that the peer may have outstanding here; a power of two is used. With 0 it has the right to neither,
+    /// whatever INIT said. Reliable services only.
     pub max_destination_reads: u8,
     /// RNR NAK timer code, 0 to 31 (1: 0.01 ms, 12: 0.64 ms, 0: 655.36 ms). Reliable services only.
     pub min_rnr_timer: u8,
@@ -176,6 +178,9 @@ pub struct Qp {
     qpn: Qpn,
     /// What RST2INIT set, for INIT2RTR to say again.
     init: Mutex<InitAttr>,
+    /// INIT2RTR said that the peer may have no reads outstanding. The least that the context can say is one, so that none is
+    /// a matter of rights.
+    no_reads: AtomicBool,
     log_max_message: u8,
     owned: Owned<QpAttr>,
 }
@@ -227,6 +232,7 @@ impl Device {
         let object = self.create(&input, &mut output)?;
         Ok(Qp {
             qpn: Qpn(output.qpn()),
+            no_reads: AtomicBool::new(false),
             init: Mutex::new(InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::default() }),
             log_max_message: caps.log_max_message,
             owned: Owned::new(object, attr),
@@ -261,6 +267,7 @@ impl Qp {
         let context = input.qpc_mut();
         self.connected("RST2INIT_QP")?;
         self.service(context);
+        self.no_reads.store(false, Ordering::Relaxed);
         self.access(context, attr.access);
         context
             .primary_address_path_mut()
@@ -366,9 +373,12 @@ impl Qp {
         }
         let init = *self.init();
         attr.path.emit(init.port, context.primary_address_path_mut());
-        // The atomic mode counts here, and not only where it was set first; the rights go with it.
-        self.access(context, init.access);
-        input.set_opt_param_mask(self.owned.parents().service.rights());
+        if self.is_reliable() {
+            // The atomic mode counts here, and not only where it was set first; the rights go with it.
+            self.no_reads.store(attr.max_destination_reads == 0, Ordering::Relaxed);
+            self.access(context, init.access);
+            input.set_opt_param_mask(self.owned.parents().service.rights());
+        }
         self.modify(&input, "RTR needs INIT")
     }
 
@@ -466,9 +476,12 @@ impl Qp {
         context.set_st(service.kind()).set_pm_state(PathMigrationState::MIGRATED);
     }
 
-    fn access(&self, context: &mut QpContext, access: RemoteAccess) {
+    fn access(&self, context: &mut QpContext, mut access: RemoteAccess) {
         context.set_rwe(access.write);
         if self.is_reliable() {
+            if self.no_reads.load(Ordering::Relaxed) {
+                (access.read, access.atomic) = (false, false);
+            }
             context.set_rre(access.read).set_rae(access.atomic).set_atomic_mode(if access.atomic {
                 AtomicMode::IB_SPEC
             } else {

@@ -23,6 +23,7 @@ cases!("qp":
     rights_are_taken_away_and_given_back_while_it_sends,
     the_rnr_timer_is_changed_while_it_sends,
     rights_are_changed_before_it_is_connected,
+    a_peer_that_may_have_no_reads_outstanding_may_not_read,
     a_receive_posted_in_init_is_used_later,
     what_is_posted_before_rts_waits_for_it,
     attributes_that_do_not_fit_their_fields_are_refused_before_they_are_sent,
@@ -268,6 +269,20 @@ fn rights_are_changed_before_it_is_connected(lab: &Lab) -> Result<(), Stop> {
     ensure!(!context.rre() && !context.rwe() && !context.rae(), "the rights are still there");
     object.change_init(&init())?;
     ensure!(object.query()?.rwe(), "the right to write is not back");
+    Ok(())
+}
+
+fn a_peer_that_may_have_no_reads_outstanding_may_not_read(lab: &Lab) -> Result<(), Stop> {
+    let end = endpoint(lab)?;
+    let object = end.qp.object();
+    object.to_init(&init())?;
+    object.to_rtr(&RtrAttr { max_destination_reads: 0, ..rtr(&end)? })?;
+    let context = object.query()?;
+    ensure!(context.rwe(), "the right to write is gone, too");
+    ensure!(!context.rre() && !context.rae(), "one read at a time is not none");
+    object.to_rts(&rts())?;
+    object.change(&RtsChange { access: Some(RemoteAccess::ALL), ..Default::default() })?;
+    ensure!(!object.query()?.rre(), "a change of the rights does not change the number");
     Ok(())
 }
 

@@ -27,13 +27,13 @@ mod child;
 mod console;
 mod cpio;
 mod elf;
-mod fetch;
+pub(crate) mod fetch;
 mod initramfs;
 mod model;
 mod modules;
-mod program;
+pub(crate) mod program;
 mod qemu;
-mod series;
+pub(crate) mod series;
 
 /// Options of `cargo xtask vm`.
 #[derive(clap::Args, Debug)]

@@ -1,0 +1,43 @@
+//! `capture [theirs] [ours] [requests]`: does the cases on the first device of this machine, for a recorder behind it, and
+//! prints the ioctls that libmlx5 makes. Without a word, all three. `cargo xtask capture` runs it in a guest.
+
+mod ioctl;
+
+use std::process::ExitCode;
+
+use verbless_capture::verbs::Verbs;
+use verbless_capture::{Result, ours, requests, scenario, theirs};
+use verbless_devx::Kernel;
+
+/// What comes before the requests in the output.
+const REQUESTS: &str = "=== requests";
+
+fn run(words: &[String]) -> Result {
+    let wanted = |word: &str| words.is_empty() || words.iter().any(|it| it == word);
+    let cases = scenario::cases();
+    if wanted(theirs::SIDE) {
+        theirs::run(&Verbs::load()?, &cases)?;
+        println!("libmlx5 did {} cases", cases.len());
+    }
+    if wanted(ours::SIDE) {
+        let missing = ours::run(&Kernel::new(), &cases)?;
+        println!("our driver did {} cases", cases.len() - missing.len());
+    }
+    if wanted("requests") {
+        let verbs = Verbs::load()?;
+        requests::run(&verbs, &ioctl::title)?;
+        println!("{REQUESTS}\n{}", ioctl::finish());
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

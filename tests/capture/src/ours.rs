@@ -1,0 +1,163 @@
+//! The cases done by our driver.
+
+use std::sync::Arc;
+
+use verbless_command::{
+    Device, Gid, GlobalRoute, InitAttr, KeyAccess, Moderation, Mtu, Path, Qpn, RemoteAccess,
+    RtrAttr, RtsAttr, RtsChange,
+};
+use verbless_devx::{Backend, Context, DeviceInfo};
+use verbless_queue::domain::{CqConfig, QpConfig};
+use verbless_queue::{Domain, Rc, Uc};
+
+use crate::memory::Pages;
+use crate::recording::mark_of;
+use crate::scenario::{Access, Case, Cq, Mr, Qp, Route, Service, Step};
+use crate::{Result, mark};
+
+/// The name of our side in a recording.
+pub const SIDE: &str = "ours";
+
+/// Does every case on the first device of a backend, each after its mark. Gives the names of those that our driver has no
+/// functions for.
+///
+/// # Errors
+/// When the device refuses anything.
+pub fn run(backend: &dyn Backend, cases: &[(&'static str, Case)]) -> Result<Vec<&'static str>> {
+    let info = backend.enumerate()?.into_iter().next().ok_or("there is no device")?;
+    let ours = Ours { backend, device: Device::open(backend, &info)?, info };
+    let mut missing = Vec::new();
+    for (name, case) in cases {
+        tell(&ours.device, &mark_of(SIDE, name))?;
+        let done = ours.case(case).map_err(|error| format!("ours, {name}: {error}"))?;
+        if !done {
+            missing.push(*name);
+        }
+    }
+    tell(&ours.device, "end")?;
+    Ok(missing)
+}
+
+fn tell(context: &Context, name: &str) -> Result {
+    Ok(context.devx_other(&mark::command(name), &mut [0; mark::ANSWER])?)
+}
+
+struct Ours<'a> {
+    backend: &'a dyn Backend,
+    device: Device,
+    info: DeviceInfo,
+}
+
+impl Ours<'_> {
+    /// Whether we can do it.
+    fn case(&self, case: &Case) -> Result<bool> {
+        match case {
+            Case::Open => Device::open(self.backend, &self.info).map(|_| true).map_err(Into::into),
+            Case::Cq(cq) => self.cq(cq),
+            Case::Qp(qp) => self.qp(qp),
+            Case::Mr(mr) => self.mr(mr),
+            Case::Srq(_) => Ok(false),
+        }
+    }
+
+    fn cq(&self, case: &Cq) -> Result<bool> {
+        let domain = Domain::new(&self.device)?;
+        let config = CqConfig { wide: case.wide, ..CqConfig::new(case.cqe) };
+        let cq = domain.completion_queue(&config)?;
+        if let Some((count, period)) = case.moderation {
+            cq.object().set_moderation(Moderation { period, count })?;
+        }
+        Ok(true)
+    }
+
+    fn mr(&self, case: &Mr) -> Result<bool> {
+        let domain = Domain::new(&self.device)?;
+        let pages = Pages::new(case.offset + case.length)?;
+        pages.region(&domain, case.offset, case.length, key_access(case.access))?;
+        Ok(true)
+    }
+
+    fn qp(&self, case: &Qp) -> Result<bool> {
+        match case.service {
+            Service::Rc if !case.shared => self.qp_of::<Rc>(case),
+            Service::Uc if !case.shared => self.qp_of::<Uc>(case),
+            _ => Ok(false),
+        }
+    }
+
+    fn qp_of<S: verbless_queue::service::Service>(&self, case: &Qp) -> Result<bool> {
+        let domain = Domain::new(&self.device)?;
+        let cq = CqConfig::new(100);
+        let send = domain.completion_queue(&cq)?;
+        let other = if case.one_cq { None } else { Some(domain.completion_queue(&cq)?) };
+        let config = QpConfig {
+            send_sges: case.send_sges,
+            receive_sges: case.receive_sges,
+            inline: case.inline,
+            signal_all: case.signal_all,
+            ..QpConfig::new(case.sends, case.receives)
+        };
+        let qp = domain.queue_pair_of::<S>(&config, &send, other.as_ref().unwrap_or(&send))?;
+        for &step in &case.steps {
+            take(qp.object(), step)?;
+        }
+        Ok(true)
+    }
+}
+
+fn take(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
+    match step {
+        Step::Init { pkey_index, access } => {
+            qp.to_init(&InitAttr { port: 1, pkey_index, access: remote_access(access) })?;
+        }
+        Step::Again { access } => {
+            qp.change_init(&InitAttr { port: 1, pkey_index: 0, access: remote_access(access) })?;
+        }
+        Step::Rtr { mtu, qpn, psn, reads, rnr_timer, route } => qp.to_rtr(&RtrAttr {
+            path: path(route),
+            mtu: [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096]
+                [usize::from(mtu).clamp(1, 5) - 1],
+            remote_qpn: Qpn(qpn),
+            receive_psn: psn,
+            max_destination_reads: reads,
+            min_rnr_timer: rnr_timer,
+        })?,
+        Step::Rts { psn, timeout, retries, rnr_retries, reads } => qp.to_rts(&RtsAttr {
+            send_psn: psn,
+            ack_timeout: timeout,
+            retry_count: retries,
+            rnr_retry: rnr_retries,
+            max_reads: reads,
+        })?,
+        Step::Change { rnr_timer, access } => qp.change(&RtsChange {
+            access: Some(remote_access(access)),
+            min_rnr_timer: Some(rnr_timer),
+        })?,
+        Step::Error => qp.to_error()?,
+        Step::Reset => qp.to_reset()?,
+    }
+    Ok(())
+}
+
+fn remote_access(access: Access) -> RemoteAccess {
+    RemoteAccess {
+        read: access.remote_read,
+        write: access.remote_write,
+        atomic: access.remote_atomic,
+    }
+}
+
+fn key_access(access: Access) -> KeyAccess {
+    KeyAccess {
+        local_write: access.local_write,
+        remote: remote_access(access),
+        relaxed_ordering: access.relaxed,
+    }
+}
+
+fn path(route: Route) -> Path {
+    let grh = route.global.map(|(gid, flow_label, sgid_index, hop_limit, traffic_class)| {
+        GlobalRoute { dgid: Gid(gid), sgid_index, hop_limit, traffic_class, flow_label }
+    });
+    Path::InfiniBand { dlid: route.dlid, sl: route.sl, source_path_bits: route.path_bits, grh }
+}

@@ -1,0 +1,78 @@
+//! What reaches the device from our driver through a real kernel, and what through the model's own in this process.
+
+mod support;
+
+use verbless_capture::compare::{Explanation, Identity, Is, Rules, Verdict, differences};
+use verbless_capture::recording::Recording;
+use verbless_capture::{ours, scenario};
+
+/// Numbers that nobody chooses, by the last part of a field's path.
+fn identity(field: &str) -> Option<Identity> {
+    let last = field.rsplit(['.', ' ']).next().unwrap_or(field);
+    Some(match last {
+        "uid" => Identity::Name("uid"),
+        "pd" => Identity::Name("pd"),
+        "transport_domain" => Identity::Name("td"),
+        "uar" | "uar_page" => Identity::Name("uar"),
+        "umem_id" | "dbr_umem_id" | "cq_umem_id" | "wq_umem_id" | "mkey_umem_id" => {
+            Identity::Name("umem")
+        }
+        "cqn" | "cqn_snd" | "cqn_rcv" => Identity::Name("cq"),
+        "c_eqn_or_apu_element" => Identity::Name("eq"),
+        "mkey_index" => Identity::Name("mkey"),
+        "mkey_7_0" => Identity::Name("variant"),
+        "start_addr" => Identity::Address,
+        "qpn" if !field.starts_with("memory_key") => Identity::Name("qp"),
+        _ => return None,
+    })
+}
+
+const RULES: Rules = Rules {
+    // Queries and registers are the drivers' own affair, and what they find is in other tests.
+    compared: |command| {
+        let name = command.info.name;
+        !name.starts_with("QUERY") && !name.starts_with("ACCESS_REGISTER")
+    },
+    identity,
+};
+
+#[rustfmt::skip]
+const REASONS: &[Explanation] = &[
+    reason("CREATE_UMEM", "umem.log_page_size", Is::Any, Is::Any, CONTIGUOUS),
+    reason("CREATE_UMEM", "umem.num_of_mtt", Is::Any, Is::Any, CONTIGUOUS),
+    reason("CREATE_UMEM", "mtt", Is::Any, Is::Any, CONTIGUOUS),
+];
+
+const CONTIGUOUS: &str = "a process's memory is as if behind an IOMMU to the model: contiguous, so that larger pages fit than those \
+                          that a real kernel happens to find";
+
+/// A reason, one line each.
+const fn reason(
+    command: &'static str,
+    field: &'static str,
+    theirs: Is,
+    ours: Is,
+    why: &'static str,
+) -> Explanation {
+    Explanation { command, field, theirs, ours, why }
+}
+
+#[test]
+fn the_models_kernel_sends_what_the_real_one_sends() {
+    let (here, _) = support::in_process();
+    let mut verdict = Verdict::new(REASONS);
+    for recording in Recording::all().expect("recordings") {
+        for (name, _) in scenario::cases() {
+            let there = recording.section(ours::SIDE, name).expect("it was done there");
+            let here = here.iter().find(|section| section.case == name).expect("it was done here");
+            let case = format!("{}, {name}", recording.name);
+            verdict.judge(&case, differences(there, here, &RULES), REASONS);
+        }
+    }
+    let complaints = verdict.complaints(REASONS);
+    assert!(
+        complaints.is_empty(),
+        "{}\nif the driver sends something else since it was recorded: cargo xtask capture",
+        complaints.join("\n")
+    );
+}

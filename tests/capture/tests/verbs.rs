@@ -1,0 +1,136 @@
+//! What mlx5_ib sends for given verbs attributes, and what our driver sends for the same.
+
+mod support;
+
+use verbless_capture::compare::{Explanation, Identity, Is, Rules, Verdict, differences};
+use verbless_capture::recording::Recording;
+use verbless_capture::{ours, scenario, theirs};
+
+/// Numbers that nobody chooses, by the last part of a field's path.
+fn identity(field: &str) -> Option<Identity> {
+    let last = field.rsplit(['.', ' ']).next().unwrap_or(field);
+    Some(match last {
+        "uid" => Identity::Name("uid"),
+        "pd" => Identity::Name("pd"),
+        "uar_page" => Identity::Name("uar"),
+        "cqn" | "cqn_snd" | "cqn_rcv" => Identity::Name("cq"),
+        "c_eqn_or_apu_element" => Identity::Name("eq"),
+        "mkey_index" => Identity::Name("mkey"),
+        "mkey_7_0" => Identity::Name("variant"),
+        "start_addr" => Identity::Address,
+        "qpn" if !field.starts_with("memory_key") => Identity::Name("qp"),
+        _ => return None,
+    })
+}
+
+const RULES: Rules = Rules {
+    compared: |command| {
+        let name = command.info.name;
+        // What mlx5_ib makes for itself is stamped with no uid; so are the keys that it makes for others.
+        let own = command.input[2..4] == [0, 0] && name != "CREATE_MKEY";
+        let queues = ["CREATE_CQ", "CREATE_QP", "CREATE_MKEY", "MODIFY_CQ", "QP_2ERR", "QP_2RST"];
+        !own && (queues.contains(&name) || name.ends_with("_QP") && name.contains('2'))
+    },
+    identity,
+};
+
+/// A reason, one line each.
+const fn reason(
+    command: &'static str,
+    field: &'static str,
+    theirs: Is,
+    ours: Is,
+    why: &'static str,
+) -> Explanation {
+    Explanation { command, field, theirs, ours, why }
+}
+
+const MEMORY: &str = "DevX names memory by a UMEM and an offset; mlx5_ib, being the kernel, by a list of pages and DMA addresses";
+const CONTEXT: &str = "set at creation, and no transition changes it: mlx5_ib fills a fresh context each time and cannot leave it \
+                       out; UCX leaves it out over DevX, as we do";
+
+#[rustfmt::skip]
+const REASONS: &[Explanation] = &[
+    // Where things are.
+    reason("CREATE_*", "pas", Is::Set, Is::Just(0), MEMORY),
+    reason("CREATE_*", "klm_pas_mtt", Is::Set, Is::Just(0), MEMORY),
+    reason("CREATE_*", "*_umem_valid", Is::Just(0), Is::Just(1), MEMORY),
+    reason("CREATE_*", "*_umem_id", Is::Just(0), Is::Any, MEMORY),
+    reason("CREATE_*", "*_umem_offset", Is::Just(0), Is::Set, MEMORY),
+    reason("CREATE_*", "*.dbr_addr", Is::Set, Is::Any, MEMORY),
+    reason("CREATE_QP", "qpc.log_page_size", Is::Set, Is::Just(0), MEMORY),
+    reason("CREATE_QP", "qpc.page_offset", Is::Set, Is::Just(0), MEMORY),
+    reason("MODIFY_CQ", "cq_umem_valid", Is::Just(0), Is::Just(1),
+        "DevX insists on it in every MODIFY_CQ, whether the ring changes or not"),
+
+    // Completion queues.
+    reason("CREATE_CQ", "cq_context.log_cq_size", Is::Just(9), Is::Just(8),
+        "libmlx5 keeps an entry more than was asked for, for the CQE that ends a resize; our queues are not resized"),
+
+    // Queue pairs.
+    reason("CREATE_QP", "qpc.log_sq_size", Is::Set, Is::Any,
+        "libmlx5 lets every send be as long as the binding of a memory window, 192 bytes; we bind none by a queue pair of this kind"),
+    reason("CREATE_QP", "qpc.uar_page", Is::Set, Is::Set,
+        "libmlx5 arms completion queues on a page that no queue pair rings on; ours share the first page until its registers are given away"),
+    reason("CREATE_QP", "qpc.cs_res", Is::Just(1), Is::Just(0),
+        "libmlx5 lets 32 bytes of a received message come within the CQE, and copies them out when it polls; our poll copies nothing"),
+    reason("CREATE_QP", "qpc.cs_req", Is::Just(0x11), Is::Just(0),
+        "the same for READ responses, which libmlx5 asks for with sq_sig_all"),
+    reason("CREATE_QP", "qpc.srqn_rmpn_xrqn", Is::Set, Is::Just(0),
+        "mlx5_ib names a shared queue of its own in each; rq_type says that it is not used"),
+    reason("CREATE_QP", "qpc.xrcd", Is::Set, Is::Just(0),
+        "mlx5_ib names an XRC domain of its own in each; only XRC services look at it"),
+    reason("QP_2RST", "(sent)", Is::Just(1), Is::Just(0),
+        "mlx5_ib resets a queue pair before it destroys it; DESTROY_QP is legal in every state"),
+
+    // Transitions.
+    reason("*", "qpc.pd", Is::Set, Is::Just(0), CONTEXT),
+    reason("*", "qpc.cqn_snd", Is::Set, Is::Just(0), CONTEXT),
+    reason("*", "qpc.cqn_rcv", Is::Set, Is::Just(0), CONTEXT),
+    reason("RST2INIT_QP", "qpc.dbr_addr", Is::Set, Is::Just(0), CONTEXT),
+    reason("*", "qpc.log_ack_req_freq", Is::Just(8), Is::Just(0),
+        "how often a requester asks for an acknowledgement: nothing is sent before RTS, where we say it, as UCX does"),
+    reason("RST2INIT_QP", "qpc.counter_set_id", Is::Set, Is::Just(0),
+        "mlx5_ib counts in its own Q counters, which the device gave to the kernel"),
+    reason("RST2INIT_QP", "qpc.rre", Is::Just(0), Is::Just(1),
+        "mlx5_ib grants reads and atomics only with max_dest_rd_atomic, which comes with RTR; we say them here and, by the same rule, in INIT2RTR, from which on a request can come"),
+    reason("RST2INIT_QP", "qpc.rae", Is::Just(0), Is::Just(1), "as rre"),
+    reason("RST2INIT_QP", "qpc.atomic_mode", Is::Just(0), Is::Just(1), "as rre"),
+
+    // Keys.
+    reason("CREATE_MKEY", "uid", Is::Just(0), Is::Set,
+        "mlx5_ib makes keys as the kernel, in a protection domain of the user's; DevX stamps what we make"),
+    reason("CREATE_MKEY", "memory_key_mkey_entry.umr_en", Is::Just(1), Is::Just(0),
+        "mlx5_ib changes keys by work requests, to give them to others later; ours are made once, and a work request that changes one is refused"),
+    reason("CREATE_MKEY", "memory_key_mkey_entry.log_page_size", Is::Set, Is::Just(12),
+        "mlx5_ib takes the largest pages that the memory happens to be made of; a UMEM cuts it for us, and to whatever pages it does, a key of 4 KiB pages fits"),
+    reason("CREATE_MKEY", "*translations_octword_*", Is::Set, Is::Set, "there are as many entries as pages: see log_page_size"),
+];
+
+#[test]
+fn every_difference_from_the_kernels_commands_has_its_reason() {
+    let (here, missing) = support::in_process();
+    let mut verdict = Verdict::new(REASONS);
+    for recording in Recording::all().expect("recordings") {
+        for (name, _) in scenario::cases() {
+            if missing.contains(&name) {
+                continue;
+            }
+            let theirs = recording.section(theirs::SIDE, name).expect("they did it");
+            let ours = here
+                .iter()
+                .find(|section| section.side == ours::SIDE && section.case == name)
+                .expect("we did it");
+            let case = format!("{}, {name}", recording.name);
+            verdict.judge(&case, differences(theirs, ours, &RULES), REASONS);
+        }
+    }
+    let complaints = verdict.complaints(REASONS);
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn the_cases_that_our_driver_cannot_do_are_these() {
+    let (_, missing) = support::in_process();
+    assert_eq!(missing, ["rc shared", "ud", "srq"], "compare what it can do now");
+}

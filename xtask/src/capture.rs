@@ -1,0 +1,154 @@
+//! `cargo xtask capture`: what Linux's mlx5_ib and rdma-core send, recorded in a guest and kept as evidence.
+//!
+//! A guest of `cargo xtask vm` with the model as its device, and with rdma-core, runs the `capture` program of `tests/capture`: it
+//! does the same things through libibverbs and libmlx5 and through our driver. The model's recorder writes the commands that reach
+//! the device, the program the ioctls that libmlx5 makes. What the tests of `tests/capture` and `crates/devx` read is made here, and
+//! nowhere else.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use verbless_prm::dump::{Dumped, parse_log, write_command};
+
+use crate::vm::fetch::{self, Kernel, LIBRARIES};
+use crate::vm::program;
+use crate::vm::series::{Selection, Series};
+use crate::{Result, workspace_root};
+
+/// Options of `cargo xtask capture`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The guest's kernel: 6.1, 6.12, 7.2, or all of them one after the other.
+    #[arg(long, default_value = "all")]
+    kernel: Selection,
+}
+
+/// The capability that the device must lack so that mlx5_ib says all of a key in CREATE_MKEY; otherwise it changes one from its cache
+/// by a work request.
+const PLAIN_KEYS: &str = "umr_modify_entity_size_disabled = true";
+
+/// The profile that the devices are made from.
+const PROFILE: &str = "crates/model/profiles/bluefield3.toml";
+
+/// Runs the task.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let program = program::build("verbless-capture", "capture", false)?;
+    let profile = fetch::folder().join("capture-profile.toml");
+    let text = fs::read_to_string(workspace_root().join(PROFILE))?;
+    let section = "[caps.general]\n";
+    if !text.contains(section) {
+        return Err(format!("{PROFILE} has no {}", section.trim()).into());
+    }
+    fs::write(&profile, text.replace(section, &format!("{section}{PLAIN_KEYS}\n")))?;
+    for series in options.kernel.series() {
+        one(series, &program, &profile)?;
+    }
+    Ok(true)
+}
+
+/// One kernel's evidence.
+fn one(series: Series, program: &Path, profile: &Path) -> Result {
+    let record = fetch::folder().join("capture-record.txt");
+    let output = Command::new(std::env::current_exe()?)
+        .args(["vm", "--with-rdma-core", "--kernel", &series.to_string()])
+        .arg("--profile")
+        .arg(profile)
+        .arg("--record")
+        .arg(&record)
+        .arg("--")
+        .arg(program)
+        .stderr(Stdio::inherit())
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+    let (chat, requests) = said.split_once("=== requests\n").unwrap_or((&said, ""));
+    print!("{chat}");
+    if !output.status.success() || requests.is_empty() {
+        return Err(format!("the guest with Linux {series} did not do it all").into());
+    }
+    let release = Kernel::get(series)?.release;
+    let rdma_core = rdma_core_version(series)?;
+    let origin = format!(
+        "from Linux {release} of Debian's {} with rdma-core {rdma_core}, in a guest on the model;\n\
+         # made by `cargo xtask capture --kernel {series}`.",
+        series.suite()
+    );
+
+    let commands = commands(&fs::read_to_string(&record)?, &origin)?;
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&commands)?;
+    keep(&format!("prm/evidence/linux-{series}-commands.txt.gz"), &packed.finish()?)?;
+    let requests = format!(
+        "# uverbs requests as libmlx5 makes them for calls of mlx5dv and verbs, and what the kernel answered,\n# {origin}\n\
+         # The format is that of recorded-requests.txt.\n\n{}\n",
+        requests.trim_end()
+    );
+    keep(&format!("crates/devx/tests/data/linux-{series}-requests.txt"), requests.as_bytes())
+}
+
+/// The commands from the first mark to the last, without their times, which are different each time.
+fn commands(record: &str, origin: &str) -> Result<Vec<u8>> {
+    let commands = parse_log(record)?;
+    let marks: Vec<usize> = (0..commands.len()).filter(|&at| is_mark(&commands[at])).collect();
+    let [first, .., last] = marks[..] else {
+        return Err("the recording has no marks: did the program run?".into());
+    };
+    let mut text = format!(
+        "# Commands as they reached the device {origin}\n\
+         # NOPs with text after them are marks: who does what from there on.\n\n"
+    )
+    .into_bytes();
+    for command in &commands[first..=last] {
+        let output = command.output.as_deref().unwrap_or_default();
+        write_command(&mut text, "function 0", &command.title, &command.input, output)?;
+    }
+    Ok(text)
+}
+
+fn is_mark(command: &Dumped) -> bool {
+    command.title.starts_with("NOP(") && command.input.len() > 16
+}
+
+/// The version in the name of the library's file: `libibverbs.so.1.14.44.0`.
+fn rdma_core_version(series: Series) -> Result<String> {
+    let library = fetch::rdma_core(series)?.join(LIBRARIES).join("libibverbs.so.1");
+    let file = fs::read_link(&library)?.to_string_lossy().into_owned();
+    let version = file.strip_prefix("libibverbs.so.1.").and_then(|rest| rest.split_once('.'));
+    let (_, version) = version.ok_or_else(|| format!("{file} shows no version"))?;
+    Ok(version.trim_end_matches(".0").to_owned())
+}
+
+fn keep(path: &str, content: &[u8]) -> Result {
+    fs::write(workspace_root().join(path), content)?;
+    println!("{path}: {} bytes", content.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{commands, parse_log, write_command};
+
+    #[test]
+    fn what_is_kept_begins_and_ends_with_a_mark() {
+        let mut record = Vec::new();
+        let nop = |text: &[u8]| [&[8, 13], &[0; 14][..], text].concat();
+        for (title, input) in [
+            ("ENABLE_HCA(0x104)", vec![1, 4]),
+            ("NOP(0x80d)", nop(b"ours: cq")),
+            ("NOP(0x80d)", nop(b"")),
+            ("NOP(0x80d)", nop(b"end")),
+            ("DISABLE_HCA(0x105)", vec![1, 5]),
+        ] {
+            write_command(&mut record, "[ 1.0] function 0", title, &input, &[0; 16]).expect("text");
+        }
+        let record = String::from_utf8(record).expect("text");
+        let kept =
+            String::from_utf8(commands(&record, "from here.").expect("marks")).expect("text");
+        assert_eq!(parse_log(&kept).expect("commands").len(), 3);
+        assert!(kept.starts_with("# Commands") && !kept.contains("1.0"), "{kept}");
+        assert!(commands("", "").is_err());
+    }
+}

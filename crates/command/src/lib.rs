@@ -16,6 +16,7 @@ mod owned;
 mod path;
 mod qp;
 mod query;
+mod rmp;
 
 use std::fmt;
 use std::ops::Deref;
@@ -30,12 +31,13 @@ pub use cq::{Cq, CqAttr, Moderation};
 pub use general::GeneralObject;
 pub use memory::{QueueMemory, UserMemory};
 pub use mkey::{KeyAccess, KeyMemory, KeyPiece, Mkey, MkeyAttr};
-pub use number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey};
+pub use number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey, Rmpn};
 pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
 pub use qp::{
     DatagramAttr, InitAttr, Mtu, Qp, QpAttr, RemoteAccess, RtrAttr, RtsAttr, RtsChange, Service,
 };
 pub use query::{Adapter, MODEL_PSID};
+pub use rmp::{Rmp, RmpAttr};
 pub use verbless_devx::{Error, ErrorKind, Gid, Result};
 
 /// An open device: a DevX context and what the device can do.

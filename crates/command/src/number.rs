@@ -45,6 +45,10 @@ number! {
     QKey(u32)
 }
 number! {
+    /// Number of a receive memory pool, 24 bits.
+    Rmpn(u32)
+}
+number! {
     /// Number of an event queue.
     Eqn(u32)
 }

@@ -15,7 +15,7 @@ use verbless_prm::{
 
 use crate::error::{fits, invalid, limit};
 use crate::owned::Owned;
-use crate::{Cq, Device, Error, Path, QKey, Qpn, QueueMemory};
+use crate::{Cq, Device, Error, Path, QKey, Qpn, QueueMemory, Rmp};
 
 /// The transport service of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -68,8 +68,10 @@ pub struct QpAttr {
     pub record: QueueMemory,
     /// log2 of the number of 64-byte basic blocks of the send ring; `None` for no send queue.
     pub log_send_blocks: Option<u8>,
-    /// log2 of the number of receive WQEs; `None` for no receive queue.
+    /// log2 of the number of receive WQEs; `None` for no receive queue of its own.
     pub log_receive_wqes: Option<u8>,
+    /// Where its messages go if it has no receive queue of its own; `None`: it receives nothing.
+    pub shared: Option<Arc<Rmp>>,
     /// log2 of the bytes per receive WQE, 4 (one data segment) and up.
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
@@ -221,12 +223,19 @@ impl Device {
             Some(log) => context.set_log_sq_size(log),
             None => context.set_no_sq(true),
         };
-        match attr.log_receive_wqes {
-            Some(log) => context
+        match (attr.log_receive_wqes, &attr.shared) {
+            (Some(_), Some(_)) => {
+                let hint = "a queue pair has receives of its own or shares others', not both";
+                return Err(invalid("CREATE_QP", hint));
+            }
+            (None, Some(pool)) => {
+                context.set_rq_type(RqType::SRQ).set_srqn_rmpn_xrqn(pool.rmpn().0)
+            }
+            (Some(log), None) => context
                 .set_log_rq_size(log)
                 .set_log_rq_stride(attr.log_receive_stride - 4)
                 .set_rq_type(RqType::REGULAR),
-            None => context.set_rq_type(RqType::NONE),
+            (None, None) => context.set_rq_type(RqType::NONE),
         };
         let mut output = CreateQpOut::zeroed();
         let object = self.create(&input, &mut output)?;

@@ -12,15 +12,18 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 
+use verbless_command::Path;
 use verbless_prm::hot::{self, OpOwn, OpcodeQpn, cqe_opcode, opcode};
 use verbless_queue::cq::{CompletionQueueParts, Notify};
 use verbless_queue::qp::{BlueFlame, Polled, ReceiveQueueParts, SendQueueParts};
 use verbless_queue::ring::SharedMemory;
+use verbless_queue::shared::SharedReceiveParts;
 use verbless_queue::uar::UarPage;
-use verbless_queue::wr::{Inline, PostError, Write};
+use verbless_queue::wr::{Inline, PostError, Send, Write};
 use verbless_queue::{
-    CompletionQueue, Cqn, Lkey, Qpn, QueuePair, ReceiveQueue, RemoteAddr, Rkey, SendQueue, Sge,
-    WqeIndex,
+    AddressHandle, Completion, CompletionError, CompletionQueue, Cqe, Cqn, Datagram, Destination,
+    Lkey, QKey, Qpn, QueuePair, ReceiveQueue, RemoteAddr, Rkey, SendQueue, Sge, SharedReceiveQueue,
+    Ud, WqeIndex,
 };
 use zerocopy::IntoBytes;
 
@@ -94,6 +97,32 @@ fn line_post_receive(pair: &mut QueuePair, into: [Sge; 1], cookie: u64) -> Poste
 }
 
 #[inline(never)]
+fn line_post_datagram(pair: &mut QueuePair<Ud>, sge: Sge, to: &Destination, cookie: u64) -> Posted {
+    pair.post(&Send::new(sge).signaled().to(to), cookie)
+}
+
+#[inline(never)]
+fn line_poll_datagram(
+    pair: &mut QueuePair<Ud>,
+    cq: &mut CompletionQueue,
+) -> Option<Result<Datagram, CompletionError>> {
+    pair.poll_datagram(cq)
+}
+
+#[inline(never)]
+fn line_post_shared(pool: &mut SharedReceiveQueue, into: [Sge; 1], cookie: u64) -> Posted {
+    pool.post(into, cookie)
+}
+
+#[inline(never)]
+fn line_complete_shared(
+    pool: &mut SharedReceiveQueue,
+    cq: &mut CompletionQueue,
+) -> Option<Result<Completion, CompletionError>> {
+    cq.poll().map(|cqe| pool.complete(cqe))
+}
+
+#[inline(never)]
 fn line_arm(cq: &mut CompletionQueue) {
     cq.arm(Notify::Next);
     cq.event_received();
@@ -112,6 +141,9 @@ struct World {
     remote: RemoteAddr,
     data: [u8; 8],
     into: [Polled; BATCH],
+    datagrams: QueuePair<Ud>,
+    peer: Destination,
+    pool: SharedReceiveQueue,
 }
 
 impl World {
@@ -135,6 +167,27 @@ impl World {
             stride: 16,
             record,
         });
+        let datagrams = SendQueue::of(SendQueueParts {
+            qpn: Qpn(QPN),
+            ring: memory(64 * BLOCKS),
+            record: memory(8),
+            doorbell: page.doorbell(),
+            max_sges: 4,
+            max_inline: 256,
+            signal_all: false,
+            blueflame: BlueFlame::Never,
+        });
+        let datagram_receives = ReceiveQueue::new(ReceiveQueueParts {
+            qpn: Qpn(QPN),
+            ring: memory(256),
+            stride: 16,
+            record: memory(8),
+        });
+        let pool = SharedReceiveQueue::new(SharedReceiveParts {
+            ring: memory(32 * BLOCKS),
+            stride: 32,
+            record: memory(8),
+        });
         let cq = CompletionQueue::new(CompletionQueueParts {
             cqn: Cqn(0x456),
             ring: cqes.clone(),
@@ -152,6 +205,9 @@ impl World {
             remote: RemoteAddr::new(0x7f00_0000_1000, Rkey(0x5678)),
             data: [1, 2, 3, 4, 5, 6, 7, 8],
             into: [None; BATCH],
+            datagrams: QueuePair::new(datagrams.unwrap(), datagram_receives.unwrap()),
+            peer: AddressHandle::new(&Path::to_lid(7)).unwrap().to(Qpn(0x99), QKey(1)),
+            pool: pool.unwrap(),
         }
     }
 
@@ -169,6 +225,36 @@ impl World {
             self.produced += 1;
         }
         self.completed += count;
+    }
+
+    /// A CQE of any queue, polled.
+    fn cqe(&mut self, cqe_opcode: u8, wqe_opcode: u8, index: u16) -> Cqe {
+        let mut cqe = hot::Cqe::zeroed();
+        let word = OpcodeQpn::new().with_wqe_opcode(wqe_opcode).with_qpn(QPN);
+        cqe.sop_drop_qpn = word.into_bits().into();
+        cqe.wqe_counter = index.into();
+        let owner = self.produced & BLOCKS != 0;
+        cqe.op_own = OpOwn::new().with_opcode(cqe_opcode).with_owner(owner).into_bits();
+        self.cqes.write_at(self.produced % BLOCKS * 64, cqe.as_bytes()).unwrap();
+        self.produced += 1;
+        self.cq.poll().expect("a CQE was written")
+    }
+
+    /// Completes every datagram, of two blocks each, by its last one.
+    fn complete_datagrams(&mut self) {
+        self.completed += 2 * ROUND;
+        let cqe = self.cqe(cqe_opcode::REQUESTER, opcode::SEND, self.completed as u16 - 2);
+        self.datagrams.complete(cqe).unwrap();
+        assert_eq!(self.datagrams.send.free() as usize, BLOCKS);
+    }
+
+    /// Completes every shared receive, the last first.
+    fn complete_shared(&mut self) {
+        for index in (0..BLOCKS as u16).rev() {
+            let cqe = self.cqe(cqe_opcode::RESPONDER_SEND, 0, index);
+            let _ = self.pool.complete(cqe);
+        }
+        assert_eq!(self.pool.free(), self.pool.capacity());
     }
 
     /// CQEs for the operations of one round.
@@ -244,6 +330,14 @@ measured! {
     measured_poll_inlined: ROUND, |w, _cookie| w.pair.poll(&mut w.cq);
     measured_polls: ROUND / BATCH, |w, _cookie| line_poll_batch(&mut w.pair, &mut w.cq, black_box(&mut w.into));
     measured_polls_inlined: ROUND / BATCH, |w, _cookie| poll_batch(&mut w.pair, &mut w.cq, black_box(&mut w.into));
+    measured_datagram: ROUND, |w, cookie|
+        line_post_datagram(&mut w.datagrams, *black_box(&w.sges[0]), black_box(&w.peer), cookie);
+    measured_datagram_inlined: ROUND, |w, cookie|
+        w.datagrams.post(&Send::new(*black_box(&w.sges[0])).signaled().to(black_box(&w.peer)), cookie);
+    measured_shared: ROUND, |w, cookie|
+        line_post_shared(&mut w.pool, [*black_box(&w.sges[0])], cookie);
+    measured_shared_inlined: ROUND, |w, cookie|
+        w.pool.post([*black_box(&w.sges[0])], cookie);
     measured_pair: ROUND, |w, cookie| {
         black_box(&line_post(&mut w.pair, *black_box(&w.sges[0]), *black_box(&w.remote), cookie));
         line_poll(&mut w.pair, &mut w.cq)
@@ -277,6 +371,10 @@ const CASES: &[Case] = &[
     case("poll_inlined", false, posted, measured_poll_inlined, World::poll),
     case("polls", false, posted, measured_polls, World::poll),
     case("polls_inlined", false, posted, measured_polls_inlined, World::poll),
+    case("datagram", false, nothing, measured_datagram, World::complete_datagrams),
+    case("datagram_inlined", false, nothing, measured_datagram_inlined, World::complete_datagrams),
+    case("shared", false, nothing, measured_shared, World::complete_shared),
+    case("shared_inlined", false, nothing, measured_shared_inlined, World::complete_shared),
     case("pair", false, World::write_round, measured_pair, World::poll),
     case("pair_inlined", false, World::write_round, measured_pair_inlined, World::poll),
 ];
@@ -297,6 +395,8 @@ fn others() {
     let mut world = World::new(false);
     line_post_receive(&mut world.pair, [world.sges[0]], 0).unwrap();
     line_arm(&mut world.cq);
+    line_poll_datagram(&mut world.datagrams, &mut world.cq);
+    line_complete_shared(&mut world.pool, &mut world.cq);
 }
 
 fn main() -> ExitCode {

@@ -202,6 +202,10 @@ pub enum Malformed {
     /// Its opcode is none that this queue can get.
     #[error("opcode {0:#x}")]
     Opcode(u8),
+    /// It is of a receive that several queue pairs share. Not the device's fault if it was given to one of those:
+    /// [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) is its place.
+    #[error("it is of a shared receive queue")]
+    Shared,
     /// It completes a send request of another opcode than the one that was posted.
     #[error("work request opcode {0:#04x}, which is not what was posted")]
     WorkRequest(u8),

@@ -323,6 +323,11 @@ impl Cqe {
         self.op_own & 0xfc == 0
     }
 
+    /// Whether it is of a receive, good or bad; else it is of a send request.
+    pub const fn is_receive(&self) -> bool {
+        !self.is_request()
+    }
+
     /// Whether it is a requester's, good or bad.
     #[inline(always)]
     pub(crate) const fn is_request(&self) -> bool {

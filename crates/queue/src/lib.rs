@@ -24,6 +24,7 @@ pub mod qp;
 pub mod region;
 pub mod ring;
 pub mod service;
+pub mod shared;
 mod trace;
 pub mod types;
 pub mod uar;
@@ -34,8 +35,10 @@ pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, Cqe};
 pub use domain::{
     ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, PeerAddress, Qp, QpConfig,
+    SharedReceive, SharedReceiveConfig,
 };
-pub use qp::{QueuePair, ReceiveQueue, SendQueue};
+pub use qp::{QueuePair, ReceiveQueue, SendQueue, Shared};
 pub use region::Region;
 pub use service::{Rc, Uc, Ud};
+pub use shared::SharedReceiveQueue;
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

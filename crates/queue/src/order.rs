@@ -6,6 +6,7 @@ use zerocopy::IntoBytes;
 use crate::cq::{CompletionQueue, CompletionQueueParts, Notify};
 use crate::qp::{BlueFlame, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
 use crate::ring::SharedMemory;
+use crate::shared::{SharedReceiveParts, SharedReceiveQueue};
 use crate::trace::{Event, take};
 use crate::types::{Cqn, Lkey, Qpn, RemoteAddr, Rkey, Sge};
 use crate::uar::UarPage;
@@ -115,6 +116,19 @@ fn a_batch_that_is_dropped_touches_neither_record_nor_uar_and_gives_its_slots_ba
 fn a_receive_is_in_the_ring_before_the_record_counts_it() {
     let mut queue = ReceiveQueue::new(ReceiveQueueParts {
         qpn: Qpn(1),
+        ring: memory(256),
+        stride: 32,
+        record: memory(8),
+    })
+    .unwrap();
+    take();
+    queue.post(Sge::new(0, 64, Lkey(1)), 0).unwrap();
+    assert_eq!(steps(&take()), ["ring", "before_doorbell_record", "record"]);
+}
+
+#[test]
+fn a_shared_receive_is_in_the_ring_before_the_record_counts_it() {
+    let mut queue = SharedReceiveQueue::new(SharedReceiveParts {
         ring: memory(256),
         stride: 32,
         record: memory(8),

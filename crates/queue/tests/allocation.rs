@@ -7,14 +7,17 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use support::{Receiver, Sender, Settings};
+use support::{Completer, Receiver, Sender, Settings};
 use verbless_command::Path;
 use verbless_prm::hot::{cqe_opcode, opcode};
 use verbless_queue::cq::Notify;
+use verbless_queue::shared::SharedReceiveParts;
 use verbless_queue::wr::{
     CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, SendImm, Write, WriteImm,
 };
-use verbless_queue::{AddressHandle, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, Ud};
+use verbless_queue::{
+    AddressHandle, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, SharedReceiveQueue, Ud,
+};
 
 /// Counts what the current thread allocates.
 struct Counting;
@@ -89,6 +92,40 @@ fn posting_polling_arming_and_failing_allocate_nothing() {
         assert_eq!(sender.queue.post(&Nop::new(), 0), Err(PostError::Full));
         let cqe = sender.device.completion(opcode::NOP, last);
         sender.queue.complete(cqe).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+#[test]
+fn shared_receives_allocate_nothing() {
+    let mut pool = SharedReceiveQueue::new(SharedReceiveParts {
+        ring: support::memory(64 * 8),
+        stride: 64,
+        record: support::memory(8),
+    })
+    .unwrap();
+    let mut device = Completer::new(0x123);
+    let sge = Sge::new(0, 8, Lkey(1));
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let first = pool.post(sge, lap).unwrap();
+        let mut batch = pool.batch();
+        let second = batch.post([sge; 3], lap).unwrap();
+        assert!(batch.post([sge; 4], lap).is_err());
+        batch.ring();
+        drop(pool.batch());
+        while pool.batch().post(sge, lap).is_err() {}
+        for (index, opcode) in
+            [(second, cqe_opcode::RESPONDER_ERROR), (first, cqe_opcode::RESPONDER_SEND)]
+        {
+            let cqe = device.cqe(opcode, 0, index.0);
+            let cqe = device.deliver(cqe);
+            let good = pool.complete(cqe).is_ok();
+            assert_eq!(good, opcode == cqe_opcode::RESPONDER_SEND);
+        }
+        let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, first.0);
+        let cqe = device.deliver(cqe);
+        assert!(pool.complete(cqe).is_err());
     }
     assert_eq!(ALLOCATIONS.get(), before);
 }

@@ -81,6 +81,7 @@ impl Bare {
             record: place(RECORDS_AT + 64),
             log_send_blocks: Some(SEND_BLOCKS.ilog2() as u8),
             log_receive_wqes: Some(2),
+            shared: None,
             log_receive_stride: 4,
             user_index: 0,
         })?;

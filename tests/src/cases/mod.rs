@@ -16,6 +16,7 @@ mod queue;
 mod rc;
 mod refusal;
 mod shape;
+mod srq;
 mod uc;
 mod ud;
 
@@ -33,6 +34,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         rc::CASES,
         uc::CASES,
         ud::CASES,
+        srq::CASES,
         shape::CASES,
         queue::CASES,
         life::CASES,

@@ -40,7 +40,7 @@ pub(crate) fn completion(hca: &mut Hca, eqn: u32, cqn: u32) {
     write(hca, eqn, event_type::COMPLETION, 0, zerocopy::transmute!(data));
 }
 
-/// An event about a QP or a shared queue.
+/// An event about a QP.
 pub(crate) fn queue(hca: &mut Hca, kind: u8, qpn: u32) {
     let data = EventQueue { number: U32::new(qpn), ..EventQueue::zeroed() };
     post(hca, kind, 0, zerocopy::transmute!(data));
@@ -49,6 +49,14 @@ pub(crate) fn queue(hca: &mut Hca, kind: u8, qpn: u32) {
 /// An event about an SQ.
 pub(crate) fn send_queue(hca: &mut Hca, kind: u8, sqn: u32) {
     let data = EventQueue { queue_type: SEND_QUEUE, number: U32::new(sqn), ..EventQueue::zeroed() };
+    post(hca, kind, 0, zerocopy::transmute!(data));
+}
+
+/// An event about a shared queue. Linux looks for a receive memory pool among receive queues.
+pub(crate) fn shared(hca: &mut Hca, kind: u8, number: u32, is_pool: bool) {
+    const RECEIVE_QUEUE: u8 = 1;
+    let queue_type = if is_pool { RECEIVE_QUEUE } else { 0 };
+    let data = EventQueue { queue_type, number: U32::new(number), ..EventQueue::zeroed() };
     post(hca, kind, 0, zerocopy::transmute!(data));
 }
 

@@ -5,7 +5,7 @@
 use super::events;
 use super::ring::record;
 use crate::hca::Hca;
-use crate::hca::objects::SharedQueue;
+use crate::hca::objects::{SharedContext, SharedQueue};
 use crate::memory::{Fault, HostMemory};
 use verbless_prm::hot::event_type;
 
@@ -46,7 +46,8 @@ pub(super) fn used(hca: &mut Hca, number: u32) {
     let posted = record(&*hca.memory, queue.record).map_or(queue.consumed, |word| word as u16);
     if posted.wrapping_sub(queue.consumed) < queue.limit {
         queue.limit = 0;
-        events::queue(hca, event_type::SRQ_LIMIT, number);
+        let is_pool = matches!(queue.context, SharedContext::Rmp(_));
+        events::shared(hca, event_type::SRQ_LIMIT, number, is_pool);
     }
 }
 

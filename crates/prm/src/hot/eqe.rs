@@ -95,7 +95,7 @@ format! {
     pub struct EventQueue[28] {
         /// Zero.
         pub reserved0: [u8; 20],
-        /// What the number is: 0 QP, 1 RQ, 2 SQ.
+        /// What the number is: 0 QP or SRQ, 1 RQ or RMP, 2 SQ.
         pub queue_type: u8,
         /// Zero.
         pub reserved1: [u8; 3],

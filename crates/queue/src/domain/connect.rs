@@ -8,6 +8,7 @@ use verbless_devx::abi::core::{AhAttributes, GlobalRoute as AhRoute};
 use verbless_devx::{GidType, LinkLayer};
 
 use super::{Domain, Qp};
+use crate::qp::ReceiveSide;
 use crate::service::{Connected, Service};
 
 /// What a peer must know to reach a queue pair. Send it by any means; it fits into 28 bytes.
@@ -99,9 +100,9 @@ impl Default for ConnectOptions {
 
 impl Domain {
     /// What a peer must know to reach `qp`.
-    pub fn address<S: Service>(
+    pub fn address<S: Service, R: ReceiveSide>(
         &self,
-        qp: &Qp<S>,
+        qp: &Qp<S, R>,
         options: &ConnectOptions,
     ) -> Result<PeerAddress, Error> {
         let port = self.device.query_port(options.port)?;
@@ -118,9 +119,9 @@ impl Domain {
     }
 
     /// Takes `qp` from RESET through INIT and RTR to RTS, towards `peer`, which must be of the same service.
-    pub fn connect<S: Connected>(
+    pub fn connect<S: Connected, R: ReceiveSide>(
         &self,
-        qp: &Qp<S>,
+        qp: &Qp<S, R>,
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use verbless_command::{DatagramAttr, Error, QKey};
 
 use super::{ConnectOptions, Domain, PeerAddress, Qp};
 use crate::address::{AddressHandle, Destination};
+use crate::qp::ReceiveSide;
 use crate::service::Ud;
 
 /// How a datagram queue pair is made ready.
@@ -28,7 +29,11 @@ impl DatagramOptions {
 
 impl Domain {
     /// Takes a datagram queue pair from RESET to RTS: it may send to anybody, and receives from who knows its Q_Key.
-    pub fn start(&self, qp: &Qp<Ud>, options: &DatagramOptions) -> Result<(), Error> {
+    pub fn start<R: ReceiveSide>(
+        &self,
+        qp: &Qp<Ud, R>,
+        options: &DatagramOptions,
+    ) -> Result<(), Error> {
         let DatagramOptions { port, pkey_index, q_key, psn } = *options;
         let object = qp.object();
         object.to_init_datagram(&DatagramAttr { port, pkey_index, q_key })?;

@@ -20,6 +20,7 @@ mod connect;
 mod datagram;
 mod pool;
 mod queues;
+mod shared;
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,7 @@ use verbless_devx::{Pd, Uar, UarKind, abi::core::access};
 pub use connect::{ConnectOptions, PeerAddress};
 pub use datagram::DatagramOptions;
 pub use queues::{Cq, CqConfig, Qp, QpConfig};
+pub use shared::{SharedReceive, SharedReceiveConfig};
 
 use crate::region::{Pinned, Region, RegionParts};
 use crate::ring::LayoutError;

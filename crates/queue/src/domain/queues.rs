@@ -9,7 +9,11 @@ use verbless_devx::EventChannel;
 
 use super::{Domain, layout};
 use crate::cq::{CompletionQueue, CompletionQueueParts};
-use crate::qp::{BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
+use crate::qp::{
+    BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, ReceiveSide, SendQueue, SendQueueParts,
+    Shared,
+};
+use crate::ring::SharedMemory;
 use crate::service::{Rc, Service};
 
 /// What a completion queue is to be.
@@ -86,8 +90,8 @@ pub struct Cq {
 }
 
 /// A queue pair on a device. It derefs to the [`QueuePair`] that is posted to.
-pub struct Qp<S: Service = Rc> {
-    queue: QueuePair<S>,
+pub struct Qp<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
+    queue: QueuePair<S, R>,
     object: Arc<command::Qp>,
 }
 
@@ -142,14 +146,51 @@ impl Domain {
         send_cq: &Cq,
         receive_cq: &Cq,
     ) -> Result<Qp<S>, Error> {
-        self.check(config)?;
-        let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send(S::ADDRESS_UNITS));
-        let blocks = power("send ring blocks", blocks)?;
         let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
         // The receive ring comes first, and the send ring follows without a gap: so it fills at least a block.
         let least = (64 / stride as u32).max(1);
-        let receives = power("receive ring entries", config.receives.max(least))?;
-        let receive_bytes = receives as usize * stride;
+        let count = power("receive ring entries", config.receives.max(least))?;
+        let ring = ReceiveShape::Own { count, stride };
+        let built = self.build::<S>(config, send_cq, receive_cq, ring)?;
+        let receive = ReceiveQueue::new(ReceiveQueueParts {
+            qpn: built.object.qpn(),
+            ring: part(&built.rings, 0, count as usize * stride)?,
+            stride,
+            record: built.record,
+        })
+        .map_err(layout)?;
+        Ok(Qp { queue: QueuePair::new(built.send, receive), object: Arc::new(built.object) })
+    }
+
+    /// A queue pair without receives of its own.
+    pub(super) fn build_sharing<S: Service>(
+        &self,
+        config: &QpConfig,
+        send_cq: &Cq,
+        receive_cq: &Cq,
+        pool: Arc<command::Rmp>,
+    ) -> Result<Qp<S, Shared>, Error> {
+        let built = self.build::<S>(config, send_cq, receive_cq, ReceiveShape::Shared(pool))?;
+        Ok(Qp { queue: QueuePair::new(built.send, Shared), object: Arc::new(built.object) })
+    }
+
+    fn build<S: Service>(
+        &self,
+        config: &QpConfig,
+        send_cq: &Cq,
+        receive_cq: &Cq,
+        receives: ReceiveShape,
+    ) -> Result<Built<S>, Error> {
+        self.check(config)?;
+        let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send(S::ADDRESS_UNITS));
+        let blocks = power("send ring blocks", blocks)?;
+        let (receive_bytes, log_receive_wqes, log_receive_stride, shared) = match receives {
+            ReceiveShape::Own { count, stride } => {
+                let log = Some(count.ilog2() as u8);
+                (count as usize * stride, log, stride.ilog2() as u8, None)
+            }
+            ReceiveShape::Shared(pool) => (0, None, 0, Some(pool)),
+        };
         let send_bytes = blocks as usize * 64;
         let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
         let record = self.shared.pool.record()?;
@@ -163,18 +204,14 @@ impl Domain {
             rings: rings.place,
             record: record.place,
             log_send_blocks: Some(blocks.ilog2() as u8),
-            log_receive_wqes: Some(receives.ilog2() as u8),
-            log_receive_stride: stride.ilog2() as u8,
+            log_receive_wqes,
+            shared,
+            log_receive_stride,
             user_index: config.user_index,
         })?;
-        let part = |offset, length| {
-            rings.memory.slice(offset, length).map_err(|error| {
-                Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string())
-            })
-        };
         let send = SendQueue::of(SendQueueParts {
             qpn: object.qpn(),
-            ring: part(receive_bytes, send_bytes)?,
+            ring: part(&rings.memory, receive_bytes, send_bytes)?,
             record: record.memory.clone(),
             doorbell,
             max_sges: config.send_sges,
@@ -183,34 +220,58 @@ impl Domain {
             blueflame: config.blueflame,
         })
         .map_err(layout)?;
-        let receive = ReceiveQueue::new(ReceiveQueueParts {
-            qpn: object.qpn(),
-            ring: part(0, receives as usize * stride)?,
-            stride,
-            record: record.memory,
-        })
-        .map_err(layout)?;
-        Ok(Qp { queue: QueuePair::new(send, receive), object: Arc::new(object) })
+        Ok(Built { object, send, rings: rings.memory, record: record.memory })
     }
 
     fn check(&self, config: &QpConfig) -> Result<(), Error> {
+        const WHAT: &str = "making a queue pair";
         let caps = self.device.caps();
-        let over = |what: &str, value: u32, most: usize| {
-            (value as usize > most).then(|| {
-                let hint = format!("{what} is {value}; this device takes at most {most}");
-                Error::new(ErrorKind::Input, "making a queue pair", hint)
-            })
-        };
-        let inline = caps.max_inline();
-        let problem = over("send_sges", config.send_sges, caps.max_send_sges())
-            .or_else(|| over("receive_sges", config.receive_sges, caps.max_receive_sges()))
-            .or_else(|| over("inline", config.inline, inline));
-        problem.map_or(Ok(()), Err)
+        over(WHAT, "send_sges", config.send_sges, caps.max_send_sges())?;
+        over(WHAT, "receive_sges", config.receive_sges, caps.max_receive_sges())?;
+        over(WHAT, "inline", config.inline, caps.max_inline())
     }
 }
 
+/// Where the messages of a queue pair are to go.
+enum ReceiveShape {
+    /// Into receives of its own.
+    Own { count: u32, stride: usize },
+    /// Into those of a pool.
+    Shared(Arc<command::Rmp>),
+}
+
+/// A queue pair but for its receive side.
+struct Built<S: Service> {
+    object: command::Qp,
+    send: SendQueue<S>,
+    /// The receive ring, and the send ring behind it.
+    rings: SharedMemory,
+    record: SharedMemory,
+}
+
+/// A part of a queue pair's rings.
+fn part(rings: &SharedMemory, offset: usize, length: usize) -> Result<SharedMemory, Error> {
+    rings
+        .slice(offset, length)
+        .map_err(|error| Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string()))
+}
+
+/// Fails when `value` is more than the device takes.
+pub(super) fn over(
+    attempted: &'static str,
+    what: &str,
+    value: u32,
+    most: usize,
+) -> Result<(), Error> {
+    if value as usize <= most {
+        return Ok(());
+    }
+    let hint = format!("{what} is {value}; this device takes at most {most}");
+    Err(Error::new(ErrorKind::Input, attempted, hint))
+}
+
 /// The next power of two, if the device's numbers can count it.
-fn power(what: &str, least: u32) -> Result<u32, Error> {
+pub(super) fn power(what: &str, least: u32) -> Result<u32, Error> {
     least.checked_next_power_of_two().filter(|&power| power <= 1 << 24).ok_or_else(|| {
         Error::new(
             ErrorKind::Input,
@@ -235,7 +296,7 @@ impl Cq {
 /// Type of the event that a completion queue makes.
 const COMPLETION_EVENT: u16 = 0;
 
-impl<S: Service> Qp<S> {
+impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// The object on the device, for its transitions.
     pub fn object(&self) -> &Arc<command::Qp> {
         &self.object
@@ -263,16 +324,16 @@ impl DerefMut for Cq {
     }
 }
 
-impl<S: Service> Deref for Qp<S> {
-    type Target = QueuePair<S>;
+impl<S: Service, R: ReceiveSide> Deref for Qp<S, R> {
+    type Target = QueuePair<S, R>;
 
-    fn deref(&self) -> &QueuePair<S> {
+    fn deref(&self) -> &QueuePair<S, R> {
         &self.queue
     }
 }
 
-impl<S: Service> DerefMut for Qp<S> {
-    fn deref_mut(&mut self) -> &mut QueuePair<S> {
+impl<S: Service, R: ReceiveSide> DerefMut for Qp<S, R> {
+    fn deref_mut(&mut self) -> &mut QueuePair<S, R> {
         &mut self.queue
     }
 }
@@ -283,7 +344,7 @@ impl fmt::Debug for Cq {
     }
 }
 
-impl<S: Service> fmt::Debug for Qp<S> {
+impl<S: Service, R: ReceiveSide> fmt::Debug for Qp<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Qp({})", self.object.qpn())
     }

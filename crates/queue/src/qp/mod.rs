@@ -23,9 +23,11 @@
 
 mod receive;
 mod send;
+mod sides;
 
 pub use receive::{ReceiveBatch, ReceiveQueue, ReceiveQueueParts};
 pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
+pub use sides::{ReceiveSide, Shared};
 
 use zerocopy::big_endian::U32;
 
@@ -39,21 +41,29 @@ use crate::wr::{Gather, PostError, WorkRequest};
 ///
 /// The two are independent: [`QueuePair::split`] lets two threads have one each.
 #[derive(Debug)]
-pub struct QueuePair<S: Service = Rc> {
+pub struct QueuePair<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
     /// Its send queue.
     pub send: SendQueue<S>,
-    /// Its receive queue.
-    pub receive: ReceiveQueue,
+    /// Its receive queue, or [`Shared`].
+    pub receive: R,
 }
 
 impl<S: Service> QueuePair<S> {
+    /// Posts a receive: [`ReceiveQueue::post`].
+    #[inline(always)]
+    pub fn post_receive<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        self.receive.post(into, cookie)
+    }
+}
+
+impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
     /// Joins two queues.
-    pub fn new(send: SendQueue<S>, receive: ReceiveQueue) -> Self {
+    pub fn new(send: SendQueue<S>, receive: R) -> Self {
         Self { send, receive }
     }
 
     /// The two queues, for two threads.
-    pub fn split(self) -> (SendQueue<S>, ReceiveQueue) {
+    pub fn split(self) -> (SendQueue<S>, R) {
         (self.send, self.receive)
     }
 
@@ -85,12 +95,6 @@ impl<S: Service> QueuePair<S> {
         self.send.batch()
     }
 
-    /// Posts a receive: [`ReceiveQueue::post`].
-    #[inline(always)]
-    pub fn post_receive<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
-        self.receive.post(into, cookie)
-    }
-
     /// What the CQE says of this queue pair's requests; frees their slots.
     ///
     /// A CQE of another queue pair is [`Malformed::Queue`]: look at [`Cqe::qpn`] or [`Cqe::user_index`] first where
@@ -107,11 +111,7 @@ impl<S: Service> QueuePair<S> {
     /// What a CQE says that is no plain request's.
     #[inline(never)]
     fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
-        if cqe.is_request() {
-            self.send.complete_other(cqe)
-        } else {
-            self.receive.complete_other(cqe)
-        }
+        if cqe.is_request() { self.send.complete_other(cqe) } else { self.receive.complete(cqe) }
     }
 
     /// Polls a completion queue that is this queue pair's alone.
@@ -194,6 +194,6 @@ impl QueuePair<Ud> {
 pub type Polled = Option<Result<Completion, CompletionError>>;
 
 #[cold]
-fn malformed(malformed: Malformed) -> CompletionError {
+pub(crate) fn malformed(malformed: Malformed) -> CompletionError {
     CompletionError::Malformed(malformed)
 }

@@ -1,0 +1,114 @@
+//! Receive memory pools (RMP): receives that several queue pairs share.
+
+use verbless_devx::Pd;
+use verbless_prm as prm;
+use verbless_prm::{
+    CreateRmpIn, CreateRmpOut, ModifyRmpIn, QueryRmpIn, RmpContext, RmpState, WqType,
+};
+
+use crate::error::{invalid, limit};
+use crate::owned::Owned;
+use crate::{Device, Error, QueueMemory, Rmpn};
+
+/// What a receive memory pool is made of. Its ring is a list: each WQE begins with the index of the one behind it.
+#[derive(Debug, Clone)]
+pub struct RmpAttr {
+    /// Protection domain of the keys in its WQEs.
+    pub pd: Pd,
+    /// Memory of the ring.
+    pub ring: QueueMemory,
+    /// Memory of the doorbell record: 8 bytes, of which the first word counts what was posted.
+    pub record: QueueMemory,
+    /// log2 of the number of WQEs.
+    pub log_wqes: u8,
+    /// log2 of the bytes of a WQE, 5 (a link and one data segment) to 9.
+    pub log_stride: u8,
+}
+
+/// A receive memory pool. Queue pairs that draw from it keep it.
+#[derive(Debug)]
+pub struct Rmp {
+    rmpn: Rmpn,
+    owned: Owned<RmpAttr>,
+}
+
+impl Device {
+    /// CREATE_RMP: a pool of receives, which nothing uses yet.
+    pub fn create_rmp(&self, attr: RmpAttr) -> Result<Rmp, Error> {
+        let general = &self.caps().general;
+        if general.log_max_rmp() == 0 {
+            return Err(invalid(
+                "CREATE_RMP",
+                "the device has no such pools (capability log_max_rmp)",
+            ));
+        }
+        let most = general.log_max_srq_sz();
+        if attr.log_wqes > most {
+            let what = "log2 of the receives";
+            return Err(limit("CREATE_RMP", what, attr.log_wqes.into(), most.into()));
+        }
+        if !(5..=9).contains(&attr.log_stride) {
+            return Err(invalid("CREATE_RMP", "the receive stride must be 32 to 512 bytes"));
+        }
+        let mut input = CreateRmpIn::new();
+        let context = input.ctx_mut();
+        context.set_state(RmpState::RDY);
+        context
+            .wq_mut()
+            .set_wq_type(WqType::LINKED_LIST)
+            .set_pd(attr.pd.pdn())
+            .set_log_wq_sz(attr.log_wqes)
+            .set_log_wq_stride(attr.log_stride)
+            .set_wq_umem_id(attr.ring.umem().id())
+            .set_wq_umem_offset(attr.ring.offset())
+            .set_wq_umem_valid(true)
+            .set_dbr_umem_id(attr.record.umem().id())
+            .set_dbr_addr(attr.record.offset())
+            .set_dbr_umem_valid(true);
+        let mut output = CreateRmpOut::zeroed();
+        let object = self.create(&input, &mut output)?;
+        Ok(Rmp { rmpn: Rmpn(output.rmpn()), owned: Owned::new(object, attr) })
+    }
+}
+
+impl Rmp {
+    /// The pool's number.
+    pub fn rmpn(&self) -> Rmpn {
+        self.rmpn
+    }
+
+    /// What it was created from.
+    pub fn attr(&self) -> &RmpAttr {
+        self.owned.parents()
+    }
+
+    /// The DevX object, for subscribing to its events.
+    pub fn object(&self) -> &verbless_devx::DevxObject {
+        self.owned.object()
+    }
+
+    /// MODIFY_RMP: asks for one event when fewer than `limit` receives are left; 0 asks for none.
+    pub fn arm_limit(&self, limit: u16) -> Result<(), Error> {
+        let mut input = ModifyRmpIn::new();
+        input.set_rmpn(self.rmpn.0).set_rmp_state(RmpState::RDY);
+        input.bitmask_mut().set_lwm(true);
+        let context = input.ctx_mut();
+        context.set_state(RmpState::RDY);
+        context.wq_mut().set_lwm(limit);
+        crate::modify_object(self.owned.object(), &input)
+    }
+
+    /// QUERY_RMP: the context as the device holds it now.
+    pub fn query(&self) -> Result<RmpContext, Error> {
+        let mut input = QueryRmpIn::new();
+        input.set_rmpn(self.rmpn.0);
+        let mut output = Box::new(prm::QueryRmpOut::zeroed());
+        crate::query_object(self.owned.object(), &input, &mut *output)?;
+        Ok(*output.rmp_context())
+    }
+
+    /// DESTROY_RMP. On failure the pool and its memory are leaked.
+    pub fn destroy(self) -> Result<(), Error> {
+        self.owned.destroy()
+    }
+}

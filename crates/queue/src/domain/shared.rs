@@ -1,0 +1,111 @@
+//! Shared receive queues: their memory, their object, and the queue pairs that draw from them.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use verbless_command::{Error, Rmp, RmpAttr};
+use verbless_devx::EventChannel;
+use verbless_prm::hot::event_type;
+
+use super::queues::{over, power};
+use super::{Cq, Domain, Qp, QpConfig, layout};
+use crate::qp::Shared;
+use crate::service::Service;
+use crate::shared::{SharedReceiveParts, SharedReceiveQueue};
+
+/// What a shared receive queue is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedReceiveConfig {
+    /// Receives that can be outstanding at least.
+    pub receives: u32,
+    /// Scatter/gather entries of a receive at most.
+    pub sges: u32,
+}
+
+impl SharedReceiveConfig {
+    /// So many receives of one entry each.
+    pub const fn new(receives: u32) -> Self {
+        Self { receives, sges: 1 }
+    }
+}
+
+/// A shared receive queue on a device. It derefs to the [`SharedReceiveQueue`] that is posted to. Queue pairs that draw
+/// from it keep its object and memory, whichever is dropped first.
+pub struct SharedReceive {
+    queue: SharedReceiveQueue,
+    object: Arc<Rmp>,
+}
+
+impl Domain {
+    /// Makes a receive queue for several queue pairs.
+    pub fn shared_receive(&self, config: &SharedReceiveConfig) -> Result<SharedReceive, Error> {
+        // The link takes the room of one entry.
+        let most = self.device.caps().max_receive_sges().min(512 / 16) - 1;
+        over("making a shared receive queue", "sges", config.sges, most)?;
+        let stride = ((config.sges.max(1) as usize + 1) * 16).next_power_of_two();
+        // One is always kept back: the last one, whose link is not known yet.
+        let count = power("shared receive ring entries", config.receives.max(1).saturating_add(1))?;
+        let ring = self.shared.pool.ring(count as usize * stride)?;
+        let record = self.shared.pool.record()?;
+        let parts = SharedReceiveParts { ring: ring.memory, stride, record: record.memory };
+        let queue = SharedReceiveQueue::new(parts).map_err(layout)?;
+        let object = self.device.create_rmp(RmpAttr {
+            pd: self.pd.clone(),
+            ring: ring.place,
+            record: record.place,
+            log_wqes: count.ilog2() as u8,
+            log_stride: stride.ilog2() as u8,
+        })?;
+        Ok(SharedReceive { queue, object: Arc::new(object) })
+    }
+
+    /// Makes a queue pair in RESET, of any service, whose messages go to what is posted to `receives`. What `config` says of
+    /// receives does not count.
+    pub fn sharing_queue_pair<S: Service>(
+        &self,
+        config: &QpConfig,
+        send_cq: &Cq,
+        receive_cq: &Cq,
+        receives: &SharedReceive,
+    ) -> Result<Qp<S, Shared>, Error> {
+        self.build_sharing(config, send_cq, receive_cq, receives.object.clone())
+    }
+}
+
+impl SharedReceive {
+    /// The object on the device.
+    pub fn object(&self) -> &Arc<Rmp> {
+        &self.object
+    }
+
+    /// Asks for one event when fewer than `limit` receives are left.
+    pub fn arm_limit(&self, limit: u16) -> Result<(), Error> {
+        self.object.arm_limit(limit)
+    }
+
+    /// Has the events that [`SharedReceive::arm_limit`] asks for come to `channel` with `cookie`.
+    pub fn subscribe(&self, channel: &EventChannel, cookie: u64) -> Result<(), Error> {
+        channel.subscribe(Some(self.object.object()), &[event_type::SRQ_LIMIT.into()], cookie)
+    }
+}
+
+impl Deref for SharedReceive {
+    type Target = SharedReceiveQueue;
+
+    fn deref(&self) -> &SharedReceiveQueue {
+        &self.queue
+    }
+}
+
+impl DerefMut for SharedReceive {
+    fn deref_mut(&mut self) -> &mut SharedReceiveQueue {
+        &mut self.queue
+    }
+}
+
+impl fmt::Debug for SharedReceive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedReceive({})", self.object.rmpn())
+    }
+}

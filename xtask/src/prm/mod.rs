@@ -13,6 +13,7 @@ mod generate;
 mod golden;
 mod ifc;
 mod import;
+mod mailbox;
 mod names;
 mod place;
 mod raw;

@@ -1,7 +1,8 @@
 //! `prm verify`: every field held against descriptions that it did not come from.
 //!
-//! Three are at hand: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]), and
-//! WQEs and CQEs of rdma-core ([`super::golden`]). A description confirms a field only if it is of
+//! Four are at hand: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]),
+//! WQEs and CQEs of rdma-core ([`super::golden`]), and the mailboxes that Linux's mlx5_ib writes for given
+//! verbs attributes ([`super::mailbox`]). A description confirms a field only if it is of
 //! another descent than the field's sources: the `mlx5_ifc` headers of Linux, DPDK, UCX, FreeBSD and
 //! rdma-core are one family, so the header at hand confirms no field that has a source among them; the
 //! golden bytes confirm no field whose every source is rdma-core. The header is compared all the same:
@@ -16,7 +17,7 @@ use clap::Args;
 use super::description::{Description, Field, Structure};
 use super::facts::{Facts, ifc_name};
 use super::runtime::Runtime;
-use super::{golden, ifc, trace};
+use super::{golden, ifc, mailbox, trace};
 
 /// Options of `prm verify`.
 #[derive(Args)]
@@ -35,11 +36,12 @@ struct Confirmations {
     ifc: bool,
     trace: bool,
     golden: bool,
+    mailbox: bool,
 }
 
 impl Confirmations {
     fn count(self) -> usize {
-        [self.ifc, self.trace, self.golden].into_iter().filter(|&yes| yes).count()
+        [self.ifc, self.trace, self.golden, self.mailbox].into_iter().filter(|&yes| yes).count()
     }
 }
 
@@ -102,8 +104,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::Result {
     ));
     problems.extend(checked.problems.iter().map(|problem| format!("golden: {problem}")));
 
+    let alike = mailbox::compare(&runtime, mailbox::read(root)?);
+    say(format!(
+        "mailbox: {} commands that mlx5_ib and our driver send for the same cases; {} fields follow what is asked for, in both alike",
+        alike.commands,
+        alike.confirmed.len()
+    ));
+    problems.extend(alike.problems.iter().map(|problem| format!("mailbox: {problem}")));
+
     let mut counts = [0; 3];
-    let mut by = [0; 3];
+    let mut by = [0; 4];
     let mut alone: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for structure in &description.structures {
         for field in &structure.fields {
@@ -114,11 +124,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::Result {
                 trace: replay.confirmed.contains(&key),
                 golden: checked.confirmed.contains(&key)
                     && !sources.iter().all(|source| source.starts_with("rdma-core")),
+                mailbox: alike.confirmed.contains(&key),
             };
             counts[confirmations.count().min(2)] += 1;
             by[0] += usize::from(confirmations.ifc);
             by[1] += usize::from(confirmations.trace);
             by[2] += usize::from(confirmations.golden);
+            by[3] += usize::from(confirmations.mailbox);
             if confirmations.count() == 0 {
                 alone.entry(&structure.name).or_default().push(&field.name);
             }
@@ -129,7 +141,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::Result {
         "independent confirmations: {} fields have none, {} have 1, {} have 2 or more",
         counts[0], counts[1], counts[2]
     ));
-    say(format!("by whom: ifc header {}, trace {}, golden {}", by[0], by[1], by[2]));
+    say(format!(
+        "by whom: ifc header {}, trace {}, golden {}, mailbox {}",
+        by[0], by[1], by[2], by[3]
+    ));
     if options.list {
         say("\nfields with none:".into());
         for (structure, fields) in &alone {

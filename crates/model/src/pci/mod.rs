@@ -22,5 +22,7 @@ mod layout;
 #[cfg(test)]
 mod rig;
 mod server;
+#[cfg(test)]
+mod trace;
 
 pub use server::{PciError, PciOptions, serve};

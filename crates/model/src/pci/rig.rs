@@ -36,7 +36,11 @@ pub(super) fn ram(bytes: u64) -> File {
 impl Driver {
     /// A device of one function, whose driver has written the address of its command queue.
     pub(super) fn new() -> Self {
-        let profile = Profile::load("bluefield3").unwrap().with_link(Link::Infiniband);
+        Self::of(Profile::load("bluefield3").unwrap().with_link(Link::Infiniband))
+    }
+
+    /// The same of another kind.
+    pub(super) fn of(profile: Profile) -> Self {
         let options = PciOptions {
             devices: vec![profile.clone()],
             functions: 1,

@@ -314,7 +314,9 @@ impl<'a> View<'a> {
     pub fn nonzero_reserved(&self) -> Option<(usize, usize)> {
         let mut found = None;
         self.gaps(&mut |start, width| {
-            if found.is_none() && (start..start + width).any(|bit| bits::flag(self.bytes, bit)) {
+            let pieces = (0..width).step_by(64).map(|at| (start + at, (width - at).min(64)));
+            let zero = |(at, width)| bits::get(self.bytes, at, width) == 0;
+            if found.is_none() && !{ pieces }.all(zero) {
                 found = Some((start, width));
             }
         });

@@ -17,7 +17,7 @@ use crate::world::{HcaId, World};
 /// How long the next piece of a copy may take: a few times what a trapped store takes.
 const PATIENCE: u64 = 100_000;
 /// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
-const MOST_COPIES: usize = 1 << 10;
+const MOST_COPIES: usize = 1 << 4;
 
 /// Stores to the doorbell registers of a function that may go on, by page and register.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 
 use super::events;
 use super::ring::record;
-use super::state::Completion;
+use super::state::{Completion, Delayed};
 use crate::hca::Hca;
 use crate::hca::objects::{Arm, Cq, Qp, Sq};
 use crate::world::{HcaId, World};
@@ -193,34 +193,36 @@ pub(crate) fn complete(
         tracing::info!(cqn, "a completion is lost, as asked");
         return Ok(());
     }
-    let behind = hca.engine.delayed.iter().rev().find(|delayed| delayed.cqn == cqn);
-    let due = behind.map_or(0, |delayed| delayed.due);
+    // Those of one CQ stay in order.
+    let behind = hca.objects.cqs.get(&cqn).map_or((0, 0), |cq| cq.runtime.delayed);
+    let due = if behind.0 > 0 { behind.1 } else { 0 };
     let due = due.max(match hca.engine.faults.delay_completions.strikes() {
         true => world.clock.now.saturating_add(hca.engine.faults.delay),
         false => 0,
     });
-    if due > 0 {
-        hca.engine.delayed.push_back(super::state::Delayed { due, cqn, completion });
-        return Ok(());
+    if due == 0 {
+        return write(hca, cqn, &completion);
     }
-    write(hca, cqn, &completion)
+    if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
+        cq.runtime.delayed = (behind.0 + 1, due);
+    }
+    hca.engine.delays += 1;
+    hca.engine.delayed.insert((due, hca.engine.delays), Delayed { cqn, completion });
+    Ok(())
 }
 
 /// Writes the CQEs whose delay is over; true if there was one.
 pub(crate) fn write_delayed(world: &mut World, id: HcaId) -> bool {
+    let now = world.clock.now;
     let hca = &mut world.hcas[id];
     let mut worked = false;
-    // Per CQ the due times only grow, so that going through them in order keeps each CQ's order.
-    let mut index = 0;
-    while let Some(delayed) = hca.engine.delayed.get(index) {
-        if delayed.due > world.clock.now {
-            index += 1;
-            continue;
+    while let Some(entry) = hca.engine.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
+        let Delayed { cqn, completion } = entry.remove();
+        if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
+            cq.runtime.delayed.0 = cq.runtime.delayed.0.saturating_sub(1);
         }
-        if let Some(delayed) = hca.engine.delayed.remove(index) {
-            let _ = write(hca, delayed.cqn, &delayed.completion);
-            worked = true;
-        }
+        let _ = write(hca, cqn, &completion);
+        worked = true;
     }
     worked
 }

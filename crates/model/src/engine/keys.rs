@@ -65,30 +65,37 @@ pub(crate) struct User {
 pub(crate) const ANY_QP: u32 = 0xff_ffff;
 /// Indirect keys that lead to indirect keys: so many levels are followed.
 const DEPTH: u32 = 4;
-/// Entries of indirect keys that one access may visit, so that a list that refers to itself ends.
-const VISITS: u32 = 1 << 18;
+/// Entries of indirect keys that one list of data segments may visit, so that a key that leads to itself ends, and soon.
+pub(crate) const VISITS: u32 = 1 << 18;
 
-/// Finds the memory behind `length` bytes at `address` of `key` and adds it to `pieces`.
+/// A range of addresses of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub key: u32,
+    pub address: u64,
+    pub length: u64,
+}
+
+/// Finds the memory behind a range and adds it to `pieces`; `visits` is what is left to its list of [`VISITS`].
 ///
 /// On a refusal `pieces` may hold part of it. A length of 0 checks the key and adds nothing.
 pub(crate) fn resolve(
     objects: &Objects,
     user: User,
-    key: u32,
-    address: u64,
-    length: u64,
+    range: Range,
     need: Need,
+    visits: &mut u32,
     pieces: &mut Vec<Piece>,
 ) -> Result<(), Refusal> {
-    let mut walk = Walk { objects, user, need, visits: VISITS, pieces };
-    walk.key(key, address, length, DEPTH)
+    let mut walk = Walk { objects, user, need, visits, pieces };
+    walk.key(range.key, range.address, range.length, DEPTH)
 }
 
 struct Walk<'a> {
     objects: &'a Objects,
     user: User,
     need: Need,
-    visits: u32,
+    visits: &'a mut u32,
     pieces: &'a mut Vec<Piece>,
 }
 
@@ -166,7 +173,7 @@ impl Walk<'_> {
             if length == 0 {
                 break;
             }
-            self.visits = self.visits.checked_sub(1).ok_or(Refusal::Translation)?;
+            *self.visits = self.visits.checked_sub(1).ok_or(Refusal::Translation)?;
             let size = log_entry_size
                 .map_or(u64::from(entry.length), |log| 1_u64.checked_shl(log).unwrap_or(u64::MAX));
             if at >= size {

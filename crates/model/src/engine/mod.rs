@@ -195,7 +195,7 @@ fn wait(world: &mut World, id: HcaId, qpn: u32, time: u64) {
 fn next_timer(world: &World) -> Option<u64> {
     let timers = world.hcas.iter().filter_map(|hca| {
         let waiting = hca.engine.timers.first().map(|&(at, _)| at);
-        let delayed = hca.engine.delayed.iter().map(|delayed| delayed.due).min();
+        let delayed = hca.engine.delayed.first_key_value().map(|(&(due, _), _)| due);
         waiting.into_iter().chain(delayed).chain(hca.engine.held.next_due()).min()
     });
     timers.min().map(|at| at.saturating_sub(world.clock.now))
@@ -224,16 +224,23 @@ pub(crate) fn set_port(world: &mut World, hca: HcaId, port: u8, up: bool) {
 pub(crate) fn qp_forgotten(world: &mut World, hca: HcaId, qpn: u32) {
     let hca = &mut world.hcas[hca];
     hca.engine.active.retain(|&active| active != qpn);
-    hca.engine.timers.retain(|&(_, waiting)| waiting != qpn);
     hca.engine.errored.remove(&qpn);
     if let Some(qp) = hca.objects.qps.get_mut(&qpn) {
         qp.runtime = QpRuntime::default();
-        qp.requester.resume_at = None;
+        let waits = qp.requester.resume_at.take();
+        hca.engine.stop_timer(waits, qpn);
         if let Some(sq) = &mut qp.sq {
             sq.awake = false;
             sq.runtime = SendRuntime::default();
         }
     }
+}
+
+/// Every queue of a function is about to be destroyed: there is no need to look for each one.
+pub(crate) fn all_forgotten(hca: &mut Hca) {
+    hca.engine.active.clear();
+    hca.engine.timers.clear();
+    hca.engine.errored.clear();
 }
 
 /// A command may have created, moved or removed a queue: which doorbell wakes what is looked up afresh.

@@ -3,7 +3,7 @@
 use verbless_prm::hot::{CtrlSegment, WQEBB, cqe_opcode, cqe_syndrome, opcode};
 
 use super::completion::{self, Requested};
-use super::keys::{self, Need, User};
+use super::keys::{self, Need, Range, User};
 use super::responder::{self, Answer, Message};
 use super::state::{Bench, Completion};
 use super::transfer::{self, End};
@@ -119,12 +119,14 @@ pub(super) fn fetch(
     copy: Option<Vec<u8>>,
     wqe: &mut Vec<u8>,
 ) -> Result<u16, Malformed> {
-    if let Some(copy) = copy {
-        *wqe = copy;
-        return Ok(wqe.len().div_ceil(WQEBB) as u16);
-    }
     let size = 1_u32.checked_shl(sq.log_size).ok_or(Malformed)?;
     let posted = sq.producer.wrapping_sub(sq.consumer);
+    if let Some(copy) = copy {
+        *wqe = copy;
+        let blocks = wqe.len().div_ceil(WQEBB) as u16;
+        // The record may say less than when the copy came.
+        return if blocks <= posted { Ok(blocks) } else { Err(Malformed) };
+    }
     let at = u64::from(u32::from(sq.consumer) & (size - 1)) * WQEBB as u64;
     // One block holds the control segment, and most often all of it.
     wqe.resize(WQEBB, 0);
@@ -152,7 +154,7 @@ fn gather_list(objects: &Objects, user: User, work: &Work, bench: &mut Bench) ->
         return Ok(0);
     }
     let need = if work.scatters() { Need::LocalWrite } else { Need::LocalRead };
-    let mut total = 0;
+    let (mut total, mut visits) = (0, keys::VISITS);
     for segment in segments(&bench.wqe, work.data) {
         match segment {
             Ok(Segment::Pointer { lkey, address, length }) => {
@@ -160,18 +162,13 @@ fn gather_list(objects: &Objects, user: User, work: &Work, bench: &mut Bench) ->
                 if total > LONGEST_MESSAGE {
                     return Err(cqe_syndrome::LOCAL_LENGTH);
                 }
-                keys::resolve(objects, user, lkey, address, length, need, &mut bench.local)
-                    .map_err(|refusal| {
-                        tracing::info!(
-                            qpn = user.qpn,
-                            lkey,
-                            address,
-                            length,
-                            ?refusal,
-                            "a local key refused"
-                        );
+                let range = Range { key: lkey, address, length };
+                keys::resolve(objects, user, range, need, &mut visits, &mut bench.local).map_err(
+                    |refusal| {
+                        tracing::info!(qpn = user.qpn, ?range, ?refusal, "a local key refused");
                         cqe_syndrome::LOCAL_PROTECTION
-                    })?;
+                    },
+                )?;
             }
             Ok(Segment::Inline { at, length }) if !work.scatters() => {
                 total += length;
@@ -208,7 +205,11 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
     let Some(qp) = world.hcas[id].objects.qps.get(&qpn) else { return Turn::Sleep };
     let service = qp.service;
     if service.is_datagram() {
-        return match datagram::send(world, (id, qpn), &work, length, bench) {
+        let sent = datagram::send(world, (id, qpn), &work, length, bench);
+        if failed_meanwhile(world, id, qpn) {
+            return Turn::Sleep;
+        }
+        return match sent {
             Ok(()) => succeed(world, id, qpn, placed, 0, None),
             Err(syndrome) => {
                 fail(world, id, qpn, placed.index, placed.blocks, work.opcode, syndrome);
@@ -235,11 +236,10 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
         Some(target) => responder::receive(world, target, &message, bench),
         None => Answer::Silence,
     };
-    // A QP that is connected to itself may have failed as the responder: then this WQE was flushed with the others.
-    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn).filter(|qp| qp.state == QpState::Rts)
-    else {
+    if failed_meanwhile(world, id, qpn) {
         return Turn::Sleep;
-    };
+    }
+    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
     // Nobody answers an unreliable request: it is done when it has left.
     if !service.is_reliable() && !matches!(answer, Answer::Failed(_)) {
         qp.requester.psn = qp.requester.psn.wrapping_add(packets) & responder::PSN;
@@ -266,6 +266,11 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
     };
     qp.requester.psn = qp.requester.psn.wrapping_add(packets) & responder::PSN;
     deliver(world, (id, qpn), target, placed, original, bench)
+}
+
+/// Whether a QP that sends to itself failed as the receiver: then its WQE was flushed with the others.
+fn failed_meanwhile(world: &World, id: HcaId, qpn: u32) -> bool {
+    world.hcas[id].objects.qps.get(&qpn).is_none_or(|qp| qp.state != QpState::Rts)
 }
 
 /// Puts a response where the WQE wants it, and completes.

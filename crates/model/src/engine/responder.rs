@@ -3,7 +3,7 @@
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
 use super::completion::{self, Received};
-use super::keys::{self, Need, Piece, Refusal, User};
+use super::keys::{self, Need, Piece, Range, Refusal, User};
 use super::ring::record;
 use super::state::{Bench, Completion};
 use super::transfer::{self, End};
@@ -186,7 +186,8 @@ fn remote_range(
     }
     let user = User { pd: qp.pd, qpn };
     let Work { rkey, remote_address, .. } = message.work;
-    keys::resolve(objects, user, rkey, remote_address, message.length, need, &mut bench.remote)
+    let range = Range { key: rkey, address: remote_address, length: message.length };
+    keys::resolve(objects, user, range, need, &mut { keys::VISITS }, &mut bench.remote)
         .map_err(|refusal| refused(qpn, message, refusal))
 }
 
@@ -310,7 +311,7 @@ pub(super) fn scatter_list(
     let shared = qp.srq.and_then(|number| objects.shared.get(&number));
     let user = User { pd: shared.map_or(qp.pd, |queue| queue.pd), qpn };
     bench.remote.clear();
-    let mut rest = length;
+    let (mut rest, mut visits) = (length, keys::VISITS);
     for segment in segments(&bench.receive, 0) {
         if rest == 0 {
             break;
@@ -319,13 +320,12 @@ pub(super) fn scatter_list(
             return Err(cqe_syndrome::LOCAL_QP_OPERATION);
         };
         let here = length.min(rest);
-        let need = Need::LocalWrite;
-        keys::resolve(objects, user, lkey, address, here, need, &mut bench.remote).map_err(
-            |refusal| {
-                tracing::info!(qpn, index, lkey, address, length, ?refusal, "a local key refused");
+        let range = Range { key: lkey, address, length: here };
+        keys::resolve(objects, user, range, Need::LocalWrite, &mut visits, &mut bench.remote)
+            .map_err(|refusal| {
+                tracing::info!(qpn, index, ?range, ?refusal, "a local key refused");
                 cqe_syndrome::LOCAL_PROTECTION
-            },
-        )?;
+            })?;
         rest -= here;
     }
     if rest > 0 { Err(cqe_syndrome::LOCAL_LENGTH) } else { Ok(()) }

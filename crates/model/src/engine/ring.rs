@@ -97,7 +97,7 @@ mod tests {
     use crate::memory::in_process;
 
     fn queue(pages: &[u64], log_page_size: u32, offset: u64, length: u64) -> QueueMemory {
-        QueueMemory { pages: pages.into(), log_page_size, offset, length }
+        QueueMemory { pages: pages.to_vec().into(), log_page_size, offset, length }
     }
 
     #[test]

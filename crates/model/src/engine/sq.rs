@@ -4,10 +4,10 @@ use verbless_prm::SqState;
 use verbless_prm::hot::{completion as wanted, cqe_opcode, cqe_syndrome, event_type, opcode};
 
 use super::completion::{self, Requested};
-use super::events;
 use super::requester::{Turn, fetch};
 use super::state::{Bench, Completion};
 use super::work::control;
+use super::{events, failure};
 use crate::world::{HcaId, World};
 
 /// Gives an SQ its turn: executes one WQE, if its state lets it.
@@ -82,7 +82,7 @@ pub(crate) fn to_error(world: &mut World, id: HcaId, sqn: u32) {
 
 /// Completes everything that is posted to an SQ in the error state as flushed, if its owner wants to hear of it.
 fn flush(world: &mut World, id: HcaId, sqn: u32) {
-    while flush_one(world, id, sqn).is_some() {}
+    failure::at_most_a_ring(|| flush_one(world, id, sqn));
 }
 
 fn flush_one(world: &mut World, id: HcaId, sqn: u32) -> Option<()> {

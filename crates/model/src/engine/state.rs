@@ -14,8 +14,10 @@ pub(crate) struct State {
     pub timers: BTreeSet<(u64, u32)>,
     /// QPs in the error state: what is posted to them is flushed.
     pub errored: BTreeSet<u32>,
-    /// CQEs that a fault holds back, in the order in which they were made.
-    pub delayed: VecDeque<Delayed>,
+    /// CQEs that a fault holds back, by when they are due and the order in which they were made.
+    pub delayed: BTreeMap<(u64, u64), Delayed>,
+    /// How many were held back so far.
+    pub delays: u64,
     /// Queues by the UAR page that they name; rebuilt when a command may have changed it.
     pub index: Index,
     /// A command ran since the index was built.
@@ -23,6 +25,15 @@ pub(crate) struct State {
     pub faults: Faults,
     /// Trapped stores that may become BlueFlame copies.
     pub held: Held,
+}
+
+impl State {
+    /// A QP waits no longer; it waited until `at`, if it did.
+    pub(super) fn stop_timer(&mut self, at: Option<u64>, qpn: u32) {
+        if let Some(at) = at {
+            self.timers.remove(&(at, qpn));
+        }
+    }
 }
 
 /// Which queues a doorbell on a UAR page wakes.
@@ -48,6 +59,8 @@ pub(crate) struct CqRuntime {
     pub arm_word: Option<u32>,
     /// Sequence number of the arm request that was answered by an event.
     pub fired: Option<u8>,
+    /// CQEs of it that a fault holds back, and when the last of them is due.
+    pub delayed: (u32, u64),
     /// Index after the last solicited CQE.
     pub solicited: Option<u32>,
     /// Index after the last CQE that an event has told of: those before it make no other.
@@ -86,7 +99,6 @@ pub(crate) struct Completion {
 /// A CQE that a fault holds back.
 #[derive(Debug)]
 pub(crate) struct Delayed {
-    pub due: u64,
     pub cqn: u32,
     pub completion: Completion,
 }

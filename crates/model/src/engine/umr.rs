@@ -8,11 +8,12 @@
 use verbless_prm::hot::{CtrlSegment, OCTOWORD, cqe_syndrome};
 use verbless_prm::{HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrMkeyMask, WqeUmrCtrlSegment};
 
-use super::keys::{self, Need, User};
+use super::keys::{self, Need, Range, User};
 use super::state::Bench;
 use super::transfer;
 use super::work::{Segment, segments};
 use crate::hca::objects::{Access, Klm, Mkey, Objects, QueueMemory, Service, Translation};
+use crate::hca::room::Room;
 use crate::memory::HostMemory;
 use crate::world::{HcaId, World};
 
@@ -51,6 +52,10 @@ pub(crate) fn execute(
     asker.check(mkey, key, &control, &fields, &new, general)?;
 
     let entries = entries(general, mkey, &control, &asker)?;
+    if entries.is_some() && hca.room.is_full(hca.objects.bytes()) {
+        tracing::info!(qpn, key, "no room for more translation entries");
+        return Err(REFUSED);
+    }
     let mut bytes = vec![0; entries.map_or(0, |(_, length)| length)];
     let mut context = mkey.context;
     fields.apply(&mut context, &new);
@@ -64,11 +69,12 @@ pub(crate) fn execute(
 
     let mkey = hca.objects.mkeys.get_mut(&(key >> 8)).ok_or(REFUSED)?;
     if let Some(table) = &mut mkey.table {
-        if let Some((at, length)) = entries {
-            write_entries(table, at, length, control.translation_offset_en(), &bytes);
+        if let Some((at, _)) = entries {
+            let part = control.translation_offset_en();
+            *table = hca.room.list(written(table, at, part, &bytes));
         }
         if retranslates {
-            mkey.translation = translation(&context, table);
+            mkey.translation = translation(&hca.room, &context, table);
         }
     }
     settle(mkey, context);
@@ -267,45 +273,44 @@ fn read_entries(
         return Ok(());
     }
     bench.local.clear();
-    let mut length = 0;
+    let (mut rest, mut visits) = (bytes.len() as u64, keys::VISITS);
     for segment in segments(&bench.wqe, ENTRIES) {
-        let Ok(Segment::Pointer { lkey, address, length: here }) = segment else {
+        if rest == 0 {
+            break;
+        }
+        let Ok(Segment::Pointer { lkey, address, length }) = segment else {
             return Err(MALFORMED);
         };
+        let here = length.min(rest);
         // The kernel's own QP is in no domain: its pointers are in whichever the key they name is.
         let pd = match objects.mkeys.get(&(lkey >> 8)) {
             Some(mkey) if asker.any_domain() => mkey.pd,
             _ => asker.pd,
         };
-        keys::resolve(
-            objects,
-            User { pd, qpn: asker.qpn },
-            lkey,
-            address,
-            here,
-            Need::LocalRead,
-            &mut bench.local,
-        )
-        .map_err(|refusal| {
-            tracing::info!(lkey, address, here, ?refusal, "translation entries out of reach");
-            cqe_syndrome::LOCAL_PROTECTION
-        })?;
-        length += here;
+        let user = User { pd, qpn: asker.qpn };
+        let range = Range { key: lkey, address, length: here };
+        keys::resolve(objects, user, range, Need::LocalRead, &mut visits, &mut bench.local)
+            .map_err(|refusal| {
+                tracing::info!(?range, ?refusal, "translation entries out of reach");
+                cqe_syndrome::LOCAL_PROTECTION
+            })?;
+        rest -= here;
     }
-    if length < bytes.len() as u64 {
+    if rest > 0 {
         return Err(MALFORMED);
     }
     transfer::gather(memory, &bench.local, &bench.wqe, bytes)
         .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
 }
 
-/// Puts entries at their place; without an offset they are the whole list.
-fn write_entries(table: &mut Vec<u8>, at: usize, length: usize, part: bool, bytes: &[u8]) {
-    let end = at + length;
-    if !part || table.len() < end {
-        table.resize(end, 0);
-    }
-    table[at..end].copy_from_slice(bytes);
+/// The table with entries at their place; without an offset they are the whole list.
+fn written(table: &[u8], at: usize, part: bool, bytes: &[u8]) -> Vec<u8> {
+    let end = at + bytes.len();
+    let mut new = vec![0; if part { table.len().max(end) } else { end }];
+    let kept = table.len().min(new.len());
+    new[..kept].copy_from_slice(&table[..kept]);
+    new[at..end].copy_from_slice(bytes);
+    new
 }
 
 /// Whether a key's range and page size make sense.
@@ -316,7 +321,7 @@ fn is_sound(context: &MkeyContext) -> bool {
 }
 
 /// What the entries of a sound key translate to. Where they do not cover its length, accesses will fail.
-fn translation(context: &MkeyContext, table: &[u8]) -> Translation {
+fn translation(room: &Room, context: &MkeyContext, table: &[u8]) -> Translation {
     let log = u32::from(context.log_page_size());
     if mode(context) == MkeyAccessMode::MTT {
         let offset = context.start_addr() & ((1 << log) - 1);
@@ -327,17 +332,19 @@ fn translation(context: &MkeyContext, table: &[u8]) -> Translation {
             entry if entry & PRESENT == 0 => ABSENT,
             entry => entry & (u64::MAX << log),
         };
-        let pages = table.chunks_exact(8).take(count).map(page).collect();
+        let pages: Vec<u64> = table.chunks_exact(8).take(count).map(page).collect();
+        let pages = room.list(pages);
         return Translation::Pages(QueueMemory { pages, log_page_size: log, offset, length });
     }
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_be_bytes);
-    let entries = table.chunks_exact(OCTOWORD).map(|bytes| Klm {
+    let entry = |bytes: &[u8]| Klm {
         length: word(&bytes[..4]),
         key: word(&bytes[4..8]),
         address: u64::from(word(&bytes[8..12])) << 32 | u64::from(word(&bytes[12..])),
-    });
+    };
+    let entries: Vec<Klm> = table.chunks_exact(OCTOWORD).map(entry).collect();
     let log_entry_size = (mode(context) == MkeyAccessMode::KSM).then_some(log);
-    Translation::Indirect { entries: entries.collect(), log_entry_size }
+    Translation::Indirect { entries: room.list(entries), log_entry_size }
 }
 
 /// Brings what the data path looks at in line with the context.

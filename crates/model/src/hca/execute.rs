@@ -177,6 +177,11 @@ impl From<Refusal> for Failure {
     }
 }
 
+/// Whether a command makes the function keep more than it did.
+fn adds(command: &CommandInfo) -> bool {
+    ["ALLOC_", "ATTACH_", "CREATE_"].iter().any(|verb| command.name.starts_with(verb))
+}
+
 /// The uid that a driver stamps on an event queue which every user context may name in its CQs.
 pub(super) const SHARED_UID: u16 = 0xffff;
 
@@ -221,6 +226,9 @@ fn dispatch(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) -> Re
     let capabilities = [prm::QUERY_HCA_CAP.opcode, prm::SET_HCA_CAP.opcode].contains(&opcode);
     if !(listed || capabilities || op_mod == 0 && entry.command.op_mods.is_empty()) {
         return Err(Refusal::UnknownOpMod.into());
+    }
+    if adds(entry.command) && hca.room.is_full(hca.objects.bytes()) {
+        return Err(Refusal::NoRoom.into());
     }
     let mut call = Call { world, id, uid, op_mod, input, output, list: &[] };
     (entry.run)(&mut call)?;

@@ -9,6 +9,7 @@ use super::Hca;
 use super::call::{Call, Outcome, only};
 use super::objects::{Access, Klm, Mkey, QueueMemory, Translation};
 use super::refusal::Refusal;
+use super::room::List;
 use super::umem;
 
 /// Fields of the context that CREATE_MKEY takes.
@@ -103,14 +104,14 @@ pub(super) fn create(
 }
 
 /// The translation entries of a key whose range UMR may change; what lies in a UMEM stays there.
-fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option<Vec<u8>> {
+fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option<List<u8>> {
     let mode = MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0());
     if !context.umr_en() || input.mkey_umem_valid() || mode == MkeyAccessMode::PA {
         return None;
     }
     let bytes = input.translations_octword_actual_size() as usize * OCTWORD as usize;
     let list = if context.free() { 0 } else { bytes.min(call.list.len()) };
-    Some(call.list[..list].to_vec())
+    Some(call.hca().room.list(&call.list[..list]))
 }
 
 /// How the key that a command describes reaches memory.
@@ -194,7 +195,7 @@ fn pages(
     let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
     // What the entries permit is not looked at: a key has its access bits for that, and not all drivers set both.
     let (pages, _) = umem::pages(list, log_page_size)?;
-    Ok(QueueMemory { pages, log_page_size, offset, length })
+    Ok(QueueMemory { pages: call.hca().room.list(pages), log_page_size, offset, length })
 }
 
 /// The pieces of an indirect key.
@@ -240,7 +241,7 @@ fn entries(
     if length.is_some_and(|length| covered < length) {
         return Err(Refusal::MkeyTranslations);
     }
-    Ok(Translation::Indirect { entries: entries.into(), log_entry_size })
+    Ok(Translation::Indirect { entries: call.hca().room.list(entries), log_entry_size })
 }
 
 /// QUERY_MKEY.

@@ -21,6 +21,7 @@ mod qp;
 mod query;
 mod refusal;
 mod register;
+pub(crate) mod room;
 mod service;
 mod shared;
 mod sq;
@@ -45,6 +46,7 @@ use identity::Identity;
 use numbers::Numbers;
 use objects::{Objects, Uid};
 use pages::Pages;
+use room::Room;
 
 pub(crate) use execute::execute;
 pub(crate) use lifecycle::reset;
@@ -136,6 +138,8 @@ pub(crate) struct Hca {
     pub caps: Capabilities,
     pub objects: Objects,
     pub numbers: AllNumbers,
+    /// What objects and their lists may take of the host's memory.
+    pub room: Room,
     pub pages: Pages,
     /// Registers that were written, by number.
     pub registers: BTreeMap<u16, Box<[u8]>>,
@@ -182,6 +186,7 @@ impl Hca {
             life: Life::Disabled,
             objects: Objects::default(),
             numbers: AllNumbers::new(&profile),
+            room: Room::default(),
             pages: Pages::default(),
             registers: BTreeMap::new(),
             issi: 0,

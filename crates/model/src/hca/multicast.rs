@@ -4,7 +4,7 @@ use verbless_prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcg
 
 use super::Hca;
 use super::call::{Call, Outcome};
-use super::objects::Service;
+use super::objects::{Objects, Service};
 use super::refusal::Refusal;
 
 /// The first byte of every multicast GID.
@@ -29,7 +29,12 @@ pub(super) fn attach(
         Some(_) => {}
         None => call.check_count(groups.len(), general.log_max_mcg())?,
     }
-    call.hca_mut().objects.groups.entry(group).or_default().insert(qpn);
+    let objects = &mut call.hca_mut().objects;
+    let joined = objects.groups.entry(group).or_default().insert(qpn);
+    if joined && let Some(qp) = objects.qps.get_mut(&qpn) {
+        qp.groups.push(group);
+        objects.members += 1;
+    }
     Ok(())
 }
 
@@ -41,21 +46,26 @@ pub(super) fn detach(
 ) -> Outcome {
     let (qpn, group) = (input.qpn(), *input.multicast_gid());
     call.qp(qpn)?;
-    let groups = &mut call.hca_mut().objects.groups;
-    let members = groups.get_mut(&group).ok_or(Refusal::NotInGroup)?;
-    if !members.remove(&qpn) {
-        return Err(Refusal::NotInGroup);
-    }
-    if members.is_empty() {
-        groups.remove(&group);
-    }
+    let objects = &mut call.hca_mut().objects;
+    let qp = objects.qps.get_mut(&qpn).ok_or(Refusal::NoSuchQp)?;
+    let at = qp.groups.iter().position(|joined| *joined == group).ok_or(Refusal::NotInGroup)?;
+    qp.groups.swap_remove(at);
+    part(objects, qpn, &group);
     Ok(())
 }
 
 /// A QP is destroyed: it leaves its groups.
-pub(super) fn leave(hca: &mut Hca, qpn: u32) {
-    hca.objects.groups.retain(|_, members| {
-        members.remove(&qpn);
-        !members.is_empty()
-    });
+pub(super) fn leave(hca: &mut Hca, qpn: u32, groups: &[[u8; 16]]) {
+    for group in groups {
+        part(&mut hca.objects, qpn, group);
+    }
+}
+
+/// Takes a QP out of a group, and the group away with its last member.
+fn part(objects: &mut Objects, qpn: u32, group: &[u8; 16]) {
+    let Some(members) = objects.groups.get_mut(group) else { return };
+    objects.members -= usize::from(members.remove(&qpn));
+    if members.is_empty() {
+        objects.groups.remove(group);
+    }
 }

@@ -4,23 +4,23 @@
 //! that software wrote is kept whole beside the values that the data path needs, so that a query gives back every bit.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use verbless_prm::{
     CqContext, EqContext, MkeyContext, QpContext, QueryQCounterOut, RmpContext, SqContext, SqState,
     XrcSrqContext,
 };
 
+use super::room::List;
 use crate::engine;
 
 /// A run of host memory that holds a queue, record or translation table: pages of one size and an offset into the first.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueMemory {
     /// DMA addresses of the pages, in order.
-    pub pages: Arc<[u64]>,
+    pub pages: List<u64>,
     /// log2 of the page size in bytes.
     pub log_page_size: u32,
-    /// Byte offset of the first byte in the first page.
+    /// Byte offset of the first byte, counted from the first page; it may lie in a later one.
     pub offset: u64,
     /// Length in bytes; an access past it is the model's bug.
     pub length: u64,
@@ -37,11 +37,7 @@ impl QueueMemory {
     /// The part of `length` bytes from byte `at`, if it lies within.
     pub(crate) fn slice(&self, at: u64, length: u64) -> Option<Self> {
         at.checked_add(length).filter(|&end| end <= self.length)?;
-        let at = at + self.offset;
-        let first = ((at >> self.log_page_size) as usize).min(self.pages.len());
-        let pages = if first == 0 { self.pages.clone() } else { self.pages[first..].into() };
-        let offset = at & ((1 << self.log_page_size) - 1);
-        Some(Self { pages, log_page_size: self.log_page_size, offset, length })
+        Some(Self { offset: self.offset.checked_add(at)?, length, ..self.clone() })
     }
 }
 
@@ -77,7 +73,7 @@ pub(crate) enum Translation {
     /// Pages of one size.
     Pages(QueueMemory),
     /// A list of (key, length, address) pieces; KSM when all have the same length.
-    Indirect { entries: Arc<[Klm]>, log_entry_size: Option<u32> },
+    Indirect { entries: List<Klm>, log_entry_size: Option<u32> },
     /// The null key: reads give zeros, writes vanish.
     Null,
 }
@@ -108,7 +104,7 @@ pub(crate) struct Mkey {
     pub qpn: u32,
     pub umem: Option<u32>,
     /// Of a key whose range UMR may change: its translation entries as software wrote them.
-    pub table: Option<Vec<u8>>,
+    pub table: Option<List<u8>>,
     pub context: MkeyContext,
 }
 
@@ -364,6 +360,8 @@ pub(crate) struct Qp {
     pub requester: Requester,
     pub responder: Responder,
     pub umems: Vec<u32>,
+    /// The multicast groups that it joined.
+    pub groups: Vec<[u8; 16]>,
     /// What the engine keeps; starts as the default, and again after 2RST.
     pub runtime: engine::QpRuntime,
     pub context: QpContext,
@@ -446,6 +444,8 @@ pub(crate) struct Objects {
     pub counters: BTreeMap<u8, QCounter>,
     /// The QPs in each multicast group; none is empty.
     pub groups: BTreeMap<[u8; 16], BTreeSet<u32>>,
+    /// How many members they have together.
+    pub members: usize,
 }
 
 /// How many objects of each kind a function holds; all zero when nothing leaked.
@@ -477,6 +477,18 @@ impl Objects {
             + self.umems.len()
             + self.pds.len()
             + self.uctxs.len()
+    }
+
+    /// About how many bytes they take, without their lists.
+    pub(crate) fn bytes(&self) -> usize {
+        fn of<K, V>(map: &BTreeMap<K, V>) -> usize {
+            map.len() * size_of::<(K, V)>()
+        }
+        let numbers = of(&self.uctxs) + of(&self.pds) + of(&self.tds) + of(&self.uars);
+        let queues = of(&self.cqs) + of(&self.eqs) + of(&self.qps) + of(&self.sqs);
+        let memory = of(&self.umems) + of(&self.mkeys);
+        let groups = of(&self.groups) + self.members * size_of::<[u64; 4]>();
+        numbers + queues + memory + groups + of(&self.xrcds) + of(&self.shared)
     }
 
     pub(crate) fn counts(&self) -> ObjectCounts {

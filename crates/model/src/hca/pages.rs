@@ -16,6 +16,10 @@ use super::{Hca, Life};
 use crate::engine;
 use crate::world::{HcaId, World};
 
+/// Pages that the model keeps account of, but for those that the last command brought: a driver that gives more than it was asked
+/// for must not use up the host's memory.
+const MOST: usize = 1 << 20;
+
 /// The pages of one function, and what it told its driver about them.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
@@ -109,6 +113,9 @@ pub(super) fn manage(
 fn give(call: &mut Call<'_>, entries: usize) -> Outcome {
     let list = call.list.get(..entries.saturating_mul(8)).ok_or(Refusal::ListTooShort)?;
     let pages = &mut call.hca_mut().pages;
+    if pages.given.len() > MOST {
+        return Err(Refusal::TooManyPages);
+    }
     let mut new = Vec::with_capacity(entries);
     for page in addresses(list) {
         if page % 4096 != 0 {

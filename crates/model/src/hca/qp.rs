@@ -215,6 +215,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         requester: Default::default(),
         responder: Default::default(),
         umems: [umem, record_umem].into_iter().flatten().collect(),
+        groups: Vec::new(),
         runtime: Default::default(),
         context: *context,
     };
@@ -311,6 +312,6 @@ pub(super) fn remove(world: &mut World, id: HcaId, number: u32) {
         queue.users = queue.users.saturating_sub(1);
     }
     umem::release(hca, &qp.umems);
-    multicast::leave(hca, number);
+    multicast::leave(hca, number, &qp.groups);
     hca.numbers.qp.give(number);
 }

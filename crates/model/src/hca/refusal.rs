@@ -64,6 +64,7 @@ refusals! {
     CapabilityExceeded = 0x18, BAD_PARAM, "A capability is set above its maximum.";
     NoSuchPage = 0x19, BAD_PARAM, "The device has no such capability page.";
     NoSuchIssi = 0x1a, BAD_PARAM, "The interface version is not supported.";
+    TooManyPages = 0x1d, BAD_PARAM, "The function has far more pages than it asked for.";
     BadProfile = 0x1b, BAD_PARAM, "No such way of tearing down.";
     ObjectsExist = 0x1c, BAD_RES_STATE, "Objects still exist.";
 
@@ -72,6 +73,7 @@ refusals! {
     UctxCapability = 0x22, BAD_PARAM, "The user context asks for a capability that uctx_cap does not offer.";
     TooMany = 0x23, LIM, "As many objects of this kind exist as the capability allows.";
     NoNumber = 0x24, NO_RES, "All numbers for objects of this kind are in use.";
+    NoRoom = 0x25, NO_RES, "The function has no room for more objects and translation tables.";
 
     NoSuchPd = 0x30, BAD_RES, "No such PD for this uid.";
     PdInUse = 0x31, BAD_RES_STATE, "Keys or QPs still belong to the PD.";
@@ -115,7 +117,7 @@ refusals! {
     QpService = 0x82, BAD_PARAM, "The model does not know this transport service, or the sender may not use it.";
     QpQueues = 0x83, BAD_PARAM, "The QP has neither queue, or one that its type forbids.";
     QpSize = 0x84, LIM, "A work queue is larger than log_max_qp_sz.";
-    QpStride = 0x85, BAD_PARAM, "The receive stride is larger than max_wqe_sz_rq.";
+    QpStride = 0x85, BAD_PARAM, "The receive stride is larger than max_wqe_sz_rq, or too short for a WQE.";
     NoSuchSharedQueue = 0x86, BAD_RES, "No such SRQ, XRC SRQ or RMP for this uid.";
     QpOptional = 0x87, BAD_PARAM, "opt_param_mask selects a field that the transition does not take.";
     QpMigration = 0x88, BAD_PARAM, "pm_state is not MIGRATED, and path migration is not supported.";

@@ -79,7 +79,10 @@ impl Call<'_> {
         if wanted.log_size > u32::from(general.log_max_srq_sz()) {
             return Err(Refusal::QpSize);
         }
-        if 1 << wanted.log_stride > u32::from(general.max_wqe_sz_rq()) {
+        // A WQE begins with the index of the next one.
+        if wanted.log_stride < LOG_STRIDE_UNIT
+            || 1 << wanted.log_stride > u32::from(general.max_wqe_sz_rq())
+        {
             return Err(Refusal::QpStride);
         }
         self.check_pd(wanted.pd)?;

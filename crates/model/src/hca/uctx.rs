@@ -47,6 +47,7 @@ pub(super) fn destroy(
 
 /// Destroys every object of a function.
 pub(super) fn destroy_all(world: &mut World, id: HcaId) {
+    engine::all_forgotten(&mut world.hcas[id]);
     destroy_held(world, id, |_| true);
     let eqs: Vec<u32> = world.hcas[id].objects.eqs.keys().copied().collect();
     for number in eqs {

@@ -1,7 +1,5 @@
 //! User memory: CREATE_UMEM, and the buffers and records that other objects have in it.
 
-use std::sync::Arc;
-
 use verbless_prm::{CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut};
 
 use super::Hca;
@@ -17,10 +15,10 @@ const READ: u64 = 0x1;
 const ENTRY_RESERVED: u64 = 0xfc;
 
 /// Pages of a translation table, and whether the device may write all of them. Each must be aligned to its size.
-pub(super) fn pages(entries: &[u8], log_page_size: u32) -> Result<(Arc<[u64]>, bool), Refusal> {
+pub(super) fn pages(entries: &[u8], log_page_size: u32) -> Result<(Vec<u64>, bool), Refusal> {
     let mask = 1_u64.checked_shl(log_page_size).map_or(u64::MAX, |size| size - 1);
     let mut writable = true;
-    let pages: Result<Arc<[u64]>, Refusal> = addresses(entries)
+    let pages: Result<Vec<u64>, Refusal> = addresses(entries)
         .map(|entry| {
             let page = entry & !(READ | WRITE);
             writable &= entry & WRITE != 0;
@@ -58,6 +56,7 @@ pub(super) fn create(
     if length == 0 || offset >> log_page_size != 0 {
         return Err(Refusal::UmemPages);
     }
+    let pages = call.hca().room.list(pages);
     let memory = QueueMemory { pages, log_page_size, offset, length };
     let uid = call.uid;
     let hca = call.hca_mut();
@@ -128,7 +127,7 @@ impl Call<'_> {
                 if addresses(list).any(|page| page & mask != 0) {
                     return Err(Refusal::PageMisaligned);
                 }
-                let pages = addresses(list).collect();
+                let pages = self.hca().room.list(addresses(list).collect::<Vec<_>>());
                 QueueMemory { pages, log_page_size, offset, length }
             }
         };

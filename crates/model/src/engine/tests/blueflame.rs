@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use verbless_prm::hot::opcode;
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome, opcode};
 
 use super::rig::{End, PAGE, Request, Rig};
 use crate::engine;
-use crate::memory::UAR_PAGE;
+use crate::memory::{HostMemory, UAR_PAGE};
 
 const REGISTER: u64 = PAGE as u64 * UAR_PAGE + 0x800;
 
@@ -131,4 +131,19 @@ fn stores_anywhere_break_nothing() {
     }
     rig.advance(Duration::from_millis(1));
     rig.run();
+}
+
+#[test]
+fn a_copy_that_is_longer_than_what_its_record_now_says_is_an_operation_error() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let copied = Request::new(opcode::NOP).bytes(&[0; 64]).wqe(a.qpn, 0);
+    rig.place(&mut a, &copied);
+    copy(&mut rig, REGISTER, &copied.iter().copied().chain([0; 48]).collect::<Vec<u8>>());
+    let record = rig.qp(&a).record;
+    rig.memory().store32(record + 4, 1u32.to_be()).unwrap();
+    engine::mmio_write(&mut rig.world, 0, REGISTER, &[1; 8]);
+    let entry = rig.one(0, a.send_cq);
+    let expected = (cqe_opcode::REQUESTER_ERROR, 0, cqe_syndrome::LOCAL_QP_OPERATION);
+    assert_eq!(entry.error(), expected);
 }

@@ -8,6 +8,7 @@ use zerocopy::FromBytes;
 use super::rig::{COMP_EQ, End, Request, Rig};
 use crate::engine::{self, events};
 use crate::hca::objects::{Arm, QpState};
+use crate::memory::HostMemory;
 
 fn nop(rig: &mut Rig, end: &mut End) {
     rig.post(end, Request::new(opcode::NOP));
@@ -254,4 +255,21 @@ fn the_user_index_goes_into_every_cqe() {
     assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx.get(), 0x1234);
     rig.post(&mut a, Request::new(0x7f));
     assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx.get(), 0x1234);
+}
+
+#[test]
+fn a_lying_record_behind_a_delayed_completion_is_flushed_in_no_time() {
+    let mut rig = Rig::new();
+    let (a, _) = rig.pair();
+    let record = rig.qp(&a).record;
+    rig.memory().store32(record, 0xffff_u32.to_be()).unwrap();
+    let faults = &mut rig.world.hcas[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    let start = std::time::Instant::now();
+    engine::qp_to_error(&mut rig.world, 0, a.qpn);
+    rig.none(0, a.receive_cq);
+    rig.advance(Duration::from_micros(1));
+    assert!(rig.poll(0, a.receive_cq).is_some());
+    assert!(rig.cq_mut(0, a.receive_cq).overrun);
+    assert!(start.elapsed() < Duration::from_secs(20));
 }

@@ -258,3 +258,21 @@ fn an_unreliable_connection_neither_reads_nor_does_atomics() {
         assert_eq!(rig.qp(&a).state, QpState::SqError);
     }
 }
+
+#[test]
+fn a_qp_that_fails_as_its_own_receiver_completes_each_request_once() {
+    let mut rig = Rig::new();
+    let mut a = end(&mut rig, 0, Service::Ud);
+    buffer(&mut rig, &mut a, 41);
+    let vector = vector(&rig, &a, a.qpn);
+    for _ in 0..3 {
+        let wqe = request(opcode::SEND, &vector).inline(b"too long").wqe(a.qpn, a.posted);
+        rig.place(&mut a, &wqe);
+    }
+    rig.ring(&a);
+    let sent = rig.all(0, a.send_cq);
+    let indexes: Vec<u16> = sent.iter().map(|entry| entry.index()).collect();
+    assert_eq!(indexes, [0, 2, 4]);
+    assert!(sent.iter().all(|entry| entry.syndrome() == cqe_syndrome::FLUSHED));
+    assert_eq!(rig.qp(&a).state, QpState::Error);
+}

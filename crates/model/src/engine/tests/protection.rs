@@ -339,3 +339,26 @@ fn a_reset_qp_forgets_what_was_posted() {
     crate::engine::qp_forgotten(&mut rig.world, 0, a.qpn);
     rig.none(0, a.send_cq);
 }
+
+#[test]
+fn a_list_of_segments_visits_so_many_entries_of_indirect_keys_altogether() {
+    for (segments, syndrome) in [(1, None), (3, Some(cqe_syndrome::LOCAL_PROTECTION))] {
+        let mut rig = Rig::new();
+        let (mut a, _) = rig.pair();
+        let (address, lkey) = rig.region(0, 64);
+        let (to, rkey) = rig.region(1, 64);
+        let indirect = rig.mkey(0, 0, 64, ALL);
+        let mut entries = vec![Klm { key: lkey, length: 0, address }; 100_000];
+        entries.push(Klm { key: lkey, length: 64, address });
+        let list = Translation::Indirect { entries: entries.into(), log_entry_size: None };
+        rig.mkey_mut(0, indirect).translation = list;
+        let mut request = Request::write(to, rkey);
+        for _ in 0..segments {
+            request = request.sge(0, 1, indirect);
+        }
+        rig.post(&mut a, request);
+        let entry = rig.one(0, a.send_cq);
+        let failed = entry.opcode() == cqe_opcode::REQUESTER_ERROR;
+        assert_eq!(failed.then(|| entry.syndrome()), syndrome);
+    }
+}

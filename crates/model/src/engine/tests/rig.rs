@@ -326,6 +326,7 @@ impl Rig {
                 max_dest_rd_atomic: 4,
             },
             umems: vec![],
+            groups: vec![],
             runtime: Default::default(),
             context: zeroed(),
         };

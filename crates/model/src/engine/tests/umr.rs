@@ -7,6 +7,7 @@ use zerocopy::IntoBytes;
 use super::rig::{End, PD, Request, Rig};
 use crate::engine::keys::ANY_QP;
 use crate::hca::objects::{QpState, Service, Translation};
+use crate::hca::room::Room;
 
 const PAGE: u64 = 4096;
 
@@ -18,7 +19,7 @@ fn cached(rig: &mut Rig, mode: MkeyAccessMode, room: u32) -> u32 {
     context.set_free(true).set_umr_en(true).set_mkey_7_0(0x42).set_qpn(ANY_QP).set_pd(99);
     context.set_access_mode_1_0(mode.0 & 3).set_translations_octword_size(room);
     context.set_log_page_size(12);
-    (mkey.pd, mkey.free, mkey.table) = (99, true, Some(vec![]));
+    (mkey.pd, mkey.free, mkey.table) = (99, true, Some([].into()));
     mkey.translation = Translation::Indirect { entries: [].into(), log_entry_size: None };
     key
 }
@@ -307,4 +308,21 @@ proptest::proptest! {
         rig.post(&mut b, Request::write(u64::from(bytes[0]) << 10, key).inline(b"wild"));
         rig.advance(std::time::Duration::from_secs(1));
     }
+}
+
+#[test]
+fn a_function_without_room_takes_no_more_entries() {
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+    let mut q = umr_qp(&mut rig);
+    let (_, entries) = pages(&mut rig, 2);
+    let (list, lkey) = rig.region(0, 64);
+    rig.fill(list, &entries);
+    let (mut control, context) = enable(0, PAGE);
+    control.set_xlt_octowords(4);
+    let pointer = DataSegment::new(64, lkey, list);
+    rig.world.hcas[0].room = Room::of(0);
+    rig.post(&mut q, umr(key, &control, &context).bytes(pointer.as_bytes()));
+    assert_eq!(rig.one(0, q.send_cq).syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND);
+    assert!(rig.mkey_mut(0, key).free);
 }

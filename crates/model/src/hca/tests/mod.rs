@@ -3,6 +3,7 @@
 mod kernel;
 mod keys;
 mod life;
+mod limits;
 mod multicast;
 mod ownership;
 mod ports;

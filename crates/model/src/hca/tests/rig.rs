@@ -277,7 +277,7 @@ impl Rig {
 
 /// Whether a refusal is for what all commands have in common, so that no command's description lists it.
 fn of_any_command(refusal: Refusal) -> bool {
-    use Refusal::{DeviceFatal, NoSuchUid, Reserved};
+    use Refusal::{DeviceFatal, NoRoom, NoSuchUid, Reserved};
     let status = refusal.status();
     let common = [
         CommandStatus::BAD_OP,
@@ -285,7 +285,7 @@ fn of_any_command(refusal: Refusal) -> bool {
         CommandStatus::BAD_INP_LEN,
         CommandStatus::BAD_OUTP_LEN,
     ];
-    common.contains(&status) || [DeviceFatal, NoSuchUid, Reserved].contains(&refusal)
+    common.contains(&status) || [DeviceFatal, NoRoom, NoSuchUid, Reserved].contains(&refusal)
 }
 
 /// A list of so many page addresses.

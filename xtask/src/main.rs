@@ -11,6 +11,7 @@ use clap::Parser;
 mod bench;
 mod capture;
 mod debian;
+mod fuzz;
 mod hwtest;
 mod prm;
 mod test;
@@ -30,6 +31,8 @@ enum Task {
     Hwtest(hwtest::Options),
     /// Counts the instructions of posting and polling, and holds them against bounds.
     Bench(bench::Options),
+    /// Runs the fuzz targets, each for a while.
+    Fuzz(fuzz::Options),
     /// Runs every test that this machine can run.
     Test(test::Options),
     /// Boots a real kernel with the model as its PCI device and runs a program there.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Task::Prm(task) => prm::run(task).map(|()| true),
         Task::Hwtest(options) => hwtest::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Capture(options) => capture::run(&options),
         Task::Vm(options) => match vm::run(&options) {

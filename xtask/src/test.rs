@@ -1,8 +1,9 @@
 //! `cargo xtask test`: everything that this machine can check, in one run.
 //!
-//! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite on the model in process) and 3 (the suite
-//! and rdma-core's programs on a real kernel in a VM), with formatting, lints, documentation, the description of the PRM, the instruction counts of the data path and a check for
-//! aarch64. A step that cannot run here is skipped with its reason; where `CI=true` such a skip is a failure.
+//! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite on the model in process) and 3 (the
+//! suite and rdma-core's programs on a real kernel in a VM), with formatting, lints, documentation, the description of the PRM, the
+//! instruction counts of the data path, a minute of each fuzz target and a check for aarch64. A step that cannot run here is skipped
+//! with its reason; where `CI=true` such a skip is a failure.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ struct Step {
 }
 
 const STEPS: &[Step] = &[
-    Step { name: "format", run: || once(cargo(&["fmt", "--all", "--check"])) },
+    Step { name: "format", run: format },
     Step { name: "prm check", run: || once(xtask(&["prm", "check"])) },
     Step { name: "prm verify", run: || once(xtask(&["prm", "verify"])) },
     Step {
@@ -59,6 +60,7 @@ const STEPS: &[Step] = &[
     Step { name: "instruction counts", run: bench },
     Step { name: "address sanitizer", run: address_sanitizer },
     Step { name: "thread sanitizer", run: thread_sanitizer },
+    Step { name: "fuzz smoke", run: fuzz_smoke },
     Step { name: "aarch64", run: aarch64 },
     Step { name: "aarch64 barriers", run: aarch64_barriers },
 ];
@@ -168,6 +170,17 @@ fn counts(line: &str) -> Option<(u64, u64)> {
     (words.next()? == "failed").then_some((passed, failed))
 }
 
+/// The workspace, and the one of the fuzz targets.
+fn format() -> Result<Outcome> {
+    let (mut passed, mut failed) = (0, 0);
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        let all = ["fmt", "--all", "--check", "--manifest-path", manifest];
+        let good = cargo(&all).status()?.success();
+        if good { passed += 1 } else { failed += 1 }
+    }
+    Ok(Outcome::Ran { passed, failed })
+}
+
 fn bench() -> Result<Outcome> {
     if !installed("valgrind") {
         return Ok(Outcome::Skipped("valgrind is not installed".into()));
@@ -213,6 +226,17 @@ fn thread_sanitizer() -> Result<Outcome> {
             counted(command)
         }
         Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
+    }
+}
+
+/// A minute for each fuzz target that guards a boundary of the model.
+fn fuzz_smoke() -> Result<Outcome> {
+    match crate::fuzz::obstacle() {
+        Some(why) => Ok(Outcome::Skipped(why)),
+        None => {
+            let (passed, failed) = crate::fuzz::smoke()?;
+            Ok(Outcome::Ran { passed, failed })
+        }
     }
 }
 
@@ -263,7 +287,8 @@ fn std_sources() -> Result<PathBuf> {
     Ok(library)
 }
 
-fn host() -> Result<String> {
+/// The target triple of this machine.
+pub(crate) fn host() -> Result<String> {
     output_of(Command::new("rustc").arg("-vV"))?
         .lines()
         .find_map(|line| line.strip_prefix("host: "))

@@ -188,7 +188,7 @@ impl UarSpace {
     }
 
     /// Stores a register as a client would, without a mapping.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn store64(&self, page: u32, offset: u64, value: u64) {
         self.register64(page, offset).store(value.to_be(), Ordering::Release);
     }

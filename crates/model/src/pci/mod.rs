@@ -14,6 +14,8 @@
 //! their doorbell words; those of user contexts are numbered from a page on that the profile names, and mapped.
 
 mod bar;
+#[cfg(fuzzing)]
+mod bare;
 mod command_queue;
 mod config;
 mod function;
@@ -25,4 +27,6 @@ mod server;
 #[cfg(test)]
 mod trace;
 
+#[cfg(fuzzing)]
+pub use bare::{Bare, Region};
 pub use server::{PciError, PciOptions, serve};

@@ -16,6 +16,8 @@
 //! itself: registered pages are checked but not held, and a UAR page is freed though it may still be mapped.
 
 mod abi;
+#[cfg(fuzzing)]
+mod bare;
 mod boot;
 mod channel;
 mod client;
@@ -41,6 +43,8 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+#[cfg(fuzzing)]
+pub use bare::{Bare, Method, Sort};
 pub(crate) use client::{
     Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
 };

@@ -1,0 +1,258 @@
+//! `cargo xtask fuzz`: the fuzz targets of `fuzz/`, each for so many seconds, under the address sanitizer.
+//!
+//! cargo-fuzz builds them, in the version that is pinned here and into `target/fuzz`; libFuzzer, which is C++, runs them. What they
+//! learn stays in `target/fuzz/corpus` for the next run, which begins with `fuzz/seeds` where there is nothing yet. A panic, a
+//! memory error, a leak, a turn that does not end or too much memory is a finding: its input is kept, and said how to run again.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{Result, workspace_root};
+
+/// The version of cargo-fuzz.
+const CARGO_FUZZ: &str = "0.13.2";
+/// Seconds that one input may take: a hang, even where others keep the machine busy.
+const TIMEOUT: u32 = 25;
+/// Bytes of the longest input, and megabytes of memory.
+const LONGEST: u32 = 2048;
+const MEMORY: u32 = 3072;
+
+/// A fuzz target.
+struct Target {
+    name: &'static str,
+    what: &'static str,
+    /// Part of `cargo xtask test`.
+    smoke: bool,
+}
+
+const TARGETS: &[Target] = &[
+    Target {
+        name: "commands",
+        what: "the model's command interface, against a hostile guest",
+        smoke: true,
+    },
+    Target { name: "requests", what: "the model's data path, against hostile queues", smoke: true },
+    Target {
+        name: "ioctls",
+        what: "the in-process kernel, against a client that lies",
+        smoke: true,
+    },
+];
+
+/// Options of `cargo xtask fuzz`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The target to run; without it, all of them one after the other.
+    target: Option<String>,
+    /// How long each runs.
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+    /// Run this input once, as after a finding, and nothing else.
+    #[arg(long, requires = "target")]
+    input: Option<PathBuf>,
+    /// List the targets and stop.
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the targets that were asked for; the result says whether nothing was found.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.list {
+        for Target { name, what, .. } in TARGETS {
+            println!("{name:10} {what}");
+        }
+        return Ok(true);
+    }
+    let chosen = |target: &&Target| options.target.as_ref().is_none_or(|name| name == target.name);
+    let targets: Vec<&Target> = TARGETS.iter().filter(chosen).collect();
+    if targets.is_empty() {
+        let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+        return Err(format!("no such target; there are {}", known.join(", ")).into());
+    }
+    let programs = build(&targets)?;
+    if let (Some(input), Some(program)) = (&options.input, programs.first()) {
+        return Ok(Command::new(program).arg(input).status()?.success());
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for (target, program) in targets.iter().zip(&programs) {
+        let good = fuzz(target, program, options.seconds)?;
+        if good { passed += 1 } else { failed += 1 }
+    }
+    println!("{passed} passed, {failed} failed");
+    Ok(failed == 0)
+}
+
+/// A minute of each target that guards a boundary of the model; how many found nothing, and how many something.
+pub(crate) fn smoke() -> Result<(u64, u64)> {
+    let targets: Vec<&Target> = TARGETS.iter().filter(|target| target.smoke).collect();
+    let programs = build(&targets)?;
+    let (mut passed, mut failed) = (0, 0);
+    for (target, program) in targets.iter().zip(&programs) {
+        if fuzz(target, program, 60)? { passed += 1 } else { failed += 1 }
+    }
+    Ok((passed, failed))
+}
+
+/// Why nothing can be fuzzed here, if so.
+pub(crate) fn obstacle() -> Option<String> {
+    let works = |program: &str| {
+        let mut command = Command::new(program);
+        let quiet = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        quiet.status().is_ok_and(|status| status.success())
+    };
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    (!works(&compiler))
+        .then(|| format!("libFuzzer is C++, and there is no {compiler}: install g++ or clang"))
+}
+
+fn directory(part: &str) -> PathBuf {
+    workspace_root().join("target/fuzz").join(part)
+}
+
+/// cargo-fuzz of the pinned version, installed if it is not there.
+fn tool() -> Result<PathBuf> {
+    let root = directory("tool");
+    let program = root.join("bin/cargo-fuzz");
+    let version = Command::new(&program).arg("--version").output();
+    let current = version.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout).split_whitespace().last() == Some(CARGO_FUZZ)
+    });
+    if !current {
+        println!("installing cargo-fuzz {CARGO_FUZZ} into {}", root.display());
+        let done = cargo()
+            .args(["install", "cargo-fuzz", "--locked", "--force", "--version", CARGO_FUZZ])
+            .arg("--root")
+            .arg(&root)
+            .status()?;
+        if !done.success() {
+            return Err(
+                format!("cargo-fuzz {CARGO_FUZZ} cannot be installed from crates.io").into()
+            );
+        }
+    }
+    Ok(program)
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Builds targets; their programs, in the same order.
+fn build(targets: &[&Target]) -> Result<Vec<PathBuf>> {
+    if let Some(why) = obstacle() {
+        return Err(why.into());
+    }
+    let (tool, output) = (tool()?, directory("build"));
+    for target in targets {
+        // The sanitizer's flag is one of those that a stable compiler takes only when it is told to.
+        let built = Command::new(&tool)
+            .args(["build", "--fuzz-dir", "fuzz", "--target-dir"])
+            .arg(&output)
+            .arg(target.name)
+            .env("RUSTC_BOOTSTRAP", "1")
+            .current_dir(workspace_root())
+            .status()?;
+        if !built.success() {
+            return Err(format!("the target {} does not build", target.name).into());
+        }
+    }
+    let host = crate::test::host()?;
+    Ok(targets.iter().map(|target| output.join(&host).join("release").join(target.name)).collect())
+}
+
+/// What libFuzzer said of a run.
+#[derive(Default)]
+struct Progress {
+    runs: String,
+    coverage: u64,
+    inputs: String,
+    finding: Option<PathBuf>,
+}
+
+impl Progress {
+    /// Takes in a line like `#4096 pulse cov: 6132 ft: 18660 corp: 1130/396Kb lim: 2048 exec/s: 141 rss: 538Mb`.
+    fn read(&mut self, line: &str) {
+        let behind = |label| line.split_once(label).and_then(|(_, rest)| rest.split(' ').next());
+        if let Some(coverage) = behind(" cov: ").and_then(|number| number.parse().ok()) {
+            self.coverage = coverage;
+            self.inputs = behind(" corp: ").unwrap_or_default().into();
+            let runs = line.trim_start_matches('#').split_whitespace().next();
+            self.runs = runs.unwrap_or_default().into();
+        }
+        if let Some(path) = behind("Test unit written to ") {
+            self.finding = Some(path.into());
+        }
+    }
+}
+
+/// Runs a target for so many seconds; true if it found nothing.
+fn fuzz(target: &Target, program: &Path, seconds: u32) -> Result<bool> {
+    let (corpus, artifacts) = (directory("corpus"), directory("artifacts"));
+    let (corpus, artifacts) = (corpus.join(target.name), artifacts.join(target.name));
+    std::fs::create_dir_all(&corpus)?;
+    std::fs::create_dir_all(&artifacts)?;
+    println!("{}: {}, for {seconds} s", target.name, target.what);
+    let mut child = Command::new(program)
+        .arg(&corpus)
+        .args(Some(workspace_root().join("fuzz/seeds").join(target.name)).filter(|it| it.is_dir()))
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-timeout={TIMEOUT}"))
+        .arg(format!("-rss_limit_mb={MEMORY}"))
+        .arg(format!("-max_len={LONGEST}"))
+        .arg("-len_control=0")
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .current_dir(workspace_root())
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut progress = Progress::default();
+    let mut said = Vec::new();
+    let output = child.stderr.take().ok_or("the target's output was not captured")?;
+    for line in BufReader::new(output).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        progress.read(&line);
+        // Progress is one line in the end; what went wrong is told whole.
+        if !line.starts_with('#') || line.contains(" in ") {
+            said.push(line);
+        }
+    }
+    let good = child.wait()?.success() && progress.coverage > 0;
+    let Progress { runs, coverage, inputs, finding } = progress;
+    if good {
+        println!("{}: {runs} runs, {coverage} edges, {inputs} inputs, nothing found", target.name);
+        return Ok(true);
+    }
+    println!("{}", said.join("\n"));
+    match finding {
+        Some(input) => println!(
+            "{}: a finding after {runs} runs; again with: cargo xtask fuzz {} --input {}",
+            target.name,
+            target.name,
+            input.display()
+        ),
+        None => println!("{}: it did not run to its end, or counted no edges", target.name),
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Progress;
+
+    #[test]
+    fn the_last_line_of_progress_and_a_finding_are_understood() {
+        let mut progress = Progress::default();
+        for line in [
+            "INFO: Loaded 1 modules   (93017 inline 8-bit counters): 93017 [0x55d0, 0x55e6),",
+            "#2\tINITED cov: 3444 ft: 3444 corp: 1/1b exec/s: 0 rss: 56Mb",
+            "#21429\tDONE   cov: 6132 ft: 18660 corp: 1130/396Kb lim: 2048 exec/s: 141 rss: 538Mb",
+            "artifact_prefix='a/'; Test unit written to a/crash-27e770",
+        ] {
+            progress.read(line);
+        }
+        assert_eq!((&*progress.runs, progress.coverage), ("21429", 6132));
+        assert_eq!(progress.inputs, "1130/396Kb");
+        assert_eq!(progress.finding.as_deref(), Some("a/crash-27e770".as_ref()));
+    }
+}

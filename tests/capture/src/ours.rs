@@ -3,39 +3,33 @@
 use std::sync::Arc;
 
 use verbless_command::{
-    Device, Gid, GlobalRoute, InitAttr, KeyAccess, Moderation, Mtu, Path, Qpn, RemoteAccess,
-    RtrAttr, RtsAttr, RtsChange,
+    DatagramAttr, Device, Gid, GlobalRoute, InitAttr, KeyAccess, Moderation, Mtu, Path, QKey, Qpn,
+    RemoteAccess, RtrAttr, RtsAttr, RtsChange,
 };
 use verbless_devx::{Backend, Context, DeviceInfo};
-use verbless_queue::domain::{CqConfig, QpConfig};
-use verbless_queue::{Domain, Rc, Uc};
+use verbless_queue::domain::{CqConfig, QpConfig, SharedReceiveConfig};
+use verbless_queue::{Domain, Rc, Uc, Ud};
 
 use crate::memory::Pages;
 use crate::recording::mark_of;
-use crate::scenario::{Access, Case, Cq, Mr, Qp, Route, Service, Step};
-use crate::{Result, mark};
+use crate::scenario::{Access, Case, Cq, Mr, Qp, Route, Service, Srq, Step};
+use crate::{Result, mark, scenario};
 
 /// The name of our side in a recording.
 pub const SIDE: &str = "ours";
 
-/// Does every case on the first device of a backend, each after its mark. Gives the names of those that our driver has no
-/// functions for.
+/// Does every case on the first device of a backend, each after its mark.
 ///
 /// # Errors
 /// When the device refuses anything.
-pub fn run(backend: &dyn Backend, cases: &[(&'static str, Case)]) -> Result<Vec<&'static str>> {
+pub fn run(backend: &dyn Backend, cases: &[(&'static str, Case)]) -> Result {
     let info = backend.enumerate()?.into_iter().next().ok_or("there is no device")?;
     let ours = Ours { backend, device: Device::open(backend, &info)?, info };
-    let mut missing = Vec::new();
     for (name, case) in cases {
         tell(&ours.device, &mark_of(SIDE, name))?;
-        let done = ours.case(case).map_err(|error| format!("ours, {name}: {error}"))?;
-        if !done {
-            missing.push(*name);
-        }
+        ours.case(case).map_err(|error| format!("ours, {name}: {error}"))?;
     }
-    tell(&ours.device, "end")?;
-    Ok(missing)
+    tell(&ours.device, "end")
 }
 
 fn tell(context: &Context, name: &str) -> Result {
@@ -49,47 +43,57 @@ struct Ours<'a> {
 }
 
 impl Ours<'_> {
-    /// Whether we can do it.
-    fn case(&self, case: &Case) -> Result<bool> {
+    fn case(&self, case: &Case) -> Result {
         match case {
-            Case::Open => Device::open(self.backend, &self.info).map(|_| true).map_err(Into::into),
+            Case::Open => Device::open(self.backend, &self.info).map(drop).map_err(Into::into),
             Case::Cq(cq) => self.cq(cq),
             Case::Qp(qp) => self.qp(qp),
             Case::Mr(mr) => self.mr(mr),
-            Case::Srq(_) => Ok(false),
+            Case::Srq(srq) => self.srq(srq),
         }
     }
 
-    fn cq(&self, case: &Cq) -> Result<bool> {
+    fn cq(&self, case: &Cq) -> Result {
         let domain = Domain::new(&self.device)?;
         let config = CqConfig { wide: case.wide, ..CqConfig::new(case.cqe) };
         let cq = domain.completion_queue(&config)?;
         if let Some((count, period)) = case.moderation {
             cq.object().set_moderation(Moderation { period, count })?;
         }
-        Ok(true)
+        Ok(())
     }
 
-    fn mr(&self, case: &Mr) -> Result<bool> {
+    fn mr(&self, case: &Mr) -> Result {
         let domain = Domain::new(&self.device)?;
         let pages = Pages::new(case.offset + case.length)?;
         pages.region(&domain, case.offset, case.length, key_access(case.access))?;
-        Ok(true)
+        Ok(())
     }
 
-    fn qp(&self, case: &Qp) -> Result<bool> {
+    fn srq(&self, case: &Srq) -> Result {
+        let domain = Domain::new(&self.device)?;
+        let config = SharedReceiveConfig { receives: case.receives, sges: case.sges };
+        let shared = domain.shared_receive(&config)?;
+        if let Some(limit) = case.limit {
+            shared.arm_limit(limit)?;
+        }
+        Ok(())
+    }
+
+    fn qp(&self, case: &Qp) -> Result {
         match case.service {
-            Service::Rc if !case.shared => self.qp_of::<Rc>(case),
-            Service::Uc if !case.shared => self.qp_of::<Uc>(case),
-            _ => Ok(false),
+            Service::Rc => self.qp_of::<Rc>(case),
+            Service::Uc => self.qp_of::<Uc>(case),
+            Service::Ud => self.qp_of::<Ud>(case),
         }
     }
 
-    fn qp_of<S: verbless_queue::service::Service>(&self, case: &Qp) -> Result<bool> {
+    fn qp_of<S: verbless_queue::service::Service>(&self, case: &Qp) -> Result {
         let domain = Domain::new(&self.device)?;
         let cq = CqConfig::new(100);
         let send = domain.completion_queue(&cq)?;
         let other = if case.one_cq { None } else { Some(domain.completion_queue(&cq)?) };
+        let receive = other.as_ref().unwrap_or(&send);
         let config = QpConfig {
             send_sges: case.send_sges,
             receive_sges: case.receive_sges,
@@ -97,15 +101,21 @@ impl Ours<'_> {
             signal_all: case.signal_all,
             ..QpConfig::new(case.sends, case.receives)
         };
-        let qp = domain.queue_pair_of::<S>(&config, &send, other.as_ref().unwrap_or(&send))?;
-        for &step in &case.steps {
-            take(qp.object(), step)?;
+        let take = if case.service == Service::Ud { take_datagram } else { take_connected };
+        if case.shared {
+            let pool = domain.shared_receive(&SharedReceiveConfig::new(64))?;
+            let qp = domain.sharing_queue_pair::<S>(&config, &send, receive, &pool)?;
+            case.steps.iter().try_for_each(|&step| take(qp.object(), step))?;
+        } else {
+            let qp = domain.queue_pair_of::<S>(&config, &send, receive)?;
+            case.steps.iter().try_for_each(|&step| take(qp.object(), step))?;
         }
-        Ok(true)
+        Ok(())
     }
 }
 
-fn take(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
+/// A transition of a connected queue pair.
+fn take_connected(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
     match step {
         Step::Init { pkey_index, access } => {
             qp.to_init(&InitAttr { port: 1, pkey_index, access: remote_access(access) })?;
@@ -135,6 +145,24 @@ fn take(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
         })?,
         Step::Error => qp.to_error()?,
         Step::Reset => qp.to_reset()?,
+    }
+    Ok(())
+}
+
+/// A transition of a datagram queue pair, of which less can be said.
+fn take_datagram(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
+    match step {
+        Step::Init { pkey_index, .. } => {
+            let q_key = QKey(scenario::QKEY);
+            qp.to_init_datagram(&DatagramAttr { port: 1, pkey_index, q_key })?;
+        }
+        Step::Rtr { .. } => qp.to_rtr_datagram()?,
+        Step::Rts { psn, .. } => qp.to_rts_datagram(psn)?,
+        Step::Error => qp.to_error()?,
+        Step::Reset => qp.to_reset()?,
+        Step::Again { .. } | Step::Change { .. } => {
+            return Err("a datagram queue pair has no such rights".into());
+        }
     }
     Ok(())
 }

@@ -183,13 +183,15 @@ pub struct Mr {
     pub access: Access,
 }
 
-/// Attributes of `ibv_create_srq`.
+/// Attributes of `ibv_create_srq` and `ibv_modify_srq`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Srq {
     /// `max_wr`.
     pub receives: u32,
     /// `max_sge`.
     pub sges: u32,
+    /// `srq_limit`.
+    pub limit: Option<u16>,
 }
 
 const CQ: Cq = Cq { cqe: 100, wide: false, moderation: None };
@@ -333,8 +335,11 @@ pub fn cases() -> Vec<(&'static str, Case)> {
                 ..qp(Uc)
             }),
         ),
+        ("uc shared", Case::Qp(Qp { shared: true, receives: 0, ..qp(Uc) })),
         ("ud", Case::Qp(Qp { inline: 64, steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(Ud) })),
-        ("srq", Case::Srq(Srq { receives: 100, sges: 2 })),
+        ("srq", Case::Srq(Srq { receives: 100, sges: 2, limit: None })),
+        ("srq of one", Case::Srq(Srq { receives: 1, sges: 1, limit: None })),
+        ("srq with limit", Case::Srq(Srq { receives: 255, sges: 1, limit: Some(9) })),
         ("mr byte", mr(0, 1, Access::ALL)),
         ("mr page", mr(0, 4096, Access::ALL)),
         ("mr pages", mr(0x123, 3 * 4096, Access::ALL)),

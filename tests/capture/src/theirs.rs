@@ -38,7 +38,11 @@ fn do_case(verbs: &Verbs, context: &Context<'_>, case: &Case) -> Result {
             let pages = Pages::new(offset + length)?;
             pd.register(&pages, *offset, *length, access.bits()).map(drop)
         }
-        Case::Srq(srq) => context.pd()?.srq(srq.receives, srq.sges).map(drop),
+        Case::Srq(case) => {
+            let pd = context.pd()?;
+            let srq = pd.srq(case.receives, case.sges)?;
+            case.limit.map_or(Ok(()), |limit| srq.arm_limit(limit))
+        }
         Case::Qp(qp) => do_qp(context, qp),
     }
 }

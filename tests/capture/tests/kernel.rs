@@ -19,6 +19,7 @@ fn identity(field: &str) -> Option<Identity> {
         }
         "cqn" | "cqn_snd" | "cqn_rcv" => Identity::Name("cq"),
         "c_eqn_or_apu_element" => Identity::Name("eq"),
+        "rmpn" | "srqn_rmpn_xrqn" => Identity::Name("srq"),
         "mkey_index" => Identity::Name("mkey"),
         "mkey_7_0" => Identity::Name("variant"),
         "start_addr" => Identity::Address,
@@ -59,7 +60,7 @@ const fn reason(
 
 #[test]
 fn the_models_kernel_sends_what_the_real_one_sends() {
-    let (here, _) = support::in_process();
+    let here = support::in_process();
     let mut verdict = Verdict::new(REASONS);
     for recording in Recording::all().expect("recordings") {
         for (name, _) in scenario::cases() {

@@ -378,6 +378,22 @@ impl Cq<'_> {
     }
 }
 
+impl Srq<'_> {
+    /// `ibv_modify_srq`: an event when fewer receives than this are left.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn arm_limit(&self, limit: u16) -> Result {
+        const LIMIT: c_int = 1 << 1;
+        let mut attributes = [0, 0, u32::from(limit)];
+        // SAFETY: the structure is three numbers.
+        let code = unsafe {
+            (self.verbs.functions.modify_srq)(self.handle, attributes.as_mut_ptr().cast(), LIMIT)
+        };
+        zero(code, "ibv_modify_srq")
+    }
+}
+
 impl Qp<'_> {
     /// `ibv_modify_qp`.
     ///

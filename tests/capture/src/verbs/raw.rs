@@ -60,6 +60,7 @@ functions! {
     IBVERBS modify_qp = "ibv_modify_qp": fn(Handle, *mut QpAttributes, c_int) -> c_int;
     IBVERBS destroy_qp = "ibv_destroy_qp": fn(Handle) -> c_int;
     IBVERBS create_srq = "ibv_create_srq": fn(Handle, *mut SrqAttributes) -> Handle;
+    IBVERBS modify_srq = "ibv_modify_srq": fn(Handle, Handle, c_int) -> c_int;
     IBVERBS destroy_srq = "ibv_destroy_srq": fn(Handle) -> c_int;
     IBVERBS reg_mr = "ibv_reg_mr": fn(Handle, Handle, usize, c_int) -> Handle;
     IBVERBS dereg_mr = "ibv_dereg_mr": fn(Handle) -> c_int;

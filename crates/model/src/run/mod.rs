@@ -118,6 +118,9 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, RunError> {
     let processes = Processes::default();
     let model = build(&options.devices, &processes.memory);
     let tree = Tree::new(&shown(&model))?;
+    for thread in process::threads() {
+        sys::take_short_turns(thread);
+    }
     let mut command = Command::new(name);
     command.args(arguments);
     sys::adopt_orphans();

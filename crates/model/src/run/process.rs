@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use super::sys::{self, Listener};
 use crate::memory::ClientMemory;
 use crate::memory::clients::dma_address;
-use crate::uverbs::{Capability, Client, FileId, check_mappings, effective_capabilities};
+use crate::uverbs::{Capability, Client, FileId, check_mappings, effective_capabilities, numbers};
 
 /// A process that opened a device or sent it an ioctl.
 #[derive(Debug)]
@@ -84,6 +84,11 @@ impl Processes {
         }
         self.threads.retain(|_, of| *of != pid);
     }
+}
+
+/// The threads of this process.
+pub(super) fn threads() -> Vec<i32> {
+    numbers("/proc/self/task")
 }
 
 /// Reads memory of a process or of one of its threads.
@@ -168,6 +173,10 @@ impl Client for Caller {
 
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
         sys::take_descriptor(&self.process.pidfd, fd).map_err(|_| Errno::EBADF)
+    }
+
+    fn descriptors(&self) -> Vec<i32> {
+        numbers(&format!("/proc/{}/fd", self.tid))
     }
 }
 

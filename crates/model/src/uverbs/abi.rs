@@ -20,7 +20,12 @@ pub(super) mod object {
     use super::DRIVER;
     pub(crate) const DEVICE: u16 = 0;
     pub(crate) const PD: u16 = 1;
+    pub(crate) const COMP_CHANNEL: u16 = 2;
+    pub(crate) const CQ: u16 = 3;
+    pub(crate) const QP: u16 = 4;
+    pub(crate) const SRQ: u16 = 5;
     pub(crate) const AH: u16 = 6;
+    pub(crate) const MR: u16 = 7;
     pub(crate) const ASYNC_EVENT: u16 = 16;
     pub(crate) const DEVX: u16 = DRIVER;
     pub(crate) const DEVX_OBJ: u16 = DRIVER + 1;
@@ -54,6 +59,38 @@ pub(super) mod attr {
     pub(crate) const PD_HANDLE: u16 = 0;
     pub(crate) const AH_HANDLE: u16 = 0;
     pub(crate) const ASYNC_FD: u16 = 0;
+    pub(crate) const MR_HANDLE: u16 = 0;
+    /// The handle of a CQ, QP or SRQ that is made or destroyed, and what destroying it answers.
+    pub(crate) const HANDLE: u16 = 0;
+    pub(crate) const DESTROY_RESP: u16 = 1;
+    pub(crate) const CQ_CQE: u16 = 1;
+    pub(crate) const CQ_USER_HANDLE: u16 = 2;
+    pub(crate) const CQ_CHANNEL: u16 = 3;
+    pub(crate) const CQ_VECTOR: u16 = 4;
+    pub(crate) const CQ_FLAGS: u16 = 5;
+    pub(crate) const CQ_RESP_CQE: u16 = 6;
+    pub(crate) const CQ_EVENT_FD: u16 = 7;
+    pub(crate) const QP_PD: u16 = 2;
+    pub(crate) const QP_SRQ: u16 = 3;
+    pub(crate) const QP_SEND_CQ: u16 = 4;
+    pub(crate) const QP_RECV_CQ: u16 = 5;
+    pub(crate) const QP_USER_HANDLE: u16 = 7;
+    pub(crate) const QP_CAP: u16 = 8;
+    pub(crate) const QP_TYPE: u16 = 9;
+    pub(crate) const QP_FLAGS: u16 = 10;
+    pub(crate) const QP_SOURCE_QPN: u16 = 11;
+    pub(crate) const QP_EVENT_FD: u16 = 12;
+    pub(crate) const QP_RESP_CAP: u16 = 13;
+    pub(crate) const QP_RESP_NUM: u16 = 14;
+    pub(crate) const SRQ_PD: u16 = 1;
+    pub(crate) const SRQ_USER_HANDLE: u16 = 4;
+    pub(crate) const SRQ_MAX_WR: u16 = 5;
+    pub(crate) const SRQ_MAX_SGE: u16 = 6;
+    pub(crate) const SRQ_LIMIT: u16 = 7;
+    pub(crate) const SRQ_TYPE: u16 = 9;
+    pub(crate) const SRQ_EVENT_FD: u16 = 10;
+    pub(crate) const SRQ_RESP_MAX_WR: u16 = 11;
+    pub(crate) const SRQ_RESP_MAX_SGE: u16 = 12;
     /// The first attribute of every DevX method: the handle, the fd or the inbox.
     pub(crate) const FIRST: u16 = DRIVER;
     pub(crate) const OTHER_IN: u16 = DRIVER;
@@ -134,6 +171,9 @@ pub(super) enum Call {
     ObjModify,
     ObjQuery,
     ObjAsyncQuery,
+    CqCreate,
+    QpCreate,
+    SrqCreate,
     UmemReg,
     CommandFdAlloc,
     EventFdAlloc,
@@ -160,6 +200,10 @@ const fn optional(id: u16, kind: Kind) -> AttrSpec {
 /// Exactly `len` bytes in.
 const fn value(len: u16) -> Kind {
     Kind::In { min: len, len, zero_tail: false, copied: false }
+}
+/// A structure in, which a longer buffer with zeros may hold too.
+const fn extensible(len: u16) -> Kind {
+    Kind::In { min: len, len, zero_tail: true, copied: false }
 }
 /// A number, always sent as eight bytes.
 const NUMBER: Kind = value(8);
@@ -271,6 +315,97 @@ pub(super) static METHODS: &[MethodSpec] = &[
         id: 0,
         call: Call::Destroy,
         attrs: &[spec(attr::AH_HANDLE, handle(object::AH, Access::Destroy))],
+    },
+    MethodSpec {
+        object: object::MR,
+        id: 1,
+        call: Call::Destroy,
+        attrs: &[spec(attr::MR_HANDLE, handle(object::MR, Access::Destroy))],
+    },
+    MethodSpec {
+        object: object::CQ,
+        id: 0,
+        call: Call::CqCreate,
+        attrs: &[
+            spec(attr::HANDLE, handle(object::CQ, Access::New)),
+            spec(attr::CQ_CQE, value(4)),
+            spec(attr::CQ_USER_HANDLE, value(8)),
+            optional(attr::CQ_CHANNEL, fd(object::COMP_CHANNEL, Access::Read)),
+            spec(attr::CQ_VECTOR, value(4)),
+            optional(attr::CQ_FLAGS, FLAGS),
+            spec(attr::CQ_RESP_CQE, result(4)),
+            optional(attr::CQ_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
+            UHW_IN,
+            UHW_OUT,
+        ],
+    },
+    MethodSpec {
+        object: object::CQ,
+        id: 1,
+        call: Call::Destroy,
+        attrs: &[
+            spec(attr::HANDLE, handle(object::CQ, Access::Destroy)),
+            spec(attr::DESTROY_RESP, result(8)),
+        ],
+    },
+    MethodSpec {
+        object: object::QP,
+        id: 0,
+        call: Call::QpCreate,
+        attrs: &[
+            spec(attr::HANDLE, handle(object::QP, Access::New)),
+            optional(attr::QP_PD, handle(object::PD, Access::Read)),
+            optional(attr::QP_SRQ, handle(object::SRQ, Access::Read)),
+            optional(attr::QP_SEND_CQ, handle(object::CQ, Access::Read)),
+            optional(attr::QP_RECV_CQ, handle(object::CQ, Access::Read)),
+            spec(attr::QP_USER_HANDLE, value(8)),
+            spec(attr::QP_CAP, extensible(20)),
+            spec(attr::QP_TYPE, NUMBER),
+            optional(attr::QP_FLAGS, FLAGS),
+            optional(attr::QP_SOURCE_QPN, value(4)),
+            optional(attr::QP_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
+            spec(attr::QP_RESP_CAP, structure(20)),
+            spec(attr::QP_RESP_NUM, result(4)),
+            UHW_IN,
+            UHW_OUT,
+        ],
+    },
+    MethodSpec {
+        object: object::QP,
+        id: 1,
+        call: Call::Destroy,
+        attrs: &[
+            spec(attr::HANDLE, handle(object::QP, Access::Destroy)),
+            spec(attr::DESTROY_RESP, result(4)),
+        ],
+    },
+    MethodSpec {
+        object: object::SRQ,
+        id: 0,
+        call: Call::SrqCreate,
+        attrs: &[
+            spec(attr::HANDLE, handle(object::SRQ, Access::New)),
+            spec(attr::SRQ_PD, handle(object::PD, Access::Read)),
+            spec(attr::SRQ_USER_HANDLE, value(8)),
+            spec(attr::SRQ_MAX_WR, value(4)),
+            spec(attr::SRQ_MAX_SGE, value(4)),
+            spec(attr::SRQ_LIMIT, value(4)),
+            spec(attr::SRQ_TYPE, NUMBER),
+            optional(attr::SRQ_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
+            spec(attr::SRQ_RESP_MAX_WR, result(4)),
+            spec(attr::SRQ_RESP_MAX_SGE, result(4)),
+            UHW_IN,
+            UHW_OUT,
+        ],
+    },
+    MethodSpec {
+        object: object::SRQ,
+        id: 1,
+        call: Call::Destroy,
+        attrs: &[
+            spec(attr::HANDLE, handle(object::SRQ, Access::Destroy)),
+            spec(attr::DESTROY_RESP, result(4)),
+        ],
     },
     MethodSpec {
         object: object::ASYNC_EVENT,

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 
-use super::client::{FileId, identify};
+use super::client::{Client, FileId, identify};
 use crate::memory::descriptor;
 
 /// How long the feeding thread waits for room before it looks whether the channel still is.
@@ -24,7 +24,7 @@ const FEED_MILLISECONDS: u8 = 20;
 pub(super) struct Channel {
     /// The file that the client's descriptor refers to.
     pub file: FileId,
-    /// What one record of a channel of small records counts for in the socket; 0 when nobody asked.
+    /// What one record of a channel of equal records counts for in the socket; 0 when they are not.
     record_cost: usize,
     state: Mutex<State>,
 }
@@ -46,15 +46,17 @@ struct Record {
 }
 
 impl Channel {
-    /// A channel, and the descriptor for the client. `coalescing`: [`Channel::send_once`] will be used, with 8-byte records.
-    pub(super) fn new(coalescing: bool) -> Result<(Arc<Self>, OwnedFd), Errno> {
+    /// A channel, and the descriptor for the client. `record`: bytes of each record, so that unread ones can be counted one
+    /// by one; 0 when they differ.
+    pub(super) fn new(record: usize) -> Result<(Arc<Self>, OwnedFd), Errno> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let mut record_cost = 0;
-        if coalescing {
-            send(ours.as_raw_fd(), &[0; 8], MsgFlags::MSG_DONTWAIT)?;
+        if record != 0 {
+            let mut probe = vec![0; record];
+            send(ours.as_raw_fd(), &probe, MsgFlags::MSG_DONTWAIT)?;
             record_cost = descriptor::unread(&ours);
-            recv(theirs.as_raw_fd(), &mut [0; 8], MsgFlags::MSG_DONTWAIT)?;
+            recv(theirs.as_raw_fd(), &mut probe, MsgFlags::MSG_DONTWAIT)?;
         }
         let state = State {
             socket: Some(ours),
@@ -73,6 +75,45 @@ impl Channel {
     /// Queues a record.
     pub(super) fn send(self: &Arc<Self>, bytes: Vec<u8>) {
         self.push(Record { tag: 0, bytes });
+    }
+
+    /// Queues a record that [`Channel::retract`] knows by its tag.
+    pub(super) fn send_tagged(self: &Arc<Self>, tag: u64, bytes: Vec<u8>) {
+        self.push(Record { tag, bytes });
+    }
+
+    /// Takes back the records with a tag that nobody has read; says how many there were.
+    ///
+    /// The kernel takes them off its list. Here they may lie in the socket, of which the other end is the client's: it
+    /// is borrowed for a moment, and what it gives that has another tag goes back in. A client that reads at that
+    /// very moment finds nothing, and is woken again.
+    pub(super) fn retract(self: &Arc<Self>, tag: u64, client: &dyn Client) -> u32 {
+        let mut state = self.lock();
+        state.reconcile(self.record_cost);
+        let waiting = state.backlog.len();
+        state.backlog.retain(|record| record.tag != tag);
+        let mut unread = waiting - state.backlog.len();
+        let in_socket = state.sent.iter().filter(|&&(sent, _)| sent == tag).count();
+        unread += in_socket;
+        if in_socket != 0
+            && let Some(theirs) = client.find(self.file)
+        {
+            let mut kept = VecDeque::new();
+            let mut bytes = [0; 64];
+            while let Ok(len) = recv(theirs.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT)
+                && len != 0
+            {
+                let Some((sent, _)) = state.sent.pop_front() else { break };
+                if sent != tag {
+                    kept.push_back(Record { tag: sent, bytes: bytes[..len].to_vec() });
+                }
+            }
+            state.sent.clear();
+            kept.append(&mut state.backlog);
+            state.backlog = kept;
+            state.flush();
+        }
+        unread as u32
     }
 
     /// Queues an 8-byte record, unless one with the same tag waits to be read.
@@ -202,7 +243,7 @@ mod tests {
 
     #[test]
     fn each_read_gives_one_record_in_order() {
-        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 72]);
         channel.send(vec![2; 16]);
         assert_eq!(read(&fd), Ok(vec![1; 72]));
@@ -212,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_slow_reader_blocks_nobody_and_loses_nothing() {
-        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
         for number in 0..5000u32 {
             channel.send(number.to_ne_bytes().to_vec());
         }
@@ -225,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_tag_that_waits_to_be_read_is_not_queued_twice() {
-        let (channel, fd) = Channel::new(true).expect("a socketpair");
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
         for _ in 0..3 {
             channel.send_once(1, [1; 8]);
             channel.send_once(2, [2; 8]);
@@ -239,8 +280,24 @@ mod tests {
     }
 
     #[test]
+    fn records_that_nobody_read_are_taken_back_by_their_tag() {
+        let client = super::super::client::Ourselves::default();
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        for (tag, byte) in [(1, 1), (2, 2), (1, 3), (2, 4), (1, 5)] {
+            channel.send_tagged(tag, vec![byte; 8]);
+        }
+        assert_eq!(read(&fd), Ok(vec![1; 8]));
+        assert_eq!(channel.retract(1, &client), 2);
+        assert_eq!(channel.retract(1, &client), 0);
+        assert_eq!(read(&fd), Ok(vec![2; 8]));
+        assert_eq!(read(&fd), Ok(vec![4; 8]));
+        assert_eq!(read(&fd), Err(Errno::EAGAIN));
+        assert_eq!(channel.retract(2, &client), 0);
+    }
+
+    #[test]
     fn a_closed_channel_reads_as_end_of_file() {
-        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 8]);
         channel.close();
         channel.send(vec![2; 8]);
@@ -250,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_client_that_closed_its_end_is_noticed() {
-        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
         assert!(channel.is_open());
         drop(fd);
         assert!(!channel.is_open());
@@ -260,7 +317,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_counted_until_it_is_read() {
-        let (channel, fd) = Channel::new(false).expect("a socketpair");
+        let (channel, fd) = Channel::new(0).expect("a socketpair");
         channel.send(vec![1; 100]);
         channel.send(vec![1; 20]);
         assert_eq!(channel.waiting(), 120);

@@ -55,6 +55,20 @@ pub(crate) trait Client: Send + Sync {
     fn identify(&self, fd: i32) -> Result<FileId, Errno>;
     /// A duplicate of one of its descriptors for us; EBADF when it is not open.
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno>;
+    /// The numbers of its descriptors.
+    fn descriptors(&self) -> Vec<i32>;
+
+    /// A duplicate of whichever of its descriptors refers to a file; `None` when none does.
+    fn find(&self, file: FileId) -> Option<OwnedFd> {
+        let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
+        self.borrow(number).ok()
+    }
+}
+
+/// The numbers that a directory below `/proc` lists.
+pub(crate) fn numbers(directory: &str) -> Vec<i32> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// The file that a descriptor of ours refers to.
@@ -122,6 +136,10 @@ impl Client for Ourselves {
 
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
         descriptor::duplicate(fd)
+    }
+
+    fn descriptors(&self) -> Vec<i32> {
+        numbers("/proc/self/fd")
     }
 }
 

@@ -9,6 +9,7 @@ use super::file::{File, Method};
 use super::kernel::Kernel;
 use super::rules::op;
 use super::uar::static_offset;
+use super::verbs::qp::user_index;
 
 /// Doorbell registers per UAR page that a client may use.
 pub(super) const REGISTERS_PER_PAGE: u32 = 2;
@@ -41,6 +42,11 @@ impl Context {
     #[cfg(test)]
     pub(super) fn for_tests(static_uars: Vec<u32>) -> Self {
         Self { uid: 1, transport_domain: None, cqe_version: 1, dynamic_uars: false, static_uars }
+    }
+
+    /// The user index that a queue pair of a client gets, which the client chose.
+    pub(super) fn user_index(&self, asked: u32) -> Result<u32, Errno> {
+        user_index(self.cqe_version, asked)
     }
 
     /// Frees what came with the context.

@@ -5,6 +5,7 @@ use nix::errno::Errno;
 use super::abi::attr;
 use super::file::Method;
 use super::kernel::{GidEntry, Kernel, PortState};
+use super::verbs::wire::Core;
 
 /// Bytes of `ib_uverbs_gid_entry`.
 const GID_ENTRY: usize = 32;
@@ -22,6 +23,15 @@ impl Method<'_> {
         let port = kernel.function.port(number).ok_or(Errno::EINVAL)?;
         let response = port_response(kernel, &port);
         self.attrs.put_or_zero(attr::PORT_RESP, &response)
+    }
+
+    /// The same by the old command, with a structure that ends where the new one goes on.
+    pub(super) fn write_query_port(&mut self, request: &Core) -> Result<(), Errno> {
+        self.state.context()?;
+        let kernel = &self.file.kernel;
+        let port = kernel.function.port(request.u8(8).into()).ok_or(Errno::EINVAL)?;
+        let response = port_response(kernel, &port);
+        self.attrs.put_or_zero(attr::CORE_OUT, &response[..40])
     }
 
     pub(super) fn query_gid_table(&mut self) -> Result<(), Errno> {
@@ -98,11 +108,7 @@ fn port_response(kernel: &Kernel, port: &PortState) -> [u8; 48] {
     const LINK_UP: u8 = 5;
     const DISABLED: u8 = 3;
     let caps = &kernel.caps;
-    let pkeys: u16 = match (port.ethernet, caps.pkey_table_size().0) {
-        (true, _) => 1,
-        (false, log @ 0..=5) => 128 << log,
-        (false, _) => 0,
-    };
+    let pkeys = kernel.pkeys();
     let flags = if port.ethernet { CAP_CM | CAP_IP_GIDS } else { port.capability_mask };
     let mut bytes = [0; 48];
     bytes[0..4].copy_from_slice(&flags.to_ne_bytes());

@@ -9,6 +9,7 @@ use super::channel::Channel;
 use super::event_rules::{may_subscribe, subscribed_type};
 use super::file::{Made, Method, Object, Stream};
 use super::subscriptions::{EventChannel, Subscription, check_eventfd};
+use super::verbs::listener::ASYNC_RECORD;
 
 /// Channel flag: records are cookies without event data.
 const FLAG_OMIT_DATA: u32 = 1;
@@ -17,19 +18,19 @@ const MAX_EVENTS: usize = 16;
 
 impl Method<'_> {
     pub(super) fn async_event_alloc(&mut self) -> Result<Made, Errno> {
-        let (channel, fd) = Channel::new(false)?;
+        let (channel, fd) = Channel::new(ASYNC_RECORD)?;
         Ok(Made::Stream(Stream::Async(channel), fd))
     }
 
     pub(super) fn command_fd_alloc(&mut self) -> Result<Made, Errno> {
-        let (channel, fd) = Channel::new(false)?;
+        let (channel, fd) = Channel::new(0)?;
         Ok(Made::Stream(Stream::Commands(channel), fd))
     }
 
     pub(super) fn event_fd_alloc(&mut self) -> Result<Made, Errno> {
         let flags = self.attrs.flags(attr::CHANNEL_FLAGS, FLAG_OMIT_DATA)?;
         let omit_data = flags & FLAG_OMIT_DATA != 0;
-        let (channel, fd) = Channel::new(omit_data)?;
+        let (channel, fd) = Channel::new(if omit_data { 8 } else { 0 })?;
         let channel = Arc::new(EventChannel { channel, omit_data });
         Ok(Made::Stream(Stream::Events(channel), fd))
     }

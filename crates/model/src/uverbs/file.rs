@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 
-use super::abi::{Access, Call, object};
+use super::abi::{Access, Call, attr, object};
 use super::channel::Channel;
 use super::client::{Client, PAGE};
 use super::context::Context;
@@ -20,19 +20,24 @@ use super::rules::{ObjectId, op};
 use super::subscriptions::EventChannel;
 use super::uar;
 use super::umem::Pinned;
+use super::verbs::cq::{Cq, heard_of_cq};
+use super::verbs::listener::{Heard, Kind};
+use super::verbs::mr::Mr;
+use super::verbs::qp::Qp;
+use super::verbs::srq::Srq;
+use super::verbs::wire::Core;
 
 /// What a handle stands for.
 #[derive(Debug)]
 pub(super) enum Object {
     Pd {
         pdn: u32,
-        /// Address handles in it.
-        users: u32,
     },
-    Ah {
-        /// Handle of its PD.
-        pd: u32,
-    },
+    Ah,
+    Mr(Mr),
+    Cq(Cq),
+    Qp(Qp),
+    Srq(Srq),
     Devx(DevxObject),
     Umem {
         destroy: Vec<u8>,
@@ -49,7 +54,11 @@ impl Object {
     fn kind(&self) -> u16 {
         match self {
             Self::Pd { .. } => object::PD,
-            Self::Ah { .. } => object::AH,
+            Self::Ah => object::AH,
+            Self::Mr(_) => object::MR,
+            Self::Cq(_) => object::CQ,
+            Self::Qp(_) => object::QP,
+            Self::Srq(_) => object::SRQ,
             Self::Devx(_) => object::DEVX_OBJ,
             Self::Umem { .. } => object::DEVX_UMEM,
             Self::Uar { .. } => object::UAR,
@@ -75,6 +84,7 @@ pub(super) enum Stream {
     Events(Arc<EventChannel>),
     Commands(Arc<Channel>),
     Async(Arc<Channel>),
+    Completions(Arc<Channel>),
 }
 
 impl Stream {
@@ -83,13 +93,14 @@ impl Stream {
             Self::Events(_) => object::DEVX_ASYNC_EVENT_FD,
             Self::Commands(_) => object::DEVX_ASYNC_CMD_FD,
             Self::Async(_) => object::ASYNC_EVENT,
+            Self::Completions(_) => object::COMP_CHANNEL,
         }
     }
 
     pub(super) fn channel(&self) -> &Arc<Channel> {
         match self {
             Self::Events(events) => &events.channel,
-            Self::Commands(channel) | Self::Async(channel) => channel,
+            Self::Commands(channel) | Self::Async(channel) | Self::Completions(channel) => channel,
         }
     }
 }
@@ -97,7 +108,8 @@ impl Stream {
 /// What a method made.
 pub(super) enum Made {
     Nothing,
-    Object(Object),
+    /// With the handles of what it uses.
+    Object(Object, Vec<u32>),
     Stream(Stream, OwnedFd),
 }
 
@@ -113,16 +125,33 @@ pub(super) struct Named {
     /// Handle of an object to be destroyed.
     destroy: Option<u32>,
     pub stream: Option<Stream>,
+    /// All of them, by attribute.
+    handles: Vec<(u16, u32)>,
+    streams: Vec<(u16, Stream)>,
+}
+
+/// An object, and who stands on whom.
+#[derive(Debug)]
+struct Entry {
+    /// When it was made.
+    order: u64,
+    object: Object,
+    /// Handles of objects that must not go before it.
+    uses: Vec<u32>,
+    /// How many objects must not outlive it.
+    users: u32,
 }
 
 /// What a file holds.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub context: Option<Context>,
-    objects: BTreeMap<u32, (u64, Object)>,
+    objects: BTreeMap<u32, Entry>,
     streams: Vec<(u64, Stream)>,
     /// UAR page by page number within the file.
     pub mmaps: BTreeMap<u32, u32>,
+    /// The file is being closed: what would be in the way goes as well.
+    closing: bool,
     /// Counts objects, in the order in which they were made.
     sequence: u64,
 }
@@ -134,11 +163,11 @@ impl State {
     }
 
     pub(super) fn object(&self, handle: u32) -> Option<&Object> {
-        self.objects.get(&handle).map(|(_, object)| object)
+        self.objects.get(&handle).map(|entry| &entry.object)
     }
 
     pub(super) fn object_mut(&mut self, handle: u32) -> Option<&mut Object> {
-        self.objects.get_mut(&handle).map(|(_, object)| object)
+        self.objects.get_mut(&handle).map(|entry| &mut entry.object)
     }
 
     /// The handle that the next object gets: the lowest that is free.
@@ -153,8 +182,35 @@ impl State {
     }
 
     pub(super) fn insert(&mut self, handle: u32, object: Object) {
+        self.insert_using(handle, object, Vec::new());
+    }
+
+    /// Inserts an object that others must outlive.
+    pub(super) fn insert_using(&mut self, handle: u32, object: Object, uses: Vec<u32>) {
+        for used in &uses {
+            if let Some(entry) = self.objects.get_mut(used) {
+                entry.users += 1;
+            }
+        }
         let order = self.tick();
-        self.objects.insert(handle, (order, object));
+        self.objects.insert(handle, Entry { order, object, uses, users: 0 });
+    }
+
+    fn remove(&mut self, handle: u32) {
+        let Some(removed) = self.objects.remove(&handle) else { return };
+        for used in removed.uses {
+            if let Some(entry) = self.objects.get_mut(&used) {
+                entry.users -= 1;
+            }
+        }
+    }
+
+    /// The first async event file: the one that hears of objects which name none.
+    pub(super) fn default_async_file(&self) -> Option<Arc<Channel>> {
+        self.streams.iter().find_map(|(_, stream)| match stream {
+            Stream::Async(channel) => Some(channel.clone()),
+            _ => None,
+        })
     }
 
     /// Finds an object by what a client wrote as its handle.
@@ -171,7 +227,12 @@ impl State {
         }
     }
 
-    fn lookup_stream(&self, client: &dyn Client, data: u64, kind: u16) -> Result<Stream, Errno> {
+    pub(super) fn lookup_stream(
+        &self,
+        client: &dyn Client,
+        data: u64,
+        kind: u16,
+    ) -> Result<Stream, Errno> {
         let fd = i32::try_from(data as i64).map_err(|_| Errno::EINVAL)?;
         let file = client.identify(fd)?;
         self.streams
@@ -259,7 +320,15 @@ impl File {
         }
         method.attrs.complete()?;
         if let Some(handle) = method.named.destroy {
-            return self.destroy(method.state, handle);
+            let kind = method.state.object(handle).map(Object::kind);
+            let heard = self.destroy(method.state, client, handle)?;
+            return match kind {
+                Some(object::CQ) => method.attrs.put(attr::DESTROY_RESP, &heard_of_cq(heard)),
+                Some(object::QP | object::SRQ) => {
+                    method.attrs.put(attr::DESTROY_RESP, &heard.events.to_ne_bytes())
+                }
+                _ => Ok(()),
+            };
         }
         let made = method.call(call)?;
         method.commit(made)
@@ -287,9 +356,10 @@ impl File {
     /// Closes the file: destroys what is left, the newest first, in rounds for as long as something goes.
     pub(super) fn close(&self) {
         let mut state = self.lock();
+        state.closing = true;
         loop {
             let mut order: Vec<(u64, Option<u32>)> =
-                state.objects.iter().map(|(&handle, &(order, _))| (order, Some(handle))).collect();
+                state.objects.iter().map(|(&handle, entry)| (entry.order, Some(handle))).collect();
             order.extend(state.streams.iter().map(|&(order, _)| (order, None)));
             if order.is_empty() {
                 break;
@@ -298,7 +368,9 @@ impl File {
             let mut progress = false;
             for (order, handle) in order {
                 match handle {
-                    Some(handle) => progress |= self.destroy(&mut state, handle).is_ok(),
+                    Some(handle) => {
+                        progress |= self.destroy(&mut state, &self.client, handle).is_ok();
+                    }
                     None => progress |= self.end_stream(&mut state, order),
                 }
             }
@@ -314,19 +386,39 @@ impl File {
     }
 
     /// Destroys an object and frees its handle; both stay when the device refuses.
-    pub(super) fn destroy(&self, state: &mut State, handle: u32) -> Result<(), Errno> {
+    ///
+    /// Says how many records of its the client has read.
+    pub(super) fn destroy(
+        &self,
+        state: &mut State,
+        client: &Arc<dyn Client>,
+        handle: u32,
+    ) -> Result<Heard, Errno> {
         let uid = state.context.as_ref().map_or(0, |context| context.uid);
-        match state.object(handle).ok_or(Errno::ENOENT)? {
-            &Object::Pd { pdn, users } => {
-                if users != 0 {
+        let entry = state.objects.get(&handle).ok_or(Errno::ENOENT)?;
+        if entry.users != 0 {
+            return Err(Errno::EBUSY);
+        }
+        let mut listener = None;
+        match &entry.object {
+            &Object::Pd { pdn } => self.kernel.free(op::DEALLOC_PD, uid, pdn)?,
+            Object::Ah => {}
+            Object::Mr(mr) => self.kernel.exec(&mr.destroy, &mut [0; 16])?,
+            Object::Cq(cq) => {
+                self.kernel.exec(&cq.destroy, &mut [0; 16])?;
+                listener = self.kernel.listeners.remove(Kind::Cq, cq.cqn);
+            }
+            Object::Qp(qp) => {
+                if !qp.groups.is_empty() && !state.closing {
                     return Err(Errno::EBUSY);
                 }
-                self.kernel.free(op::DEALLOC_PD, uid, pdn)?;
+                qp.leave(&self.kernel);
+                self.kernel.exec(&qp.destroy, &mut [0; 16])?;
+                listener = self.kernel.listeners.remove(Kind::Qp, qp.qpn);
             }
-            &Object::Ah { pd } => {
-                if let Some(Object::Pd { users, .. }) = state.object_mut(pd) {
-                    *users -= 1;
-                }
+            Object::Srq(srq) => {
+                self.kernel.exec(&srq.destroy, &mut [0; 16])?;
+                listener = self.kernel.listeners.remove(Kind::Srq, srq.srqn);
             }
             Object::Devx(object) => {
                 self.kernel.exec(&object.destroy, &mut [0; 16])?;
@@ -340,8 +432,9 @@ impl File {
                 state.mmaps.remove(&mmap);
             }
         }
-        state.objects.remove(&handle);
-        Ok(())
+        state.remove(handle);
+        let heard = listener.map(|listener| listener.end(&**client));
+        Ok(heard.unwrap_or(Heard { completions: 0, events: 0 }))
     }
 
     /// Ends the stream that was made as number `order`.
@@ -353,7 +446,7 @@ impl File {
         match &stream {
             Stream::Async(channel) => self.kernel.subscriptions.async_file_gone(channel),
             Stream::Events(events) => self.kernel.subscriptions.channel_gone(&events.channel),
-            Stream::Commands(_) => {}
+            Stream::Commands(_) | Stream::Completions(_) => {}
         }
         stream.channel().close();
         true
@@ -398,10 +491,15 @@ impl Method<'_> {
                 }
             }
             (Access::Read, true) => {
-                self.named.stream =
-                    Some(self.state.lookup_stream(self.attrs.client, data, object)?);
+                let stream = self.state.lookup_stream(self.attrs.client, data, object)?;
+                self.named.streams.push((id, stream.clone()));
+                self.named.stream = Some(stream);
             }
-            (Access::Read, false) => self.named.handle = Some(self.state.lookup(data, object)?),
+            (Access::Read, false) => {
+                let handle = self.state.lookup(data, object)?;
+                self.named.handles.push((id, handle));
+                self.named.handle = Some(handle);
+            }
             (Access::Destroy, _) => self.named.destroy = Some(self.state.lookup(data, object)?),
         }
         Ok(())
@@ -412,8 +510,49 @@ impl Method<'_> {
         self.named.stream.clone().ok_or(Errno::EBADF)
     }
 
+    /// The handle that an attribute named.
+    pub(super) fn handle_of(&self, id: u16) -> Option<u32> {
+        self.named.handles.iter().find(|named| named.0 == id).map(|named| named.1)
+    }
+
+    /// The stream that an attribute named.
+    pub(super) fn stream_of(&self, id: u16) -> Option<Stream> {
+        self.named.streams.iter().find(|named| named.0 == id).map(|named| named.1.clone())
+    }
+
+    /// The async event file that an attribute named, or the file's first.
+    pub(super) fn async_file(&self, id: u16) -> Option<Arc<Channel>> {
+        let named = self.stream_of(id).map(|stream| stream.channel().clone());
+        named.or_else(|| self.state.default_async_file())
+    }
+
+    /// The driver's part of a request: at least `least` bytes of it, as many as its structure has, and zeros after that.
+    pub(super) fn driver_request(&self, least: usize, bytes: usize) -> Result<Core, Errno> {
+        let mut request = match self.attrs.bytes(attr::UHW_IN) {
+            Err(Errno::ENOENT) => Vec::new(),
+            other => other?,
+        };
+        if request.len() < least {
+            return Err(Errno::EINVAL);
+        }
+        if request.iter().skip(bytes).any(|&byte| byte != 0) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        request.resize(bytes, 0);
+        Ok(Core(request))
+    }
+
+    /// Writes the driver's part of a response, cut to the room that there is.
+    pub(super) fn put_driver_response(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        match self.attrs.put(attr::UHW_OUT, bytes) {
+            Err(Errno::ENOENT) => Err(Errno::EFAULT),
+            other => other,
+        }
+    }
+
     fn call(&mut self, call: Call) -> Result<Made, Errno> {
         let nothing = |()| Made::Nothing;
+        let alone = |object| Made::Object(object, Vec::new());
         match call {
             Call::InvokeWrite => self.invoke_write().map(nothing),
             Call::QueryPort => self.query_port().map(nothing),
@@ -425,12 +564,15 @@ impl Method<'_> {
             Call::QueryUar => self.query_uar().map(nothing),
             Call::QueryEqn => self.query_eqn().map(nothing),
             Call::Subscribe => self.subscribe().map(nothing),
-            Call::ObjCreate => self.obj_create().map(Made::Object),
+            Call::CqCreate => self.create_cq().map(alone),
+            Call::QpCreate => self.create_qp().map(|(qp, uses)| Made::Object(qp, uses)),
+            Call::SrqCreate => self.create_srq().map(|(srq, uses)| Made::Object(srq, uses)),
+            Call::ObjCreate => self.obj_create().map(alone),
             Call::ObjModify => self.obj_modify().map(nothing),
             Call::ObjQuery => self.obj_query().map(nothing),
             Call::ObjAsyncQuery => self.obj_async_query().map(nothing),
-            Call::UmemReg => self.umem_reg().map(Made::Object),
-            Call::UarAlloc => self.uar_alloc().map(Made::Object),
+            Call::UmemReg => self.umem_reg().map(alone),
+            Call::UarAlloc => self.uar_alloc().map(alone),
             Call::AsyncEventAlloc => self.async_event_alloc(),
             Call::CommandFdAlloc => self.command_fd_alloc(),
             Call::EventFdAlloc => self.event_fd_alloc(),
@@ -441,26 +583,29 @@ impl Method<'_> {
     /// Gives what a method made to the client.
     fn commit(mut self, made: Made) -> Result<(), Errno> {
         match (made, self.named.new, self.named.new_stream) {
-            (Made::Object(object), Some((_, handle)), _) => self.state.insert(handle, object),
+            (Made::Object(object, uses), Some((_, handle)), _) => {
+                self.state.insert_using(handle, object, uses);
+            }
             (Made::Stream(stream, fd), _, Some(id)) => {
-                let subscriptions = &self.file.kernel.subscriptions;
-                match &stream {
-                    Stream::Async(channel) => subscriptions.add_async_file(channel.clone()),
-                    _ => subscriptions.add_channel(stream.channel()),
-                }
-                let order = self.state.tick();
-                self.state.streams.push((order, stream));
-                let number = match self.attrs.client.install(fd) {
-                    Ok(number) => number,
-                    Err(errno) => {
-                        self.file.end_stream(self.state, order);
-                        return Err(errno);
-                    }
-                };
+                let number = self.give_stream(stream, fd)?;
                 self.attrs.put_handle(id, number as u64);
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Takes note of a stream and gives its descriptor to the client; the number that it has there.
+    pub(super) fn give_stream(&mut self, stream: Stream, fd: OwnedFd) -> Result<i32, Errno> {
+        let subscriptions = &self.file.kernel.subscriptions;
+        match &stream {
+            Stream::Async(channel) => subscriptions.add_async_file(channel.clone()),
+            _ => subscriptions.add_channel(stream.channel()),
+        }
+        let order = self.state.tick();
+        self.state.streams.push((order, stream));
+        self.attrs.client.install(fd).inspect_err(|_| {
+            self.file.end_stream(self.state, order);
+        })
     }
 }

@@ -9,6 +9,7 @@ use verbless_prm::RoceVersion;
 
 use super::client::PAGE;
 use super::kernel::{Function, GidEntry, PortState};
+use super::verbs::About;
 use crate::engine;
 use crate::hca::{self, Hca, Port};
 use crate::memory::Interrupts;
@@ -52,6 +53,13 @@ impl Function for Modelled {
 
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
         self.shared.lock().hcas[self.id].interrupts = interrupts;
+    }
+
+    fn about(&self) -> About {
+        self.look(|hca| {
+            let numbers = hca.profile.device();
+            About { firmware: numbers.firmware, device_id: numbers.device_id }
+        })
     }
 
     fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {

@@ -4,12 +4,12 @@
 //! detached after the last one closed it, so that a device that nobody uses holds no object at all.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
-use verbless_prm::HcaCap;
+use verbless_prm::{HcaCap, PortType};
 
 use super::boot::Booted;
 use super::client::PAGE;
@@ -18,6 +18,8 @@ use super::event_rules::{self, Subscribable, event};
 use super::mailbox::{Field, NUMBER, STATUS, SYNDROME, UID, inbox};
 use super::rules::{self, op};
 use super::subscriptions::Subscriptions;
+use super::verbs::listener::Listeners;
+use super::verbs::{About, atomics};
 use crate::memory::Interrupts;
 
 /// Completion vectors, each with an event queue and an interrupt of its own: at most these, fewer if the device has
@@ -82,6 +84,8 @@ pub(super) trait Function: Send + Sync {
     fn vectors(&self) -> u32;
     /// Says where interrupts go.
     fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
+    /// What its PCI registers and its initialisation segment say.
+    fn about(&self) -> About;
     /// Lets a UAR page be that of a file of a client's, which maps it by itself. Nobody can cut the file short.
     fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno>;
     /// Lets a UAR page be one of the device's own again.
@@ -113,6 +117,12 @@ pub(super) struct Kernel {
     /// Stands in for clients without DevX in a few harmless queries; 0 when there is none.
     pub spare_uid: u16,
     pub subscriptions: Subscriptions,
+    /// Who hears of the objects that verbs made.
+    pub listeners: Listeners,
+    /// The device has the atomics of InfiniBand.
+    pub atomics: bool,
+    /// The low byte of the last memory key.
+    key_variant: AtomicU8,
     /// The kernel's own UAR page, for its event queues.
     uar: Option<u32>,
     /// The queue for asynchronous events, then those of the completion vectors.
@@ -260,6 +270,9 @@ impl Kernel {
             dump_fill_mkey,
             spare_uid: 0,
             subscriptions: Subscriptions::default(),
+            listeners: Listeners::default(),
+            atomics: caps.atomic() && capabilities(device, 3).is_ok_and(|page| atomics(&page)),
+            key_variant: AtomicU8::new(0),
             uar: None,
             queues: Mutex::default(),
             completion_queues: Vec::new(),
@@ -370,6 +383,20 @@ impl Kernel {
         self.exec(&input, &mut [0; 16])
     }
 
+    /// The low byte of the next memory key, so that a key that was destroyed is no key any more.
+    pub(super) fn next_key_variant(&self) -> u8 {
+        self.key_variant.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// Entries of a port's P_Key table.
+    pub(super) fn pkeys(&self) -> u16 {
+        match (self.caps.port_type() == PortType::ETHERNET, self.caps.pkey_table_size().0) {
+            (true, _) => 1,
+            (false, log @ 0..=5) => 128 << log,
+            (false, _) => 0,
+        }
+    }
+
     /// How many completion vectors there are.
     pub(super) fn completion_vectors(&self) -> u32 {
         self.completion_queues.len() as u32
@@ -426,6 +453,7 @@ impl Kernel {
     fn handle(&self, vector: u32, eqe: &event_rules::Eqe) {
         if vector != ASYNC_VECTOR {
             let number = event_rules::completed_cq(eqe);
+            self.listeners.completed(number);
             self.subscriptions.dispatch(event::COMP.into(), Some(number), eqe);
             return;
         }
@@ -439,6 +467,7 @@ impl Kernel {
                 booted.page_request(event_rules::pages(eqe));
             }
         } else if kind != event::CMD {
+            self.listeners.happened(eqe);
             let (key, number) = event_rules::keys(self.subscribable.as_ref(), eqe);
             self.subscriptions.dispatch(key, number, eqe);
         }

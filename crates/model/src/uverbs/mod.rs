@@ -1,4 +1,4 @@
-//! The in-process front end: a small kernel that answers DevX ioctls with Linux's own rules.
+//! A small kernel that answers ioctls of uverbs with Linux's own rules: DevX and verbs, in process and for `run`.
 //!
 //! ```text
 //!   in_process   Backend and OpenDevice of verbless-devx, for this process as its own client
@@ -6,6 +6,7 @@
 //!     ioctl, abi     the buffer taken apart, and the tables that say what may be in it
 //!     context, device, write, devx, umem, uar, events     the methods
 //!     rules, event_rules, opcode, mailbox                  what DevX passes, sets and refuses
+//!     verbs          what libraries ask for that do not use DevX
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     boot           how the device comes up and goes down
 //!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
@@ -38,6 +39,7 @@ mod rules;
 mod subscriptions;
 mod uar;
 mod umem;
+mod verbs;
 mod write;
 
 #[cfg(test)]
@@ -46,7 +48,7 @@ mod tests;
 #[cfg(fuzzing)]
 pub use bare::{Bare, Method, Sort};
 pub(crate) use client::{
-    Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify,
+    Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify, numbers,
 };
 pub(crate) use in_process::DeviceFile;
 pub use in_process::InProcess;

@@ -25,6 +25,7 @@ pub(crate) const SQERR2RTS_QP: u16 = 0x506;
 pub(crate) const TO_ERR_QP: u16 = 0x507;
 pub(crate) const TO_RST_QP: u16 = 0x50a;
 pub(crate) const QUERY_QP: u16 = 0x50b;
+pub(crate) const SQD_RTS_QP: u16 = 0x50c;
 pub(crate) const INIT2INIT_QP: u16 = 0x50e;
 pub(crate) const CREATE_PSV: u16 = 0x600;
 pub(crate) const DESTROY_PSV: u16 = 0x601;

@@ -155,7 +155,7 @@ fn unpin(client: &dyn Client, pages: u64) {
 }
 
 /// The page size for a range that is contiguous from `start`, out of those in `bitmap`. `None`: none will do.
-fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64> {
+pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64> {
     let last = start.checked_add(length.checked_sub(1)?)?;
     let log_length = u64::BITS - (length - 1).leading_zeros();
     let top = log_length.max(PAGE.trailing_zeros()).min(63);

@@ -1,6 +1,6 @@
-//! INVOKE_WRITE: the commands of the old write(2) interface that DevX needs too: PDs and address handles.
+//! INVOKE_WRITE: the commands of the old write(2) interface, which libraries send by ioctl.
 //!
-//! The others answer as a kernel that lacks the method does, once their lengths are right.
+//! A command that is not listed answers as a kernel that lacks the method does.
 
 use nix::errno::Errno;
 
@@ -8,28 +8,66 @@ use super::abi::{attr, object};
 use super::device::find_gid;
 use super::file::{Method, Object};
 use super::rules::op;
+use super::verbs::wire::Core;
 
-/// Command numbers.
-mod command {
-    pub(crate) const QUERY_DEVICE: u32 = 1;
-    pub(crate) const ALLOC_PD: u32 = 3;
-    pub(crate) const DEALLOC_PD: u32 = 4;
-    pub(crate) const CREATE_AH: u32 = 5;
-    pub(crate) const DESTROY_AH: u32 = 8;
-}
+/// Bit of a command number: the extended form.
+const EXTENDED: u32 = 1 << 31;
 /// Bits of a command number that mean something: the number, and the flag of an extended command.
-const COMMAND_BITS: u32 = 0x8000_00ff;
+const COMMAND_BITS: u32 = EXTENDED | 0xff;
 /// Bytes of `mlx5_ib_create_ah_resp` up to its MAC.
 const AH_RESPONSE: usize = 10;
 
-/// The request of a command, zero-extended to its structure.
-struct Core(Vec<u8>);
-
-impl Core {
-    fn u32(&self, at: usize) -> u32 {
-        u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
-    }
+/// A command of the old interface.
+struct Command {
+    number: u32,
+    /// Bytes of the request that must be there, and of its whole structure.
+    least: usize,
+    request: usize,
+    /// Bytes of room for the response that must be there.
+    response: usize,
+    run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
 }
+
+const fn plain(
+    number: u32,
+    request: usize,
+    response: usize,
+    run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
+) -> Command {
+    Command { number, least: request, request, response, run }
+}
+
+static COMMANDS: &[Command] = &[
+    plain(1, 8, 176, |method, core| method.query_device(core)),
+    plain(EXTENDED | 1, 8, 184, |method, core| method.query_device_ex(core)),
+    plain(2, 16, 40, |method, core| method.write_query_port(core)),
+    plain(3, 8, 4, |method, _| method.alloc_pd()),
+    plain(4, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::PD)),
+    plain(5, 56, 4, |method, core| method.create_ah(core)),
+    plain(8, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::AH)),
+    plain(9, 40, 12, |method, core| method.reg_mr(core)),
+    plain(13, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MR)),
+    plain(17, 8, 4, |method, core| method.create_comp_channel(core)),
+    plain(18, 32, 8, |method, core| method.write_create_cq(core)),
+    plain(20, 16, 8, |method, core| method.write_destroy_cq(core)),
+    plain(24, 56, 32, |method, core| method.write_create_qp(core)),
+    plain(25, 16, 128, |method, core| method.query_qp(core)),
+    plain(26, 112, 0, |method, core| method.modify_qp(core)),
+    Command {
+        number: EXTENDED | 26,
+        least: 112,
+        request: 120,
+        response: 8,
+        run: |method, core| method.modify_qp_ex(core),
+    },
+    plain(27, 16, 4, |method, core| method.write_destroy_qp(core)),
+    plain(30, 24, 0, |method, core| method.attach_multicast(core)),
+    plain(31, 24, 0, |method, core| method.detach_multicast(core)),
+    plain(32, 32, 16, |method, core| method.write_create_srq(core)),
+    plain(33, 16, 0, |method, core| method.modify_srq(core)),
+    plain(34, 16, 16, |method, core| method.query_srq(core)),
+    plain(35, 16, 4, |method, core| method.write_destroy_srq(core)),
+];
 
 impl Method<'_> {
     pub(super) fn invoke_write(&mut self) -> Result<(), Errno> {
@@ -37,41 +75,25 @@ impl Method<'_> {
         if number & !COMMAND_BITS != 0 {
             return Err(Errno::EINVAL);
         }
-        let (request, response) = match number {
-            command::QUERY_DEVICE => (8, 176),
-            command::ALLOC_PD => (8, 4),
-            command::DEALLOC_PD | command::DESTROY_AH => (4, 0),
-            command::CREATE_AH => (56, 4),
-            _ => return Err(Errno::EOPNOTSUPP),
-        };
+        let command = COMMANDS.iter().find(|command| command.number == number);
+        let command = command.ok_or(Errno::EOPNOTSUPP)?;
         let room = |id| self.attrs.len(id).unwrap_or(0);
-        if room(attr::CORE_IN) < request || room(attr::CORE_OUT) < response {
+        if room(attr::CORE_IN) < command.least || room(attr::CORE_OUT) < command.response {
             return Err(Errno::ENOSPC);
         }
-        match number {
-            command::ALLOC_PD => self.alloc_pd(request),
-            command::DEALLOC_PD => {
-                let handle = self.core(request)?.u32(0);
-                self.destroy_by_handle(handle, object::PD)
-            }
-            command::CREATE_AH => self.create_ah(request),
-            command::DESTROY_AH => {
-                let handle = self.core(request)?.u32(0);
-                self.destroy_by_handle(handle, object::AH)
-            }
-            _ => Err(Errno::EOPNOTSUPP),
-        }?;
+        let core = self.core(command.request)?;
+        (command.run)(self, &core)?;
         self.attrs.written(attr::UHW_OUT);
         Ok(())
     }
 
-    /// The first `bytes` bytes of the request; what follows must be zero.
+    /// The first `bytes` bytes of the request; what follows must be zero, and what is missing is.
     fn core(&self, bytes: usize) -> Result<Core, Errno> {
         let mut request = self.attrs.bytes(attr::CORE_IN)?;
-        if request[bytes..].iter().any(|&byte| byte != 0) {
+        if request.iter().skip(bytes).any(|&byte| byte != 0) {
             return Err(Errno::EOPNOTSUPP);
         }
-        request.truncate(bytes);
+        request.resize(bytes, 0);
         Ok(Core(request))
     }
 
@@ -83,11 +105,10 @@ impl Method<'_> {
 
     fn destroy_by_handle(&mut self, handle: u32, kind: u16) -> Result<(), Errno> {
         let handle = self.state.lookup(handle.into(), kind)?;
-        self.file.destroy(self.state, handle)
+        self.file.destroy(self.state, self.client, handle).map(drop)
     }
 
-    fn alloc_pd(&mut self, request: usize) -> Result<(), Errno> {
-        self.core(request)?;
+    fn alloc_pd(&mut self) -> Result<(), Errno> {
         let uid = self.state.context()?.uid;
         let kernel = &self.file.kernel;
         let pdn = kernel.allocate(op::ALLOC_PD, uid)?;
@@ -99,26 +120,24 @@ impl Method<'_> {
             let _ = kernel.free(op::DEALLOC_PD, uid, pdn);
             return Err(errno);
         }
-        self.state.insert(handle, Object::Pd { pdn, users: 0 });
+        self.state.insert(handle, Object::Pd { pdn });
         Ok(())
     }
 
     /// An address handle: all that a DevX client wants of it is the MAC that a RoCE path leads to.
-    fn create_ah(&mut self, request: usize) -> Result<(), Errno> {
-        let request = self.core(request)?;
+    fn create_ah(&mut self, request: &Core) -> Result<(), Errno> {
         self.state.context()?;
         let kernel = &self.file.kernel;
-        let [is_global, number] = [request.0[53], request.0[54]];
+        let [is_global, number] = [request.u8(53), request.u8(54)];
         let port = kernel.function.port(number.into()).ok_or(Errno::EINVAL)?;
         let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
         if is_global != 0 {
-            find_gid(kernel, &port, request.0[44].into())?;
+            find_gid(kernel, &port, request.u8(44).into())?;
         } else if port.ethernet {
             return Err(Errno::EINVAL);
         }
         if port.ethernet {
-            let mut gid = [0; 16];
-            gid.copy_from_slice(&request.0[24..40]);
+            let gid = request.gid(24);
             // No answer from the neighbour; a real kernel takes a second or more to give up.
             let mac = kernel.function.neighbour(&gid).ok_or(Errno::ETIMEDOUT)?;
             if self.attrs.len(attr::UHW_OUT).unwrap_or(0) < AH_RESPONSE {
@@ -131,10 +150,7 @@ impl Method<'_> {
         }
         let handle = self.state.free_handle();
         self.attrs.put_or_zero(attr::CORE_OUT, &handle.to_ne_bytes())?;
-        if let Some(Object::Pd { users, .. }) = self.state.object_mut(pd) {
-            *users += 1;
-        }
-        self.state.insert(handle, Object::Ah { pd });
+        self.state.insert_using(handle, Object::Ah, vec![pd]);
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ mod devx;
 mod event;
 mod lifetime;
 mod memory;
+mod objects;
 mod random;
 mod verbs;
 

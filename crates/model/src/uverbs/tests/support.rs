@@ -14,6 +14,7 @@ use super::super::file::File;
 use super::super::kernel::{Function, GidEntry, Kernel, PortState};
 use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
 use super::super::rules::{self, op};
+use super::super::verbs::About;
 use crate::memory::Interrupts;
 
 /// A device that accepts every command, gives out numbers in order, and keeps what it was told.
@@ -174,6 +175,10 @@ impl Function for Device {
         *Self::lock(&self.interrupts) = interrupts;
     }
 
+    fn about(&self) -> About {
+        About { firmware: [22, 35, 1012], device_id: 0x101d }
+    }
+
     fn back_uar(&self, _: u32, _: std::os::fd::BorrowedFd<'_>, _: u64) -> Result<(), Errno> {
         Ok(())
     }
@@ -267,6 +272,9 @@ impl Client for TestClient {
     }
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
         self.process.borrow(fd)
+    }
+    fn descriptors(&self) -> Vec<i32> {
+        self.process.descriptors()
     }
 }
 

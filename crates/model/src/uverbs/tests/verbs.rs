@@ -142,8 +142,9 @@ fn a_lone_command_number_is_the_librarys_probe() {
     let bench = Bench::new();
     let probe = |number: u64| Request::new(0, 0).number(2, number).send(&bench.file);
     assert_eq!(probe(1), Err(Errno::ENOSPC));
-    assert_eq!(probe(9), Err(Errno::EOPNOTSUPP));
-    assert_eq!(probe(0x8000_0001), Err(Errno::EOPNOTSUPP));
+    assert_eq!(probe(11), Err(Errno::EOPNOTSUPP), "REREG_MR");
+    assert_eq!(probe(0x8000_0001), Err(Errno::ENOSPC));
+    assert_eq!(probe(0x8000_0003), Err(Errno::EOPNOTSUPP));
     assert_eq!(probe(0x101), Err(Errno::EINVAL));
     assert_eq!(probe(1 << 32), Err(Errno::EINVAL));
 }

@@ -65,6 +65,13 @@ pub enum KeyMemory {
         /// The pieces; their `length` is not used.
         pieces: Vec<KeyPiece>,
     },
+    /// None yet: UMR requests say which pieces (KLM), under which rights. The key is free until then; its `length` is 0.
+    Changeable {
+        /// Pieces that there is room for.
+        pieces: u32,
+        /// A peer's SEND with invalidate may free the key.
+        remote_invalidate: bool,
+    },
 }
 
 /// What a memory key is made of.
@@ -92,6 +99,9 @@ pub struct Mkey {
 /// The variant of the next key: a key that is created anew differs from the one that had its index before, so that a peer
 /// which kept the old one fails.
 static NEXT_VARIANT: AtomicU8 = AtomicU8::new(1);
+
+/// Pieces that one UMR request can count, in fours.
+const MOST_PIECES: u32 = 65_532;
 
 /// A key that any queue pair of its protection domain may use.
 const ANY_QP: u32 = 0xff_ffff;
@@ -135,6 +145,20 @@ impl Device {
                 set_access_mode(context, prm::MkeyAccessMode::KLMS);
                 emit_pieces(&mut head, &mut tail, pieces, |piece| piece.length);
             }
+            KeyMemory::Changeable { pieces, remote_invalidate } => {
+                if self.caps().general.umr_indirect_mkey_disabled() {
+                    return Err(invalid(
+                        "CREATE_MKEY",
+                        "the device lets no UMR change indirect keys",
+                    ));
+                }
+                set_access_mode(context, prm::MkeyAccessMode::KLMS);
+                context
+                    .set_free(true)
+                    .set_umr_en(true)
+                    .set_en_rinval(*remote_invalidate)
+                    .set_translations_octword_size(pieces.next_multiple_of(4));
+            }
             KeyMemory::EqualPieces { log_length, pieces } => {
                 set_access_mode(context, prm::MkeyAccessMode::KSM);
                 context.set_log_page_size(*log_length);
@@ -152,6 +176,13 @@ impl Device {
 }
 
 fn check(attr: &MkeyAttr) -> Result<(), Error> {
+    if let KeyMemory::Changeable { pieces, .. } = attr.memory {
+        if attr.length != 0 || !(1..=MOST_PIECES).contains(&pieces) {
+            let what = "a key for UMR has no length yet, and room for 1 to 65532 pieces";
+            return Err(invalid("CREATE_MKEY", what));
+        }
+        return Ok(());
+    }
     if attr.length == 0 {
         return Err(invalid("CREATE_MKEY", "a key over zero bytes: give it at least one"));
     }

@@ -12,14 +12,14 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 
-use verbless_command::Path;
+use verbless_command::{KeyAccess, Path};
 use verbless_prm::hot::{self, OpOwn, OpcodeQpn, cqe_opcode, opcode};
 use verbless_queue::cq::{CompletionQueueParts, Notify};
 use verbless_queue::qp::{BlueFlame, Polled, ReceiveQueueParts, SendQueueParts};
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::shared::SharedReceiveParts;
 use verbless_queue::uar::UarPage;
-use verbless_queue::wr::{Inline, PostError, Send, Write};
+use verbless_queue::wr::{Inline, PostError, Send, Umr, Write};
 use verbless_queue::{
     AddressHandle, Completion, CompletionError, CompletionQueue, Cqe, Cqn, Datagram, Destination,
     Lkey, QKey, Qpn, QueuePair, ReceiveQueue, RemoteAddr, Rkey, SendQueue, Sge, SharedReceiveQueue,
@@ -107,6 +107,11 @@ fn line_poll_datagram(
     cq: &mut CompletionQueue,
 ) -> Option<Result<Datagram, CompletionError>> {
     pair.poll_datagram(cq)
+}
+
+#[inline(never)]
+fn line_post_umr(pair: &mut QueuePair, key: Rkey, pieces: &[Sge], cookie: u64) -> Posted {
+    pair.post(&Umr::map(key, KeyAccess::ALL, pieces).signaled(), cookie)
 }
 
 #[inline(never)]
@@ -396,6 +401,7 @@ fn others() {
     line_post_receive(&mut world.pair, [world.sges[0]], 0).unwrap();
     line_arm(&mut world.cq);
     line_poll_datagram(&mut world.datagrams, &mut world.cq);
+    line_post_umr(&mut world.pair, Rkey(1), &world.sges[..5], 0).unwrap();
     line_complete_shared(&mut world.pool, &mut world.cq);
 }
 

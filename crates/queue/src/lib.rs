@@ -34,8 +34,8 @@ pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, Cqe};
 pub use domain::{
-    ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, PeerAddress, Qp, QpConfig,
-    SharedReceive, SharedReceiveConfig,
+    ChangeableKey, ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, PeerAddress, Qp,
+    QpConfig, SharedReceive, SharedReceiveConfig,
 };
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, Shared};
 pub use region::Region;

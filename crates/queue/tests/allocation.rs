@@ -8,12 +8,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use support::{Completer, Receiver, Sender, Settings};
-use verbless_command::Path;
+use verbless_command::{KeyAccess, Path};
 use verbless_prm::hot::{cqe_opcode, opcode};
 use verbless_queue::cq::Notify;
 use verbless_queue::shared::SharedReceiveParts;
 use verbless_queue::wr::{
-    CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, SendImm, Write, WriteImm,
+    CompareSwap, FetchAdd, Inline, LocalInvalidate, Nop, PostError, Read, Send, SendImm, Umr,
+    Write, WriteImm,
 };
 use verbless_queue::{
     AddressHandle, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, SharedReceiveQueue, Ud,
@@ -91,6 +92,29 @@ fn posting_polling_arming_and_failing_allocate_nothing() {
         }
         assert_eq!(sender.queue.post(&Nop::new(), 0), Err(PostError::Full));
         let cqe = sender.device.completion(opcode::NOP, last);
+        sender.queue.complete(cqe).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+#[test]
+fn changes_of_keys_allocate_nothing() {
+    let mut sender = Sender::new(Settings::default());
+    let pieces = [Sge::new(0, 8, Lkey(1)); 53];
+    let list = Sge::new(0x1000, 64, Lkey(1));
+    let key = Rkey(0x1234);
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let queue = &mut sender.queue;
+        let counts = [0, 1, 4, 5, 52];
+        queue
+            .post(&Umr::map(key, KeyAccess::ALL, &pieces[..counts[lap as usize % 5]]), lap)
+            .unwrap();
+        assert!(queue.post(&Umr::map(key, KeyAccess::ALL, &pieces), lap).is_err());
+        queue.post(&Umr::map_from(key, KeyAccess::ALL, list, 64), lap).unwrap();
+        queue.post(&Umr::rights(key, KeyAccess::LOCAL).fence(), lap).unwrap();
+        let last = queue.post(&LocalInvalidate::new(key).signaled(), lap).unwrap();
+        let cqe = sender.device.completion(opcode::UMR, last.0);
         sender.queue.complete(cqe).unwrap();
     }
     assert_eq!(ALLOCATIONS.get(), before);

@@ -4,14 +4,14 @@ mod support;
 
 use proptest::prelude::*;
 use support::{Completer, Receiver, Sender, Settings, bytes};
-use verbless_command::Path;
+use verbless_command::{KeyAccess, Path, RemoteAccess};
 use verbless_prm::hot::{OpOwn, OpcodeQpn, cqe_format, cqe_opcode, opcode};
 use verbless_queue::completion::{Failure, Malformed};
 use verbless_queue::cq::CompletionQueueParts;
 use verbless_queue::qp::{ReceiveQueueParts, SendQueueParts};
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::uar::UarPage;
-use verbless_queue::wr::{CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Write};
+use verbless_queue::wr::{CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Umr, Write};
 use verbless_queue::{
     AddressHandle, CompletionError, CompletionQueue, Cqn, Lkey, Operation, QKey, Qpn, QueuePair,
     ReceiveQueue, RemoteAddr, Rkey, SendQueue, Sge, Status, Ud, WqeIndex,
@@ -44,6 +44,54 @@ fn a_full_queue_refuses_and_changes_nothing() {
     assert_eq!(sender.queue.complete(cqe).unwrap().cookie, 7);
     assert_eq!(sender.queue.free(), 8, "a completion frees the unsignaled requests before it");
     sender.queue.post(&two_blocks, 9).unwrap();
+}
+
+/// The bytes that libmlx5 writes for mlx5dv_wr_mr_list with two pieces, and the start address besides.
+#[test]
+fn a_key_is_mapped_by_the_bytes_of_libmlx5() {
+    let mut sender = Sender::new(Settings { blocks: 8, register: None, ..Settings::default() });
+    sender.ring.fill(0xee);
+    let pieces = [Sge::new(0x1111, 0x20, Lkey(0xaa01)), Sge::new(0x2222, 0x30, Lkey(0xbb02))];
+    let access =
+        KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
+    let request = Umr::map(Rkey(0x1234_5677), access, &pieces).starting_at(0x7000).signaled();
+    sender.queue.post(&request, 1).unwrap();
+    let ring = bytes(&sender.ring);
+    assert_eq!(ring[..16], [0, 0, 0, 0x25, 0, 1, 0x23, 12, 0, 0, 0, 8, 0x12, 0x34, 0x56, 0x77]);
+    let mut umr = [0; 48];
+    umr[0] = 0x80;
+    umr[5] = 4;
+    // Free, atomic, remote write, remote read, local write; key; start; length.
+    umr[8..16].copy_from_slice(&0x203c_2041_u64.to_be_bytes());
+    assert_eq!(ring[16..64], umr);
+    let mut mkey = [0; 64];
+    mkey[2] = 1 << 5 | 1 << 4 | 1 << 3;
+    mkey[4..8].copy_from_slice(&[0xff, 0xff, 0xff, 0x77]);
+    mkey[22..24].copy_from_slice(&[0x70, 0]);
+    mkey[31] = 0x50;
+    assert_eq!(ring[64..128], mkey);
+    assert_eq!(ring[128..144], Umr::entry(&pieces[0]));
+    assert_eq!(ring[144..160], [0, 0, 0, 0x30, 0, 0, 0xbb, 2, 0, 0, 0, 0, 0, 0, 0x22, 0x22]);
+    assert_eq!(ring[160..192], [0; 32], "the list is filled up to four");
+    assert!(ring[192..].iter().all(|&byte| byte == 0xee));
+    assert_eq!(sender.queue.free(), 5);
+}
+
+#[test]
+fn a_change_of_a_key_that_cannot_be_is_refused() {
+    let mut sender = Sender::new(Settings::default());
+    let (key, access) = (Rkey(1), KeyAccess::LOCAL);
+    let queue = &mut sender.queue;
+    for (request, why) in [
+        (Umr::map(key, access, &[sge(1); 53]), PostError::TooManyPieces),
+        (Umr::map(key, access, &[sge(1), sge(0x8000_0000)]), PostError::SgeTooLong),
+        (Umr::map_from(key, access, Sge::new(0x400, 64, Lkey(1)), 1), PostError::BadList),
+        (Umr::map_from(key, access, Sge::new(0x800, 48, Lkey(1)), 1), PostError::BadList),
+        (Umr::map_from(key, access, Sge::new(0, 1 << 20, Lkey(1)), 1), PostError::BadList),
+    ] {
+        assert_eq!(queue.post(&request, 0), Err(why));
+    }
+    assert_eq!(queue.free(), queue.capacity());
 }
 
 /// A datagram's address fills the first block, so that an empty piece behind it would lie in a neighbour's.

@@ -19,6 +19,7 @@ mod shape;
 mod srq;
 mod uc;
 mod ud;
+mod umr;
 
 use crate::Case;
 
@@ -35,6 +36,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         uc::CASES,
         ud::CASES,
         srq::CASES,
+        umr::CASES,
         shape::CASES,
         queue::CASES,
         life::CASES,

@@ -18,6 +18,7 @@ const ROOTS: &[&str] = &[
     "line_arm",
     "line_post_datagram",
     "line_poll_datagram",
+    "line_post_umr",
     "line_post_shared",
     "line_complete_shared",
 ];

@@ -18,6 +18,7 @@
 
 mod connect;
 mod datagram;
+mod key;
 mod pool;
 mod queues;
 mod shared;
@@ -25,17 +26,17 @@ mod shared;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use verbless_command::{Device, Error, ErrorKind, KeyAccess, KeyMemory, KeyPiece, Mkey, MkeyAttr};
+use verbless_command::{Device, Error, ErrorKind, KeyAccess, KeyMemory, MkeyAttr};
 use verbless_devx::{Pd, Uar, UarKind, abi::core::access};
 
 pub use connect::{ConnectOptions, PeerAddress};
 pub use datagram::DatagramOptions;
+pub use key::{ChangeableKey, IndirectKey};
 pub use queues::{Cq, CqConfig, Qp, QpConfig};
 pub use shared::{SharedReceive, SharedReceiveConfig};
 
 use crate::region::{Pinned, Region, RegionParts};
 use crate::ring::LayoutError;
-use crate::types::{Lkey, Rkey};
 use crate::uar::{SendDoorbell, UarPage};
 use pool::Pool;
 
@@ -128,36 +129,6 @@ impl Domain {
         }))
     }
 
-    /// A key of its own over pieces of regions, which it keeps: one address range from 0 on, in the order given.
-    pub fn indirect_key(
-        &self,
-        pieces: &[(Arc<Region>, usize, usize)],
-        access: KeyAccess,
-    ) -> Result<IndirectKey, Error> {
-        let mut entries = Vec::with_capacity(pieces.len());
-        let mut length = 0u64;
-        for (region, offset, bytes) in pieces {
-            let piece = region.sge(*offset, *bytes).map_err(|error| {
-                Error::new(ErrorKind::Input, "making an indirect key", error.to_string())
-            })?;
-            entries.push(KeyPiece {
-                key: piece.lkey,
-                address: piece.address,
-                length: piece.length,
-            });
-            length += *bytes as u64;
-        }
-        let mkey = self.device.create_mkey(MkeyAttr {
-            pd: self.pd.clone(),
-            access,
-            start: 0,
-            length,
-            memory: KeyMemory::Pieces(entries),
-        })?;
-        let regions = pieces.iter().map(|(region, ..)| region.clone()).collect();
-        Ok(IndirectKey { mkey, _regions: regions })
-    }
-
     /// A doorbell for one send queue: a BlueFlame register of its own where there is one left or another page can be had,
     /// else a plain doorbell that it shares.
     fn doorbell(&self, blueflame: bool) -> Result<(Page, SendDoorbell), Error> {
@@ -209,30 +180,6 @@ impl Page {
 const REGISTERS_PER_PAGE: usize = 2;
 /// Byte offset of the first.
 const FIRST_REGISTER: usize = 0x800;
-
-/// A key over pieces of several regions, and the regions.
-#[derive(Debug)]
-pub struct IndirectKey {
-    mkey: Mkey,
-    _regions: Vec<Arc<Region>>,
-}
-
-impl IndirectKey {
-    /// The key for our own requests; addresses count from 0.
-    pub fn lkey(&self) -> Lkey {
-        self.mkey.lkey()
-    }
-
-    /// The key for a peer.
-    pub fn rkey(&self) -> Rkey {
-        self.mkey.rkey()
-    }
-
-    /// The key itself.
-    pub fn mkey(&self) -> &Mkey {
-        &self.mkey
-    }
-}
 
 fn umem_access(key: KeyAccess) -> u32 {
     let mut flags = 0;

@@ -17,16 +17,16 @@
 
 mod datagram;
 mod payload;
+mod umr;
 
-use verbless_prm::hot::{
-    AtomicSegment, CtrlFlags, RaddrSegment, UmrCtrlSegment, UmrMkeySegment, completion, fence,
-};
+use verbless_prm::hot::{AtomicSegment, CtrlFlags, RaddrSegment, completion, fence};
 use zerocopy::transmute;
 
 pub use datagram::To;
 pub use payload::{Gather, Inline, Payload};
 pub(crate) use payload::{data_segment, sge_units};
 use sealed::{Encode, Message};
+pub use umr::Umr;
 
 use crate::completion::Operation;
 use crate::ring::Wqe;
@@ -52,6 +52,14 @@ pub enum PostError {
     /// An atomic's local memory is not 8 bytes.
     #[error("an atomic returns 8 bytes: its SGE must have that length")]
     AtomicLength,
+    /// More pieces of a key than a request can hold.
+    #[error("more than 52 pieces of a key in one request: put the list into memory")]
+    TooManyPieces,
+    /// A list of pieces that begins or ends where none may.
+    #[error(
+        "a list of pieces in memory begins at a multiple of 2048 and has a multiple of four entries, at most 65532"
+    )]
+    BadList,
 }
 
 /// Which earlier requests a request waits for, besides those that the transport orders anyway.
@@ -109,6 +117,7 @@ impl<S: Connected, P: Payload> WorkRequest<S> for SendImm<P> {}
 impl<S: Connected, P: Payload> WorkRequest<S> for Write<P> {}
 impl<S: Connected, P: Payload> WorkRequest<S> for WriteImm<P> {}
 impl<S: Connected> WorkRequest<S> for LocalInvalidate {}
+impl<S: Connected> WorkRequest<S> for Umr<'_> {}
 impl<P: Payload> WorkRequest<Rc> for SendInvalidate<P> {}
 impl<P: Gather> WorkRequest<Rc> for Read<P> {}
 impl WorkRequest<Rc> for CompareSwap {}
@@ -154,7 +163,10 @@ pub(crate) mod sealed {
 /// The builder methods that every request has.
 macro_rules! options {
     ($name:ident $(<$p:ident: $bound:ident>)?) => {
-        impl $(<$p: $bound>)? $name $(<$p>)? {
+        options!(impl ($(<$p: $bound>)?) $name $(<$p>)?);
+    };
+    (impl ($($generics:tt)*) $type:ty) => {
+        impl $($generics)* $type {
             /// Asks for a completion. Without it there is one only if the request fails.
             #[inline(always)]
             pub const fn signaled(mut self) -> Self {
@@ -185,6 +197,8 @@ macro_rules! options {
         }
     };
 }
+
+options!(impl () Umr<'_>);
 
 /// Sends a message into the peer's next receive.
 #[derive(Clone, Copy, Debug)]
@@ -458,43 +472,3 @@ macro_rules! encode_atomic {
 }
 encode_atomic!(CompareSwap);
 encode_atomic!(FetchAdd);
-
-/// An UMR that frees the key: flags, mkey mask and fields as rdma-core sends them for IBV_WR_LOCAL_INV.
-impl Encode for LocalInvalidate {
-    const OPERATION: Operation = Operation::Umr;
-
-    #[inline(always)]
-    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn units(&self, _: &Limits) -> Result<u32, PostError> {
-        Ok(8)
-    }
-
-    fn write(&self, wqe: &Wqe<'_>) {
-        /// Inline list, translation offset, check the QP.
-        const FLAGS: u8 = 1 << 7 | 1 << 4 | 1 << 3;
-        /// The fields that change: free, QP, variant byte of the key.
-        const MASK: u64 = 1 << 29 | 1 << 14 | 1 << 13;
-        let mut umr = UmrCtrlSegment::zeroed();
-        umr.flags = FLAGS;
-        umr.mkey_mask = MASK.into();
-        let mut mkey = UmrMkeySegment::zeroed();
-        mkey.free = 1 << 6;
-        mkey.qpn_mkey = 0xffff_ff00.into();
-        let umr: [[u64; 2]; 3] = transmute!(umr);
-        let mkey: [[u64; 2]; 4] = transmute!(mkey);
-        for (i, segment) in umr.into_iter().chain(mkey).enumerate() {
-            wqe.store(1 + i, segment);
-        }
-    }
-
-    #[inline(always)]
-    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn options(&self) -> Options {
-        self.options
-    }
-
-    #[inline(always)]
-    fn immediate(&self) -> u32 {
-        self.rkey.0
-    }
-}

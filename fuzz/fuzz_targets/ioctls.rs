@@ -34,17 +34,45 @@ const UAR: u16 = 0x1008;
 #[derive(Arbitrary, Debug)]
 enum Operation {
     /// A method whose attributes are right, but for what is said to be wrong.
-    Call { method: u8, content: Content, number: u64, handle: u8, room: u16, wrong: Vec<Wrong> },
+    Call {
+        method: u8,
+        content: Content,
+        number: u64,
+        handle: u8,
+        room: u16,
+        wrong: Vec<Wrong>,
+    },
     /// OBJ_CREATE.
-    Make { object: Object, tweaks: Vec<Tweak>, wrong: Vec<Wrong> },
+    Make {
+        object: Object,
+        tweaks: Vec<Tweak>,
+        wrong: Vec<Wrong>,
+    },
     /// OBJ_MODIFY of a QP.
-    Move { step: Step, qp: u8, tweaks: Vec<Tweak>, wrong: Vec<Wrong> },
-    Umem { at: Address, length: u32, access: u8 },
-    Context { flags: u8 },
+    Move {
+        step: Step,
+        qp: u8,
+        tweaks: Vec<Tweak>,
+        wrong: Vec<Wrong>,
+    },
+    Umem {
+        at: Address,
+        length: u32,
+        access: u8,
+    },
+    Context {
+        flags: u8,
+    },
     Words(Vec<u64>),
     Changes(Vec<Change>),
-    Memory { at: Address, bytes: Vec<u8> },
-    Mmap { offset: u32, length: u16 },
+    Memory {
+        at: Address,
+        bytes: Vec<u8>,
+    },
+    Mmap {
+        offset: u32,
+        length: u16,
+    },
     Advance(u16),
     Turns,
     Kill,
@@ -54,7 +82,11 @@ enum Operation {
 #[derive(Arbitrary, Debug)]
 enum Content {
     Bytes(Vec<u8>),
-    Command { which: u8, tweaks: Vec<Tweak>, tail: Vec<u8> },
+    Command {
+        which: u8,
+        tweaks: Vec<Tweak>,
+        tail: Vec<u8>,
+    },
     Object(Object),
     /// The core request of INVOKE_WRITE or GET_CONTEXT.
     Core([u32; 4], u8),

@@ -24,25 +24,79 @@ const POOL: u16 = 16;
 #[derive(Arbitrary, Debug)]
 enum Operation {
     /// Posts a request, and perhaps rings.
-    Post { qp: u8, wqe: Wqe, ring: bool },
+    Post {
+        qp: u8,
+        wqe: Wqe,
+        ring: bool,
+    },
     /// The same as a copy to a doorbell page that is trapped.
-    Copy { qp: u8, wqe: Wqe, from_ring: bool },
-    Receive { qp: u8, data: Vec<Stretch> },
+    Copy {
+        qp: u8,
+        wqe: Wqe,
+        from_ring: bool,
+    },
+    Receive {
+        qp: u8,
+        data: Vec<Stretch>,
+    },
     /// `next`: the WQE that this one names, if not the next.
-    Share { pool: u8, next: Option<u16>, data: Vec<Stretch> },
-    Record { qp: u8, receive: bool, value: u16 },
-    Ring { function: bool, register: u8, value: u64, trapped: bool },
-    Arm { cq: u8, word: u32 },
-    Consume { cq: u8, index: u32 },
-    Memory { function: bool, at: Address, bytes: Vec<u8> },
+    Share {
+        pool: u8,
+        next: Option<u16>,
+        data: Vec<Stretch>,
+    },
+    Record {
+        qp: u8,
+        receive: bool,
+        value: u16,
+    },
+    Ring {
+        function: bool,
+        register: u8,
+        value: u64,
+        trapped: bool,
+    },
+    Arm {
+        cq: u8,
+        word: u32,
+    },
+    Consume {
+        cq: u8,
+        index: u32,
+    },
+    Memory {
+        function: bool,
+        at: Address,
+        bytes: Vec<u8>,
+    },
     Turns(u8),
     Advance(u32),
-    Move { step: Step, qp: u8 },
-    Raise { qp: u8 },
-    Destroy { function: bool, sort: Sort, index: u8 },
-    Key { function: bool, key: Key },
-    Port { function: bool, up: bool },
-    Lose { function: bool, what: u8, skip: u8, count: u8 },
+    Move {
+        step: Step,
+        qp: u8,
+    },
+    Raise {
+        qp: u8,
+    },
+    Destroy {
+        function: bool,
+        sort: Sort,
+        index: u8,
+    },
+    Key {
+        function: bool,
+        key: Key,
+    },
+    Port {
+        function: bool,
+        up: bool,
+    },
+    Lose {
+        function: bool,
+        what: u8,
+        skip: u8,
+        count: u8,
+    },
 }
 
 /// The queues that exist at the start, pair by pair.
@@ -304,7 +358,12 @@ impl Lab {
                     _ => Fault::DelayCompletion(Duration::from_micros(u64::from(*what) * 10)),
                 };
                 let model = self.machine.bare.model();
-                model.inject(usize::from(*function), fault, u32::from(*skip) % 8, u32::from(*count) % 8);
+                model.inject(
+                    usize::from(*function),
+                    fault,
+                    u32::from(*skip) % 8,
+                    u32::from(*count) % 8,
+                );
             }
         }
     }

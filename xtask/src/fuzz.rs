@@ -60,7 +60,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.list {
         for Target { name, what, .. } in TARGETS {
-            println!("{name:10} {what}");
+            println!("{name:12} {what}");
         }
         return Ok(true);
     }

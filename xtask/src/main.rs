@@ -29,7 +29,7 @@ enum Task {
     Prm(prm::Task),
     /// Runs the conformance suite on a device, or on the model where there is none.
     Hwtest(hwtest::Options),
-    /// Counts the instructions of posting and polling, and holds them against bounds.
+    /// Counts the instructions of posting and polling, measures how fast the model is, and holds both against bounds.
     Bench(bench::Options),
     /// Runs the fuzz targets, each for a while.
     Fuzz(fuzz::Options),

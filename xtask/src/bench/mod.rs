@@ -2,10 +2,12 @@
 //!
 //! callgrind counts instructions exactly, so a change of one shows. The program under it is `crates/queue/benches/
 //! instructions.rs`; its first comment says what an operation includes. Besides, the machine code of the same
-//! functions is looked at ([`code`]): no way to a panic, an allocation or a lock, and memory touched in the right order.
+//! functions is looked at ([`code`]): no way to a panic, an allocation or a lock, and memory touched in the right order. Last,
+//! the model's rates ([`speed`]).
 
 pub(crate) mod aarch64;
 mod code;
+mod speed;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -142,6 +144,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if !options.no_code {
         code::check(&program, &mut tally)?;
     }
+    speed::check(options.filter.as_deref(), &mut tally)?;
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
     Ok(tally.failed == 0)
 }

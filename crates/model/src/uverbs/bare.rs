@@ -154,6 +154,11 @@ impl Client for Elsewhere {
         self.with(fd, client::identify)
     }
 
+    fn descriptors(&self) -> Vec<i32> {
+        let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..).zip(&*descriptors).map(|(number, _)| number).collect()
+    }
+
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
         self.with(fd, |fd| fd.try_clone().map_err(|_| Errno::EMFILE))
     }

@@ -22,6 +22,8 @@ pub struct Cq {
     pub cqe: u32,
     /// Entries of 128 bytes.
     pub wide: bool,
+    /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
+    pub overrun: bool,
     /// Completions and microseconds before an event.
     pub moderation: Option<(u16, u16)>,
 }
@@ -194,7 +196,7 @@ pub struct Srq {
     pub limit: Option<u16>,
 }
 
-const CQ: Cq = Cq { cqe: 100, wide: false, moderation: None };
+const CQ: Cq = Cq { cqe: 100, wide: false, overrun: false, moderation: None };
 
 const NEAR: Route = Route { dlid: 1, sl: 0, path_bits: 0, global: None };
 
@@ -253,6 +255,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         ("cq 256", Case::Cq(Cq { cqe: 256, ..CQ })),
         ("cq 4000", Case::Cq(Cq { cqe: 4000, ..CQ })),
         ("cq wide", Case::Cq(Cq { wide: true, ..CQ })),
+        ("cq overrun", Case::Cq(Cq { overrun: true, ..CQ })),
         ("cq moderated", Case::Cq(Cq { moderation: Some((17, 40)), ..CQ })),
         ("rc", Case::Qp(Qp { steps: vec![TO_INIT, TO_RTR, TO_RTS], ..qp(Rc) })),
         ("rc one cq", Case::Qp(Qp { one_cq: true, ..qp(Rc) })),
@@ -265,6 +268,8 @@ pub fn cases() -> Vec<(&'static str, Case)> {
             "rc 1000 of 3",
             Case::Qp(Qp { sends: 1000, receives: 1000, send_sges: 3, receive_sges: 3, ..qp(Rc) }),
         ),
+        ("rc sends only", Case::Qp(Qp { receives: 0, receive_sges: 0, ..qp(Rc) })),
+        ("rc receives only", Case::Qp(Qp { sends: 0, send_sges: 0, ..qp(Rc) })),
         ("rc inline 64", Case::Qp(Qp { inline: 64, ..qp(Rc) })),
         ("rc inline 400", Case::Qp(Qp { inline: 400, ..qp(Rc) })),
         ("rc signal all", Case::Qp(Qp { signal_all: true, ..qp(Rc) })),

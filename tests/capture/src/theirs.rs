@@ -29,8 +29,11 @@ fn tell(context: &Context<'_>, name: &str) -> Result {
 fn do_case(verbs: &Verbs, context: &Context<'_>, case: &Case) -> Result {
     match case {
         Case::Open => verbs.open().map(drop),
-        Case::Cq(Cq { cqe, wide, moderation }) => {
-            let cq = if *wide { context.wide_cq(*cqe)? } else { context.cq(*cqe)? };
+        Case::Cq(Cq { cqe, wide, overrun, moderation }) => {
+            let cq = match (wide, overrun) {
+                (false, false) => context.cq(*cqe)?,
+                _ => context.special_cq(*cqe, *wide, *overrun)?,
+            };
             moderation.map_or(Ok(()), |(count, period)| cq.moderate(count, period))
         }
         Case::Mr(Mr { offset, length, access }) => {

@@ -50,6 +50,7 @@ const fn reason(
 }
 
 const MEMORY: &str = "DevX names memory by a UMEM and an offset; mlx5_ib, being the kernel, by a list of pages and DMA addresses";
+const ROOM: &str = "our queue pairs have room for a request in either direction, whatever was asked for: QpConfig says so";
 const CONTEXT: &str = "set at creation, and no transition changes it: mlx5_ib fills a fresh context each time and cannot leave it \
                        out; UCX leaves it out over DevX, as we do";
 
@@ -83,6 +84,9 @@ const REASONS: &[Explanation] = &[
         "mlx5_ib names a shared queue of its own in each; rq_type says that it is not used"),
     reason("CREATE_QP", "qpc.xrcd", Is::Set, Is::Just(0),
         "mlx5_ib names an XRC domain of its own in each; only XRC services look at it"),
+    reason("CREATE_QP", "qpc.no_sq", Is::Just(1), Is::Just(0), ROOM),
+    reason("CREATE_QP", "qpc.rq_type", Is::Just(3), Is::Just(0), ROOM),
+    reason("CREATE_QP", "qpc.log_rq_size", Is::Just(0), Is::Set, ROOM),
     reason("QP_2RST", "(sent)", Is::Just(1), Is::Just(0),
         "mlx5_ib resets a queue pair before it destroys it; DESTROY_QP is legal in every state"),
 

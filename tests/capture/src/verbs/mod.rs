@@ -150,14 +150,22 @@ impl<'v> Context<'v> {
         Ok(Cq { verbs: self.verbs, handle: given(handle, "ibv_create_cq")? })
     }
 
-    /// `mlx5dv_create_cq` with 128-byte entries.
+    /// `mlx5dv_create_cq` with 128-byte entries, and unread ones overwritten, if that is wanted.
     ///
     /// # Errors
     /// When it fails.
-    pub fn wide_cq(&self, cqe: u32) -> Result<Cq<'v>> {
+    pub fn special_cq(&self, cqe: u32, wide: bool, overrun: bool) -> Result<Cq<'v>> {
+        const HAS_FLAGS: u32 = 1 << 0;
+        const IGNORE_OVERRUN: u32 = 1 << 1;
+        const HAS_CQE_SIZE: u64 = 1 << 2;
         let mut attributes = raw::CqAttributes { cqe, ..Default::default() };
-        let mut more =
-            raw::Mlx5CqAttributes { comp_mask: 1 << 2, cqe_size: 128, ..Default::default() };
+        if overrun {
+            (attributes.comp_mask, attributes.flags) = (HAS_FLAGS, IGNORE_OVERRUN);
+        }
+        let mut more = raw::Mlx5CqAttributes::default();
+        if wide {
+            (more.comp_mask, more.cqe_size) = (HAS_CQE_SIZE, 128);
+        }
         let create = self.verbs.functions.mlx5_create_cq;
         // SAFETY: the context is open; both structures are whole, and only read. The extended queue begins as a plain one.
         let handle = unsafe { create(self.handle, &mut attributes, &mut more) };

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that this machine can check, in one run.
 //!
-//! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite on the model in process) and 3 (the
-//! suite and rdma-core's programs on a real kernel in a VM), with formatting, lints, documentation, the description of the PRM, the
+//! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite on the model in process), 3 (the
+//! suite and rdma-core's programs on a real kernel in a VM) and 4 (the same under `verbless-model run`), with formatting, lints, documentation, the description of the PRM, the
 //! instruction counts of the data path, a minute of each fuzz target and a check for aarch64. A step that cannot run here is skipped
 //! with its reason; where `CI=true` such a skip is a failure.
 
@@ -49,6 +49,8 @@ const STEPS: &[Step] = &[
     Step { name: "hwtest on the model", run: || counted(xtask(&["hwtest", "--device", "model"])) },
     Step { name: "VM: hwtest", run: || in_a_vm(&[]) },
     Step { name: "VM: rdma-core", run: || in_a_vm(&["--rdma-core-suite"]) },
+    Step { name: "run: rdma-core", run: run_rdma_core },
+    Step { name: "run: hwtest", run: || counted(crate::run::conformance()?) },
     Step {
         name: "rustdoc",
         run: || {
@@ -179,6 +181,13 @@ fn format() -> Result<Outcome> {
         if good { passed += 1 } else { failed += 1 }
     }
     Ok(Outcome::Ran { passed, failed })
+}
+
+fn run_rdma_core() -> Result<Outcome> {
+    Ok(match crate::run::rdma_core()? {
+        crate::run::Outcome::Ran { passed, failed } => Outcome::Ran { passed, failed },
+        crate::run::Outcome::Skipped(reason) => Outcome::Skipped(reason),
+    })
 }
 
 fn bench() -> Result<Outcome> {

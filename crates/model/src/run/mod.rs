@@ -49,7 +49,7 @@ use nix::errno::Errno;
 use verbless_devx::Backend;
 
 use crate::memory::ClientMemory;
-use crate::{Model, Profile};
+use crate::{Model, ObjectCounts, Profile};
 use process::Processes;
 use supervisor::Supervisor;
 use tree::{Shown, Tree};
@@ -127,6 +127,12 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, RunError> {
     let (child, listener) = sys::start(command, filter::program())
         .map_err(|error| start_error(error, &name.to_string_lossy()))?;
     let status = Supervisor::new(&model, tree, processes, listener, signals, child.id())?.run()?;
+    for device in 0..model.devices() {
+        let left = model.counts(device);
+        if left != ObjectCounts::default() {
+            tracing::warn!(device, ?left, "objects outlive all programs");
+        }
+    }
     Ok(ExitStatus::from_raw(status))
 }
 

@@ -1,0 +1,163 @@
+//! Unmodified programs on the model, by `verbless-model run`: rdma-core's tools, perftest, and the conformance suite with
+//! its real-kernel backend. Steps of `cargo xtask test`.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::{Result, workspace_root};
+
+/// Programs without which there is nothing to run.
+const NEEDED: [&str; 2] = ["ibv_devinfo", "ib_write_bw"];
+/// Seconds after which a pair of programs hangs.
+const LIMIT: &str = "120";
+
+/// A server and its client: the same command, the client with the server's name.
+const PAIRS: &[&str] = &[
+    "ibv_rc_pingpong -d mlx5_0 -n 100",
+    "ibv_rc_pingpong -d mlx5_0 -n 500 -e",
+    "ibv_uc_pingpong -d mlx5_0 -n 100",
+    "ibv_uc_pingpong -d mlx5_0 -n 500 -e",
+    "ibv_ud_pingpong -d mlx5_0 -n 100",
+    "ibv_ud_pingpong -d mlx5_0 -n 500 -e",
+    "ibv_srq_pingpong -d mlx5_0 -n 100",
+    "ibv_srq_pingpong -d mlx5_0 -n 500 -e",
+    "ib_write_bw -d mlx5_0 -n 200",
+    "ib_read_lat -d mlx5_0 -n 50",
+    "ib_send_bw -d mlx5_0 -n 200",
+    "ib_atomic_bw -d mlx5_0 -n 200",
+];
+/// The same on an Ethernet port, by a GID of RoCE v2.
+const ETHERNET_PAIRS: &[&str] = &[
+    "ibv_rc_pingpong -d mlx5_0 -n 500 -e -g 1",
+    "ibv_uc_pingpong -d mlx5_0 -n 500 -e -g 1",
+    "ibv_ud_pingpong -d mlx5_0 -n 500 -e -g 1",
+    "ibv_srq_pingpong -d mlx5_0 -n 500 -e -g 1",
+];
+/// Clients of which both ends are killed again and again, and then one pair that must go through as if nothing had been.
+const KILLED: &str = "\
+n=0
+while [ $n -lt 25 ]; do
+    ib_write_bw -d mlx5_0 -p $((20000 + n)) -D 5 >/dev/null 2>&1 & server=$!
+    sleep 0.1
+    ib_write_bw -d mlx5_0 -p $((20000 + n)) -D 5 localhost >/dev/null 2>&1 & client=$!
+    sleep 0.$((n % 4))$((n % 10))
+    kill -9 $client $server
+    wait $client $server 2>/dev/null
+    n=$((n + 1))
+done
+";
+
+/// What a step did: checks that passed and failed, or why it cannot run.
+pub(crate) enum Outcome {
+    Ran { passed: u64, failed: u64 },
+    Skipped(String),
+}
+
+/// rdma-core's tools and perftest.
+pub(crate) fn rdma_core() -> Result<Outcome> {
+    for program in NEEDED {
+        if !on_the_path(program) {
+            return Ok(Outcome::Skipped(format!(
+                "{program} is not installed: apt-get install ibverbs-utils perftest"
+            )));
+        }
+    }
+    let model = build("verbless-model", "verbless-model")?;
+    let mut checks = Checks::default();
+    checks.run(&model, &[], "ibv_devices", "ibv_devices | grep -q mlx5_0");
+    checks.run(&model, &[], "ibv_devinfo -v", "ibv_devinfo -v | grep -q PORT_ACTIVE");
+    for (index, pair) in PAIRS.iter().enumerate() {
+        checks.run(&model, &[], pair, &both(pair, 18600 + index));
+    }
+    for (index, pair) in ETHERNET_PAIRS.iter().enumerate() {
+        let options = ["--link", "ethernet"];
+        checks.run(&model, &options, &format!("{pair} (Ethernet)"), &both(pair, 18700 + index));
+    }
+    let across = "ibv_rc_pingpong -n 500 -e";
+    let [one, other] = [0, 1].map(|device| format!("{across} -p 18800 -d mlx5_{device}"));
+    let script = both_of(&one, &format!("{other} localhost"));
+    checks.run(&model, &["--devices", "2"], "ibv_rc_pingpong between two devices", &script);
+    let script = format!("{KILLED}{}", both(PAIRS[1], 18801));
+    checks.run(&model, &[], "a pair after 50 processes that were killed", &script);
+    Ok(Outcome::Ran { passed: checks.passed, failed: checks.failed })
+}
+
+/// The conformance suite, which takes the modelled devices for the kernel's.
+pub(crate) fn conformance() -> Result<Command> {
+    let model = build("verbless-model", "verbless-model")?;
+    let suite = build("verbless-conformance", "hwtest")?;
+    let mut command = Command::new(model);
+    command.args(["run", "--devices", "2", "--"]).arg(suite).args(["--device", "mlx5_0"]);
+    Ok(command)
+}
+
+#[derive(Default)]
+struct Checks {
+    passed: u64,
+    failed: u64,
+}
+
+impl Checks {
+    /// Runs a script under the model; it passes when it succeeds, and nothing outlives its programs.
+    fn run(&mut self, model: &PathBuf, options: &[&str], name: &str, script: &str) {
+        let output = Command::new("timeout")
+            .args(["--kill-after=5", LIMIT])
+            .arg(model)
+            .arg("run")
+            .args(options)
+            .args(["--", "bash", "-c", script])
+            .stdin(Stdio::null())
+            .output();
+        let (good, text) = match output {
+            Ok(output) => {
+                let errors = String::from_utf8_lossy(&output.stderr).to_string();
+                let text = format!("{}{errors}", String::from_utf8_lossy(&output.stdout));
+                (output.status.success() && !errors.contains("outlive"), text)
+            }
+            Err(error) => (false, error.to_string()),
+        };
+        println!("{}  {name}", if good { "pass" } else { "FAIL" });
+        if good {
+            self.passed += 1;
+        } else {
+            self.failed += 1;
+            println!("{text}");
+        }
+    }
+}
+
+/// A script that runs a server and its client, and succeeds when both do.
+fn both(command: &str, port: usize) -> String {
+    both_of(&format!("{command} -p {port}"), &format!("{command} -p {port} localhost"))
+}
+
+/// The client is tried until the server listens.
+fn both_of(server: &str, client: &str) -> String {
+    format!(
+        "{server} >/dev/null & server=$!; result=1\n\
+         for try in $(seq 100); do\n\
+             sleep 0.1; kill -0 $server 2>/dev/null || break\n\
+             if {client}; then result=0; break; fi\n\
+         done\n\
+         wait $server && exit $result"
+    )
+}
+
+/// Builds a program in release mode; where it lies.
+fn build(package: &str, program: &str) -> Result<PathBuf> {
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--quiet", "--release", "--package", package, "--bin", program])
+        .current_dir(workspace_root())
+        .status()?;
+    if !status.success() {
+        return Err(format!("{program} does not build").into());
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| workspace_root().join("target"));
+    Ok(target.join("release").join(program))
+}
+
+fn on_the_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}

@@ -9,6 +9,9 @@
 //! - [`qp::QueuePair::complete`] turns that CQE into a [`completion::Completion`] with the cookie of the request,
 //!   and frees the slots of everything up to it.
 //!
+//! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]. Several may draw on a
+//! [`SharedReceiveQueue`]; datagrams name a [`Destination`]; [`wr::Umr`] changes memory keys while everything runs.
+//!
 //! The methods that post and poll take `&mut self`: a queue may move between threads, and is used by one at a time
 //! without a lock. They do not allocate, lock, make a system call, or panic.
 //!

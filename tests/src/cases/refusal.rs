@@ -59,8 +59,13 @@ fn an_unknown_command_is_refused_with_status_and_opcode(lab: &Lab) -> Result<(),
 
 fn a_command_that_devx_does_not_pass_never_reaches_the_device(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
-    for command in [&prm::CREATE_EQ, &prm::TEARDOWN_HCA, &prm::SET_ROCE_ADDRESS, &prm::MANAGE_PAGES]
-    {
+    for command in [
+        &prm::CREATE_EQ,
+        &prm::TEARDOWN_HCA,
+        &prm::SET_ROCE_ADDRESS,
+        &prm::MANAGE_PAGES,
+        &prm::MAD_IFC,
+    ] {
         let refused = device.devx_other(&header(command.opcode, 0), &mut [0; 16]).err();
         let error = refused.ok_or_else(|| Stop::fail(format!("{} worked", command.name)))?;
         ensure_eq!(error.errno(), Some(Errno::EINVAL), command.name);

@@ -1,10 +1,10 @@
 //! Receive queues that QPs share.
 
 use verbless_prm::RmpContext;
-use verbless_prm::hot::{DataSegment, cqe_opcode, event_type};
-use zerocopy::IntoBytes;
+use verbless_prm::hot::{DataSegment, EventQueue, cqe_opcode, event_type};
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::rig::{PD, Request, Rig};
+use super::rig::{ASYNC_EQ, PD, Request, Rig};
 use crate::hca::objects::{QueueMemory, SharedContext, SharedQueue};
 use crate::memory::HostMemory;
 
@@ -124,12 +124,19 @@ fn the_limit_is_reported_once_when_fewer_wqes_are_left() {
         shared.fill(&rig, place, place + 1, DataSegment::new(64, key, buffer));
     }
     rig.world.hcas[1].objects.shared.get_mut(&NUMBER).unwrap().limit = 3;
-    let limits =
-        |rig: &mut Rig| rig.events(1).iter().filter(|&&kind| kind == event_type::SRQ_LIMIT).count();
     for expected in [0, 1, 0, 0] {
         rig.post(&mut a, Request::send().inline(b"x"));
         rig.run();
-        assert_eq!(limits(&mut rig), expected);
+        let mut limits = 0;
+        while let Some(eqe) = rig.eqe(1, ASYNC_EQ) {
+            if eqe.event_type == event_type::SRQ_LIMIT {
+                // Linux's DevX finds a pool's subscribers by the queue type of receive queues.
+                let data = EventQueue::read_from_bytes(&eqe.data).unwrap();
+                assert_eq!((data.queue_type, data.number.get()), (1, NUMBER));
+                limits += 1;
+            }
+        }
+        assert_eq!(limits, expected);
     }
 }
 

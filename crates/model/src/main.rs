@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use verbless_model::pci::{self, PciOptions};
-use verbless_model::run::{self, RunError, RunOptions};
+use verbless_model::run::{self, RunError, RunOptions, Trace};
 use verbless_model::{Link, Profile};
 
 /// A software model of mlx5 devices.
@@ -58,6 +58,10 @@ enum Command {
         /// What their ports are connected to; without it, what the profile says.
         #[arg(long)]
         link: Option<LinkArgument>,
+        /// Print every ioctl and command as it passes; with a file, write the commands there, as text that `cargo xtask
+        /// prm decode` reads.
+        #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+        trace: Option<Option<PathBuf>>,
         /// The program and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<OsString>,
@@ -106,7 +110,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             pci::serve(PciOptions { devices, functions, sockets: socket, trap, record })?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run { profile, devices, link, program } => {
+        Command::Run { profile, devices, link, trace, program } => {
             let profiles: Result<Vec<_>, _> = profile
                 .iter()
                 .map(|name| Profile::load(name).map(|it| link_of(it, link)))
@@ -115,7 +119,12 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 .into_iter()
                 .flat_map(|profile| std::iter::repeat_n(profile, devices.into()))
                 .collect();
-            let status = run::run(&RunOptions { devices, program })?;
+            let trace = match trace {
+                None => Trace::Off,
+                Some(None) => Trace::Print,
+                Some(Some(file)) => Trace::Record(create(&file)?),
+            };
+            let status = run::run(RunOptions { devices, program, trace })?;
             // As shells say it.
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
             Ok(ExitCode::from(code.unwrap_or(1) as u8))

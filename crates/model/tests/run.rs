@@ -92,6 +92,30 @@ fn an_open_device_is_a_character_device_and_its_ioctls_are_answered() {
 }
 
 #[test]
+fn a_trace_tells_of_every_ioctl_and_command() {
+    let python = "import os, fcntl, struct\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        head = struct.pack('<HHHHQII', 24, 0, 3, 0, 0, 1, 0)\n\
+        try: fcntl.ioctl(fd, 0xc0181b01, bytearray(head))\n\
+        except OSError: pass\n";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return;
+    }
+    let output =
+        command(&["--trace"], &["python3", "-c", python]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("uverbs0 ioctl GetContext -> EINVAL"), "{text}");
+    assert!(text.contains("function 0 QUERY_HCA_CAP(op_mod="), "{text}");
+    let file = std::env::temp_dir().join(format!("verbless-trace-{}", std::process::id()));
+    let option = format!("--trace={}", file.display());
+    let output = command(&[&option], &["python3", "-c", python]).output().expect("it runs");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&file).expect("the file was written");
+    let _ = std::fs::remove_file(&file);
+    assert!(text.contains("ENABLE_HCA(0x104)"), "{text}");
+}
+
+#[test]
 fn children_see_the_devices_too_and_are_waited_for() {
     let script = "(sleep 0.2; cat /sys/class/infiniband/mlx5_0/node_type) & exit 3";
     let output = run(&[], script);

@@ -38,9 +38,11 @@ mod open;
 mod process;
 mod supervisor;
 mod sys;
+mod trace;
 mod tree;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -55,12 +57,26 @@ use supervisor::Supervisor;
 use tree::{Shown, Tree};
 
 /// What to run, and on which devices.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct RunOptions {
     /// The devices, in the order of their numbers.
     pub devices: Vec<Profile>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
+    /// Whether and where to tell of what passes.
+    pub trace: Trace,
+}
+
+/// What becomes of the ioctls and commands that pass.
+#[derive(Debug, Default)]
+pub enum Trace {
+    /// Nothing.
+    #[default]
+    Off,
+    /// A line each on the standard error.
+    Print,
+    /// The commands go to a file, as text that `cargo xtask prm decode` reads.
+    Record(File),
 }
 
 /// Why a program did not run.
@@ -111,12 +127,18 @@ impl From<Errno> for RunError {
 ///
 /// # Errors
 /// The program cannot be started, or its calls cannot be answered.
-pub fn run(options: &RunOptions) -> Result<ExitStatus, RunError> {
+pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let (name, arguments) = options.program.split_first().ok_or(RunError::NoProgram)?;
     // Before there is any other thread, which would have them come its way.
     let signals = supervisor::block_signals()?;
     let processes = Processes::default();
     let model = build(&options.devices, &processes.memory);
+    let printing = matches!(options.trace, Trace::Print);
+    match options.trace {
+        Trace::Off => {}
+        Trace::Print => model.watch_commands(|executed| eprintln!("{}", trace::command(executed))),
+        Trace::Record(file) => model.record_commands(file),
+    }
     let tree = Tree::new(&shown(&model))?;
     for thread in process::threads() {
         sys::take_short_turns(thread);
@@ -126,7 +148,8 @@ pub fn run(options: &RunOptions) -> Result<ExitStatus, RunError> {
     sys::adopt_orphans();
     let (child, listener) = sys::start(command, filter::program())
         .map_err(|error| start_error(error, &name.to_string_lossy()))?;
-    let status = Supervisor::new(&model, tree, processes, listener, signals, child.id())?.run()?;
+    let supervisor = Supervisor::new(&model, tree, processes, listener, signals, child.id())?;
+    let status = supervisor.printing(printing).run()?;
     for device in 0..model.devices() {
         let left = model.counts(device);
         if left != ObjectCounts::default() {

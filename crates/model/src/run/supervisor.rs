@@ -16,9 +16,10 @@ use super::filter::{DESCRIPTORS, FIRST_DESCRIPTOR};
 use super::open::Opens;
 use super::process::{self, Caller, Processes};
 use super::sys::{self, Listener, Notification, Stat};
+use super::trace;
 use super::tree::{self, FIRST_MINOR, MAJOR, Tree};
 use crate::Model;
-use crate::uverbs::{InProcess, PAGE};
+use crate::uverbs::{InProcess, PAGE, ioctl_name};
 
 /// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
 const VERBS: u32 = 0xc018_1b01;
@@ -59,6 +60,8 @@ pub(super) struct Supervisor {
     /// How the program ended, once it has.
     status: Option<i32>,
     warned: bool,
+    /// Every ioctl is printed.
+    printing: bool,
 }
 
 /// What there is to do.
@@ -112,7 +115,13 @@ impl Supervisor {
             program: Pid::from_raw(program as i32),
             status: None,
             warned: false,
+            printing: false,
         })
+    }
+
+    /// Prints every ioctl, or does not.
+    pub(super) fn printing(self, printing: bool) -> Self {
+        Self { printing, ..self }
     }
 
     /// Answers until nobody is left behind the filter; gives the program's status as `wait` does.
@@ -484,6 +493,10 @@ impl Supervisor {
             let before = words.clone();
             let client: Arc<dyn crate::uverbs::Client> = Arc::new(caller);
             let result = open.file.ioctl(&client, &mut words);
+            if self.printing {
+                let name = ioctl_name(&before);
+                eprintln!("{}", trace::ioctl(call.tid, open.device, &name, &result));
+            }
             for (index, (old, new)) in before.iter().zip(&words).enumerate() {
                 if old != new {
                     let at = argument.wrapping_add(8 * index as u64);

@@ -78,6 +78,26 @@ impl<'a> Request<'a> {
     }
 }
 
+/// What a request asks for, for people: a method of the tables, or its numbers.
+pub(crate) fn name(words: &[u64]) -> String {
+    let [_, object, method, _] = halves(words.first().copied().unwrap_or_default());
+    let known = METHODS.iter().find(|known| (known.object, known.id) == (object, method));
+    match known.map(|known| known.call) {
+        Some(abi::Call::InvokeWrite) => {
+            let mut attributes = words.get(HEADER_WORDS..).unwrap_or_default().chunks_exact(2);
+            let number =
+                attributes.find(|attribute| halves(attribute[0])[0] == abi::attr::WRITE_CMD);
+            match number {
+                Some(attribute) => format!("InvokeWrite({:#x})", attribute[1]),
+                None => "InvokeWrite".into(),
+            }
+        }
+        Some(abi::Call::Destroy) => format!("Destroy(object {object:#x})"),
+        Some(call) => format!("{call:?}"),
+        None => format!("object {object:#x}, method {method:#x}"),
+    }
+}
+
 /// The four 16-bit fields of a word, lowest address first (the ABI is in the CPU's byte order).
 fn halves(word: u64) -> [u16; 4] {
     [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16]

@@ -52,4 +52,5 @@ pub(crate) use client::{
 };
 pub(crate) use in_process::DeviceFile;
 pub use in_process::InProcess;
+pub(crate) use ioctl::name as ioctl_name;
 pub(crate) use uar::MMAP_SPAN;

@@ -1,0 +1,128 @@
+//! What `--trace` prints: one line for each ioctl and each command, as `strace` would.
+//!
+//! ```text
+//!   [     0.012345] 1234 uverbs0 ioctl CqCreate -> 0
+//!   [     0.012340] function 0 CREATE_CQ(cq_context.log_cq_size=8, …) -> cqn=0x400
+//! ```
+//!
+//! A command's fields come from the description of the PRM; those that are 0 are left out.
+
+use std::fmt::Write as _;
+
+use nix::errno::Errno;
+use verbless_prm::CommandInfo;
+use verbless_prm::reflect::{Leaf, Path, StructInfo, View};
+
+use crate::Executed;
+
+/// Fields of one side of a command that are printed at most; long lists go on behind them.
+const MOST: usize = 48;
+/// Numbers from here on are printed in hexadecimal.
+const SMALL: u64 = 10;
+
+/// A command on one line.
+pub(super) fn command(executed: &Executed<'_>) -> String {
+    let opcode = executed.input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
+    let mut line = format!("[{:>13.6}] function {} ", executed.at.as_secs_f64(), executed.function);
+    let Some(info) = CommandInfo::by_opcode(opcode) else {
+        let _ = write!(line, "opcode {opcode:#x}, {} bytes", executed.input.len());
+        return line;
+    };
+    let status = executed.output.first().copied().unwrap_or_default();
+    let given = fields(info.input, executed.input);
+    let _ = write!(line, "{}({given}) -> ", info.name);
+    if status == 0 {
+        line.push_str(&fields(info.output, executed.output));
+    } else {
+        let syndrome = executed.output.get(4..8).and_then(|bytes| bytes.first_chunk());
+        let syndrome = syndrome.map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let _ = write!(line, "refused: status {status:#x}, syndrome {syndrome:#x}");
+    }
+    line
+}
+
+/// An ioctl on one line.
+pub(super) fn ioctl(tid: u32, device: usize, name: &str, result: &Result<(), Errno>) -> String {
+    match result {
+        Ok(()) => format!("{tid} uverbs{device} ioctl {name} -> 0"),
+        Err(errno) => format!("{tid} uverbs{device} ioctl {name} -> {errno:?}"),
+    }
+}
+
+/// The numbers of a structure that are not 0.
+fn fields(info: &'static StructInfo, bytes: &[u8]) -> String {
+    let mut text = String::new();
+    let mut count = 0;
+    View::new(info, bytes).leaves(&mut |path: &Path<'_>, leaf: Leaf| {
+        // The opcode is the command's name.
+        if leaf.width > 64 || path.field.name == "opcode" {
+            return;
+        }
+        let value = verbless_prm::bits::get(bytes, leaf.bit, leaf.width);
+        if value == 0 {
+            return;
+        }
+        count += 1;
+        if count > MOST {
+            return;
+        }
+        let comma = if text.is_empty() { "" } else { ", " };
+        let name = name(path);
+        let _ = match value {
+            0..SMALL => write!(text, "{comma}{name}={value}"),
+            _ => write!(text, "{comma}{name}={value:#x}"),
+        };
+    });
+    if count > MOST {
+        let _ = write!(text, ", … {} more", count - MOST);
+    }
+    text
+}
+
+/// A field with the structures that it lies in.
+fn name(path: &Path<'_>) -> String {
+    let own = match path.field.count {
+        1 => path.field.name.to_string(),
+        _ => format!("{}[{}]", path.field.name, path.index),
+    };
+    match path.parent {
+        Some(parent) => format!("{}.{own}", name(parent)),
+        None => own,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use verbless_prm::{AllocPdIn, AllocPdOut};
+
+    use super::*;
+
+    #[test]
+    fn a_command_is_one_line_with_its_fields_by_name() {
+        let mut input = AllocPdIn::new();
+        input.set_uid(3);
+        let mut output = AllocPdOut::default();
+        output.set_pd(0x20);
+        let at = Duration::from_millis(12);
+        let line =
+            |output: &[u8]| command(&Executed { function: 1, at, input: input.as_bytes(), output });
+        assert_eq!(
+            line(output.as_bytes()),
+            "[     0.012000] function 1 ALLOC_PD(uid=3) -> pd=0x20"
+        );
+        let mut refused = [0; 16];
+        (refused[0], refused[7]) = (8, 0x12);
+        assert!(line(&refused).ends_with("refused: status 0x8, syndrome 0x12"));
+        let unknown = Executed { function: 0, at, input: &[0xff; 16], output: &[0; 16] };
+        assert!(command(&unknown).ends_with("opcode 0xffff, 16 bytes"));
+    }
+
+    #[test]
+    fn an_ioctl_is_one_line_with_its_errno() {
+        assert_eq!(ioctl(7, 0, "UmemReg", &Ok(())), "7 uverbs0 ioctl UmemReg -> 0");
+        let refused = ioctl(7, 1, "ObjCreate", &Err(Errno::EINVAL));
+        assert_eq!(refused, "7 uverbs1 ioctl ObjCreate -> EINVAL");
+    }
+}

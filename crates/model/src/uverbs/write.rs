@@ -60,6 +60,7 @@ static COMMANDS: &[Command] = &[
         response: 8,
         run: |method, core| method.modify_qp_ex(core),
     },
+    plain(EXTENDED | 57, 16, 0, |method, core| method.modify_cq(core)),
     plain(27, 16, 4, |method, core| method.write_destroy_qp(core)),
     plain(30, 24, 0, |method, core| method.attach_multicast(core)),
     plain(31, 24, 0, |method, core| method.detach_multicast(core)),

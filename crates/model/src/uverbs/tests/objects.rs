@@ -7,7 +7,8 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use verbless_prm::{
     AttachToMcgIn, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, HcaCap,
-    Init2rtrQpIn, ModifyRmpIn, OptParamMask, RqType, Rst2initQpIn, Rtr2rtsQpIn, ServiceType,
+    Init2rtrQpIn, ModifyCqIn, ModifyRmpIn, OptParamMask, RqType, Rst2initQpIn, Rtr2rtsQpIn,
+    ServiceType,
 };
 
 use super::super::event_rules::event;
@@ -33,7 +34,7 @@ impl Verbs {
     fn new() -> Self {
         let mut caps = HcaCap::zeroed();
         caps.set_log_max_uctx(4).set_num_ports(1).set_cqe_version(1).set_log_max_msg(30);
-        caps.set_log_max_qp(17).set_log_max_qp_sz(10).set_log_max_cq_sz(12);
+        caps.set_log_max_qp(17).set_log_max_qp_sz(10).set_log_max_cq_sz(12).set_cq_moderation(true);
         caps.set_log_max_srq_sz(10).set_max_wqe_sz_rq(512).set_max_wqe_sz_sq(512);
         caps.set_log_max_ra_req_qp(4).set_log_max_ra_res_qp(4).set_atomic(true);
         caps.set_sctr_data_cqe(true);
@@ -295,6 +296,30 @@ fn a_completion_queue_is_made_of_what_the_driver_says() {
         (heard, verbs.bench.device.last(op::DESTROY_CQ).expect("sent")[11]),
         ([0; 8], number as u8)
     );
+}
+
+#[test]
+fn a_completion_queues_events_are_moderated_by_the_command_that_linux_sends() {
+    let verbs = Verbs::new();
+    let (handle, number, _) = verbs.cq(100, 0, None, &verbs.cq_driver()).expect("a CQ");
+    let modify = |mask, period, reserved| {
+        let request = fields(&[4, 4, 2, 2, 4], &[handle, mask, 17, period, reserved]);
+        verbs.write(1 << 31 | 57, &request, 0, &[], 0)
+    };
+    assert_eq!(modify(1, 40, 0), Ok((vec![], vec![])));
+    let command: ModifyCqIn = verbs.last(op::MODIFY_CQ, ModifyCqIn::from_prefix);
+    assert_eq!((command.cqn(), command.modify_field_select()), (number, 3));
+    assert_eq!((command.cq_context().cq_period(), command.cq_context().cq_max_count()), (40, 17));
+    assert_ne!(command.uid(), 0, "of the client's context");
+    for (case, answer, errno) in [
+        ("nothing to change", modify(0, 40, 0), Errno::EINVAL),
+        ("a reserved field", modify(1, 40, 1), Errno::EINVAL),
+        ("an unknown change", modify(2, 40, 0), Errno::EOPNOTSUPP),
+        ("a period of 13 bits", modify(1, 0x1000, 0), Errno::EINVAL),
+    ] {
+        assert_eq!(answer, Err(errno), "{case}");
+    }
+    assert_eq!(verbs.bench.device.count(op::MODIFY_CQ), 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use verbless_prm::{CqeSize, CreateCqIn, CreateCqOut, TimestampFormat};
+use verbless_prm::{CqModifyField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, TimestampFormat};
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
@@ -23,6 +23,10 @@ const FLAGS: u32 = 3;
 const PADDED: u16 = 1;
 const UAR_PAGE_INDEX: u16 = 1 << 1;
 const REAL_TIME: u16 = 1 << 2;
+/// `IB_CQ_MODERATE`, the only change that there is.
+const MODERATE: u32 = 1;
+/// As many microseconds as the context's field can say.
+const LONGEST_PERIOD: u16 = 0xfff;
 /// Its bytes, and those up to its flags.
 const DRIVER_BYTES: usize = 32;
 const DRIVER_LEAST: usize = 22;
@@ -189,6 +193,31 @@ impl Method<'_> {
             return Err(errno);
         }
         Ok((cq, entries))
+    }
+
+    /// Completions and microseconds before an event.
+    pub(in crate::uverbs) fn modify_cq(&mut self, request: &Core) -> Result<(), Errno> {
+        let (given, count, period) = (request.u32(4), request.u16(8), request.u16(10));
+        if given == 0 || request.u32(12) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if given > MODERATE {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let handle = self.state.lookup(request.u32(0).into(), object::CQ)?;
+        let Some(Object::Cq(cq)) = self.state.object(handle) else { return Err(Errno::ENOENT) };
+        let kernel = &self.file.kernel;
+        if !kernel.caps.cq_moderation() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if period > LONGEST_PERIOD {
+            return Err(Errno::EINVAL);
+        }
+        let mut input = ModifyCqIn::new();
+        input.set_uid(self.state.context()?.uid).set_cqn(cq.cqn);
+        input.set_modify_field_select(CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0);
+        input.cq_context_mut().set_cq_period(period).set_cq_max_count(count);
+        kernel.exec(input.as_bytes(), &mut [0; 16])
     }
 
     pub(in crate::uverbs) fn write_destroy_cq(&mut self, request: &Core) -> Result<(), Errno> {

@@ -12,7 +12,8 @@
 //! Each verb becomes the commands that Linux sends for it, stamped with the context's uid as there; the device decides.
 //! Facts: Linux 6.12, `drivers/infiniband/core/uverbs_cmd.c`, `uverbs_std_types_*.c`, `verbs.c` and
 //! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two things differ: buffers are listed in pages of 4 KiB,
-//! and a queue pair without a shared receive queue names none (Linux names one of its own, which is never used).
+//! and a queue pair without a shared receive queue names none, nor an XRC domain or a Q counter (Linux names some of its
+//! own: the first two are never used, and the counters count nothing here).
 
 pub(super) mod cq;
 mod group;

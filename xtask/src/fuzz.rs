@@ -14,14 +14,18 @@ use crate::{Result, workspace_root};
 const CARGO_FUZZ: &str = "0.13.2";
 /// Seconds that one input may take: a hang, even where others keep the machine busy.
 const TIMEOUT: u32 = 25;
-/// Bytes of the longest input, and megabytes of memory.
+/// Bytes of the longest input: operations are short, files are not.
 const LONGEST: u32 = 2048;
+const LONGEST_TEXT: u32 = 8192;
+/// Megabytes of memory.
 const MEMORY: u32 = 3072;
 
 /// A fuzz target.
 struct Target {
     name: &'static str,
     what: &'static str,
+    /// Bytes of the longest input.
+    longest: u32,
     /// Part of `cargo xtask test`.
     smoke: bool,
 }
@@ -30,13 +34,32 @@ const TARGETS: &[Target] = &[
     Target {
         name: "commands",
         what: "the model's command interface, against a hostile guest",
+        longest: LONGEST,
         smoke: true,
     },
-    Target { name: "requests", what: "the model's data path, against hostile queues", smoke: true },
+    Target {
+        name: "requests",
+        what: "the model's data path, against hostile queues",
+        longest: LONGEST,
+        smoke: true,
+    },
     Target {
         name: "ioctls",
         what: "the in-process kernel, against a client that lies",
+        longest: LONGEST,
         smoke: true,
+    },
+    Target {
+        name: "completions",
+        what: "the driver's completion queues, against a device that lies",
+        longest: LONGEST,
+        smoke: false,
+    },
+    Target {
+        name: "texts",
+        what: "device profiles, and what prm decode reads",
+        longest: LONGEST_TEXT,
+        smoke: false,
     },
 ];
 
@@ -199,7 +222,7 @@ fn fuzz(target: &Target, program: &Path, seconds: u32) -> Result<bool> {
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-timeout={TIMEOUT}"))
         .arg(format!("-rss_limit_mb={MEMORY}"))
-        .arg(format!("-max_len={LONGEST}"))
+        .arg(format!("-max_len={}", target.longest))
         .arg("-len_control=0")
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .current_dir(workspace_root())

@@ -124,6 +124,20 @@ fn children_see_the_devices_too_and_are_waited_for() {
 }
 
 #[test]
+fn a_program_starts_with_the_signals_and_the_priority_that_it_had_without_us() {
+    let prints = |program: &[&str]| {
+        let ours = command(&[], program).output().expect("the binary runs").stdout;
+        let without = Command::new(program[0]).args(&program[1..]).output().expect("it runs");
+        assert!(!without.stdout.is_empty());
+        (String::from_utf8(ours), String::from_utf8(without.stdout))
+    };
+    for program in [&["grep", "SigBlk", "/proc/self/status"][..], &["nice"]] {
+        let (ours, without) = prints(program);
+        assert_eq!(ours, without, "{program:?}");
+    }
+}
+
+#[test]
 fn signals_reach_the_program() {
     let script = "trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
     let mut child = command(&[], &["sh", "-c", script])

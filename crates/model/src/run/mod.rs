@@ -130,7 +130,7 @@ impl From<Errno> for RunError {
 pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let (name, arguments) = options.program.split_first().ok_or(RunError::NoProgram)?;
     // Before there is any other thread, which would have them come its way.
-    let signals = supervisor::block_signals()?;
+    let (signals, mask) = supervisor::block_signals()?;
     let processes = Processes::default();
     let model = build(&options.devices, &processes.memory);
     let printing = matches!(options.trace, Trace::Print);
@@ -140,14 +140,15 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         Trace::Record(file) => model.record_commands(file),
     }
     let tree = Tree::new(&shown(&model))?;
-    for thread in process::threads() {
-        sys::take_short_turns(thread);
-    }
     let mut command = Command::new(name);
     command.args(arguments);
     sys::adopt_orphans();
-    let (child, listener) = sys::start(command, filter::program())
+    let (child, listener) = sys::start(command, filter::program(), mask)
         .map_err(|error| start_error(error, &name.to_string_lossy()))?;
+    // Only now, so that the program does not inherit it.
+    for thread in process::threads() {
+        sys::take_short_turns(thread);
+    }
     let supervisor = Supervisor::new(&model, tree, processes, listener, signals, child.id())?;
     let status = supervisor.printing(printing).run()?;
     for device in 0..model.devices() {

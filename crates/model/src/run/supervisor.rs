@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
@@ -38,13 +38,14 @@ const FORWARDED: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Keeps signals from this thread, and from those that it starts; they come as records instead. The program gets its own
-/// mask.
-pub(super) fn block_signals() -> Result<SignalFd, Errno> {
+/// Keeps signals from this thread, and from those that it starts; they come as records instead. The program is to get the
+/// mask that was in force before, which is the second result.
+pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
     let mut set = SigSet::from_iter(FORWARDED);
     set.add(Signal::SIGCHLD);
-    set.thread_block()?;
-    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+    let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let records = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    Ok((records, before))
 }
 
 /// Who answers.

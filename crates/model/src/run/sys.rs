@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use nix::errno::Errno;
+use nix::sys::signal::SigSet;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 
@@ -207,7 +208,7 @@ pub(super) fn take_short_turns(tid: i32) {
     }
 }
 
-/// Starts a program behind a filter; it inherits the filter to all its threads and children.
+/// Starts a program behind a filter, with `mask` as its signal mask; it inherits the filter to all its threads and children.
 ///
 /// # Errors
 /// What the system says to the filter (EBUSY: there is a listener already; EINVAL, ENOSYS: the kernel is too old;
@@ -215,6 +216,7 @@ pub(super) fn take_short_turns(tid: i32) {
 pub(super) fn start(
     mut command: Command,
     filter: Vec<libc::sock_filter>,
+    mask: SigSet,
 ) -> io::Result<(Child, Listener)> {
     let flag = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flag)?;
@@ -227,6 +229,7 @@ pub(super) fn start(
             let listener = install(&filter)?;
             send_descriptor(socket, listener)?;
             libc::close(listener);
+            mask.thread_set_mask()?;
             Ok(())
         });
     }

@@ -5,18 +5,18 @@
 //!   [     0.012340] function 0 CREATE_CQ(cq_context.log_cq_size=8, …) -> cqn=0x400
 //! ```
 //!
-//! A command's fields come from the description of the PRM; those that are 0 are left out.
+//! A command's fields come from the description of the PRM; those that are 0 are left out, and most of a list.
 
 use std::fmt::Write as _;
 
 use nix::errno::Errno;
-use verbless_prm::CommandInfo;
-use verbless_prm::reflect::{Leaf, Path, StructInfo, View};
+use verbless_prm::reflect::{Kind, Leaf, Path, StructInfo, View};
+use verbless_prm::{CommandInfo, CommandStatus};
 
 use crate::Executed;
 
-/// Fields of one side of a command that are printed at most; long lists go on behind them.
-const MOST: usize = 48;
+/// Elements of a list that are printed.
+const FEW: usize = 2;
 /// Numbers from here on are printed in hexadecimal.
 const SMALL: u64 = 10;
 
@@ -32,11 +32,13 @@ pub(super) fn command(executed: &Executed<'_>) -> String {
     let given = fields(info.input, executed.input);
     let _ = write!(line, "{}({given}) -> ", info.name);
     if status == 0 {
-        line.push_str(&fields(info.output, executed.output));
+        let answered = fields(info.output, executed.output);
+        line.push_str(if answered.is_empty() { "ok" } else { &answered });
     } else {
         let syndrome = executed.output.get(4..8).and_then(|bytes| bytes.first_chunk());
         let syndrome = syndrome.map_or(0, |bytes| u32::from_be_bytes(*bytes));
-        let _ = write!(line, "refused: status {status:#x}, syndrome {syndrome:#x}");
+        let status = CommandStatus(status);
+        let _ = write!(line, "refused: {status:?}, syndrome {syndrome:#x}");
     }
     line
 }
@@ -52,7 +54,7 @@ pub(super) fn ioctl(tid: u32, device: usize, name: &str, result: &Result<(), Err
 /// The numbers of a structure that are not 0.
 fn fields(info: &'static StructInfo, bytes: &[u8]) -> String {
     let mut text = String::new();
-    let mut count = 0;
+    let mut left_out = 0;
     View::new(info, bytes).leaves(&mut |path: &Path<'_>, leaf: Leaf| {
         // The opcode is the command's name.
         if leaf.width > 64 || path.field.name == "opcode" {
@@ -62,21 +64,33 @@ fn fields(info: &'static StructInfo, bytes: &[u8]) -> String {
         if value == 0 {
             return;
         }
-        count += 1;
-        if count > MOST {
+        if path.field.count != 1 && path.index >= FEW {
+            left_out += 1;
             return;
         }
+        more(&mut text, &mut left_out);
         let comma = if text.is_empty() { "" } else { ", " };
         let name = name(path);
-        let _ = match value {
-            0..SMALL => write!(text, "{comma}{name}={value}"),
-            _ => write!(text, "{comma}{name}={value:#x}"),
+        let named = match path.field.kind {
+            Kind::Enum(names) => names.name_of(value),
+            _ => None,
+        };
+        let _ = match (named, value) {
+            (Some(word), _) => write!(text, "{comma}{name}={word}"),
+            (None, 0..SMALL) => write!(text, "{comma}{name}={value}"),
+            (None, _) => write!(text, "{comma}{name}={value:#x}"),
         };
     });
-    if count > MOST {
-        let _ = write!(text, ", … {} more", count - MOST);
-    }
+    more(&mut text, &mut left_out);
     text
+}
+
+/// Says how many elements of a list were left out, once.
+fn more(text: &mut String, left_out: &mut u32) {
+    if *left_out > 0 {
+        let _ = write!(text, ", … {left_out} more");
+        *left_out = 0;
+    }
 }
 
 /// A field with the structures that it lies in.
@@ -95,7 +109,7 @@ fn name(path: &Path<'_>) -> String {
 mod tests {
     use std::time::Duration;
 
-    use verbless_prm::{AllocPdIn, AllocPdOut};
+    use verbless_prm::{AllocPdIn, AllocPdOut, ManagePagesIn};
 
     use super::*;
 
@@ -114,9 +128,23 @@ mod tests {
         );
         let mut refused = [0; 16];
         (refused[0], refused[7]) = (8, 0x12);
-        assert!(line(&refused).ends_with("refused: status 0x8, syndrome 0x12"));
+        let text = line(&refused);
+        assert!(text.ends_with("refused: LIM, syndrome 0x12"), "{text}");
+        assert!(line(&[0; 16]).ends_with("-> ok"));
         let unknown = Executed { function: 0, at, input: &[0xff; 16], output: &[0; 16] };
         assert!(command(&unknown).ends_with("opcode 0xffff, 16 bytes"));
+    }
+
+    #[test]
+    fn of_a_list_the_first_elements_are_enough() {
+        let mut input = ManagePagesIn::new();
+        input.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(9);
+        let mut bytes = input.as_bytes().to_vec();
+        bytes.extend((1..=9_u64).flat_map(|page| (page << 12).to_be_bytes()));
+        let executed =
+            Executed { function: 0, at: Duration::ZERO, input: &bytes, output: &[0; 16] };
+        let text = command(&executed);
+        assert!(text.contains("pas[0]=0x1000, pas[1]=0x2000, … 7 more) -> ok"), "{text}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use super::abi::{self, Kind, METHODS, MethodSpec};
 use super::client::{Client, PAGE};
+use super::write;
 
 /// Words of the header: length, ids and count; reserved; driver id and reserved.
 const HEADER_WORDS: usize = 3;
@@ -88,7 +89,7 @@ pub(crate) fn name(words: &[u64]) -> String {
             let number =
                 attributes.find(|attribute| halves(attribute[0])[0] == abi::attr::WRITE_CMD);
             match number {
-                Some(attribute) => format!("InvokeWrite({:#x})", attribute[1]),
+                Some(attribute) => format!("InvokeWrite({})", write::name(attribute[1])),
                 None => "InvokeWrite".into(),
             }
         }

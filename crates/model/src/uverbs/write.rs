@@ -19,6 +19,8 @@ const AH_RESPONSE: usize = 10;
 
 /// A command of the old interface.
 struct Command {
+    /// As `ib_user_verbs.h` has it, without what all begin with.
+    name: &'static str,
     number: u32,
     /// Bytes of the request that must be there, and of its whole structure.
     least: usize,
@@ -29,46 +31,56 @@ struct Command {
 }
 
 const fn plain(
+    name: &'static str,
     number: u32,
     request: usize,
     response: usize,
     run: fn(&mut Method<'_>, &Core) -> Result<(), Errno>,
 ) -> Command {
-    Command { number, least: request, request, response, run }
+    Command { name, number, least: request, request, response, run }
 }
 
 static COMMANDS: &[Command] = &[
-    plain(1, 8, 176, |method, core| method.query_device(core)),
-    plain(EXTENDED | 1, 8, 184, |method, core| method.query_device_ex(core)),
-    plain(2, 16, 40, |method, core| method.write_query_port(core)),
-    plain(3, 8, 4, |method, _| method.alloc_pd()),
-    plain(4, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::PD)),
-    plain(5, 56, 4, |method, core| method.create_ah(core)),
-    plain(8, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::AH)),
-    plain(9, 40, 12, |method, core| method.reg_mr(core)),
-    plain(13, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MR)),
-    plain(17, 8, 4, |method, core| method.create_comp_channel(core)),
-    plain(18, 32, 8, |method, core| method.write_create_cq(core)),
-    plain(20, 16, 8, |method, core| method.write_destroy_cq(core)),
-    plain(24, 56, 32, |method, core| method.write_create_qp(core)),
-    plain(25, 16, 128, |method, core| method.query_qp(core)),
-    plain(26, 112, 0, |method, core| method.modify_qp(core)),
+    plain("QUERY_DEVICE", 1, 8, 176, |method, core| method.query_device(core)),
+    plain("QUERY_DEVICE_EX", EXTENDED | 1, 8, 184, |method, core| method.query_device_ex(core)),
+    plain("QUERY_PORT", 2, 16, 40, |method, core| method.write_query_port(core)),
+    plain("ALLOC_PD", 3, 8, 4, |method, _| method.alloc_pd()),
+    plain("DEALLOC_PD", 4, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::PD)),
+    plain("CREATE_AH", 5, 56, 4, |method, core| method.create_ah(core)),
+    plain("DESTROY_AH", 8, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::AH)),
+    plain("REG_MR", 9, 40, 12, |method, core| method.reg_mr(core)),
+    plain("DEREG_MR", 13, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MR)),
+    plain("CREATE_COMP_CHANNEL", 17, 8, 4, |method, core| method.create_comp_channel(core)),
+    plain("CREATE_CQ", 18, 32, 8, |method, core| method.write_create_cq(core)),
+    plain("DESTROY_CQ", 20, 16, 8, |method, core| method.write_destroy_cq(core)),
+    plain("CREATE_QP", 24, 56, 32, |method, core| method.write_create_qp(core)),
+    plain("QUERY_QP", 25, 16, 128, |method, core| method.query_qp(core)),
+    plain("MODIFY_QP", 26, 112, 0, |method, core| method.modify_qp(core)),
     Command {
+        name: "MODIFY_QP_EX",
         number: EXTENDED | 26,
         least: 112,
         request: 120,
         response: 8,
         run: |method, core| method.modify_qp_ex(core),
     },
-    plain(EXTENDED | 57, 16, 0, |method, core| method.modify_cq(core)),
-    plain(27, 16, 4, |method, core| method.write_destroy_qp(core)),
-    plain(30, 24, 0, |method, core| method.attach_multicast(core)),
-    plain(31, 24, 0, |method, core| method.detach_multicast(core)),
-    plain(32, 32, 16, |method, core| method.write_create_srq(core)),
-    plain(33, 16, 0, |method, core| method.modify_srq(core)),
-    plain(34, 16, 16, |method, core| method.query_srq(core)),
-    plain(35, 16, 4, |method, core| method.write_destroy_srq(core)),
+    plain("MODIFY_CQ_EX", EXTENDED | 57, 16, 0, |method, core| method.modify_cq(core)),
+    plain("DESTROY_QP", 27, 16, 4, |method, core| method.write_destroy_qp(core)),
+    plain("ATTACH_MCAST", 30, 24, 0, |method, core| method.attach_multicast(core)),
+    plain("DETACH_MCAST", 31, 24, 0, |method, core| method.detach_multicast(core)),
+    plain("CREATE_SRQ", 32, 32, 16, |method, core| method.write_create_srq(core)),
+    plain("MODIFY_SRQ", 33, 16, 0, |method, core| method.modify_srq(core)),
+    plain("QUERY_SRQ", 34, 16, 16, |method, core| method.query_srq(core)),
+    plain("DESTROY_SRQ", 35, 16, 4, |method, core| method.write_destroy_srq(core)),
 ];
+
+/// What a command is called, for people.
+pub(super) fn name(number: u64) -> String {
+    match COMMANDS.iter().find(|command| u64::from(command.number) == number) {
+        Some(command) => command.name.into(),
+        None => format!("{number:#x}"),
+    }
+}
 
 impl Method<'_> {
     pub(super) fn invoke_write(&mut self) -> Result<(), Errno> {

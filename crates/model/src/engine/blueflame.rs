@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use verbless_prm::hot::{CtrlSegment, WQEBB};
+use verbless_prm::hot::{CtrlSegment, WQEBB, opcode};
 
 use super::doorbell::{mmio_write, wake};
 use super::ring::record;
@@ -14,8 +14,11 @@ use crate::hca::Hca;
 use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
 use crate::world::{HcaId, World};
 
-/// How long the next piece of a copy may take: a few times what a trapped store takes.
+/// How long the next piece of a copy may take, in nanoseconds: a few times what a trapped store takes.
 const PATIENCE: u64 = 100_000;
+/// The same for a NOP, which nobody waits for. Kernels judge by NOPs whether copies are executed, once and for good; a guest that is
+/// off its CPU in the middle of the first one is to get the same answer as any other.
+const NOP_PATIENCE: u64 = 20_000_000;
 /// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
 const MOST_COPIES: usize = 1 << 4;
 
@@ -62,11 +65,11 @@ pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[
         return;
     }
     world.clock.tick();
-    let due = world.clock.now.saturating_add(PATIENCE);
+    let now = world.clock.now;
     let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
     if at == 0 {
         ring(world, id, (page, buffer));
-        let copy = Copy { due, bytes: bytes.to_vec() };
+        let copy = Copy { due: now.saturating_add(patience(bytes)), bytes: bytes.to_vec() };
         world.hcas[id].engine.held.0.insert((page, buffer), copy);
     } else {
         let held = &mut world.hcas[id].engine.held.0;
@@ -75,7 +78,7 @@ pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[
             return;
         };
         copy.bytes.extend_from_slice(bytes);
-        copy.due = due;
+        copy.due = now.saturating_add(patience(&copy.bytes));
     }
     let held = &mut world.hcas[id].engine.held.0;
     let whole = |copy: &mut Copy| copy.bytes.len() >= whole_length(&copy.bytes);
@@ -84,6 +87,12 @@ pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[
     {
         copied(&mut world.hcas[id], page, copy.bytes);
     }
+}
+
+/// How long what begins like this may take to go on.
+fn patience(start: &[u8]) -> u64 {
+    // The opcode is the lowest byte of the first word.
+    if start.get(3) == Some(&opcode::NOP) { NOP_PATIENCE } else { PATIENCE }
 }
 
 /// Bytes of a copy whose first ones are these: whole basic blocks, as many as the WQE takes and the register has.

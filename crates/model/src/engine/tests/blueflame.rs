@@ -60,11 +60,35 @@ fn eight_bytes_alone_are_a_doorbell_after_a_moment() {
     let (mut a, _) = rig.pair();
     let copied = place(&mut rig, &mut a);
     store(&mut rig, REGISTER, &copied[..8]);
-    rig.run();
+    rig.advance(Duration::from_millis(10));
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 0, "it may go on yet");
-    rig.advance(Duration::from_millis(1));
+    rig.advance(Duration::from_millis(30));
     rig.none(0, a.send_cq);
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "the ring's NOP wants no CQE");
+}
+
+#[test]
+fn a_doorbell_for_anything_but_a_nop_is_not_held_for_long() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    rig.receive(&mut b, &[]);
+    let wqe = Request::send().wqe(a.qpn, a.posted);
+    rig.place(&mut a, &wqe);
+    store(&mut rig, REGISTER, &wqe[..8]);
+    rig.advance(Duration::from_millis(1));
+    assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1);
+}
+
+#[test]
+fn a_nops_copy_may_pause_for_as_long_as_a_guest_is_off_its_cpu() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let copied = place(&mut rig, &mut a);
+    for (at, bytes) in (0..).step_by(8).zip(copied.chunks(8)) {
+        rig.advance(Duration::from_millis(10));
+        store(&mut rig, REGISTER + at, bytes);
+    }
+    assert_eq!(rig.one(0, a.send_cq).index(), 0, "the copy wants a CQE");
 }
 
 #[test]
@@ -75,11 +99,11 @@ fn a_copy_that_stops_half_way_is_a_doorbell_and_its_rest_is_nothing() {
     for at in (0..32).step_by(8) {
         store(&mut rig, REGISTER + at as u64, &copied[at..at + 8]);
     }
-    rig.advance(Duration::from_millis(1));
+    rig.advance(Duration::from_millis(30));
     for at in (32..64).step_by(8) {
         store(&mut rig, REGISTER + at as u64, &copied[at..at + 8]);
     }
-    rig.advance(Duration::from_millis(1));
+    rig.advance(Duration::from_millis(30));
     rig.none(0, a.send_cq);
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1);
 }

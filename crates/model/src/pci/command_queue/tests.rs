@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use verbless_prm::{
-    AllocPdIn, CmdifChecksum, CommandInput, CommandMailbox, CommandOwnership, CommandQueueEntry,
-    CommandTransport, CreateEqIn, DeallocPdIn, DeliveryStatus, EnableHcaIn, HcaCap, InitHcaIn,
-    ManagePagesIn, NopIn, QueryHcaCapIn, QueryPagesIn, SetHcaCapIn, Structure,
+    AllocPdIn, AllocUarIn, CmdifChecksum, CommandInput, CommandMailbox, CommandOwnership,
+    CommandQueueEntry, CommandTransport, CreateEqIn, DeallocPdIn, DeliveryStatus, EnableHcaIn,
+    HcaCap, InitHcaIn, ManagePagesIn, NopIn, QueryHcaCapIn, QueryPagesIn, SetHcaCapIn, Structure,
 };
 
 use super::super::rig::{Driver, MEMORY, MEMORY_BYTES};
@@ -215,22 +215,26 @@ fn several_slots_are_served_at_one_doorbell() {
     }
 }
 
-#[test]
-fn commands_complete_by_events_once_an_eq_takes_them_and_not_before() {
-    let mut driver = up();
-    let page = {
-        let output = driver.send(verbless_prm::AllocUarIn::new().as_bytes(), 16).unwrap();
-        u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff
-    };
+/// An EQ of 32 entries for events of one type; where its ring lies.
+fn event_queue(driver: &mut Driver, kind: u8) -> u64 {
+    let output = done(driver, &AllocUarIn::new(), &[]);
+    let page = u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff;
     let ring = driver.allocate(0x1000);
-    let mut create = CreateEqIn::new();
-    create.set_event_bitmask(0, 1 << 0x0a);
-    create.eq_context_entry_mut().set_uar_page(page).set_log_eq_size(5);
     // Entries are born owned by the device, whose owner bit is 0 in the first round.
     for index in 0..32 {
         driver.memory.store8(ring + 64 * index + 63, 1).unwrap();
     }
-    done(&mut driver, &create, &ring.to_be_bytes());
+    let mut create = CreateEqIn::new();
+    create.set_event_bitmask(0, 1 << kind);
+    create.eq_context_entry_mut().set_uar_page(page).set_log_eq_size(5);
+    done(driver, &create, &ring.to_be_bytes());
+    ring
+}
+
+#[test]
+fn commands_complete_by_events_once_an_eq_takes_them_and_not_before() {
+    let mut driver = up();
+    let ring = event_queue(&mut driver, 0x0a);
     let eqe = |driver: &Driver, index: u64| {
         let mut eqe = [0; 64];
         driver.memory.read(ring + 64 * index, &mut eqe).unwrap();
@@ -265,16 +269,7 @@ fn page_requests(driver: &Driver, ring: u64, from: u64) -> Vec<i32> {
 #[test]
 fn pages_are_asked_for_as_objects_come_and_offered_back_as_they_go() {
     let mut driver = up();
-    let output = driver.send(verbless_prm::AllocUarIn::new().as_bytes(), 16).unwrap();
-    let page = u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff;
-    let ring = driver.allocate(0x1000);
-    for index in 0..32 {
-        driver.memory.store8(ring + 64 * index + 63, 1).unwrap();
-    }
-    let mut create = CreateEqIn::new();
-    create.set_event_bitmask(0, 1 << 0x0b);
-    create.eq_context_entry_mut().set_uar_page(page).set_log_eq_size(5);
-    done(&mut driver, &create, &ring.to_be_bytes());
+    let ring = event_queue(&mut driver, 0x0b);
     assert_eq!(page_requests(&driver, ring, 0), [32], "the first objects need a first batch");
     let pds: Vec<u32> = (0..555)
         .map(|_| {
@@ -312,16 +307,7 @@ fn pages_are_asked_for_as_objects_come_and_offered_back_as_they_go() {
 #[test]
 fn a_driver_that_cannot_give_pages_is_asked_again_when_more_are_needed() {
     let mut driver = up();
-    let output = driver.send(verbless_prm::AllocUarIn::new().as_bytes(), 16).unwrap();
-    let page = u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff;
-    let ring = driver.allocate(0x1000);
-    for index in 0..32 {
-        driver.memory.store8(ring + 64 * index + 63, 1).unwrap();
-    }
-    let mut create = CreateEqIn::new();
-    create.set_event_bitmask(0, 1 << 0x0b);
-    create.eq_context_entry_mut().set_uar_page(page).set_log_eq_size(5);
-    done(&mut driver, &create, &ring.to_be_bytes());
+    let ring = event_queue(&mut driver, 0x0b);
     let mut refuse = ManagePagesIn::new();
     refuse.set_op_mod(ManagePagesIn::ALLOCATION_FAIL);
     done(&mut driver, &refuse, &[]);

@@ -570,6 +570,7 @@ pub static INIT2INIT_QP: CommandInfo = CommandInfo {
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in INIT." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field has an illegal value." },
         StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." },
+        StatusRule { status: 0xa, name: "IX", why: "pkey_index or port are out of range." },
     ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_INIT2INIT_QP"],

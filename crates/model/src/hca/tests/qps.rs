@@ -426,6 +426,10 @@ fn an_option_that_a_transition_does_not_take_is_refused() {
     assert_eq!(mover.init(OptParamMask::RWE.0, none), refused);
     mover.init(0, none).unwrap();
     assert_eq!(mover.init_again(OptParamMask::RNR_TIMEOUT.0, none), refused);
+    let nowhere = mover.init_again(OptParamMask::PRI_PORT.0, |qpc| {
+        qpc.primary_address_path_mut().set_vhca_port_num(2);
+    });
+    assert_eq!(nowhere, Err(Refusal::PathPort));
     assert_eq!(mover.rtr(OptParamMask::ACK_TIMEOUT.0, none), refused);
     assert_eq!(mover.rtr(OptParamMask::ALT_ADDR_PATH.0, none), Err(Refusal::Unsupported));
     mover.rtr(0, none).unwrap();

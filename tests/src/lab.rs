@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use verbless_command::Device;
 use verbless_devx::abi::core::port_state;
 use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel, LinkLayer, PortInfo};
-use verbless_model::{Link, Model, ObjectCounts, Profile};
+use verbless_model::{Link, Model, ObjectCounts, Profile, Side};
 
 use crate::Stop;
 
@@ -103,7 +103,13 @@ impl Lab {
     }
 
     fn on_model(choice: &Choice, profile: Profile) -> Result<Self, Stop> {
-        let model = Model::builder().device(profile.clone()).device(profile.clone()).build();
+        let builder = Model::builder();
+        // A DPU's host talks with the DPU; other devices with another one.
+        let builder = match profile.clone().on(Side::Dpu) {
+            Some(_) => builder.device_with_sides(profile.clone()),
+            None => builder.device(profile.clone()).device(profile.clone()),
+        };
+        let model = builder.build();
         let backend = Arc::new(model.backend());
         let devices = backend.enumerate()?;
         let choice = choice.clone();
@@ -193,8 +199,12 @@ impl Lab {
         };
         let through = if self.model.is_some() { "in this process" } else { "behind a kernel" };
         let peer = if self.has_peer() { &self.other_info().name } else { "itself" };
+        let on_dpu = |model: &Model| model.devices() > 1 && model.side(1) == Side::Dpu;
+        let what = if self.model.as_ref().is_some_and(on_dpu) { ", its DPU side" } else { "" };
         let DeviceInfo { name, board_id, firmware, .. } = info;
-        format!("{sort} {through}: {name} ({board_id}, firmware {firmware}), which talks to {peer}")
+        format!(
+            "{sort} {through}: {name} ({board_id}, firmware {firmware}), which talks to {peer}{what}"
+        )
     }
 
     /// Fails when the model still holds objects, other than those of its kernel.

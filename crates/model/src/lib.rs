@@ -30,5 +30,5 @@ pub use engine::Fault;
 pub use hca::Refusal;
 pub use hca::objects::ObjectCounts;
 pub use model::{Builder, Model};
-pub use profile::{Link, Profile, ProfileError};
+pub use profile::{Link, Profile, ProfileError, Side};
 pub use watch::Executed;

@@ -7,7 +7,7 @@ use crate::engine;
 use crate::hca::Hca;
 use crate::hca::objects::ObjectCounts;
 use crate::memory::HostMemory;
-use crate::profile::Profile;
+use crate::profile::{Profile, Side};
 use crate::uverbs::InProcess;
 use crate::world::{Shared, World};
 
@@ -21,7 +21,9 @@ pub struct Model {
 /// One function of a device that is to be.
 struct Function {
     profile: Profile,
-    /// From 0.
+    /// How many functions of its device come before it.
+    place: usize,
+    /// Which it is on its side, from 0.
     number: u16,
     /// Where it does DMA, if that is a memory of its own.
     memory: Option<Arc<dyn HostMemory>>,
@@ -36,9 +38,22 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds a device.
+    /// Adds a device with one function, that of the profile's side.
     pub fn device(mut self, profile: Profile) -> Self {
-        self.functions.push(Function { profile, number: 0, memory: None });
+        self.functions.push(Function { profile, place: 0, number: 0, memory: None });
+        self
+    }
+
+    /// Adds a device with a function for each side that it has: the host's, then the DPU's. Each counts as a device in
+    /// the methods of [`Model`]; [`Model::backend_of`] shows those of one side.
+    pub fn device_with_sides(mut self, profile: Profile) -> Self {
+        let sides = [Side::Host, Side::Dpu].into_iter().filter_map(|side| profile.clone().on(side));
+        self.functions.extend((0..).zip(sides).map(|(place, profile)| Function {
+            profile,
+            place,
+            number: 0,
+            memory: None,
+        }));
         self
     }
 
@@ -51,6 +66,7 @@ impl Builder {
     ) -> Self {
         self.functions.extend((0..).zip(memories).map(|(number, memory)| Function {
             profile: profile.clone(),
+            place: number.into(),
             number,
             memory: Some(memory),
         }));
@@ -85,7 +101,7 @@ impl Builder {
             .map(|(index, function)| {
                 let memory = function.memory.unwrap_or_else(|| memory.clone());
                 Hca::new(index, Arc::new(function.profile), memory)
-                    .of_function(index, function.number)
+                    .of_function(index - function.place, function.number)
             })
             .collect();
         let clock = engine::Clock::new(self.stepped);
@@ -109,9 +125,22 @@ impl Model {
         self.shared.lock().hcas.len()
     }
 
+    /// The side that device `device` is on.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn side(&self, device: usize) -> Side {
+        self.shared.lock().hcas[device].profile.side()
+    }
+
     /// The in-process front end; every call gives the same one.
     pub fn backend(&self) -> InProcess {
         self.backend.get_or_init(|| InProcess::new(self.shared.clone())).clone()
+    }
+
+    /// The same as a program on one side sees it: there are no devices but those of that side, numbered from 0.
+    pub fn backend_of(&self, side: Side) -> InProcess {
+        self.backend().of_side(side)
     }
 
     /// Does the next piece of work, if there is any: one WQE, one packet, one timer. False: there was none.

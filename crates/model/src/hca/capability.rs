@@ -8,10 +8,10 @@ use verbless_prm::{
     RoceCap, SetHcaCapIn, SetHcaCapOut, bits,
 };
 
-use super::Life;
 use super::call::{Call, Outcome};
 use super::refusal::Refusal;
-use crate::profile::{CapPage, Profile};
+use super::{Hca, Life};
+use crate::profile::{CapPage, Profile, Side};
 
 /// What a function can do: the profile's pages, with what SET_HCA_CAP changed.
 #[derive(Debug)]
@@ -90,6 +90,11 @@ impl Capabilities {
 /// Refuses the command if it is about another function: this one manages none.
 pub(super) fn own_function(other: bool, id: u16) -> Outcome {
     if other || id != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
+}
+
+/// The same for commands that name a function by its side, too: what the embedded CPU's drivers set, and no others.
+pub(super) fn own_side(hca: &Hca, embedded_cpu: bool, id: u16) -> Outcome {
+    own_function(embedded_cpu != (hca.profile.side() == Side::Dpu), id)
 }
 
 /// QUERY_HCA_CAP.

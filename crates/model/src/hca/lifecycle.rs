@@ -6,7 +6,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use super::capability::own_function;
+use super::capability::own_side;
 use super::objects::Mkey;
 use super::refusal::Refusal;
 use super::{Life, pages, uctx};
@@ -14,7 +14,7 @@ use crate::world::{HcaId, World};
 
 /// ENABLE_HCA.
 pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHcaOut) -> Outcome {
-    own_function(false, input.function_id())?;
+    own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
     if call.hca().life != Life::Disabled {
         return Err(Refusal::AlreadyEnabled);
     }
@@ -24,7 +24,7 @@ pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHca
 
 /// DISABLE_HCA. Pages that were not taken back are forgotten: the function starts afresh.
 pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut DisableHcaOut) -> Outcome {
-    own_function(false, input.function_id())?;
+    own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
     if call.hca().life == Life::Up {
         return Err(Refusal::AlreadyInitialised);
     }

@@ -132,7 +132,7 @@ impl AllNumbers {
 pub(crate) struct Hca {
     pub profile: Arc<Profile>,
     pub identity: Identity,
-    /// Which function of its device it is, from 0.
+    /// Which function of its side of the device it is, from 0.
     pub function: u16,
     pub life: Life,
     pub caps: Capabilities,
@@ -205,9 +205,9 @@ impl Hca {
         }
     }
 
-    /// The same as function `number` of a device whose first function is that much before it.
-    pub(crate) fn of_function(mut self, index: HcaId, number: u16) -> Self {
-        let first = Identity::new(index as u32 - u32::from(number), self.ports.len() as u32);
+    /// The same as function `number` of its side of a device, whose first function is `first`.
+    pub(crate) fn of_function(mut self, first: HcaId, number: u16) -> Self {
+        let first = Identity::new(first as u32, self.ports.len() as u32);
         self.identity.system_image_guid = first.system_image_guid;
         self.function = number;
         self.caps = Capabilities::new(&self.profile, number);

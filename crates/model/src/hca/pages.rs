@@ -10,10 +10,11 @@ use verbless_prm::hot::event_type;
 use verbless_prm::{EqePageRequest, ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
 
 use super::call::{Call, Outcome};
-use super::capability::own_function;
+use super::capability::own_side;
 use super::refusal::Refusal;
 use super::{Hca, Life};
 use crate::engine;
+use crate::profile::Side;
 use crate::world::{HcaId, World};
 
 /// Pages that the model keeps account of, but for those that the last command brought: a driver that gives more than it was asked
@@ -64,6 +65,7 @@ pub(super) fn balance(world: &mut World, id: HcaId) {
     }
     world.hcas[id].pages.pending += wanted;
     let mut request = EqePageRequest::zeroed();
+    request.set_embedded_cpu_function(world.hcas[id].profile.side() == Side::Dpu);
     request.set_num_pages(wanted as u32);
     let mut data = [0; EqePageRequest::BYTES];
     data.copy_from_slice(request.as_bytes());
@@ -76,13 +78,14 @@ pub(super) fn query(
     input: &QueryPagesIn,
     output: &mut QueryPagesOut,
 ) -> Outcome {
-    own_function(false, input.function_id())?;
+    own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
     let hca = call.hca();
     let needed = match call.op_mod {
         QueryPagesIn::BOOT_PAGES => startup(hca, false),
         QueryPagesIn::INIT_PAGES => startup(hca, true),
         _ => 0,
     };
+    output.set_embedded_cpu_function(hca.profile.side() == Side::Dpu);
     output.set_num_pages(needed.saturating_sub(hca.pages.given.len()) as u32);
     Ok(())
 }
@@ -93,7 +96,7 @@ pub(super) fn manage(
     input: &ManagePagesIn,
     output: &mut ManagePagesOut,
 ) -> Outcome {
-    own_function(false, input.function_id())?;
+    own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
     let entries = input.input_num_entries() as usize;
     match call.op_mod {
         ManagePagesIn::ALLOCATION_SUCCESS => give(call, entries),

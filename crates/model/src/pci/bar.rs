@@ -6,6 +6,7 @@ use verbless_prm::{HealthSyndrome, InitialSegment, NicInterface};
 
 use super::command_queue;
 use crate::hca::{self, Hca};
+use crate::profile::Side;
 use crate::world::{HcaId, Shared, World};
 
 /// Registers of the initialisation segment that the driver writes.
@@ -64,6 +65,7 @@ impl Registers {
         segment.set_nic_interface_supported(
             1 << NicInterface::FULL_DRIVER.0 | 1 << NicInterface::DISABLED.0,
         );
+        segment.set_embedded_cpu(hca.profile.side() == Side::Dpu);
         let health = segment.health_buffer_mut();
         health
             .set_fw_version(u32::from(major) << 28 | u32::from(minor) << 16 | u32::from(sub_minor));
@@ -124,6 +126,7 @@ mod tests {
 
     use super::super::rig::{Driver, QUEUE};
     use super::*;
+    use crate::Profile;
 
     #[test]
     fn the_segment_tells_versions_and_the_size_of_the_queue() {
@@ -134,6 +137,15 @@ mod tests {
         assert_eq!(driver.read(QUEUE_LOW), QUEUE as u32 | 5 << 4 | 6);
         assert_eq!(driver.read(0x1fc) >> 31, 0, "not initialising");
         assert_ne!(driver.read(0x230), u32::MAX, "as it would read were the device gone");
+    }
+
+    #[test]
+    fn the_segment_tells_the_embedded_cpu_that_it_is_on_it() {
+        let profile = Profile::load("bluefield3").unwrap();
+        for (side, expected) in [(Side::Host, 0), (Side::Dpu, 1)] {
+            let driver = Driver::of(profile.clone().on(side).unwrap());
+            assert_eq!(driver.read(0x1fc) >> 23 & 1, expected, "{side:?}");
+        }
     }
 
     #[test]

@@ -7,17 +7,23 @@ use verbless_prm::reflect::{EnumInfo, FieldInfo, Kind, StructInfo};
 use verbless_prm::{CommandInput, HcaCapPage, QueryHcaCapIn, RegisterId, STRUCTURES, bits};
 
 use super::error::nearest;
-use super::file::{ByLink, Fields, File};
+use super::file::{ByLink, Fields, File, OnDpu};
 use super::{CapPage, ProfileError, Register};
 
-/// All capability pages of a device.
-pub(super) fn pages(file: &File, by_link: &ByLink) -> Result<BTreeMap<u16, CapPage>, ProfileError> {
+/// All capability pages of a function.
+pub(super) fn pages(
+    file: &File,
+    by_link: &ByLink,
+    by_side: Option<&OnDpu>,
+) -> Result<BTreeMap<u16, CapPage>, ProfileError> {
     let link = prefix(file, by_link);
+    let none = BTreeMap::new();
     let mut pages = BTreeMap::new();
     // What is in force is also the most that may be set, but where a `max` section says more.
     for (prefix, sections, both) in [
         ("", &file.caps, true),
         (link, &by_link.caps, true),
+        ("dpu.", by_side.map_or(&none, |side| &side.caps), true),
         ("", &file.max, false),
         (link, &by_link.max, false),
     ] {

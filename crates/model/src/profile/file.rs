@@ -33,6 +33,16 @@ impl Link {
     }
 }
 
+/// Who uses a function of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Side {
+    /// The machine that the card is plugged into.
+    #[default]
+    Host,
+    /// The embedded CPU on the card, a DPU's Arm cores: its function is the ECPF.
+    Dpu,
+}
+
 /// Capability values or context fields by PRM field name.
 pub(super) type Fields = toml::Table;
 
@@ -57,6 +67,16 @@ pub(super) struct File {
     pub registers: BTreeMap<String, Fields>,
     pub infiniband: ByLink,
     pub ethernet: ByLink,
+    /// The embedded CPU's function; without this section, there is none.
+    #[serde(default)]
+    pub dpu: Option<OnDpu>,
+}
+
+/// What goes over all other values on the DPU side.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OnDpu {
+    pub caps: BTreeMap<String, Fields>,
 }
 
 /// What goes over the common values when the ports have a certain link.
@@ -166,6 +186,11 @@ impl File {
             Link::Infiniband => &self.infiniband,
             Link::Ethernet => &self.ethernet,
         }
+    }
+
+    /// What goes over the values that stand for all sides.
+    pub(super) fn by_side(&self, side: Side) -> Option<&OnDpu> {
+        self.dpu.as_ref().filter(|_| side == Side::Dpu)
     }
 
     /// What types alone cannot say.

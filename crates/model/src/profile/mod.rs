@@ -1,7 +1,8 @@
 //! Device profiles: every number that a device answers, as TOML.
 //!
 //! A profile names capability values as `prm/` names the fields, page by page, so that no number lives in code. What
-//! depends on the port type stands in the sections `infiniband` and `ethernet` and goes over the common values.
+//! depends on the port type stands in the sections `infiniband` and `ethernet` and goes over the common values. A section
+//! `dpu` says that the device has an embedded CPU with a function of its own, and what is different there.
 
 mod apply;
 mod error;
@@ -11,10 +12,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use verbless_prm::{HcaVportContext, NicVportContext};
+use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, NicVportContext};
 
 pub use error::ProfileError;
-pub use file::{DeviceNumbers, FirstNumbers, KeyNumbers, Link, PortNumbers};
+pub use file::{DeviceNumbers, FirstNumbers, KeyNumbers, Link, PortNumbers, Side};
 
 /// The profiles that come with the model: name and text.
 const BUILTIN: [(&str, &str); 2] = [
@@ -27,6 +28,7 @@ const BUILTIN: [(&str, &str); 2] = [
 pub struct Profile {
     file: Arc<file::File>,
     link: Link,
+    side: Side,
     pages: BTreeMap<u16, CapPage>,
     registers: BTreeMap<u16, Register>,
     nic_vport: NicVportContext,
@@ -80,20 +82,45 @@ impl Profile {
             toml::from_str(text).map_err(|error| ProfileError::Syntax(error.into()))?;
         file.check()?;
         let file = Arc::new(file);
-        // Both port types are tried, so that a mistake does not wait for whoever first asks for the other one.
-        Self::resolve(file.clone(), file.link.other())?;
-        Self::resolve(file.clone(), file.link)
+        // Everything is tried, so that a mistake does not wait for whoever first asks for the other port type or side.
+        Self::resolve(file.clone(), file.link.other(), Side::Host)?;
+        let host = Self::resolve(file.clone(), file.link, Side::Host)?;
+        if file.dpu.is_some() {
+            Self::resolve(file.clone(), file.link.other(), Side::Dpu)?;
+            let dpu = Self::resolve(file.clone(), file.link, Side::Dpu)?;
+            if dpu.vhca_id() == host.vhca_id() {
+                return Err(ProfileError::Value {
+                    section: "dpu.caps.general".into(),
+                    field: "vhca_id".into(),
+                    why: format!("is {}, as the host's: each function has its own", dpu.vhca_id()),
+                });
+            }
+        }
+        Ok(host)
     }
 
     /// The same device with its ports set to another link layer.
     #[must_use]
     pub fn with_link(self, link: Link) -> Self {
-        Self::resolve(self.file, link).expect("both port types were tried when it was read")
+        Self::resolve(self.file, link, self.side)
+            .expect("both port types were tried when it was read")
     }
 
-    fn resolve(file: Arc<file::File>, link: Link) -> Result<Self, ProfileError> {
+    /// The same device as it is on a side; `None`: it has no such side. Whatever is loaded is the host's.
+    #[must_use]
+    pub fn on(self, side: Side) -> Option<Self> {
+        if side == Side::Dpu {
+            self.file.dpu.as_ref()?;
+        }
+        Some(
+            Self::resolve(self.file, self.link, side)
+                .expect("its sides were tried when it was read"),
+        )
+    }
+
+    fn resolve(file: Arc<file::File>, link: Link, side: Side) -> Result<Self, ProfileError> {
         let by_link = file.by_link(link);
-        let pages = apply::pages(&file, by_link)?;
+        let pages = apply::pages(&file, by_link, file.by_side(side))?;
         let registers = apply::registers(&file, by_link)?;
         let mut nic_vport = NicVportContext::zeroed();
         apply::fields(
@@ -110,7 +137,7 @@ impl Profile {
             hca_vport.as_bytes_mut(),
             &by_link.hca_vport,
         )?;
-        Ok(Self { link, pages, registers, nic_vport, hca_vport, file })
+        Ok(Self { link, side, pages, registers, nic_vport, hca_vport, file })
     }
 
     /// The device's name, as `ConnectX-6 Dx`.
@@ -121,6 +148,11 @@ impl Profile {
     /// What its ports are connected to.
     pub fn link(&self) -> Link {
         self.link
+    }
+
+    /// Whose function it describes.
+    pub fn side(&self) -> Side {
+        self.side
     }
 
     /// What it is and how large.
@@ -141,6 +173,11 @@ impl Profile {
     /// What its ports are, with the link in force.
     pub fn port(&self) -> &PortNumbers {
         &self.file.by_link(self.link).port
+    }
+
+    fn vhca_id(&self) -> u16 {
+        let general = HcaCap::from_prefix(&self.pages[&HcaCapPage::GENERAL.0].current);
+        general.expect("the general page is whole").vhca_id()
     }
 
     /// The capability pages by number.

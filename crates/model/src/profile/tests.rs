@@ -2,7 +2,7 @@
 
 use verbless_prm::{HcaCap, HcaCapPage};
 
-use super::{Link, Profile};
+use super::{Link, Profile, Side};
 
 const GOOD: &str = include_str!("../../profiles/connectx6dx.toml");
 
@@ -115,6 +115,41 @@ fn every_mistake_is_named() {
     ] {
         let error = mistake(from, to);
         assert!(error.contains(said), "{to:?} says {error:?}, not {said:?}");
+    }
+}
+
+#[test]
+fn a_side_keeps_its_link_and_a_link_its_side() {
+    let profile = Profile::load("bluefield3").expect("it comes along");
+    let host = profile.clone().vhca_id();
+    for link in [Link::Infiniband, Link::Ethernet] {
+        let dpu = profile.clone().with_link(link).on(Side::Dpu).expect("it is a DPU");
+        let other = profile.clone().on(Side::Dpu).expect("it is a DPU").with_link(link);
+        for profile in [dpu, other] {
+            assert_eq!((profile.side(), profile.link()), (Side::Dpu, link));
+            assert_ne!(profile.vhca_id(), host);
+            assert_eq!(profile.on(Side::Host).expect("all have one").vhca_id(), host);
+        }
+    }
+    let profile = Profile::load("connectx6dx").expect("it comes along");
+    assert_eq!(profile.side(), Side::Host);
+    assert!(profile.on(Side::Dpu).is_none());
+}
+
+#[test]
+fn mistakes_of_the_dpu_side_are_named_with_either_link() {
+    let with = |section: &str| match Profile::from_toml(&format!("{GOOD}\n{section}\n")) {
+        Ok(_) => panic!("{section:?} was accepted"),
+        Err(error) => error.to_string(),
+    };
+    for (section, said) in [
+        ("[dpu]", "missing field `caps`"),
+        ("[dpu.caps.general]\nvhca_ip = 2", "[dpu.caps.general] vhca_ip: hca_cap has no such"),
+        ("[dpu.caps.general]", "[dpu.caps.general] vhca_id is 1, as the host's"),
+        ("[dpu.port]", "unknown field `port`"),
+    ] {
+        let error = with(section);
+        assert!(error.contains(said), "{section:?} says {error:?}, not {said:?}");
     }
 }
 

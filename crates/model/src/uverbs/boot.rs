@@ -46,7 +46,8 @@ pub(super) fn command<I: CommandInput>(
 
 impl Booted {
     pub(super) fn new(function: Arc<dyn Function>) -> Result<Self, Errno> {
-        command(&*function, &EnableHcaIn::new())?;
+        let embedded = function.about().embedded_cpu;
+        command(&*function, EnableHcaIn::new().set_embedded_cpu_function(embedded))?;
         let mut booted = Self { function, pages: BTreeMap::new(), up: false };
         let function = booted.function.clone();
         let issi = command(&*function, &QueryIssiIn::new())?;
@@ -54,7 +55,10 @@ impl Booted {
             command(&*function, SetIssiIn::new().set_current_issi(ISSI))?;
         }
         for step in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
-            let asked = command(&*booted.function, QueryPagesIn::new().set_op_mod(step))?;
+            let asked = command(
+                &*booted.function,
+                QueryPagesIn::new().set_op_mod(step).set_embedded_cpu_function(embedded),
+            )?;
             booted.give_pages(asked.num_pages())?;
         }
         command(&*function, &InitHcaIn::new())?;
@@ -83,6 +87,7 @@ impl Booted {
             .map(|page| (&raw const *page as u64, page))
             .collect();
         let mut input = ManagePagesIn::new();
+        input.set_embedded_cpu_function(self.function.about().embedded_cpu);
         input.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(count);
         let mut whole = input.as_bytes().to_vec();
         whole.extend(new.keys().flat_map(|page| page.to_be_bytes()));
@@ -93,6 +98,7 @@ impl Booted {
 
     fn take_pages(&mut self, count: u32) -> Result<(), Errno> {
         let mut input = ManagePagesIn::new();
+        input.set_embedded_cpu_function(self.function.about().embedded_cpu);
         input.set_op_mod(ManagePagesIn::HCA_RETURN_PAGES).set_input_num_entries(count);
         let mut output = vec![0; ManagePagesOut::BYTES + 8 * count as usize];
         exec(&*self.function, input.as_bytes(), &mut output)?;
@@ -126,9 +132,12 @@ impl Booted {
 impl Drop for Booted {
     fn drop(&mut self) {
         let function = &*self.function;
+        let embedded = function.about().embedded_cpu;
         let down =
             if self.up { command(function, &TeardownHcaIn::new()).map(drop) } else { Ok(()) };
-        let down = down.and_then(|()| command(function, &DisableHcaIn::new()).map(drop));
+        let down = down.and_then(|()| {
+            command(function, DisableHcaIn::new().set_embedded_cpu_function(embedded)).map(drop)
+        });
         if down.is_err() {
             // The device may still use its pages.
             std::mem::forget(std::mem::take(&mut self.pages));

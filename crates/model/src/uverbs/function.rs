@@ -13,7 +13,7 @@ use super::verbs::About;
 use crate::engine;
 use crate::hca::{self, Hca, Port};
 use crate::memory::Interrupts;
-use crate::profile::Link;
+use crate::profile::{Link, Side};
 use crate::world::{HcaId, Shared};
 
 /// `ib_uverbs_gid_type` values.
@@ -58,7 +58,11 @@ impl Function for Modelled {
     fn about(&self) -> About {
         self.look(|hca| {
             let numbers = hca.profile.device();
-            About { firmware: numbers.firmware, device_id: numbers.device_id }
+            About {
+                firmware: numbers.firmware,
+                device_id: numbers.device_id,
+                embedded_cpu: hca.profile.side() == Side::Dpu,
+            }
         })
     }
 

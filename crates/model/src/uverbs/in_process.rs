@@ -14,12 +14,16 @@ use super::file::File;
 use super::function::{Modelled, described_port};
 use super::kernel::Kernel;
 use crate::hca::Hca;
-use crate::world::{HcaId, Shared};
+use crate::profile::Side;
+use crate::world::{HcaId, Shared, World};
 
-/// The devices of a model as `verbless-devx` sees them. Cloning gives another handle to the same.
+/// The devices of a model as `verbless-devx` sees them, all or those of one side. Cloning gives another handle to the
+/// same.
 #[derive(Clone)]
 pub struct InProcess {
     inner: Arc<Inner>,
+    /// Whose devices are shown; `None`: everybody's.
+    side: Option<Side>,
 }
 
 struct Inner {
@@ -64,7 +68,23 @@ impl Drop for Lease {
 impl InProcess {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let client: Arc<dyn Client> = Arc::new(Ourselves::default());
-        Self { inner: Arc::new(Inner { shared, client, kernels: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { shared, client, kernels: Mutex::default() }), side: None }
+    }
+
+    /// The same, with the devices of one side.
+    pub(crate) fn of_side(self, side: Side) -> Self {
+        Self { side: Some(side), ..self }
+    }
+
+    /// The devices that are shown, in the order of their numbers.
+    pub(crate) fn shown(&self) -> Vec<HcaId> {
+        self.shown_of(&self.inner.shared.lock()).map(|(id, _)| id).collect()
+    }
+
+    fn shown_of<'w>(&self, world: &'w World) -> impl Iterator<Item = (HcaId, &'w Hca)> {
+        let side = self.side;
+        let is_shown = move |hca: &Hca| side.is_none_or(|side| hca.profile.side() == side);
+        world.hcas.iter().enumerate().filter(move |(_, hca)| is_shown(hca))
     }
 
     /// Device `id`, attached if it is not yet.
@@ -89,14 +109,25 @@ impl Backend for InProcess {
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
         let world = self.inner.shared.lock();
-        if world.hcas.is_empty() {
+        let shown = self.shown_of(&world).enumerate();
+        let devices: Vec<_> = shown.map(|(number, (_, hca))| describe(number, hca)).collect();
+        if devices.is_empty() {
             return Err(Error::new(
                 ErrorKind::NoDevice,
                 "looking for the model's devices",
-                "the model has none: add one to its builder",
+                match self.side {
+                    None => "the model has none: add one to its builder",
+                    Some(Side::Host) => {
+                        "the model has none on the host side: add one to its builder"
+                    }
+                    Some(Side::Dpu) => {
+                        "the model has none on the DPU side: add one to its builder by `device_with_sides`, of a \
+                         profile that has a section `dpu`"
+                    }
+                },
             ));
         }
-        Ok(world.hcas.iter().enumerate().map(|(id, hca)| describe(id, hca)).collect())
+        Ok(devices)
     }
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
@@ -106,7 +137,8 @@ impl Backend for InProcess {
             Error::new(ErrorKind::Refused, attempted, hint).with_errno(errno)
         };
         let devices = self.enumerate()?;
-        let Some(id) = devices.iter().position(|known| known.name == device.name) else {
+        let number = devices.iter().position(|known| known.name == device.name);
+        let Some(id) = number.and_then(|number| self.shown().get(number).copied()) else {
             let known: Vec<&str> = devices.iter().map(|known| &*known.name).collect();
             return Err(Error::new(
                 ErrorKind::NoDevice,
@@ -169,14 +201,14 @@ impl OpenDevice for Opened {
     }
 }
 
-/// What is known of a device before it is opened.
-fn describe(id: HcaId, hca: &Hca) -> DeviceInfo {
+/// What is known of a device, by the number under which it is shown, before it is opened.
+fn describe(number: usize, hca: &Hca) -> DeviceInfo {
     let numbers = hca.profile.device();
     let [major, minor, sub_minor] = numbers.firmware;
-    let ports = (1..).map_while(|number| {
-        let state = described_port(hca, number)?;
+    let ports = (1..).map_while(|port| {
+        let state = described_port(hca, port)?;
         Some(PortInfo {
-            number: number as u8,
+            number: port as u8,
             link_layer: if state.ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
             state: if state.active { 4 } else { 1 },
             gids: state
@@ -192,8 +224,8 @@ fn describe(id: HcaId, hca: &Hca) -> DeviceInfo {
         })
     });
     DeviceInfo {
-        name: format!("mlx5_{id}"),
-        node: format!("uverbs{id}"),
+        name: format!("mlx5_{number}"),
+        node: format!("uverbs{number}"),
         pci_address: None,
         vendor_id: numbers.vendor_id,
         device_id: numbers.device_id,

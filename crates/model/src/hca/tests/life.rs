@@ -9,7 +9,7 @@ use verbless_prm::{
 
 use super::rig::{Rig, pages};
 use crate::hca::Refusal;
-use crate::profile::Link;
+use crate::profile::{Link, Profile, Side};
 
 const LINK: Link = Link::Infiniband;
 
@@ -131,6 +131,46 @@ fn capabilities_are_narrowed_before_init_and_never_exceeded() {
     rig.send::<AllocPdIn>(0, |_| {}).unwrap();
     rig.send::<AllocPdIn>(0, |_| {}).unwrap();
     assert_eq!(rig.send::<AllocPdIn>(0, |_| {}), Err(Refusal::TooMany));
+}
+
+#[test]
+fn commands_that_name_a_side_name_that_of_the_function() {
+    let profile = Profile::load("bluefield3").unwrap();
+    for (side, embedded) in [(Side::Host, false), (Side::Dpu, true)] {
+        let mut rig = Rig::of(profile.clone().on(side).unwrap());
+        let other = Err(Refusal::NoSuchFunction);
+        let enable = |rig: &mut Rig, embedded| {
+            rig.send::<EnableHcaIn>(0, |input| {
+                input.set_embedded_cpu_function(embedded);
+            })
+        };
+        assert_eq!(enable(&mut rig, !embedded).map(drop), other);
+        enable(&mut rig, embedded).unwrap();
+        let query = |rig: &mut Rig, embedded| {
+            let kind = QueryPagesIn::BOOT_PAGES;
+            rig.call::<QueryPagesIn>(0, kind, &[], 0, |input| {
+                input.set_embedded_cpu_function(embedded);
+            })
+        };
+        assert_eq!(query(&mut rig, !embedded).map(drop), other);
+        let (asked, _) = query(&mut rig, embedded).unwrap();
+        assert_eq!((asked.embedded_cpu_function(), asked.num_pages()), (embedded, 6));
+        let give = |rig: &mut Rig, embedded| {
+            let list: Vec<u8> = (1..=6_u64).flat_map(|page| (page << 12).to_be_bytes()).collect();
+            rig.call::<ManagePagesIn>(0, ManagePagesIn::ALLOCATION_SUCCESS, &list, 0, |input| {
+                input.set_input_num_entries(6).set_embedded_cpu_function(embedded);
+            })
+        };
+        assert_eq!(give(&mut rig, !embedded).map(drop), other);
+        give(&mut rig, embedded).unwrap();
+        let disable = |rig: &mut Rig, embedded| {
+            rig.send::<DisableHcaIn>(0, |input| {
+                input.set_embedded_cpu_function(embedded);
+            })
+        };
+        assert_eq!(disable(&mut rig, !embedded).map(drop), other);
+        disable(&mut rig, embedded).unwrap();
+    }
 }
 
 #[test]

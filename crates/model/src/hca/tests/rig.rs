@@ -69,7 +69,11 @@ pub(super) struct User {
 impl Rig {
     /// A function that nothing was said to yet.
     pub(super) fn new(link: Link) -> Self {
-        let profile = Profile::load("bluefield3").expect("it comes along").with_link(link);
+        Self::of(Profile::load("bluefield3").expect("it comes along").with_link(link))
+    }
+
+    /// The same of another kind.
+    pub(super) fn of(profile: Profile) -> Self {
         let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory));
         let world = World { hcas: vec![hca], clock: Clock::new(true), bench: Default::default() };
         Self { world, accepted: Vec::new() }

@@ -176,7 +176,7 @@ impl Function for Device {
     }
 
     fn about(&self) -> About {
-        About { firmware: [22, 35, 1012], device_id: 0x101d }
+        About { firmware: [22, 35, 1012], device_id: 0x101d, embedded_cpu: false }
     }
 
     fn back_uar(&self, _: u32, _: std::os::fd::BorrowedFd<'_>, _: u64) -> Result<(), Errno> {

@@ -38,6 +38,8 @@ pub(in crate::uverbs) struct About {
     pub firmware: [u16; 3],
     /// The PCI device.
     pub device_id: u16,
+    /// The function is the embedded CPU's.
+    pub embedded_cpu: bool,
 }
 
 impl Method<'_> {

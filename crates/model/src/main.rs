@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use verbless_model::pci::{self, PciOptions};
 use verbless_model::run::{self, RunError, RunOptions, Trace};
-use verbless_model::{Link, Profile};
+use verbless_model::{Link, Profile, Side};
 
 /// A software model of mlx5 devices.
 #[derive(Parser)]
@@ -58,6 +58,10 @@ enum Command {
         /// What their ports are connected to; without it, what the profile says.
         #[arg(long)]
         link: Option<LinkArgument>,
+        /// Which side of the devices the program is on: the machine that they are plugged into, or the Arm cores on a DPU.
+        /// It sees that side's devices alone, numbered from 0.
+        #[arg(long, value_enum, default_value_t = SideArgument::Host)]
+        side: SideArgument,
         /// Print every ioctl and command as it passes; with a file, write the commands there, as text that `cargo xtask
         /// prm decode` reads.
         #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
@@ -72,6 +76,12 @@ enum Command {
 enum LinkArgument {
     Infiniband,
     Ethernet,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SideArgument {
+    Host,
+    Dpu,
 }
 
 fn main() -> ExitCode {
@@ -110,7 +120,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             pci::serve(PciOptions { devices, functions, sockets: socket, trap, record })?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run { profile, devices, link, trace, program } => {
+        Command::Run { profile, devices, link, side, trace, program } => {
             let profiles: Result<Vec<_>, _> = profile
                 .iter()
                 .map(|name| Profile::load(name).map(|it| link_of(it, link)))
@@ -124,7 +134,11 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Some(None) => Trace::Print,
                 Some(Some(file)) => Trace::Record(create(&file)?),
             };
-            let status = run::run(RunOptions { devices, program, trace })?;
+            let side = match side {
+                SideArgument::Host => Side::Host,
+                SideArgument::Dpu => Side::Dpu,
+            };
+            let status = run::run(RunOptions { devices, side, program, trace })?;
             // As shells say it.
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
             Ok(ExitCode::from(code.unwrap_or(1) as u8))

@@ -58,6 +58,47 @@ fn a_program_finds_the_devices_where_the_kernel_has_them() {
 }
 
 #[test]
+fn a_program_sees_the_devices_of_its_side_and_no_others() {
+    let profiles = ["bluefield3", "connectx6dx", "bluefield3"];
+    let profiles = profiles.map(|profile| format!("--profile={profile}"));
+    let on = |side, script| {
+        let options: Vec<_> = profiles.iter().map(|it| &**it).chain(["--side", side]).collect();
+        says(&options, script)
+    };
+    assert_eq!(on("host", "ls /dev/infiniband"), "uverbs0\nuverbs1\nuverbs2");
+    assert_eq!(on("dpu", "ls /dev/infiniband"), "uverbs0\nuverbs1");
+    assert_eq!(on("dpu", "ls /sys/class/infiniband"), "mlx5_0\nmlx5_1");
+    let guids = "cd /; for name in $(ls sys/class/infiniband); do \
+        cat sys/class/infiniband/$name/sys_image_guid; done";
+    let (host, dpu) = (on("host", guids), on("dpu", guids));
+    let [first, _, last] = host.lines().collect::<Vec<_>>()[..] else { panic!("{host}") };
+    assert_eq!(dpu.lines().collect::<Vec<_>>(), [first, last], "the same cards");
+    let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
+    assert_ne!(on("host", own), on("dpu", own));
+    assert_eq!(says(&[], own), on("host", own), "the host is where a program is");
+}
+
+#[test]
+fn opening_a_device_of_the_dpu_brings_up_the_embedded_cpus_function() {
+    let options = ["--devices", "2", "--side", "dpu", "--trace"];
+    let output = run(&options, "exec 5<>/dev/infiniband/uverbs1");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    // Of each card first the host's function, then the DPU's.
+    let enabled: Vec<_> = text.lines().filter(|line| line.contains(" ENABLE_HCA(")).collect();
+    let [line] = enabled[..] else { panic!("{text}") };
+    assert!(line.contains("function 3 ENABLE_HCA(embedded_cpu_function=1) -> ok"), "{line}");
+}
+
+#[test]
+fn a_side_that_no_device_has_is_refused_and_told_of() {
+    let output = run(&["--profile", "connectx6dx", "--side", "dpu"], "echo started");
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("no device has a DPU side") && text.contains("bluefield3"), "{text}");
+}
+
+#[test]
 fn what_is_not_a_device_is_as_it_was() {
     assert_eq!(says(&[], "cat /proc/self/comm"), "cat");
     assert_eq!(run(&[], "cat /sys/class/infiniband/mlx5_7/node_type").status.code(), Some(1));

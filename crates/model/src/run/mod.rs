@@ -36,6 +36,7 @@
 mod filter;
 mod open;
 mod process;
+mod side;
 mod supervisor;
 mod sys;
 mod trace;
@@ -48,19 +49,20 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
 use nix::errno::Errno;
-use verbless_devx::Backend;
 
 use crate::memory::ClientMemory;
-use crate::{Model, ObjectCounts, Profile};
+use crate::{Model, ObjectCounts, Profile, Side};
 use process::Processes;
+use side::View;
 use supervisor::Supervisor;
-use tree::{Shown, Tree};
 
 /// What to run, and on which devices.
 #[derive(Debug)]
 pub struct RunOptions {
-    /// The devices, in the order of their numbers.
+    /// The devices, in the order of their numbers; each with all its sides.
     pub devices: Vec<Profile>,
+    /// Whose devices the program sees.
+    pub side: Side,
     /// The program and its arguments.
     pub program: Vec<OsString>,
     /// Whether and where to tell of what passes.
@@ -92,6 +94,14 @@ pub enum RunError {
         program: String,
         /// What the system says.
         source: io::Error,
+    },
+    /// No device has a function on the side that the program is on.
+    #[error(
+        "no device has a DPU side, where the program is to be: give it one with an embedded CPU ({known})"
+    )]
+    NoDpu {
+        /// The profiles that come along and have one.
+        known: String,
     },
     /// The system does not let a process answer another's calls.
     #[error("the system calls of a program cannot be answered here: {reason} ({errno})")]
@@ -139,7 +149,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         Trace::Print => model.watch_commands(|executed| eprintln!("{}", trace::command(executed))),
         Trace::Record(file) => model.record_commands(file),
     }
-    let tree = Tree::new(&shown(&model))?;
+    let view = View::new(&model, options.side)?;
     let mut command = Command::new(name);
     command.args(arguments);
     sys::adopt_orphans();
@@ -149,7 +159,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     for thread in process::threads() {
         sys::take_short_turns(thread);
     }
-    let supervisor = Supervisor::new(&model, tree, processes, listener, signals, child.id())?;
+    let supervisor = Supervisor::new(&model, view, processes, listener, signals, child.id())?;
     let status = supervisor.printing(printing).run()?;
     for device in 0..model.devices() {
         let left = model.counts(device);
@@ -162,19 +172,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
 
 fn build(devices: &[Profile], memory: &std::sync::Arc<ClientMemory>) -> Model {
     let builder = Model::builder().memory(memory.clone());
-    devices.iter().cloned().fold(builder, crate::Builder::device).build()
-}
-
-/// The devices of a model as the tree shows them.
-fn shown(model: &Model) -> Vec<Shown> {
-    let devices = model.backend().enumerate().unwrap_or_default();
-    let world = model.shared.lock();
-    let tables = world.hcas.iter().map(|hca| match hca.profile.link() {
-        crate::Link::Infiniband => (hca.caps.gids(), hca.caps.pkeys()),
-        crate::Link::Ethernet => (hca.roce_addresses.len() as u32, 1),
-    });
-    let shown = |(info, (gids, pkeys))| Shown { info, gids, pkeys };
-    devices.into_iter().zip(tables).map(shown).collect()
+    devices.iter().cloned().fold(builder, crate::Builder::device_with_sides).build()
 }
 
 /// Tells what the filter was refused for from what the program was.

@@ -16,8 +16,8 @@ use crate::uverbs::{Client, DeviceFile, FileId, InProcess, MMAP_SPAN, identify};
 /// One open of a device.
 pub(super) struct Open {
     pub file: DeviceFile,
-    /// Which device.
-    pub device: usize,
+    /// The number by which programs know the device.
+    pub number: usize,
     watch: WatchDescriptor,
 }
 
@@ -40,12 +40,13 @@ impl Opens {
         Ok(Self { by_file: HashMap::new(), by_watch: HashMap::new(), inotify })
     }
 
-    /// Opens a device for a client. The descriptor is for the client alone: when the last of its duplicates is
+    /// Opens a device for a client, which knows it by `number`. The descriptor is for the client alone: when the last of its duplicates is
     /// closed, [`Opens::closed`] tells.
     pub(super) fn open(
         &mut self,
         backend: &InProcess,
         device: usize,
+        number: usize,
         client: Arc<dyn Client>,
     ) -> Result<(FileId, File), Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
@@ -66,7 +67,7 @@ impl Opens {
         let file = file.inspect_err(|_| {
             let _ = self.inotify.rm_watch(watch);
         })?;
-        self.by_file.insert(id, Arc::new(Open { file, device, watch }));
+        self.by_file.insert(id, Arc::new(Open { file, number, watch }));
         self.by_watch.insert(watch, id);
         Ok((id, given))
     }
@@ -117,7 +118,7 @@ mod tests {
         let process = processes.of_thread(own).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });
         let mut opens = Opens::new().expect("inotify");
-        let (id, file) = opens.open(&model.backend(), 0, client).expect("it opens");
+        let (id, file) = opens.open(&model.backend(), 0, 0, client).expect("it opens");
         assert_ne!(model.counts(0).eqs, 0, "the modelled kernel is there");
         let copy = file.try_clone().expect("a duplicate");
         drop(file);

@@ -15,9 +15,10 @@ use nix::unistd::Pid;
 use super::filter::{DESCRIPTORS, FIRST_DESCRIPTOR};
 use super::open::Opens;
 use super::process::{self, Caller, Processes};
+use super::side::View;
 use super::sys::{self, Listener, Notification, Stat};
 use super::trace;
-use super::tree::{self, FIRST_MINOR, MAJOR, Tree};
+use super::tree::{self, FIRST_MINOR, MAJOR};
 use crate::Model;
 use crate::uverbs::{InProcess, PAGE, ioctl_name};
 
@@ -51,8 +52,7 @@ pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
 /// Who answers.
 pub(super) struct Supervisor {
     backend: InProcess,
-    devices: usize,
-    tree: Tree,
+    view: View,
     processes: Processes,
     opens: Opens,
     listener: Arc<Listener>,
@@ -98,7 +98,7 @@ struct Named {
 impl Supervisor {
     pub(super) fn new(
         model: &Model,
-        tree: Tree,
+        view: View,
         processes: Processes,
         listener: Listener,
         signals: SignalFd,
@@ -107,8 +107,7 @@ impl Supervisor {
         listener.wake_in_place();
         Ok(Self {
             backend: model.backend(),
-            devices: model.devices(),
-            tree,
+            view,
             processes,
             opens: Opens::new()?,
             listener: Arc::new(listener),
@@ -284,7 +283,7 @@ impl Supervisor {
             fd => format!("/proc/{}/fd/{fd}", call.tid),
         };
         let base: PathBuf = std::fs::read_link(base).ok()?;
-        let base = self.tree.shown(&base).unwrap_or(base);
+        let base = self.view.tree.shown(&base).unwrap_or(base);
         let whole = base.join(std::ffi::OsStr::from_bytes(&bytes)).as_os_str().as_bytes().to_vec();
         tree::is_ours(&whole).then_some(Named { bytes: whole })
     }
@@ -321,7 +320,8 @@ impl Supervisor {
     fn open(&mut self, call: &Notification, directory: u64, path: u64, flags: u64) -> Answer {
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
         let flags = OFlag::from_bits_truncate(flags as i32);
-        let device = tree::device(&named.bytes).filter(|&device| device < self.devices);
+        let number = tree::device(&named.bytes);
+        let device = number.and_then(|number| Some((number, self.view.device(number)?)));
         if let Some(device) =
             device.filter(|_| !flags.intersects(OFlag::O_PATH | OFlag::O_DIRECTORY))
         {
@@ -329,7 +329,7 @@ impl Supervisor {
         }
         let reads = flags & OFlag::O_ACCMODE == OFlag::O_RDONLY;
         let kept = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_PATH | OFlag::O_NONBLOCK;
-        match self.tree.open(&named.bytes, flags & kept) {
+        match self.view.tree.open(&named.bytes, flags & kept) {
             Ok(_) if flags.contains(OFlag::O_CREAT | OFlag::O_EXCL) => Errno::EEXIST.into(),
             Ok(_) if !reads && !flags.contains(OFlag::O_PATH) => Errno::EACCES.into(),
             Ok(file) => {
@@ -357,16 +357,16 @@ impl Supervisor {
     fn open_device(
         &mut self,
         call: &Notification,
-        device: usize,
+        (number, device): (usize, usize),
         flags: OFlag,
     ) -> Result<Answer, Errno> {
         let caller = self.caller(call)?;
         let owner = Caller { call: None, ..caller };
-        let (id, file) = self.opens.open(&self.backend, device, Arc::new(owner))?;
-        let number = (FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + DESCRIPTORS)
+        let (id, file) = self.opens.open(&self.backend, device, number, Arc::new(owner))?;
+        let descriptor = (FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + DESCRIPTORS)
             .find(|&number| process::identify(call.tid, number as i32) == Err(Errno::EBADF));
         let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
-        let given = match self.give(call, file.as_fd(), number, close_on_exec) {
+        let given = match self.give(call, file.as_fd(), descriptor, close_on_exec) {
             // A process that may not have as many descriptors gets the lowest.
             Answer::Ours(Err(Errno::EBADF | Errno::EMFILE | Errno::EINVAL)) => {
                 self.give(call, file.as_fd(), None, close_on_exec)
@@ -402,7 +402,7 @@ impl Supervisor {
             && let Ok(id) = process::identify(call.tid, directory as i32)
             && let Some(open) = self.opens.get(id)
         {
-            let node = format!("/dev/infiniband/uverbs{}", open.device);
+            let node = format!("/dev/infiniband/uverbs{}", open.number);
             return self.stat_file(call, node.as_bytes(), OFlag::empty(), how);
         }
         if path == 0 {
@@ -418,7 +418,7 @@ impl Supervisor {
     }
 
     fn stat_file(&self, call: &Notification, path: &[u8], follow: OFlag, how: Stat) -> Answer {
-        let file = match self.tree.open(path, OFlag::O_PATH | follow) {
+        let file = match self.view.tree.open(path, OFlag::O_PATH | follow) {
             Ok(file) => file,
             Err(errno) => return errno.into(),
         };
@@ -433,7 +433,7 @@ impl Supervisor {
 
     fn access(&mut self, call: &Notification, directory: u64, path: u64, mode: u64) -> Answer {
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
-        let result = self.tree.open(&named.bytes, OFlag::O_PATH).and_then(|file| {
+        let result = self.view.tree.open(&named.bytes, OFlag::O_PATH).and_then(|file| {
             let mode = mode as i32;
             let directory = sys::is_directory(&file)?;
             let device = tree::device(&named.bytes).is_some();
@@ -449,7 +449,7 @@ impl Supervisor {
         let Some(named) = self.path(call, libc::AT_FDCWD as u64, call.arguments[0]) else {
             return Answer::Kernel;
         };
-        let there = self.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW);
+        let there = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW);
         Answer::Ours(there.and(answer))
     }
 
@@ -462,7 +462,7 @@ impl Supervisor {
         room: u64,
     ) -> Answer {
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
-        let target = self.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW).and_then(
+        let target = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW).and_then(
             |file: OwnedFd| match nix::fcntl::readlinkat(&file, "") {
                 // What is no link is ENOENT with an empty path.
                 Err(Errno::ENOENT) => Err(Errno::EINVAL),
@@ -496,7 +496,7 @@ impl Supervisor {
             let result = open.file.ioctl(&client, &mut words);
             if self.printing {
                 let name = ioctl_name(&before);
-                eprintln!("{}", trace::ioctl(call.tid, open.device, &name, &result));
+                eprintln!("{}", trace::ioctl(call.tid, open.number, &name, &result));
             }
             for (index, (old, new)) in before.iter().zip(&words).enumerate() {
                 if old != new {

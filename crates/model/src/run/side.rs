@@ -1,0 +1,96 @@
+//! What programs on one side see: the devices of that side, numbered from 0, in a tree of their own.
+//!
+//! A model has the devices of both sides from the start, whichever a program is on, so that the other side may come
+//! later.
+
+use verbless_devx::Backend;
+
+use super::RunError;
+use super::tree::{Shown, Tree};
+use crate::{Link, Model, Profile, Side};
+
+/// The devices of one side.
+#[derive(Debug)]
+pub(super) struct View {
+    pub tree: Tree,
+    /// The model's number of each device that is shown.
+    devices: Vec<usize>,
+}
+
+impl View {
+    pub(super) fn new(model: &Model, side: Side) -> Result<Self, RunError> {
+        let backend = model.backend_of(side);
+        let devices = backend.shown();
+        if devices.is_empty() && side == Side::Dpu {
+            return Err(RunError::NoDpu { known: names() });
+        }
+        let tree = Tree::new(&shown(model, &devices, backend.enumerate().unwrap_or_default()))?;
+        Ok(Self { tree, devices })
+    }
+
+    /// The model's number of the device that programs know by this one.
+    pub(super) fn device(&self, number: usize) -> Option<usize> {
+        self.devices.get(number).copied()
+    }
+}
+
+/// The devices as the tree shows them.
+fn shown(model: &Model, devices: &[usize], infos: Vec<verbless_devx::DeviceInfo>) -> Vec<Shown> {
+    let world = model.shared.lock();
+    let tables = devices.iter().map(|&id| &world.hcas[id]).map(|hca| match hca.profile.link() {
+        Link::Infiniband => (hca.caps.gids(), hca.caps.pkeys()),
+        Link::Ethernet => (hca.roce_addresses.len() as u32, 1),
+    });
+    let shown = |(info, (gids, pkeys))| Shown { info, gids, pkeys };
+    infos.into_iter().zip(tables).map(shown).collect()
+}
+
+/// The profiles that come along and have a DPU side.
+fn names() -> String {
+    let has =
+        |name: &&str| Profile::load(name).is_ok_and(|profile| profile.on(Side::Dpu).is_some());
+    Profile::names().filter(has).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+    use nix::fcntl::OFlag;
+
+    use super::*;
+
+    fn profile(name: &str) -> Profile {
+        Profile::load(name).expect("a profile")
+    }
+
+    #[test]
+    fn each_side_numbers_its_own_devices_from_zero_and_has_no_others() {
+        let model = Model::builder()
+            .device_with_sides(profile("bluefield3"))
+            .device_with_sides(profile("connectx6dx"))
+            .device_with_sides(profile("bluefield3"))
+            .build();
+        let numbers = |side| {
+            let view = View::new(&model, side).expect("there are devices");
+            let nodes = (0..).map_while(|number| {
+                let path = format!("/sys/class/infiniband_verbs/uverbs{number}/ibdev");
+                view.tree.open(path.as_bytes(), OFlag::O_PATH).ok().and(view.device(number))
+            });
+            let nodes: Vec<_> = nodes.collect();
+            let next = format!("/dev/infiniband/uverbs{}", nodes.len());
+            assert_eq!(view.tree.open(next.as_bytes(), OFlag::O_PATH).err(), Some(Errno::ENOENT));
+            assert_eq!(view.device(nodes.len()), None);
+            nodes
+        };
+        assert_eq!(numbers(Side::Host), [0, 2, 3]);
+        assert_eq!(numbers(Side::Dpu), [1, 4]);
+    }
+
+    #[test]
+    fn a_side_that_no_device_has_is_refused_and_told_who_has_it() {
+        let model = Model::builder().device_with_sides(profile("connectx6dx")).build();
+        let error = View::new(&model, Side::Dpu).expect_err("there is none").to_string();
+        assert!(error.contains("bluefield3") && !error.contains("connectx6dx"), "{error}");
+        assert!(View::new(&model, Side::Host).is_ok());
+    }
+}

@@ -33,6 +33,7 @@
 //! changed its identity cannot be looked into; a duplicate of a device's descriptor outside the numbers that the filter
 //! knows looks like a regular file; `write` to a device, the old way of its commands, goes nowhere.
 
+mod directory;
 mod filter;
 mod open;
 mod process;

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use verbless_devx::{DeviceInfo, GidType, LinkLayer};
+
+use super::directory::Directory;
 
 /// Where the modelled PCI functions are plugged: a domain that no machine has.
 const PCI_ROOT: &str = "pcifb0b:00";
@@ -39,11 +41,10 @@ pub(super) struct Shown {
     pub pkeys: u32,
 }
 
-/// The directory; it goes when this is dropped.
+/// The files; they go when this is dropped.
 #[derive(Debug)]
 pub(super) struct Tree {
-    path: PathBuf,
-    root: OwnedFd,
+    directory: Directory,
 }
 
 /// Whether a path may lead into the tree: one that is absolute, as far as its text tells.
@@ -79,12 +80,7 @@ fn clean(path: &[u8]) -> Option<Vec<u8>> {
 impl Tree {
     /// Makes the tree for these devices.
     pub(super) fn new(devices: &[Shown]) -> io::Result<Self> {
-        let parent = std::env::temp_dir();
-        let path = nix::unistd::mkdtemp(&parent.join("verbless-run-XXXXXX"))?;
-        let root: OwnedFd = File::open(&path)?.into();
-        let tree = Self { path, root };
-        tree.fill(devices)?;
-        Ok(tree)
+        Ok(Self { directory: Directory::filled(|path| Self::fill(path, devices))? })
     }
 
     /// Opens a path of the tree as the kernel would `/`'s.
@@ -92,27 +88,28 @@ impl Tree {
         let how = OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        openat2(&self.root, OsStr::from_bytes(path), how)
+        openat2(&self.directory, OsStr::from_bytes(path), how)
     }
 
     /// What a real path within the directory is called by the program.
     pub(super) fn shown(&self, real: &Path) -> Option<PathBuf> {
-        real.strip_prefix(&self.path).ok().map(|rest| Path::new("/").join(rest))
+        real.strip_prefix(self.directory.path()).ok().map(|rest| Path::new("/").join(rest))
     }
 
-    fn fill(&self, devices: &[Shown]) -> io::Result<()> {
+    /// Writes all files below `root`.
+    fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
         let file = |at: &str, text: &str| {
-            let path = self.path.join(at);
-            fs::create_dir_all(path.parent().unwrap_or(&self.path))?;
+            let path = root.join(at);
+            fs::create_dir_all(path.parent().unwrap_or(root))?;
             fs::write(path, format!("{text}\n"))
         };
         let link = |at: &str, to: &str| {
-            let path = self.path.join(at);
-            fs::create_dir_all(path.parent().unwrap_or(&self.path))?;
+            let path = root.join(at);
+            fs::create_dir_all(path.parent().unwrap_or(root))?;
             symlink(to, path)
         };
         for place in ["sys/class/infiniband", "sys/bus/pci/drivers/mlx5_core", "dev/infiniband"] {
-            fs::create_dir_all(self.path.join(place))?;
+            fs::create_dir_all(root.join(place))?;
         }
         file("sys/class/infiniband_verbs/abi_version", "6")?;
         for (number, device) in devices.iter().enumerate() {
@@ -168,7 +165,7 @@ impl Tree {
                 &format!("sys/class/infiniband_verbs/{node}"),
                 &format!("../../devices/{PCI_ROOT}/{slot}/infiniband_verbs/{node}"),
             )?;
-            fs::write(self.path.join(format!("dev/infiniband/{node}")), "")?;
+            fs::write(root.join(format!("dev/infiniband/{node}")), "")?;
             for port in &info.ports {
                 let at = format!("{rdma}/ports/{}", port.number);
                 let (state, physical) = match port.state {
@@ -194,7 +191,7 @@ impl Tree {
                         file(&format!("{at}/gid_attrs/types/{index}"), kind)?;
                     }
                 }
-                fs::create_dir_all(self.path.join(format!("{at}/gid_attrs/ndevs")))?;
+                fs::create_dir_all(root.join(format!("{at}/gid_attrs/ndevs")))?;
                 for index in 0..device.pkeys {
                     let key = if index == 0 { "0xffff" } else { "0x0000" };
                     file(&format!("{at}/pkeys/{index}"), key)?;
@@ -215,14 +212,9 @@ fn words<const N: usize>(bytes: [u8; N]) -> String {
     text
 }
 
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Read;
 
     use super::*;
@@ -293,7 +285,7 @@ mod tests {
     #[test]
     fn nothing_leads_out_of_the_tree_and_nothing_is_left_of_it() {
         let tree = tree();
-        let inside = tree.path.clone();
+        let inside = tree.directory.path().to_path_buf();
         for path in ["/../../../../etc/passwd", "/sys/class/infiniband/../../../../../etc/passwd"] {
             assert_eq!(text(&tree, path), Err(Errno::ENOENT), "{path}");
         }

@@ -5,9 +5,9 @@
 //! ```text
 //!   program (threads, children)                 verbless-model
 //!   ---------------------------                 --------------------------------------------------
-//!   open /dev/infiniband/uverbs0  --notify-->   supervisor: a memfd of its own for each open (ADDFD)
+//!   open /dev/infiniband/uverbs0  --notify-->   paths: a memfd of its own for each open (ADDFD)
 //!   open, stat, readlink /sys/..  --notify-->     tree: the same path below a private directory
-//!   ioctl, magic 0x1b             --notify-->     uverbs: the modelled kernel -> hca: commands
+//!   ioctl, magic 0x1b             --notify-->   ioctl: the modelled kernel -> hca: commands
 //!   socket(NETLINK_RDMA)          -- EPROTONOSUPPORT by the filter itself
 //!   mmap of the memfd             -- native: the pages are the device's UAR pages, which the engine looks at
 //!   loads, stores, everything else -- native
@@ -15,11 +15,12 @@
 //!                                 --pidfd-->      the process is no more: its memory is none
 //! ```
 //!
-//! - **One loop, one thread** (`supervisor`): notifications, closes, deaths and signals come to one `poll`. Handing over
-//!   takes a few microseconds, as the kernel wakes the answering side on the caller's CPU (SYNC_WAKE_UP, since 6.6). The
-//!   model's own thread moves data meanwhile; completion channels are sockets, and need nobody here.
+//! - **A thread that waits for calls** (`answer`), one for each filter, takes them, answers them and waits again, in the
+//!   kernel: handing over takes a few microseconds, as it wakes the answering side on the caller's CPU (SYNC_WAKE_UP,
+//!   since 6.6). Another (`supervisor`) keeps house: closes, deaths, signals. The model's own thread moves data meanwhile; completion
+//!   channels are sockets, and need nobody here.
 //! - **What stops** is what `filter` lists: calls with a path, ioctls of RDMA devices, questions about descriptors of
-//!   devices. A path that is none of ours is let go at once.
+//!   devices. A path that is none of ours is let go at once (`paths`).
 //! - **A device's descriptor** is a memfd that was opened again through `/proc`, so that its last close, wherever duplicates
 //!   went, shows in inotify; the inode tells which open an ioctl is for. Its size is sealed: nobody can take pages away
 //!   from under the engine. Its offsets are those that the kernel gives out for UAR pages; `fstat` shows a character device.
@@ -33,10 +34,14 @@
 //! changed its identity cannot be looked into; a duplicate of a device's descriptor outside the numbers that the filter
 //! knows looks like a regular file; `write` to a device, the old way of its commands, goes nowhere.
 
+mod answer;
 mod directory;
 mod filter;
+mod ioctl;
 mod open;
+mod paths;
 mod process;
+mod room;
 mod side;
 mod supervisor;
 mod sys;
@@ -48,14 +53,15 @@ use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
 use crate::memory::ClientMemory;
 use crate::{Model, ObjectCounts, Profile, Side};
-use process::Processes;
+use room::Room;
 use side::View;
-use supervisor::Supervisor;
+use supervisor::{Program, Supervisor};
 
 /// What to run, and on which devices.
 #[derive(Debug)]
@@ -142,15 +148,15 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let (name, arguments) = options.program.split_first().ok_or(RunError::NoProgram)?;
     // Before there is any other thread, which would have them come its way.
     let (signals, mask) = supervisor::block_signals()?;
-    let processes = Processes::default();
-    let model = build(&options.devices, &processes.memory);
+    let memory = Arc::<ClientMemory>::default();
+    let model = build(&options.devices, &memory);
     let printing = matches!(options.trace, Trace::Print);
     match options.trace {
         Trace::Off => {}
         Trace::Print => model.watch_commands(|executed| eprintln!("{}", trace::command(executed))),
         Trace::Record(file) => model.record_commands(file),
     }
-    let view = View::new(&model, options.side)?;
+    let view = Arc::new(View::new(&model, options.side)?);
     let mut command = Command::new(name);
     command.args(arguments);
     sys::adopt_orphans();
@@ -160,8 +166,11 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     for thread in process::threads() {
         sys::take_short_turns(thread);
     }
-    let supervisor = Supervisor::new(&model, view, processes, listener, signals, child.id())?;
-    let status = supervisor.printing(printing).run()?;
+    let room = Arc::new(Room::new(model.backend(), memory, printing)?);
+    let mut supervisor = Supervisor::new(room, Program::new(child.id(), signals))?;
+    supervisor.take(listener, view.clone())?;
+    let status = supervisor.run()?;
+    view.tree.remove();
     for device in 0..model.devices() {
         let left = model.counts(device);
         if left != ObjectCounts::default() {
@@ -171,7 +180,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     Ok(ExitStatus::from_raw(status))
 }
 
-fn build(devices: &[Profile], memory: &std::sync::Arc<ClientMemory>) -> Model {
+fn build(devices: &[Profile], memory: &Arc<ClientMemory>) -> Model {
     let builder = Model::builder().memory(memory.clone());
     devices.iter().cloned().fold(builder, crate::Builder::device_with_sides).build()
 }

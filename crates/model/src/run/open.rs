@@ -106,6 +106,7 @@ impl Opens {
 #[cfg(test)]
 mod tests {
     use super::super::process::{Caller, Processes};
+    use super::super::room::Wakes;
     use super::*;
     use crate::{Model, Profile};
 
@@ -113,7 +114,8 @@ mod tests {
     fn an_open_ends_with_its_last_descriptor_and_frees_what_it_held() {
         let model =
             Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
-        let mut processes = Processes::default();
+        let wakes = Arc::new(Wakes::new().expect("an epoll"));
+        let mut processes = Processes::new(Arc::default(), wakes);
         let own = std::process::id();
         let process = processes.of_thread(own).expect("this process");
         let client: Arc<dyn Client> = Arc::new(Caller { process, tid: own, call: None });

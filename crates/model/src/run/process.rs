@@ -13,7 +13,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
-use super::sys::{self, Listener};
+use super::room::{Wake, Wakes};
+use super::sys::{self, Gate};
 use crate::memory::ClientMemory;
 use crate::memory::clients::dma_address;
 use crate::uverbs::{Capability, Client, FileId, check_mappings, effective_capabilities, numbers};
@@ -37,14 +38,20 @@ impl Process {
 }
 
 /// The processes that are known, and which thread belongs to which.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Processes {
-    pub memory: Arc<ClientMemory>,
+    memory: Arc<ClientMemory>,
+    /// Whoever becomes known wakes the supervisor in the end.
+    wakes: Arc<Wakes>,
     known: HashMap<Pid, Arc<Process>>,
     threads: HashMap<u32, Pid>,
 }
 
 impl Processes {
+    pub(super) fn new(memory: Arc<ClientMemory>, wakes: Arc<Wakes>) -> Self {
+        Self { memory, wakes, known: HashMap::new(), threads: HashMap::new() }
+    }
+
     /// The process of a thread. The caller makes sure afterwards that the thread is still the one that it was.
     pub(super) fn of_thread(&mut self, tid: u32) -> Result<Arc<Process>, Errno> {
         if let Some(process) = self.threads.get(&tid).and_then(|pid| self.known.get(pid))
@@ -65,6 +72,7 @@ impl Processes {
         }
         self.forget(pid);
         let pidfd = sys::pidfd(pid)?;
+        self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid))?;
         let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
         let process = Arc::new(Process { pid, pidfd, number, pinned: AtomicU64::new(0) });
         self.known.insert(pid, process.clone());
@@ -72,14 +80,17 @@ impl Processes {
         Ok(process)
     }
 
-    /// All that are known.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Process>> {
-        self.known.values()
+    /// Forgets a process if it has ended.
+    pub(super) fn bury(&mut self, pid: Pid) {
+        if self.known.get(&pid).is_some_and(|process| process.has_ended()) {
+            self.forget(pid);
+        }
     }
 
     /// A process is no more: its memory is none from now on.
     pub(super) fn forget(&mut self, pid: Pid) {
         if let Some(process) = self.known.remove(&pid) {
+            self.wakes.forget(process.pidfd.as_fd());
             self.memory.remove(process.number);
         }
         self.threads.retain(|_, of| *of != pid);
@@ -121,7 +132,7 @@ pub(super) struct Caller {
     pub process: Arc<Process>,
     pub tid: u32,
     /// `None`: between its calls.
-    pub call: Option<(Arc<Listener>, u64)>,
+    pub call: Option<(Arc<dyn Gate>, u64)>,
 }
 
 impl Caller {
@@ -203,6 +214,11 @@ fn memlock(limits: &str) -> u64 {
 mod tests {
     use super::*;
 
+    fn processes() -> Processes {
+        let wakes = Wakes::new().expect("an epoll");
+        Processes::new(Arc::default(), Arc::new(wakes))
+    }
+
     #[test]
     fn the_limit_of_locked_memory_is_read_as_the_kernel_prints_it() {
         let table = "\
@@ -217,7 +233,7 @@ Max processes             95932                95932                processes";
 
     #[test]
     fn a_thread_belongs_to_its_process_and_a_process_that_ended_is_told_from_a_live_one() {
-        let mut processes = Processes::default();
+        let mut processes = processes();
         let own = std::process::id();
         let process = processes.of_thread(own).expect("this process");
         let tid = std::thread::spawn(|| nix::unistd::gettid().as_raw() as u32);
@@ -231,13 +247,14 @@ Max processes             95932                95932                processes";
         child.wait().expect("it ends");
         assert!(gone.has_ended());
         assert!(processes.of_thread(child.id()).is_err());
-        processes.forget(gone.pid);
-        assert_eq!(processes.all().count(), 1);
+        processes.bury(process.pid);
+        processes.bury(gone.pid);
+        assert_eq!(processes.known.len(), 1, "the live one is still known");
     }
 
     #[test]
     fn memory_and_descriptors_of_another_process_are_reached_or_refused() {
-        let mut processes = Processes::default();
+        let mut processes = processes();
         let process = processes.of_thread(std::process::id()).expect("this process");
         let caller = Caller { process, tid: std::process::id(), call: None };
         let bytes = [1u8, 2, 3, 4];

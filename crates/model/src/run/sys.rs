@@ -57,6 +57,26 @@ const ADDFD_SEND: u32 = 2;
 const USER_NOTIF_CONTINUE: u32 = 1;
 const SYNC_WAKE_UP: i32 = 1;
 
+/// How a call that waits gets its answer.
+pub(super) trait Gate: Send + Sync {
+    /// The call returns this.
+    fn answer(&self, id: u64, result: Result<i64, Errno>);
+    /// The kernel carries the call out as if there were no filter.
+    fn go_on(&self, id: u64);
+    /// Whether the call still waits, and so its thread is the one that it was.
+    fn is_waiting(&self, id: u64) -> bool;
+    /// Gives the caller a descriptor of `file`, at `number` or the lowest that is free. `answer`: its number is what
+    /// the call returns.
+    fn give(
+        &self,
+        id: u64,
+        file: BorrowedFd<'_>,
+        number: Option<u32>,
+        close_on_exec: bool,
+        answer: bool,
+    ) -> Result<i32, Errno>;
+}
+
 /// The end of a filter at which its notifications arrive.
 #[derive(Debug)]
 pub(super) struct Listener(OwnedFd);
@@ -89,29 +109,26 @@ impl Listener {
         // SAFETY: the kernel reads one structure of this layout.
         let _ = unsafe { notif_send(self.0.as_raw_fd(), &raw mut response) };
     }
+}
 
-    /// The call returns this.
-    pub(super) fn answer(&self, id: u64, result: Result<i64, Errno>) {
+impl Gate for Listener {
+    fn answer(&self, id: u64, result: Result<i64, Errno>) {
         match result {
             Ok(value) => self.send(id, value, 0, 0),
             Err(errno) => self.send(id, 0, -(errno as i32), 0),
         }
     }
 
-    /// The kernel carries the call out as if there were no filter.
-    pub(super) fn go_on(&self, id: u64) {
+    fn go_on(&self, id: u64) {
         self.send(id, 0, 0, USER_NOTIF_CONTINUE);
     }
 
-    /// Whether the call still waits, and so its thread is the one that it was.
-    pub(super) fn is_waiting(&self, id: u64) -> bool {
+    fn is_waiting(&self, id: u64) -> bool {
         // SAFETY: the kernel reads the number.
         unsafe { notif_id_valid(self.0.as_raw_fd(), &raw const id) }.is_ok()
     }
 
-    /// Gives the caller a descriptor of `file`, at `number` or the lowest that is free. `answer`: its number is what
-    /// the call returns.
-    pub(super) fn give(
+    fn give(
         &self,
         id: u64,
         file: BorrowedFd<'_>,

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
@@ -45,10 +46,23 @@ pub(super) struct Shown {
 #[derive(Debug)]
 pub(super) struct Tree {
     directory: Directory,
+    /// A process may stand within what is ours, so that a path need not say so: it was given a descriptor, or the system has
+    /// such places of its own.
+    within: AtomicBool,
+}
+
+/// What the text of every path into the tree contains.
+const MARKS: [&[u8]; 2] = [b"infiniband", b"fb0b"];
+
+fn is_marked(path: &[u8]) -> bool {
+    MARKS.iter().any(|mark| path.windows(mark.len()).any(|part| part == *mark))
 }
 
 /// Whether a path may lead into the tree: one that is absolute, as far as its text tells.
 pub(super) fn is_ours(path: &[u8]) -> bool {
+    if !is_marked(path) {
+        return false;
+    }
     let Some(clean) = clean(path) else { return false };
     PLACES.iter().any(|place| clean.starts_with(place.as_bytes()))
 }
@@ -80,7 +94,8 @@ fn clean(path: &[u8]) -> Option<Vec<u8>> {
 impl Tree {
     /// Makes the tree for these devices.
     pub(super) fn new(devices: &[Shown]) -> io::Result<Self> {
-        Ok(Self { directory: Directory::filled(|path| Self::fill(path, devices))? })
+        let within = PLACES.iter().any(|place| Path::new(place).exists()).into();
+        Ok(Self { directory: Directory::filled(|path| Self::fill(path, devices))?, within })
     }
 
     /// Opens a path of the tree as the kernel would `/`'s.
@@ -89,6 +104,21 @@ impl Tree {
             .flags(flags | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         openat2(&self.directory, OsStr::from_bytes(path), how)
+    }
+
+    /// Removes the directory; descriptors that were given keep what they refer to.
+    pub(super) fn remove(&self) {
+        self.directory.remove();
+    }
+
+    /// A file of the tree is about to be given to a process.
+    pub(super) fn given(&self) {
+        self.within.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a relative path may lead into the tree, from wherever a process stands.
+    pub(super) fn may_be_reached_by(&self, path: &[u8]) -> bool {
+        self.within.load(Ordering::Relaxed) || is_marked(path)
     }
 
     /// What a real path within the directory is called by the program.

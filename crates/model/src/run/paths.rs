@@ -1,0 +1,248 @@
+//! Calls with a path, and questions about a descriptor: what the tree has to say, and opening a device.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::Pid;
+
+use super::answer::{Answer, Answerer, thread};
+use super::filter::{DESCRIPTORS, FIRST_DESCRIPTOR};
+use super::process::{self, Caller};
+use super::sys::{self, Notification, Stat};
+use super::tree::{self, FIRST_MINOR, MAJOR};
+use crate::uverbs::PAGE;
+
+/// The longest path that the kernel takes.
+const LONGEST_PATH: usize = 4096;
+
+/// A path as the program means it.
+struct Named {
+    bytes: Vec<u8>,
+}
+
+impl Answerer {
+    pub(super) fn openat2(&self, call: &Notification) -> Answer {
+        let [directory, path, how, ..] = call.arguments;
+        let mut flags = [0; 8];
+        match process::read(thread(call), how, &mut flags) {
+            Ok(()) => self.open(call, directory, path, u64::from_ne_bytes(flags)),
+            Err(_) => Answer::Kernel,
+        }
+    }
+
+    pub(super) fn open(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        flags: u64,
+    ) -> Answer {
+        let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        let flags = OFlag::from_bits_truncate(flags as i32);
+        let number = tree::device(&named.bytes);
+        let device = number.and_then(|number| Some((number, self.view.device(number)?)));
+        if let Some(device) =
+            device.filter(|_| !flags.intersects(OFlag::O_PATH | OFlag::O_DIRECTORY))
+        {
+            return self.open_device(call, device, flags).unwrap_or_else(Answer::from);
+        }
+        let reads = flags & OFlag::O_ACCMODE == OFlag::O_RDONLY;
+        let kept = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_PATH | OFlag::O_NONBLOCK;
+        match self.view.tree.open(&named.bytes, flags & kept) {
+            Ok(_) if flags.contains(OFlag::O_CREAT | OFlag::O_EXCL) => Errno::EEXIST.into(),
+            Ok(_) if !reads && !flags.contains(OFlag::O_PATH) => Errno::EACCES.into(),
+            Ok(file) => {
+                self.view.tree.given();
+                let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
+                self.give(call, file.as_fd(), None, close_on_exec)
+            }
+            Err(Errno::ENOENT) if flags.contains(OFlag::O_CREAT) => Errno::EACCES.into(),
+            Err(errno) => errno.into(),
+        }
+    }
+
+    fn give(
+        &self,
+        call: &Notification,
+        file: BorrowedFd<'_>,
+        number: Option<u32>,
+        close_on_exec: bool,
+    ) -> Answer {
+        match self.gate.give(call.id, file, number, close_on_exec, true) {
+            Ok(_) => Answer::Given,
+            Err(errno) => errno.into(),
+        }
+    }
+
+    fn open_device(
+        &self,
+        call: &Notification,
+        (number, device): (usize, usize),
+        flags: OFlag,
+    ) -> Result<Answer, Errno> {
+        let caller = self.caller(call)?;
+        let owner = Caller { call: None, ..caller };
+        // Until the descriptor is there, so that no other open takes its number.
+        let mut opens = self.room.opens();
+        let (id, file) = opens.open(&self.room.backend, device, number, Arc::new(owner))?;
+        let descriptor = (FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + DESCRIPTORS)
+            .find(|&number| process::identify(call.tid, number as i32) == Err(Errno::EBADF));
+        let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
+        let given = match self.give(call, file.as_fd(), descriptor, close_on_exec) {
+            // A process that may not have as many descriptors gets the lowest.
+            Answer::Ours(Err(Errno::EBADF | Errno::EMFILE | Errno::EINVAL)) => {
+                self.give(call, file.as_fd(), None, close_on_exec)
+            }
+            other => other,
+        };
+        if !matches!(given, Answer::Given) {
+            opens.end(id);
+        }
+        Ok(given)
+    }
+
+    pub(super) fn stat(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        flags: u64,
+        how: Stat,
+    ) -> Answer {
+        let empty = flags as i32 & libc::AT_EMPTY_PATH != 0;
+        if empty
+            && let Ok(id) = process::identify(call.tid, directory as i32)
+            && let Some(open) = self.room.opens().get(id)
+        {
+            let node = format!("/dev/infiniband/uverbs{}", open.number);
+            return self.stat_file(call, node.as_bytes(), OFlag::empty(), how);
+        }
+        if path == 0 {
+            return Answer::Kernel;
+        }
+        let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        let follow = if flags as i32 & libc::AT_SYMLINK_NOFOLLOW != 0 {
+            OFlag::O_NOFOLLOW
+        } else {
+            OFlag::empty()
+        };
+        self.stat_file(call, &named.bytes, follow, how)
+    }
+
+    fn stat_file(&self, call: &Notification, path: &[u8], follow: OFlag, how: Stat) -> Answer {
+        let file = match self.view.tree.open(path, OFlag::O_PATH | follow) {
+            Ok(file) => file,
+            Err(errno) => return errno.into(),
+        };
+        let node = tree::device(path).map(|device| (MAJOR, FIRST_MINOR + device as u32));
+        let (address, bytes) = match how.of(&file, node) {
+            Ok(stat) => stat,
+            Err(errno) => return errno.into(),
+        };
+        let written = process::write(thread(call), address, &bytes);
+        Answer::Ours(written.map(|()| 0).map_err(|_| Errno::EFAULT))
+    }
+
+    pub(super) fn access(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        mode: u64,
+    ) -> Answer {
+        let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        let result = self.view.tree.open(&named.bytes, OFlag::O_PATH).and_then(|file| {
+            let mode = mode as i32;
+            let directory = sys::is_directory(&file)?;
+            let device = tree::device(&named.bytes).is_some();
+            let refused =
+                (mode & libc::W_OK != 0 && !device) || (mode & libc::X_OK != 0 && !directory);
+            if refused { Err(Errno::EACCES) } else { Ok(0) }
+        });
+        Answer::Ours(result)
+    }
+
+    /// A file of the tree has no extended attribute.
+    pub(super) fn no_attribute(&self, call: &Notification, answer: Result<i64, Errno>) -> Answer {
+        let Some(named) = self.path(call, libc::AT_FDCWD as u64, call.arguments[0]) else {
+            return Answer::Kernel;
+        };
+        let there = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW);
+        Answer::Ours(there.and(answer))
+    }
+
+    pub(super) fn readlink(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        to: u64,
+        room: u64,
+    ) -> Answer {
+        let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        let target = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW).and_then(
+            |file: OwnedFd| match nix::fcntl::readlinkat(&file, "") {
+                // What is no link is ENOENT with an empty path.
+                Err(Errno::ENOENT) => Err(Errno::EINVAL),
+                other => other,
+            },
+        );
+        let result = target.and_then(|target| {
+            let bytes = target.as_bytes();
+            let len = bytes.len().min(usize::try_from(room).map_err(|_| Errno::EINVAL)?);
+            process::write(thread(call), to, &bytes[..len]).map_err(|_| Errno::EFAULT)?;
+            Ok(len as i64)
+        });
+        Answer::Ours(result)
+    }
+
+    /// The path at an address of the caller's, when it leads into the tree.
+    fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<Named> {
+        let bytes = match text(thread(call), address) {
+            Ok(bytes) => bytes,
+            Err(Errno::EPERM) => {
+                self.room.warn_of_a_closed_process(call.tid);
+                return None;
+            }
+            Err(_) => return None,
+        };
+        if bytes.starts_with(b"/") {
+            return tree::is_ours(&bytes).then_some(Named { bytes });
+        }
+        if !self.view.tree.may_be_reached_by(&bytes) {
+            return None;
+        }
+        let base = match directory as i32 {
+            libc::AT_FDCWD => format!("/proc/{}/cwd", call.tid),
+            fd => format!("/proc/{}/fd/{fd}", call.tid),
+        };
+        let base: PathBuf = std::fs::read_link(base).ok()?;
+        let base = self.view.tree.shown(&base).unwrap_or(base);
+        let whole = base.join(std::ffi::OsStr::from_bytes(&bytes)).as_os_str().as_bytes().to_vec();
+        tree::is_ours(&whole).then_some(Named { bytes: whole })
+    }
+}
+
+/// The text at an address of a thread's, up to its zero.
+fn text(of: Pid, address: u64) -> Result<Vec<u8>, Errno> {
+    const PIECE: u64 = 256;
+    let mut text = Vec::new();
+    let mut at = address;
+    while text.len() < LONGEST_PATH {
+        // Never across a page that may not be there.
+        let here = PIECE.min(PAGE - at % PAGE) as usize;
+        let mut piece = [0; PIECE as usize];
+        process::read(of, at, &mut piece[..here])?;
+        if let Some(end) = piece[..here].iter().position(|&byte| byte == 0) {
+            text.extend(&piece[..end]);
+            return Ok(text);
+        }
+        text.extend(&piece[..here]);
+        at = at.checked_add(here as u64).ok_or(Errno::EFAULT)?;
+    }
+    Err(Errno::ENAMETOOLONG)
+}

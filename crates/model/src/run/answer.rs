@@ -4,6 +4,7 @@
 //! program pays which never touches a device, so the way that they go is short: one call to take it, one to read the
 //! path, one to let it go, in a thread that waits for the next in the kernel.
 
+use std::io;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -41,11 +42,15 @@ pub(super) struct Answerer {
 /// Answers a filter's calls, in a thread that ends with the last process behind it.
 ///
 /// One is best: the kernel wakes all that wait for a filter's calls, and one of them gets it.
-pub(super) fn spawn(room: &Arc<Room>, listener: &Arc<Listener>, view: &Arc<View>) {
+pub(super) fn spawn(
+    room: &Arc<Room>,
+    listener: &Arc<Listener>,
+    view: &Arc<View>,
+) -> io::Result<()> {
     let gate: Arc<dyn Gate> = listener.clone();
     let answerer = Answerer { room: room.clone(), gate, view: view.clone() };
     let listener = listener.clone();
-    std::thread::spawn(move || answerer.answer_all(&listener));
+    std::thread::Builder::new().spawn(move || answerer.answer_all(&listener)).map(drop)
 }
 
 impl Answerer {

@@ -40,6 +40,7 @@ mod filter;
 mod ioctl;
 mod open;
 mod paths;
+mod place;
 mod process;
 mod room;
 mod side;
@@ -62,6 +63,7 @@ use crate::{Model, ObjectCounts, Profile, Side};
 use room::Room;
 use side::View;
 use supervisor::{Program, Supervisor};
+use sys::StartError;
 
 /// What to run, and on which devices.
 #[derive(Debug)]
@@ -110,13 +112,15 @@ pub enum RunError {
         /// The profiles that come along and have one.
         known: String,
     },
-    /// The system does not let a process answer another's calls.
-    #[error("the system calls of a program cannot be answered here: {reason} ({errno})")]
-    Filter {
-        /// What it comes from.
-        reason: &'static str,
+    /// The system does not let this process answer a program's calls.
+    #[error("no program's calls can be answered here: {what} ({errno}): {remedy}")]
+    Place {
+        /// What was refused.
+        what: &'static str,
         /// What the system says.
         errno: Errno,
+        /// What to do about it.
+        remedy: &'static str,
     },
     /// Something else that the system refused.
     #[error("{0}")]
@@ -148,6 +152,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let (name, arguments) = options.program.split_first().ok_or(RunError::NoProgram)?;
     // Before there is any other thread, which would have them come its way.
     let (signals, mask) = supervisor::block_signals()?;
+    place::check()?;
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options.devices, &memory);
     let printing = matches!(options.trace, Trace::Print);
@@ -157,16 +162,23 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         Trace::Record(file) => model.record_commands(file),
     }
     let view = Arc::new(View::new(&model, options.side)?);
+    place::check_tree(&view.tree)?;
+    let room = Arc::new(Room::new(model.backend(), memory, printing)?);
     let mut command = Command::new(name);
     command.args(arguments);
     sys::adopt_orphans();
-    let (child, listener) = sys::start(command, filter::program(), mask)
-        .map_err(|error| start_error(error, &name.to_string_lossy()))?;
+    let started = sys::start(command, filter::program(), mask, place::check_call);
+    let (child, listener) = started.map_err(|error| match error {
+        StartError::Filter(error) => place::no_filter(error),
+        StartError::Check(error) => error,
+        StartError::Program(source) => {
+            RunError::Program { program: name.to_string_lossy().into(), source }
+        }
+    })?;
     // Only now, so that the program does not inherit it.
     for thread in process::threads() {
         sys::take_short_turns(thread);
     }
-    let room = Arc::new(Room::new(model.backend(), memory, printing)?);
     let mut supervisor = Supervisor::new(room, Program::new(child.id(), signals))?;
     supervisor.take(listener, view.clone())?;
     let status = supervisor.run()?;
@@ -183,18 +195,4 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
 fn build(devices: &[Profile], memory: &Arc<ClientMemory>) -> Model {
     let builder = Model::builder().memory(memory.clone());
     devices.iter().cloned().fold(builder, crate::Builder::device_with_sides).build()
-}
-
-/// Tells what the filter was refused for from what the program was.
-fn start_error(error: io::Error, program: &str) -> RunError {
-    let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-    let reason = match errno {
-        Errno::EBUSY => "somebody answers this process's already: is this within another run?",
-        Errno::EINVAL | Errno::ENOSYS => {
-            "the kernel has no seccomp user notification (Linux 5.14 or newer, CONFIG_SECCOMP_FILTER)"
-        }
-        Errno::EPERM => "a container or a sandbox forbids seccomp filters",
-        _ => return RunError::Program { program: program.into(), source: error },
-    };
-    RunError::Filter { reason, errno }
 }

@@ -132,8 +132,8 @@ impl Room {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 tid,
-                "a program may not be looked into (it changed its identity, or kernel.yama.ptrace_scope is above 1): \
-                 it sees no modelled device"
+                "a program may not be looked into (its identity is another now, or it is not dumpable, as one whose file \
+                 may not be read): it sees no modelled device, unless this runs as root"
             );
         }
     }

@@ -1,5 +1,6 @@
 //! The loop that keeps house while other threads answer calls: signals, closed devices, processes that ended.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -92,12 +93,12 @@ impl Supervisor {
     }
 
     /// Answers the calls of programs behind one more filter.
-    pub(super) fn take(&mut self, listener: Listener, view: Arc<View>) -> Result<(), Errno> {
+    pub(super) fn take(&mut self, listener: Listener, view: Arc<View>) -> io::Result<()> {
         let number = self.filters.last().map_or(0, |&(number, _)| number + 1);
         listener.wake_in_place();
         let listener = Arc::new(listener);
         self.room.wakes.on_end(listener.as_fd(), Wake::Gone(number))?;
-        answer::spawn(&self.room, &listener, &view);
+        answer::spawn(&self.room, &listener, &view)?;
         self.filters.push((number, listener));
         Ok(())
     }

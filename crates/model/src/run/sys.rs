@@ -225,18 +225,34 @@ pub(super) fn take_short_turns(tid: i32) {
     }
 }
 
+/// What a child opens behind its filter before it becomes the program, to see that it is answered.
+pub(super) const FIRST_PATH: &std::ffi::CStr = c"/dev/infiniband/verbless-check";
+
+/// Why a start failed.
+pub(super) enum StartError<E> {
+    /// Nothing was started. EBUSY: there is a listener already; EINVAL, ENOSYS: the kernel is too old; EPERM.
+    Filter(io::Error),
+    /// The child could not be answered.
+    Check(E),
+    /// The child could not become the program.
+    Program(io::Error),
+}
+
 /// Starts a program behind a filter, with `mask` as its signal mask; it inherits the filter to all its threads and children.
+/// `check` answers the child's first call, to open [`FIRST_PATH`]: it writes a 1 where the fourth argument says, and gives
+/// a descriptor.
 ///
 /// # Errors
-/// What the system says to the filter (EBUSY: there is a listener already; EINVAL, ENOSYS: the kernel is too old;
-/// EPERM) or to the program.
-pub(super) fn start(
+/// What the system says to the filter or to the program, and what `check` says.
+pub(super) fn start<E: Send>(
     mut command: Command,
     filter: Vec<libc::sock_filter>,
     mask: SigSet,
-) -> io::Result<(Child, Listener)> {
+    check: impl FnOnce(&Listener) -> Result<(), E> + Send,
+) -> Result<(Child, Listener), StartError<E>> {
     let flag = SockFlag::SOCK_CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flag)?;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flag)
+        .map_err(|errno| StartError::Filter(errno.into()))?;
     let socket = theirs.as_raw_fd();
     // SAFETY: what runs between fork and exec makes system calls only, with memory that was there before.
     unsafe {
@@ -246,14 +262,45 @@ pub(super) fn start(
             let listener = install(&filter)?;
             send_descriptor(socket, listener)?;
             libc::close(listener);
+            make_first_call()?;
             mask.thread_set_mask()?;
             Ok(())
         });
     }
-    let child = command.spawn()?;
-    drop(theirs);
-    let listener = receive_descriptor(&ours)?;
-    Ok((child, Listener(listener)))
+    std::thread::scope(|scope| {
+        // `spawn` returns once the child has become the program, so its call is answered by another thread.
+        let checking = std::thread::Builder::new().spawn_scoped(scope, || {
+            let listener = Listener(receive_descriptor(&ours).ok()?);
+            Some(check(&listener).map(|()| listener))
+        });
+        let checking = checking.map_err(StartError::Filter)?;
+        let child = command.spawn();
+        // A child that sent nothing sends nothing any more.
+        drop(theirs);
+        match (child, checking.join().ok().flatten()) {
+            (Ok(child), Some(Ok(listener))) => Ok((child, listener)),
+            (_, Some(Err(error))) => Err(StartError::Check(error)),
+            (Err(error), Some(Ok(_))) => Err(StartError::Program(error)),
+            (Err(error), None) => Err(StartError::Filter(error)),
+            (Ok(_), None) => Err(StartError::Filter(io::ErrorKind::UnexpectedEof.into())),
+        }
+    })
+}
+
+/// Opens [`FIRST_PATH`], with the address of a byte that is to become 1. No memory is allocated.
+fn make_first_call() -> io::Result<()> {
+    let (path, flags) = (FIRST_PATH.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+    let mut answer = 0u8;
+    let place = &raw mut answer;
+    // SAFETY: the path is a string with its zero; the kernel takes the fourth argument for a number that it has no use for.
+    let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, place) };
+    let opened = Errno::result(opened)?;
+    // SAFETY: nobody else has this descriptor, or this byte.
+    let answer = unsafe {
+        libc::close(opened as RawFd);
+        place.read_volatile()
+    };
+    if answer == 1 { Ok(()) } else { Err(Errno::EPROTO.into()) }
 }
 
 /// Installs the filter in this thread.

@@ -1,0 +1,144 @@
+//! Whether programs can be answered in this place at all: containers, sandboxes and old kernels forbid this or that, and
+//! it is better to say so before a program starts than to have it find no device.
+//!
+//! What the program's calls need is done once for a call that the child makes behind its filter, before it becomes the
+//! program (`sys::start`).
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, readlink};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::Pid;
+
+use super::RunError;
+use super::process;
+use super::sys::{self, Gate, Listener, Notification};
+use super::tree::Tree;
+
+const KERNEL: &str = "Linux 5.14 or newer is needed";
+const MOUNT: &str = "mount one for this PID namespace: mount -t proc proc /proc";
+const WATCHES: &str = "raise fs.inotify.max_user_instances or fs.inotify.max_user_watches";
+const PROCESSES: &str =
+    "raise the limits of processes and memory (ulimit -u, ulimit -v, a container's --pids-limit)";
+const PROFILE: &str = "the sandbox must allow it; docker and podman do with --cap-add=SYS_PTRACE or --security-opt seccomp=unconfined";
+const YAMA: &str = "kernel.yama.ptrace_scope must be 0 or 1; 2 does for root";
+const SECURITY: &str =
+    "a security module (AppArmor, SELinux) or a user namespace is between the two";
+/// Where Yama says who may look into whom.
+const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+fn cannot(what: &'static str, remedy: &'static str) -> impl Fn(Errno) -> RunError {
+    move |errno| RunError::Place { what, errno, remedy }
+}
+
+/// Tries what the model needs, before there is one.
+pub(super) fn check() -> Result<(), RunError> {
+    let started = thread::Builder::new().spawn(|| ()).map_err(|error| no_thread(&error))?;
+    started.join().map_err(|_| io::Error::other("a thread failed"))?;
+    let own = Pid::this().to_string();
+    let shown = readlink("/proc/self").map_err(cannot("/proc cannot be read", MOUNT))?;
+    if *shown != *own {
+        return Err(cannot("/proc is that of other processes", MOUNT)(Errno::ESRCH));
+    }
+    let memory = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC);
+    let memory = memory.map_err(cannot("memfd_create is refused", PROFILE))?;
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    Inotify::init(InitFlags::IN_CLOEXEC)
+        .and_then(|inotify| inotify.add_watch(path.as_str(), AddWatchFlags::IN_CLOSE))
+        .map_err(cannot("no file can be watched", WATCHES))?;
+    Ok(())
+}
+
+/// Tries to find a file in the tree.
+pub(super) fn check_tree(tree: &Tree) -> Result<(), RunError> {
+    // A path that even another model's tree does not take for its own.
+    let opened = tree.open(b"/sys", OFlag::O_PATH);
+    opened.map(drop).map_err(cannot("openat2 is refused", PROFILE))
+}
+
+fn no_thread(error: &io::Error) -> RunError {
+    let errno = errno_of(error);
+    let remedy = match errno {
+        // Children are to be in a PID namespace that this process is not in.
+        Errno::EINVAL => "with unshare --pid, --fork too",
+        _ => PROCESSES,
+    };
+    cannot("no thread can be started", remedy)(errno)
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// Why there is no child behind a filter.
+pub(super) fn no_filter(error: io::Error) -> RunError {
+    let errno = errno_of(&error);
+    let (what, remedy) = match errno {
+        Errno::EBUSY => (
+            "somebody answers this process's already",
+            "is this within another run? start both programs from one",
+        ),
+        Errno::EINVAL | Errno::ENOSYS => (
+            "there is no seccomp user notification",
+            "Linux 5.14 or newer is needed, with CONFIG_SECCOMP_FILTER",
+        ),
+        Errno::EPERM | Errno::EACCES => ("seccomp filters are refused", PROFILE),
+        Errno::EAGAIN | Errno::ENOMEM => ("no process can be started", PROCESSES),
+        _ => return RunError::System(error),
+    };
+    cannot(what, remedy)(errno)
+}
+
+/// Answers the call that the child makes, as one for a device would be: looks into the child and gives it a descriptor.
+pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
+    let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    poll(&mut waiting, PollTimeout::NONE)?;
+    let call = listener.receive().map_err(cannot("its calls do not arrive", KERNEL))?;
+    let done = look_into(&call).and_then(|()| {
+        let file = File::open("/")?;
+        let given = listener.give(call.id, file.as_fd(), None, true, true);
+        given.map(drop).map_err(cannot("it cannot be given a descriptor", KERNEL))
+    });
+    if done.is_err() {
+        listener.answer(call.id, Err(Errno::ECANCELED));
+    }
+    done
+}
+
+fn look_into(call: &Notification) -> Result<(), RunError> {
+    let child = Pid::from_raw(call.tid as i32);
+    let [_, path, _, answer, ..] = call.arguments;
+    let mut name = [0; sys::FIRST_PATH.to_bytes().len()];
+    process::read(child, path, &mut name).map_err(|errno| {
+        cannot("its memory cannot be read (process_vm_readv)", who_is_in_the_way())(errno)
+    })?;
+    if name != *sys::FIRST_PATH.to_bytes() {
+        return Err(cannot("another call came than the one that was made", KERNEL)(Errno::EPROTO));
+    }
+    process::write(child, answer, &[1])
+        .map_err(cannot("its memory cannot be written (process_vm_writev)", PROFILE))?;
+    sys::pidfd(child).map_err(cannot("its end cannot be watched (pidfd_open)", PROFILE))?;
+    // One that is not open is told from one that cannot be seen by the directory.
+    let descriptors = fs::metadata(format!("/proc/{child}/fd/."));
+    descriptors
+        .map(drop)
+        .map_err(|error| cannot("/proc does not show its descriptors", MOUNT)(errno_of(&error)))
+}
+
+/// Of the read of another process's memory: whoever forbids the call at all, or whoever keeps the two apart.
+fn who_is_in_the_way() -> &'static str {
+    let own = 0u8;
+    if process::read(Pid::this(), &raw const own as u64, &mut [0]).is_err() {
+        return PROFILE;
+    }
+    match fs::read_to_string(SCOPE) {
+        Ok(scope) if ["2", "3"].contains(&scope.trim()) => YAMA,
+        _ => SECURITY,
+    }
+}

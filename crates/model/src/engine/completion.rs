@@ -254,7 +254,11 @@ fn write(hca: &mut Hca, cqn: u32, completion: &Completion) -> Result<(), Overrun
         cq.memory.publish(memory, at + 63, completion.body[63] | owner)
     };
     if let Err(fault) = write_all() {
-        tracing::warn!(cqn, %fault, "a completion queue cannot be written");
+        if memory.is_gone(fault.address) {
+            tracing::debug!(cqn, "a completion queue of a program that is no more");
+        } else {
+            tracing::warn!(cqn, %fault, "a completion queue cannot be written");
+        }
         cq.overrun = true;
         events::cq_overrun(hca, cqn);
         return Err(Overrun);

@@ -4,7 +4,7 @@ use verbless_prm::hot::{CtrlSegment, WQEBB, cqe_opcode, cqe_syndrome, opcode};
 
 use super::completion::{self, Requested};
 use super::keys::{self, Need, Range, User};
-use super::responder::{self, Answer, Message};
+use super::responder::{self, Answer, Message, Place};
 use super::state::{Bench, Completion};
 use super::transfer::{self, End};
 use super::work::{Kind, LONGEST, Malformed, Segment, Work, segments};
@@ -265,7 +265,7 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
         (answer, _) => return retry(world, id, qpn, placed, answer),
     };
     qp.requester.psn = qp.requester.psn.wrapping_add(packets) & responder::PSN;
-    deliver(world, (id, qpn), target, placed, original, bench)
+    deliver(world, (id, qpn), (target, message.to_qpn), placed, original, bench)
 }
 
 /// Whether a QP that sends to itself failed as the receiver: then its WQE was flushed with the others.
@@ -277,7 +277,7 @@ fn failed_meanwhile(world: &World, id: HcaId, qpn: u32) -> bool {
 fn deliver(
     world: &mut World,
     (id, qpn): (HcaId, u32),
-    target: HcaId,
+    peer: Place,
     placed: &Placed,
     original: Option<u64>,
     bench: &mut Bench,
@@ -291,7 +291,7 @@ fn deliver(
     let mut inline = [0; 64];
     let bytes = &mut inline[..if in_cqe { length as usize } else { 0 }];
     let to = &*world.hcas[id].memory;
-    let from = &*world.hcas[target].memory;
+    let from = &*world.hcas[peer.0].memory;
     let moved = match (original, in_cqe) {
         (Some(value), true) => {
             bytes.copy_from_slice(&value.to_ne_bytes());
@@ -310,6 +310,10 @@ fn deliver(
         Err(End::Target) => {
             fail(world, id, qpn, index, blocks, work.opcode, cqe_syndrome::LOCAL_PROTECTION);
             Turn::Sleep
+        }
+        Err(End::Source) if responder::is_gone(world, peer) => {
+            failure::to_error(world, peer.0, peer.1);
+            retry(world, id, qpn, placed, Answer::Silence)
         }
         Err(End::Source) => {
             fail(world, id, qpn, index, blocks, work.opcode, cqe_syndrome::REMOTE_OPERATION);

@@ -113,8 +113,9 @@ pub(crate) fn receive(
         if let Some(event) = event {
             events::queue(&mut world.hcas[id], event, qpn);
         }
+        let gone = is_gone(world, (id, qpn));
         failure::to_error(world, id, qpn);
-        Answer::Failed(syndrome)
+        if gone { Answer::Silence } else { Answer::Failed(syndrome) }
     };
     match done {
         Ok(original) => {
@@ -142,6 +143,15 @@ pub(crate) fn receive(
         }
         Err(Nak::Operation) => failed(world, None, cqe_syndrome::REMOTE_OPERATION),
     }
+}
+
+/// Whether the program that a QP is for is no more: nobody learns that from what its memory does now, but only from its silence.
+pub(super) fn is_gone(world: &World, (id, qpn): Place) -> bool {
+    let hca = &world.hcas[id];
+    let Some(qp) = hca.objects.qps.get(&qpn) else { return true };
+    let rings = [qp.sq.as_ref().map(|sq| &sq.memory), qp.rq.as_ref().map(|rq| &rq.memory)];
+    let pages = rings.into_iter().flatten().filter_map(|ring| ring.pages.first().copied());
+    pages.chain([qp.record]).any(|address| hca.memory.is_gone(address))
 }
 
 /// Whether there is a QP that takes messages, and takes them from this sender.

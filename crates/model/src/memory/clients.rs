@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{PoisonError, RwLock};
 
+use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
@@ -33,7 +34,16 @@ thread_local! {
 /// The memories of several processes as one DMA space.
 #[derive(Debug, Default)]
 pub struct ClientMemory {
-    processes: RwLock<BTreeMap<u16, Pid>>,
+    processes: RwLock<Numbers>,
+}
+
+/// Who has which number.
+#[derive(Debug, Default)]
+struct Numbers {
+    taken: BTreeMap<u16, Pid>,
+    /// The last that was given. The next one is another, so that what is left of a dead process does not lead into the
+    /// next that comes.
+    last: u16,
 }
 
 /// The DMA address at which process `number` has `address`; `None` where no process has memory.
@@ -51,14 +61,17 @@ impl ClientMemory {
     /// Takes a process in, and gives it a number that no other has; `None` when there are too many.
     pub(crate) fn add(&self, pid: Pid) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
-        let number = (1..=u16::MAX).find(|number| !processes.contains_key(number))?;
-        processes.insert(number, pid);
+        let last = processes.last;
+        let mut others = (last..u16::MAX).chain(0..last).map(|before| before + 1);
+        let number = others.find(|number| !processes.taken.contains_key(number))?;
+        processes.taken.insert(number, pid);
+        processes.last = number;
         Some(number)
     }
 
     /// Forgets a process: its addresses are faults from now on.
     pub(crate) fn remove(&self, number: u16) {
-        self.processes.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.processes.write().unwrap_or_else(PoisonError::into_inner).taken.remove(&number);
     }
 
     fn place(&self, address: u64, length: u64) -> Result<Place, Fault> {
@@ -70,7 +83,7 @@ impl ClientMemory {
             return Ok(Place::Here(within));
         }
         let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
-        let &pid = processes.get(&number).ok_or(fault)?;
+        let &pid = processes.taken.get(&number).ok_or(fault)?;
         Ok(Place::There(pid, usize::try_from(within).map_err(|_| fault)?))
     }
 
@@ -205,6 +218,18 @@ impl HostMemory for ClientMemory {
             _ => None,
         }
     }
+
+    fn is_gone(&self, address: u64) -> bool {
+        match self.place(address & !0xfff, 1) {
+            Ok(Place::Here(_)) => false,
+            Ok(Place::There(pid, base)) => {
+                let remote = RemoteIoVec { base, len: 1 };
+                let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut [0])], &[remote]);
+                read == Err(Errno::ESRCH)
+            }
+            Err(_) => true,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -272,5 +297,30 @@ mod tests {
         memory.remove(number);
         assert!(memory.read(at(number, &bytes), &mut [0; 8]).is_err());
         assert_eq!(dma_address(1, 1 << 48), None);
+    }
+
+    #[test]
+    fn a_process_that_ended_is_gone_and_leaves_its_number_to_nobody_soon() {
+        let (memory, own) = clients();
+        let bytes = [0u8; 8];
+        assert!(!memory.is_gone(at(own, &bytes)) && !memory.is_gone(at(0, &bytes)));
+        assert!(
+            !memory.is_gone(dma_address(own, 64).expect("a user address")),
+            "a fault is not death"
+        );
+        let mut child = std::process::Command::new("true").spawn().expect("a child");
+        let pid = Pid::from_raw(child.id() as i32);
+        let number = memory.add(pid).expect("the second of many");
+        child.wait().expect("it ends");
+        assert!(memory.is_gone(at(number, &bytes)));
+        memory.remove(number);
+        assert!(memory.is_gone(at(number, &bytes)));
+        for _ in 0..u16::MAX - 2 {
+            let other = memory.add(pid).expect("there are many");
+            assert_ne!(other, number);
+            memory.remove(other);
+        }
+        assert_eq!(memory.add(pid), Some(number));
+        assert_ne!(memory.add(pid), Some(own));
     }
 }

@@ -63,6 +63,10 @@ pub trait HostMemory: Send + Sync {
     /// The range as memory of this process, if it is mapped here and may be written: what makes a direct copy possible.
     /// The pointer is good while the world's lock is held; memory is taken away under that lock only.
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>>;
+    /// Whether the address was that of somebody who is no more, and not merely a wrong one.
+    fn is_gone(&self, _address: u64) -> bool {
+        false
+    }
 }
 
 /// Receives the device's interrupts. Called with no lock of the model held.

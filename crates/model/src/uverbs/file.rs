@@ -51,6 +51,14 @@ pub(super) enum Object {
 }
 
 impl Object {
+    fn is_queue_pair(&self) -> bool {
+        match self {
+            Self::Qp(_) => true,
+            Self::Devx(object) => object.id.opcode == op::CREATE_QP,
+            _ => false,
+        }
+    }
+
     fn kind(&self) -> u16 {
         match self {
             Self::Pd { .. } => object::PD,
@@ -353,20 +361,25 @@ impl File {
         self.kernel.function.map_uar(page, length, protection)
     }
 
-    /// Closes the file: destroys what is left, the newest first, in rounds for as long as something goes.
+    /// Closes the file: destroys what is left, in rounds for as long as something goes.
+    ///
+    /// The newest goes first, as with the kernel; but before all else go queue pairs, so that of a program that is no more
+    /// the others notice nothing but its silence, and not that its keys went before.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closing = true;
         loop {
-            let mut order: Vec<(u64, Option<u32>)> =
-                state.objects.iter().map(|(&handle, entry)| (entry.order, Some(handle))).collect();
-            order.extend(state.streams.iter().map(|&(order, _)| (order, None)));
+            let object = |(&handle, entry): (&u32, &Entry)| {
+                ((entry.object.is_queue_pair(), entry.order), Some(handle))
+            };
+            let mut order: Vec<_> = state.objects.iter().map(object).collect();
+            order.extend(state.streams.iter().map(|&(order, _)| ((false, order), None)));
             if order.is_empty() {
                 break;
             }
             order.sort_unstable_by_key(|&(order, _)| std::cmp::Reverse(order));
             let mut progress = false;
-            for (order, handle) in order {
+            for ((_, order), handle) in order {
                 match handle {
                     Some(handle) => {
                         progress |= self.destroy(&mut state, &self.client, handle).is_ok();

@@ -4,6 +4,7 @@ mod blueflame;
 mod completions;
 mod datagrams;
 mod doorbells;
+mod gone;
 mod hostile;
 mod messages;
 mod protection;

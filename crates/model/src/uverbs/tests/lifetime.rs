@@ -40,6 +40,23 @@ fn closing_a_file_destroys_its_objects_newest_first() {
 }
 
 #[test]
+fn closing_a_file_silences_its_queue_pairs_before_their_keys_go() {
+    let bench = Bench::new();
+    bench.create(&command(op::CREATE_QP, 0, 0x110)).expect("a QP");
+    bench.create(&command(op::CREATE_QP, 0, 0x110)).expect("another QP");
+    bench.create(&command(op::CREATE_MKEY, 0, 0x110)).expect("a key");
+    let device = bench.device.clone();
+    assert_eq!(bench.close(), 0);
+    let commands = device.commands.lock().expect("nobody panicked");
+    let order: Vec<u16> = commands
+        .iter()
+        .map(|command| rules::opcode(command))
+        .filter(|opcode| [op::DESTROY_QP, op::DESTROY_MKEY].contains(opcode))
+        .collect();
+    assert_eq!(order, [op::DESTROY_QP, op::DESTROY_QP, op::DESTROY_MKEY]);
+}
+
+#[test]
 fn an_object_that_is_still_in_use_is_tried_again() {
     let bench = Bench::new();
     bench.create(&command(op::ALLOC_PD, 0, 16)).expect("a PD");

@@ -1,0 +1,110 @@
+//! A program that is no more: its memory is none, but its queues are still there for a moment.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
+
+use super::rig::{ALL, Entry, Request, Rig};
+use crate::hca::objects::QpState;
+use crate::memory::{Fault, HostMemory};
+
+/// ACK timeout code 14.
+const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
+
+/// Memory that is not there, because its program is `gone` or because there never was any.
+struct Nothing {
+    gone: bool,
+}
+
+impl Nothing {
+    fn fault<T>(address: u64, length: u64) -> Result<T, Fault> {
+        Err(Fault { address, length })
+    }
+}
+
+impl HostMemory for Nothing {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        Self::fault(address, into.len() as u64)
+    }
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        Self::fault(address, from.len() as u64)
+    }
+    fn load32(&self, address: u64) -> Result<u32, Fault> {
+        Self::fault(address, 4)
+    }
+    fn store32(&self, address: u64, _: u32) -> Result<(), Fault> {
+        Self::fault(address, 4)
+    }
+    fn store8(&self, address: u64, _: u8) -> Result<(), Fault> {
+        Self::fault(address, 1)
+    }
+    fn compare_exchange64(&self, address: u64, _: u64, _: u64) -> Result<u64, Fault> {
+        Self::fault(address, 8)
+    }
+    fn copy_to(&self, from: u64, _: &dyn HostMemory, _: u64, length: u64) -> Result<(), Fault> {
+        Self::fault(from, length)
+    }
+    fn direct(&self, _: u64, _: u64) -> Option<NonNull<u8>> {
+        None
+    }
+    fn is_gone(&self, _: u64) -> bool {
+        self.gone
+    }
+}
+
+/// What a request's sender hears when the memory of the other side is not there, and after how many timeouts.
+fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: bool) -> (Entry, u32) {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (local, lkey) = rig.region(0, 64);
+    let (remote, length) = (rig.alloc(64), 64);
+    let rkey = rig.mkey(1, remote, length, ALL);
+    rig.receive(&mut b, &[DataSegment::new(64, rkey, remote)]);
+    rig.world.hcas[1].memory = Arc::new(Nothing { gone });
+    rig.post(&mut a, request(remote, rkey, DataSegment::new(8, lkey, local)));
+    for timeouts in 0..16 {
+        rig.run();
+        if let Some(entry) = rig.poll(0, a.send_cq) {
+            assert_eq!(entry.opcode(), cqe_opcode::REQUESTER_ERROR);
+            assert_eq!(rig.qp(&a).state, QpState::Error);
+            return (entry, timeouts);
+        }
+        rig.advance(TIMEOUT);
+    }
+    panic!("the sender hears nothing");
+}
+
+type Make = fn(u64, u32, DataSegment) -> Request;
+
+/// One of each kind.
+const REQUESTS: [Make; 5] = [
+    |_, _, from| Request::send().sge(from.address.get(), 8, from.lkey.get()),
+    |at, key, from| Request::write(at, key).sge(from.address.get(), 8, from.lkey.get()),
+    |at, key, from| {
+        let request = Request::new(opcode::WRITE_IMM).remote(at, key);
+        request.sge(from.address.get(), 8, from.lkey.get())
+    },
+    |at, key, to| Request::read(at, key).sge(to.address.get(), 8, to.lkey.get()),
+    |at, key, to| {
+        let request = Request::atomic(opcode::FETCH_ADD, at, key, 1, 0);
+        request.sge(to.address.get(), 8, to.lkey.get())
+    },
+];
+
+#[test]
+fn of_a_program_that_is_no_more_its_peer_notices_only_silence() {
+    for request in REQUESTS {
+        let (entry, timeouts) = heard(request, true);
+        assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::TRANSPORT_RETRY_EXCEEDED, 3));
+    }
+}
+
+#[test]
+fn memory_that_was_never_there_is_the_responders_trouble() {
+    for request in REQUESTS {
+        let (entry, timeouts) = heard(request, false);
+        assert_eq!((entry.syndrome(), timeouts), (cqe_syndrome::REMOTE_OPERATION, 0));
+    }
+}

@@ -1,5 +1,5 @@
 //! Unmodified programs on the model, by `verbless-model run`: rdma-core's tools, perftest, and the conformance suite with
-//! its real-kernel backend. Steps of `cargo xtask test`.
+//! its real-kernel backend, and programs that are killed. Steps of `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -33,20 +33,6 @@ const ETHERNET_PAIRS: &[&str] = &[
     "ibv_ud_pingpong -d mlx5_0 -n 500 -e -g 1",
     "ibv_srq_pingpong -d mlx5_0 -n 500 -e -g 1",
 ];
-/// Clients of which both ends are killed again and again, and then one pair that must go through as if nothing had been.
-const KILLED: &str = "\
-n=0
-while [ $n -lt 25 ]; do
-    ib_write_bw -d mlx5_0 -p $((20000 + n)) -D 5 >/dev/null 2>&1 & server=$!
-    sleep 0.1
-    ib_write_bw -d mlx5_0 -p $((20000 + n)) -D 5 localhost >/dev/null 2>&1 & client=$!
-    sleep 0.$((n % 4))$((n % 10))
-    kill -9 $client $server
-    wait $client $server 2>/dev/null
-    n=$((n + 1))
-done
-";
-
 /// What a step did: checks that passed and failed, or why it cannot run.
 pub(crate) enum Outcome {
     Ran { passed: u64, failed: u64 },
@@ -77,8 +63,20 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
     let [one, other] = [0, 1].map(|device| format!("{across} -p 18800 -d mlx5_{device}"));
     let script = both_of(&one, &format!("{other} localhost"));
     checks.run(&model, &["--devices", "2"], "ibv_rc_pingpong between two devices", &script);
-    let script = format!("{KILLED}{}", both(PAIRS[1], 18801));
-    checks.run(&model, &[], "a pair after 50 processes that were killed", &script);
+    Ok(Outcome::Ran { passed: checks.passed, failed: checks.failed })
+}
+
+/// Programs that are killed while others use the device: what is random comes from a seed that is printed with a failure.
+pub(crate) fn trials() -> Result<Outcome> {
+    let model = build("verbless-model", "verbless-model")?;
+    let trials = build("verbless-conformance", "trials")?;
+    let trials = trials.display();
+    let mut checks = Checks::default();
+    let two = ["--devices", "2"];
+    checks.run(&model, &two, "1,000 programs killed", &format!("{trials} kills"));
+    let ethernet = ["--devices", "2", "--link", "ethernet"];
+    let script = format!("{trials} kills --kills 200");
+    checks.run(&model, &ethernet, "200 programs killed (Ethernet)", &script);
     Ok(Outcome::Ran { passed: checks.passed, failed: checks.failed })
 }
 

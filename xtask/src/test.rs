@@ -32,6 +32,15 @@ enum Outcome {
     Skipped(String),
 }
 
+impl From<crate::run::Outcome> for Outcome {
+    fn from(outcome: crate::run::Outcome) -> Self {
+        match outcome {
+            crate::run::Outcome::Ran { passed, failed } => Self::Ran { passed, failed },
+            crate::run::Outcome::Skipped(reason) => Self::Skipped(reason),
+        }
+    }
+}
+
 struct Step {
     name: &'static str,
     run: fn() -> Result<Outcome>,
@@ -50,6 +59,7 @@ const STEPS: &[Step] = &[
     Step { name: "VM: hwtest", run: || in_a_vm(&[]) },
     Step { name: "VM: rdma-core", run: || in_a_vm(&["--rdma-core-suite"]) },
     Step { name: "run: rdma-core", run: run_rdma_core },
+    Step { name: "run: trials", run: run_trials },
     Step { name: "run: hwtest", run: || counted(crate::run::conformance()?) },
     Step {
         name: "rustdoc",
@@ -184,10 +194,11 @@ fn format() -> Result<Outcome> {
 }
 
 fn run_rdma_core() -> Result<Outcome> {
-    Ok(match crate::run::rdma_core()? {
-        crate::run::Outcome::Ran { passed, failed } => Outcome::Ran { passed, failed },
-        crate::run::Outcome::Skipped(reason) => Outcome::Skipped(reason),
-    })
+    Ok(crate::run::rdma_core()?.into())
+}
+
+fn run_trials() -> Result<Outcome> {
+    Ok(crate::run::trials()?.into())
 }
 
 fn bench() -> Result<Outcome> {

@@ -1,0 +1,159 @@
+//! What a director and its cast say to each other: lines of words, each about one connection.
+
+use std::io::{BufRead, Write};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use verbless_conformance::Stop;
+use verbless_queue::{PeerAddress, RemoteAddr, Rkey};
+
+/// Where a connection ends: the queue pair, and memory beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) peer: PeerAddress,
+    pub(crate) memory: RemoteAddr,
+}
+
+/// A line. The number says which connection it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// To the second of two: connect to this, and say where you are.
+    Meet(u32, Place),
+    /// To the first of two: connect to this.
+    Peer(u32, Place),
+    /// To both: your peer is connected, or gone.
+    Go(u32),
+    /// From either: this is where I am.
+    Here(u32, Place),
+    /// From the first: I am connected.
+    Connected(u32),
+    /// From either: my peer does not answer any more.
+    Silent(u32),
+    /// From one who has no peer: all objects of a kind exist.
+    Made,
+    /// From a witness: so many rounds went well.
+    Rounds(u64),
+}
+
+impl std::fmt::Display for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut place = |verb: &str, id: &u32, place: &Place| {
+            let bytes = place.peer.to_bytes();
+            let peer: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            let RemoteAddr { address, rkey, .. } = place.memory;
+            write!(f, "{verb} {id} {peer} {address} {}", rkey.0)
+        };
+        match self {
+            Self::Meet(id, at) => place("meet", id, at),
+            Self::Peer(id, at) => place("peer", id, at),
+            Self::Here(id, at) => place("here", id, at),
+            Self::Go(id) => write!(f, "go {id}"),
+            Self::Connected(id) => write!(f, "connected {id}"),
+            Self::Silent(id) => write!(f, "silent {id}"),
+            Self::Made => write!(f, "made"),
+            Self::Rounds(count) => write!(f, "rounds {count}"),
+        }
+    }
+}
+
+impl Message {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Some(match words[..] {
+            ["go", id] => Self::Go(id.parse().ok()?),
+            ["connected", id] => Self::Connected(id.parse().ok()?),
+            ["silent", id] => Self::Silent(id.parse().ok()?),
+            ["made"] => Self::Made,
+            ["rounds", count] => Self::Rounds(count.parse().ok()?),
+            [verb, id, peer, address, rkey] => {
+                let mut bytes = [0; PeerAddress::BYTES];
+                for (index, byte) in bytes.iter_mut().enumerate() {
+                    *byte = u8::from_str_radix(peer.get(2 * index..2 * index + 2)?, 16).ok()?;
+                }
+                let memory = RemoteAddr::new(address.parse().ok()?, Rkey(rkey.parse().ok()?));
+                let place = Place { peer: PeerAddress::from_bytes(&bytes)?, memory };
+                match verb {
+                    "meet" => Self::Meet(id.parse().ok()?, place),
+                    "peer" => Self::Peer(id.parse().ok()?, place),
+                    "here" => Self::Here(id.parse().ok()?, place),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Says something to the director.
+pub(crate) fn say(message: Message) -> Result<(), Stop> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{message}")?;
+    Ok(out.flush()?)
+}
+
+/// What the director says.
+pub(crate) struct Ear(Receiver<Message>);
+
+impl Ear {
+    pub(crate) fn new() -> Self {
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            let lines = std::io::stdin().lock().lines();
+            for message in lines.map_while(|line| Message::parse(&line.ok()?)) {
+                if sender.send(message).is_err() {
+                    break;
+                }
+            }
+        });
+        Self(receiver)
+    }
+
+    /// Waits for the next message; `None` when it is time to end.
+    pub(crate) fn wait(&self) -> Option<Message> {
+        self.0.recv().ok()
+    }
+
+    /// The next message, if there is one.
+    pub(crate) fn listen(&self) -> Heard {
+        match self.0.try_recv() {
+            Ok(message) => Heard::Message(message),
+            Err(TryRecvError::Empty) => Heard::Nothing,
+            Err(TryRecvError::Disconnected) => Heard::End,
+        }
+    }
+}
+
+/// What an ear hears.
+pub(crate) enum Heard {
+    Message(Message),
+    Nothing,
+    /// It is time to end.
+    End,
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_devx::Gid;
+    use verbless_queue::Qpn;
+
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let peer = PeerAddress { qpn: Qpn(0xabcdef), psn: 0x123456, lid: 7, gid: Gid([9; 16]) };
+        let place = Place { peer, memory: RemoteAddr::new(0x7fff_1234_5678, Rkey(0xffff_fff0)) };
+        for message in [
+            Message::Meet(1, place),
+            Message::Peer(2, place),
+            Message::Here(u32::MAX, place),
+            Message::Go(3),
+            Message::Connected(4),
+            Message::Silent(5),
+            Message::Made,
+            Message::Rounds(u64::MAX),
+        ] {
+            assert_eq!(Message::parse(&message.to_string()), Some(message));
+        }
+        assert_eq!(Message::parse("meet 1 00 0 0"), None);
+        assert_eq!(Message::parse("hello"), None);
+    }
+}

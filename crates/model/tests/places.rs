@@ -116,6 +116,22 @@ fn what_only_some_programs_need_may_be_forbidden() {
 }
 
 #[test]
+fn a_program_that_may_have_few_descriptors_finds_devices_too() {
+    let python = "import os, stat\n\
+        assert stat.S_ISCHR(os.fstat(os.open('/dev/infiniband/uverbs0', os.O_RDWR)).st_mode)";
+    let script = "ulimit -n 64; exec \"$0\" run -- python3 -c \"$1\"";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = Command::new("sh").args(["-c", script, BINARY, python]).output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let script = script.replace("64", "40");
+        let output = Command::new("sh").args(["-c", &script, BINARY, python]).output();
+        let text = output.expect("it runs").stderr;
+        assert!(String::from_utf8_lossy(&text).contains("ulimit -n"), "what was wrong is said");
+    }
+}
+
+#[test]
 fn namespaces_of_its_own_are_no_hindrance() {
     let Some(output) = run_after("true") else { return };
     works(&output);

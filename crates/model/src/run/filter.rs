@@ -3,14 +3,14 @@
 //! A filter sees numbers and not what they point to, so every call with a path stops, and is let go at once when
 //! the path is none of ours. What has no path stops only if it is about a device: an ioctl by its magic (a descriptor may
 //! have been duplicated), a question about a descriptor by its number (devices are given numbers that others seldom
-//! have, see [`FIRST_DESCRIPTOR`]).
+//! have, see [`DESCRIPTORS`]).
 
-/// Devices that are opened get descriptors from here on, so that the filter knows them: below 1024, for programs that use
-/// `select`.
-pub(super) const FIRST_DESCRIPTOR: u32 = 960;
-/// How many such descriptors a process can have; a device that is opened with all of them in use gets another one, and
-/// looks like a regular file there.
-pub(super) const DESCRIPTORS: u32 = 64;
+use std::ops::Range;
+
+/// Devices that are opened get descriptors of these numbers, so that the filter knows them: below 1024, for programs that
+/// use `select`, or below 64 for those that may not have as many. A device that is opened with all of them in use gets
+/// another one, and looks like a regular file there.
+pub(super) const DESCRIPTORS: [Range<u32>; 2] = [960..1024, 48..64];
 
 /// NETLINK_RDMA: the other way to learn of devices, which would show the real ones.
 const NETLINK_RDMA: u32 = 20;
@@ -86,18 +86,16 @@ const STATS: &[(libc::c_long, u32)] = &[(libc::SYS_newfstatat, 3), (libc::SYS_st
 /// The program, for one architecture; calls of another one (32-bit programs) are let through.
 pub(super) fn program() -> Vec<libc::sock_filter> {
     let descriptor = |argument_index: u32| {
-        vec![
-            statement(LOAD, argument(argument_index)),
-            unless(JUMP_AT_LEAST, FIRST_DESCRIPTOR, 2),
-            libc::sock_filter {
-                code: JUMP_AT_LEAST,
-                jt: 1,
-                jf: 0,
-                k: FIRST_DESCRIPTOR + DESCRIPTORS,
-            },
-            statement(RETURN, NOTIFY),
-            statement(RETURN, ALLOW),
-        ]
+        let mut body = vec![statement(LOAD, argument(argument_index))];
+        for numbers in DESCRIPTORS {
+            body.extend([
+                unless(JUMP_AT_LEAST, numbers.start, 2),
+                libc::sock_filter { code: JUMP_AT_LEAST, jt: 1, jf: 0, k: numbers.end },
+                statement(RETURN, NOTIFY),
+            ]);
+        }
+        body.push(statement(RETURN, ALLOW));
+        body
     };
     let mut program = vec![
         statement(LOAD, ARCH),
@@ -205,11 +203,11 @@ mod tests {
     #[test]
     fn questions_about_descriptors_stop_for_those_of_devices_only() {
         let empty = libc::AT_EMPTY_PATH as u64;
-        let (first, last) =
-            (u64::from(FIRST_DESCRIPTOR), u64::from(FIRST_DESCRIPTOR + DESCRIPTORS) - 1);
-        for (descriptor, expected) in
-            [(3, ALLOW), (first, NOTIFY), (last, NOTIFY), (first - 1, ALLOW), (last + 1, ALLOW)]
-        {
+        let of_devices = DESCRIPTORS.into_iter().flat_map(|numbers| {
+            let (first, last) = (u64::from(numbers.start), u64::from(numbers.end) - 1);
+            [(first, NOTIFY), (last, NOTIFY), (first - 1, ALLOW), (last + 1, ALLOW)]
+        });
+        for (descriptor, expected) in of_devices.chain([(3, ALLOW), (1 << 20, ALLOW)]) {
             let call = [descriptor, 0, 0, empty, 0, 0];
             assert_eq!(here(libc::SYS_newfstatat, call), expected, "{descriptor}");
             let call = [descriptor, 0, empty, 0, 0, 0];

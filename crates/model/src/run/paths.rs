@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
-use super::filter::{DESCRIPTORS, FIRST_DESCRIPTOR};
+use super::filter::DESCRIPTORS;
 use super::process::{self, Caller};
 use super::sys::{self, Notification, Stat};
 use super::tree::{self, FIRST_MINOR, MAJOR};
@@ -89,16 +89,23 @@ impl Answerer {
         // Until the descriptor is there, so that no other open takes its number.
         let mut opens = self.room.opens();
         let (id, file) = opens.open(&self.room.backend, device, number, Arc::new(owner))?;
-        let descriptor = (FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + DESCRIPTORS)
-            .find(|&number| process::identify(call.tid, number as i32) == Err(Errno::EBADF));
         let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
-        let given = match self.give(call, file.as_fd(), descriptor, close_on_exec) {
-            // A process that may not have as many descriptors gets the lowest.
-            Answer::Ours(Err(Errno::EBADF | Errno::EMFILE | Errno::EINVAL)) => {
-                self.give(call, file.as_fd(), None, close_on_exec)
+        let free = |number: &u32| process::identify(call.tid, *number as i32) == Err(Errno::EBADF);
+        let numbers =
+            DESCRIPTORS.into_iter().filter_map(|mut numbers| numbers.find(free)).map(Some);
+        let mut given = Answer::from(Errno::EMFILE);
+        // A process that may not have as many descriptors gets a lower one.
+        let mut tried_all = false;
+        for number in numbers.chain([None]) {
+            tried_all = number.is_none();
+            given = self.give(call, file.as_fd(), number, close_on_exec);
+            if !matches!(given, Answer::Ours(Err(Errno::EBADF | Errno::EMFILE | Errno::EINVAL))) {
+                break;
             }
-            other => other,
-        };
+        }
+        if tried_all {
+            warn_of_a_descriptor_that_the_filter_does_not_know();
+        }
         if !matches!(given, Answer::Given) {
             opens.end(id);
         }
@@ -225,6 +232,17 @@ impl Answerer {
         let whole = base.join(std::ffi::OsStr::from_bytes(&bytes)).as_os_str().as_bytes().to_vec();
         tree::is_ours(&whole).then_some(Named { bytes: whole })
     }
+}
+
+/// Says once that a device looks like a regular file to its program.
+fn warn_of_a_descriptor_that_the_filter_does_not_know() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "a device's descriptor looks like that of a regular file to fstat, which libibverbs refuses: its program may \
+             have too few of them (raise it with ulimit -n: 64 are enough), or has more than 80 devices open"
+        );
+    });
 }
 
 /// The text at an address of a thread's, up to its zero.

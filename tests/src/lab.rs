@@ -105,9 +105,9 @@ impl Lab {
     fn on_model(choice: &Choice, profile: Profile) -> Result<Self, Stop> {
         let builder = Model::builder();
         // A DPU's host talks with the DPU; other devices with another one.
-        let builder = match profile.clone().on(Side::Dpu) {
-            Some(_) => builder.device_with_sides(profile.clone()),
-            None => builder.device(profile.clone()).device(profile.clone()),
+        let builder = match profile.sides().count() {
+            1 => builder.device(profile.clone()).device(profile.clone()),
+            _ => builder.device_with_sides(profile.clone()),
         };
         let model = builder.build();
         let backend = Arc::new(model.backend());

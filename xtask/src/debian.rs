@@ -26,8 +26,8 @@ pub(crate) struct Debian {
 pub(crate) enum Choice<'a> {
     /// By its name.
     Named(&'a str),
-    /// The newest of those whose name has a version between these two: kernels of several series are in one suite, and the
-    /// package without a version follows the newest series.
+    /// The newest of those whose name has a version and no other word between these two: kernels of several series and sorts are in
+    /// one suite, and the package without a version follows the newest series.
     Newest { start: &'a str, end: &'a str },
 }
 
@@ -36,6 +36,10 @@ fn newest<'a>(names: impl Iterator<Item = &'a str>, start: &str, end: &str) -> O
     // 6.12.107+deb13 is newer than 6.12.94+deb13: numbers count as numbers.
     let version = |name: &str| -> Option<Vec<u64>> {
         let middle = name.strip_prefix(start)?.strip_suffix(end)?;
+        let is_word = |part: &str| part.starts_with(|letter: char| letter.is_ascii_alphabetic());
+        if middle.split('-').any(is_word) {
+            return None;
+        }
         let numbers = middle.split(|letter: char| !letter.is_ascii_digit());
         Some(numbers.filter_map(|number| number.parse().ok()).collect())
     };
@@ -375,14 +379,18 @@ mod tests {
             "linux-image-6.12.94+deb13-cloud-amd64",
             "linux-image-6.12.107+deb13-cloud-amd64-dbg",
             "linux-image-6.12.107+deb13-cloud-amd64-unsigned",
-            "linux-image-6.12.200+deb13-amd64",
+            "linux-image-6.12.90+deb13-amd64",
+            "linux-image-6.12.107+deb13-rt-amd64",
             "linux-image-7.3.4+deb13-cloud-amd64",
             "linux-image-cloud-amd64",
         ];
-        let of = |start| newest(names.into_iter(), start, "-cloud-amd64");
+        let with = |start, end| newest(names.into_iter(), start, end);
+        let of = |start| with(start, "-cloud-amd64");
         assert_eq!(of("linux-image-6.12."), Some("linux-image-6.12.107+deb13-cloud-amd64"));
         assert_eq!(of("linux-image-6.1."), Some("linux-image-6.1.0-50-cloud-amd64"));
         assert_eq!(of("linux-image-7.2."), None);
+        let whole = Some("linux-image-6.12.90+deb13-amd64");
+        assert_eq!(with("linux-image-6.12.", "-amd64"), whole, "of its own sort only");
     }
 
     #[test]

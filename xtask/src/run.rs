@@ -59,6 +59,8 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
         let options = ["--link", "ethernet"];
         checks.run(&model, &options, &format!("{pair} (Ethernet)"), &both(pair, 18700 + index));
     }
+    let name = "ibv_rc_pingpong -e on the DPU side";
+    checks.run(&model, &["--side", "dpu"], name, &both("ibv_rc_pingpong -e", 18802));
     let across = "ibv_rc_pingpong -n 500 -e";
     let [one, other] = [0, 1].map(|device| format!("{across} -p 18800 -d mlx5_{device}"));
     let script = both_of(&one, &format!("{other} localhost"));

@@ -38,6 +38,9 @@ enum Command {
         /// Functions per device.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
         functions: u16,
+        /// Instead, a function for each side that a device has: the host's, then that of a DPU's Arm cores.
+        #[arg(long, conflicts_with = "functions")]
+        sides: bool,
         /// Map no UAR page into the guest: every doorbell is a message.
         #[arg(long)]
         trap: bool,
@@ -110,14 +113,14 @@ fn main() -> ExitCode {
 
 fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match command {
-        Command::Pci { socket, profile, link, functions, trap, record } => {
+        Command::Pci { socket, profile, link, functions, sides, trap, record } => {
             let devices: Result<Vec<_>, _> = profile
                 .iter()
                 .map(|name| Profile::load(name).map(|it| link_of(it, link)))
                 .collect();
             let record = record.as_deref().map(create).transpose()?;
             let devices = devices?;
-            pci::serve(PciOptions { devices, functions, sockets: socket, trap, record })?;
+            pci::serve(PciOptions { devices, functions, sides, sockets: socket, trap, record })?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Run { profile, devices, link, side, trace, program } => {

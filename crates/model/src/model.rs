@@ -46,13 +46,28 @@ impl Builder {
 
     /// Adds a device with a function for each side that it has: the host's, then the DPU's. Each counts as a device in
     /// the methods of [`Model`]; [`Model::backend_of`] shows those of one side.
-    pub fn device_with_sides(mut self, profile: Profile) -> Self {
-        let sides = [Side::Host, Side::Dpu].into_iter().filter_map(|side| profile.clone().on(side));
-        self.functions.extend((0..).zip(sides).map(|(place, profile)| Function {
+    pub fn device_with_sides(self, profile: Profile) -> Self {
+        self.sides(profile.sides().map(|profile| (profile, None)))
+    }
+
+    /// The same, with functions that do DMA in memories of their own: the host's, then the DPU's.
+    pub fn device_with_sides_in(
+        self,
+        profile: Profile,
+        memories: impl IntoIterator<Item = Arc<dyn HostMemory>>,
+    ) -> Self {
+        self.sides(profile.sides().zip(memories.into_iter().map(Some)))
+    }
+
+    fn sides(
+        mut self,
+        sides: impl Iterator<Item = (Profile, Option<Arc<dyn HostMemory>>)>,
+    ) -> Self {
+        self.functions.extend(sides.enumerate().map(|(place, (profile, memory))| Function {
             profile,
             place,
             number: 0,
-            memory: None,
+            memory,
         }));
         self
     }

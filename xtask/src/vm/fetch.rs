@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::series::Series;
+use super::series::{Series, Sort};
 use crate::debian::{Choice, Debian};
 use crate::{Result, workspace_root};
 
@@ -68,14 +68,17 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// The kernel of a series, fetched unless it is there.
-    pub(crate) fn get(series: Series) -> Result<Self> {
+    pub(crate) fn get(series: Series, sort: Sort) -> Result<Self> {
         let own = format!("{series}.");
         let start = format!("linux-image-{own}");
         let tree = get(
             &format!("Linux {series}"),
-            &format!("linux-{series}"),
+            &match sort {
+                Sort::Cloud => format!("linux-{series}"),
+                Sort::Whole => format!("linux-{series}-whole"),
+            },
             series.suite(),
-            &[Choice::Newest { start: &start, end: "-cloud-amd64" }],
+            &[Choice::Newest { start: &start, end: sort.suffix() }],
             |package| package.starts_with("linux-"),
         )?;
         let mut releases: Vec<String> = Vec::new();

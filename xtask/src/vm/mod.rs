@@ -19,7 +19,7 @@ use self::initramfs::Settings;
 use self::model::{Model, Shape};
 use self::program::Program;
 use self::qemu::Machine;
-use self::series::{Selection, Series};
+use self::series::{Selection, Series, Sort};
 use crate::Result;
 
 mod boot;
@@ -103,7 +103,7 @@ pub(crate) fn fetch(series: &str) -> Result {
     Qemu::get()?;
     fetch::busybox()?;
     for series in selection.series() {
-        Kernel::get(series)?;
+        Kernel::get(series, Sort::Cloud)?;
         fetch::rdma_core(series)?;
     }
     Ok(())
@@ -167,7 +167,8 @@ fn all_boots(
 
 /// Gets a kernel and builds the root of its guest.
 fn prepare(options: &Options, series: Series, program: &Program, has_model: bool) -> Result<Guest> {
-    let kernel = Kernel::get(series)?;
+    let sort = if options.shape.sides { Sort::Whole } else { Sort::Cloud };
+    let kernel = Kernel::get(series, sort)?;
     let with_rdma_core = options.with_rdma_core || options.rdma_core_suite;
     let rdma_core = with_rdma_core.then(|| fetch::rdma_core(series)).transpose()?;
     let busybox = fetch::busybox()?;

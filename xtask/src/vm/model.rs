@@ -1,6 +1,6 @@
 //! The model as a process of its own that serves PCI functions to QEMU, each over a socket.
 //!
-//! It is started as `verbless-model pci --socket S [--socket S]… [--profile P]… --link L [--functions N] [--trap]`: a device for every
+//! It is started as `verbless-model pci --socket S [--socket S]… [--profile P]… --link L [--functions N | --sides] [--trap]`: a device for every
 //! profile (one of the model's own choice without), `N` functions for every device, and as many sockets as there are functions, those of
 //! the first device first. A function's socket takes one client; when all clients have gone, the process ends.
 
@@ -25,6 +25,9 @@ pub(crate) struct Shape {
     /// PCI functions of every device.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) functions: u8,
+    /// Both sides of every device, each as a function of its own: the host's and that of the Arm cores. The profile must have both.
+    #[arg(long, conflicts_with = "functions")]
+    pub(crate) sides: bool,
     /// Trap every doorbell page rather than map those of user contexts.
     #[arg(long)]
     pub(crate) trap: bool,
@@ -39,9 +42,14 @@ impl Shape {
         self.profiles.len().max(1)
     }
 
+    /// The functions of each device.
+    fn functions_each(&self) -> u8 {
+        if self.sides { 2 } else { self.functions }
+    }
+
     /// The functions of all devices.
     pub(crate) fn functions_in_all(&self) -> u32 {
-        self.devices() as u32 * u32::from(self.functions)
+        self.devices() as u32 * u32::from(self.functions_each())
     }
 }
 
@@ -63,7 +71,7 @@ impl Model {
     ) -> Result<Self> {
         let sockets: Vec<Vec<PathBuf>> = (0..shape.devices())
             .map(|device| {
-                (0..shape.functions)
+                (0..shape.functions_each())
                     .map(|function| scratch.join(&format!("pci-{device}.{function}")))
                     .collect()
             })
@@ -141,6 +149,9 @@ fn arguments(shape: &Shape, sockets: &[Vec<PathBuf>]) -> Vec<String> {
     if shape.functions != 1 {
         arguments.extend(["--functions".to_string(), shape.functions.to_string()]);
     }
+    if shape.sides {
+        arguments.push("--sides".to_string());
+    }
     if shape.trap {
         arguments.push("--trap".to_string());
     }
@@ -160,6 +171,7 @@ mod tests {
             profiles: vec![],
             link: "ethernet".into(),
             functions: 1,
+            sides: false,
             trap: false,
             record: None,
         };
@@ -173,6 +185,7 @@ mod tests {
             profiles: vec!["a".into(), "b".into()],
             link: "infiniband".into(),
             functions: 2,
+            sides: false,
             trap: true,
             record: Some("r".into()),
         };
@@ -183,5 +196,20 @@ mod tests {
             "--socket a0 --socket a1 --socket b0 --socket b1 --profile a --profile b --link infiniband --functions 2 --trap \
              --record r"
         );
+    }
+
+    #[test]
+    fn both_sides_of_a_device_are_two_functions() {
+        let shape = Shape {
+            profiles: vec!["a".into()],
+            link: "infiniband".into(),
+            functions: 1,
+            sides: true,
+            trap: false,
+            record: None,
+        };
+        assert_eq!((shape.devices(), shape.functions_in_all()), (1, 2));
+        let words = arguments(&shape, &[vec!["host".into(), "dpu".into()]]).join(" ");
+        assert_eq!(words, "--socket host --socket dpu --profile a --link infiniband --sides");
     }
 }

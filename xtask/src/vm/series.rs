@@ -14,12 +14,32 @@ pub(crate) enum Series {
 impl Series {
     const ALL: [Self; 3] = [Self::Linux6_1, Self::Linux6_12, Self::Linux7_2];
 
-    /// The Debian suite that carries cloud kernels of this series.
+    /// The Debian suite that carries kernels of this series.
     pub(crate) const fn suite(self) -> &'static str {
         match self {
             Self::Linux6_1 => "bookworm",
             Self::Linux6_12 => "trixie",
             Self::Linux7_2 => "trixie-backports",
+        }
+    }
+}
+
+/// Which of Debian's kernels of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// The one for virtual machines, which is small.
+    Cloud,
+    /// The one for any machine. Only this one has the drivers' part for embedded switches (MLX5_ESWITCH), without which they do
+    /// not ask a function whether it is an embedded CPU's.
+    Whole,
+}
+
+impl Sort {
+    /// How the packages' names end.
+    pub(crate) const fn suffix(self) -> &'static str {
+        match self {
+            Self::Cloud => "-cloud-amd64",
+            Self::Whole => "-amd64",
         }
     }
 }

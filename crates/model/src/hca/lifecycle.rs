@@ -9,12 +9,17 @@ use super::call::{Call, Outcome};
 use super::capability::own_side;
 use super::objects::Mkey;
 use super::refusal::Refusal;
-use super::{Life, pages, uctx};
+use super::{Hca, Life, pages, uctx};
+use crate::profile::Side;
 use crate::world::{HcaId, World};
 
 /// ENABLE_HCA.
 pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHcaOut) -> Outcome {
-    own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
+    let (embedded_cpu, id) = (input.embedded_cpu_function(), input.function_id());
+    if is_the_hosts(call.hca(), embedded_cpu, id) {
+        return Ok(());
+    }
+    own_side(call.hca(), embedded_cpu, id)?;
     if call.hca().life != Life::Disabled {
         return Err(Refusal::AlreadyEnabled);
     }
@@ -24,12 +29,23 @@ pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHca
 
 /// DISABLE_HCA. Pages that were not taken back are forgotten: the function starts afresh.
 pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut DisableHcaOut) -> Outcome {
-    own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
+    let (embedded_cpu, id) = (input.embedded_cpu_function(), input.function_id());
+    if is_the_hosts(call.hca(), embedded_cpu, id) {
+        return Ok(());
+    }
+    own_side(call.hca(), embedded_cpu, id)?;
     if call.hca().life == Life::Up {
         return Err(Refusal::AlreadyInitialised);
     }
     call.hca_mut().start_afresh();
     Ok(())
+}
+
+/// Whether the embedded CPU, once its own function is up, names the host's function. Linux enables and disables that one, too, when it takes an ECPF that manages
+/// no embedded switch, and gives up if it may not (ecpf.c); but in the separated host mode neither function depends on the other,
+/// and the host's enables itself.
+fn is_the_hosts(hca: &Hca, embedded_cpu: bool, id: u16) -> bool {
+    hca.profile.side() == Side::Dpu && hca.life == Life::Up && !embedded_cpu && id == 0
 }
 
 /// Resets a function: nothing is left of what commands did, and of the pages that it was given.

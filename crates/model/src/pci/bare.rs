@@ -9,7 +9,7 @@ use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_
 use vfio_user::ServerBackend;
 
 use super::function::Function;
-use super::server::{PciOptions, attach};
+use super::server::attach;
 use crate::memory::{GuestMemory, HostMemory, UAR_PAGE};
 use crate::{Model, Profile};
 
@@ -40,18 +40,11 @@ pub struct Bare {
 impl Bare {
     /// A device with a function for each memory.
     pub fn new(profile: &Profile, memories: Vec<Arc<dyn HostMemory>>) -> Self {
-        let options = PciOptions {
-            devices: vec![profile.clone()],
-            functions: memories.len() as u16,
-            sockets: Vec::new(),
-            trap: false,
-            record: None,
-        };
         let count = memories.len();
         let model = Model::builder().device_in(profile.clone(), memories).stepped().build();
         // What the guest's memory is was said above; the monitor's messages about it are not played.
         let functions = (0..count)
-            .map(|id| attach(&model, id, Arc::new(GuestMemory::default()), profile, &options))
+            .map(|id| attach(&model, id, Arc::new(GuestMemory::default()), false))
             .collect();
         Self { model, functions }
     }

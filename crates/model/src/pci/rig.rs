@@ -9,7 +9,7 @@ use verbless_prm::{
 };
 
 use super::function::Function;
-use super::server::{PciOptions, attach};
+use super::server::attach;
 use crate::memory::{GuestMemory, HostMemory};
 use crate::{Link, Model, Profile};
 
@@ -41,20 +41,13 @@ impl Driver {
 
     /// The same of another kind.
     pub(super) fn of(profile: Profile) -> Self {
-        let options = PciOptions {
-            devices: vec![profile.clone()],
-            functions: 1,
-            sockets: Vec::new(),
-            trap: false,
-            record: None,
-        };
         let memory = Arc::new(GuestMemory::default());
         memory.map(MEMORY, MEMORY_BYTES, &ram(MEMORY_BYTES), 0, true).unwrap();
         let model = Model::builder()
-            .device_in(profile.clone(), [memory.clone() as Arc<dyn HostMemory>])
+            .device_in(profile, [memory.clone() as Arc<dyn HostMemory>])
             .stepped()
             .build();
-        let function = attach(&model, 0, memory.clone(), &profile, &options);
+        let function = attach(&model, 0, memory.clone(), false);
         let mut driver = Self { model, function, memory, next: QUEUE + 0x1000, token: 0 };
         driver.write(0x10, (QUEUE >> 32) as u32);
         driver.write(0x14, QUEUE as u32);

@@ -20,6 +20,7 @@ use super::config::{CONFIG_BYTES, ConfigSpace};
 use super::function::Function;
 use super::interrupts::Vectors;
 use super::layout::Layout;
+use crate::hca::Hca;
 use crate::memory::{GuestMemory, HostMemory};
 use crate::model::Model;
 use crate::profile::Profile;
@@ -53,6 +54,8 @@ pub struct PciOptions {
     pub devices: Vec<Profile>,
     /// Functions per device, 1 to 8.
     pub functions: u16,
+    /// Instead of so many, a function for each side that a device has, the host's first.
+    pub sides: bool,
     /// A socket per function, those of the first device first.
     pub sockets: Vec<PathBuf>,
     /// No UAR page is mapped into the guest: every doorbell is a message.
@@ -69,20 +72,21 @@ pub struct PciOptions {
 /// # Panics
 /// When the system gives no thread.
 pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
-    let wanted = options.devices.len() * usize::from(options.functions);
+    let counts: Vec<usize> = options.devices.iter().map(|it| functions(it, &options)).collect();
+    let wanted = counts.iter().sum();
     if options.sockets.len() != wanted {
         return Err(PciError::Sockets { given: options.sockets.len(), wanted });
     }
     let mut builder = Model::builder().threaded();
     let mut memories = Vec::new();
-    for profile in &options.devices {
-        let own: Vec<_> =
-            (0..options.functions).map(|_| Arc::new(GuestMemory::default())).collect();
+    for (profile, count) in options.devices.iter().zip(counts) {
+        let own: Vec<_> = (0..count).map(|_| Arc::new(GuestMemory::default())).collect();
         memories.extend(own.iter().cloned());
-        builder = builder.device_in(
-            profile.clone(),
-            own.into_iter().map(|memory| memory as Arc<dyn HostMemory>),
-        );
+        let own = own.into_iter().map(|memory| memory as Arc<dyn HostMemory>);
+        builder = match options.sides {
+            true => builder.device_with_sides_in(profile.clone(), own),
+            false => builder.device_in(profile.clone(), own),
+        };
     }
     let model = builder.build();
     if let Some(file) = options.record.take() {
@@ -90,8 +94,7 @@ pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
     }
     let mut servers = Vec::new();
     for (id, (socket, memory)) in options.sockets.iter().zip(memories).enumerate() {
-        let profile = &options.devices[id / usize::from(options.functions)];
-        let function = attach(&model, id, memory, profile, &options);
+        let function = attach(&model, id, memory, options.trap);
         let server = bind(socket, &model, &function)
             .map_err(|source| PciError::Socket { socket: socket.clone(), source })?;
         servers.push((server, function));
@@ -120,22 +123,26 @@ pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
     Ok(())
 }
 
-pub(super) fn attach(
-    model: &Model,
-    id: HcaId,
-    memory: Arc<GuestMemory>,
-    profile: &Profile,
-    options: &PciOptions,
-) -> Function {
-    let device = profile.device();
-    let layout = Layout::new(profile, options.trap);
-    let vectors = Arc::new(Vectors::new(device.vectors));
-    model.shared.lock().hcas[id].interrupts = Some(vectors.clone());
+/// How many functions a device has.
+fn functions(device: &Profile, options: &PciOptions) -> usize {
+    if options.sides { device.sides().count() } else { options.functions.into() }
+}
+
+/// The front end of function `id`, whose driver's memory is `memory`.
+pub(super) fn attach(model: &Model, id: HcaId, memory: Arc<GuestMemory>, trap: bool) -> Function {
+    let mut world = model.shared.lock();
+    let device = world.hcas[id].identity.system_image_guid;
+    let of_device = |hca: &&Hca| hca.identity.system_image_guid == device;
+    let several = world.hcas.iter().filter(of_device).count() > 1;
+    let hca = &mut world.hcas[id];
+    let vectors = Arc::new(Vectors::new(hca.profile.device().vectors));
+    hca.interrupts = Some(vectors.clone());
+    let layout = Layout::new(&hca.profile, trap);
     Function {
         shared: model.shared.clone(),
         id,
         memory,
-        config: ConfigSpace::new(profile, layout.bytes, options.functions > 1),
+        config: ConfigSpace::new(&hca.profile, layout.bytes, several),
         registers: Registers::new(),
         vectors,
         layout,

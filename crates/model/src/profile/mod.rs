@@ -118,6 +118,11 @@ impl Profile {
         )
     }
 
+    /// The same device as it is on each side that it has, the host's first.
+    pub fn sides(&self) -> impl Iterator<Item = Self> {
+        [Side::Host, Side::Dpu].into_iter().filter_map(|side| self.clone().on(side))
+    }
+
     fn resolve(file: Arc<file::File>, link: Link, side: Side) -> Result<Self, ProfileError> {
         let by_link = file.by_link(link);
         let pages = apply::pages(&file, by_link, file.by_side(side))?;

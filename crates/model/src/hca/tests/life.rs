@@ -174,6 +174,32 @@ fn commands_that_name_a_side_name_that_of_the_function() {
 }
 
 #[test]
+fn an_ecpf_that_is_up_may_enable_and_disable_the_hosts_function_and_nothing_comes_of_it() {
+    let profile = Profile::load("bluefield3").unwrap().on(Side::Dpu).unwrap();
+    let mut rig = Rig::of(profile);
+    rig.send::<EnableHcaIn>(0, |input| {
+        input.set_embedded_cpu_function(true);
+    })
+    .unwrap();
+    assert_eq!(rig.send::<DisableHcaIn>(0, |_| {}), Err(Refusal::NoSuchFunction));
+    let list: Vec<u8> = (1..=262_u64).flat_map(|page| (page << 12).to_be_bytes()).collect();
+    rig.call::<ManagePagesIn>(0, ManagePagesIn::ALLOCATION_SUCCESS, &list, 0, |input| {
+        input.set_input_num_entries(262).set_embedded_cpu_function(true);
+    })
+    .unwrap();
+    rig.send::<InitHcaIn>(0, |_| {}).unwrap();
+    for _ in 0..2 {
+        rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
+        rig.send::<DisableHcaIn>(0, |_| {}).unwrap();
+    }
+    rig.send::<AllocPdIn>(0, |_| {}).unwrap();
+    let other = rig.send::<EnableHcaIn>(0, |input| {
+        input.set_function_id(1);
+    });
+    assert_eq!(other, Err(Refusal::NoSuchFunction));
+}
+
+#[test]
 fn the_device_says_that_it_is_a_model() {
     let mut rig = Rig::up(LINK);
     let adapter = rig.send::<QueryAdapterIn>(0, |_| {}).unwrap();

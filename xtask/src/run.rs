@@ -59,8 +59,12 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
         let options = ["--link", "ethernet"];
         checks.run(&model, &options, &format!("{pair} (Ethernet)"), &both(pair, 18700 + index));
     }
-    let name = "ibv_rc_pingpong -e on the DPU side";
-    checks.run(&model, &["--side", "dpu"], name, &both("ibv_rc_pingpong -e", 18802));
+    let pingpong = "ibv_rc_pingpong -n 500 -e -p 18802";
+    let script = format!(
+        "for try in $(seq 100); do sleep 0.1; {pingpong} localhost && exit 0; done; exit 1"
+    );
+    let name = "ibv_rc_pingpong between a host and its DPU";
+    checks.run(&model, &["--dpu", pingpong], name, &script);
     let across = "ibv_rc_pingpong -n 500 -e";
     let [one, other] = [0, 1].map(|device| format!("{across} -p 18800 -d mlx5_{device}"));
     let script = both_of(&one, &format!("{other} localhost"));

@@ -50,7 +50,7 @@ enum Command {
     },
     /// Run a program that sees modelled devices, without root and without a virtual machine.
     ///
-    /// Ends when the program and all that it started have ended, with the program's exit code.
+    /// Ends when the program and all that was started have ended, with the program's exit code.
     Run {
         /// What the devices are, one for each: a profile's name, or a TOML file.
         #[arg(long, default_value = "bluefield3")]
@@ -65,6 +65,10 @@ enum Command {
         /// It sees that side's devices alone, numbered from 0.
         #[arg(long, value_enum, default_value_t = SideArgument::Host)]
         side: SideArgument,
+        /// Meanwhile run this shell command on the DPU side, with an empty standard input. The exit code is the program's, or if that
+        /// is 0, this command's.
+        #[arg(long, value_name = "COMMAND", conflicts_with = "side")]
+        dpu: Option<OsString>,
         /// Print every ioctl and command as it passes; with a file, write the commands there, as text that `cargo xtask
         /// prm decode` reads.
         #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
@@ -123,7 +127,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             pci::serve(PciOptions { devices, functions, sides, sockets: socket, trap, record })?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run { profile, devices, link, side, trace, program } => {
+        Command::Run { profile, devices, link, side, dpu, trace, program } => {
             let profiles: Result<Vec<_>, _> = profile
                 .iter()
                 .map(|name| Profile::load(name).map(|it| link_of(it, link)))
@@ -141,7 +145,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 SideArgument::Host => Side::Host,
                 SideArgument::Dpu => Side::Dpu,
             };
-            let status = run::run(RunOptions { devices, side, program, trace })?;
+            let status = run::run(RunOptions { devices, side, program, dpu, trace })?;
             // As shells say it.
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
             Ok(ExitCode::from(code.unwrap_or(1) as u8))

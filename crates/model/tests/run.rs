@@ -96,6 +96,52 @@ fn a_side_that_no_device_has_is_refused_and_told_of() {
     assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("no device has a DPU side") && text.contains("bluefield3"), "{text}");
+    let output = run(&["--profile", "connectx6dx", "--dpu", "echo there"], "echo here");
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
+}
+
+#[test]
+fn a_command_on_the_dpu_side_runs_beside_the_program_and_each_sees_its_own() {
+    let file = std::env::temp_dir().join(format!("verbless-sides-{}", std::process::id()));
+    let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
+    let dpu = format!("cat; {own} > {0}.new; mv {0}.new {0}", file.display());
+    let script = format!("until test -e {0}; do sleep 0.05; done; {own}; cat {0}", file.display());
+    let text = says(&["--dpu", &dpu], &script);
+    let _ = std::fs::remove_file(&file);
+    assert_eq!(text.lines().collect::<Vec<_>>(), [says(&[], own), says(&["--side", "dpu"], own)]);
+}
+
+#[test]
+fn a_failure_on_either_side_is_told_and_the_programs_own_goes_first() {
+    let status = |dpu: &str, script: &str| run(&["--dpu", dpu], script).status.code();
+    assert_eq!(status("exit 0", "exit 0"), Some(0));
+    assert_eq!(status("exit 5", "exit 0"), Some(5));
+    assert_eq!(status("sleep 0.2; exit 5", "exit 3"), Some(3));
+    assert_eq!(status("sleep 0.2; exit 5", "exit 0"), Some(5), "both are waited for");
+    assert_eq!(status("no-such-program 2>&-", "exit 0"), Some(127));
+}
+
+/// A script that runs `command` as a client, again until its server listens.
+fn client(command: &str) -> String {
+    format!("for try in $(seq 50); do sleep 0.1; {command} && exit 0; done; exit 1")
+}
+
+#[test]
+fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return;
+    }
+    for (port, (link, path)) in (18650..).zip([("infiniband", ""), ("ethernet", " -g 1")]) {
+        // With -c they check what arrives.
+        let pingpong = format!("ibv_rc_pingpong -c -n 100 -p {port}{path}");
+        let options = ["--link", link, "--dpu", &pingpong];
+        let output = run(&options, &client(&format!("{pingpong} localhost")));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}{errors}");
+        assert_eq!(text.matches("100 iters").count(), 2, "{text}");
+        assert!(!errors.contains("outlive"), "{errors}");
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -62,7 +62,7 @@ use crate::memory::ClientMemory;
 use crate::{Model, ObjectCounts, Profile, Side};
 use room::Room;
 use side::View;
-use supervisor::{Program, Supervisor};
+use supervisor::{Programs, Supervisor};
 use sys::StartError;
 
 /// What to run, and on which devices.
@@ -74,6 +74,8 @@ pub struct RunOptions {
     pub side: Side,
     /// The program and its arguments.
     pub program: Vec<OsString>,
+    /// A command for a shell that runs on the DPU side meanwhile, with an empty standard input.
+    pub dpu: Option<OsString>,
     /// Whether and where to tell of what passes.
     pub trace: Trace,
 }
@@ -106,7 +108,7 @@ pub enum RunError {
     },
     /// No device has a function on the side that the program is on.
     #[error(
-        "no device has a DPU side, where the program is to be: give it one with an embedded CPU ({known})"
+        "no device has a DPU side, where a program is to be: give it one with an embedded CPU ({known})"
     )]
     NoDpu {
         /// The profiles that come along and have one.
@@ -144,7 +146,8 @@ impl From<Errno> for RunError {
     }
 }
 
-/// Runs a program with modelled devices, until it and all that it started have ended; gives the program's own status.
+/// Runs a program with modelled devices, until it and all that was started have ended; gives the program's own status, or if
+/// that is success, the one of the command on the DPU side.
 ///
 /// # Errors
 /// The program cannot be started, or its calls cannot be answered.
@@ -161,28 +164,43 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         Trace::Print => model.watch_commands(|executed| eprintln!("{}", trace::command(executed))),
         Trace::Record(file) => model.record_commands(file),
     }
-    let view = Arc::new(View::new(&model, options.side)?);
-    place::check_tree(&view.tree)?;
+    let mut program = Command::new(name);
+    program.args(arguments);
+    let mut commands = vec![(program, View::new(&model, options.side)?)];
+    if let Some(text) = options.dpu {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(text).stdin(Stdio::null());
+        commands.push((shell, View::new(&model, Side::Dpu)?));
+    }
+    place::check_tree(&commands[0].1.tree)?;
     let room = Arc::new(Room::new(model.backend(), memory, printing)?);
-    let mut command = Command::new(name);
-    command.args(arguments);
     sys::adopt_orphans();
-    let started = sys::start(command, filter::program(), mask, place::check_call);
-    let (child, listener) = started.map_err(|error| match error {
-        StartError::Filter(error) => place::no_filter(error),
-        StartError::Check(error) => error,
-        StartError::Program(source) => {
-            RunError::Program { program: name.to_string_lossy().into(), source }
-        }
-    })?;
+    let (mut pids, mut started) = (Vec::new(), Vec::new());
+    for (command, view) in commands {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let (child, listener) = sys::start(command, filter::program(), mask, place::check_call)
+            .map_err(|error| match error {
+                StartError::Filter(error) => place::no_filter(error),
+                StartError::Check(error) => error,
+                StartError::Program(source) => RunError::Program { program: name, source },
+            })?;
+        pids.push(child.id());
+        started.push((listener, Arc::new(view)));
+    }
     // Only now, so that the program does not inherit it.
     for thread in process::threads() {
         sys::take_short_turns(thread);
     }
-    let mut supervisor = Supervisor::new(room, Program::new(child.id(), signals))?;
-    supervisor.take(listener, view.clone())?;
+    let mut supervisor = Supervisor::new(room, Programs::new(&pids, signals))?;
+    let mut views = Vec::new();
+    for (listener, view) in started {
+        supervisor.take(listener, view.clone())?;
+        views.push(view);
+    }
     let status = supervisor.run()?;
-    view.tree.remove();
+    for view in views {
+        view.tree.remove();
+    }
     for device in 0..model.devices() {
         let left = model.counts(device);
         if left != ObjectCounts::default() {

@@ -34,17 +34,22 @@ pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
     Ok((records, before))
 }
 
-/// The child that we run: hears the signals that are sent to us, and its status is ours.
-pub(super) struct Program {
+/// A child that we run, with its status as `wait` gives it, once it has ended.
+struct Child {
     pid: Pid,
-    signals: SignalFd,
-    /// How it ended, once it has.
     status: Option<i32>,
 }
 
-impl Program {
-    pub(super) fn new(pid: u32, signals: SignalFd) -> Self {
-        Self { pid: Pid::from_raw(pid as i32), signals, status: None }
+/// The children that we run: they hear the signals that are sent to us, and our status is one of theirs.
+pub(super) struct Programs {
+    children: Vec<Child>,
+    signals: SignalFd,
+}
+
+impl Programs {
+    pub(super) fn new(pids: &[u32], signals: SignalFd) -> Self {
+        let child = |&pid| Child { pid: Pid::from_raw(pid as i32), status: None };
+        Self { children: pids.iter().map(child).collect(), signals }
     }
 
     /// Passes on what was sent to us, and takes note of children that ended.
@@ -52,44 +57,46 @@ impl Program {
         while let Ok(Some(record)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(record.ssi_signo as i32) else { continue };
             if signal == Signal::SIGCHLD {
-                self.reap(libc::WEXITED | libc::WNOHANG);
-            } else if record.ssi_code <= 0 && self.status.is_none() {
-                let _ = kill(self.pid, signal);
+                while self.reap(libc::WEXITED | libc::WNOHANG) {}
+            } else if record.ssi_code <= 0 {
+                for child in self.children.iter().filter(|child| child.status.is_none()) {
+                    let _ = kill(child.pid, signal);
+                }
             }
         }
     }
 
-    /// Its status, once it has ended.
+    /// The status of the first one that did not succeed, once all have ended.
     pub(super) fn wait(mut self) -> i32 {
-        while self.status.is_none() {
+        while self.children.iter().any(|child| child.status.is_none()) {
             self.reap(libc::WEXITED);
         }
-        self.status.unwrap_or_default()
+        let mut statuses = self.children.iter().filter_map(|child| child.status);
+        statuses.find(|&status| status != 0).unwrap_or_default()
     }
 
-    /// Takes note of children that ended: the program, and orphans that became ours.
-    fn reap(&mut self, flags: i32) {
-        while let Some((pid, status)) = sys::wait_for_child(flags) {
-            if pid == self.pid {
-                self.status = Some(status);
-                return;
-            }
+    /// Takes note of a child that ended, one of ours or an orphan that became ours; false: there is none.
+    fn reap(&mut self, flags: i32) -> bool {
+        let Some((pid, status)) = sys::wait_for_child(flags) else { return false };
+        if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
+            child.status = Some(status);
         }
+        true
     }
 }
 
 /// Who keeps house.
 pub(super) struct Supervisor {
     room: Arc<Room>,
-    program: Program,
+    programs: Programs,
     /// The filters behind which somebody is left, by number.
     filters: Vec<(u32, Arc<Listener>)>,
 }
 
 impl Supervisor {
-    pub(super) fn new(room: Arc<Room>, program: Program) -> Result<Self, Errno> {
-        room.wakes.on_input(program.signals.as_fd(), Wake::Signal)?;
-        Ok(Self { room, program, filters: Vec::new() })
+    pub(super) fn new(room: Arc<Room>, programs: Programs) -> Result<Self, Errno> {
+        room.wakes.on_input(programs.signals.as_fd(), Wake::Signal)?;
+        Ok(Self { room, programs, filters: Vec::new() })
     }
 
     /// Answers the calls of programs behind one more filter.
@@ -103,12 +110,12 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Keeps house until nobody is left behind any filter; gives the program's status as `wait` does.
+    /// Keeps house until nobody is left behind any filter; gives the programs' status as `wait` does.
     pub(super) fn run(mut self) -> Result<i32, Errno> {
         while !self.filters.is_empty() {
             for wake in self.room.wakes.wait()? {
                 match wake {
-                    Wake::Signal => self.program.hear_signals(),
+                    Wake::Signal => self.programs.hear_signals(),
                     Wake::Close => drop(self.room.opens()),
                     Wake::Death(pid) => self.room.processes().bury(pid),
                     Wake::Gone(number) => self.filters.retain(|&(other, ref listener)| {
@@ -121,6 +128,6 @@ impl Supervisor {
             }
         }
         drop(self.room.opens());
-        Ok(self.program.wait())
+        Ok(self.programs.wait())
     }
 }

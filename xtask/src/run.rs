@@ -69,6 +69,19 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
     let [one, other] = [0, 1].map(|device| format!("{across} -p 18800 -d mlx5_{device}"));
     let script = both_of(&one, &format!("{other} localhost"));
     checks.run(&model, &["--devices", "2"], "ibv_rc_pingpong between two devices", &script);
+    for (side, port) in [("host", 18802), ("dpu", 18803)] {
+        let pair = format!("ibv_rc_pingpong -d mlx5_0 -n 500 -e -p {port}");
+        let name = format!("xtask-{}-{port}", std::process::id());
+        let script = both_of(
+            &format!("$MODEL run --name {name} -- {pair}"),
+            &format!("$MODEL run --join {name} --side {side} -- {pair} localhost"),
+        );
+        checks.join(
+            &model,
+            &format!("ibv_rc_pingpong with one that joined on the {side} side"),
+            &script,
+        );
+    }
     Ok(Outcome::Ran { passed: checks.passed, failed: checks.failed })
 }
 
@@ -104,14 +117,20 @@ struct Checks {
 impl Checks {
     /// Runs a script under the model; it passes when it succeeds, and nothing outlives its programs.
     fn run(&mut self, model: &PathBuf, options: &[&str], name: &str, script: &str) {
-        let output = Command::new("timeout")
-            .args(["--kill-after=5", LIMIT])
-            .arg(model)
-            .arg("run")
-            .args(options)
-            .args(["--", "bash", "-c", script])
-            .stdin(Stdio::null())
-            .output();
+        let mut command = within_limit();
+        command.arg(model).arg("run").args(options).args(["--", "bash", "-c", script]);
+        self.check(name, command);
+    }
+
+    /// Runs a script that starts the model itself, as `$MODEL`.
+    fn join(&mut self, model: &PathBuf, name: &str, script: &str) {
+        let mut command = within_limit();
+        command.args(["bash", "-c", script]).env("MODEL", model);
+        self.check(name, command);
+    }
+
+    fn check(&mut self, name: &str, mut command: Command) {
+        let output = command.stdin(Stdio::null()).output();
         let (good, text) = match output {
             Ok(output) => {
                 let errors = String::from_utf8_lossy(&output.stderr).to_string();
@@ -128,6 +147,13 @@ impl Checks {
             println!("{text}");
         }
     }
+}
+
+/// The beginning of a command that is ended when it takes too long.
+fn within_limit() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", LIMIT]);
+    command
 }
 
 /// A script that runs a server and its client, and succeeds when both do.

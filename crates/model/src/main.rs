@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use verbless_model::pci::{self, PciOptions};
-use verbless_model::run::{self, RunError, RunOptions, Trace};
+use verbless_model::run::{self, JoinOptions, RunError, RunOptions, Trace};
 use verbless_model::{Link, Profile, Side};
 
 /// A software model of mlx5 devices.
@@ -53,13 +53,13 @@ enum Command {
     /// Ends when the program and all that was started have ended, with the program's exit code.
     Run {
         /// What the devices are, one for each: a profile's name, or a TOML file.
-        #[arg(long, default_value = "bluefield3")]
+        #[arg(long, default_value = "bluefield3", conflicts_with = "join")]
         profile: Vec<String>,
         /// How many devices of each profile.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+        #[arg(long, default_value_t = 1, conflicts_with = "join", value_parser = clap::value_parser!(u16).range(1..=64))]
         devices: u16,
         /// What their ports are connected to; without it, what the profile says.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "join")]
         link: Option<LinkArgument>,
         /// Which side of the devices the program is on: the machine that they are plugged into, or the Arm cores on a DPU.
         /// It sees that side's devices alone, numbered from 0.
@@ -67,11 +67,17 @@ enum Command {
         side: SideArgument,
         /// Meanwhile run this shell command on the DPU side, with an empty standard input. The exit code is the program's, or if that
         /// is 0, this command's.
-        #[arg(long, value_name = "COMMAND", conflicts_with = "side")]
+        #[arg(long, value_name = "COMMAND", conflicts_with_all = ["side", "join"])]
         dpu: Option<OsString>,
+        /// Let others join under this name.
+        #[arg(long, conflicts_with = "join")]
+        name: Option<String>,
+        /// Run the program on the devices of the run that has this name, beside that one's own.
+        #[arg(long, value_name = "NAME")]
+        join: Option<String>,
         /// Print every ioctl and command as it passes; with a file, write the commands there, as text that `cargo xtask
         /// prm decode` reads.
-        #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+        #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "join")]
         trace: Option<Option<PathBuf>>,
         /// The program and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -127,7 +133,14 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             pci::serve(PciOptions { devices, functions, sides, sockets: socket, trap, record })?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run { profile, devices, link, side, dpu, trace, program } => {
+        Command::Run { profile, devices, link, side, dpu, name, join, trace, program } => {
+            let side = match side {
+                SideArgument::Host => Side::Host,
+                SideArgument::Dpu => Side::Dpu,
+            };
+            if let Some(name) = join {
+                return Ok(exit_code(run::join(JoinOptions { name, side, program })?));
+            }
             let profiles: Result<Vec<_>, _> = profile
                 .iter()
                 .map(|name| Profile::load(name).map(|it| link_of(it, link)))
@@ -141,16 +154,16 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Some(None) => Trace::Print,
                 Some(Some(file)) => Trace::Record(create(&file)?),
             };
-            let side = match side {
-                SideArgument::Host => Side::Host,
-                SideArgument::Dpu => Side::Dpu,
-            };
-            let status = run::run(RunOptions { devices, side, program, dpu, trace })?;
-            // As shells say it.
-            let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-            Ok(ExitCode::from(code.unwrap_or(1) as u8))
+            let options = RunOptions { devices, side, name, program, dpu, trace };
+            Ok(exit_code(run::run(options)?))
         }
     }
+}
+
+/// As shells say it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.unwrap_or(1) as u8)
 }
 
 fn create(path: &Path) -> Result<File, String> {

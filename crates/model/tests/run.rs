@@ -1,7 +1,7 @@
 //! `verbless-model run`: programs that know nothing of it, and what they see.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// The binary, about to run `program` on the devices that `options` say.
 fn command(options: &[&str], program: &[&str]) -> Command {
@@ -237,6 +237,120 @@ fn signals_reach_the_program() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
     assert_eq!(lines.next().expect("a line").expect("text"), "caught");
     assert_eq!(child.wait().expect("it ends").code(), Some(5));
+}
+
+/// A run with a name, whose program waits for its input to end.
+struct Host {
+    name: String,
+    child: Child,
+}
+
+impl Host {
+    fn start(what: &str, options: &[&str], script: &str) -> Self {
+        let name = format!("{what}-{}", std::process::id());
+        let script = format!("echo ready; {script}");
+        let mut child = command(&[options, &["--name", &name]].concat(), &["sh", "-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("captured");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        Self { name, child }
+    }
+
+    fn join(&self, options: &[&str], script: &str) -> Command {
+        command(&[options, &["--join", &self.name]].concat(), &["sh", "-c", script])
+    }
+
+    /// Lets its program end; its exit code.
+    fn end(mut self) -> Option<i32> {
+        drop(self.child.stdin.take());
+        self.child.wait().expect("it ends").code()
+    }
+}
+
+#[test]
+fn a_program_that_joins_sees_the_same_devices_or_those_of_the_other_side() {
+    let host = Host::start("sides", &["--devices", "2"], "read line; exit 3");
+    let guid = "cat /sys/class/infiniband/*/node_guid";
+    let joined = |options: &[&str]| {
+        let output = host.join(options, guid).output().expect("the binary runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let same = joined(&[]);
+    assert_eq!(same, says(&["--devices", "2"], guid) + "\n");
+    let other = joined(&["--side", "dpu"]);
+    assert_eq!(other.lines().count(), 2);
+    assert!(other.lines().all(|guid| !same.contains(guid)), "{same}{other}");
+    assert_eq!(host.join(&[], "exit 7").status().expect("it ends").code(), Some(7));
+    assert_eq!(host.end(), Some(3));
+}
+
+#[test]
+fn devices_stay_for_as_long_as_anybody_who_joined_does() {
+    let host = Host::start("last", &[], "read line; true");
+    let mut last = host
+        .join(&[], "echo in; read line; exec 5<>/dev/infiniband/uverbs0 && echo open")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut lines = BufReader::new(last.stdout.take().expect("captured")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "in");
+    let name = host.name.clone();
+    let ending = std::thread::spawn(|| host.end());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(!ending.is_finished(), "somebody is left");
+    drop(last.stdin.take());
+    assert_eq!(lines.next().expect("a line").expect("text"), "open");
+    assert!(last.wait().expect("it ends").success());
+    assert_eq!(ending.join().expect("no panic"), Some(0));
+    let late = command(&["--join", &name], &["true"]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&late.stderr);
+    assert!(text.contains(&format!("--name {name}")), "{text}");
+    assert_eq!(late.status.code(), Some(1));
+}
+
+#[test]
+fn who_joined_is_told_when_the_devices_are_gone_and_does_not_hang() {
+    let mut host = Host::start("killed", &[], "read line");
+    let mut joined = host
+        .join(&[], "echo in; exec sleep 100")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = String::new();
+    let output = joined.stdout.as_mut().expect("captured");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    host.child.kill().expect("it is there");
+    host.child.wait().expect("it ends");
+    let joined = joined.wait_with_output().expect("it ends");
+    let errors = String::from_utf8_lossy(&joined.stderr);
+    assert!(errors.contains("the run that was joined ended"), "{errors}");
+    assert_eq!(joined.status.code(), Some(1));
+}
+
+#[test]
+fn a_name_is_taken_once_and_signals_reach_a_program_that_joined() {
+    let host = Host::start("signals", &[], "read line");
+    let again = command(&["--name", &host.name], &["true"]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&again.stderr);
+    assert!(text.contains(&format!("--join {}", host.name)), "{text}");
+    let script = "trap 'exit 5' TERM; echo in; while :; do sleep 0.05; done";
+    let mut joined =
+        host.join(&[], script).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    let mut line = String::new();
+    let output = joined.stdout.as_mut().expect("captured");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let pid = nix::unistd::Pid::from_raw(joined.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
+    assert_eq!(joined.wait().expect("it ends").code(), Some(5));
+    assert_eq!(host.end(), Some(1), "`read` met the end of its input");
 }
 
 #[test]

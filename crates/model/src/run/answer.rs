@@ -63,8 +63,12 @@ impl Answerer {
                     Answer::Given => {}
                 },
                 // Whoever called was killed meanwhile, or nobody is left (before Linux 6.11, waiting does not end then).
-                Err(_) if nobody_is_left(listener) => return,
-                Err(_) => {}
+                Err(Errno::ENOENT) if nobody_is_left(listener) => return,
+                Err(Errno::ENOENT | Errno::EINTR) => {}
+                Err(errno) => {
+                    tracing::error!(%errno, "calls cannot be taken any more");
+                    return;
+                }
             }
         }
     }

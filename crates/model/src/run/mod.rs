@@ -26,6 +26,8 @@
 //!   from under the engine. Its offsets are those that the kernel gives out for UAR pages; `fstat` shows a character device.
 //! - **Memory of the program** is read and written by `process_vm_readv` and `process_vm_writev` (`memory::clients`): payload,
 //!   then the body of a CQE, then its owner byte, each call done before the next.
+//! - **Others may join** (`join`): their programs are started elsewhere and hand over the end of their filter; they see the
+//!   devices of one side (`side`) in a tree of that side.
 //! - **Nothing is trusted**: a thread's identity is looked up while its call waits, and checked after the look-up
 //!   (NOTIF_ID_VALID); an ioctl is copied once and judged by its copy; paths are opened beneath a root that they cannot
 //!   leave.
@@ -38,6 +40,7 @@ mod answer;
 mod directory;
 mod filter;
 mod ioctl;
+mod join;
 mod open;
 mod paths;
 mod place;
@@ -52,18 +55,22 @@ mod tree;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
 
 use crate::memory::ClientMemory;
 use crate::{Model, ObjectCounts, Profile, Side};
+use join::{Host, Joined};
 use room::Room;
-use side::View;
+use side::Views;
 use supervisor::{Programs, Supervisor};
-use sys::StartError;
+use sys::{Listener, StartError};
 
 /// What to run, and on which devices.
 #[derive(Debug)]
@@ -72,12 +79,25 @@ pub struct RunOptions {
     pub devices: Vec<Profile>,
     /// Whose devices the program sees.
     pub side: Side,
+    /// Under which name others may join, by [`join`].
+    pub name: Option<String>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
     /// A command for a shell that runs on the DPU side meanwhile, with an empty standard input.
     pub dpu: Option<OsString>,
     /// Whether and where to tell of what passes.
     pub trace: Trace,
+}
+
+/// What to run on the devices of another run.
+#[derive(Debug)]
+pub struct JoinOptions {
+    /// The name of that run.
+    pub name: String,
+    /// Whose devices the program sees.
+    pub side: Side,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
 }
 
 /// What becomes of the ioctls and commands that pass.
@@ -114,6 +134,40 @@ pub enum RunError {
         /// The profiles that come along and have one.
         known: String,
     },
+    /// What was given as a run's name is none.
+    #[error(
+        "'{name}' cannot be a run's name: 1 to {longest} letters, digits, '-', '_' and '.' can"
+    )]
+    BadName {
+        /// What was given.
+        name: String,
+        /// Characters of the longest name.
+        longest: usize,
+    },
+    /// Another run has that name.
+    #[error(
+        "a run of yours is called {name} already: join it with --join {name}, or take another name"
+    )]
+    NameInUse {
+        /// The name.
+        name: String,
+    },
+    /// No run has that name.
+    #[error(
+        "no run of yours is called {name} ({known}); `run --name {name} -- PROGRAM` starts one"
+    )]
+    NoSuchRun {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// A run cannot be joined.
+    #[error("the run cannot be joined: {0}")]
+    Refused(String),
+    /// The run that was joined ended, and took the devices along.
+    #[error("the run that was joined ended, and its devices with it: the program was killed")]
+    HostGone,
     /// The system does not let this process answer a program's calls.
     #[error("no program's calls can be answered here: {what} ({errno}): {remedy}")]
     Place {
@@ -152,7 +206,6 @@ impl From<Errno> for RunError {
 /// # Errors
 /// The program cannot be started, or its calls cannot be answered.
 pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
-    let (name, arguments) = options.program.split_first().ok_or(RunError::NoProgram)?;
     // Before there is any other thread, which would have them come its way.
     let (signals, mask) = supervisor::block_signals()?;
     place::check()?;
@@ -164,43 +217,31 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         Trace::Print => model.watch_commands(|executed| eprintln!("{}", trace::command(executed))),
         Trace::Record(file) => model.record_commands(file),
     }
-    let mut program = Command::new(name);
-    program.args(arguments);
-    let mut commands = vec![(program, View::new(&model, options.side)?)];
+    let host = options.name.as_deref().map(Host::new).transpose()?;
+    let mut views = Views::new(model.clone());
+    let mut commands = vec![(command(&options.program)?, views.of(options.side)?)];
     if let Some(text) = options.dpu {
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(text).stdin(Stdio::null());
-        commands.push((shell, View::new(&model, Side::Dpu)?));
+        commands.push((shell, views.of(Side::Dpu)?));
     }
-    place::check_tree(&commands[0].1.tree)?;
     let room = Arc::new(Room::new(model.backend(), memory, printing)?);
-    sys::adopt_orphans();
     let (mut pids, mut started) = (Vec::new(), Vec::new());
     for (command, view) in commands {
-        let name = command.get_program().to_string_lossy().into_owned();
-        let (child, listener) = sys::start(command, filter::program(), mask, place::check_call)
-            .map_err(|error| match error {
-                StartError::Filter(error) => place::no_filter(error),
-                StartError::Check(error) => error,
-                StartError::Program(source) => RunError::Program { program: name, source },
-            })?;
+        let (child, listener) = start(command, mask, None, place::check_call)?;
         pids.push(child.id());
-        started.push((listener, Arc::new(view)));
+        started.push((listener, view));
     }
     // Only now, so that the program does not inherit it.
     for thread in process::threads() {
         sys::take_short_turns(thread);
     }
-    let mut supervisor = Supervisor::new(room, Programs::new(&pids, signals))?;
-    let mut views = Vec::new();
+    let programs = Programs::new(&pids, signals);
+    let mut supervisor = Supervisor::new(room, programs, views, host)?;
     for (listener, view) in started {
-        supervisor.take(listener, view.clone())?;
-        views.push(view);
+        supervisor.answer(listener, &view)?;
     }
     let status = supervisor.run()?;
-    for view in views {
-        view.tree.remove();
-    }
     for device in 0..model.devices() {
         let left = model.counts(device);
         if left != ObjectCounts::default() {
@@ -208,6 +249,64 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         }
     }
     Ok(ExitStatus::from_raw(status))
+}
+
+/// Runs a program on the devices of a run that has a name, until it and all that it started have ended; gives the program's
+/// own status.
+///
+/// # Errors
+/// There is no such run, it cannot be joined or ends before the program does, or the program cannot be started.
+pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
+    let (signals, mask) = supervisor::block_signals()?;
+    let program = command(&options.program)?;
+    let joined = Joined::ask(&options.name, options.side)?;
+    // The host answers from now on, with an end of the filter of its own.
+    let (child, _) = start(program, mask, Some(joined.pid), |listener| joined.hand_over(listener))?;
+    let mut program = Programs::new(&[child.id()], signals);
+    loop {
+        let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut waiting = [input(program.signals()), input(joined.as_fd())];
+        match poll(&mut waiting, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let [signals, host] = waiting.map(|it| it.any().unwrap_or(false));
+        if signals {
+            program.hear_signals();
+        }
+        if host && joined.is_done() {
+            return Ok(ExitStatus::from_raw(program.wait()));
+        }
+        if host {
+            program.kill();
+            return Err(RunError::HostGone);
+        }
+    }
+}
+
+/// Starts a program behind a filter. `supervisor`: who looks into it, if that is not us; `check` answers its first call.
+fn start(
+    command: Command,
+    mask: SigSet,
+    supervisor: Option<i32>,
+    check: impl FnOnce(&Listener) -> Result<(), RunError> + Send,
+) -> Result<(Child, Listener), RunError> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    sys::adopt_orphans();
+    let started = sys::start(command, filter::program(), mask, supervisor, check);
+    started.map_err(|error| match error {
+        StartError::Filter(error) => place::no_filter(error),
+        StartError::Check(error) => error,
+        StartError::Program(source) => RunError::Program { program: name, source },
+    })
+}
+
+/// A program and its arguments.
+fn command(words: &[OsString]) -> Result<Command, RunError> {
+    let (name, arguments) = words.split_first().ok_or(RunError::NoProgram)?;
+    let mut command = Command::new(name);
+    command.args(arguments);
+    Ok(command)
 }
 
 fn build(devices: &[Profile], memory: &Arc<ClientMemory>) -> Model {

@@ -11,7 +11,7 @@ use std::thread;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlink};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::Pid;
@@ -32,6 +32,9 @@ const SECURITY: &str =
     "a security module (AppArmor, SELinux) or a user namespace is between the two";
 /// Where Yama says who may look into whom.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// How long a child may take to make its first call: it does so at once.
+const PATIENCE: u16 = 2000;
 
 fn cannot(what: &'static str, remedy: &'static str) -> impl Fn(Errno) -> RunError {
     move |errno| RunError::Place { what, errno, remedy }
@@ -98,7 +101,9 @@ pub(super) fn no_filter(error: io::Error) -> RunError {
 /// Answers the call that the child makes, as one for a device would be: looks into the child and gives it a descriptor.
 pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
     let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    poll(&mut waiting, PollTimeout::NONE)?;
+    if poll(&mut waiting, PATIENCE)? == 0 {
+        return Err(cannot("its first call does not come", "was it stopped?")(Errno::ETIMEDOUT));
+    }
     let call = listener.receive().map_err(cannot("its calls do not arrive", KERNEL))?;
     let done = look_into(&call).and_then(|()| {
         let file = File::open("/")?;
@@ -112,6 +117,10 @@ pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
 }
 
 fn look_into(call: &Notification) -> Result<(), RunError> {
+    if call.tid == 0 {
+        let (what, remedy) = ("it is in another container's PID namespace", "start both in one");
+        return Err(cannot(what, remedy)(Errno::ESRCH));
+    }
     let child = Pid::from_raw(call.tid as i32);
     let [_, path, _, answer, ..] = call.arguments;
     let mut name = [0; sys::FIRST_PATH.to_bytes().len()];

@@ -24,6 +24,10 @@ pub(super) enum Wake {
     Death(Pid),
     /// Nobody is left behind the filter with this number.
     Gone(u32),
+    /// Somebody is at the door.
+    Door,
+    /// The guest with this number has something to say.
+    Guest(u32),
 }
 
 impl Wake {
@@ -31,6 +35,8 @@ impl Wake {
     const CLOSE: u64 = 1;
     const DEATH: u64 = 2;
     const GONE: u64 = 3;
+    const DOOR: u64 = 4;
+    const GUEST: u64 = 5;
 
     fn to_bits(self) -> u64 {
         match self {
@@ -38,6 +44,8 @@ impl Wake {
             Self::Close => Self::CLOSE,
             Self::Death(pid) => Self::DEATH | u64::from(pid.as_raw() as u32) << 32,
             Self::Gone(number) => Self::GONE | u64::from(number) << 32,
+            Self::Door => Self::DOOR,
+            Self::Guest(number) => Self::GUEST | u64::from(number) << 32,
         }
     }
 
@@ -47,6 +55,8 @@ impl Wake {
             Self::SIGNAL => Self::Signal,
             Self::CLOSE => Self::Close,
             Self::DEATH => Self::Death(Pid::from_raw(number as i32)),
+            Self::DOOR => Self::Door,
+            Self::GUEST => Self::Guest(number),
             _ => Self::Gone(number),
         }
     }
@@ -151,6 +161,8 @@ mod tests {
             Wake::Death(Pid::from_raw(77)),
             Wake::Gone(0),
             Wake::Gone(9),
+            Wake::Door,
+            Wake::Guest(3),
         ];
         for wake in reasons {
             assert_eq!(Wake::of_bits(wake.to_bits()), wake);

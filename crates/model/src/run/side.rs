@@ -3,9 +3,12 @@
 //! A model has the devices of both sides from the start, whichever a program is on, so that the other side may come
 //! later.
 
+use std::sync::Arc;
+
 use verbless_devx::Backend;
 
 use super::RunError;
+use super::place;
 use super::tree::{Shown, Tree};
 use crate::{Link, Model, Profile, Side};
 
@@ -31,6 +34,39 @@ impl View {
     /// The model's number of the device that programs know by this one.
     pub(super) fn device(&self, number: usize) -> Option<usize> {
         self.devices.get(number).copied()
+    }
+}
+
+/// The view of each side that somebody is on.
+pub(super) struct Views {
+    model: Model,
+    made: Vec<(Side, Arc<View>)>,
+}
+
+impl Views {
+    pub(super) fn new(model: Model) -> Self {
+        Self { model, made: Vec::new() }
+    }
+
+    /// The view of a side.
+    ///
+    /// # Errors
+    /// No device has that side, or its files cannot be made.
+    pub(super) fn of(&mut self, side: Side) -> Result<Arc<View>, RunError> {
+        if let Some((_, view)) = self.made.iter().find(|(made, _)| *made == side) {
+            return Ok(view.clone());
+        }
+        let view = Arc::new(View::new(&self.model, side)?);
+        place::check_tree(&view.tree)?;
+        self.made.push((side, view.clone()));
+        Ok(view)
+    }
+
+    /// Removes the files of all, whoever still holds a view.
+    pub(super) fn remove(&self) {
+        for (_, view) in &self.made {
+            view.tree.remove();
+        }
     }
 }
 

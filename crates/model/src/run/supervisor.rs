@@ -1,7 +1,8 @@
 //! The loop that keeps house while other threads answer calls: signals, closed devices, processes that ended.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -10,8 +11,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::answer;
+use super::join::{Host, Peer, Request};
+use super::place;
 use super::room::{Room, Wake};
-use super::side::View;
+use super::side::{View, Views};
 use super::sys::{self, Listener};
 
 /// What is passed on to the program when somebody sends it to us. From a terminal it reaches both by itself.
@@ -52,6 +55,19 @@ impl Programs {
         Self { children: pids.iter().map(child).collect(), signals }
     }
 
+    /// Readable when a signal came.
+    pub(super) fn signals(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
+
+    /// Ends them, as nobody answers their calls any more.
+    pub(super) fn kill(self) {
+        for child in self.children.iter().filter(|child| child.status.is_none()) {
+            let _ = kill(child.pid, Signal::SIGKILL);
+        }
+        self.wait();
+    }
+
     /// Passes on what was sent to us, and takes note of children that ended.
     pub(super) fn hear_signals(&mut self) {
         while let Ok(Some(record)) = self.signals.read_signal() {
@@ -85,29 +101,66 @@ impl Programs {
     }
 }
 
+/// A filter behind which somebody is left.
+struct Filter {
+    listener: Arc<Listener>,
+    /// Who brought it, if it is not ours.
+    guest: Option<u32>,
+}
+
+/// Who joined, or is about to.
+struct Guest {
+    peer: Peer,
+    /// What its programs are to see, once it has asked.
+    view: Option<Arc<View>>,
+}
+
 /// Who keeps house.
 pub(super) struct Supervisor {
     room: Arc<Room>,
     programs: Programs,
-    /// The filters behind which somebody is left, by number.
-    filters: Vec<(u32, Arc<Listener>)>,
+    views: Views,
+    host: Option<Host>,
+    filters: BTreeMap<u32, Filter>,
+    guests: BTreeMap<u32, Guest>,
+    /// Counts filters and guests.
+    number: u32,
 }
 
 impl Supervisor {
-    pub(super) fn new(room: Arc<Room>, programs: Programs) -> Result<Self, Errno> {
-        room.wakes.on_input(programs.signals.as_fd(), Wake::Signal)?;
-        Ok(Self { room, programs, filters: Vec::new() })
+    /// `host`: where others may join.
+    pub(super) fn new(
+        room: Arc<Room>,
+        programs: Programs,
+        views: Views,
+        host: Option<Host>,
+    ) -> Result<Self, Errno> {
+        room.wakes.on_input(programs.signals(), Wake::Signal)?;
+        if let Some(host) = &host {
+            room.wakes.on_input(host.as_fd(), Wake::Door)?;
+        }
+        let (filters, guests) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { room, programs, views, host, filters, guests, number: 0 })
     }
 
-    /// Answers the calls of programs behind one more filter.
-    pub(super) fn take(&mut self, listener: Listener, view: Arc<View>) -> io::Result<()> {
-        let number = self.filters.last().map_or(0, |&(number, _)| number + 1);
+    /// Answers the calls of the program, which is behind this filter.
+    pub(super) fn answer(&mut self, listener: Listener, view: &Arc<View>) -> io::Result<()> {
+        self.take(listener, view, None)
+    }
+
+    fn take(&mut self, listener: Listener, view: &Arc<View>, guest: Option<u32>) -> io::Result<()> {
+        let number = self.next_number();
         listener.wake_in_place();
         let listener = Arc::new(listener);
         self.room.wakes.on_end(listener.as_fd(), Wake::Gone(number))?;
-        answer::spawn(&self.room, &listener, &view)?;
-        self.filters.push((number, listener));
+        answer::spawn(&self.room, &listener, view)?;
+        self.filters.insert(number, Filter { listener, guest });
         Ok(())
+    }
+
+    fn next_number(&mut self) -> u32 {
+        self.number += 1;
+        self.number
     }
 
     /// Keeps house until nobody is left behind any filter; gives the programs' status as `wait` does.
@@ -118,16 +171,65 @@ impl Supervisor {
                     Wake::Signal => self.programs.hear_signals(),
                     Wake::Close => drop(self.room.opens()),
                     Wake::Death(pid) => self.room.processes().bury(pid),
-                    Wake::Gone(number) => self.filters.retain(|&(other, ref listener)| {
-                        if other == number {
-                            self.room.wakes.forget(listener.as_fd());
-                        }
-                        other != number
-                    }),
+                    Wake::Gone(number) => self.gone(number),
+                    Wake::Door => self.open_the_door(),
+                    Wake::Guest(number) => self.listen_to(number),
                 }
             }
         }
         drop(self.room.opens());
+        self.views.remove();
         Ok(self.programs.wait())
+    }
+
+    /// Nobody is left behind a filter.
+    fn gone(&mut self, number: u32) {
+        let Some(filter) = self.filters.remove(&number) else { return };
+        self.room.wakes.forget(filter.listener.as_fd());
+        // What its processes held is free before its guest hears of it.
+        drop(self.room.opens());
+        if let Some(guest) = filter.guest.and_then(|guest| self.guests.remove(&guest)) {
+            self.room.wakes.forget(guest.peer.as_fd());
+            guest.peer.done();
+        }
+    }
+
+    fn open_the_door(&mut self) {
+        while let Some(peer) = self.host.as_ref().and_then(Host::accept) {
+            let number = self.next_number();
+            if self.room.wakes.on_input(peer.as_fd(), Wake::Guest(number)).is_ok() {
+                self.guests.insert(number, Guest { peer, view: None });
+            }
+        }
+    }
+
+    /// A guest said something, or left. Whoever does not keep to the order is shown out.
+    fn listen_to(&mut self, number: u32) {
+        let Some(guest) = self.guests.get_mut(&number) else { return };
+        let heard = match (guest.peer.request(), guest.view.take()) {
+            (Err(Errno::EAGAIN | Errno::EINTR), view) => {
+                guest.view = view;
+                return;
+            }
+            (Ok(Request::Join(side)), None) => {
+                let view = self.views.of(side).map_err(|error| error.to_string());
+                guest.view = view.as_ref().ok().cloned();
+                guest.peer.reply(view.map(drop))
+            }
+            (Ok(Request::Program(listener)), Some(view)) => {
+                let taken = place::check_call(&listener)
+                    .and_then(|()| Ok(self.take(listener, &view, Some(number))?));
+                let guest = self.guests.get(&number);
+                let reply = taken.map_err(|error| error.to_string());
+                guest.map_or(Ok(()), |guest| guest.peer.reply(reply))
+            }
+            (Ok(_), _) => Err(Errno::EBADMSG),
+            (Err(errno), _) => Err(errno),
+        };
+        if heard.is_err()
+            && let Some(guest) = self.guests.remove(&number)
+        {
+            self.room.wakes.forget(guest.peer.as_fd());
+        }
     }
 }

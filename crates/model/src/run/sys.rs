@@ -4,7 +4,7 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
@@ -81,13 +81,23 @@ pub(super) trait Gate: Send + Sync {
 #[derive(Debug)]
 pub(super) struct Listener(OwnedFd);
 
-impl std::os::fd::AsFd for Listener {
+impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.0)
+        self.0.as_fd()
     }
 }
 
 impl Listener {
+    /// Takes a descriptor that came from another process; EBADMSG: it is no filter's.
+    pub(super) fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        let nobody = 0u64;
+        // SAFETY: the kernel reads the number. Of a filter no call has it; of other files this is no ioctl.
+        match unsafe { notif_id_valid(fd.as_raw_fd(), &raw const nobody) } {
+            Err(Errno::ENOENT) => Ok(Self(fd)),
+            _ => Err(Errno::EBADMSG),
+        }
+    }
+
     /// Hands a call over to the one who answers on the same CPU, where the kernel can (since 6.6).
     pub(super) fn wake_in_place(&self) {
         // SAFETY: an ioctl with a number for an argument.
@@ -173,6 +183,12 @@ pub(super) fn take_descriptor(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd, E
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// Lets a process look into this one, where Yama asks for that.
+pub(super) fn let_look(pid: i32) {
+    // SAFETY: numbers only.
+    let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
+}
+
 /// Whether `tid` is a thread of the process `pid`.
 pub(super) fn is_thread_of(tid: u32, pid: Pid) -> bool {
     // SAFETY: numbers only; signal 0 is none.
@@ -240,7 +256,7 @@ pub(super) enum StartError<E> {
 
 /// Starts a program behind a filter, with `mask` as its signal mask; it inherits the filter to all its threads and children.
 /// `check` answers the child's first call, to open [`FIRST_PATH`]: it writes a 1 where the fourth argument says, and gives
-/// a descriptor.
+/// a descriptor. `supervisor`: who looks into the program, if that is not us.
 ///
 /// # Errors
 /// What the system says to the filter or to the program, and what `check` says.
@@ -248,6 +264,7 @@ pub(super) fn start<E: Send>(
     mut command: Command,
     filter: Vec<libc::sock_filter>,
     mask: SigSet,
+    supervisor: Option<i32>,
     check: impl FnOnce(&Listener) -> Result<(), E> + Send,
 ) -> Result<(Child, Listener), StartError<E>> {
     let flag = SockFlag::SOCK_CLOEXEC;
@@ -259,6 +276,9 @@ pub(super) fn start<E: Send>(
         command.pre_exec(move || {
             // Without its supervisor the program's calls would fail in ways that nobody expects.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            if let Some(pid) = supervisor {
+                let_look(pid);
+            }
             let listener = install(&filter)?;
             send_descriptor(socket, listener)?;
             libc::close(listener);
@@ -353,21 +373,33 @@ fn send_descriptor(socket: RawFd, descriptor: RawFd) -> io::Result<()> {
 }
 
 fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let (_, descriptor) = receive_message(socket.as_fd(), 1)?;
+    descriptor.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// A message of at most `longest` bytes, and the descriptor that came with it. Empty: the other side has gone.
+pub(super) fn receive_message(
+    socket: BorrowedFd<'_>,
+    longest: usize,
+) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
     use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-    let mut byte = [0];
-    let mut buffers = [io::IoSliceMut::new(&mut byte)];
+    let mut bytes = vec![0; longest];
+    let mut buffers = [io::IoSliceMut::new(&mut bytes)];
     let mut control = nix::cmsg_space!(RawFd);
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut control), flags)?;
-    for message in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(descriptors) = message
-            && let [descriptor] = descriptors[..]
-        {
-            // SAFETY: the kernel just made it for us.
-            return Ok(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    let mut descriptor = None;
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = part {
+            for number in numbers {
+                // SAFETY: a new descriptor, which nobody else has.
+                descriptor = Some(unsafe { OwnedFd::from_raw_fd(number) });
+            }
         }
     }
-    Err(io::ErrorKind::UnexpectedEof.into())
+    let length = message.bytes;
+    bytes.truncate(length);
+    Ok((bytes, descriptor))
 }
 
 /// A question about a file, and where the answer goes in the caller's memory.

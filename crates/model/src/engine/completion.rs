@@ -244,16 +244,20 @@ fn write(hca: &mut Hca, cqn: u32, completion: &Completion) -> Result<(), Overrun
         }
     }
     let entry = u64::from(cq.cqe_bytes);
-    let at = u64::from(cq.producer & (size - 1)) * entry + entry - 64;
+    let at = u64::from(cq.producer & (size - 1)) * entry;
     let owner = (cq.producer >> cq.log_size & 1) as u8;
-    let write_all = || {
-        if let Some(half) = completion.first_half.filter(|_| entry == 128) {
-            cq.memory.write(memory, at - 64, &half)?;
+    let mut bytes = [0; 128];
+    let (first, second) = bytes.split_at_mut(64);
+    second.copy_from_slice(&completion.body);
+    second[63] |= owner;
+    let written = match completion.first_half.filter(|_| entry == 128) {
+        Some(half) => {
+            first.copy_from_slice(&half);
+            cq.memory.write_entry(memory, at, &bytes)
         }
-        cq.memory.write(memory, at, &completion.body[..63])?;
-        cq.memory.publish(memory, at + 63, completion.body[63] | owner)
+        None => cq.memory.write_entry(memory, at + entry - 64, second),
     };
-    if let Err(fault) = write_all() {
+    if let Err(fault) = written {
         if memory.is_gone(fault.address) {
             tracing::debug!(cqn, "a completion queue of a program that is no more");
         } else {

@@ -88,13 +88,8 @@ fn write(hca: &mut Hca, eqn: u32, kind: u8, sub_type: u8, data: [u8; 28]) {
     }
     let at = u64::from(eq.producer & (size - 1)) * EQE;
     let owner = (eq.producer >> eq.log_size & 1) as u8;
-    let eqe = Eqe { event_type: kind, sub_type, data, ..Eqe::zeroed() };
-    let body = &eqe.as_bytes()[..EQE as usize - 1];
-    let written = eq
-        .memory
-        .write(&*hca.memory, at, body)
-        .and_then(|()| eq.memory.publish(&*hca.memory, at + EQE - 1, owner));
-    if let Err(fault) = written {
+    let eqe = Eqe { event_type: kind, sub_type, data, owner, ..Eqe::zeroed() };
+    if let Err(fault) = eq.memory.write_entry(&*hca.memory, at, eqe.as_bytes()) {
         tracing::warn!(eqn, kind, %fault, "an event queue cannot be written: the event is lost");
         return;
     }

@@ -98,10 +98,12 @@ pub(crate) fn step(world: &mut World) -> bool {
 fn run(world: &mut World, limit: u32) -> u32 {
     world.clock.tick();
     let mut bench = std::mem::take(&mut world.bench);
+    world.hcas.iter().for_each(|hca| hca.memory.hold());
     let mut done = 0;
     while done < limit && work(world, &mut bench) {
         done += 1;
     }
+    world.hcas.iter().for_each(|hca| hca.memory.let_go());
     world.bench = bench;
     done
 }

@@ -11,13 +11,15 @@ use super::work::{Kind, LONGEST, Malformed, Segment, Work, segments};
 use super::{datagram, failure, umr, wait};
 use crate::fabric;
 use crate::hca::objects::{Objects, QpState, SendQueue, Service};
-use crate::memory::HostMemory;
+use crate::memory::{Fault, HostMemory};
 use crate::world::{HcaId, World};
 
 /// The longest message: 2^30 bytes (`log_max_msg`).
 const LONGEST_MESSAGE: u64 = 1 << 30;
 /// An RNR retry limit that means: for ever.
 const FOR_EVER: u8 = 7;
+/// Blocks of WQEs that are read at once where that saves calls.
+const BLOCKS_AHEAD: usize = 32;
 /// Unit of the ACK timeout: 4.096 µs.
 const TIMEOUT_UNIT: u64 = 4096;
 
@@ -115,7 +117,7 @@ struct Placed {
 /// Copies the WQE at the consumer index out of the ring, unless it came by BlueFlame (`copy`); gives the number of its blocks.
 pub(super) fn fetch(
     memory: &dyn HostMemory,
-    sq: &SendQueue,
+    sq: &mut SendQueue,
     copy: Option<Vec<u8>>,
     wqe: &mut Vec<u8>,
 ) -> Result<u16, Malformed> {
@@ -127,10 +129,9 @@ pub(super) fn fetch(
         // The record may say less than when the copy came.
         return if blocks <= posted { Ok(blocks) } else { Err(Malformed) };
     }
-    let at = u64::from(u32::from(sq.consumer) & (size - 1)) * WQEBB as u64;
     // One block holds the control segment, and most often all of it.
     wqe.resize(WQEBB, 0);
-    sq.memory.read_wrapping(memory, at, wqe).map_err(|_| Malformed)?;
+    read_blocks(memory, sq, 0, wqe).map_err(|_| Malformed)?;
     let control = CtrlSegment::read(wqe).ok_or(Malformed)?.control();
     let bytes = usize::from(control.ds()) * 16;
     let blocks = bytes.div_ceil(WQEBB) as u16;
@@ -140,11 +141,41 @@ pub(super) fn fetch(
     debug_assert!(bytes <= LONGEST);
     if bytes > WQEBB {
         wqe.resize(bytes, 0);
-        let rest = &mut wqe[WQEBB..];
-        sq.memory.read_wrapping(memory, at + WQEBB as u64, rest).map_err(|_| Malformed)?;
+        read_blocks(memory, sq, 1, &mut wqe[WQEBB..]).map_err(|_| Malformed)?;
     }
     wqe.truncate(bytes);
     Ok(blocks)
+}
+
+/// Copies from block `skip` of the WQE at the consumer index on. Where each access is a system call, the blocks that are posted behind
+/// it come along: whoever rang for them does not change them any more.
+fn read_blocks(
+    memory: &dyn HostMemory,
+    sq: &mut SendQueue,
+    skip: u16,
+    into: &mut [u8],
+) -> Result<(), Fault> {
+    let index = sq.consumer.wrapping_add(skip);
+    let slot = u64::from(index) & ((1_u64 << sq.log_size.min(16)) - 1);
+    let at = slot * WQEBB as u64;
+    if !memory.is_remote() {
+        return sq.memory.read_wrapping(memory, at, into);
+    }
+    if let Some(blocks) = sq.runtime.ahead.blocks(index, into.len()) {
+        into.copy_from_slice(blocks);
+        return Ok(());
+    }
+    let posted = usize::from(sq.producer.wrapping_sub(index)).min(BLOCKS_AHEAD) * WQEBB;
+    let ahead = &mut sq.runtime.ahead;
+    ahead.first = index;
+    ahead.bytes.resize(posted.max(into.len()), 0);
+    let read = sq.memory.read_wrapping(memory, at, &mut ahead.bytes);
+    if read.is_err() {
+        ahead.bytes.clear();
+        return read;
+    }
+    into.copy_from_slice(&ahead.bytes[..into.len()]);
+    Ok(())
 }
 
 /// Finds the memory of the WQE's data segments; the error is the syndrome.

@@ -80,9 +80,21 @@ impl QueueMemory {
         Ok(())
     }
 
-    /// Stores the byte at `at` with release ordering: it becomes visible after everything written before.
-    pub(crate) fn publish(&self, memory: &dyn HostMemory, at: u64, byte: u8) -> Result<(), Fault> {
-        memory.store8(self.span(at)?.0, byte)
+    /// Writes the entry at `at`: its last byte becomes visible after the rest, and that after everything written before.
+    pub(crate) fn write_entry(
+        &self,
+        memory: &dyn HostMemory,
+        at: u64,
+        entry: &[u8],
+    ) -> Result<(), Fault> {
+        let (address, room) = self.span(at)?;
+        if room >= entry.len() as u64 {
+            return memory.write_entry(address, entry);
+        }
+        let Some((_, rest)) = entry.split_last() else { return Ok(()) };
+        self.write(memory, at, rest)?;
+        let last = rest.len();
+        memory.write_entry(self.span(at + last as u64)?.0, &entry[last..])
     }
 }
 

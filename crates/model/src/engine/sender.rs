@@ -42,6 +42,7 @@ impl Sender<'_> {
         // A record that cannot be read any more has posted nothing new.
         let _ = self.read_producer(memory);
         let queue = &mut *self.queue;
+        queue.runtime.ahead.bytes.clear();
         let index = queue.consumer;
         let posted = queue.producer.wrapping_sub(index);
         if posted == 0 {

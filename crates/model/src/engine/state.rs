@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use verbless_prm::hot::WQEBB;
+
 use super::blueflame::{Copies, Held};
 use super::keys::Piece;
 
@@ -74,6 +76,24 @@ pub(crate) struct SendRuntime {
     pub queued: bool,
     /// WQEs that came by BlueFlame.
     pub copies: Copies,
+    /// WQEs that were read before their turn.
+    pub ahead: Ahead,
+}
+
+/// Blocks of a send queue that were read before their turn.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// Index of the first.
+    pub first: u16,
+    pub bytes: Vec<u8>,
+}
+
+impl Ahead {
+    /// So many bytes from block `index` on, if they are there.
+    pub(super) fn blocks(&self, index: u16, length: usize) -> Option<&[u8]> {
+        let at = usize::from(index.wrapping_sub(self.first)) * WQEBB;
+        self.bytes.get(at..at + length)
+    }
 }
 
 /// What the engine keeps per QP.
@@ -138,4 +158,21 @@ pub(crate) struct Bench {
     pub next: usize,
     /// Turns since doorbells were looked for.
     pub turns: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_were_read_ahead_are_found_by_their_index_and_no_others() {
+        let mut ahead = Ahead { first: u16::MAX, bytes: vec![1; 2 * WQEBB] };
+        ahead.bytes[WQEBB..].fill(2);
+        assert_eq!(ahead.blocks(u16::MAX, WQEBB), Some(&[1; WQEBB][..]));
+        assert_eq!(ahead.blocks(0, 16), Some(&[2; 16][..]));
+        assert_eq!(ahead.blocks(0, 2 * WQEBB), None);
+        assert_eq!(ahead.blocks(1, WQEBB), None);
+        assert_eq!(ahead.blocks(u16::MAX - 1, WQEBB), None);
+        assert_eq!(Ahead::default().blocks(0, WQEBB), None);
+    }
 }

@@ -7,34 +7,34 @@
 //!
 //! Bytes are moved by `process_vm_readv` and `process_vm_writev`, so that a wild address is a fault and never a crash, and
 //! a process that died takes its memory with it. Each call is done before the next begins: what is written first
-//! is visible first.
+//! is visible first. A call costs more than the bytes that most messages have; so between `hold` and `let_go` they wait
+//! for each other ([`pending`](super::pending)). A fault is found out too late then for the message to fail: what cannot be
+//! reached is left out, as it is unseen on hardware, where a process that unmaps registered memory loses sight of it. But what goes
+//! from one process to another is read at once: a message without its bytes would be a lie of somebody else's.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
-use super::{Fault, HostMemory, ProcessMemory};
+use super::pending::{Bytes, Far, Pending, Stretch};
+use super::{Fault, HostMemory, ProcessMemory, copy_through};
 
 /// Bits of a DMA address that are an address in its process.
 const ADDRESS_BITS: u32 = 48;
-/// Bytes that are moved at a time between two processes.
-const BOUNCE: usize = 128 << 10;
+/// The most stretches that a call moves (IOV_MAX).
+const STRETCHES: usize = 1024;
 /// How often a word that changes while it is read is read again.
 const TRIES: u32 = 64;
-
-thread_local! {
-    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; BOUNCE].into());
-}
 
 /// The memories of several processes as one DMA space.
 #[derive(Debug, Default)]
 pub struct ClientMemory {
     processes: RwLock<Numbers>,
+    waiting: Mutex<Waiting>,
 }
 
 /// Who has which number.
@@ -44,6 +44,13 @@ struct Numbers {
     /// The last that was given. The next one is another, so that what is left of a dead process does not lead into the
     /// next that comes.
     last: u16,
+}
+
+/// What waits, and whether it may.
+#[derive(Debug, Default)]
+struct Waiting {
+    held: bool,
+    pending: Pending,
 }
 
 /// The DMA address at which process `number` has `address`; `None` where no process has memory.
@@ -87,6 +94,55 @@ impl ClientMemory {
         Ok(Place::There(pid, usize::try_from(within).map_err(|_| fault)?))
     }
 
+    /// Whether it is memory of a process of its own; not of this one.
+    fn is_far(&self, address: u64) -> bool {
+        address >> ADDRESS_BITS != 0
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `take` put something among what waits, until it says that it is done; carries out what waits whenever `take` finds no
+    /// room for more, and at the end unless it may wait.
+    fn put(&self, mut take: impl FnMut(&mut Pending) -> bool) -> Result<(), Fault> {
+        let mut waiting = self.waiting();
+        let mut result = Ok(());
+        while !take(&mut waiting.pending) {
+            result = result.and(waiting.pending.carry_out(self));
+        }
+        match waiting.held {
+            true => Ok(()),
+            false => result.and(waiting.pending.carry_out(self)),
+        }
+    }
+
+    /// Reads another process's memory as it stands there, whatever waits.
+    fn read_now(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        let fault = Fault { address, length: into.len() as u64 };
+        let Place::There(pid, base) = self.place(address, fault.length)? else { return Err(fault) };
+        let remote = RemoteIoVec { base, len: into.len() };
+        match process_vm_readv(pid, &mut [IoSliceMut::new(into)], &[remote]) {
+            Ok(done) if done as u64 == fault.length => Ok(()),
+            _ => Err(fault),
+        }
+    }
+
+    /// Carries out what waits.
+    fn settle(&self) {
+        let mut waiting = self.waiting();
+        if let Err(fault) = waiting.pending.carry_out(self) {
+            tracing::info!(%fault, "memory of a program is gone while the device has it registered");
+        }
+    }
+
+    /// Carries out what waits if it is to be written over what is about to be read.
+    fn settle_before_reading(&self, address: u64, length: usize) {
+        if self.waiting().pending.writes_over(address, length) {
+            self.settle();
+        }
+    }
+
     /// The aligned 64-bit word that holds `address`, as a client stored it whole.
     ///
     /// Nothing says how the system copies eight bytes, and a word that changes meanwhile might arrive in parts of two
@@ -109,33 +165,90 @@ impl ClientMemory {
     }
 }
 
+impl Far for ClientMemory {
+    fn move_all(&self, stretches: &[Stretch], mut bytes: Bytes<'_>, missed: &mut dyn FnMut(usize)) {
+        let (mut first, mut done) = (0, 0);
+        while let Some(stretch) = stretches.get(first) {
+            let Ok(Place::There(pid, _)) = self.place(stretch.address, stretch.length as u64)
+            else {
+                missed(first);
+                first += 1;
+                done += stretch.length;
+                continue;
+            };
+            // What belongs to the same process goes with it.
+            let number = stretch.address >> ADDRESS_BITS;
+            let remote: Vec<RemoteIoVec> = stretches[first..]
+                .iter()
+                .take(STRETCHES)
+                .map_while(|of| match self.place(of.address, of.length as u64) {
+                    Ok(Place::There(_, base)) if of.address >> ADDRESS_BITS == number => {
+                        Some(RemoteIoVec { base, len: of.length })
+                    }
+                    _ => None,
+                })
+                .collect();
+            let length: usize = remote.iter().map(|stretch| stretch.len).sum();
+            let near = done..done + length;
+            let moved = match &mut bytes {
+                Bytes::Read(bytes) => {
+                    process_vm_readv(pid, &mut [IoSliceMut::new(&mut bytes[near])], &remote)
+                }
+                Bytes::Write(bytes) => {
+                    process_vm_writev(pid, &[IoSlice::new(&bytes[near])], &remote)
+                }
+            };
+            // The stretch at which it stopped is left out, and the next call begins behind it.
+            let mut rest = match moved {
+                Ok(moved) => moved,
+                Err(Errno::EFAULT) => 0,
+                Err(_) => {
+                    (first..first + remote.len()).for_each(&mut *missed);
+                    first += remote.len();
+                    done += length;
+                    continue;
+                }
+            };
+            for stretch in remote {
+                first += 1;
+                done += stretch.len;
+                match rest.checked_sub(stretch.len) {
+                    Some(left) => rest = left,
+                    None => {
+                        missed(first - 1);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl HostMemory for ClientMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let length = into.len();
         match self.place(address, length as u64)? {
             Place::Here(address) => ProcessMemory.read(address, into),
             Place::There(_, _) if length == 0 => Ok(()),
-            Place::There(pid, base) => {
-                let remote = RemoteIoVec { base, len: length };
-                match process_vm_readv(pid, &mut [IoSliceMut::new(into)], &[remote]) {
-                    Ok(done) if done == length => Ok(()),
-                    _ => Err(Fault { address, length: length as u64 }),
-                }
+            Place::There(..) => {
+                self.settle_before_reading(address, length);
+                self.read_now(address, into)
             }
         }
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        let length = from.len();
-        match self.place(address, length as u64)? {
-            Place::Here(address) => ProcessMemory.write(address, from),
-            Place::There(_, _) if length == 0 => Ok(()),
-            Place::There(pid, base) => {
-                let remote = RemoteIoVec { base, len: length };
-                match process_vm_writev(pid, &[IoSlice::new(from)], &[remote]) {
-                    Ok(done) if done == length => Ok(()),
-                    _ => Err(Fault { address, length: length as u64 }),
-                }
+        match self.place(address, from.len() as u64)? {
+            Place::Here(address) => {
+                self.settle();
+                ProcessMemory.write(address, from)
+            }
+            Place::There(..) => {
+                let mut done = 0;
+                self.put(|pending| {
+                    done += pending.write(address + done as u64, &from[done..]);
+                    done == from.len()
+                })
             }
         }
     }
@@ -147,6 +260,7 @@ impl HostMemory for ClientMemory {
         match self.place(address, 4)? {
             Place::Here(address) => ProcessMemory.load32(address),
             Place::There(pid, base) => {
+                self.settle_before_reading(address, 4);
                 let word = self.word(address, pid, base & !7)?.to_ne_bytes();
                 let half = word[base & 4..].first_chunk();
                 half.map(|half| u32::from_ne_bytes(*half)).ok_or(Fault { address, length: 4 })
@@ -158,6 +272,7 @@ impl HostMemory for ClientMemory {
         if !address.is_multiple_of(4) {
             return Err(Fault { address, length: 4 });
         }
+        self.settle();
         match self.place(address, 4)? {
             Place::Here(address) => ProcessMemory.store32(address, value),
             Place::There(..) => self.write(address, &value.to_ne_bytes()),
@@ -165,9 +280,20 @@ impl HostMemory for ClientMemory {
     }
 
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
+        self.settle();
         match self.place(address, 1)? {
             Place::Here(address) => ProcessMemory.store8(address, value),
             Place::There(..) => self.write(address, &[value]),
+        }
+    }
+
+    fn write_entry(&self, address: u64, entry: &[u8]) -> Result<(), Fault> {
+        match self.place(address, entry.len() as u64)? {
+            Place::Here(address) => {
+                self.settle();
+                ProcessMemory.write_entry(address, entry)
+            }
+            Place::There(..) => self.put(|pending| pending.entry(address, entry)),
         }
     }
 
@@ -177,6 +303,7 @@ impl HostMemory for ClientMemory {
         if !address.is_multiple_of(8) {
             return Err(Fault { address, length: 8 });
         }
+        self.settle();
         match self.place(address, 8)? {
             Place::Here(address) => ProcessMemory.compare_exchange64(address, expected, new),
             Place::There(pid, base) => {
@@ -196,20 +323,28 @@ impl HostMemory for ClientMemory {
         target_address: u64,
         length: u64,
     ) -> Result<(), Fault> {
-        let fault = Fault { address, length };
-        address.checked_add(length).ok_or(fault)?;
-        target_address.checked_add(length).ok_or(Fault { address: target_address, length })?;
-        BUFFER.with_borrow_mut(|buffer| {
-            let mut done = 0;
-            while done < length {
-                let here = (length - done).min(BOUNCE as u64);
-                let part = &mut buffer[..here as usize];
-                self.read(address + done, part)?;
-                target.write(target_address + done, part)?;
-                done += here;
+        self.place(address, length)?;
+        let same = std::ptr::addr_eq(self, target);
+        if !same || !self.is_far(address) || !self.is_far(target_address) {
+            return copy_through(&mut [0; 4096], self, address, target, target_address, length);
+        }
+        self.place(target_address, length)?;
+        // Another's program must not get a message that is not there: its sender may be gone by the time that it would be read.
+        let ours = address >> ADDRESS_BITS == target_address >> ADDRESS_BITS;
+        let (mut done, mut read) = (0, Ok(()));
+        self.put(|pending| {
+            let (from, to, rest) = (address + done, target_address + done, length - done);
+            if ours {
+                done += pending.copy(from, to, rest) as u64;
+            } else {
+                match pending.copy_now(from, to, rest, |bytes| self.read_now(from, bytes)) {
+                    Ok(here) => done += here as u64,
+                    Err(fault) => read = Err(fault),
+                }
             }
-            Ok(())
+            done == length || read.is_err()
         })
+        .and(read)
     }
 
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>> {
@@ -230,11 +365,25 @@ impl HostMemory for ClientMemory {
             Err(_) => true,
         }
     }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn hold(&self) {
+        self.waiting().held = true;
+    }
+
+    fn let_go(&self) {
+        self.settle();
+        self.waiting().held = false;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// This process under a number, which goes the way of all others.
     fn clients() -> (ClientMemory, u16) {
@@ -322,5 +471,95 @@ mod tests {
         }
         assert_eq!(memory.add(pid), Some(number));
         assert_ne!(memory.add(pid), Some(own));
+    }
+
+    #[test]
+    fn what_waits_is_seen_through_the_memory_at_once_and_in_the_process_when_it_is_let_go() {
+        let (memory, number) = clients();
+        let words: Vec<AtomicU64> = (0..64).map(AtomicU64::new).collect();
+        let [from, to, entry] = [1, 9, 17].map(|word| at(number, &words[word..]));
+        memory.hold();
+        memory.copy_to(from, &memory, to, 16).unwrap();
+        memory.write_entry(entry, &[0xab; 64]).unwrap();
+        let now = |word: usize| words[word].load(Ordering::Relaxed);
+        assert_eq!((now(9), now(17)), (9, 17), "nothing is written yet");
+        assert_eq!(memory.load32(to), Ok(1));
+        assert_eq!((now(9), now(10)), (1, 2), "who reads it has it written");
+        memory.copy_to(from, &memory, at(number, &words[40..]), 8).unwrap();
+        assert_eq!(now(40), 40);
+        memory.let_go();
+        assert_eq!((now(40), now(17), now(24)), (1, 0xabab_abab_abab_abab, 0xabab_abab_abab_abab));
+        memory.copy_to(from, &memory, at(number, &words[41..]), 8).unwrap();
+        assert_eq!(now(41), 1, "nothing waits unless it is held");
+    }
+
+    #[test]
+    fn whoever_sees_an_entry_sees_the_payload_that_came_before_it() {
+        const MESSAGES: usize = 2000;
+        let (memory, number) = clients();
+        let source: Vec<u64> = (1..=MESSAGES as u64).collect();
+        let fresh = |count| (0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let (payload, entries) = (fresh(MESSAGES), fresh(8 * MESSAGES));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for message in 0..MESSAGES {
+                    let seen = |word: usize| entries[8 * message + word].load(Ordering::Acquire);
+                    while seen(7) >> 56 == 0 {
+                        std::hint::spin_loop();
+                    }
+                    assert_eq!(seen(0), 0x0101_0101_0101_0101, "the body of entry {message}");
+                    assert_eq!(payload[message].load(Ordering::Acquire), message as u64 + 1);
+                }
+            });
+            for some in (0..MESSAGES).collect::<Vec<_>>().chunks(50) {
+                memory.hold();
+                for &message in some {
+                    let [from, to] =
+                        [at(number, &source[message..]), at(number, &payload[message..])];
+                    memory.copy_to(from, &memory, to, 8).unwrap();
+                    memory.write_entry(at(number, &entries[8 * message..]), &[1; 64]).unwrap();
+                }
+                memory.let_go();
+            }
+        });
+    }
+
+    #[test]
+    fn what_goes_to_another_process_is_read_at_once_or_refused() {
+        let (memory, here) = clients();
+        let there = memory.add(Pid::this()).expect("another number for the same process");
+        let words: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
+        memory.hold();
+        memory.copy_to(at(here, &words[1..]), &memory, at(there, &words[5..]), 8).unwrap();
+        words[1].store(77, Ordering::Relaxed);
+        let wild = dma_address(here, 64).expect("a user address");
+        assert!(memory.copy_to(wild, &memory, at(there, &words[6..]), 8).is_err());
+        memory.let_go();
+        let now = |word: usize| words[word].load(Ordering::Relaxed);
+        assert_eq!((now(5), now(6)), (1, 6));
+    }
+
+    #[test]
+    fn of_many_stretches_those_that_are_not_there_are_left_out() {
+        let (memory, number) = clients();
+        let words: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
+        let wild = dma_address(number, 64).expect("a user address");
+        let nobody = dma_address(number + 1, 64).expect("a user address");
+        for bad in [wild, nobody] {
+            memory.hold();
+            for (word, to) in [(1, 5), (2, 6)] {
+                let [from, to] = [word, to].map(|word: usize| at(number, &words[word..]));
+                let fourth = at(number, &words[4..]);
+                for (from, to) in [(from, bad), (bad, fourth), (from, to)] {
+                    let known = memory.copy_to(from, &memory, to, 8).is_err();
+                    assert_eq!(known, bad == nobody && (from == bad || to == bad));
+                }
+            }
+            memory.let_go();
+            let now: Vec<u64> = words.iter().map(|word| word.swap(7, Ordering::Relaxed)).collect();
+            assert_eq!(now[4..7], [4, 1, 2]);
+            words.iter().zip(0..).for_each(|(word, n)| word.store(n, Ordering::Relaxed));
+        }
+        assert!(memory.copy_to(at(number, &words), &memory, wild, 8).is_err());
     }
 }

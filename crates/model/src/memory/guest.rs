@@ -15,7 +15,7 @@ use std::sync::{PoisonError, RwLock};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::process::racing_copy;
-use super::{Fault, HostMemory};
+use super::{Fault, HostMemory, copy_through};
 use crate::world::World;
 
 /// A guest's memory as a DMA space.
@@ -45,9 +45,6 @@ impl Drop for Range {
         let _ = unsafe { munmap(self.base.cast(), self.length.get()) };
     }
 }
-
-/// A buffer for copies between memories of which only one is mapped here in one piece.
-const BOUNCE: usize = 4096;
 
 impl GuestMemory {
     /// Maps `length` bytes of `file` from `offset` on at guest-physical `address`.
@@ -210,16 +207,7 @@ impl HostMemory for GuestMemory {
             unsafe { racing_copy(from.as_ptr(), to.as_ptr(), length as usize) };
             return Ok(());
         }
-        let mut buffer = [0; BOUNCE];
-        let mut done = 0;
-        while done < length {
-            let part = &mut buffer[..(length - done).min(BOUNCE as u64) as usize];
-            let fault = Fault { address, length };
-            self.read(address.checked_add(done).ok_or(fault)?, part)?;
-            target.write(target_address.checked_add(done).ok_or(fault)?, part)?;
-            done += part.len() as u64;
-        }
-        Ok(())
+        copy_through(&mut [0; 4096], self, address, target, target_address, length)
     }
 
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {

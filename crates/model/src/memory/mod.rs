@@ -6,6 +6,7 @@
 pub(crate) mod clients;
 pub(crate) mod descriptor;
 mod guest;
+mod pending;
 mod process;
 mod uar;
 
@@ -50,6 +51,13 @@ pub trait HostMemory: Send + Sync {
     fn store32(&self, address: u64, value: u32) -> Result<(), Fault>;
     /// Stores one byte with release ordering: the owner byte of a CQE or EQE.
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault>;
+    /// Writes an entry of a queue, whose last byte tells software that it is there: what was written before is visible first, then
+    /// the rest of the entry, then that byte.
+    fn write_entry(&self, address: u64, entry: &[u8]) -> Result<(), Fault> {
+        let Some((&last, rest)) = entry.split_last() else { return Ok(()) };
+        self.write(address, rest)?;
+        self.store8(address.wrapping_add(rest.len() as u64), last)
+    }
     /// Compares and exchanges an aligned 64-bit word (as it stands in memory); returns what was there.
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault>;
     /// Copies `length` bytes from here to an address of `target`, in one go where both are mapped here.
@@ -67,6 +75,37 @@ pub trait HostMemory: Send + Sync {
     fn is_gone(&self, _address: u64) -> bool {
         false
     }
+    /// Whether each access is a system call, so that one of many bytes costs no more than one of a few.
+    fn is_remote(&self) -> bool {
+        false
+    }
+    /// From now on accesses may wait for each other, to be made together; whoever reads through this sees no difference, and who
+    /// watches the memory sees the order that [`write_entry`](Self::write_entry) promises.
+    fn hold(&self) {}
+    /// Nothing waits any more, and nothing will until the next [`hold`](Self::hold).
+    fn let_go(&self) {}
+}
+
+/// Copies `length` bytes from one memory to another, a bufferful at a time, lowest address first.
+fn copy_through(
+    buffer: &mut [u8],
+    from: &dyn HostMemory,
+    address: u64,
+    to: &dyn HostMemory,
+    target: u64,
+    length: u64,
+) -> Result<(), Fault> {
+    let end = |start: u64| start.checked_add(length).ok_or(Fault { address: start, length });
+    end(address).and(end(target))?;
+    let mut done = 0;
+    while done < length {
+        let here = (length - done).min(buffer.len() as u64);
+        let part = &mut buffer[..here as usize];
+        from.read(address + done, part)?;
+        to.write(target + done, part)?;
+        done += here;
+    }
+    Ok(())
 }
 
 /// Receives the device's interrupts. Called with no lock of the model held.

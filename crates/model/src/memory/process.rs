@@ -9,7 +9,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::{Fault, HostMemory};
+use super::{Fault, HostMemory, copy_through};
 
 /// This process's own memory as a DMA space.
 #[derive(Debug, Default, Clone, Copy)]
@@ -133,15 +133,7 @@ impl HostMemory for ProcessMemory {
             unsafe { racing_copy(address as *const u8, to.as_ptr(), length as usize) };
             return Ok(());
         }
-        let mut chunk = [0; 4096];
-        let mut done = 0;
-        while done < length {
-            let n = (length - done).min(chunk.len() as u64);
-            self.read(address + done, &mut chunk[..n as usize])?;
-            target.write(target_address + done, &chunk[..n as usize])?;
-            done += n;
-        }
-        Ok(())
+        copy_through(&mut [0; 4096], self, address, target, target_address, length)
     }
 
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {

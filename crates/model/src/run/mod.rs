@@ -24,8 +24,8 @@
 //! - **A device's descriptor** is a memfd that was opened again through `/proc`, so that its last close, wherever duplicates
 //!   went, shows in inotify; the inode tells which open an ioctl is for. Its size is sealed: nobody can take pages away
 //!   from under the engine. Its offsets are those that the kernel gives out for UAR pages; `fstat` shows a character device.
-//! - **Memory of the program** is read and written by `process_vm_readv` and `process_vm_writev` (`memory::clients`): payload,
-//!   then the body of a CQE, then its owner byte, each call done before the next.
+//! - **Memory of the program** is read and written by `process_vm_readv` and `process_vm_writev` (`memory::clients`), that of
+//!   many messages by one call: payload, then the bodies of CQEs, then their owner bytes, each call done before the next.
 //! - **Others may join** (`join`): their programs are started elsewhere and hand over the end of their filter; they see the
 //!   devices of one side (`side`) in a tree of that side.
 //! - **Nothing is trusted**: a thread's identity is looked up while its call waits, and checked after the look-up

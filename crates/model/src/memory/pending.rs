@@ -1,0 +1,347 @@
+//! Accesses to the memory of other processes that wait to be made together: one system call moves many stretches.
+//!
+//! ```text
+//!   copy   -> [ sources ]  read first, all of them
+//!             [ payload ]  then written, in the order in which it came
+//!   write  ->      "
+//!   entry  -> [ bodies  ]  then the bodies of queue entries
+//!             [ owners  ]  then their last bytes, by which software knows that they are there
+//! ```
+//!
+//! Each row is done before the next begins, so that an entry is never seen before its body, nor a body before the payload that
+//! it tells of. What would not survive the change of order
+//! is not taken in, and the owner carries out what waits before it goes on.
+
+use super::Fault;
+
+/// Bytes of payload that wait at most.
+pub(super) const ROOM: usize = 128 << 10;
+/// Stretches of a kind that wait at most; a call takes 1024 (IOV_MAX).
+const MOST: usize = 256;
+/// The longest queue entry.
+const LONGEST_ENTRY: usize = 128;
+
+/// An address that nobody has.
+const NOWHERE: u64 = u64::MAX;
+
+/// Memory of other processes, of which one call reaches many stretches.
+pub(super) trait Far {
+    /// Moves all stretches, one after another, from or into the bytes. Tells the index of each that could not be moved, and does
+    /// the others.
+    fn move_all(&self, stretches: &[Stretch], bytes: Bytes<'_>, missed: &mut dyn FnMut(usize));
+}
+
+/// The near side of a move: as long as all its stretches.
+#[derive(Debug)]
+pub(super) enum Bytes<'a> {
+    Read(&'a mut [u8]),
+    Write(&'a [u8]),
+}
+
+/// So many bytes at a DMA address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub address: u64,
+    pub length: usize,
+}
+
+impl Stretch {
+    fn overlaps(self, other: Self) -> bool {
+        let end = |of: Self| of.address.saturating_add(of.length as u64);
+        self.address < end(other) && other.address < end(self)
+    }
+}
+
+/// Stretches that are written by one call, and their bytes.
+#[derive(Debug)]
+struct Row {
+    stretches: Vec<Stretch>,
+    bytes: Box<[u8]>,
+    used: usize,
+}
+
+impl Row {
+    fn new(room: usize) -> Self {
+        Self { stretches: Vec::with_capacity(MOST), bytes: vec![0; room].into(), used: 0 }
+    }
+
+    fn touches(&self, stretch: Stretch) -> bool {
+        self.stretches.iter().any(|other| other.overlaps(stretch))
+    }
+
+    fn room(&self) -> usize {
+        if self.stretches.len() < MOST { self.bytes.len() - self.used } else { 0 }
+    }
+
+    /// Room for the bytes of one more stretch, which is there.
+    fn add(&mut self, stretch: Stretch) -> &mut [u8] {
+        let at = self.used;
+        self.used += stretch.length;
+        self.stretches.push(stretch);
+        &mut self.bytes[at..self.used]
+    }
+
+    fn write(&mut self, far: &dyn Far, missed: &mut dyn FnMut(Stretch)) {
+        if !self.stretches.is_empty() {
+            let bytes = Bytes::Write(&self.bytes[..self.used]);
+            far.move_all(&self.stretches, bytes, &mut |index| missed(self.stretches[index]));
+        }
+        self.stretches.clear();
+        self.used = 0;
+    }
+}
+
+/// What waits.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// Where payload comes from that is not here yet.
+    sources: Vec<Stretch>,
+    /// For each of them, its stretch of the payload and its place in the bytes.
+    places: Vec<(usize, usize)>,
+    payload: Row,
+    bodies: Row,
+    owners: Row,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self {
+            sources: Vec::with_capacity(MOST),
+            places: Vec::with_capacity(MOST),
+            payload: Row::new(ROOM),
+            bodies: Row::new(MOST * LONGEST_ENTRY),
+            owners: Row::new(MOST),
+        }
+    }
+}
+
+impl Pending {
+    /// Whether something that waits will be written there: a read now would find what was before.
+    pub(super) fn writes_over(&self, address: u64, length: usize) -> bool {
+        let stretch = Stretch { address, length };
+        self.payload.touches(stretch) || self.is_entry(stretch)
+    }
+
+    fn is_entry(&self, stretch: Stretch) -> bool {
+        self.bodies.touches(stretch) || self.owners.touches(stretch)
+    }
+
+    /// Takes in a copy, as much of it as there is room for and as may be in another order than the rest; gives that length.
+    /// 0: what waits must be carried out first.
+    pub(super) fn copy(&mut self, from: u64, to: u64, length: u64) -> usize {
+        let length = self.copyable(from, to, length);
+        if length > 0 {
+            self.sources.push(Stretch { address: from, length });
+            self.places.push((self.payload.stretches.len(), self.payload.used));
+            self.payload.add(Stretch { address: to, length });
+        }
+        length
+    }
+
+    /// Takes in a copy, like [`copy`](Self::copy), but lets `read` get its bytes at once.
+    pub(super) fn copy_now(
+        &mut self,
+        from: u64,
+        to: u64,
+        length: u64,
+        read: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
+    ) -> Result<usize, Fault> {
+        let length = self.copyable(from, to, length);
+        if length > 0 {
+            let at = self.payload.used;
+            read(&mut self.payload.bytes[at..at + length])?;
+            self.payload.add(Stretch { address: to, length });
+        }
+        Ok(length)
+    }
+
+    /// How much of a copy may be taken in.
+    fn copyable(&self, from: u64, to: u64, length: u64) -> usize {
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(self.payload.room());
+        let target = Stretch { address: to, length };
+        if self.writes_over(from, length) || self.is_entry(target) { 0 } else { length }
+    }
+
+    /// Takes in bytes, like [`copy`](Self::copy).
+    pub(super) fn write(&mut self, to: u64, bytes: &[u8]) -> usize {
+        let length = bytes.len().min(self.payload.room());
+        let target = Stretch { address: to, length };
+        if length == 0 || self.is_entry(target) {
+            return 0;
+        }
+        self.payload.add(target).copy_from_slice(&bytes[..length]);
+        length
+    }
+
+    /// Takes in an entry of a queue; false: what waits must be carried out first.
+    pub(super) fn entry(&mut self, address: u64, bytes: &[u8]) -> bool {
+        let Some((&owner, body)) = bytes.split_last() else { return true };
+        let whole = Stretch { address, length: bytes.len() };
+        if self.owners.room() == 0 || self.bodies.room() < body.len() || self.is_entry(whole) {
+            return false;
+        }
+        self.bodies.add(Stretch { address, length: body.len() }).copy_from_slice(body);
+        let last = Stretch { address: address.wrapping_add(body.len() as u64), length: 1 };
+        self.owners.add(last).copy_from_slice(&[owner]);
+        true
+    }
+
+    /// Carries out what waits; the first that could not be is the result, and the others are done.
+    pub(super) fn carry_out(&mut self, far: &dyn Far) -> Result<(), Fault> {
+        let mut fault = None;
+        let mut miss = |stretch: Stretch| {
+            let Stretch { address, length } = stretch;
+            fault = fault.or(Some(Fault { address, length: length as u64 }));
+        };
+        self.fetch(far, &mut miss);
+        for row in [&mut self.payload, &mut self.bodies, &mut self.owners] {
+            row.write(far, &mut miss);
+        }
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// Reads what is yet to be read; what lies in a row here is one call. What cannot be read is not written either.
+    fn fetch(&mut self, far: &dyn Far, missed: &mut dyn FnMut(Stretch)) {
+        let mut first = 0;
+        while first < self.sources.len() {
+            let (_, start) = self.places[first];
+            let (mut last, mut end) = (first, start);
+            while last < self.sources.len() && self.places[last].1 == end {
+                end += self.sources[last].length;
+                last += 1;
+            }
+            let bytes = Bytes::Read(&mut self.payload.bytes[start..end]);
+            far.move_all(&self.sources[first..last], bytes, &mut |index| {
+                missed(self.sources[first + index]);
+                let (target, _) = self.places[first + index];
+                self.payload.stretches[target].address = NOWHERE;
+            });
+            first = last;
+        }
+        self.sources.clear();
+        self.places.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// A memory of 64 KiB, and what was done to it: `r` or `w` and the first address of each stretch.
+    struct Fake {
+        memory: RefCell<Vec<u8>>,
+        calls: RefCell<Vec<(char, Vec<u64>)>>,
+    }
+
+    impl Fake {
+        fn new() -> Self {
+            let memory = (0..0x1_0000).map(|at| (at % 251) as u8).collect();
+            Self { memory: RefCell::new(memory), calls: RefCell::default() }
+        }
+
+        fn at(&self, address: usize, length: usize) -> Vec<u8> {
+            self.memory.borrow()[address..address + length].to_vec()
+        }
+    }
+
+    impl Far for Fake {
+        fn move_all(
+            &self,
+            stretches: &[Stretch],
+            mut bytes: Bytes<'_>,
+            missed: &mut dyn FnMut(usize),
+        ) {
+            let kind = if matches!(bytes, Bytes::Read(_)) { 'r' } else { 'w' };
+            let addresses = stretches.iter().map(|stretch| stretch.address).collect();
+            self.calls.borrow_mut().push((kind, addresses));
+            let mut done = 0;
+            for (index, stretch) in stretches.iter().enumerate() {
+                let near = done..done + stretch.length;
+                done = near.end;
+                let mut memory = self.memory.borrow_mut();
+                let far = usize::try_from(stretch.address).unwrap_or(usize::MAX);
+                let end = far.saturating_add(stretch.length);
+                match (memory.get_mut(far..end), &mut bytes) {
+                    (Some(far), Bytes::Read(bytes)) => bytes[near].copy_from_slice(far),
+                    (Some(far), Bytes::Write(bytes)) => far.copy_from_slice(&bytes[near]),
+                    (None, _) => missed(index),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn many_messages_are_one_read_and_three_writes_in_the_order_of_payload_body_and_owner() {
+        let (far, mut pending) = (Fake::new(), Pending::default());
+        for message in 0..4 {
+            assert_eq!(pending.copy(0x100 * message, 0x8000 + 8 * message, 8), 8);
+            assert!(pending.entry(0x9000 + 64 * message, &[message as u8 + 1; 64]));
+        }
+        pending.carry_out(&far).unwrap();
+        let each = |first: u64, step: u64| (0..4).map(|i| first + step * i).collect();
+        assert_eq!(
+            *far.calls.borrow(),
+            [
+                ('r', each(0, 0x100)),
+                ('w', each(0x8000, 8)),
+                ('w', each(0x9000, 64)),
+                ('w', each(0x903f, 64)),
+            ]
+        );
+        assert_eq!(far.at(0x8008, 8), far.at(0x100, 8));
+        assert_eq!(far.at(0x9040, 64), [2; 64]);
+        pending.carry_out(&far).unwrap();
+        assert_eq!(far.calls.borrow().len(), 4, "nothing waits, nothing is called");
+    }
+
+    #[test]
+    fn what_would_not_survive_another_order_waits_for_what_is_there() {
+        let (far, mut pending) = (Fake::new(), Pending::default());
+        assert_eq!(pending.copy(0, 0x8000, 16), 16);
+        assert!(pending.entry(0x9000, &[1; 64]));
+        assert!(pending.writes_over(0x800f, 1) && !pending.writes_over(0x8010, 1));
+        assert!(pending.writes_over(0x903f, 1) && !pending.writes_over(0x9040, 1));
+        assert_eq!(pending.copy(0x8008, 0xa000, 8), 0, "from what is not written yet");
+        assert_eq!(pending.copy(0x100, 0x9010, 8), 0, "over an entry");
+        assert_eq!(pending.write(0x903f, &[1]), 0, "over an owner byte");
+        assert!(!pending.entry(0x9000, &[2; 64]), "the same entry again");
+        // Payload over payload is in order, and a source may be overwritten once it is read.
+        assert_eq!(pending.copy(0x200, 0x8000, 8), 8);
+        assert_eq!(pending.write(0x200, &[7; 4]), 4);
+        let (first, second) = (far.at(8, 8), far.at(0x200, 8));
+        pending.carry_out(&far).unwrap();
+        assert_eq!((far.at(0x8000, 8), far.at(0x8008, 8)), (second, first));
+        assert_eq!(far.at(0x200, 4), [7; 4]);
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_left_out_and_told() {
+        let (far, mut pending) = (Fake::new(), Pending::default());
+        pending.copy(0, 0x8000, 8);
+        pending.copy(0x2_0000, 0x8008, 8);
+        pending.copy(0x10, 0x2_0000, 8);
+        pending.write(0x8010, &[9; 8]);
+        assert!(pending.entry(0x9000, &[3; 64]));
+        let before = far.at(0x8008, 8);
+        assert_eq!(pending.carry_out(&far), Err(Fault { address: 0x2_0000, length: 8 }));
+        assert_eq!(far.at(0x8000, 8), far.at(0, 8));
+        assert_eq!(far.at(0x8008, 8), before);
+        assert_eq!((far.at(0x8010, 8), far.at(0x9000, 64)), (vec![9; 8], vec![3; 64]));
+    }
+
+    #[test]
+    fn there_is_room_for_so_much_and_no_more() {
+        let mut pending = Pending::default();
+        assert_eq!(pending.copy(0, 1 << 20, 100 << 10), 100 << 10);
+        assert_eq!(pending.copy(0, 2 << 20, 100 << 10), 28 << 10);
+        assert_eq!(pending.copy(0, 3 << 20, 1), 0);
+        let mut pending = Pending::default();
+        for message in 0..MOST as u64 {
+            assert_eq!(pending.write(8 * message, &[0; 8]), 8);
+            assert!(pending.entry((1 << 20) + 128 * message, &[0; 128]));
+        }
+        assert_eq!(pending.write(1 << 21, &[0; 8]), 0);
+        assert!(!pending.entry(1 << 21, &[0; 64]));
+    }
+}

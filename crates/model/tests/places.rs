@@ -43,18 +43,33 @@ fn run_after(script: &str) -> Option<Output> {
 
 /// A sandbox that answers one system call with an error.
 fn forbid(command: &mut Command, number: libc::c_long, errno: Errno) -> &mut Command {
+    forbid_towards(command, number, errno, false)
+}
+
+/// The same; `others`: only where the first argument is not the sandboxed process itself.
+fn forbid_towards(
+    command: &mut Command,
+    number: libc::c_long,
+    errno: Errno,
+    others: bool,
+) -> &mut Command {
     const LOAD: u16 = 0x20;
     const JUMP_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
     const ALLOW: u32 = 0x7fff_0000;
     const ERROR: u32 = 0x0005_0000;
     let put_on = move || {
-        let instruction = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+        const FIRST_ARGUMENT: u32 = 16;
+        let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        // No process has the highest number.
+        let spared = if others { std::process::id() } else { u32::MAX };
         let mut filter = [
-            instruction(LOAD, 0, 0),
-            instruction(JUMP_EQUAL, 1, number as u32),
-            instruction(RETURN, 0, ERROR | errno as u32),
-            instruction(RETURN, 0, ALLOW),
+            instruction(LOAD, 0, 0, 0),
+            instruction(JUMP_EQUAL, 0, 3, number as u32),
+            instruction(LOAD, 0, 0, FIRST_ARGUMENT),
+            instruction(JUMP_EQUAL, 1, 0, spared),
+            instruction(RETURN, 0, 0, ERROR | errno as u32),
+            instruction(RETURN, 0, 0, ALLOW),
         ];
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
         // SAFETY: the program is valid for the calls, which change this process alone.
@@ -104,6 +119,16 @@ fn a_call_that_a_sandbox_forbids_is_named_before_the_program_starts() {
         let output = forbid(&mut run(), number, errno).output().expect("it starts");
         says_why_not(&output, &words);
     }
+}
+
+#[test]
+fn a_program_that_is_out_of_reach_is_told_from_a_call_that_is_forbidden() {
+    // As Yama and security modules do: a process may look into itself.
+    let mut run = run();
+    let output = forbid_towards(&mut run, libc::SYS_process_vm_readv, Errno::EPERM, true).output();
+    let output = output.expect("it starts");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("seccomp"));
+    says_why_not(&output, &["process_vm_readv", "the two"]);
 }
 
 #[test]

@@ -179,6 +179,23 @@ fn an_open_device_is_a_character_device_and_its_ioctls_are_answered() {
 }
 
 #[test]
+fn a_path_that_begins_in_a_directory_is_not_one_of_a_device() {
+    // openat2 with RESOLVE_IN_ROOT, as programs that make containers open paths.
+    let python = "import ctypes, os, struct, tempfile\n\
+        with tempfile.TemporaryDirectory() as root:\n\
+        \x20   os.makedirs(root + '/dev/infiniband/here')\n\
+        \x20   how = struct.pack('QQQ', os.O_RDONLY, 0, 0x10)\n\
+        \x20   fd = os.open(root, os.O_PATH)\n\
+        \x20   found = ctypes.CDLL(None).syscall(437, fd, b'/dev/infiniband', how, 24)\n\
+        \x20   print(os.listdir(found))\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = command(&[], &["python3", "-c", python]).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "['here']\n", "{errors}");
+    }
+}
+
+#[test]
 fn a_trace_tells_of_every_ioctl_and_command() {
     let python = "import os, fcntl, struct\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\

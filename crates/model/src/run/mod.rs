@@ -260,6 +260,7 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
     let (signals, mask) = supervisor::block_signals()?;
     let program = command(&options.program)?;
     let joined = Joined::ask(&options.name, options.side)?;
+    place::warn_of_children();
     // The host answers from now on, with an end of the filter of its own.
     let (child, _) = start(program, mask, Some(joined.pid), |listener| joined.hand_over(listener))?;
     let mut program = Programs::new(&[child.id()], signals);

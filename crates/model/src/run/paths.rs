@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, ResolveFlag};
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
@@ -27,11 +27,17 @@ struct Named {
 impl Answerer {
     pub(super) fn openat2(&self, call: &Notification) -> Answer {
         let [directory, path, how, ..] = call.arguments;
-        let mut flags = [0; 8];
-        match process::read(thread(call), how, &mut flags) {
-            Ok(()) => self.open(call, directory, path, u64::from_ne_bytes(flags)),
-            Err(_) => Answer::Kernel,
+        let mut words = [0; 24];
+        if process::read(thread(call), how, &mut words).is_err() {
+            return Answer::Kernel;
         }
+        let word = |at: usize| words[at..].first_chunk().map_or(0, |it| u64::from_ne_bytes(*it));
+        let (flags, resolve) = (word(0), ResolveFlag::from_bits_retain(word(16)));
+        // Such a path begins in its directory, whatever it begins with.
+        if resolve.intersects(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_BENEATH) {
+            return Answer::Kernel;
+        }
+        self.open(call, directory, path, flags)
     }
 
     pub(super) fn open(

@@ -14,7 +14,7 @@ use nix::fcntl::{OFlag, readlink};
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 
 use super::RunError;
 use super::process;
@@ -146,8 +146,21 @@ fn who_is_in_the_way() -> &'static str {
     if process::read(Pid::this(), &raw const own as u64, &mut [0]).is_err() {
         return PROFILE;
     }
-    match fs::read_to_string(SCOPE) {
-        Ok(scope) if ["2", "3"].contains(&scope.trim()) => YAMA,
+    match scope().trim() {
+        "2" | "3" => YAMA,
         _ => SECURITY,
+    }
+}
+
+fn scope() -> String {
+    fs::read_to_string(SCOPE).unwrap_or_default()
+}
+
+/// Says whom a run cannot look into that another program joins: it is an ancestor of none of that program's children.
+pub(super) fn warn_of_children() {
+    if scope().trim() == "1" && !geteuid().is_root() {
+        tracing::warn!(
+            "kernel.yama.ptrace_scope is 1: the program that joins sees devices, and what it starts sees none; 0 lets both"
+        );
     }
 }

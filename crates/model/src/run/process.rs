@@ -5,8 +5,8 @@ use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -183,12 +183,28 @@ impl Client for Caller {
     }
 
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
-        sys::take_descriptor(&self.process.pidfd, fd).map_err(|_| Errno::EBADF)
+        sys::take_descriptor(&self.process.pidfd, fd).map_err(|errno| {
+            if matches!(errno, Errno::EPERM | Errno::ENOSYS) {
+                warn_of_descriptors();
+            }
+            Errno::EBADF
+        })
     }
 
     fn descriptors(&self) -> Vec<i32> {
         numbers(&format!("/proc/{}/fd", self.tid))
     }
+}
+
+/// Says once what does not work because of what the place forbids.
+fn warn_of_descriptors() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "pidfd_getfd is forbidden here: events of a CQ that is destroyed stay to be read, and no eventfd can \
+             be subscribed (docker allows it with --cap-add=SYS_PTRACE)"
+        );
+    });
 }
 
 /// Which file a descriptor of a thread refers to; EBADF when it is not open.

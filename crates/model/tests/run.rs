@@ -133,7 +133,7 @@ fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
     }
     for (port, (link, path)) in (18650..).zip([("infiniband", ""), ("ethernet", " -g 1")]) {
         // With -c they check what arrives.
-        let pingpong = format!("ibv_rc_pingpong -c -n 100 -p {port}{path}");
+        let pingpong = format!("ibv_rc_pingpong -c -e -n 100 -p {port}{path}");
         let options = ["--link", link, "--dpu", &pingpong];
         let output = run(&options, &client(&format!("{pingpong} localhost")));
         let text = String::from_utf8_lossy(&output.stdout);
@@ -256,6 +256,21 @@ fn signals_reach_the_program() {
     assert_eq!(child.wait().expect("it ends").code(), Some(5));
 }
 
+#[test]
+fn signals_reach_the_command_on_the_dpu_side_too() {
+    let script =
+        |code| format!("trap 'exit {code}' TERM; echo ready; while :; do sleep 0.05; done");
+    let mut child = command(&["--dpu", &script(6)], &["sh", "-c", &script(0)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let lines = BufReader::new(child.stdout.take().expect("captured")).lines();
+    assert_eq!(lines.take(2).filter_map(Result::ok).collect::<Vec<_>>(), ["ready", "ready"]);
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it is there");
+    assert_eq!(child.wait().expect("it ends").code(), Some(6));
+}
+
 /// A run with a name, whose program waits for its input to end.
 struct Host {
     name: String,
@@ -305,6 +320,21 @@ fn a_program_that_joins_sees_the_same_devices_or_those_of_the_other_side() {
     assert!(other.lines().all(|guid| !same.contains(guid)), "{same}{other}");
     assert_eq!(host.join(&[], "exit 7").status().expect("it ends").code(), Some(7));
     assert_eq!(host.end(), Some(3));
+}
+
+#[test]
+fn programs_of_rdma_core_send_each_other_data_when_one_joins_on_the_other_side() {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return;
+    }
+    let pingpong = "ibv_rc_pingpong -c -e -n 100 -p 18652";
+    let host = Host::start("pingpong", &[], &format!("exec {pingpong} >&2"));
+    let script = client(&format!("{pingpong} localhost"));
+    let joined = host.join(&["--side", "dpu"], &script).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&joined.stdout);
+    assert!(joined.status.success(), "{text}{}", String::from_utf8_lossy(&joined.stderr));
+    assert!(text.contains("100 iters"), "{text}");
+    assert_eq!(host.end(), Some(0));
 }
 
 #[test]

@@ -5,22 +5,22 @@
 //!   [ number ][ virtual address in that process    ]      number 0: this process
 //! ```
 //!
-//! Bytes are moved by `process_vm_readv` and `process_vm_writev`, so that a wild address is a fault and never a crash, and
-//! a process that died takes its memory with it. Each call is done before the next begins: what is written first
+//! Bytes are moved by `process_vm_readv` and `process_vm_writev` ([`reach`](super::reach)), so that a wild address is a fault and
+//! never a crash, and a process that died takes its memory with it. Each call is done before the next begins: what is written first
 //! is visible first. A call costs more than the bytes that most messages have; so between `hold` and `let_go` they wait
 //! for each other ([`pending`](super::pending)). A fault is found out too late then for the message to fail: what cannot be
 //! reached is left out, as it is unseen on hardware, where a process that unmaps registered memory loses sight of it. But what goes
 //! from one process to another is read at once: a message without its bytes would be a lie of somebody else's.
 
 use std::collections::BTreeMap;
-use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
 use super::pending::{Bytes, Far, Pending, Stretch};
+use super::reach::Reach;
 use super::{Fault, HostMemory, ProcessMemory, copy_through};
 
 /// Bits of a DMA address that are an address in its process.
@@ -40,7 +40,7 @@ pub struct ClientMemory {
 /// Who has which number.
 #[derive(Debug, Default)]
 struct Numbers {
-    taken: BTreeMap<u16, Pid>,
+    taken: BTreeMap<u16, Reach>,
     /// The last that was given. The next one is another, so that what is left of a dead process does not lead into the
     /// next that comes.
     last: u16,
@@ -61,7 +61,7 @@ pub(crate) fn dma_address(number: u16, address: u64) -> Option<u64> {
 /// Where an address leads.
 enum Place {
     Here(u64),
-    There(Pid, usize),
+    There(Reach, usize),
 }
 
 impl ClientMemory {
@@ -71,7 +71,7 @@ impl ClientMemory {
         let last = processes.last;
         let mut others = (last..u16::MAX).chain(0..last).map(|before| before + 1);
         let number = others.find(|number| !processes.taken.contains_key(number))?;
-        processes.taken.insert(number, pid);
+        processes.taken.insert(number, Reach::Process(pid));
         processes.last = number;
         Some(number)
     }
@@ -79,6 +79,18 @@ impl ClientMemory {
     /// Forgets a process: its addresses are faults from now on.
     pub(crate) fn remove(&self, number: u16) {
         self.processes.write().unwrap_or_else(PoisonError::into_inner).taken.remove(&number);
+    }
+
+    /// Lets the memory of a process be reached another way. Whoever has the world's lock knows that no access is under way.
+    pub(crate) fn set_reach(&self, number: u16, reach: Reach) {
+        let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
+        processes.taken.entry(number).and_modify(|known| *known = reach);
+    }
+
+    /// The way to the memory of a process that is known.
+    pub(crate) fn reach(&self, number: u16) -> Option<Reach> {
+        let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
+        processes.taken.get(&number).cloned()
     }
 
     fn place(&self, address: u64, length: u64) -> Result<Place, Fault> {
@@ -89,9 +101,8 @@ impl ClientMemory {
         if number == 0 {
             return Ok(Place::Here(within));
         }
-        let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
-        let &pid = processes.taken.get(&number).ok_or(fault)?;
-        Ok(Place::There(pid, usize::try_from(within).map_err(|_| fault)?))
+        let reach = self.reach(number).ok_or(fault)?;
+        Ok(Place::There(reach, usize::try_from(within).map_err(|_| fault)?))
     }
 
     /// Whether it is memory of a process of its own; not of this one.
@@ -120,9 +131,11 @@ impl ClientMemory {
     /// Reads another process's memory as it stands there, whatever waits.
     fn read_now(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         let fault = Fault { address, length: into.len() as u64 };
-        let Place::There(pid, base) = self.place(address, fault.length)? else { return Err(fault) };
+        let Place::There(reach, base) = self.place(address, fault.length)? else {
+            return Err(fault);
+        };
         let remote = RemoteIoVec { base, len: into.len() };
-        match process_vm_readv(pid, &mut [IoSliceMut::new(into)], &[remote]) {
+        match reach.read(into, &[remote]) {
             Ok(done) if done as u64 == fault.length => Ok(()),
             _ => Err(fault),
         }
@@ -147,12 +160,12 @@ impl ClientMemory {
     ///
     /// Nothing says how the system copies eight bytes, and a word that changes meanwhile might arrive in parts of two
     /// values. So it is read twice in one call, until both are the same.
-    fn word(&self, address: u64, pid: Pid, base: usize) -> Result<u64, Fault> {
+    fn word(&self, address: u64, reach: &Reach, base: usize) -> Result<u64, Fault> {
         let fault = Fault { address, length: 8 };
         let mut words = [0u8; 16];
         for _ in 0..TRIES {
             let remote = RemoteIoVec { base, len: 8 };
-            let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut words)], &[remote, remote]);
+            let read = reach.read(&mut words, &[remote, remote]);
             if read != Ok(16) {
                 return Err(fault);
             }
@@ -169,7 +182,7 @@ impl Far for ClientMemory {
     fn move_all(&self, stretches: &[Stretch], mut bytes: Bytes<'_>, missed: &mut dyn FnMut(usize)) {
         let (mut first, mut done) = (0, 0);
         while let Some(stretch) = stretches.get(first) {
-            let Ok(Place::There(pid, _)) = self.place(stretch.address, stretch.length as u64)
+            let Ok(Place::There(reach, _)) = self.place(stretch.address, stretch.length as u64)
             else {
                 missed(first);
                 first += 1;
@@ -191,12 +204,8 @@ impl Far for ClientMemory {
             let length: usize = remote.iter().map(|stretch| stretch.len).sum();
             let near = done..done + length;
             let moved = match &mut bytes {
-                Bytes::Read(bytes) => {
-                    process_vm_readv(pid, &mut [IoSliceMut::new(&mut bytes[near])], &remote)
-                }
-                Bytes::Write(bytes) => {
-                    process_vm_writev(pid, &[IoSlice::new(&bytes[near])], &remote)
-                }
+                Bytes::Read(bytes) => reach.read(&mut bytes[near], &remote),
+                Bytes::Write(bytes) => reach.write(&bytes[near], &remote),
             };
             // The stretch at which it stopped is left out, and the next call begins behind it.
             let mut rest = match moved {
@@ -259,9 +268,9 @@ impl HostMemory for ClientMemory {
         }
         match self.place(address, 4)? {
             Place::Here(address) => ProcessMemory.load32(address),
-            Place::There(pid, base) => {
+            Place::There(reach, base) => {
                 self.settle_before_reading(address, 4);
-                let word = self.word(address, pid, base & !7)?.to_ne_bytes();
+                let word = self.word(address, &reach, base & !7)?.to_ne_bytes();
                 let half = word[base & 4..].first_chunk();
                 half.map(|half| u32::from_ne_bytes(*half)).ok_or(Fault { address, length: 4 })
             }
@@ -306,8 +315,8 @@ impl HostMemory for ClientMemory {
         self.settle();
         match self.place(address, 8)? {
             Place::Here(address) => ProcessMemory.compare_exchange64(address, expected, new),
-            Place::There(pid, base) => {
-                let found = self.word(address, pid, base)?;
+            Place::There(reach, base) => {
+                let found = self.word(address, &reach, base)?;
                 if found == expected {
                     self.write(address, &new.to_ne_bytes())?;
                 }
@@ -357,9 +366,9 @@ impl HostMemory for ClientMemory {
     fn is_gone(&self, address: u64) -> bool {
         match self.place(address & !0xfff, 1) {
             Ok(Place::Here(_)) => false,
-            Ok(Place::There(pid, base)) => {
+            Ok(Place::There(reach, base)) => {
                 let remote = RemoteIoVec { base, len: 1 };
-                let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut [0])], &[remote]);
+                let read = reach.read(&mut [0], &[remote]);
                 read == Err(Errno::ESRCH)
             }
             Err(_) => true,

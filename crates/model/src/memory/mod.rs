@@ -8,6 +8,7 @@ pub(crate) mod descriptor;
 mod guest;
 mod pending;
 mod process;
+pub(crate) mod reach;
 mod uar;
 
 use std::fmt;

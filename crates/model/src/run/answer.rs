@@ -77,8 +77,13 @@ impl Answerer {
     pub(super) fn answer(&self, call: &Notification) -> Answer {
         const HERE: u64 = libc::AT_FDCWD as u64;
         let [first, second, third, fourth, ..] = call.arguments;
+        self.room.processes().heard(call.tid);
         match i64::from(call.number) {
             libc::SYS_ioctl => self.ioctl(call),
+            libc::SYS_execve | libc::SYS_execveat => {
+                self.room.may_leave(call.tid);
+                Answer::Kernel
+            }
             libc::SYS_openat => self.open(call, first, second, third),
             libc::SYS_openat2 => self.openat2(call),
             libc::SYS_newfstatat => self.stat(call, first, second, fourth, Stat::Plain(third)),

@@ -83,8 +83,13 @@ const PATHS: &[libc::c_long] = &[
 /// descriptor.
 const STATS: &[(libc::c_long, u32)] = &[(libc::SYS_newfstatat, 3), (libc::SYS_statx, 2)];
 
+/// Calls by which a process comes to run another program, and the argument of each that is the environment.
+const EXECS: [(libc::c_long, u32); 2] = [(libc::SYS_execve, 2), (libc::SYS_execveat, 3)];
+
 /// The program, for one architecture; calls of another one (32-bit programs) are let through.
-pub(super) fn program() -> Vec<libc::sock_filter> {
+///
+/// `environment`: its address is that of the first `execve`'s environment, which goes through, as nobody is there yet to answer it.
+pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
     let descriptor = |argument_index: u32| {
         let mut body = vec![statement(LOAD, argument(argument_index))];
         for numbers in DESCRIPTORS {
@@ -131,6 +136,19 @@ pub(super) fn program() -> Vec<libc::sock_filter> {
         body.extend(descriptor(0));
         call(number, body);
     }
+    for (number, argument_index) in EXECS {
+        call(
+            number,
+            vec![
+                statement(LOAD, argument(argument_index)),
+                unless(JUMP_EQUAL, environment as u32, 3),
+                statement(LOAD, argument(argument_index) + 4),
+                unless(JUMP_EQUAL, (environment >> 32) as u32, 1),
+                statement(RETURN, ALLOW),
+                statement(RETURN, NOTIFY),
+            ],
+        );
+    }
     call(
         libc::SYS_socket,
         vec![
@@ -150,6 +168,8 @@ pub(super) fn program() -> Vec<libc::sock_filter> {
 mod tests {
     use super::*;
 
+    const ENVIRONMENT: u64 = 0x5555_1234_5678;
+
     /// Runs the program on one call.
     fn verdict(architecture: u32, number: libc::c_long, arguments: [u64; 6]) -> u32 {
         let mut data = vec![];
@@ -160,7 +180,7 @@ mod tests {
         let load = |at: u32| {
             u32::from_ne_bytes(*data[at as usize..].first_chunk().expect("within the data"))
         };
-        let program = program();
+        let program = program(ENVIRONMENT);
         let (mut at, mut accumulator) = (0, 0);
         loop {
             let instruction = program[at];
@@ -216,6 +236,21 @@ mod tests {
         }
         assert_eq!(here(libc::SYS_newfstatat, [3, 0, 0, 0, 0, 0]), NOTIFY);
         assert_eq!(here(libc::SYS_statx, [3, 0, 0, 0, 0, 0]), NOTIFY);
+    }
+
+    #[test]
+    fn every_new_program_stops_but_the_first() {
+        for (number, index) in EXECS {
+            let with = |environment: u64| {
+                let mut arguments = [ENVIRONMENT; 6];
+                arguments[index as usize] = environment;
+                here(number, arguments)
+            };
+            assert_eq!(with(ENVIRONMENT), ALLOW);
+            for other in [0, ENVIRONMENT + 8, ENVIRONMENT + (1 << 32)] {
+                assert_eq!(with(other), NOTIFY, "{other:#x}");
+            }
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@
 //!   from under the engine. Its offsets are those that the kernel gives out for UAR pages; `fstat` shows a character device.
 //! - **Memory of the program** is read and written by `process_vm_readv` and `process_vm_writev` (`memory::clients`), that of
 //!   many messages by one call: payload, then the bodies of CQEs, then their owner bytes, each call done before the next.
+//!   It is that of one program: what a process runs after `execve` is another client (`exec`).
 //! - **Others may join** (`join`): their programs are started elsewhere and hand over the end of their filter; they see the
 //!   devices of one side (`side`) in a tree of that side.
 //! - **Nothing is trusted**: a thread's identity is looked up while its call waits, and checked after the look-up
@@ -38,6 +39,7 @@
 
 mod answer;
 mod directory;
+mod exec;
 mod filter;
 mod ioctl;
 mod join;
@@ -294,7 +296,7 @@ fn start(
 ) -> Result<(Child, Listener), RunError> {
     let name = command.get_program().to_string_lossy().into_owned();
     sys::adopt_orphans();
-    let started = sys::start(command, filter::program(), mask, supervisor, check);
+    let started = sys::start(command, filter::program, mask, supervisor, check);
     started.map_err(|error| match error {
         StartError::Filter(error) => place::no_filter(error),
         StartError::Check(error) => error,

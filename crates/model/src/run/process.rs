@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicU64;
@@ -10,16 +9,18 @@ use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
+use super::exec::Exec;
 use super::room::{Wake, Wakes};
 use super::sys::{self, Gate};
 use crate::memory::ClientMemory;
 use crate::memory::clients::dma_address;
+use crate::memory::reach::Reach;
 use crate::uverbs::{Capability, Client, FileId, check_mappings, effective_capabilities, numbers};
 
-/// A process that opened a device or sent it an ioctl.
+/// A process that opened a device or sent it an ioctl, for as long as it runs one program.
 #[derive(Debug)]
 pub(super) struct Process {
     pub pid: Pid,
@@ -27,10 +28,16 @@ pub(super) struct Process {
     pub pidfd: OwnedFd,
     /// Its number in [`ClientMemory`].
     number: u16,
+    memory: Arc<ClientMemory>,
     pinned: AtomicU64,
 }
 
 impl Process {
+    /// The way to its memory; none when it runs another program now.
+    fn reach(&self) -> Result<Reach, Errno> {
+        self.memory.reach(self.number).ok_or(Errno::EFAULT)
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         let mut waiting = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
@@ -45,20 +52,24 @@ pub(super) struct Processes {
     wakes: Arc<Wakes>,
     known: HashMap<Pid, Arc<Process>>,
     threads: HashMap<u32, Pid>,
+    /// Those of the known that may be about to run another program.
+    leaving: HashMap<Pid, Exec>,
 }
 
 impl Processes {
     pub(super) fn new(memory: Arc<ClientMemory>, wakes: Arc<Wakes>) -> Self {
-        Self { memory, wakes, known: HashMap::new(), threads: HashMap::new() }
+        let (known, threads, leaving) = Default::default();
+        Self { memory, wakes, known, threads, leaving }
     }
 
     /// The process of a thread. The caller makes sure afterwards that the thread is still the one that it was.
     pub(super) fn of_thread(&mut self, tid: u32) -> Result<Arc<Process>, Errno> {
-        if let Some(process) = self.threads.get(&tid).and_then(|pid| self.known.get(pid))
+        if let Some(process) = self.threads.get(&tid).and_then(|pid| self.known.get(pid)).cloned()
             && sys::is_thread_of(tid, process.pid)
             && !process.has_ended()
+            && !self.has_left(process.pid)
         {
-            return Ok(process.clone());
+            return Ok(process);
         }
         let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| Errno::ESRCH)?;
         let pid = status
@@ -67,17 +78,63 @@ impl Processes {
             .map(Pid::from_raw)
             .ok_or(Errno::ESRCH)?;
         self.threads.insert(tid, pid);
-        if let Some(process) = self.known.get(&pid).filter(|process| !process.has_ended()) {
-            return Ok(process.clone());
+        if let Some(process) = self.known.get(&pid).cloned()
+            && !process.has_ended()
+            && !self.has_left(pid)
+        {
+            return Ok(process);
         }
         self.forget(pid);
         let pidfd = sys::pidfd(pid)?;
         self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid))?;
         let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
-        let process = Arc::new(Process { pid, pidfd, number, pinned: AtomicU64::new(0) });
+        let (memory, pinned) = (self.memory.clone(), AtomicU64::new(0));
+        let process = Arc::new(Process { pid, pidfd, number, memory, pinned });
         self.known.insert(pid, process.clone());
         self.threads.insert(tid, pid);
         Ok(process)
+    }
+
+    /// The process of a thread, if it is known.
+    pub(super) fn known(&self, tid: u32) -> Option<Pid> {
+        self.known.keys().copied().find(|&pid| sys::is_thread_of(tid, pid))
+    }
+
+    /// A thread of a known process waits with a call that may be the last of its program. No access to its memory is under
+    /// way.
+    pub(super) fn may_leave(&mut self, pid: Pid, tid: u32) {
+        if let Some(exec) = self.leaving.get_mut(&pid) {
+            return exec.and(tid);
+        }
+        let Some(process) = self.known.get(&pid) else { return };
+        match Exec::new(pid, tid) {
+            Ok(exec) => {
+                self.memory.set_reach(process.number, exec.program());
+                self.leaving.insert(pid, exec);
+            }
+            // Rather none than the next program's.
+            Err(_) => self.forget(pid),
+        }
+    }
+
+    /// A thread made a call, so whatever program it may have been about to leave for, it is there or stayed.
+    pub(super) fn heard(&mut self, tid: u32) {
+        let Some((&pid, exec)) = self.leaving.iter_mut().find(|(_, exec)| exec.is_of(tid)) else {
+            return;
+        };
+        if exec.succeeded(pid) {
+            self.forget(pid);
+        } else if exec.failed(tid) {
+            self.leaving.remove(&pid);
+            if let Some(process) = self.known.get(&pid) {
+                self.memory.set_reach(process.number, Reach::Process(pid));
+            }
+        }
+    }
+
+    /// Whether a process runs another program than the one that is known.
+    fn has_left(&self, pid: Pid) -> bool {
+        self.leaving.get(&pid).is_some_and(|exec| exec.succeeded(pid))
     }
 
     /// Forgets a process if it has ended.
@@ -87,12 +144,13 @@ impl Processes {
         }
     }
 
-    /// A process is no more: its memory is none from now on.
+    /// A process, or its program, is no more: its memory is none from now on.
     pub(super) fn forget(&mut self, pid: Pid) {
         if let Some(process) = self.known.remove(&pid) {
             self.wakes.forget(process.pidfd.as_fd());
             self.memory.remove(process.number);
         }
+        self.leaving.remove(&pid);
         self.threads.retain(|_, of| *of != pid);
     }
 }
@@ -104,18 +162,25 @@ pub(super) fn threads() -> Vec<i32> {
 
 /// Reads memory of a process or of one of its threads.
 pub(super) fn read(pid: Pid, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-    let wanted = into.len();
-    let remote = remote(address, wanted)?;
-    match process_vm_readv(pid, &mut [IoSliceMut::new(into)], &[remote])? {
-        done if done == wanted => Ok(()),
-        _ => Err(Errno::EFAULT),
-    }
+    read_by(&Reach::Process(pid), address, into)
 }
 
 /// Writes memory of a process or of one of its threads.
 pub(super) fn write(pid: Pid, address: u64, from: &[u8]) -> Result<(), Errno> {
+    write_by(&Reach::Process(pid), address, from)
+}
+
+fn read_by(reach: &Reach, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+    let remote = remote(address, into.len())?;
+    match reach.read(into, &[remote])? {
+        done if done == into.len() => Ok(()),
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+fn write_by(reach: &Reach, address: u64, from: &[u8]) -> Result<(), Errno> {
     let remote = remote(address, from.len())?;
-    match process_vm_writev(pid, &[IoSlice::new(from)], &[remote])? {
+    match reach.write(from, &[remote])? {
         done if done == from.len() => Ok(()),
         _ => Err(Errno::EFAULT),
     }
@@ -143,11 +208,11 @@ impl Caller {
 
 impl Client for Caller {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-        read(self.process.pid, address, into).map_err(|_| Errno::EFAULT)
+        read_by(&self.process.reach()?, address, into).map_err(|_| Errno::EFAULT)
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
-        write(self.process.pid, address, from).map_err(|_| Errno::EFAULT)
+        write_by(&self.process.reach()?, address, from).map_err(|_| Errno::EFAULT)
     }
 
     fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {

@@ -130,6 +130,15 @@ impl Room {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A thread waits with a call by which its process may come to run another program.
+    pub(super) fn may_leave(&self, tid: u32) {
+        let mut processes = self.processes();
+        if let Some(pid) = processes.known(tid) {
+            let _still = self.backend.still();
+            processes.may_leave(pid, tid);
+        }
+    }
+
     /// What is open at this moment: what a client has closed by now is freed first, as its `close` would have done.
     pub(super) fn opens(&self) -> MutexGuard<'_, Opens> {
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);

@@ -256,13 +256,14 @@ pub(super) enum StartError<E> {
 
 /// Starts a program behind a filter, with `mask` as its signal mask; it inherits the filter to all its threads and children.
 /// `check` answers the child's first call, to open [`FIRST_PATH`]: it writes a 1 where the fourth argument says, and gives
-/// a descriptor. `supervisor`: who looks into the program, if that is not us.
+/// a descriptor. `supervisor`: who looks into the program, if that is not us. `filter` is made with the address of the
+/// environment that the child becomes the program with: nobody is there to answer that call.
 ///
 /// # Errors
 /// What the system says to the filter or to the program, and what `check` says.
 pub(super) fn start<E: Send>(
     mut command: Command,
-    filter: Vec<libc::sock_filter>,
+    filter: impl FnOnce(u64) -> Vec<libc::sock_filter>,
     mask: SigSet,
     supervisor: Option<i32>,
     check: impl FnOnce(&Listener) -> Result<(), E> + Send,
@@ -271,6 +272,8 @@ pub(super) fn start<E: Send>(
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flag)
         .map_err(|errno| StartError::Filter(errno.into()))?;
     let socket = theirs.as_raw_fd();
+    let environment = environment();
+    let filter = filter(environment.as_ptr() as u64);
     // SAFETY: what runs between fork and exec makes system calls only, with memory that was there before.
     unsafe {
         command.pre_exec(move || {
@@ -283,6 +286,7 @@ pub(super) fn start<E: Send>(
             send_descriptor(socket, listener)?;
             libc::close(listener);
             make_first_call()?;
+            environ = environment.as_ptr().cast();
             mask.thread_set_mask()?;
             Ok(())
         });
@@ -305,6 +309,25 @@ pub(super) fn start<E: Send>(
             (Ok(_), None) => Err(StartError::Filter(io::ErrorKind::UnexpectedEof.into())),
         }
     })
+}
+
+unsafe extern "C" {
+    static mut environ: *const *const libc::c_char;
+}
+
+/// The addresses of the environment's strings, and 0, at a place that no other list of them has.
+fn environment() -> Vec<usize> {
+    let mut copy = Vec::new();
+    // SAFETY: the list ends with a null pointer, and this program never changes its environment.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            copy.push(*at as usize);
+            at = at.add(1);
+        }
+    }
+    copy.push(0);
+    copy
 }
 
 /// Opens [`FIRST_PATH`], with the address of a byte that is to become 1. No memory is allocated.

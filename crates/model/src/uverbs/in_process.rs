@@ -76,6 +76,11 @@ impl InProcess {
         Self { side: Some(side), ..self }
     }
 
+    /// Holds all devices still: none of them accesses memory meanwhile.
+    pub(crate) fn still(&self) -> MutexGuard<'_, World> {
+        self.inner.shared.lock()
+    }
+
     /// The devices that are shown, in the order of their numbers.
     pub(crate) fn shown(&self) -> Vec<HcaId> {
         self.shown_of(&self.inner.shared.lock()).map(|(id, _)| id).collect()

@@ -15,6 +15,7 @@ mod fuzz;
 mod hwtest;
 mod prm;
 mod run;
+mod sandbox;
 mod test;
 mod vm;
 

@@ -174,7 +174,7 @@ fn both_of(server: &str, client: &str) -> String {
 }
 
 /// Builds a program in release mode; where it lies.
-fn build(package: &str, program: &str) -> Result<PathBuf> {
+pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--quiet", "--release", "--package", package, "--bin", program])
         .current_dir(workspace_root())
@@ -187,7 +187,7 @@ fn build(package: &str, program: &str) -> Result<PathBuf> {
     Ok(target.join("release").join(program))
 }
 
-fn on_the_path(program: &str) -> bool {
+pub(crate) fn on_the_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }

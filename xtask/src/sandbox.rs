@@ -1,0 +1,83 @@
+//! `verbless-model run` within containers and sandboxes that are set up as their makers do by default. A step of
+//! `cargo xtask test`; what they forbid, call by call, is a test of the model (`tests/places.rs`).
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::Result;
+use crate::run::{Outcome, build, on_the_path};
+
+/// Without it there is no such step.
+const NEEDED: &str = "bwrap";
+/// What is run there.
+const PROGRAM: &str = "ibv_devinfo | grep -q PORT_ACTIVE";
+
+/// A way to start a program in a place: a command, up to the program's name.
+struct Place {
+    name: &'static str,
+    command: &'static str,
+}
+
+const PLACES: &[Place] = &[
+    Place {
+        name: "bubblewrap, nothing shared",
+        command: "bwrap --unshare-all --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp",
+    },
+    Place {
+        name: "bubblewrap without /dev/shm",
+        command: "bwrap --unshare-all --ro-bind / / --proc /proc --tmpfs /dev \
+            --dev-bind /dev/null /dev/null --tmpfs /tmp",
+    },
+    Place { name: "podman", command: "podman run --rm --network none --cgroups=disabled ROOT" },
+    Place {
+        name: "podman without capabilities",
+        command: "podman run --rm --network none --cgroups=disabled --cap-drop=all --security-opt no-new-privileges ROOT",
+    },
+];
+/// This machine's files, which the container may change as it likes, and limits that containers within one may have.
+const ROOT: &str = "--ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --rootfs /:O";
+/// podman's runtime wants the second version of control groups alone.
+const UNIFIED: &str =
+    "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
+
+/// All of them that can be had here.
+pub(crate) fn check() -> Result<Outcome> {
+    if !on_the_path(NEEDED) {
+        return Ok(Outcome::Skipped(format!(
+            "{NEEDED} is not installed: apt-get install bubblewrap"
+        )));
+    }
+    let model = build("verbless-model", "verbless-model")?;
+    let (mut passed, mut failed) = (0, 0);
+    for place in PLACES {
+        let bare = start(place, Path::new("true"), &[])?;
+        if !bare.status.success() {
+            let errors = String::from_utf8_lossy(&bare.stderr);
+            println!("skip  {}: {}", place.name, errors.lines().last().unwrap_or("it fails"));
+            continue;
+        }
+        let output = start(place, &model, &["run", "--", "sh", "-c", PROGRAM])?;
+        let good = output.status.success();
+        println!("{}  {}", if good { "pass" } else { "FAIL" }, place.name);
+        if good {
+            passed += 1;
+        } else {
+            failed += 1;
+            println!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    Ok(Outcome::Ran { passed, failed })
+}
+
+fn start(place: &Place, program: &Path, arguments: &[&str]) -> Result<Output> {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "60"]);
+    if place.command.starts_with("podman")
+        && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+    {
+        command.args(["unshare", "--mount", "sh", "-c", UNIFIED, "sh"]);
+    }
+    let words = place.command.replace("ROOT", ROOT);
+    command.args(words.split_whitespace()).arg(program).args(arguments);
+    Ok(command.env_remove("TMPDIR").stdin(Stdio::null()).output()?)
+}

@@ -208,7 +208,7 @@ fn a_trace_tells_of_every_ioctl_and_command() {
     let output =
         command(&["--trace"], &["python3", "-c", python]).output().expect("the binary runs");
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("uverbs0 ioctl GetContext -> EINVAL"), "{text}");
+    assert!(text.contains("uverbs0 ioctl GET_CONTEXT() -> EINVAL"), "{text}");
     assert!(text.contains("function 0 QUERY_HCA_CAP(op_mod="), "{text}");
     let file = std::env::temp_dir().join(format!("verbless-trace-{}", std::process::id()));
     let option = format!("--trace={}", file.display());

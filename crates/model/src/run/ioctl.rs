@@ -9,7 +9,7 @@ use super::answer::{Answer, Answerer, thread};
 use super::process;
 use super::sys::Notification;
 use super::trace;
-use crate::uverbs::{Client, PAGE, ioctl_name};
+use crate::uverbs::{Client, PAGE, describe};
 
 /// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
 const VERBS: u32 = 0xc018_1b01;
@@ -35,8 +35,8 @@ impl Answerer {
             let client: Arc<dyn Client> = Arc::new(caller);
             let result = open.file.ioctl(&client, &mut words);
             if self.room.printing {
-                let name = ioctl_name(&before);
-                eprintln!("{}", trace::ioctl(call.tid, open.number, &name, &result));
+                let words = describe(&before, &words, &*client);
+                eprintln!("{}", trace::ioctl(call.tid, open.number, &words, &result));
             }
             for (index, (old, new)) in before.iter().zip(&words).enumerate() {
                 if old != new {

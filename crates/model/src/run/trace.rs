@@ -1,8 +1,8 @@
 //! What `--trace` prints: one line for each ioctl and each command, as `strace` would.
 //!
 //! ```text
-//!   [     0.012345] 1234 uverbs0 ioctl CqCreate -> 0
 //!   [     0.012340] function 0 CREATE_CQ(cq_context.log_cq_size=8, …) -> cqn=0x400
+//!   1234 uverbs0 ioctl CQ_CREATE(cqe=255, user_handle=…, vector=0) -> handle=2, resp_cqe=255
 //! ```
 //!
 //! A command's fields come from the description of the PRM; those that are 0 are left out, and most of a list.
@@ -14,6 +14,7 @@ use verbless_prm::reflect::{Kind, Leaf, Path, StructInfo, View};
 use verbless_prm::{CommandInfo, CommandStatus};
 
 use crate::Executed;
+use crate::uverbs::Described;
 
 /// Elements of a list that are printed.
 const FEW: usize = 2;
@@ -43,12 +44,20 @@ pub(super) fn command(executed: &Executed<'_>) -> String {
     line
 }
 
-/// An ioctl on one line.
-pub(super) fn ioctl(tid: u32, device: usize, name: &str, result: &Result<(), Errno>) -> String {
-    match result {
-        Ok(()) => format!("{tid} uverbs{device} ioctl {name} -> 0"),
-        Err(errno) => format!("{tid} uverbs{device} ioctl {name} -> {errno:?}"),
-    }
+/// An ioctl on one line; the commands that it became stand before it.
+pub(super) fn ioctl(
+    tid: u32,
+    device: usize,
+    words: &Described,
+    result: &Result<(), Errno>,
+) -> String {
+    let Described { name, given, answered } = words;
+    let answer = match result {
+        Ok(()) if answered.is_empty() => "0".into(),
+        Ok(()) => answered.clone(),
+        Err(errno) => format!("{errno:?} ({})", errno.desc()),
+    };
+    format!("{tid} uverbs{device} ioctl {name}({given}) -> {answer}")
 }
 
 /// The numbers of a structure that are not 0.
@@ -149,8 +158,16 @@ mod tests {
 
     #[test]
     fn an_ioctl_is_one_line_with_its_errno() {
-        assert_eq!(ioctl(7, 0, "UmemReg", &Ok(())), "7 uverbs0 ioctl UmemReg -> 0");
-        let refused = ioctl(7, 1, "ObjCreate", &Err(Errno::EINVAL));
-        assert_eq!(refused, "7 uverbs1 ioctl ObjCreate -> EINVAL");
+        let words = Described {
+            name: "DEVX_UMEM_REG".into(),
+            given: "len=64".into(),
+            answered: "handle=2".into(),
+        };
+        assert_eq!(
+            ioctl(7, 0, &words, &Ok(())),
+            "7 uverbs0 ioctl DEVX_UMEM_REG(len=64) -> handle=2"
+        );
+        let refused = ioctl(7, 1, &words, &Err(Errno::EINVAL));
+        assert_eq!(refused, "7 uverbs1 ioctl DEVX_UMEM_REG(len=64) -> EINVAL (Invalid argument)");
     }
 }

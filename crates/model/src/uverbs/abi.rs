@@ -1,7 +1,7 @@
 //! The ioctl ABI as the kernel declares it: object, method and attribute ids, and what each method takes.
 //!
 //! The tables are the kernel's, not the driver's: they stand apart from `verbless_devx`, so that a wrong id there is
-//! refused here. Source: Linux 6.12, `include/uapi/rdma/{ib,mlx5}_user_ioctl_cmds.h` and the declarations in
+//! refused here. Names are the kernel's too, for people. Source: Linux 6.12, `include/uapi/rdma/{ib,mlx5}_user_ioctl_cmds.h` and the declarations in
 //! `uverbs_std_types_*.c`, `hw/mlx5/devx.c` and `hw/mlx5/main.c`.
 
 /// Ids from here on belong to the driver.
@@ -148,6 +148,8 @@ pub(super) enum Kind {
 /// One attribute of a method.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttrSpec {
+    /// As the kernel calls it, without what all attributes of a method begin with.
+    pub name: &'static str,
     pub id: u16,
     pub mandatory: bool,
     pub kind: Kind,
@@ -185,17 +187,19 @@ pub(super) enum Call {
 /// One method of an object.
 #[derive(Debug)]
 pub(super) struct MethodSpec {
+    /// As the kernel calls it, without the prefix that all methods have.
+    pub name: &'static str,
     pub object: u16,
     pub id: u16,
     pub call: Call,
     pub attrs: &'static [AttrSpec],
 }
 
-const fn spec(id: u16, kind: Kind) -> AttrSpec {
-    AttrSpec { id, mandatory: true, kind }
+const fn spec(name: &'static str, id: u16, kind: Kind) -> AttrSpec {
+    AttrSpec { name, id, mandatory: true, kind }
 }
-const fn optional(id: u16, kind: Kind) -> AttrSpec {
-    AttrSpec { id, mandatory: false, kind }
+const fn optional(name: &'static str, id: u16, kind: Kind) -> AttrSpec {
+    AttrSpec { name, id, mandatory: false, kind }
 }
 /// Exactly `len` bytes in.
 const fn value(len: u16) -> Kind {
@@ -231,9 +235,12 @@ const fn handle(object: u16, access: Access) -> Kind {
 const fn fd(object: u16, access: Access) -> Kind {
     Kind::Fd { object, access }
 }
-const UHW_IN: AttrSpec =
-    optional(attr::UHW_IN, Kind::In { min: 0, len: u16::MAX, zero_tail: false, copied: false });
-const UHW_OUT: AttrSpec = optional(attr::UHW_OUT, room(0));
+const UHW_IN: AttrSpec = optional(
+    "uhw_in",
+    attr::UHW_IN,
+    Kind::In { min: 0, len: u16::MAX, zero_tail: false, copied: false },
+);
+const UHW_OUT: AttrSpec = optional("uhw_out", attr::UHW_OUT, room(0));
 
 /// The smallest command header: opcode, uid, op_mod and eight bytes.
 const HEADER: u16 = 16;
@@ -241,307 +248,345 @@ const HEADER: u16 = 16;
 /// Every method that this kernel has.
 pub(super) static METHODS: &[MethodSpec] = &[
     MethodSpec {
+        name: "INVOKE_WRITE",
         object: object::DEVICE,
         id: 0,
         call: Call::InvokeWrite,
         attrs: &[
-            spec(attr::WRITE_CMD, NUMBER),
+            spec("write_cmd", attr::WRITE_CMD, NUMBER),
             optional(
+                "core_in",
                 attr::CORE_IN,
                 Kind::In { min: 4, len: u16::MAX, zero_tail: false, copied: false },
             ),
-            optional(attr::CORE_OUT, room(0)),
+            optional("core_out", attr::CORE_OUT, room(0)),
             UHW_IN,
             UHW_OUT,
         ],
     },
     MethodSpec {
+        name: "QUERY_PORT",
         object: object::DEVICE,
         id: 2,
         call: Call::QueryPort,
-        attrs: &[spec(attr::PORT_NUM, NUMBER), spec(attr::PORT_RESP, structure(48))],
+        attrs: &[
+            spec("port_num", attr::PORT_NUM, NUMBER),
+            spec("resp", attr::PORT_RESP, structure(48)),
+        ],
     },
     MethodSpec {
+        name: "GET_CONTEXT",
         object: object::DEVICE,
         id: 3,
         call: Call::GetContext,
         attrs: &[
-            optional(attr::NUM_COMP_VECTORS, result(4)),
-            optional(attr::CORE_SUPPORT, result(8)),
+            optional("num_comp_vectors", attr::NUM_COMP_VECTORS, result(4)),
+            optional("core_support", attr::CORE_SUPPORT, result(8)),
             UHW_IN,
             UHW_OUT,
         ],
     },
     MethodSpec {
+        name: "QUERY_CONTEXT",
         object: object::DEVICE,
         id: 4,
         call: Call::QueryContext,
         attrs: &[
-            optional(attr::NUM_COMP_VECTORS, result(4)),
-            optional(attr::CORE_SUPPORT, result(8)),
-            spec(attr::CONTEXT_RESP, structure(72)),
+            optional("num_comp_vectors", attr::NUM_COMP_VECTORS, result(4)),
+            optional("core_support", attr::CORE_SUPPORT, result(8)),
+            spec("resp", attr::CONTEXT_RESP, structure(72)),
         ],
     },
     MethodSpec {
+        name: "QUERY_GID_TABLE",
         object: object::DEVICE,
         id: 5,
         call: Call::QueryGidTable,
         attrs: &[
-            spec(attr::GID_ENTRY_SIZE, NUMBER),
-            optional(attr::GID_TABLE_FLAGS, FLAGS),
-            spec(attr::GID_ENTRIES, room(0)),
-            spec(attr::GID_NUM_ENTRIES, result(8)),
+            spec("entry_size", attr::GID_ENTRY_SIZE, NUMBER),
+            optional("flags", attr::GID_TABLE_FLAGS, FLAGS),
+            spec("entries", attr::GID_ENTRIES, room(0)),
+            spec("num_entries", attr::GID_NUM_ENTRIES, result(8)),
         ],
     },
     MethodSpec {
+        name: "QUERY_GID_ENTRY",
         object: object::DEVICE,
         id: 6,
         call: Call::QueryGidEntry,
         attrs: &[
-            spec(attr::GID_PORT, NUMBER),
-            spec(attr::GID_INDEX, NUMBER),
-            spec(attr::GID_FLAGS, FLAGS),
-            spec(attr::GID_ENTRY, structure(32)),
+            spec("port", attr::GID_PORT, NUMBER),
+            spec("index", attr::GID_INDEX, NUMBER),
+            spec("flags", attr::GID_FLAGS, FLAGS),
+            spec("entry", attr::GID_ENTRY, structure(32)),
         ],
     },
     MethodSpec {
+        name: "PD_DESTROY",
         object: object::PD,
         id: 0,
         call: Call::Destroy,
-        attrs: &[spec(attr::PD_HANDLE, handle(object::PD, Access::Destroy))],
+        attrs: &[spec("handle", attr::PD_HANDLE, handle(object::PD, Access::Destroy))],
     },
     MethodSpec {
+        name: "AH_DESTROY",
         object: object::AH,
         id: 0,
         call: Call::Destroy,
-        attrs: &[spec(attr::AH_HANDLE, handle(object::AH, Access::Destroy))],
+        attrs: &[spec("handle", attr::AH_HANDLE, handle(object::AH, Access::Destroy))],
     },
     MethodSpec {
+        name: "MR_DESTROY",
         object: object::MR,
         id: 1,
         call: Call::Destroy,
-        attrs: &[spec(attr::MR_HANDLE, handle(object::MR, Access::Destroy))],
+        attrs: &[spec("handle", attr::MR_HANDLE, handle(object::MR, Access::Destroy))],
     },
     MethodSpec {
+        name: "CQ_CREATE",
         object: object::CQ,
         id: 0,
         call: Call::CqCreate,
         attrs: &[
-            spec(attr::HANDLE, handle(object::CQ, Access::New)),
-            spec(attr::CQ_CQE, value(4)),
-            spec(attr::CQ_USER_HANDLE, value(8)),
-            optional(attr::CQ_CHANNEL, fd(object::COMP_CHANNEL, Access::Read)),
-            spec(attr::CQ_VECTOR, value(4)),
-            optional(attr::CQ_FLAGS, FLAGS),
-            spec(attr::CQ_RESP_CQE, result(4)),
-            optional(attr::CQ_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
+            spec("handle", attr::HANDLE, handle(object::CQ, Access::New)),
+            spec("cqe", attr::CQ_CQE, value(4)),
+            spec("user_handle", attr::CQ_USER_HANDLE, value(8)),
+            optional("channel", attr::CQ_CHANNEL, fd(object::COMP_CHANNEL, Access::Read)),
+            spec("vector", attr::CQ_VECTOR, value(4)),
+            optional("flags", attr::CQ_FLAGS, FLAGS),
+            spec("resp_cqe", attr::CQ_RESP_CQE, result(4)),
+            optional("event_fd", attr::CQ_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
             UHW_IN,
             UHW_OUT,
         ],
     },
     MethodSpec {
+        name: "CQ_DESTROY",
         object: object::CQ,
         id: 1,
         call: Call::Destroy,
         attrs: &[
-            spec(attr::HANDLE, handle(object::CQ, Access::Destroy)),
-            spec(attr::DESTROY_RESP, result(8)),
+            spec("handle", attr::HANDLE, handle(object::CQ, Access::Destroy)),
+            spec("resp", attr::DESTROY_RESP, result(8)),
         ],
     },
     MethodSpec {
+        name: "QP_CREATE",
         object: object::QP,
         id: 0,
         call: Call::QpCreate,
         attrs: &[
-            spec(attr::HANDLE, handle(object::QP, Access::New)),
-            optional(attr::QP_PD, handle(object::PD, Access::Read)),
-            optional(attr::QP_SRQ, handle(object::SRQ, Access::Read)),
-            optional(attr::QP_SEND_CQ, handle(object::CQ, Access::Read)),
-            optional(attr::QP_RECV_CQ, handle(object::CQ, Access::Read)),
-            spec(attr::QP_USER_HANDLE, value(8)),
-            spec(attr::QP_CAP, extensible(20)),
-            spec(attr::QP_TYPE, NUMBER),
-            optional(attr::QP_FLAGS, FLAGS),
-            optional(attr::QP_SOURCE_QPN, value(4)),
-            optional(attr::QP_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
-            spec(attr::QP_RESP_CAP, structure(20)),
-            spec(attr::QP_RESP_NUM, result(4)),
+            spec("handle", attr::HANDLE, handle(object::QP, Access::New)),
+            optional("pd", attr::QP_PD, handle(object::PD, Access::Read)),
+            optional("srq", attr::QP_SRQ, handle(object::SRQ, Access::Read)),
+            optional("send_cq", attr::QP_SEND_CQ, handle(object::CQ, Access::Read)),
+            optional("recv_cq", attr::QP_RECV_CQ, handle(object::CQ, Access::Read)),
+            spec("user_handle", attr::QP_USER_HANDLE, value(8)),
+            spec("cap", attr::QP_CAP, extensible(20)),
+            spec("type", attr::QP_TYPE, NUMBER),
+            optional("flags", attr::QP_FLAGS, FLAGS),
+            optional("source_qpn", attr::QP_SOURCE_QPN, value(4)),
+            optional("event_fd", attr::QP_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
+            spec("resp_cap", attr::QP_RESP_CAP, structure(20)),
+            spec("resp_num", attr::QP_RESP_NUM, result(4)),
             UHW_IN,
             UHW_OUT,
         ],
     },
     MethodSpec {
+        name: "QP_DESTROY",
         object: object::QP,
         id: 1,
         call: Call::Destroy,
         attrs: &[
-            spec(attr::HANDLE, handle(object::QP, Access::Destroy)),
-            spec(attr::DESTROY_RESP, result(4)),
+            spec("handle", attr::HANDLE, handle(object::QP, Access::Destroy)),
+            spec("resp", attr::DESTROY_RESP, result(4)),
         ],
     },
     MethodSpec {
+        name: "SRQ_CREATE",
         object: object::SRQ,
         id: 0,
         call: Call::SrqCreate,
         attrs: &[
-            spec(attr::HANDLE, handle(object::SRQ, Access::New)),
-            spec(attr::SRQ_PD, handle(object::PD, Access::Read)),
-            spec(attr::SRQ_USER_HANDLE, value(8)),
-            spec(attr::SRQ_MAX_WR, value(4)),
-            spec(attr::SRQ_MAX_SGE, value(4)),
-            spec(attr::SRQ_LIMIT, value(4)),
-            spec(attr::SRQ_TYPE, NUMBER),
-            optional(attr::SRQ_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
-            spec(attr::SRQ_RESP_MAX_WR, result(4)),
-            spec(attr::SRQ_RESP_MAX_SGE, result(4)),
+            spec("handle", attr::HANDLE, handle(object::SRQ, Access::New)),
+            spec("pd", attr::SRQ_PD, handle(object::PD, Access::Read)),
+            spec("user_handle", attr::SRQ_USER_HANDLE, value(8)),
+            spec("max_wr", attr::SRQ_MAX_WR, value(4)),
+            spec("max_sge", attr::SRQ_MAX_SGE, value(4)),
+            spec("limit", attr::SRQ_LIMIT, value(4)),
+            spec("type", attr::SRQ_TYPE, NUMBER),
+            optional("event_fd", attr::SRQ_EVENT_FD, fd(object::ASYNC_EVENT, Access::Read)),
+            spec("resp_max_wr", attr::SRQ_RESP_MAX_WR, result(4)),
+            spec("resp_max_sge", attr::SRQ_RESP_MAX_SGE, result(4)),
             UHW_IN,
             UHW_OUT,
         ],
     },
     MethodSpec {
+        name: "SRQ_DESTROY",
         object: object::SRQ,
         id: 1,
         call: Call::Destroy,
         attrs: &[
-            spec(attr::HANDLE, handle(object::SRQ, Access::Destroy)),
-            spec(attr::DESTROY_RESP, result(4)),
+            spec("handle", attr::HANDLE, handle(object::SRQ, Access::Destroy)),
+            spec("resp", attr::DESTROY_RESP, result(4)),
         ],
     },
     MethodSpec {
+        name: "ASYNC_EVENT_ALLOC",
         object: object::ASYNC_EVENT,
         id: 0,
         call: Call::AsyncEventAlloc,
-        attrs: &[spec(attr::ASYNC_FD, fd(object::ASYNC_EVENT, Access::New))],
+        attrs: &[spec("fd", attr::ASYNC_FD, fd(object::ASYNC_EVENT, Access::New))],
     },
     MethodSpec {
+        name: "DEVX_OTHER",
         object: object::DEVX,
         id: DRIVER,
         call: Call::Other,
-        attrs: &[spec(attr::OTHER_IN, mailbox(HEADER)), spec(attr::OTHER_OUT, room(HEADER))],
+        attrs: &[
+            spec("in", attr::OTHER_IN, mailbox(HEADER)),
+            spec("out", attr::OTHER_OUT, room(HEADER)),
+        ],
     },
     MethodSpec {
+        name: "DEVX_QUERY_UAR",
         object: object::DEVX,
         id: DRIVER + 1,
         call: Call::QueryUar,
-        attrs: &[spec(attr::QUERY_IN, value(4)), spec(attr::QUERY_OUT, result(4))],
+        attrs: &[spec("in", attr::QUERY_IN, value(4)), spec("out", attr::QUERY_OUT, result(4))],
     },
     MethodSpec {
+        name: "DEVX_QUERY_EQN",
         object: object::DEVX,
         id: DRIVER + 2,
         call: Call::QueryEqn,
-        attrs: &[spec(attr::QUERY_IN, value(4)), spec(attr::QUERY_OUT, result(4))],
+        attrs: &[spec("in", attr::QUERY_IN, value(4)), spec("out", attr::QUERY_OUT, result(4))],
     },
     MethodSpec {
+        name: "DEVX_SUBSCRIBE_EVENT",
         object: object::DEVX,
         id: DRIVER + 3,
         call: Call::Subscribe,
         attrs: &[
-            spec(attr::SUBSCRIBE_FD, fd(object::DEVX_ASYNC_EVENT_FD, Access::Read)),
-            optional(attr::SUBSCRIBE_OBJ, handle(object::DEVX_OBJ, Access::Read)),
-            spec(attr::SUBSCRIBE_TYPES, mailbox(2)),
-            optional(attr::SUBSCRIBE_COOKIE, value(8)),
-            optional(attr::SUBSCRIBE_FD_NUM, value(4)),
+            spec("fd", attr::SUBSCRIBE_FD, fd(object::DEVX_ASYNC_EVENT_FD, Access::Read)),
+            optional("obj", attr::SUBSCRIBE_OBJ, handle(object::DEVX_OBJ, Access::Read)),
+            spec("types", attr::SUBSCRIBE_TYPES, mailbox(2)),
+            optional("cookie", attr::SUBSCRIBE_COOKIE, value(8)),
+            optional("fd_num", attr::SUBSCRIBE_FD_NUM, value(4)),
         ],
     },
     MethodSpec {
+        name: "DEVX_OBJ_CREATE",
         object: object::DEVX_OBJ,
         id: DRIVER,
         call: Call::ObjCreate,
         attrs: &[
-            spec(attr::FIRST, handle(object::DEVX_OBJ, Access::New)),
-            spec(attr::OBJ_IN, mailbox(HEADER)),
-            spec(attr::OBJ_OUT, room(HEADER)),
+            spec("handle", attr::FIRST, handle(object::DEVX_OBJ, Access::New)),
+            spec("in", attr::OBJ_IN, mailbox(HEADER)),
+            spec("out", attr::OBJ_OUT, room(HEADER)),
         ],
     },
     MethodSpec {
+        name: "DEVX_OBJ_DESTROY",
         object: object::DEVX_OBJ,
         id: DRIVER + 1,
         call: Call::Destroy,
-        attrs: &[spec(attr::FIRST, handle(object::DEVX_OBJ, Access::Destroy))],
+        attrs: &[spec("handle", attr::FIRST, handle(object::DEVX_OBJ, Access::Destroy))],
     },
     MethodSpec {
+        name: "DEVX_OBJ_MODIFY",
         object: object::DEVX_OBJ,
         id: DRIVER + 2,
         call: Call::ObjModify,
         attrs: &[
-            spec(attr::FIRST, handle(ANY_OBJECT, Access::Read)),
-            spec(attr::OBJ_IN, mailbox(HEADER)),
-            spec(attr::OBJ_OUT, room(HEADER)),
+            spec("handle", attr::FIRST, handle(ANY_OBJECT, Access::Read)),
+            spec("in", attr::OBJ_IN, mailbox(HEADER)),
+            spec("out", attr::OBJ_OUT, room(HEADER)),
         ],
     },
     MethodSpec {
+        name: "DEVX_OBJ_QUERY",
         object: object::DEVX_OBJ,
         id: DRIVER + 3,
         call: Call::ObjQuery,
         attrs: &[
-            spec(attr::FIRST, handle(ANY_OBJECT, Access::Read)),
-            spec(attr::OBJ_IN, mailbox(HEADER)),
-            spec(attr::OBJ_OUT, room(HEADER)),
+            spec("handle", attr::FIRST, handle(ANY_OBJECT, Access::Read)),
+            spec("in", attr::OBJ_IN, mailbox(HEADER)),
+            spec("out", attr::OBJ_OUT, room(HEADER)),
         ],
     },
     MethodSpec {
+        name: "DEVX_OBJ_ASYNC_QUERY",
         object: object::DEVX_OBJ,
         id: DRIVER + 4,
         call: Call::ObjAsyncQuery,
         attrs: &[
-            spec(attr::FIRST, handle(ANY_OBJECT, Access::Read)),
-            spec(attr::OBJ_IN, mailbox(HEADER)),
-            spec(attr::ASYNC_QUERY_OUT_LEN, NUMBER),
-            spec(attr::ASYNC_QUERY_FD, fd(object::DEVX_ASYNC_CMD_FD, Access::Read)),
-            spec(attr::ASYNC_QUERY_WR_ID, value(8)),
+            spec("handle", attr::FIRST, handle(ANY_OBJECT, Access::Read)),
+            spec("in", attr::OBJ_IN, mailbox(HEADER)),
+            spec("out_len", attr::ASYNC_QUERY_OUT_LEN, NUMBER),
+            spec("fd", attr::ASYNC_QUERY_FD, fd(object::DEVX_ASYNC_CMD_FD, Access::Read)),
+            spec("wr_id", attr::ASYNC_QUERY_WR_ID, value(8)),
         ],
     },
     MethodSpec {
+        name: "DEVX_UMEM_REG",
         object: object::DEVX_UMEM,
         id: DRIVER,
         call: Call::UmemReg,
         attrs: &[
-            spec(attr::FIRST, handle(object::DEVX_UMEM, Access::New)),
-            spec(attr::UMEM_ADDR, value(8)),
-            spec(attr::UMEM_LEN, value(8)),
-            optional(attr::UMEM_DMABUF_FD, Kind::RawFd),
-            optional(attr::UMEM_ACCESS, FLAGS),
-            optional(attr::UMEM_PGSZ_BITMAP, NUMBER),
-            spec(attr::UMEM_OUT_ID, result(4)),
+            spec("handle", attr::FIRST, handle(object::DEVX_UMEM, Access::New)),
+            spec("addr", attr::UMEM_ADDR, value(8)),
+            spec("len", attr::UMEM_LEN, value(8)),
+            optional("dmabuf_fd", attr::UMEM_DMABUF_FD, Kind::RawFd),
+            optional("access", attr::UMEM_ACCESS, FLAGS),
+            optional("pgsz_bitmap", attr::UMEM_PGSZ_BITMAP, NUMBER),
+            spec("out_id", attr::UMEM_OUT_ID, result(4)),
         ],
     },
     MethodSpec {
+        name: "DEVX_UMEM_DEREG",
         object: object::DEVX_UMEM,
         id: DRIVER + 1,
         call: Call::Destroy,
-        attrs: &[spec(attr::FIRST, handle(object::DEVX_UMEM, Access::Destroy))],
+        attrs: &[spec("handle", attr::FIRST, handle(object::DEVX_UMEM, Access::Destroy))],
     },
     MethodSpec {
+        name: "DEVX_ASYNC_CMD_FD_ALLOC",
         object: object::DEVX_ASYNC_CMD_FD,
         id: DRIVER,
         call: Call::CommandFdAlloc,
-        attrs: &[spec(attr::FIRST, fd(object::DEVX_ASYNC_CMD_FD, Access::New))],
+        attrs: &[spec("fd", attr::FIRST, fd(object::DEVX_ASYNC_CMD_FD, Access::New))],
     },
     MethodSpec {
+        name: "DEVX_ASYNC_EVENT_FD_ALLOC",
         object: object::DEVX_ASYNC_EVENT_FD,
         id: DRIVER,
         call: Call::EventFdAlloc,
         attrs: &[
-            spec(attr::FIRST, fd(object::DEVX_ASYNC_EVENT_FD, Access::New)),
-            spec(attr::CHANNEL_FLAGS, FLAGS),
+            spec("fd", attr::FIRST, fd(object::DEVX_ASYNC_EVENT_FD, Access::New)),
+            spec("flags", attr::CHANNEL_FLAGS, FLAGS),
         ],
     },
     MethodSpec {
+        name: "UAR_OBJ_ALLOC",
         object: object::UAR,
         id: DRIVER,
         call: Call::UarAlloc,
         attrs: &[
-            spec(attr::FIRST, handle(object::UAR, Access::New)),
-            spec(attr::UAR_TYPE, NUMBER),
-            spec(attr::UAR_PAGE_ID, result(4)),
-            spec(attr::UAR_MMAP_LENGTH, result(4)),
-            spec(attr::UAR_MMAP_OFFSET, result(8)),
+            spec("handle", attr::FIRST, handle(object::UAR, Access::New)),
+            spec("type", attr::UAR_TYPE, NUMBER),
+            spec("page_id", attr::UAR_PAGE_ID, result(4)),
+            spec("mmap_length", attr::UAR_MMAP_LENGTH, result(4)),
+            spec("mmap_offset", attr::UAR_MMAP_OFFSET, result(8)),
         ],
     },
     MethodSpec {
+        name: "UAR_OBJ_DESTROY",
         object: object::UAR,
         id: DRIVER + 1,
         call: Call::Destroy,
-        attrs: &[spec(attr::FIRST, handle(object::UAR, Access::Destroy))],
+        attrs: &[spec("handle", attr::FIRST, handle(object::UAR, Access::Destroy))],
     },
 ];

@@ -8,7 +8,6 @@ use nix::errno::Errno;
 
 use super::abi::{self, Kind, METHODS, MethodSpec};
 use super::client::{Client, PAGE};
-use super::write;
 
 /// Words of the header: length, ids and count; reserved; driver id and reserved.
 const HEADER_WORDS: usize = 3;
@@ -79,24 +78,18 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a request asks for, for people: a method of the tables, or its numbers.
-pub(crate) fn name(words: &[u64]) -> String {
+/// The method that a header names, and its attributes one by one.
+pub(super) fn take_apart(
+    words: &[u64],
+) -> (Option<&'static MethodSpec>, impl Iterator<Item = RawAttr> + '_) {
     let [_, object, method, _] = halves(words.first().copied().unwrap_or_default());
     let known = METHODS.iter().find(|known| (known.object, known.id) == (object, method));
-    match known.map(|known| known.call) {
-        Some(abi::Call::InvokeWrite) => {
-            let mut attributes = words.get(HEADER_WORDS..).unwrap_or_default().chunks_exact(2);
-            let number =
-                attributes.find(|attribute| halves(attribute[0])[0] == abi::attr::WRITE_CMD);
-            match number {
-                Some(attribute) => format!("InvokeWrite({})", write::name(attribute[1])),
-                None => "InvokeWrite".into(),
-            }
-        }
-        Some(abi::Call::Destroy) => format!("Destroy(object {object:#x})"),
-        Some(call) => format!("{call:?}"),
-        None => format!("object {object:#x}, method {method:#x}"),
-    }
+    let attributes = words.get(HEADER_WORDS..).unwrap_or_default().chunks_exact(ATTR_WORDS);
+    let raw = |words: &[u64]| {
+        let [id, len, flags, reserved] = halves(words[0]);
+        RawAttr { id, len, flags, reserved, data: words[1] }
+    };
+    (known, attributes.map(raw))
 }
 
 /// The four 16-bit fields of a word, lowest address first (the ABI is in the CPU's byte order).

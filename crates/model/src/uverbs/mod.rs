@@ -23,6 +23,7 @@ mod boot;
 mod channel;
 mod client;
 mod context;
+mod describe;
 mod device;
 mod devx;
 mod event_queue;
@@ -50,7 +51,7 @@ pub use bare::{Bare, Method, Sort};
 pub(crate) use client::{
     Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify, numbers,
 };
+pub(crate) use describe::{Described, describe};
 pub(crate) use in_process::DeviceFile;
 pub use in_process::InProcess;
-pub(crate) use ioctl::name as ioctl_name;
 pub(crate) use uar::MMAP_SPAN;

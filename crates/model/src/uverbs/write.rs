@@ -75,11 +75,9 @@ static COMMANDS: &[Command] = &[
 ];
 
 /// What a command is called, for people.
-pub(super) fn name(number: u64) -> String {
-    match COMMANDS.iter().find(|command| u64::from(command.number) == number) {
-        Some(command) => command.name.into(),
-        None => format!("{number:#x}"),
-    }
+pub(super) fn name(number: u64) -> Option<&'static str> {
+    let command = COMMANDS.iter().find(|command| u64::from(command.number) == number)?;
+    Some(command.name)
 }
 
 impl Method<'_> {

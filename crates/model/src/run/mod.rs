@@ -227,7 +227,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         shell.arg("-c").arg(text).stdin(Stdio::null());
         commands.push((shell, views.of(Side::Dpu)?));
     }
-    let room = Arc::new(Room::new(model.backend(), memory, printing)?);
+    let room = Arc::new(Room::new(model.backend(), memory, printing).map_err(place::no_watch)?);
     let (mut pids, mut started) = (Vec::new(), Vec::new());
     for (command, view) in commands {
         let (child, listener) = start(command, mask, None, place::check_call)?;

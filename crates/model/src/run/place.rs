@@ -6,13 +6,12 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::thread;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlink};
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Pid, geteuid};
 
@@ -50,12 +49,12 @@ pub(super) fn check() -> Result<(), RunError> {
         return Err(cannot("/proc is that of other processes", MOUNT)(Errno::ESRCH));
     }
     let memory = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC);
-    let memory = memory.map_err(cannot("memfd_create is refused", PROFILE))?;
-    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
-    Inotify::init(InitFlags::IN_CLOEXEC)
-        .and_then(|inotify| inotify.add_watch(path.as_str(), AddWatchFlags::IN_CLOSE))
-        .map_err(cannot("no file can be watched", WATCHES))?;
-    Ok(())
+    memory.map(drop).map_err(cannot("memfd_create is refused", PROFILE))
+}
+
+/// What it means that closes cannot be watched. It is not tried beforehand: to give up an inotify takes milliseconds.
+pub(super) fn no_watch(errno: Errno) -> RunError {
+    cannot("no file can be watched", WATCHES)(errno)
 }
 
 /// Tries to find a file in the tree.

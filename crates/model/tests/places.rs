@@ -157,6 +157,18 @@ fn a_program_that_may_have_few_descriptors_finds_devices_too() {
 }
 
 #[test]
+fn many_processes_may_have_a_device_open_when_each_may_have_few_descriptors() {
+    let script = "ulimit -S -n 64; exec \"$0\" run -- sh -c \"$1\"";
+    let each = "ulimit -S -n; for i in $(seq 40); do \
+        (exec 5<>/dev/infiniband/uverbs0 && sleep 0.5 && echo open) & done; wait";
+    let output = Command::new("sh").args(["-c", script, BINARY, each]).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("64\n"), "the program's limit is as it was");
+    assert_eq!(text.matches("open").count(), 40, "{errors}");
+}
+
+#[test]
 fn namespaces_of_its_own_are_no_hindrance() {
     let Some(output) = run_after("true") else { return };
     works(&output);

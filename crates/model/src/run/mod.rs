@@ -235,6 +235,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         started.push((listener, view));
     }
     // Only now, so that the program does not inherit it.
+    process::allow_many_descriptors();
     for thread in process::threads() {
         sys::take_short_turns(thread);
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
@@ -71,7 +72,10 @@ impl Processes {
         {
             return Ok(process);
         }
-        let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|_| Errno::ESRCH)?;
+        let status = fs::read_to_string(format!("/proc/{tid}/status")).map_err(|error| {
+            let full = error.raw_os_error() == Some(Errno::EMFILE as i32);
+            if full { Errno::ENFILE } else { Errno::ESRCH }
+        })?;
         let pid = status
             .lines()
             .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
@@ -152,6 +156,13 @@ impl Processes {
         }
         self.leaving.remove(&pid);
         self.threads.retain(|_, of| *of != pid);
+    }
+}
+
+/// Lets this process have as many descriptors as it may: every open device takes some, of all programs.
+pub(super) fn allow_many_descriptors() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }
 

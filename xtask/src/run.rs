@@ -48,7 +48,7 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
             )));
         }
     }
-    let model = build("verbless-model", "verbless-model")?;
+    let model = model()?;
     let mut checks = Checks::default();
     checks.run(&model, &[], "ibv_devices", "ibv_devices | grep -q mlx5_0");
     checks.run(&model, &[], "ibv_devinfo -v", "ibv_devinfo -v | grep -q PORT_ACTIVE");
@@ -87,8 +87,8 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
 
 /// Programs that are killed while others use the device: what is random comes from a seed that is printed with a failure.
 pub(crate) fn trials() -> Result<Outcome> {
-    let model = build("verbless-model", "verbless-model")?;
-    let trials = build("verbless-conformance", "trials")?;
+    let model = model()?;
+    let trials = build("verbless-conformance", &["--bin", "trials"], "trials")?;
     let trials = trials.display();
     let mut checks = Checks::default();
     let two = ["--devices", "2"];
@@ -101,8 +101,8 @@ pub(crate) fn trials() -> Result<Outcome> {
 
 /// The conformance suite, which takes the modelled devices for the kernel's.
 pub(crate) fn conformance() -> Result<Command> {
-    let model = build("verbless-model", "verbless-model")?;
-    let suite = build("verbless-conformance", "hwtest")?;
+    let model = model()?;
+    let suite = build("verbless-conformance", &["--bin", "hwtest"], "hwtest")?;
     let mut command = Command::new(model);
     command.args(["run", "--devices", "2", "--"]).arg(suite).args(["--device", "mlx5_0"]);
     Ok(command)
@@ -173,18 +173,24 @@ fn both_of(server: &str, client: &str) -> String {
     )
 }
 
-/// Builds a program in release mode; where it lies.
-pub(crate) fn build(package: &str, program: &str) -> Result<PathBuf> {
+/// The program that runs others on the model; where it lies.
+pub(crate) fn model() -> Result<PathBuf> {
+    build("verbless-model", &["--bin", "verbless-model"], "verbless-model")
+}
+
+/// Builds a program in release mode; `which` names it to cargo, and the result is where it lies, `path` below the release directory.
+pub(crate) fn build(package: &str, which: &[&str], path: &str) -> Result<PathBuf> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--release", "--package", package, "--bin", program])
+        .args(["build", "--quiet", "--release", "--package", package])
+        .args(which)
         .current_dir(workspace_root())
         .status()?;
     if !status.success() {
-        return Err(format!("{program} does not build").into());
+        return Err(format!("{path} does not build").into());
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.unwrap_or_else(|| workspace_root().join("target"));
-    Ok(target.join("release").join(program))
+    Ok(target.join("release").join(path))
 }
 
 pub(crate) fn on_the_path(program: &str) -> bool {

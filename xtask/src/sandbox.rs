@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::Result;
-use crate::run::{Outcome, build, on_the_path};
+use crate::run::{Outcome, model, on_the_path};
 
 /// Without it there is no such step.
 const NEEDED: &str = "bwrap";
@@ -47,7 +47,7 @@ pub(crate) fn check() -> Result<Outcome> {
             "{NEEDED} is not installed: apt-get install bubblewrap"
         )));
     }
-    let model = build("verbless-model", "verbless-model")?;
+    let model = model()?;
     let (mut passed, mut failed) = (0, 0);
     for place in PLACES {
         let bare = start(place, Path::new("true"), &[])?;

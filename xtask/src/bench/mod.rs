@@ -3,10 +3,11 @@
 //! callgrind counts instructions exactly, so a change of one shows. The program under it is `crates/queue/benches/
 //! instructions.rs`; its first comment says what an operation includes. Besides, the machine code of the same
 //! functions is looked at ([`code`]): no way to a panic, an allocation or a lock, and memory touched in the right order. Last,
-//! the model's rates ([`speed`]).
+//! the model's rates ([`speed`]), and what it is like to be a program under `verbless-model run` ([`run`]).
 
 pub(crate) mod aarch64;
 mod code;
+mod run;
 mod speed;
 
 use std::path::{Path, PathBuf};
@@ -145,6 +146,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         code::check(&program, &mut tally)?;
     }
     speed::check(options.filter.as_deref(), &mut tally)?;
+    run::check(options.filter.as_deref(), &mut tally)?;
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
     Ok(tally.failed == 0)
 }

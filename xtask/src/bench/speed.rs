@@ -4,22 +4,23 @@
 //! A rate depends on what else the machine does, unlike a count of instructions. So the best of several short rounds counts, with
 //! real-time priority where the system gives it, and a row ends once its bound is reached.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Tally, number_behind};
-use crate::{Result, workspace_root};
+use crate::Result;
 
 /// Seconds of a round, and rounds at most.
 const SECONDS: &str = "0.3";
 const ROUNDS: &str = "10";
 
 /// A rate that must be reached.
-struct Row {
-    name: &'static str,
+pub(super) struct Row {
+    pub name: &'static str,
     /// What precedes the number in the example's output.
-    label: &'static str,
-    unit: &'static str,
-    bound: f64,
+    pub label: &'static str,
+    pub unit: &'static str,
+    pub bound: f64,
 }
 
 const ROWS: [Row; 2] = [
@@ -34,30 +35,67 @@ const ROWS: [Row; 2] = [
 
 /// Measures, prints the rows and counts them.
 pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
-    let chosen = |row: &&Row| filter.is_none_or(|part| row.name.contains(part));
-    let rows: Vec<&Row> = ROWS.iter().filter(chosen).collect();
-    if rows.is_empty() {
+    if !ROWS.iter().any(|row| row.is_chosen(filter)) {
         return Ok(());
     }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--release",
-            "--package",
-            "verbless-model",
-            "--example",
-            "speed",
-        ])
-        .current_dir(workspace_root())
-        .status()?;
-    if !built.success() {
-        return Err("the example speed of verbless-model does not build".into());
+    let program = program()?;
+    let report = measure(&mut urgent(&program), &ROWS)?;
+    print(filter, &ROWS, &report, priority(), tally)
+}
+
+/// A command with real-time priority where the system gives it, so that nothing else that runs is in its way.
+pub(super) fn urgent(program: &Path) -> Command {
+    if !is_urgent() {
+        return Command::new(program);
     }
-    let (report, priority) = measure()?;
-    println!("\nthe best of at most {ROUNDS} rounds of {SECONDS} s, {priority}\n");
-    for row in rows {
+    let mut command = Command::new("chrt");
+    command.args(["--fifo", "1"]).arg(program);
+    command
+}
+
+/// How [`urgent`] commands run here.
+pub(super) fn priority() -> &'static str {
+    if is_urgent() { "with real-time priority" } else { "with ordinary priority" }
+}
+
+/// Whether the system gives real-time priority. Two threads that wait for each other need two processors then.
+fn is_urgent() -> bool {
+    let parallel = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+    let tried =
+        || Command::new("chrt").args(["--fifo", "1", "true"]).stderr(Stdio::null()).status();
+    parallel && tried().is_ok_and(|status| status.success())
+}
+
+/// The example, built.
+pub(super) fn program() -> Result<PathBuf> {
+    crate::run::build("verbless-model", &["--example", "speed"], "examples/speed")
+}
+
+/// What `program`, which is the example or ends in it, says of the rows.
+pub(super) fn measure(program: &mut Command, rows: &[Row; 2]) -> Result<String> {
+    let output = program.args(arguments(rows)).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err("the example speed failed".into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The example's arguments: a round that reaches a bound is the last one.
+fn arguments(rows: &[Row; 2]) -> [String; 4] {
+    let [operations, gigabytes] = rows;
+    [SECONDS.into(), ROUNDS.into(), operations.bound.to_string(), gigabytes.bound.to_string()]
+}
+
+/// Prints the chosen rows and counts them.
+pub(super) fn print(
+    filter: Option<&str>,
+    rows: &[Row],
+    report: &str,
+    how: &str,
+    tally: &mut Tally,
+) -> Result<()> {
+    println!("\nthe best of at most {ROUNDS} rounds of {SECONDS} s, {how}\n");
+    for row in rows.iter().filter(|row| row.is_chosen(filter)) {
         let rate = report.lines().find_map(|line| rate(line, row));
         let rate = rate.ok_or("the example speed says nothing of a row")?;
         let verdict = if rate >= row.bound { "" } else { "  BELOW THE BOUND" };
@@ -67,24 +105,10 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// The example's output, and the priority that it ran with.
-fn measure() -> Result<(String, &'static str)> {
-    let program = workspace_root().join("target/release/examples/speed");
-    let bounds = ROWS.map(|row| row.bound.to_string());
-    let [operations, gigabytes] = &bounds;
-    let arguments = [SECONDS, ROUNDS, operations, gigabytes];
-    let mut urgent = Command::new("chrt");
-    urgent.args(["--fifo", "1"]).arg(&program).args(arguments).stderr(Stdio::null());
-    if let Ok(output) = urgent.output()
-        && output.status.success()
-    {
-        return Ok((String::from_utf8(output.stdout)?, "with real-time priority"));
+impl Row {
+    pub(super) fn is_chosen(&self, filter: Option<&str>) -> bool {
+        filter.is_none_or(|part| self.name.contains(part))
     }
-    let output = Command::new(&program).args(arguments).stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err("the example speed failed".into());
-    }
-    Ok((String::from_utf8(output.stdout)?, "with ordinary priority"))
 }
 
 /// The rate in a line like `     8 B:    4612975 operations/s,   0.04 GB/s`, if it is the row's.

@@ -203,7 +203,7 @@ pub(super) fn adopt_orphans() {
 
 /// Lets a thread of ours take short turns, often: whoever waits for it spins, mostly, and would keep it from the CPU for
 /// as long as the scheduler's usual turn. Kernels before 6.12 do not know of it.
-/// Who may also goes before others.
+/// Who may also goes before others; who was given real-time priority keeps it.
 pub(super) fn take_short_turns(tid: i32) {
     const TURN_NANOSECONDS: u64 = 100_000;
     const FIRST: i32 = -20;
@@ -218,6 +218,10 @@ pub(super) fn take_short_turns(tid: i32) {
         runtime: u64,
         deadline: u64,
         period: u64,
+    }
+    // SAFETY: numbers only.
+    if unsafe { libc::sched_getscheduler(tid) } != libc::SCHED_OTHER {
+        return;
     }
     // SAFETY: numbers only.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, tid as _) };

@@ -196,6 +196,33 @@ fn a_path_that_begins_in_a_directory_is_not_one_of_a_device() {
 }
 
 #[test]
+fn a_duplicate_of_a_device_is_one_too_and_what_suits_no_device_is_refused() {
+    let python = "import os, fcntl, errno, mmap, stat\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        copies = [os.dup(fd), fcntl.fcntl(fd, fcntl.F_DUPFD, 3), fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 1000)]\n\
+        assert all(stat.S_ISCHR(os.fstat(copy).st_mode) for copy in copies), copies\n\
+        assert copies[2] >= 1000 and len(set(copies + [fd])) == 4, copies\n\
+        assert [fcntl.fcntl(copy, fcntl.F_GETFD) for copy in copies[1:]] == [0, 1]\n\
+        assert os.dup(0) < 48, 'what is no device is as it was'\n\
+        os.close(fd)\n\
+        def attempt(what, *arguments, **named):\n\
+        \x20   try: what(*arguments, **named)\n\
+        \x20   except OSError as error: print(errno.errorcode[error.errno])\n\
+        attempt(fcntl.ioctl, copies[1], 0xc0181b01, bytes(24))\n\
+        attempt(fcntl.ioctl, copies[1], 0x1b02, bytes(24))\n\
+        attempt(os.ftruncate, copies[0], 0)\n\
+        attempt(os.posix_fallocate, copies[0], 0, 4096)\n\
+        attempt(mmap.mmap, copies[0], 4096, mmap.MAP_SHARED, offset=0x900000)\n\
+        attempt(os.stat, '/dev/infiniband/uverbs7')\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
+        let text = String::from_utf8_lossy(&output.stdout).to_string();
+        let expected = "EINVAL\nENOTTY\nEINVAL\nENODEV\nEINVAL\nENOENT\n";
+        assert_eq!(text, expected, "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn a_trace_tells_of_every_ioctl_and_command() {
     let python = "import os, fcntl, struct\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\

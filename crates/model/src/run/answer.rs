@@ -84,6 +84,11 @@ impl Answerer {
                 self.room.may_leave(call.tid);
                 Answer::Kernel
             }
+            libc::SYS_dup => self.duplicate(call, 0, false),
+            libc::SYS_fcntl => self.duplicate(call, third, second as i32 == libc::F_DUPFD_CLOEXEC),
+            libc::SYS_mmap => self.mmap(call),
+            libc::SYS_ftruncate => self.unsuitable(call, Errno::EINVAL),
+            libc::SYS_fallocate => self.unsuitable(call, Errno::ENODEV),
             libc::SYS_openat => self.open(call, first, second, third),
             libc::SYS_openat2 => self.openat2(call),
             libc::SYS_newfstatat => self.stat(call, first, second, fourth, Stat::Plain(third)),

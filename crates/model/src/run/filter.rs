@@ -79,9 +79,20 @@ const PATHS: &[libc::c_long] = &[
     libc::SYS_listxattr,
     libc::SYS_llistxattr,
 ];
-/// Calls with a descriptor, a path and, in the argument of that number, flags: with AT_EMPTY_PATH they are about the
-/// descriptor.
+/// Calls with a descriptor, a path and, in the argument of that number, flags: with AT_EMPTY_PATH they may be about the
+/// descriptor, if there is one.
 const STATS: &[(libc::c_long, u32)] = &[(libc::SYS_newfstatat, 3), (libc::SYS_statx, 2)];
+
+/// Calls on a descriptor, and the argument of each that is one, which a device answers otherwise than the memfd that it is.
+const ON_DESCRIPTORS: [(libc::c_long, u32); 5] = [
+    (libc::SYS_fstat, 0),
+    (libc::SYS_dup, 0),
+    (libc::SYS_mmap, 4),
+    (libc::SYS_ftruncate, 0),
+    (libc::SYS_fallocate, 0),
+];
+/// The commands of `fcntl` that make a duplicate.
+const DUPLICATES: [i32; 2] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC];
 
 /// Calls by which a process comes to run another program, and the argument of each that is the environment.
 const EXECS: [(libc::c_long, u32); 2] = [(libc::SYS_execve, 2), (libc::SYS_execveat, 3)];
@@ -112,7 +123,18 @@ pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
         program.push(unless(JUMP_EQUAL, number as u32, body.len() as u8));
         program.extend(body);
     };
-    call(libc::SYS_fstat, descriptor(0));
+    for (number, argument_index) in ON_DESCRIPTORS {
+        call(number, descriptor(argument_index));
+    }
+    let [plain, close_on_exec] = DUPLICATES.map(|command| command as u32);
+    let mut duplicates = vec![
+        statement(LOAD, argument(1)),
+        libc::sock_filter { code: JUMP_EQUAL, jt: 2, jf: 0, k: plain },
+        libc::sock_filter { code: JUMP_EQUAL, jt: 1, jf: 0, k: close_on_exec },
+        statement(RETURN, ALLOW),
+    ];
+    duplicates.extend(descriptor(0));
+    call(libc::SYS_fcntl, duplicates);
     call(
         libc::SYS_ioctl,
         vec![
@@ -130,7 +152,9 @@ pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
         let mut body = vec![
             statement(LOAD, argument(flags)),
             statement(AND, libc::AT_EMPTY_PATH as u32),
-            libc::sock_filter { code: JUMP_EQUAL, jt: 0, jf: 1, k: 0 },
+            libc::sock_filter { code: JUMP_EQUAL, jt: 2, jf: 0, k: 0 },
+            statement(LOAD, argument(0)),
+            unless(JUMP_EQUAL, libc::AT_FDCWD as u32, 1),
             statement(RETURN, NOTIFY),
         ];
         body.extend(descriptor(0));
@@ -209,7 +233,7 @@ mod tests {
         for &number in PATHS {
             assert_eq!(here(number, [0; 6]), NOTIFY, "call {number}");
         }
-        for number in [libc::SYS_read, libc::SYS_write, libc::SYS_mmap, libc::SYS_getppid] {
+        for number in [libc::SYS_read, libc::SYS_write, libc::SYS_lseek, libc::SYS_getppid] {
             assert_eq!(here(number, [1000; 6]), ALLOW, "call {number}");
         }
     }
@@ -236,6 +260,31 @@ mod tests {
         }
         assert_eq!(here(libc::SYS_newfstatat, [3, 0, 0, 0, 0, 0]), NOTIFY);
         assert_eq!(here(libc::SYS_statx, [3, 0, 0, 0, 0, 0]), NOTIFY);
+    }
+
+    #[test]
+    fn duplicates_and_mappings_of_devices_stop_and_those_of_others_do_not() {
+        for (descriptor, expected) in [(3, ALLOW), (960, NOTIFY), (63, NOTIFY), (1024, ALLOW)] {
+            for (number, index) in ON_DESCRIPTORS {
+                let mut arguments = [0; 6];
+                arguments[index as usize] = descriptor;
+                assert_eq!(here(number, arguments), expected, "call {number} on {descriptor}");
+            }
+            for command in DUPLICATES {
+                let call = [descriptor, command as u64, 0, 0, 0, 0];
+                assert_eq!(here(libc::SYS_fcntl, call), expected, "{command} on {descriptor}");
+            }
+            let call = [descriptor, libc::F_GETFL as u64, 0, 0, 0, 0];
+            assert_eq!(here(libc::SYS_fcntl, call), ALLOW, "on {descriptor}");
+        }
+        assert_eq!(here(libc::SYS_mmap, [0, 4096, 3, 0x22, u64::from(u32::MAX), 0]), ALLOW);
+    }
+
+    #[test]
+    fn a_path_stops_even_where_it_might_have_been_empty() {
+        let [here_, empty] = [libc::AT_FDCWD, libc::AT_EMPTY_PATH].map(|it| it as u64);
+        assert_eq!(here(libc::SYS_newfstatat, [here_, 0, 0, empty, 0, 0]), NOTIFY);
+        assert_eq!(here(libc::SYS_statx, [here_, 0, empty, 0, 0, 0]), NOTIFY);
     }
 
     #[test]

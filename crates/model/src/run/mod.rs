@@ -34,10 +34,11 @@
 //!   leave.
 //!
 //! What it cannot do: another filter with a listener (a `run` in a `run`) is refused by the kernel; a program that
-//! changed its identity cannot be looked into; a duplicate of a device's descriptor outside the numbers that the filter
+//! changed its identity cannot be looked into; a duplicate of a device's descriptor, if `dup2` or a socket puts it outside the numbers that the filter
 //! knows looks like a regular file; `write` to a device, the old way of its commands, goes nowhere.
 
 mod answer;
+mod descriptor;
 mod directory;
 mod exec;
 mod filter;

@@ -10,7 +10,6 @@ use nix::fcntl::{OFlag, ResolveFlag};
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
-use super::filter::DESCRIPTORS;
 use super::process::{self, Caller};
 use super::sys::{self, Notification, Stat};
 use super::tree::{self, FIRST_MINOR, MAJOR};
@@ -96,9 +95,7 @@ impl Answerer {
         let mut opens = self.room.opens();
         let (id, file) = opens.open(&self.room.backend, device, number, Arc::new(owner))?;
         let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
-        let free = |number: &u32| process::identify(call.tid, *number as i32) == Err(Errno::EBADF);
-        let numbers =
-            DESCRIPTORS.into_iter().filter_map(|mut numbers| numbers.find(free)).map(Some);
+        let numbers = self.numbers(call, 0).map(Some);
         let mut given = Answer::from(Errno::EMFILE);
         // A process that may not have as many descriptors gets a lower one.
         let mut tried_all = false;

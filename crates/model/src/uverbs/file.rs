@@ -158,6 +158,8 @@ pub(super) struct State {
     streams: Vec<(u64, Stream)>,
     /// UAR page by page number within the file.
     pub mmaps: BTreeMap<u32, u32>,
+    /// Where the client mapped UAR pages by itself.
+    pub mapped: BTreeMap<u32, u64>,
     /// The file is being closed: what would be in the way goes as well.
     closing: bool,
     /// Counts objects, in the order in which they were made.
@@ -261,6 +263,19 @@ pub(super) struct File {
     state: Mutex<State>,
 }
 
+/// The UAR page that is mapped at an offset.
+fn mapped_page(state: &State, offset: u64, length: u64) -> Result<u32, Errno> {
+    let context = state.context()?;
+    if !offset.is_multiple_of(PAGE) {
+        return Err(Errno::EINVAL);
+    }
+    let page = uar::mapped_page(state, context, offset / PAGE)?;
+    match length.checked_next_multiple_of(PAGE) {
+        Some(PAGE) => Ok(page),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 /// A method at work.
 pub(super) struct Method<'a> {
     pub file: &'a File,
@@ -350,15 +365,21 @@ impl File {
         protection: Protection,
     ) -> Result<Mapping, Errno> {
         let state = self.lock();
-        let context = state.context()?;
-        if !offset.is_multiple_of(PAGE) {
-            return Err(Errno::EINVAL);
-        }
-        let page = uar::mapped_page(&state, context, offset / PAGE)?;
-        if length.next_multiple_of(PAGE as usize) as u64 != PAGE {
-            return Err(Errno::EINVAL);
-        }
+        let page = mapped_page(&state, offset, length as u64)?;
         self.kernel.function.map_uar(page, length, protection)
+    }
+
+    /// The client is about to map a page by itself, from the file of its doorbells. The device looks at one place of a page only,
+    /// which is where it was mapped first.
+    pub(super) fn mapped_by_client(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        let mut state = self.lock();
+        let page = mapped_page(&state, offset, length)?;
+        let first = *state.mapped.entry(page).or_insert(offset);
+        if first != offset {
+            tracing::warn!(page, first, offset, "a doorbell page is mapped at two offsets");
+            return Err(Errno::ENOMEM);
+        }
+        self.back(page, offset)
     }
 
     /// Closes the file: destroys what is left, in rounds for as long as something goes.
@@ -443,6 +464,7 @@ impl File {
                 let _ = self.kernel.free(op::DEALLOC_UAR, uid, page);
                 self.unback(page);
                 state.mmaps.remove(&mmap);
+                state.mapped.remove(&page);
             }
         }
         state.remove(handle);

@@ -182,6 +182,11 @@ impl DeviceFile {
     pub(crate) fn ioctl(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
         self.file.ioctl_of(client, words)
     }
+
+    /// Whether a client may map what is at an offset of its doorbells.
+    pub(crate) fn map(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        self.file.mapped_by_client(offset, length)
+    }
 }
 
 /// A device that this process has open.

@@ -25,6 +25,8 @@ pub(super) struct Device {
     pub caps: HcaCap,
     pub ethernet: bool,
     pub alive: AtomicBool,
+    /// Where the device looks at UAR pages that clients map by themselves.
+    pub backed: Mutex<BTreeMap<u32, u64>>,
     interrupts: Mutex<Option<Arc<dyn Interrupts>>>,
     numbers: AtomicU32,
     /// Objects by destroying opcode and number.
@@ -52,6 +54,7 @@ impl Device {
             refuse: Mutex::default(),
             caps,
             ethernet,
+            backed: Mutex::default(),
             alive: AtomicBool::new(true),
             interrupts: Mutex::default(),
             numbers: AtomicU32::new(FIRST),
@@ -179,7 +182,13 @@ impl Function for Device {
         About { firmware: [22, 35, 1012], device_id: 0x101d, embedded_cpu: false }
     }
 
-    fn back_uar(&self, _: u32, _: std::os::fd::BorrowedFd<'_>, _: u64) -> Result<(), Errno> {
+    fn back_uar(
+        &self,
+        page: u32,
+        _: std::os::fd::BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<(), Errno> {
+        Self::lock(&self.backed).insert(page, offset);
         Ok(())
     }
 
@@ -369,6 +378,15 @@ impl Bench {
         let kernel = Kernel::attach(device.clone()).expect("the device is willing");
         let client = TestClient::new();
         let file = File::new(kernel, client.clone());
+        Self { device, client, file }
+    }
+
+    /// The same, of a client that maps doorbells by itself.
+    pub(super) fn that_maps_by_itself(device: Arc<Device>) -> Self {
+        let kernel = Kernel::attach(device.clone()).expect("the device is willing");
+        let client = TestClient::new();
+        let doorbells = std::fs::File::open("/dev/null").expect("a file");
+        let file = File::new(kernel, client.clone()).with_doorbells(Arc::new(doorbells.into()));
         Self { device, client, file }
     }
 

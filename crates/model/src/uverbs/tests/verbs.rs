@@ -138,6 +138,33 @@ fn static_pages_come_with_an_old_librarys_context() {
 }
 
 #[test]
+fn the_device_looks_at_a_page_of_the_context_where_the_client_maps_it() {
+    let bench = Bench::that_maps_by_itself(Device::new());
+    let map = |page: u64, length| bench.file.mapped_by_client(page << 12, length);
+    assert_eq!(map(0, 4096), Err(Errno::EINVAL), "there is no context");
+    let mut response = [0; 72];
+    let request = [16u8, 0, 0, 0, 4, 0, 0, 0];
+    let mut get = Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response);
+    assert_eq!(get.send(&bench.file), Ok(()));
+    let looked_at = || {
+        let backed = bench.device.backed.lock().expect("no panic");
+        backed.values().map(|offset| offset >> 12).collect::<Vec<_>>()
+    };
+    assert_eq!(looked_at(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    let [regular, combined, uncached] = [0, 0x200, 0x300];
+    assert_eq!(map(uncached | 2, 4096), Ok(()));
+    assert_eq!(map(combined | 3, 1), Ok(()));
+    assert_eq!(map(regular | 4, 4096), Ok(()));
+    assert_eq!(map(uncached | 2, 4096), Ok(()), "again");
+    assert_eq!(looked_at(), [0, 1, 0x302, 0x203, 4, 5, 6, 7]);
+    assert_eq!(map(regular | 2, 4096), Err(Errno::ENOMEM), "in two ways");
+    assert_eq!(map(uncached | 5, 8192), Err(Errno::EINVAL));
+    assert_eq!(map(uncached | 8, 4096), Err(Errno::EINVAL));
+    assert_eq!(map(0x900, 4096), Err(Errno::EINVAL), "nobody allocated it");
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
 fn a_lone_command_number_is_the_librarys_probe() {
     let bench = Bench::new();
     let probe = |number: u64| Request::new(0, 0).number(2, number).send(&bench.file);

@@ -9,12 +9,10 @@ use super::answer::{Answer, Answerer, thread};
 use super::process;
 use super::sys::Notification;
 use super::trace;
-use crate::uverbs::{Client, PAGE, describe};
+use crate::uverbs::{Client, HEADER_WORDS, describe, ioctl_length};
 
 /// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
 const VERBS: u32 = 0xc018_1b01;
-/// Bytes of an ioctl's header.
-const HEADER: usize = 24;
 
 impl Answerer {
     pub(super) fn ioctl(&self, call: &Notification) -> Answer {
@@ -50,21 +48,23 @@ impl Answerer {
     }
 }
 
-/// The header and the attributes of an ioctl, copied once.
+/// The header and the attributes of an ioctl, each copied once: what the header says is judged by its copy.
 fn read_request(thread: Pid, address: u64) -> Result<Vec<u64>, Errno> {
-    let mut header = [0; HEADER];
-    process::read(thread, address, &mut header).map_err(|_| Errno::EFAULT)?;
-    let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-    if length as u64 > PAGE || length < HEADER || !length.is_multiple_of(8) {
-        return Err(Errno::EINVAL);
+    let mut words = vec![0; HEADER_WORDS];
+    read_words(thread, address, &mut words)?;
+    let length = ioctl_length(words.first_chunk().ok_or(Errno::EFAULT)?)?;
+    words.resize(length / 8, 0);
+    read_words(thread, address.wrapping_add(8 * HEADER_WORDS as u64), &mut words[HEADER_WORDS..])?;
+    Ok(words)
+}
+
+fn read_words(thread: Pid, address: u64, words: &mut [u64]) -> Result<(), Errno> {
+    let mut bytes = vec![0; 8 * words.len()];
+    if !bytes.is_empty() {
+        process::read(thread, address, &mut bytes).map_err(|_| Errno::EFAULT)?;
     }
-    let mut bytes = vec![0; length];
-    bytes[..HEADER].copy_from_slice(&header);
-    let rest = &mut bytes[HEADER..];
-    if !rest.is_empty() {
-        process::read(thread, address.wrapping_add(HEADER as u64), rest)
-            .map_err(|_| Errno::EFAULT)?;
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
     }
-    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-    Ok(bytes.chunks_exact(8).map(word).collect())
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, ResolveFlag};
+use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
@@ -18,6 +18,11 @@ use crate::uverbs::PAGE;
 /// The longest path that the kernel takes.
 const LONGEST_PATH: usize = 4096;
 
+/// Bytes of `struct open_how`.
+const HOW: u64 = 24;
+/// The flags of `faccessat2`.
+const ACCESS_FLAGS: i32 = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+
 /// A path as the program means it.
 struct Named {
     bytes: Vec<u8>,
@@ -25,15 +30,13 @@ struct Named {
 
 impl Answerer {
     pub(super) fn openat2(&self, call: &Notification) -> Answer {
-        let [directory, path, how, ..] = call.arguments;
-        let mut words = [0; 24];
-        if process::read(thread(call), how, &mut words).is_err() {
+        let [directory, path, how, size, ..] = call.arguments;
+        let mut words = [[0; 8]; 3];
+        if size != HOW || process::read(thread(call), how, words.as_flattened_mut()).is_err() {
             return Answer::Kernel;
         }
-        let word = |at: usize| words[at..].first_chunk().map_or(0, |it| u64::from_ne_bytes(*it));
-        let (flags, resolve) = (word(0), ResolveFlag::from_bits_retain(word(16)));
-        // Such a path begins in its directory, whatever it begins with.
-        if resolve.intersects(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_BENEATH) {
+        let [flags, mode, resolve] = words.map(u64::from_ne_bytes);
+        if !may_be(flags, mode, resolve) {
             return Answer::Kernel;
         }
         self.open(call, directory, path, flags)
@@ -48,17 +51,18 @@ impl Answerer {
     ) -> Answer {
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
         let flags = OFlag::from_bits_truncate(flags as i32);
+        let new = flags.contains(OFlag::O_CREAT | OFlag::O_EXCL);
         let number = tree::device(&named.bytes);
         let device = number.and_then(|number| Some((number, self.view.device(number)?)));
         if let Some(device) =
-            device.filter(|_| !flags.intersects(OFlag::O_PATH | OFlag::O_DIRECTORY))
+            device.filter(|_| !flags.intersects(OFlag::O_PATH | OFlag::O_DIRECTORY) && !new)
         {
             return self.open_device(call, device, flags).unwrap_or_else(Answer::from);
         }
         let reads = flags & OFlag::O_ACCMODE == OFlag::O_RDONLY;
         let kept = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_PATH | OFlag::O_NONBLOCK;
         match self.view.tree.open(&named.bytes, flags & kept) {
-            Ok(_) if flags.contains(OFlag::O_CREAT | OFlag::O_EXCL) => Errno::EEXIST.into(),
+            Ok(_) if new => Errno::EEXIST.into(),
             Ok(_) if !reads && !flags.contains(OFlag::O_PATH) => Errno::EACCES.into(),
             Ok(file) => {
                 self.view.tree.given();
@@ -135,6 +139,9 @@ impl Answerer {
             return Answer::Kernel;
         }
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        if !how.may_be_asked(flags as i32) {
+            return Errno::EINVAL.into();
+        }
         let follow = if flags as i32 & libc::AT_SYMLINK_NOFOLLOW != 0 {
             OFlag::O_NOFOLLOW
         } else {
@@ -163,10 +170,15 @@ impl Answerer {
         directory: u64,
         path: u64,
         mode: u64,
+        flags: u64,
     ) -> Answer {
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        let mode = mode as i32;
+        if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 || flags as i32 & !ACCESS_FLAGS != 0
+        {
+            return Errno::EINVAL.into();
+        }
         let result = self.view.tree.open(&named.bytes, OFlag::O_PATH).and_then(|file| {
-            let mode = mode as i32;
             let directory = sys::is_directory(&file)?;
             let device = tree::device(&named.bytes).is_some();
             let refused =
@@ -193,6 +205,10 @@ impl Answerer {
         to: u64,
         room: u64,
     ) -> Answer {
+        let room = room as i32;
+        if room <= 0 {
+            return Errno::EINVAL.into();
+        }
         let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
         let target = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW).and_then(
             |file: OwnedFd| match nix::fcntl::readlinkat(&file, "") {
@@ -203,7 +219,7 @@ impl Answerer {
         );
         let result = target.and_then(|target| {
             let bytes = target.as_bytes();
-            let len = bytes.len().min(usize::try_from(room).map_err(|_| Errno::EINVAL)?);
+            let len = bytes.len().min(room as usize);
             process::write(thread(call), to, &bytes[..len]).map_err(|_| Errno::EFAULT)?;
             Ok(len as i64)
         });
@@ -246,6 +262,15 @@ fn warn_of_a_descriptor_that_the_filter_does_not_know() {
              have too few of them (raise it with ulimit -n: 64 are enough), or has more than 80 devices open"
         );
     });
+}
+
+/// Whether `openat2` takes flags and a mode like these, by rules with which a path that begins with `/` does not begin in a
+/// directory. The rest is for the kernel to refuse, or to look up.
+fn may_be(flags: u64, mode: u64, resolve: u64) -> bool {
+    let rules = libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS;
+    let known = u64::from(OFlag::all().bits() as u32);
+    let makes = flags as i32 & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
+    flags & !known == 0 && mode & !0o7777 == 0 && (mode == 0 || makes) && resolve & !rules == 0
 }
 
 /// The text at an address of a thread's, up to its zero.

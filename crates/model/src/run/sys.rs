@@ -429,6 +429,9 @@ pub(super) fn receive_message(
     Ok((bytes, descriptor))
 }
 
+/// STATX__RESERVED.
+const RESERVED: u32 = 1 << 31;
+
 /// A question about a file, and where the answer goes in the caller's memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stat {
@@ -439,6 +442,17 @@ pub(super) enum Stat {
 }
 
 impl Stat {
+    /// Whether the question may be asked with these flags.
+    pub(super) fn may_be_asked(self, flags: i32) -> bool {
+        let fresh = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
+        let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | fresh;
+        let sane = match self {
+            Self::Plain(_) => true,
+            Self::Extended(mask, _) => flags & fresh != fresh && mask & RESERVED == 0,
+        };
+        flags & !known == 0 && sane
+    }
+
     /// The answer for an open file; `node`: it passes for a character device of that number, which everybody may use.
     pub(super) fn of(
         self,

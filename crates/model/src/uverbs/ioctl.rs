@@ -10,7 +10,7 @@ use super::abi::{self, Kind, METHODS, MethodSpec};
 use super::client::{Client, PAGE};
 
 /// Words of the header: length, ids and count; reserved; driver id and reserved.
-const HEADER_WORDS: usize = 3;
+pub(crate) const HEADER_WORDS: usize = 3;
 /// Words of an attribute: id, length, flags and the last two bytes; data.
 const ATTR_WORDS: usize = 2;
 
@@ -35,22 +35,8 @@ pub(super) struct Request<'a> {
 impl<'a> Request<'a> {
     /// Checks the header. `words` is the buffer as the client wrote it; results are written into it in place.
     pub(super) fn parse(words: &'a mut [u64]) -> Result<Self, Errno> {
-        let &[ids, reserved1, driver, ..] = &*words else { return Err(Errno::EFAULT) };
-        let [length, object, method, count] = halves(ids);
-        let expected = (HEADER_WORDS + ATTR_WORDS * usize::from(count)) * 8;
-        if u64::from(length) > PAGE || usize::from(length) != expected {
-            return Err(Errno::EINVAL);
-        }
-        if reserved1 != 0 || driver >> 32 != 0 {
-            return Err(Errno::EPROTONOSUPPORT);
-        }
-        if driver as u32 != abi::DRIVER_ID {
-            return Err(Errno::EINVAL);
-        }
-        let method = METHODS
-            .iter()
-            .find(|known| (known.object, known.id) == (object, method))
-            .ok_or(Errno::EPROTONOSUPPORT)?;
+        let header = words.first_chunk().ok_or(Errno::EFAULT)?;
+        let (expected, method) = check_header(header)?;
         let words = words.get_mut(..expected / 8).ok_or(Errno::EFAULT)?;
         Ok(Self { method, words })
     }
@@ -76,6 +62,29 @@ impl<'a> Request<'a> {
     pub(super) fn set_output(&mut self, index: usize) {
         self.words[HEADER_WORDS + ATTR_WORDS * index] |= u64::from(abi::VALID_OUTPUT) << 32;
     }
+}
+
+/// Bytes of the request that a header begins, if it is one that can be.
+pub(crate) fn length(header: &[u64; HEADER_WORDS]) -> Result<usize, Errno> {
+    check_header(header).map(|(length, _)| length)
+}
+
+/// The length of a request and its method, from its header.
+fn check_header(header: &[u64; HEADER_WORDS]) -> Result<(usize, &'static MethodSpec), Errno> {
+    let &[ids, reserved1, driver] = header;
+    let [length, object, method, count] = halves(ids);
+    let expected = (HEADER_WORDS + ATTR_WORDS * usize::from(count)) * 8;
+    if u64::from(length) > PAGE || usize::from(length) != expected {
+        return Err(Errno::EINVAL);
+    }
+    if reserved1 != 0 || driver >> 32 != 0 {
+        return Err(Errno::EPROTONOSUPPORT);
+    }
+    if driver as u32 != abi::DRIVER_ID {
+        return Err(Errno::EINVAL);
+    }
+    let known = METHODS.iter().find(|known| (known.object, known.id) == (object, method));
+    Ok((expected, known.ok_or(Errno::EPROTONOSUPPORT)?))
 }
 
 /// The method that a header names, and its attributes one by one.

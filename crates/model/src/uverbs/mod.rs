@@ -54,4 +54,5 @@ pub(crate) use client::{
 pub(crate) use describe::{Described, describe};
 pub(crate) use in_process::DeviceFile;
 pub use in_process::InProcess;
+pub(crate) use ioctl::{HEADER_WORDS, length as ioctl_length};
 pub(crate) use uar::MMAP_SPAN;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -27,6 +27,16 @@ pub(crate) enum Said {
     Odd(String),
     /// It says no more.
     End,
+}
+
+/// Becomes another program of the cast, with the same standard input and output; the error is why not.
+pub(crate) fn again(part: Part, device: &str, seed: u64) -> std::io::Error {
+    match std::env::current_exe() {
+        Ok(program) => Command::new(program)
+            .args(["part", &part.name(), device, &seed.to_string(), "0"])
+            .exec(),
+        Err(error) => error,
+    }
 }
 
 /// All programs that run.

@@ -10,11 +10,16 @@
 mod cast;
 mod director;
 mod kills;
+mod liar;
+mod lies;
 mod message;
 mod parts;
 mod random;
+mod raw;
 mod stream;
 mod supervisor;
+mod tape;
+mod truths;
 mod witness;
 
 use std::process::ExitCode;
@@ -33,6 +38,8 @@ struct Options {
 enum Trial {
     /// Programs that use the device are killed at any moment.
     Kills(kills::Options),
+    /// Programs lie to the kernel, while others use the device.
+    Lies(lies::Options),
     /// What such a program does.
     #[command(hide = true)]
     Part(parts::Options),
@@ -41,6 +48,7 @@ enum Trial {
 fn main() -> ExitCode {
     let result = match &Options::parse().trial {
         Trial::Kills(options) => kills::run(options),
+        Trial::Lies(options) => lies::run(options),
         Trial::Part(options) => parts::run(options),
     };
     match result {

@@ -9,6 +9,7 @@ use verbless_conformance::{Endpoint, Stop};
 use verbless_devx::{Backend, Kernel};
 use verbless_queue::QpConfig;
 
+use crate::liar;
 use crate::message::{Ear, Heard, Message, say};
 use crate::random::Random;
 use crate::stream::Stream;
@@ -37,6 +38,8 @@ pub(crate) enum Part {
     Begins,
     /// The other witness.
     Hears,
+    /// Lies.
+    Liar,
 }
 
 impl Part {
@@ -48,6 +51,9 @@ impl Part {
 
 pub(crate) fn run(options: &Options) -> Result<(), Stop> {
     let ear = Ear::new();
+    if options.part == Part::Liar {
+        return liar::run(&options.device, &ear, options.seed);
+    }
     let random = Random::new(options.seed);
     let device = open(&options.device)?;
     match options.part {
@@ -57,6 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
         Part::Begins | Part::Hears => {
             witness(&device, &ear, options.part == Part::Begins, options.connection)
         }
+        Part::Liar => Ok(()),
     }
 }
 

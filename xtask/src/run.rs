@@ -1,5 +1,5 @@
 //! Unmodified programs on the model, by `verbless-model run`: rdma-core's tools, perftest, and the conformance suite with
-//! its real-kernel backend, and programs that are killed. Steps of `cargo xtask test`.
+//! its real-kernel backend, and programs that are killed or lie. Steps of `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -85,7 +85,8 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
     Ok(Outcome::Ran { passed: checks.passed, failed: checks.failed })
 }
 
-/// Programs that are killed while others use the device: what is random comes from a seed that is printed with a failure.
+/// Programs that are killed, and programs that lie, while others use the device: what is random comes from a seed that is printed
+/// with a failure.
 pub(crate) fn trials() -> Result<Outcome> {
     let model = model()?;
     let trials = build("verbless-conformance", &["--bin", "trials"], "trials")?;
@@ -96,6 +97,9 @@ pub(crate) fn trials() -> Result<Outcome> {
     let ethernet = ["--devices", "2", "--link", "ethernet"];
     let script = format!("{trials} kills --kills 200");
     checks.run(&model, &ethernet, "200 programs killed (Ethernet)", &script);
+    checks.run(&model, &two, "programs that lie for 10 s", &format!("{trials} lies"));
+    let script = format!("{trials} lies --seconds 5");
+    checks.run(&model, &ethernet, "programs that lie for 5 s (Ethernet)", &script);
     Ok(Outcome::Ran { passed: checks.passed, failed: checks.failed })
 }
 

@@ -1,0 +1,85 @@
+//! What a driver says to its kernel, recorded: what a lie is made of.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES};
+use verbless_devx::{Backend, DeviceInfo, Errno, Error, Kernel, Mapping, OpenDevice, Protection};
+
+use crate::raw;
+
+/// A request, with what its attributes point to.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) words: Vec<u64>,
+    /// By attribute; empty for what is no input, or in the attribute itself.
+    pub(crate) inputs: Vec<Vec<u8>>,
+}
+
+impl Request {
+    /// Length of an attribute's payload.
+    pub(crate) fn length(words: &[u64], attribute: usize) -> usize {
+        words
+            .get(HEADER_WORDS + ATTRIBUTE_WORDS * attribute)
+            .map_or(0, |word| (word >> 16) as u16)
+            .into()
+    }
+}
+
+/// Requests in the order in which they were made.
+pub(crate) type Tape = Arc<Mutex<Vec<Request>>>;
+
+/// The kernel's devices, with somebody who listens.
+pub(crate) struct Recorder {
+    pub(crate) tape: Tape,
+    kernel: Kernel,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        Self { tape: Tape::default(), kernel: Kernel::new() }
+    }
+}
+
+impl Backend for Recorder {
+    fn name(&self) -> &str {
+        self.kernel.name()
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
+        self.kernel.enumerate()
+    }
+
+    fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
+        let device = self.kernel.open(device)?;
+        Ok(Arc::new(Recorded { device, tape: self.tape.clone() }))
+    }
+}
+
+struct Recorded {
+    device: Arc<dyn OpenDevice>,
+    tape: Tape,
+}
+
+#[allow(unsafe_code, reason = "the trait's method is unsafe to call")]
+impl OpenDevice for Recorded {
+    unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+        let words = request.to_vec();
+        let attributes = (request.len().saturating_sub(HEADER_WORDS)) / ATTRIBUTE_WORDS;
+        let before = (0..attributes).map(|attribute| {
+            let data = words[HEADER_WORDS + ATTRIBUTE_WORDS * attribute + 1];
+            match Request::length(&words, attribute) {
+                length if length > INLINE_BYTES => raw::bytes_of(data, length),
+                _ => Vec::new(),
+            }
+        });
+        let inputs = before.collect();
+        let mut tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
+        tape.push(Request { words, inputs });
+        drop(tape);
+        raw::forward(&*self.device, request)
+    }
+
+    fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
+        self.device.mmap(offset, length, protection)
+    }
+}

@@ -223,6 +223,42 @@ fn a_duplicate_of_a_device_is_one_too_and_what_suits_no_device_is_refused() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_goes_into_the_places_of_devices_and_out_of_them() {
+    let script = "cd /sys/class/infiniband && pwd -P && echo * && cat mlx5_1/node_type && cd mlx5_1/ports && \
+        (cd / && cd /dev/infiniband && ls && cd .. && pwd -P) && env pwd -P && cd .. && cat node_type && cd /tmp && pwd -P";
+    let expected = "/sys/class/infiniband\nmlx5_0 mlx5_1\n1: CA\nuverbs0\nuverbs1\n/dev\n\
+        /sys/devices/pcifb0b:00/fb0b:00:02.0/infiniband/mlx5_1/ports\n1: CA\n/tmp";
+    assert_eq!(says(&["--devices", "2"], script), expected);
+    for (place, why) in [
+        ("/sys/class/infiniband/mlx5_7", "No such file"),
+        ("/sys/class/infiniband/mlx5_0/node_type", "Not a directory"),
+    ] {
+        let output = command(&[], &["env", "-C", place, "true"]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(why), "{place}: {text}");
+    }
+    // Signals that arrive meanwhile are neither lost nor in the way, and no descriptor is left.
+    let python = "import os, signal\n\
+        rung = []\n\
+        signal.signal(signal.SIGALRM, lambda *_: rung.append(1))\n\
+        signal.siginterrupt(signal.SIGALRM, False)\n\
+        before = os.listdir('/proc/self/fd')\n\
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n\
+        for _ in range(100):\n\
+        \x20   os.chdir('/dev/infiniband'); assert os.getcwd() == '/dev/infiniband'\n\
+        \x20   os.chdir('..'); assert os.getcwd() == '/dev'\n\
+        signal.setitimer(signal.ITIMER_REAL, 0)\n\
+        assert rung and os.listdir('/proc/self/fd') == before\n\
+        directory = os.open('/dev/infiniband', os.O_PATH)\n\
+        assert os.major(os.stat('uverbs0', dir_fd=directory).st_rdev) == 231\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn a_trace_tells_of_every_ioctl_and_command() {
     let python = "import os, fcntl, struct\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\

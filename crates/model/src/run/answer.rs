@@ -94,6 +94,8 @@ impl Answerer {
                 self.room.may_leave(call.tid);
                 Answer::Kernel
             }
+            libc::SYS_chdir => self.chdir(call),
+            libc::SYS_getcwd => self.getcwd(call),
             libc::SYS_dup => self.duplicate(call, 0, false),
             libc::SYS_fcntl => self.duplicate(call, third, second as i32 == libc::F_DUPFD_CLOEXEC),
             libc::SYS_mmap => self.mmap(call),

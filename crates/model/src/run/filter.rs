@@ -49,7 +49,7 @@ fn unless(code: u16, k: u32, otherwise: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: otherwise, k }
 }
 
-/// Calls with a path.
+/// Calls with a path, or that give one.
 #[cfg(target_arch = "x86_64")]
 const PATHS: &[libc::c_long] = &[
     libc::SYS_openat,
@@ -66,6 +66,8 @@ const PATHS: &[libc::c_long] = &[
     libc::SYS_lgetxattr,
     libc::SYS_listxattr,
     libc::SYS_llistxattr,
+    libc::SYS_chdir,
+    libc::SYS_getcwd,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const PATHS: &[libc::c_long] = &[
@@ -78,6 +80,8 @@ const PATHS: &[libc::c_long] = &[
     libc::SYS_lgetxattr,
     libc::SYS_listxattr,
     libc::SYS_llistxattr,
+    libc::SYS_chdir,
+    libc::SYS_getcwd,
 ];
 /// Calls with a descriptor, a path and, in the argument of that number, flags: with AT_EMPTY_PATH they may be about the
 /// descriptor, if there is one.

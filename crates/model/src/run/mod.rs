@@ -42,6 +42,8 @@ mod descriptor;
 mod directory;
 mod exec;
 mod filter;
+#[cfg(target_arch = "x86_64")]
+mod inject;
 mod ioctl;
 mod join;
 mod open;
@@ -50,6 +52,7 @@ mod place;
 mod process;
 mod room;
 mod side;
+mod standing;
 mod supervisor;
 mod sys;
 mod trace;

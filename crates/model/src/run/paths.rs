@@ -54,13 +54,12 @@ impl Answerer {
         let new = flags.contains(OFlag::O_CREAT | OFlag::O_EXCL);
         let number = tree::device(&named.bytes);
         let device = number.and_then(|number| Some((number, self.view.device(number)?)));
-        if let Some(device) =
-            device.filter(|_| !flags.intersects(OFlag::O_PATH | OFlag::O_DIRECTORY) && !new)
-        {
+        if let Some(device) = device.filter(|_| !flags.contains(OFlag::O_DIRECTORY) && !new) {
             return self.open_device(call, device, flags).unwrap_or_else(Answer::from);
         }
         let reads = flags & OFlag::O_ACCMODE == OFlag::O_RDONLY;
-        let kept = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_PATH | OFlag::O_NONBLOCK;
+        // O_PATH is not: such a descriptor cannot be given.
+        let kept = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         match self.view.tree.open(&named.bytes, flags & kept) {
             Ok(_) if new => Errno::EEXIST.into(),
             Ok(_) if !reads && !flags.contains(OFlag::O_PATH) => Errno::EACCES.into(),
@@ -228,6 +227,17 @@ impl Answerer {
 
     /// The path at an address of the caller's, when it leads into the tree.
     fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<Named> {
+        let bytes = self.whole_path(call, directory, address)?;
+        tree::is_ours(&bytes).then_some(Named { bytes })
+    }
+
+    /// The path at an address of the caller's, from `/` on: one that leads into the tree, or that begins where that can be.
+    pub(super) fn whole_path(
+        &self,
+        call: &Notification,
+        directory: u64,
+        address: u64,
+    ) -> Option<Vec<u8>> {
         let bytes = match text(thread(call), address) {
             Ok(bytes) => bytes,
             Err(Errno::EPERM) => {
@@ -237,7 +247,7 @@ impl Answerer {
             Err(_) => return None,
         };
         if bytes.starts_with(b"/") {
-            return tree::is_ours(&bytes).then_some(Named { bytes });
+            return tree::is_ours(&bytes).then_some(bytes);
         }
         if !self.view.tree.may_be_reached_by(&bytes) {
             return None;
@@ -248,8 +258,7 @@ impl Answerer {
         };
         let base: PathBuf = std::fs::read_link(base).ok()?;
         let base = self.view.tree.shown(&base).unwrap_or(base);
-        let whole = base.join(std::ffi::OsStr::from_bytes(&bytes)).as_os_str().as_bytes().to_vec();
-        tree::is_ours(&whole).then_some(Named { bytes: whole })
+        Some(base.join(std::ffi::OsStr::from_bytes(&bytes)).as_os_str().as_bytes().to_vec())
     }
 }
 

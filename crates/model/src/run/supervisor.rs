@@ -73,6 +73,8 @@ impl Programs {
         while let Ok(Some(record)) = self.signals.read_signal() {
             let Ok(signal) = Signal::try_from(record.ssi_signo as i32) else { continue };
             if signal == Signal::SIGCHLD {
+                #[cfg(target_arch = "x86_64")]
+                let _none = super::inject::none();
                 while self.reap(libc::WEXITED | libc::WNOHANG) {}
             } else if record.ssi_code <= 0 {
                 for child in self.children.iter().filter(|child| child.status.is_none()) {

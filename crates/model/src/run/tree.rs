@@ -76,7 +76,7 @@ pub(super) fn device(path: &[u8]) -> Option<usize> {
 }
 
 /// An absolute path without empty parts, `.` and `..`.
-fn clean(path: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn clean(path: &[u8]) -> Option<Vec<u8>> {
     let rest = path.strip_prefix(b"/")?;
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in rest.split(|&byte| byte == b'/') {

@@ -34,12 +34,16 @@ fn ram(bytes: u64) -> File {
 impl Memory {
     /// Memory of zeros.
     pub fn new() -> Arc<Self> {
+        Self::with_files().0
+    }
+
+    /// The same, and the files that it is: what can be written, and what can only be read.
+    pub fn with_files() -> (Arc<Self>, [File; 2]) {
         let inner = GuestMemory::default();
-        inner.map(START, BYTES, &ram(BYTES), 0, true).expect("a mapping");
-        inner
-            .map(START + BYTES, READ_ONLY_BYTES, &ram(READ_ONLY_BYTES), 0, false)
-            .expect("a mapping");
-        Arc::new(Self { inner, moved: AtomicU64::new(0) })
+        let files = [ram(BYTES), ram(READ_ONLY_BYTES)];
+        inner.map(START, BYTES, &files[0], 0, true).expect("a mapping");
+        inner.map(START + BYTES, READ_ONLY_BYTES, &files[1], 0, false).expect("a mapping");
+        (Arc::new(Self { inner, moved: AtomicU64::new(0) }), files)
     }
 
     /// How much the device moved so far.

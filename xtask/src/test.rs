@@ -2,7 +2,7 @@
 //!
 //! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite on the model in process), 3 (the
 //! suite and rdma-core's programs on a real kernel in a VM) and 4 (the same under `verbless-model run`), with formatting, lints, documentation, the description of the PRM, the
-//! instruction counts of the data path, a minute of each fuzz target and a check for aarch64. A step that cannot run here is skipped
+//! instruction counts of the data path, 45 s of each fuzz target and a check for aarch64. A step that cannot run here is skipped
 //! with its reason; where `CI=true` such a skip is a failure.
 
 use std::io::{BufRead, BufReader};
@@ -250,7 +250,7 @@ fn thread_sanitizer() -> Result<Outcome> {
     }
 }
 
-/// A minute for each fuzz target that guards a boundary of the model.
+/// A while for each fuzz target that guards a boundary of the model.
 fn fuzz_smoke() -> Result<Outcome> {
     match crate::fuzz::obstacle() {
         Some(why) => Ok(Outcome::Skipped(why)),

@@ -38,6 +38,8 @@
 //! knows looks like a regular file; `write` to a device, the old way of its commands, goes nowhere.
 
 mod answer;
+#[cfg(fuzzing)]
+mod bare;
 mod descriptor;
 mod directory;
 mod exec;
@@ -57,6 +59,9 @@ mod supervisor;
 mod sys;
 mod trace;
 mod tree;
+
+#[cfg(fuzzing)]
+pub use bare::{Bare, Sight, Twin};
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -97,7 +97,7 @@ impl Opens {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn len(&self) -> usize {
         self.by_file.len()
     }

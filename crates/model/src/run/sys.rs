@@ -27,6 +27,40 @@ pub(super) struct Notification {
     pub arguments: [u64; 6],
 }
 
+#[cfg(fuzzing)]
+impl Notification {
+    /// A call that nobody made.
+    pub(super) fn of(tid: u32, number: i32, arguments: [u64; 6]) -> Self {
+        Self { id: 1, tid, flags: 0, number, architecture: 0, instruction: 0, arguments }
+    }
+}
+
+/// Starts a process that has this one's descriptors and files at addresses of its own, and does nothing until this one ends.
+#[cfg(fuzzing)]
+pub(super) fn twin(memory: &[(&std::fs::File, u64, u64, bool)]) -> io::Result<u32> {
+    // SAFETY: a fork, but for the descriptors, which both have; the child makes system calls only.
+    unsafe {
+        let flags = libc::CLONE_FILES | libc::SIGCHLD;
+        let pid = Errno::result(libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0))?;
+        if pid != 0 {
+            return Ok(pid as u32);
+        }
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        for &(file, address, length, writable) in memory {
+            let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
+            let (fd, none) = (file.as_raw_fd(), 0);
+            let number = libc::SYS_mmap;
+            if libc::syscall(number, address, length, protection, flags, fd, none) < 0 {
+                libc::syscall(libc::SYS_exit_group, 1);
+            }
+        }
+        loop {
+            libc::syscall(libc::SYS_pause);
+        }
+    }
+}
+
 /// `struct seccomp_notif_resp`.
 #[repr(C)]
 struct Response {

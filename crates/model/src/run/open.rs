@@ -84,6 +84,10 @@ impl Opens {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_file.is_empty()
+    }
+
     /// Ends the opens of which the last descriptor was closed.
     pub(super) fn closed(&mut self) {
         while let Ok(events) = self.inotify.read_events() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
@@ -26,6 +27,9 @@ const FORWARDED: [Signal; 6] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
 ];
+
+/// How long after a filter's end the last close may come.
+const LAST_CLOSE: Duration = Duration::from_secs(2);
 
 /// Keeps signals from this thread, and from those that it starts; they come as records instead. The program is to get the
 /// mask that was in force before, which is the second result.
@@ -179,9 +183,18 @@ impl Supervisor {
                 }
             }
         }
-        drop(self.room.opens());
+        self.await_closes();
         self.views.remove();
         Ok(self.programs.wait())
+    }
+
+    /// Waits for what the programs had open to be closed: the kernel tells of a filter's end while its last process is still
+    /// ending. What was given to a process without a filter may never be.
+    fn await_closes(&self) {
+        let end = Instant::now() + LAST_CLOSE;
+        while !self.room.opens().is_empty() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Nobody is left behind a filter.

@@ -222,3 +222,24 @@ fn what_a_killed_run_left_is_removed_by_the_next() {
     assert!(entries(&place).is_empty());
     std::fs::remove_dir(place).expect("it is empty");
 }
+
+#[test]
+fn too_little_address_space_is_said_before_anything_starts() {
+    // A sanitizer takes more addresses than there are memories.
+    let version = "ulimit -v 1000000; exec \"$0\" --version";
+    let output = Command::new("sh").args(["-c", version, BINARY]).output().expect("it runs");
+    if !output.status.success() {
+        eprintln!("skipped: this binary does not even start with a limit");
+        return;
+    }
+    for limit in [40_000, 100_000] {
+        let script = format!("ulimit -v {limit}; exec \"$0\" run -- echo started");
+        let output = Command::new("sh").args(["-c", &script, BINARY]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("ulimit -v"), "{limit}: {text}");
+        assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()));
+    }
+    let script = "ulimit -v 1000000; exec \"$0\" run -- echo started";
+    let output = Command::new("sh").args(["-c", script, BINARY]).output().expect("it runs");
+    assert_eq!(output.stdout, b"started\n", "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -464,6 +464,15 @@ fn a_name_is_taken_once_and_signals_reach_a_program_that_joined() {
 }
 
 #[test]
+fn what_a_program_had_open_at_its_death_is_closed_before_the_run_ends() {
+    for _ in 0..50 {
+        let output = run(&[], "exec 5<>/dev/infiniband/uverbs0; kill -9 $$");
+        assert_eq!(output.status.code(), Some(128 + 9));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}
+
+#[test]
 fn a_run_within_a_run_says_plainly_why_it_cannot_be() {
     let binary = env!("CARGO_BIN_EXE_verbless-model");
     let output = command(&[], &[binary, "run", "--", "true"]).output().expect("the binary runs");

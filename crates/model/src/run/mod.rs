@@ -219,7 +219,7 @@ impl From<Errno> for RunError {
 pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     // Before there is any other thread, which would have them come its way.
     let (signals, mask) = supervisor::block_signals()?;
-    place::check()?;
+    place::check(options.devices.iter().map(|device| device.sides().count()).sum())?;
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options.devices, &memory);
     let printing = matches!(options.trace, Trace::Print);

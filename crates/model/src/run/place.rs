@@ -29,6 +29,9 @@ const PROFILE: &str = "the sandbox must allow it; docker and podman do with --ca
 const YAMA: &str = "kernel.yama.ptrace_scope must be 0 or 1; 2 does for root";
 const SECURITY: &str =
     "a security module (AppArmor, SELinux) or a user namespace is between the two";
+const MEMORY: &str = "raise its limit (ulimit -v), or have fewer devices";
+/// Bytes of addresses that a function takes, pages of doorbells before all, with much room; and the rest as much again.
+const ADDRESSES: usize = 64 << 20;
 /// Where Yama says who may look into whom.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
@@ -39,8 +42,10 @@ fn cannot(what: &'static str, remedy: &'static str) -> impl Fn(Errno) -> RunErro
     move |errno| RunError::Place { what, errno, remedy }
 }
 
-/// Tries what the model needs, before there is one.
-pub(super) fn check() -> Result<(), RunError> {
+/// Tries what the model needs, before there is one of so many functions.
+pub(super) fn check(functions: usize) -> Result<(), RunError> {
+    let room = Vec::<u8>::new().try_reserve_exact(ADDRESSES.saturating_mul(functions + 1));
+    room.map_err(|_| cannot("there is too little address space", MEMORY)(Errno::ENOMEM))?;
     let started = thread::Builder::new().spawn(|| ()).map_err(|error| no_thread(&error))?;
     started.join().map_err(|_| io::Error::other("a thread failed"))?;
     let own = Pid::this().to_string();

@@ -5,7 +5,7 @@
 //! the process had when the file was opened, whatever it runs since, and none once nobody has that memory any more. The file
 //! moves a page at a time and copies twice, so it is not for every day.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -30,7 +30,9 @@ impl Reach {
     /// ESRCH: there is no such memory any more. EFAULT: nothing is at the first address.
     pub(crate) fn read(&self, into: &mut [u8], from: &[RemoteIoVec]) -> Result<usize, Errno> {
         match self {
-            &Self::Process(pid) => process_vm_readv(pid, &mut [IoSliceMut::new(into)], from),
+            &Self::Process(pid) => by_a_thread(pid, |thread| {
+                process_vm_readv(thread, &mut [IoSliceMut::new(into)], from)
+            }),
             Self::Program(file) => {
                 each(from, into.len(), |part, address| file.read_at(&mut into[part], address))
             }
@@ -43,7 +45,9 @@ impl Reach {
     /// As there.
     pub(crate) fn write(&self, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errno> {
         match self {
-            &Self::Process(pid) => process_vm_writev(pid, &[IoSlice::new(from)], to),
+            &Self::Process(pid) => {
+                by_a_thread(pid, |thread| process_vm_writev(thread, &[IoSlice::new(from)], to))
+            }
             Self::Program(file) => {
                 each(to, from.len(), |part, address| file.write_at(&from[part], address))
             }
@@ -55,6 +59,20 @@ impl Reach {
         // An address that nobody has: what fails otherwise says that there is a memory.
         self.read(&mut [0], &[RemoteIoVec { base: 0, len: 1 }]) == Err(Errno::ESRCH)
     }
+}
+
+/// Goes by the first thread of a process, which has the process's number, or by another when that one has ended.
+fn by_a_thread(pid: Pid, mut go: impl FnMut(Pid) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let first = go(pid);
+    if first != Err(Errno::ESRCH) {
+        return first;
+    }
+    let others = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    others
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .map(|thread| go(Pid::from_raw(thread)))
+        .find(|result| *result != Err(Errno::ESRCH))
+        .unwrap_or(Err(Errno::ESRCH))
 }
 
 /// Moves stretches by `go`, which takes a part of the near bytes and an address, until one is not moved whole.
@@ -111,6 +129,46 @@ mod tests {
             assert_eq!(target.map(AtomicU8::into_inner), [3, 4, 1, 2]);
             assert!(!reach.is_gone());
         }
+    }
+
+    #[test]
+    fn a_process_has_its_memory_for_as_long_as_any_thread_of_it_lives() {
+        let python = "import ctypes, threading, time, sys\n\
+            text = ctypes.create_string_buffer(b'seen')\n\
+            print(ctypes.addressof(text), flush=True)\n\
+            threading.Thread(target=time.sleep, args=(60,)).start()\n\
+            sys.stdin.readline()\n\
+            ctypes.CDLL(None).syscall(60 if sys.argv[1] == 'x86_64' else 93, 0)\n";
+        let child = Command::new("python3")
+            .args(["-c", python, std::env::consts::ARCH])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = child else { return };
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        std::io::BufRead::read_line(&mut output, &mut line).expect("a line");
+        let base = line.trim().parse().expect("an address");
+        let input = child.stdin.take().expect("piped");
+        let pid = Pid::from_raw(child.id() as i32);
+        let first_has_ended = || {
+            fs::read_to_string(format!("/proc/{pid}/task/{pid}/stat"))
+                .is_ok_and(|stat| stat.contains(") Z"))
+        };
+        (&input).write_all(b"\n").expect("it reads");
+        let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !first_has_ended() && std::time::Instant::now() < patience {
+            std::thread::yield_now();
+        }
+        assert!(first_has_ended());
+        let mut back = [0; 4];
+        let process = Reach::Process(pid);
+        assert_eq!(process.read(&mut back, &[RemoteIoVec { base, len: 4 }]), Ok(4));
+        assert_eq!(&back, b"seen");
+        assert!(!process.is_gone());
+        child.kill().expect("it is there");
+        child.wait().expect("it ends");
+        assert!(process.is_gone());
     }
 
     #[test]

@@ -45,7 +45,7 @@ const PATHS: &[&str] = &[
     "",
 ];
 
-/// The calls that the filter stops.
+/// The calls that the filter stops, but those that ptrace helps with: a thread of ours cannot be traced by another.
 const CALLS: &[libc::c_long] = &[
     libc::SYS_ioctl,
     libc::SYS_openat,
@@ -58,6 +58,12 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_getxattr,
     libc::SYS_listxattr,
     libc::SYS_readlinkat,
+    libc::SYS_execve,
+    libc::SYS_dup,
+    libc::SYS_fcntl,
+    libc::SYS_mmap,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_open,
     #[cfg(target_arch = "x86_64")]

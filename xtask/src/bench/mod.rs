@@ -3,7 +3,7 @@
 //! callgrind counts instructions exactly, so a change of one shows. The program under it is `crates/queue/benches/
 //! instructions.rs`; its first comment says what an operation includes. Besides, the machine code of the same
 //! functions is looked at ([`code`]): no way to a panic, an allocation or a lock, and memory touched in the right order. Last,
-//! the model's rates ([`speed`]), and what it is like to be a program under `verbless-model run` ([`run`]).
+//! the model's rates ([`speed`]), and what it is like to be a program under `verbless-model run` ([`mod@run`]).
 
 pub(crate) mod aarch64;
 mod code;

@@ -14,7 +14,7 @@ use verbless_queue::QpConfig;
 use crate::message::{Ear, Message, say};
 use crate::parts::Part;
 use crate::random::Random;
-use crate::raw::{self, Arena, End, PAGE, Window};
+use crate::raw::{self, Arena, End, PAGE, Window, plain};
 use crate::tape::{Recorder, Request};
 
 /// Threads that call.
@@ -154,7 +154,7 @@ impl Liar {
         let mut others = Vec::new();
         for path in ["/dev/null", "/sys/class/infiniband", "/"] {
             stage.arena.fill(0, format!("{path}\0").as_bytes());
-            others.push(raw::call(libc::SYS_open, [stage.arena.at(0), 0, 0, 0, 0, 0])?);
+            others.push(raw::call(plain::OPEN, [stage.arena.at(0), 0, 0, 0, 0, 0])?);
         }
         // None whose lower half is one of the first three: those are for talking.
         others.extend([u64::MAX, 0xffff_ffff, 123_456, 1 << 40 | 123_456]);
@@ -312,13 +312,13 @@ impl Liar {
         let room = self.random.one_of(&[0, 1, 16, 4096, u64::MAX, 1 << 31]);
         let empty = self.random.one_of(&[0, 0, libc::AT_EMPTY_PATH as u64, flags & 0xffff]);
         let _ = match self.random.below(12) {
-            0 => self.call(libc::SYS_stat, &[path, to]),
-            1 => self.call(libc::SYS_lstat, &[path, to]),
+            0 => self.call(plain::STAT, &[path, to]),
+            1 => self.call(plain::LSTAT, &[path, to]),
             2 => self.call(libc::SYS_newfstatat, &[directory, path, to, empty]),
             3 => self.call(libc::SYS_statx, &[directory, path, empty, more, to]),
-            4 => self.call(libc::SYS_access, &[path, flags]),
+            4 => self.call(plain::ACCESS, &[path, flags]),
             5 => self.call(libc::SYS_faccessat2, &[directory, path, flags, empty]),
-            6 => self.call(libc::SYS_readlink, &[path, to, room]),
+            6 => self.call(plain::READLINK, &[path, to, room]),
             7 => self.call(libc::SYS_readlinkat, &[directory, path, to, room]),
             8 => self.call(libc::SYS_getxattr, &[path, to, to, room]),
             9 => self.call(libc::SYS_listxattr, &[path, to, room]),
@@ -343,7 +343,7 @@ impl Liar {
             let (arena, place) = (self.stage.arena, self.random.below(self.stage.arena.len()) & !7);
             arena.fill(place, format!("{}\0", self.stage.device).as_bytes());
             let flags = self.random.one_of(&[libc::O_RDWR, libc::O_RDWR | libc::O_CLOEXEC]);
-            if let Ok(device) = self.call(libc::SYS_open, &[arena.at(place), flags as u64]) {
+            if let Ok(device) = self.call(plain::OPEN, &[arena.at(place), flags as u64]) {
                 self.devices.push(device);
                 self.context(device);
             }
@@ -408,7 +408,7 @@ impl Liar {
                 self.devices.extend(copy);
                 copy
             }
-            1 => self.call(libc::SYS_dup2, &[one, other]),
+            1 => self.call(plain::DUP2, &[one, other]),
             2 => self.call(libc::SYS_dup3, &[one, other, libc::O_CLOEXEC as u64]),
             3 => self.call(libc::SYS_close, &[other]),
             4 => self.call(libc::SYS_ftruncate, &[one, size]),
@@ -433,9 +433,9 @@ impl Liar {
             .map(|_| {
                 let (device, address, path) = (self.device(), self.address(), self.some_path());
                 match self.random.below(4) {
-                    0 => (libc::SYS_stat, [path, address, 0, 0, 0, 0]),
+                    0 => (plain::STAT, [path, address, 0, 0, 0, 0]),
                     1 => (libc::SYS_close, [device.max(3), 0, 0, 0, 0, 0]),
-                    2 => (libc::SYS_open, [path, libc::O_CLOEXEC as u64, 0, 0, 0, 0]),
+                    2 => (plain::OPEN, [path, libc::O_CLOEXEC as u64, 0, 0, 0, 0]),
                     _ => (libc::SYS_ioctl, [device, RDMA_VERBS_IOCTL.into(), address, 0, 0, 0]),
                 }
             })
@@ -450,7 +450,7 @@ impl Liar {
         // There may be too many already.
         let _ = std::thread::Builder::new().spawn(move || {
             let _ = raw::call(libc::SYS_ioctl, [device, RDMA_VERBS_IOCTL.into(), address, 0, 0, 0]);
-            let _ = raw::call(libc::SYS_stat, [path, address, 0, 0, 0, 0]);
+            let _ = raw::call(plain::STAT, [path, address, 0, 0, 0, 0]);
         });
     }
 }

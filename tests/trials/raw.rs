@@ -16,11 +16,53 @@ const BASE: u64 = 1 << 36;
 /// Pages of an arena that can be written; then come one that can only be read, and one that is not there.
 const WRITABLE: u64 = 32;
 
+/// Calls that say no directory. Architectures that are newer than those lack them; [`call`] makes the ones with a directory there.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod plain {
+    pub(crate) const OPEN: libc::c_long = libc::SYS_open;
+    pub(crate) const STAT: libc::c_long = libc::SYS_stat;
+    pub(crate) const LSTAT: libc::c_long = libc::SYS_lstat;
+    pub(crate) const ACCESS: libc::c_long = libc::SYS_access;
+    pub(crate) const READLINK: libc::c_long = libc::SYS_readlink;
+    pub(crate) const DUP2: libc::c_long = libc::SYS_dup2;
+}
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) mod plain {
+    pub(crate) const OPEN: libc::c_long = -1;
+    pub(crate) const STAT: libc::c_long = -2;
+    pub(crate) const LSTAT: libc::c_long = -3;
+    pub(crate) const ACCESS: libc::c_long = -4;
+    pub(crate) const READLINK: libc::c_long = -5;
+    pub(crate) const DUP2: libc::c_long = -6;
+}
+
+/// The call that there is for one of [`plain`].
+#[cfg(target_arch = "x86_64")]
+fn existing(number: libc::c_long, arguments: [u64; 6]) -> (libc::c_long, [u64; 6]) {
+    (number, arguments)
+}
+#[cfg(not(target_arch = "x86_64"))]
+fn existing(number: libc::c_long, arguments: [u64; 6]) -> (libc::c_long, [u64; 6]) {
+    const HERE: u64 = libc::AT_FDCWD as u64;
+    let [a, b, c, ..] = arguments;
+    match number {
+        plain::OPEN => (libc::SYS_openat, [HERE, a, b, c, 0, 0]),
+        plain::STAT => (libc::SYS_newfstatat, [HERE, a, b, 0, 0, 0]),
+        plain::LSTAT => {
+            (libc::SYS_newfstatat, [HERE, a, b, libc::AT_SYMLINK_NOFOLLOW as u64, 0, 0])
+        }
+        plain::ACCESS => (libc::SYS_faccessat, [HERE, a, b, 0, 0, 0]),
+        plain::READLINK => (libc::SYS_readlinkat, [HERE, a, b, c, 0, 0]),
+        plain::DUP2 => (libc::SYS_dup3, [a, b, 0, 0, 0, 0]),
+        other => (other, arguments),
+    }
+}
+
 /// A system call.
 ///
 /// Its arguments are for the caller to choose so that the process lives: pointers into an [`Arena`], or to nowhere.
 pub(crate) fn call(number: libc::c_long, arguments: [u64; 6]) -> Result<u64, Errno> {
-    let [a, b, c, d, e, f] = arguments;
+    let (number, [a, b, c, d, e, f]) = existing(number, arguments);
     // SAFETY: what the kernel may write is in an arena, as the callers in this program promise; nobody borrows from that.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     Errno::result(result).map(|value| value as u64)
@@ -177,8 +219,9 @@ pub(crate) fn fork(calls: &[(libc::c_long, [u64; 6])], end: End) {
     // SAFETY: the child makes system calls only, with memory that was there before.
     unsafe {
         if libc::fork() == 0 {
-            for (number, [a, b, c, d, e, f]) in calls {
-                libc::syscall(*number, *a, *b, *c, *d, *e, *f);
+            for &(number, arguments) in calls {
+                let (number, [a, b, c, d, e, f]) = existing(number, arguments);
+                libc::syscall(number, a, b, c, d, e, f);
             }
             match end {
                 End::Exit => {}

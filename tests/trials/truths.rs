@@ -8,7 +8,7 @@ use verbless_conformance::{Stop, ensure};
 use verbless_devx::abi::frame::RDMA_VERBS_IOCTL;
 use verbless_devx::{Backend, Kernel};
 
-use crate::raw::{Arena, PAGE, call};
+use crate::raw::{Arena, PAGE, call, plain};
 
 const VERBS: u64 = RDMA_VERBS_IOCTL as u64;
 /// GET_CONTEXT, a method that there is.
@@ -53,8 +53,8 @@ fn header(length: u64, object: u64, method: u64, attributes: u64) -> u64 {
 impl Judge {
     fn all(&mut self, node: &str, link: &str) -> Result<(), Stop> {
         let path = self.path(node);
-        let device = call(libc::SYS_open, [path, libc::O_RDWR as u64, 0, 0, 0, 0])?;
-        let other = call(libc::SYS_open, [self.path("/dev/null"), 0, 0, 0, 0, 0])?;
+        let device = call(plain::OPEN, [path, libc::O_RDWR as u64, 0, 0, 0, 0])?;
+        let other = call(plain::OPEN, [self.path("/dev/null"), 0, 0, 0, 0, 0])?;
         let result = self
             .requests(device, other)
             .and_then(|()| self.opens(node, other))
@@ -193,7 +193,7 @@ impl Judge {
     }
 
     fn opens(&mut self, node: &str, other: u64) -> Result<(), Stop> {
-        let (arena, open) = (self.arena, libc::SYS_open);
+        let (arena, open) = (self.arena, plain::OPEN);
         let path = self.path(node);
         let create = (libc::O_CREAT | libc::O_EXCL | libc::O_RDWR) as u64;
         self.refuses(
@@ -255,7 +255,7 @@ impl Judge {
         let path = self.path(node);
         for to in [0, arena.nowhere(), arena.read_only(), arena.nowhere() - 8] {
             let what = "an answer where it cannot be";
-            self.refuses(what, Errno::EFAULT, libc::SYS_stat, &[path, to])?;
+            self.refuses(what, Errno::EFAULT, plain::STAT, &[path, to])?;
             self.refuses(what, Errno::EFAULT, libc::SYS_fstat, &[device, to])?;
             self.refuses(what, Errno::EFAULT, libc::SYS_statx, &[here, path, 0, 0x7ff, to])?;
         }
@@ -273,15 +273,15 @@ impl Judge {
         let both = 0x6000;
         let arguments = [here, path, both, 0x7ff, buffer];
         self.refuses("two ways to be fresh", Errno::EINVAL, libc::SYS_statx, &arguments)?;
-        self.refuses("an odd right", Errno::EINVAL, libc::SYS_access, &[path, 8])?;
+        self.refuses("an odd right", Errno::EINVAL, plain::ACCESS, &[path, 8])?;
         self.refuses("odd flags", Errno::EINVAL, libc::SYS_faccessat2, &[here, path, 0, odd])?;
-        self.refuses("a device as a program", Errno::EACCES, libc::SYS_access, &[path, 1])?;
-        self.refuses("a device as a link", Errno::EINVAL, libc::SYS_readlink, &[path, buffer, 64])?;
+        self.refuses("a device as a program", Errno::EACCES, plain::ACCESS, &[path, 1])?;
+        self.refuses("a device as a link", Errno::EINVAL, plain::READLINK, &[path, buffer, 64])?;
         let path = self.path(link);
         for room in [0, 1 << 31, 0xffff_ffff] {
-            self.refuses("no room", Errno::EINVAL, libc::SYS_readlink, &[path, buffer, room])?;
+            self.refuses("no room", Errno::EINVAL, plain::READLINK, &[path, buffer, room])?;
         }
         let arguments = [path, arena.nowhere(), 64];
-        self.refuses("a link where it cannot be", Errno::EFAULT, libc::SYS_readlink, &arguments)
+        self.refuses("a link where it cannot be", Errno::EFAULT, plain::READLINK, &arguments)
     }
 }

@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use verbless_command::{Device, KeyAccess};
@@ -26,6 +27,8 @@ const ROLE: &str = "VERBLESS_TEST_ROLE";
 const LENGTH: usize = 64 << 10;
 const OLD: u8 = 0x0d;
 const OWN: u8 = 0x77;
+/// How often the second program has begun.
+const TRIES: &str = "VERBLESS_TEST_TRIES";
 /// Begins what a program says to the other, among what the test harness prints.
 const MARK: &str = "@ ";
 
@@ -177,6 +180,12 @@ fn second(at: usize) {
     let flags = MapFlags::MAP_FIXED_NOREPLACE | MapFlags::MAP_PRIVATE;
     // SAFETY: fresh memory where nothing is.
     let mapped = unsafe { mmap_anonymous(NonZeroUsize::new(at), length, protection, flags) };
+    if mapped == Err(Errno::EEXIST) {
+        // The system put something of this program there; the next time it begins elsewhere.
+        let tries = env::var(TRIES).map_or(0, |tries| tries.parse().expect("a number")) + 1;
+        assert!(tries < 50, "the address is never free");
+        panic!("{}", program(&at.to_string()).env(TRIES, tries.to_string()).exec());
+    }
     let mut memory = mapped.expect("nothing is there").cast::<[u8; LENGTH]>();
     // SAFETY: it is ours alone.
     let memory = unsafe { memory.as_mut() };

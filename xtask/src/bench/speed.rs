@@ -12,7 +12,7 @@ use crate::Result;
 
 /// Seconds of a round, and rounds at most.
 const SECONDS: &str = "0.3";
-const ROUNDS: &str = "10";
+const ROUNDS: &str = "30";
 
 /// A rate that must be reached.
 pub(super) struct Row {

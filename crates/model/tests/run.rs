@@ -162,19 +162,28 @@ fn an_open_device_is_a_character_device_and_its_ioctls_are_answered() {
     // The descriptor that the shell duplicates is another number; the device goes with its last one.
     let script = "exec 5<>/dev/infiniband/uverbs0 && readlink /proc/self/fd/5 && exec 5<&-";
     assert!(says(&[], script).contains("verbless-uverbs"));
-    let python = "import os, fcntl, errno, stat\n\
+    let python = "import os, ctypes, fcntl, errno, stat\n\
         fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
         assert stat.S_ISCHR(os.fstat(fd).st_mode), 'fstat'\n\
         assert os.fstat(fd).st_rdev == os.makedev(231, 192)\n\
         for request in (0xc0181b01, 0x1b02):\n\
         \x20   try: fcntl.ioctl(os.dup(fd), request, bytes(24))\n\
         \x20   except OSError as error: print(errno.errorcode[error.errno])\n\
+        libc, room = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\
+        for path in (b'/no/such/file', b'no-such-file', b''):\n\
+        \x20   result = libc.statx(fd, path, 0x1000, 0x7ff, room)\n\
+        \x20   print(result and errno.errorcode[ctypes.get_errno()])\n\
         try: os.truncate('/proc/self/fd/%d' % fd, 0)\n\
         except OSError as error: print(errno.errorcode[error.errno])\n";
     if Command::new("python3").arg("--version").output().is_ok() {
         let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
         let text = String::from_utf8_lossy(&output.stdout).to_string();
-        assert_eq!(text, "EINVAL\nENOTTY\nEPERM\n", "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            text,
+            "EINVAL\nENOTTY\nENOENT\nENOTDIR\n0\nEPERM\n",
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 

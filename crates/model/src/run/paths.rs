@@ -127,7 +127,9 @@ impl Answerer {
         how: Stat,
     ) -> Answer {
         let empty = flags as i32 & libc::AT_EMPTY_PATH != 0;
+        // Of a path that says something, the descriptor is only where it begins.
         if empty
+            && (path == 0 || text(thread(call), path).is_ok_and(|path| path.is_empty()))
             && let Ok(id) = process::identify(call.tid, directory as i32)
             && let Some(open) = self.room.opens().get(id)
         {

@@ -35,6 +35,7 @@ cases!("events":
     a_channel_waits_as_long_as_it_was_told_to,
     a_receiver_that_sleeps_between_messages_misses_none,
     a_destroyed_queue_is_heard_of_no_more,
+    clients_that_come_and_go_end_no_subscription_of_another,
     events_that_users_may_not_see_are_refused,
     a_subscription_to_no_or_to_too_many_events_is_refused,
     a_queue_pair_reports_that_its_peer_broke_its_rules,
@@ -328,6 +329,34 @@ fn a_destroyed_queue_is_heard_of_no_more(lab: &Lab) -> Result<(), Stop> {
     end.send_cq.arm(Notify::Next);
     end.perform(&Nop::new().signaled())?;
     none(&channel)
+}
+
+/// Two clients make the same objects in the same order, so that whatever counts per client has the same values in both.
+fn clients_that_come_and_go_end_no_subscription_of_another(lab: &Lab) -> Result<(), Stop> {
+    let watched = |cookie| -> Result<(Endpoint, EventChannel), Stop> {
+        let mut end = Endpoint::new(lab.device()?, &QpConfig::new(8, 8), 4096)?;
+        let options = Default::default();
+        let address = end.domain.address(&end.qp, &options)?;
+        end.domain.connect(&end.qp, &address, &options)?;
+        let channel = end.device.event_channel(true)?;
+        end.send_cq.subscribe(&channel, cookie)?;
+        end.send_cq.arm(Notify::Next);
+        Ok((end, channel))
+    };
+    let mut stays = watched(0)?;
+    for cookie in 1..8 {
+        let comes = watched(cookie)?;
+        let (mut goes, channel) = std::mem::replace(&mut stays, comes);
+        goes.perform(&Nop::new().signaled())?;
+        ensure_eq!(next(&channel)?.cookie, cookie - 1, "cookie of the first of two clients");
+        drop((goes, channel));
+        let (end, channel) = &mut stays;
+        end.perform(&Nop::new().signaled())?;
+        ensure_eq!(next(channel)?.cookie, cookie, "cookie after the other client is gone");
+        end.send_cq.event_received();
+        end.send_cq.arm(Notify::Next);
+    }
+    Ok(())
 }
 
 fn events_that_users_may_not_see_are_refused(lab: &Lab) -> Result<(), Stop> {

@@ -97,7 +97,7 @@ impl Method<'_> {
             id: created.id,
             destroy: created.destroy,
             bulk: created.bulk,
-            serial: self.state.tick(),
+            serial: kernel.subscriptions.serial(),
         }))
     }
 

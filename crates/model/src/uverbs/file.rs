@@ -82,7 +82,7 @@ pub(super) struct DevxObject {
     pub destroy: Vec<u8>,
     /// How many flow counters it is.
     pub bulk: u32,
-    /// Tells it from every other object there ever was.
+    /// Tells it from every other object that any file of the device ever had.
     pub serial: u64,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
@@ -24,7 +25,7 @@ pub(super) struct Subscription {
     pub key: u32,
     /// Number of the object; None for the whole device.
     pub number: Option<u32>,
-    /// The DevX object that it ends with.
+    /// The DevX object that it ends with, by its serial number.
     pub object: Option<u64>,
     pub channel: Arc<EventChannel>,
     pub cookie: u64,
@@ -39,6 +40,8 @@ type EventKey = (u32, Option<u32>);
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     table: Mutex<Table>,
+    /// Objects that could be subscribed to, of all files.
+    serials: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +55,11 @@ struct Table {
 impl Subscriptions {
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that tells a new object from every other that any file of the device ever had.
+    pub(super) fn serial(&self) -> u64 {
+        self.serials.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn add(&self, subscriptions: Vec<Subscription>) {

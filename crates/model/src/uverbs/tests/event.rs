@@ -7,9 +7,10 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::super::event_rules::event;
+use super::super::file::File;
 use super::super::mailbox::Field;
 use super::super::rules::op;
-use super::support::{Bench, FIRST, Request, command};
+use super::support::{Bench, FIRST, Request, TestClient, command, get_context};
 
 /// A CQ on completion vector 0: handle and number.
 fn cq(bench: &Bench) -> (u64, u32) {
@@ -187,6 +188,36 @@ fn subscriptions_end_with_their_object_and_with_their_channel() {
     drop(third);
     let _ = bench.channel(0);
     assert_eq!(bench.file.kernel.subscriptions.len(), 0, "noticed at the next call");
+}
+
+#[test]
+fn what_a_file_destroys_ends_no_subscription_of_another_file() {
+    let bench = Bench::new();
+    let neighbour = File::new(bench.file.kernel.clone(), TestClient::new());
+    get_context(&neighbour, 1).expect("a context");
+    let channel = bench.channel(0).expect("a channel");
+    // The other file has one as well: whatever counts per file has the same values in both.
+    let mut own = Request::new(0x1005, 0x1000).handle(0x1000, 0).input(0x1001, &[0; 4]);
+    assert_eq!(own.send(&neighbour), Ok(()));
+    for round in 0..4 {
+        let (mine, number) = cq(&bench);
+        assert_eq!(subscribe(&bench, &channel, Some(mine), &[0], Some(round), None), Ok(()));
+        let mut input = command(op::CREATE_CQ, 0, 0x110);
+        Field(0x24, 31, 0).set(&mut input, FIRST + 2);
+        let mut output = [0; 16];
+        let mut request = Request::new(0x1001, 0x1000)
+            .handle(0x1000, 0)
+            .input(0x1001, &input)
+            .output(0x1002, &mut output);
+        request.send(&neighbour).expect("a CQ of the other file");
+        let theirs = request.data(0);
+        let destroyed = Request::new(0x1001, 0x1001).handle(0x1000, theirs).send(&neighbour);
+        assert_eq!(destroyed, Ok(()));
+        bench.device.event(1, round, event::COMP, &[(6, number)]);
+        let told = record(&channel).expect("the channel is open");
+        assert_eq!(told.get(..8), Some(&round.to_ne_bytes()[..]), "round {round}");
+        assert_eq!(bench.destroy(0x1001, mine), Ok(()));
+    }
 }
 
 #[test]

@@ -342,7 +342,7 @@ impl Check<'_> {
                     let message = format!("{role}: there is no structure [{name}]");
                     self.error(file, place.clone(), message);
                 }
-                Some(structure) => self.header(structure, role),
+                Some(structure) => self.header(command, structure, role),
             }
         }
         let shared = self.description.commands.iter().find(|o| {
@@ -366,7 +366,7 @@ impl Check<'_> {
     }
 
     /// An input begins with opcode, uid and op_mod, an output with status and syndrome.
-    fn header(&mut self, structure: &Structure, role: &str) {
+    fn header(&mut self, command: &Command, structure: &Structure, role: &str) {
         let header: &[(&str, u32, u32)] = match role {
             "input" => &[("opcode", 0, 16), ("uid", 16, 16), ("op_mod", 48, 16)],
             _ => &[("status", 0, 8), ("syndrome", 32, 32)],
@@ -377,7 +377,14 @@ impl Check<'_> {
             match structure.fields.iter().find(|f| f.name == name) {
                 // Not every command is sent for a user context; DESTROY_UCTX has a uid elsewhere.
                 Some(field) if name == "uid" && field.start >= 32 => {}
-                None if name == "uid" => {}
+                None if name == "uid" && command.devx == "none" => {}
+                None if name == "uid" => {
+                    let message = format!(
+                        "has no `uid` at {place}, which the kernel stamps: devx of [{}] is \"{}\"",
+                        command.name, command.devx
+                    );
+                    self.error(&structure.file, here, message);
+                }
                 // The commands of general objects have the type of the object there.
                 None if name == "op_mod"
                     && structure.fields.iter().any(|f| f.name == "obj_type") => {}

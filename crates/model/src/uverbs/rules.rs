@@ -375,3 +375,35 @@ pub(super) fn cq_event_queue(input: &[u8], apu: bool) -> Option<u32> {
     let to_apu = apu && Field(0x10, 24, 24).get(input) == 1;
     (opcode(input) == op::CREATE_CQ && !to_apu).then(|| Field(0x24, 31, 0).get(input))
 }
+
+#[cfg(test)]
+mod tests {
+    use verbless_prm::{COMMANDS, Devx};
+
+    use super::*;
+
+    #[test]
+    fn each_command_is_described_as_passed_by_devx_just_as_these_rules_pass_it() {
+        for command in COMMANDS {
+            let mut input = vec![0; command.input.bytes.max(16)];
+            OPCODE.set(&mut input, command.opcode.into());
+            if command.opcode == op::CREATE_PSV {
+                NUM_PSV.set(&mut input, 1);
+            }
+            let destroys = CREATIONS.iter().any(|it| it.destroy == command.opcode);
+            let passed = match () {
+                () if is_create(&input) => Devx::Create,
+                () if is_modify(&input) => Devx::Modify,
+                () if is_query(&input) => Devx::Query,
+                () if is_general(&input, false) => Devx::General,
+                () if destroys => Devx::Destroy,
+                () => Devx::None,
+            };
+            assert_eq!(command.devx, passed, "{}", command.name);
+            let uid = command.input.field("uid").map(|field| (field.offset, field.width));
+            if passed != Devx::None {
+                assert_eq!(uid, Some((16, 16)), "{}: the kernel stamps a uid there", command.name);
+            }
+        }
+    }
+}

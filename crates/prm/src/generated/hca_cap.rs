@@ -6245,13 +6245,14 @@ structure! {
         sources: ["linux: mlx5_ifc_query_hca_cap_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("other_function", 64, 1),
             FieldInfo::number("ec_vf_function", 65, 1),
             FieldInfo::number("function_id_type", 67, 1).of(FunctionIdMode::INFO),
             FieldInfo::number("function_id", 80, 16),
         ],
-        reserved: [(16, 32), (66, 1), (68, 12), (96, 32)],
+        reserved: [(32, 16), (66, 1), (68, 12), (96, 32)],
     }
 }
 
@@ -6266,6 +6267,22 @@ impl QueryHcaCapIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 

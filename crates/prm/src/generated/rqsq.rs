@@ -2394,10 +2394,11 @@ structure! {
         sources: ["linux: mlx5_ifc_query_tir_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("tirn", 72, 24),
         ],
-        reserved: [(16, 32), (64, 8), (96, 32)],
+        reserved: [(32, 16), (64, 8), (96, 32)],
     }
 }
 
@@ -2412,6 +2413,22 @@ impl QueryTirIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -2914,10 +2931,11 @@ structure! {
         sources: ["linux: mlx5_ifc_query_sq_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("sqn", 72, 24),
         ],
-        reserved: [(16, 32), (64, 8), (96, 32)],
+        reserved: [(32, 16), (64, 8), (96, 32)],
     }
 }
 
@@ -2932,6 +2950,22 @@ impl QuerySqIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -3434,10 +3468,11 @@ structure! {
         sources: ["linux: mlx5_ifc_query_rq_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("rqn", 72, 24),
         ],
-        reserved: [(16, 32), (64, 8), (96, 32)],
+        reserved: [(32, 16), (64, 8), (96, 32)],
     }
 }
 
@@ -3452,6 +3487,22 @@ impl QueryRqIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -3939,10 +3990,11 @@ structure! {
         sources: ["linux: mlx5_ifc_query_tis_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("tisn", 72, 24),
         ],
-        reserved: [(16, 32), (64, 8), (96, 32)],
+        reserved: [(32, 16), (64, 8), (96, 32)],
     }
 }
 
@@ -3957,6 +4009,22 @@ impl QueryTisIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -4444,10 +4512,11 @@ structure! {
         sources: ["linux: mlx5_ifc_query_rqt_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("rqtn", 72, 24),
         ],
-        reserved: [(16, 32), (64, 8), (96, 32)],
+        reserved: [(32, 16), (64, 8), (96, 32)],
     }
 }
 
@@ -4462,6 +4531,22 @@ impl QueryRqtIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 

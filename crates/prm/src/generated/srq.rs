@@ -1350,10 +1350,11 @@ structure! {
         sources: ["linux: mlx5_ifc_query_srq_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("srqn", 72, 24),
         ],
-        reserved: [(16, 32), (64, 8), (96, 32)],
+        reserved: [(32, 16), (64, 8), (96, 32)],
     }
 }
 
@@ -1368,6 +1369,22 @@ impl QuerySrqIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -2147,10 +2164,11 @@ structure! {
         sources: ["linux: mlx5_ifc_query_xrc_srq_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("xrc_srqn", 72, 24),
         ],
-        reserved: [(16, 32), (64, 8), (96, 32)],
+        reserved: [(32, 16), (64, 8), (96, 32)],
     }
 }
 
@@ -2165,6 +2183,22 @@ impl QueryXrcSrqIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -3119,10 +3153,11 @@ structure! {
         sources: ["linux: mlx5_ifc_query_rmp_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("rmpn", 72, 24),
         ],
-        reserved: [(16, 32), (64, 8), (96, 32)],
+        reserved: [(32, 16), (64, 8), (96, 32)],
     }
 }
 
@@ -3137,6 +3172,22 @@ impl QueryRmpIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 

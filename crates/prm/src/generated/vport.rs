@@ -480,11 +480,12 @@ structure! {
         sources: ["linux: mlx5_ifc_query_vport_state_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("other_vport", 64, 1),
             FieldInfo::number("vport_number", 80, 16),
         ],
-        reserved: [(16, 32), (65, 15), (96, 32)],
+        reserved: [(32, 16), (65, 15), (96, 32)],
     }
 }
 
@@ -499,6 +500,22 @@ impl QueryVportStateIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -839,12 +856,13 @@ structure! {
         sources: ["linux: mlx5_ifc_query_nic_vport_context_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("other_vport", 64, 1),
             FieldInfo::number("vport_number", 80, 16),
             FieldInfo::number("allowed_list_type", 101, 3).of(VportListType::INFO),
         ],
-        reserved: [(16, 32), (65, 15), (96, 5), (104, 24)],
+        reserved: [(32, 16), (65, 15), (96, 5), (104, 24)],
     }
 }
 
@@ -859,6 +877,22 @@ impl QueryNicVportContextIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -1762,11 +1796,12 @@ structure! {
         sources: ["linux: mlx5_ifc_query_roce_address_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("roce_address_index", 64, 16),
             FieldInfo::number("vhca_port_num", 92, 4),
         ],
-        reserved: [(16, 32), (80, 12), (96, 32)],
+        reserved: [(32, 16), (80, 12), (96, 32)],
     }
 }
 
@@ -1781,6 +1816,22 @@ impl QueryRoceAddressIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -2134,12 +2185,13 @@ structure! {
         sources: ["linux: mlx5_ifc_query_hca_vport_context_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("other_vport", 64, 1),
             FieldInfo::number("port_num", 76, 4),
             FieldInfo::number("vport_number", 80, 16),
         ],
-        reserved: [(16, 32), (65, 11), (96, 32)],
+        reserved: [(32, 16), (65, 11), (96, 32)],
     }
 }
 
@@ -2154,6 +2206,22 @@ impl QueryHcaVportContextIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -3123,13 +3191,14 @@ structure! {
         sources: ["linux: mlx5_ifc_query_vport_counter_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("other_vport", 64, 1),
             FieldInfo::number("port_num", 76, 4),
             FieldInfo::number("vport_number", 80, 16),
             FieldInfo::number("clear", 192, 1),
         ],
-        reserved: [(16, 32), (65, 11), (96, 96), (193, 63)],
+        reserved: [(32, 16), (65, 11), (96, 96), (193, 63)],
     }
 }
 
@@ -3144,6 +3213,22 @@ impl QueryVportCounterIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 

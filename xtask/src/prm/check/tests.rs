@@ -230,6 +230,12 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "[make_thing]",
             "output: there is no structure [x]",
         ),
+        (
+            "fields.uid = { at = \"0x00.15:0\", doc = \"Uid.\" }",
+            "",
+            "[make_thing_in]",
+            "which the kernel stamps",
+        ),
         ("fields.op_mod = {", "fields.mod = {", "[make_thing_in]", "has no `op_mod` at 0x04.15:0"),
         (
             "fields.op_mod = { at = \"0x04.15:0\"",

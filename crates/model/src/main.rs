@@ -11,13 +11,16 @@ use verbless_model::pci::{self, PciOptions};
 use verbless_model::run::{self, JoinOptions, RunError, RunOptions, Trace};
 use verbless_model::{Link, Profile, Side};
 
+mod explain;
+
 /// A software model of mlx5 devices.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version, about, after_help = profiles())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Say more: -v what is refused, -vv everything.
+    /// Say on the standard error what goes on: -v warnings and what is refused, with the reason; -vv everything. Without it `run`
+    /// leaves the program's output alone, but for its own failures.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
 }
@@ -25,17 +28,18 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Be PCI devices, over vfio-user, for QEMU's `vfio-user-pci` to attach. Ends when all clients have gone.
+    #[command(after_help = profiles())]
     Pci {
         /// Where a function listens, once for each; those of the first device first.
         #[arg(long, required = true)]
         socket: Vec<PathBuf>,
-        /// What a device is, once for each: a profile's name, or a TOML file.
+        /// What a device is, once for each: a profile's name (see below), or a TOML file.
         #[arg(long, default_value = "bluefield3")]
         profile: Vec<String>,
         /// What their ports are connected to; without it, what the profile says.
         #[arg(long)]
         link: Option<LinkArgument>,
-        /// Functions per device.
+        /// Functions per device: 1 to 8.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
         functions: u16,
         /// Instead, a function for each side that a device has: the host's, then that of a DPU's Arm cores.
@@ -51,11 +55,12 @@ enum Command {
     /// Run a program that sees modelled devices, without root and without a virtual machine.
     ///
     /// Ends when the program and all that was started have ended, with the program's exit code.
+    #[command(after_help = profiles())]
     Run {
-        /// What the devices are, one for each: a profile's name, or a TOML file.
+        /// What the devices are, one for each: a profile's name (see below), or a TOML file.
         #[arg(long, default_value = "bluefield3", conflicts_with = "join")]
         profile: Vec<String>,
-        /// How many devices of each profile.
+        /// How many devices of each profile: 1 to 64.
         #[arg(long, default_value_t = 1, conflicts_with = "join", value_parser = clap::value_parser!(u16).range(1..=64))]
         devices: u16,
         /// What their ports are connected to; without it, what the profile says.
@@ -79,9 +84,16 @@ enum Command {
         /// prm decode` reads.
         #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "join")]
         trace: Option<Option<PathBuf>>,
-        /// The program and its arguments.
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        /// The program and its arguments; from the program's name on, nothing is an option of `run`.
+        #[arg(required = true, trailing_var_arg = true)]
         program: Vec<OsString>,
+    },
+    /// Say in words what a code means: a syndrome of the model's (564c0008), a command status (0x3, BAD_PARAM), or the
+    /// syndrome of a failed WQE's CQE (0x13).
+    Explain {
+        /// In hexadecimal, with or without 0x, or a name.
+        #[arg(required = true)]
+        code: Vec<String>,
     },
 }
 
@@ -102,6 +114,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_max_level(match arguments.verbose {
+            // The standard error is the program's, too.
+            0 if matches!(arguments.command, Command::Run { .. }) => tracing::Level::ERROR,
             0 => tracing::Level::WARN,
             1 => tracing::Level::INFO,
             2 => tracing::Level::DEBUG,
@@ -133,6 +147,12 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             pci::serve(PciOptions { devices, functions, sides, sockets: socket, trap, record })?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Explain { code } => {
+            for code in code {
+                println!("{}", explain::explain(&code)?);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Run { profile, devices, link, side, dpu, name, join, trace, program } => {
             let side = match side {
                 SideArgument::Host => Side::Host,
@@ -158,6 +178,12 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             Ok(exit_code(run::run(options)?))
         }
     }
+}
+
+/// The end of `--help`.
+fn profiles() -> String {
+    let names: Vec<_> = Profile::names().collect();
+    format!("Profiles: {}", names.join(", "))
 }
 
 /// As shells say it.

@@ -148,7 +148,7 @@ fn what_only_some_programs_need_may_be_forbidden() {
 fn a_program_that_may_have_few_descriptors_finds_devices_too() {
     let python = "import os, stat\n\
         assert stat.S_ISCHR(os.fstat(os.open('/dev/infiniband/uverbs0', os.O_RDWR)).st_mode)";
-    let script = "ulimit -n 64; exec \"$0\" run -- python3 -c \"$1\"";
+    let script = "ulimit -n 64; exec \"$0\" -v run -- python3 -c \"$1\"";
     if Command::new("python3").arg("--version").output().is_ok() {
         let output = Command::new("sh").args(["-c", script, BINARY, python]).output();
         let output = output.expect("it runs");

@@ -489,3 +489,63 @@ fn a_run_within_a_run_says_plainly_why_it_cannot_be() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("is this within another run?"), "{text}");
 }
+
+/// What the binary says of wrong or special arguments.
+fn model(arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
+    let output = command.args(arguments).output().expect("the binary runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn a_mistyped_option_is_not_taken_for_the_program() {
+    for mistyped in [&["--profil", "connectx6dx"][..], &["--profil=connectx6dx"]] {
+        let (code, text) = model(&[&["run"], mistyped, &["--", "echo", "started"]].concat());
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains("'--profile'") && !text.contains("started\n"), "{text}");
+    }
+    let (code, text) = model(&["run", "sh", "-c", "echo $0 $1", "--profil", "-v"]);
+    assert_eq!((code, &*text), (Some(0), "--profil -v\n"), "what follows the program is its own");
+}
+
+#[test]
+fn help_names_the_profiles_and_the_ranges() {
+    for words in [&["--help"][..], &["run", "--help"], &["pci", "--help"]] {
+        let (code, text) = model(words);
+        assert_eq!(code, Some(0));
+        assert!(text.contains("Profiles: connectx6dx, bluefield3"), "{text}");
+    }
+    let (_, text) = model(&["run", "--help"]);
+    assert!(text.contains("1 to 64") && text.contains("infiniband, ethernet"), "{text}");
+    let (code, text) = model(&["run", "--devices", "65", "--", "true"]);
+    assert!(code == Some(2) && text.contains("1..=64"), "{text}");
+}
+
+#[test]
+fn a_code_is_explained() {
+    let (code, text) = model(&["explain", "0x564c0008", "BAD_QP_STATE"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("what the capabilities do not offer"), "{text}");
+    assert!(text.contains("command status 0x10, BAD_QP_STATE"), "{text}");
+    let (code, text) = model(&["explain", "0x12345678"]);
+    assert!(code == Some(1) && text.contains("not published"), "{text}");
+}
+
+#[test]
+fn refusals_are_told_when_they_are_asked_for_and_else_nothing_is() {
+    // The ioctl of a method that there is not.
+    let python = "import fcntl, os, struct\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        request = bytearray(struct.pack('HHHHQII', 24, 7, 77, 0, 0, 1, 0))\n\
+        try: fcntl.ioctl(fd, 0xc0181b01, request)\n\
+        except OSError as error: print(error.errno)\n";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return;
+    }
+    let (code, text) = model(&["run", "--", "python3", "-c", python]);
+    assert_eq!((code, &*text), (Some(0), "93\n"));
+    let (code, text) = model(&["-v", "run", "--", "python3", "-c", python]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("object 0x7, method 0x4d refused with EPROTONOSUPPORT"), "{text}");
+}

@@ -135,7 +135,7 @@ macro_rules! enumeration {
     (
         $(#[$meta:meta])*
         pub struct $name:ident(pub $repr:ident) = $text:literal, $bits:literal bits {
-            $($(#[$value_meta:meta])* $value_name:ident = $value:literal,)*
+            $($(#[doc = $value_doc:literal])* $value_name:ident = $value:literal,)*
         }
     ) => {
         $(#[$meta])*
@@ -143,7 +143,7 @@ macro_rules! enumeration {
         pub struct $name(pub $repr);
 
         impl $name {
-            $($(#[$value_meta])* pub const $value_name: Self = Self($value);)*
+            $($(#[doc = $value_doc])* pub const $value_name: Self = Self($value);)*
             /// Its name and values.
             pub const INFO: &'static EnumInfo = &EnumInfo {
                 name: $text,
@@ -155,6 +155,15 @@ macro_rules! enumeration {
             #[inline]
             pub const fn name(self) -> Option<&'static str> {
                 Self::INFO.name_of(self.0 as u64)
+            }
+
+            /// What the value means in a sentence, if it has a name.
+            #[allow(unreachable_patterns, reason = "a value may have two names")]
+            pub const fn doc(self) -> Option<&'static str> {
+                match self.0 {
+                    $($value => Some(concat!($($value_doc),*).trim_ascii()),)*
+                    _ => None,
+                }
             }
         }
 

@@ -9,7 +9,7 @@ use super::answer::{Answer, Answerer, thread};
 use super::process;
 use super::sys::Notification;
 use super::trace;
-use crate::uverbs::{Client, HEADER_WORDS, describe, ioctl_length};
+use crate::uverbs::{Client, HEADER_WORDS, describe, ioctl_length, log_refusal};
 
 /// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
 const VERBS: u32 = 0xc018_1b01;
@@ -25,7 +25,7 @@ impl Answerer {
             return Errno::ENOTTY.into();
         }
         let result = self.caller(call).and_then(|caller| {
-            let mut words = read_request(thread(call), argument)?;
+            let mut words = read_request(&caller, thread(call), argument)?;
             if !self.gate.is_waiting(call.id) {
                 return Err(Errno::EINTR);
             }
@@ -49,10 +49,11 @@ impl Answerer {
 }
 
 /// The header and the attributes of an ioctl, each copied once: what the header says is judged by its copy.
-fn read_request(thread: Pid, address: u64) -> Result<Vec<u64>, Errno> {
+fn read_request(client: &dyn Client, thread: Pid, address: u64) -> Result<Vec<u64>, Errno> {
     let mut words = vec![0; HEADER_WORDS];
     read_words(thread, address, &mut words)?;
-    let length = ioctl_length(words.first_chunk().ok_or(Errno::EFAULT)?)?;
+    let length = ioctl_length(words.first_chunk().ok_or(Errno::EFAULT)?)
+        .inspect_err(|&errno| log_refusal(client, &words, errno))?;
     words.resize(length / 8, 0);
     read_words(thread, address.wrapping_add(8 * HEADER_WORDS as u64), &mut words[HEADER_WORDS..])?;
     Ok(words)

@@ -257,7 +257,11 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     for device in 0..model.devices() {
         let left = model.counts(device);
         if left != ObjectCounts::default() {
-            tracing::warn!(device, ?left, "objects outlive all programs");
+            tracing::error!(
+                device,
+                ?left,
+                "objects outlive all programs: this is a bug of the model"
+            );
         }
     }
     Ok(ExitStatus::from_raw(status))

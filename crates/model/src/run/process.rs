@@ -270,6 +270,10 @@ impl Client for Caller {
     fn descriptors(&self) -> Vec<i32> {
         numbers(&format!("/proc/{}/fd", self.tid))
     }
+
+    fn thread(&self) -> u32 {
+        self.tid
+    }
 }
 
 /// Says once what does not work because of what the place forbids.

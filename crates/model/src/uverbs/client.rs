@@ -57,6 +57,10 @@ pub(crate) trait Client: Send + Sync {
     fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno>;
     /// The numbers of its descriptors.
     fn descriptors(&self) -> Vec<i32>;
+    /// The thread whose call is answered, by which a log names it.
+    fn thread(&self) -> u32 {
+        nix::unistd::gettid().as_raw() as u32
+    }
 
     /// A duplicate of whichever of its descriptors refers to a file; `None` when none does.
     fn find(&self, file: FileId) -> Option<OwnedFd> {

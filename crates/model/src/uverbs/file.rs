@@ -16,6 +16,7 @@ use super::client::{Client, PAGE};
 use super::context::Context;
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
+use super::refused;
 use super::rules::{ObjectId, op};
 use super::subscriptions::EventChannel;
 use super::uar;
@@ -327,6 +328,10 @@ impl File {
         client: &Arc<dyn Client>,
         words: &mut [u64],
     ) -> Result<(), Errno> {
+        refused::logged(&**client, words, |words| self.answer(client, words))
+    }
+
+    fn answer(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
         let request = Request::parse(words)?;
         let mut state = self.lock();
         self.forget_closed_streams(&mut state);

@@ -9,6 +9,7 @@
 //!     verbs          what libraries ask for that do not use DevX
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     boot           how the device comes up and goes down
+//!   refused      why an ioctl is refused, in words for the log
 //!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
 //! ```
 //!
@@ -36,6 +37,7 @@ mod ioctl;
 mod kernel;
 mod mailbox;
 mod opcode;
+mod refused;
 mod rules;
 mod subscriptions;
 mod uar;
@@ -55,4 +57,5 @@ pub(crate) use describe::{Described, describe};
 pub(crate) use in_process::DeviceFile;
 pub use in_process::InProcess;
 pub(crate) use ioctl::{HEADER_WORDS, length as ioctl_length};
+pub(crate) use refused::log as log_refusal;
 pub(crate) use uar::MMAP_SPAN;

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use super::abi::{attr, object};
 use super::device::find_gid;
 use super::file::{Method, Object};
+use super::refused::refused;
 use super::rules::op;
 use super::verbs::wire::Core;
 
@@ -74,6 +75,19 @@ static COMMANDS: &[Command] = &[
     plain("DESTROY_SRQ", 35, 16, 4, |method, core| method.write_destroy_srq(core)),
 ];
 
+/// Commands that `ib_user_verbs.h` has and the model has not: what they are for.
+static UNSUPPORTED: &[(u32, &str)] = &[
+    (11, "changing a registered region (REREG_MR) is"),
+    (14, "memory windows (ALLOC_MW) are"),
+    (23, "resizing a CQ (RESIZE_CQ) is"),
+    (38, "XRC domains (OPEN_XRCD) are"),
+    (40, "XRC shared receive queues (CREATE_XSRQ) are"),
+    (41, "opening a shared QP (OPEN_QP) is"),
+    (EXTENDED | 50, "flow steering (CREATE_FLOW) is"),
+    (EXTENDED | 52, "work queues of a raw packet QP (CREATE_WQ) are"),
+    (EXTENDED | 55, "receive side scaling (CREATE_RWQ_IND_TBL) is"),
+];
+
 /// What a command is called, for people.
 pub(super) fn name(number: u64) -> Option<&'static str> {
     let command = COMMANDS.iter().find(|command| u64::from(command.number) == number)?;
@@ -87,7 +101,15 @@ impl Method<'_> {
             return Err(Errno::EINVAL);
         }
         let command = COMMANDS.iter().find(|command| command.number == number);
-        let command = command.ok_or(Errno::EOPNOTSUPP)?;
+        let command = command.ok_or_else(|| {
+            refused(
+                Errno::EOPNOTSUPP,
+                match UNSUPPORTED.iter().find(|it| it.0 == number) {
+                    Some((_, words)) => format!("{words} not modelled"),
+                    None => format!("there is no command {number:#x}, or it is not modelled"),
+                },
+            )
+        })?;
         let room = |id| self.attrs.len(id).unwrap_or(0);
         if room(attr::CORE_IN) < command.least || room(attr::CORE_OUT) < command.response {
             return Err(Errno::ENOSPC);

@@ -11,6 +11,7 @@ use super::super::abi::{attr, object};
 use super::super::client::PAGE;
 use super::super::file::{Method, Object};
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::refused::refused;
 use super::super::rules::op;
 use super::super::umem::{Pinned, best_page_size};
 use super::memory::with_list;
@@ -54,7 +55,7 @@ impl Method<'_> {
             return Err(Errno::EINVAL);
         }
         if rights & access::ON_DEMAND != 0 {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(refused(Errno::EOPNOTSUPP, "on-demand paging is not modelled"));
         }
         let pd = self.state.lookup(request.u32(32).into(), object::PD)?;
         let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };

@@ -13,6 +13,7 @@ use super::super::client::Capability;
 use super::super::file::{Method, Object};
 use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::refused::refused;
 use super::super::rules::op;
 use super::super::umem::Pinned;
 use super::listener::Kind;
@@ -75,8 +76,11 @@ impl Service {
             UC => Ok(Self::Uc),
             UD => Ok(Self::Ud),
             RAW_PACKET if !raw => Err(Errno::EPERM),
-            // Raw packets, XRC and DC.
-            RAW_PACKET | 9 | 10 | 0xff => Err(Errno::EOPNOTSUPP),
+            RAW_PACKET => Err(refused(Errno::EOPNOTSUPP, "raw packet QPs are not modelled")),
+            9 | 10 => Err(refused(Errno::EOPNOTSUPP, "XRC QPs are not modelled")),
+            0xff => {
+                Err(refused(Errno::EOPNOTSUPP, "a driver's own QP types (DC) are not modelled"))
+            }
             _ => Err(Errno::EINVAL),
         }
     }

@@ -1,7 +1,9 @@
 //! Results as a table, as JSON and as JUnit XML.
 
+#[cfg(feature = "junit")]
 use std::time::Duration;
 
+#[cfg(feature = "junit")]
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 
@@ -68,6 +70,7 @@ impl Run {
     }
 
     /// The run as JUnit XML, one suite per group.
+    #[cfg(feature = "junit")]
     pub fn junit(&self) -> Result<String, quick_junit::SerializeError> {
         let mut report = Report::new(format!("verbless hwtest on {}", self.device));
         for rows in self.cases.chunk_by(|a, b| group(&a.case) == group(&b.case)) {
@@ -96,10 +99,12 @@ impl Run {
     }
 }
 
+#[cfg(feature = "junit")]
 fn group(case: &str) -> &str {
     case.split_once("::").map_or(case, |(group, _)| group)
 }
 
+#[cfg(feature = "junit")]
 fn name(case: &str) -> &str {
     case.split_once("::").map_or(case, |(_, name)| name)
 }

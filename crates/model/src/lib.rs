@@ -14,13 +14,18 @@
 //!                       memory: the host's memory, UAR pages
 //! ```
 
+// Without the front ends that need them, some parts of the device have no caller.
+#![cfg_attr(not(feature = "host"), allow(dead_code, unused_imports))]
+
 mod engine;
 mod fabric;
 mod hca;
 pub mod memory;
 mod model;
+#[cfg(feature = "host")]
 pub mod pci;
 pub mod profile;
+#[cfg(feature = "host")]
 pub mod run;
 pub mod uverbs;
 mod watch;

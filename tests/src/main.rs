@@ -36,7 +36,6 @@ struct Options {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write the results as JUnit XML to this file (`-`: standard output).
-    #[cfg(feature = "junit")]
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
     /// On hardware, also run cases that change more than objects of their own.
@@ -76,7 +75,11 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
     }
     // Made before anything runs, so that no results are lost to a mistyped name.
     let json = options.json.as_deref().map(Report::create).transpose()?;
-    #[cfg(feature = "junit")]
+    if options.junit.is_some() && !cfg!(feature = "junit") {
+        return Err("this program was built without --junit; `cargo xtask hwtest --junit FILE` \
+                    builds it with the feature `junit`"
+            .into());
+    }
     let junit = options.junit.as_deref().map(Report::create).transpose()?;
     let choice = Choice {
         device: options.device.clone(),
@@ -91,9 +94,7 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
     let mut run =
         Run { device: lab.describe(), preconditions: lab.preconditions(), cases: Vec::new() };
     // Results on standard output are for a program: the table then goes to standard error.
-    let for_program = matches!(json, Some(Report::Stdout));
-    #[cfg(feature = "junit")]
-    let for_program = for_program || matches!(junit, Some(Report::Stdout));
+    let for_program = [&json, &junit].iter().any(|report| matches!(report, Some(Report::Stdout)));
     let mut table: Box<dyn Write> =
         if for_program { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
     writeln!(table, "Running on {}", run.device)?;

@@ -246,7 +246,6 @@ impl<S: Connected> Pair<S> {
     pub fn restart(&mut self) -> Result<(), Stop> {
         for end in [&mut self.a, &mut self.b] {
             end.qp.reset()?;
-            while end.send_cq.poll().is_some() || end.receive_cq.poll().is_some() {}
         }
         self.connect(&ConnectOptions::default())
     }

@@ -1,11 +1,18 @@
-//! Completion queues: polling, arming.
+//! Completion queues: polling, arming, and forgetting queues that are gone.
+//!
+//! A queue that goes to RESET or is destroyed leaves CQEs behind, and their number soon is another queue's. Whoever does that
+//! cleans the completion queues ([`CqCleaner`]): it marks those CQEs where they lie, from whatever thread, and polling steps over them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use verbless_prm::hot::{CqArm, CqDoorbell, OpOwn, OpcodeQpn, cqe_format, cqe_opcode};
 
 use zerocopy::big_endian::U32;
 
 use crate::address::Source;
-use crate::ring::{CqRing, LayoutError, Look, Record, SharedMemory};
+use crate::ring::{CqRing, LayoutError, Look, RETIRED, Record, SharedMemory};
+use crate::shared::SharedReturns;
 use crate::trace::{Event, event};
 use crate::types::{Cqn, Qpn, WqeIndex};
 use crate::uar::{UarPage, barrier};
@@ -45,6 +52,11 @@ pub struct CompletionQueue {
     cqn: Cqn,
     uar: UarPage,
     inline: Inline,
+    /// The memory of `consumer_record`, for a cleaner's own handle.
+    record: SharedMemory,
+    /// Whether receives of shared receive queues complete here: each of those CQEs is claimed, so that its WQE is given back once,
+    /// by whoever takes the CQE or by whoever cleans.
+    claims: Arc<AtomicBool>,
 }
 
 /// The data that came inside the last CQE.
@@ -68,6 +80,18 @@ impl CompletionQueue {
             cqn: parts.cqn,
             uar: parts.uar,
             inline: Inline { words: [0; 8], length: 0 },
+            record: parts.record,
+            claims: Arc::default(),
+        })
+    }
+
+    /// What forgets the CQEs of a queue that is gone.
+    pub fn cleaner(&self) -> Result<CqCleaner, LayoutError> {
+        Ok(CqCleaner {
+            ring: self.ring.handle(),
+            consumer: Record::new(&self.record, 0)?,
+            overwrites: false,
+            claims: self.claims.clone(),
         })
     }
 
@@ -140,19 +164,46 @@ impl CompletionQueue {
         if look.is_plain_request() {
             let cqe = Cqe::read(&look);
             self.step();
-            Some(cqe)
+            if cqe.is_retired() { self.take_behind() } else { Some(cqe) }
         } else if look.is_not_ours() {
             None
         } else {
-            Some(self.take_other())
+            self.take_other()
         }
     }
 
-    /// The same, of a CQE that is ours and has more to say: a receive, an error, inline data.
+    /// The next CQE behind one that was cleaned away, if there is one. Whether there is or not, the device is told how far we are:
+    /// it may have no place for another CQE before.
+    #[cold]
     #[inline(never)]
-    pub(crate) fn take_other(&mut self) -> Cqe {
+    pub(crate) fn take_behind(&mut self) -> Option<Cqe> {
+        loop {
+            let look = self.look();
+            if look.is_not_ours() {
+                self.publish();
+                return None;
+            }
+            let cqe = self.read_other();
+            if !cqe.is_retired() {
+                return Some(cqe);
+            }
+        }
+    }
+
+    /// Takes a CQE that is ours and has more to say: a receive, an error, inline data.
+    #[inline(never)]
+    pub(crate) fn take_other(&mut self) -> Option<Cqe> {
+        let cqe = self.read_other();
+        if cqe.is_retired() { self.take_behind() } else { Some(cqe) }
+    }
+
+    /// Reads any CQE that is ours, and steps over it.
+    fn read_other(&mut self) -> Cqe {
         let look = self.look();
         let mut cqe = Cqe::read(&look);
+        if cqe.is_receive() && self.claims.load(Ordering::Relaxed) {
+            cqe.request.opcode_qpn = U32::from_bytes(look.claim().to_ne_bytes());
+        }
         match cqe.opcode() {
             cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => {
                 cqe.more = u32::from_be(look.dword::<0x34>());
@@ -194,6 +245,85 @@ impl CompletionQueue {
         event(Event::Barrier("before_consumer_record"));
         barrier::before_consumer_record();
         self.consumer_record.store(consumer & 0xff_ffff);
+    }
+}
+
+/// Forgets the CQEs of a queue that is gone, while whoever has the [`CompletionQueue`] may be polling it.
+///
+/// What was polled already is not forgotten: complete it before.
+pub struct CqCleaner {
+    ring: CqRing,
+    consumer: Record,
+    /// New CQEs overwrite unread ones: what is behind the producer counts as well.
+    overwrites: bool,
+    claims: Arc<AtomicBool>,
+}
+
+impl CqCleaner {
+    /// Forgets every CQE of this number that has not been polled.
+    ///
+    /// Ask when the device has gone to RESET with the queue, and before its number can be another's: then all of its CQEs are in the
+    /// ring, and none comes any more.
+    pub fn clean(&self, qpn: Qpn) {
+        self.each(qpn, |_| ());
+    }
+
+    /// The same of a queue pair that draws from a shared receive queue, which gets back the WQEs of the receives that nobody will
+    /// hear of.
+    pub fn clean_shared(&self, qpn: Qpn, returns: &SharedReturns) {
+        self.each(qpn, |index| returns.give(index));
+    }
+
+    /// Has receives of shared receive queues complete here from now on.
+    pub(crate) fn claim_receives(&self) {
+        self.claims.store(true, Ordering::Relaxed);
+    }
+
+    /// New CQEs overwrite unread ones.
+    pub(crate) fn overwriting(self, overwrites: bool) -> Self {
+        Self { overwrites, ..self }
+    }
+
+    /// Forgets them, and calls `receive` with the WQE of each receive among them.
+    ///
+    /// CQEs from the consumer index that the device knows of are looked at: some of them may have been polled, and it does no harm to
+    /// mark those. When the index moves meanwhile, the device may have written entries anew, so that the first one
+    /// that is not ours is not the end.
+    fn each(&self, qpn: Qpn, mut receive: impl FnMut(WqeIndex)) {
+        let first = self.consumer.load();
+        let mut moved = self.overwrites;
+        for index in 0..self.ring.entries() {
+            let look = self.ring.look(first.wrapping_add(index));
+            let ours = !look.is_not_ours();
+            if !ours && !moved {
+                moved = self.consumer.load() != first;
+                if !moved {
+                    break;
+                }
+            }
+            if !ours && !self.overwrites {
+                continue;
+            }
+            let request = Request::read(&look);
+            if request.opcode_qpn().qpn() == qpn.0
+                && look.retire(u32::from_ne_bytes(request.opcode_qpn.to_bytes()))
+                && ours
+                && is_receive(OpOwn::from_bits(look.op_own()).opcode())
+            {
+                receive(request.index);
+            }
+        }
+    }
+}
+
+/// Whether a CQE of this opcode is of a receive.
+const fn is_receive(opcode: u8) -> bool {
+    !matches!(opcode, cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR)
+}
+
+impl std::fmt::Debug for CqCleaner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CqCleaner(of {} entries)", self.ring.entries())
     }
 }
 
@@ -317,6 +447,12 @@ impl Cqe {
         OpOwn::from_bits(self.op_own).format()
     }
 
+    /// Whether it was cleaned away: its queue is gone.
+    #[inline(always)]
+    const fn is_retired(&self) -> bool {
+        self.request.opcode_qpn.get() == RETIRED
+    }
+
     /// Whether it is a requester's good CQE without data.
     #[inline(always)]
     pub(crate) const fn is_plain_request(&self) -> bool {
@@ -331,8 +467,7 @@ impl Cqe {
     /// Whether it is a requester's, good or bad.
     #[inline(always)]
     pub(crate) const fn is_request(&self) -> bool {
-        self.is_plain_request()
-            || matches!(self.opcode(), cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR)
+        self.is_plain_request() || !is_receive(self.opcode())
     }
 
     /// A copy of it. Made where a reference goes to a function of its own, so that the CQE itself can stay in

@@ -35,7 +35,7 @@ pub mod wr;
 
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
-pub use cq::{CompletionQueue, Cqe};
+pub use cq::{CompletionQueue, CqCleaner, Cqe};
 pub use domain::{
     ChangeableKey, ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, PeerAddress, Qp,
     QpConfig, SharedReceive, SharedReceiveConfig,
@@ -43,5 +43,5 @@ pub use domain::{
 pub use qp::{QueuePair, ReceiveQueue, SendQueue, Shared};
 pub use region::Region;
 pub use service::{Rc, Uc, Ud};
-pub use shared::SharedReceiveQueue;
+pub use shared::{SharedReceiveQueue, SharedReturns};
 pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

@@ -7,6 +7,9 @@
 use verbless_prm::hot::{DataSegment, SrqNextSegment, cqe_format, cqe_opcode};
 use zerocopy::transmute;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, Status};
 use crate::cq::Cqe;
 use crate::qp::malformed;
@@ -41,6 +44,66 @@ pub struct SharedReceiveQueue {
     producer: u16,
     free: u32,
     record: Record,
+    returns: SharedReturns,
+}
+
+/// WQEs of a shared receive queue on their way back to it: messages took them for queue pairs that are gone, before anybody
+/// polled. Clones are the same.
+#[derive(Clone)]
+pub struct SharedReturns(Arc<Returns>);
+
+struct Returns {
+    /// Whether there may be some.
+    any: AtomicBool,
+    /// A bit for each WQE.
+    wqes: Box<[AtomicU64]>,
+}
+
+impl SharedReturns {
+    fn new(count: u32) -> Self {
+        let wqes = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Self(Arc::new(Returns { any: AtomicBool::new(false), wqes }))
+    }
+
+    /// Gives a WQE back.
+    pub(crate) fn give(&self, WqeIndex(index): WqeIndex) {
+        if let Some(word) = self.0.wqes.get(usize::from(index / 64)) {
+            word.fetch_or(1 << (index % 64), Ordering::Release);
+            self.0.any.store(true, Ordering::Release);
+        }
+    }
+
+    /// How many there are.
+    fn count(&self) -> u32 {
+        if !self.0.any.load(Ordering::Acquire) {
+            return 0;
+        }
+        self.0.wqes.iter().map(|word| word.load(Ordering::Acquire).count_ones()).sum()
+    }
+
+    /// Takes one out.
+    fn take(&self) -> Option<WqeIndex> {
+        if !self.0.any.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        for (index, word) in (0u16..).zip(&self.0.wqes) {
+            let bits = word.load(Ordering::Acquire);
+            if bits != 0 {
+                let bit = bits.trailing_zeros() as u16;
+                word.fetch_and(!(1 << bit), Ordering::AcqRel);
+                // There may be more.
+                self.0.any.store(true, Ordering::Release);
+                return Some(WqeIndex(64 * index + bit));
+            }
+        }
+        None
+    }
+}
+
+impl std::fmt::Debug for SharedReturns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedReturns({})", self.count())
+    }
 }
 
 /// What we remember of a WQE. The links in the ring are written for the device, and never read back.
@@ -74,6 +137,7 @@ impl SharedReceiveQueue {
             producer: 0,
             free: count - 1,
             record: Record::new(&parts.record, 0)?,
+            returns: SharedReturns::new(count),
             ring,
         };
         for index in 0..count - 1 {
@@ -89,15 +153,48 @@ impl SharedReceiveQueue {
 
     /// Receives that can be posted now.
     pub fn free(&self) -> u32 {
-        self.free
+        self.free + self.returns.count()
+    }
+
+    /// Where the cleaner of a completion queue gives back the WQEs of a queue pair that is gone.
+    pub fn returns(&self) -> SharedReturns {
+        self.returns.clone()
+    }
+
+    /// The cookie of a receive that a message took for a queue pair that went to RESET or was dropped before anybody polled
+    /// its completion: its memory can be used again. A post that finds the queue full takes those WQEs back by itself, and says nothing
+    /// of their cookies.
+    pub fn take_returned(&mut self) -> Option<u64> {
+        loop {
+            let index = self.returns.take()?;
+            if let Some(cookie) = self.retire(index) {
+                return Some(cookie);
+            }
+        }
     }
 
     /// Posts memory for one message, of whichever queue pair. `cookie` comes back in its completion.
     #[inline(always)]
     pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
-        let index = self.enqueue(into, cookie)?;
-        self.publish();
-        Ok(index)
+        let posted = match self.enqueue(into, cookie) {
+            Err(PostError::Full) => self.enqueue_again(into, cookie),
+            posted => posted,
+        };
+        if posted.is_ok() {
+            self.publish();
+        }
+        posted
+    }
+
+    /// Once more, if WQEs come back from queue pairs that are gone.
+    #[cold]
+    #[inline(never)]
+    fn enqueue_again<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        let mut some = false;
+        while self.take_returned().is_some() {
+            some = true;
+        }
+        if some { self.enqueue(into, cookie) } else { Err(PostError::Full) }
     }
 
     /// Starts a batch: receives that the device is told of together.
@@ -229,7 +326,10 @@ impl SharedReceiveBatch<'_> {
     /// Adds memory for one message. On an error, what the batch already has stays in it.
     #[inline(always)]
     pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
-        let index = self.queue.enqueue(into, cookie)?;
+        let index = match self.queue.enqueue(into, cookie) {
+            Err(PostError::Full) => self.queue.enqueue_again(into, cookie)?,
+            posted => posted?,
+        };
         self.posted = self.posted.wrapping_add(1);
         Ok(index)
     }

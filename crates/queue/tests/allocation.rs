@@ -77,8 +77,8 @@ fn posting_polling_arming_and_failing_allocate_nothing() {
         let cqe = sender.device.completion(opcode::NOP, last.0);
         sender.queue.complete(cqe).unwrap_err();
 
-        receiver.queue.post(sge, lap).unwrap();
-        let mut cqe = sender.device.cqe(cqe_opcode::RESPONDER_ERROR, 0, 0);
+        let index = receiver.queue.post(sge, lap).unwrap();
+        let mut cqe = sender.device.cqe(cqe_opcode::RESPONDER_ERROR, 0, index.0);
         cqe.timestamp = lap.into();
         sender.device.push(cqe);
         for cqe in sender.device.queue.drain(10) {
@@ -173,8 +173,8 @@ fn datagrams_allocate_nothing() {
         let cqe = sender.device.completion(opcode::SEND, last.0);
         sender.queue.complete(cqe).unwrap();
 
-        receiver.queue.post([sge; 2], lap).unwrap();
-        let cqe = sender.device.cqe(cqe_opcode::RESPONDER_SEND, 0, 0);
+        let index = receiver.queue.post([sge; 2], lap).unwrap();
+        let cqe = sender.device.cqe(cqe_opcode::RESPONDER_SEND, 0, index.0);
         let cqe = sender.device.deliver(cqe);
         assert!(cqe.source().is_some());
         receiver.queue.complete(cqe).unwrap();

@@ -15,6 +15,7 @@ mod qp;
 mod queue;
 mod rc;
 mod refusal;
+mod retired;
 mod shape;
 mod srq;
 mod uc;
@@ -40,6 +41,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         shape::CASES,
         queue::CASES,
         life::CASES,
+        retired::CASES,
         errors::CASES,
         failure::CASES,
         events::CASES,

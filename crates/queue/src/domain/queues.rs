@@ -8,13 +8,15 @@ use verbless_command::{self as command, CqAttr, Eqn, Error, ErrorKind, QpAttr};
 use verbless_devx::EventChannel;
 
 use super::{Domain, layout};
-use crate::cq::{CompletionQueue, CompletionQueueParts};
+use crate::cq::{CompletionQueue, CompletionQueueParts, CqCleaner};
 use crate::qp::{
     BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, ReceiveSide, SendQueue, SendQueueParts,
     Shared,
 };
 use crate::ring::SharedMemory;
 use crate::service::{Rc, Service};
+use crate::shared::SharedReturns;
+use crate::types::Qpn;
 
 /// What a completion queue is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,10 +91,42 @@ pub struct Cq {
     object: Arc<command::Cq>,
 }
 
-/// A queue pair on a device. It derefs to the [`QueuePair`] that is posted to.
+/// A queue pair on a device. Dropped, it goes to RESET and takes its completions out of the completion queues before its object goes:
+/// what has not been polled by then is forgotten. It derefs to the [`QueuePair`] that is posted to.
 pub struct Qp<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
     queue: QueuePair<S, R>,
     object: Arc<command::Qp>,
+    cleaners: Cleaners,
+}
+
+/// The completion queues of a queue pair, for when it goes.
+struct Cleaners {
+    send: CqCleaner,
+    /// `None`: the same one.
+    receive: Option<CqCleaner>,
+    /// Where the receives go back to that it took from others.
+    returns: Option<SharedReturns>,
+}
+
+impl Cleaners {
+    fn new(send_cq: &Cq, receive_cq: &Cq, returns: Option<SharedReturns>) -> Result<Self, Error> {
+        let same = Arc::ptr_eq(&send_cq.object, &receive_cq.object);
+        let receive = if same { None } else { Some(receive_cq.cleaner()?) };
+        let cleaners = Self { send: send_cq.cleaner()?, receive, returns };
+        if cleaners.returns.is_some() {
+            cleaners.receive.as_ref().unwrap_or(&cleaners.send).claim_receives();
+        }
+        Ok(cleaners)
+    }
+
+    fn clean(&self, qpn: Qpn) {
+        for cleaner in std::iter::once(&self.send).chain(&self.receive) {
+            match &self.returns {
+                Some(returns) => cleaner.clean_shared(qpn, returns),
+                None => cleaner.clean(qpn),
+            }
+        }
+    }
 }
 
 impl Domain {
@@ -159,7 +193,9 @@ impl Domain {
             record: built.record,
         })
         .map_err(layout)?;
-        Ok(Qp { queue: QueuePair::new(built.send, receive), object: Arc::new(built.object) })
+        let cleaners = Cleaners::new(send_cq, receive_cq, None)?;
+        let queue = QueuePair::new(built.send, receive);
+        Ok(Qp { queue, object: Arc::new(built.object), cleaners })
     }
 
     /// A queue pair without receives of its own.
@@ -169,9 +205,12 @@ impl Domain {
         send_cq: &Cq,
         receive_cq: &Cq,
         pool: Arc<command::Rmp>,
+        returns: SharedReturns,
     ) -> Result<Qp<S, Shared>, Error> {
+        let cleaners = Cleaners::new(send_cq, receive_cq, Some(returns))?;
         let built = self.build::<S>(config, send_cq, receive_cq, ReceiveShape::Shared(pool))?;
-        Ok(Qp { queue: QueuePair::new(built.send, Shared), object: Arc::new(built.object) })
+        let queue = QueuePair::new(built.send, Shared);
+        Ok(Qp { queue, object: Arc::new(built.object), cleaners })
     }
 
     fn build<S: Service>(
@@ -287,6 +326,11 @@ impl Cq {
         &self.object
     }
 
+    fn cleaner(&self) -> Result<CqCleaner, Error> {
+        let overwrites = self.object.attr().ignore_overrun;
+        Ok(self.queue.cleaner().map_err(layout)?.overwriting(overwrites))
+    }
+
     /// Has its completion events come to `channel` with `cookie`; each needs the queue to be armed.
     pub fn subscribe(&self, channel: &EventChannel, cookie: u64) -> Result<(), Error> {
         channel.subscribe(Some(self.object.object()), &[COMPLETION_EVENT], cookie)
@@ -302,11 +346,22 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         &self.object
     }
 
-    /// 2RST_QP, with the rings and records started over. What was posted is forgotten.
+    /// 2RST_QP, with the rings and records started over. What was posted is forgotten, and so is every completion of it that
+    /// has not been polled; a [`Cqe`](crate::Cqe) that was, but has not been given to [`QueuePair::complete`], must not be any more.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.object.to_reset()?;
+        self.cleaners.clean(self.object.qpn());
         self.queue.reset();
         Ok(())
+    }
+}
+
+/// The device lets go of the queues, the completion queues forget them, and then their number may be another's.
+impl<S: Service, R: ReceiveSide> Drop for Qp<S, R> {
+    fn drop(&mut self) {
+        // Where the device refuses, it refuses to destroy the object as well, and its number stays.
+        let _ = self.object.to_reset();
+        self.cleaners.clean(self.object.qpn());
     }
 }
 

@@ -41,8 +41,9 @@ impl Domain {
     /// Makes a receive queue for several queue pairs.
     pub fn shared_receive(&self, config: &SharedReceiveConfig) -> Result<SharedReceive, Error> {
         // The link takes the room of one entry.
-        let most = self.device.caps().max_receive_sges().min(512 / 16) - 1;
-        over("making a shared receive queue", "sges", config.sges, most)?;
+        let most = self.device.caps().max_receive_sges().min(512 / 16).saturating_sub(1);
+        // A receive of no entries has the room of one.
+        over("making a shared receive queue", "sges", config.sges.max(1), most)?;
         let stride = ((config.sges.max(1) as usize + 1) * 16).next_power_of_two();
         // One is always kept back: the last one, whose link is not known yet.
         let count = power("shared receive ring entries", config.receives.max(1).saturating_add(1))?;
@@ -69,7 +70,8 @@ impl Domain {
         receive_cq: &Cq,
         receives: &SharedReceive,
     ) -> Result<Qp<S, Shared>, Error> {
-        self.build_sharing(config, send_cq, receive_cq, receives.object.clone())
+        let returns = receives.queue.returns();
+        self.build_sharing(config, send_cq, receive_cq, receives.object.clone(), returns)
     }
 }
 

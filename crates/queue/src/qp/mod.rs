@@ -29,8 +29,6 @@ pub use receive::{ReceiveBatch, ReceiveQueue, ReceiveQueueParts};
 pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
 pub use sides::{ReceiveSide, Shared};
 
-use zerocopy::big_endian::U32;
-
 use crate::completion::{Completion, CompletionError, Datagram, Malformed};
 use crate::cq::{CompletionQueue, Cqe, Request};
 use crate::service::{Rc, Service, Ud};
@@ -67,8 +65,8 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         (self.send, self.receive)
     }
 
-    /// Starts over, as the device does when the queue pair goes to RESET. Completions of what was posted before may
-    /// still stand in the completion queue; whoever polls it drops them.
+    /// Starts over, as the device does when the queue pair goes to RESET. Completions of what was posted before must have been
+    /// cleaned away: they would complete what is posted next.
     pub(crate) fn reset(&mut self) {
         self.send.reset();
         self.receive.reset();
@@ -119,12 +117,13 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
     pub fn poll(&mut self, cq: &mut CompletionQueue) -> Polled {
         let look = cq.look();
         if look.is_plain_request() {
-            let request = Request::read(&look);
-            cq.step();
-            cq.publish();
-            match self.send.succeed(request) {
-                Some(completion) => Some(Ok(completion)),
-                None => self.poll_misfit(request.opcode_qpn, request.index),
+            match self.send.succeed(Request::read(&look)) {
+                Some(completion) => {
+                    cq.step();
+                    cq.publish();
+                    Some(Ok(completion))
+                }
+                None => self.poll_other(cq),
             }
         } else if look.is_not_ours() {
             None
@@ -133,17 +132,22 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         }
     }
 
-    #[cold]
+    /// Takes a CQE that is no plain request's of ours: another's, one that cannot be, or one that was cleaned away.
     #[inline(never)]
-    fn poll_misfit(&self, opcode_qpn: U32, index: WqeIndex) -> Polled {
-        Some(self.send.misfit(opcode_qpn, index))
+    fn poll_other(&mut self, cq: &mut CompletionQueue) -> Polled {
+        let polled = self.take_other(cq);
+        cq.publish();
+        polled
     }
 
     #[inline(never)]
-    fn poll_other(&mut self, cq: &mut CompletionQueue) -> Polled {
-        let cqe = cq.take_other();
-        cq.publish();
-        Some(self.complete_other(&cqe))
+    fn take_other(&mut self, cq: &mut CompletionQueue) -> Polled {
+        let cqe = cq.take_other()?;
+        Some(if cqe.is_plain_request() {
+            self.send.complete(cqe)
+        } else {
+            self.complete_other(&cqe)
+        })
     }
 
     /// Polls a completion queue that is this queue pair's alone for as many completions as `into` has room for;
@@ -155,19 +159,20 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
         for place in &mut places {
             let look = cq.look();
             if look.is_plain_request() {
-                let request = Request::read(&look);
-                cq.step();
-                match self.send.succeed(request) {
-                    Some(completion) => *place = Some(Ok(completion)),
-                    None => *place = self.poll_misfit(request.opcode_qpn, request.index),
+                if let Some(completion) = self.send.succeed(Request::read(&look)) {
+                    cq.step();
+                    *place = Some(Ok(completion));
+                    continue;
                 }
             } else if look.is_not_ours() {
                 left_over = 1;
                 break;
-            } else {
-                let cqe = cq.take_other();
-                *place = Some(self.complete_other(&cqe));
             }
+            let Some(polled) = self.take_other(cq) else {
+                left_over = 1;
+                break;
+            };
+            *place = Some(polled);
         }
         let polled = room - places.len() - left_over;
         if polled != 0 {

@@ -87,7 +87,7 @@ impl ReceiveQueue {
 
     /// What the CQE says of this queue's oldest receive; frees its slot.
     ///
-    /// Receives complete in the order of their posting, so the index that the CQE gives is not needed, nor trusted.
+    /// Receives complete in the order of their posting, so the index that the CQE gives must be that of the oldest one.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         self.complete_other(&cqe.apart())
@@ -108,7 +108,7 @@ impl ReceiveQueue {
         if cqe.format() == cqe_format::COMPRESSED {
             return Err(malformed(Malformed::Format(cqe.format())));
         }
-        match self.retire() {
+        match self.retire(cqe.wqe_index()) {
             Some(cookie) => {
                 let data = u64::from(cqe.immediate()) << 32 | u64::from(cqe.byte_count());
                 Ok(Completion { cookie, operation, data })
@@ -119,7 +119,7 @@ impl ReceiveQueue {
 
     #[cold]
     fn fail(&mut self, cqe: &Cqe) -> CompletionError {
-        match self.retire() {
+        match self.retire(cqe.wqe_index()) {
             Some(cookie) => CompletionError::Failed(Failure {
                 cookie,
                 status: Status::from_syndrome(cqe.syndrome()),
@@ -132,8 +132,10 @@ impl ReceiveQueue {
     }
 
     #[inline(always)]
-    fn retire(&mut self) -> Option<u64> {
-        if self.consumer == self.producer {
+    fn retire(&mut self, WqeIndex(index): WqeIndex) -> Option<u64> {
+        // Modulo the ring: all that Linux's drivers read out of it.
+        let other = (u32::from(index) ^ self.consumer) & (self.ring.count() - 1);
+        if self.consumer == self.producer || other != 0 {
             return None;
         }
         let cookie = *self.cookies.get(self.consumer);

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
 use verbless_prm::hot::{Cqe, OpOwn, cqe_opcode};
 
@@ -57,6 +57,11 @@ impl CqRing {
                 .store(invalid, Relaxed);
         }
         Ok(ring)
+    }
+
+    /// Another handle to the same ring.
+    pub(crate) fn handle(&self) -> Self {
+        Self { _memory: self._memory.clone(), ..*self }
     }
 
     /// Entries.
@@ -135,7 +140,25 @@ impl Look<'_> {
     pub(crate) fn dword<const OFFSET: usize>(&self) -> u32 {
         self.slot.dword::<OFFSET>()
     }
+
+    /// Marks the CQE as [`RETIRED`] if its queue's number and opcode still are `opcode_qpn`, as they stand in memory.
+    ///
+    /// No CQE of a queue that the device has let go of comes any more, so the word tells whether this is still the entry
+    /// that was looked at, however often the ring went round.
+    pub(crate) fn retire(&self, opcode_qpn: u32) -> bool {
+        self.slot.opcode_qpn().compare_exchange(opcode_qpn, RETIRED, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Takes the word of queue number and opcode, as it stands in memory, and leaves [`RETIRED`]: of all who ask, one gets
+    /// another.
+    pub(crate) fn claim(&self) -> u32 {
+        self.slot.opcode_qpn().swap(RETIRED, AcqRel)
+    }
 }
+
+/// What stands in place of queue number and opcode once a CQE means nothing any more. The number is that of multicast, which no
+/// queue has.
+pub(crate) const RETIRED: u32 = u32::MAX;
 
 /// A place for one CQE in the ring.
 #[derive(Clone, Copy)]
@@ -162,5 +185,11 @@ impl Slot<'_> {
         event(Event::Cqe(OFFSET as u32));
         // SAFETY: a slot is 64 bytes inside the ring, aligned to 64.
         unsafe { AtomicU32::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }.load(Relaxed)
+    }
+
+    fn opcode_qpn(&self) -> &AtomicU32 {
+        const OFFSET: usize = std::mem::offset_of!(Cqe, sop_drop_qpn);
+        // SAFETY: a slot is 64 bytes inside the ring, aligned to 64, and the ring outlives us.
+        unsafe { AtomicU32::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }
     }
 }

@@ -17,7 +17,7 @@ mod slots;
 
 use std::fmt;
 
-pub(crate) use cqes::{CqRing, Look};
+pub(crate) use cqes::{CqRing, Look, RETIRED};
 pub use memory::{OutOfBounds, SharedMemory};
 pub(crate) use receive::ReceiveRing;
 pub(crate) use record::Record;

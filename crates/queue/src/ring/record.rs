@@ -26,6 +26,12 @@ impl Record {
         Ok(Self { word, _memory: memory.clone() })
     }
 
+    /// What the device was told last.
+    pub(crate) fn load(&self) -> u32 {
+        // SAFETY: checked in `new`; the memory lives as long as we do.
+        u32::from_be(unsafe { self.word.as_ref() }.load(Relaxed))
+    }
+
     /// Tells the device `value`.
     #[inline(always)]
     pub(crate) fn store(&self, value: u32) {

@@ -1,5 +1,6 @@
 //! Completion queues: writing CQEs, overrun, arming.
 
+use verbless_prm::CqPeriodMode;
 use verbless_prm::hot::{
     CqArm, Cqe, ErrCqe, OpOwn, OpcodeQpn, cqe_format, cqe_opcode, cqe_syndrome,
 };
@@ -201,7 +202,8 @@ pub(crate) fn complete(
         false => 0,
     });
     if due == 0 {
-        return write(hca, cqn, &completion);
+        let now = world.clock.now;
+        return write(hca, cqn, &completion, now);
     }
     if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
         cq.runtime.delayed = (behind.0 + 1, due);
@@ -221,13 +223,13 @@ pub(crate) fn write_delayed(world: &mut World, id: HcaId) -> bool {
         if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
             cq.runtime.delayed.0 = cq.runtime.delayed.0.saturating_sub(1);
         }
-        let _ = write(hca, cqn, &completion);
+        let _ = write(hca, cqn, &completion, now);
         worked = true;
     }
     worked
 }
 
-fn write(hca: &mut Hca, cqn: u32, completion: &Completion) -> Result<(), Overrun> {
+fn write(hca: &mut Hca, cqn: u32, completion: &Completion, now: u64) -> Result<(), Overrun> {
     let memory = &*hca.memory;
     let cq = hca.objects.cqs.get_mut(&cqn).filter(|cq| !cq.overrun).ok_or(Overrun)?;
     let size = 1_u32.checked_shl(cq.log_size).ok_or(Overrun)?;
@@ -268,11 +270,12 @@ fn write(hca: &mut Hca, cqn: u32, completion: &Completion) -> Result<(), Overrun
         return Err(Overrun);
     }
     cq.producer = cq.producer.wrapping_add(1);
+    cq.runtime.written_at = now;
     if completion.solicited {
         cq.runtime.solicited = Some(cq.producer);
     }
     if cq.arm != Arm::Idle {
-        fire_if_due(hca, cqn);
+        fire_if_due(hca, cqn, Some(now));
     }
     Ok(())
 }
@@ -293,7 +296,7 @@ pub(crate) fn arm(hca: &mut Hca, cqn: u32, word: u32) {
         true => Arm::Solicited { consumer, sequence },
         false => Arm::Next { consumer, sequence },
     };
-    fire_if_due(hca, cqn);
+    fire_if_due(hca, cqn, None);
 }
 
 /// Reads the arm word of the record, for a CQ whose doorbell may have been overwritten by another's on the same page.
@@ -311,7 +314,9 @@ pub(crate) fn arm_from_record(hca: &mut Hca, cqn: u32) {
 /// Reports to the EQ, once, if the CQ holds what its arm request waits for: a CQE that software has not seen, and that no
 /// event has told of. So software may arm first and poll then what the last event was about (perftest does), and
 /// the next event is about something new.
-fn fire_if_due(hca: &mut Hca, cqn: u32) {
+///
+/// Moderation may hold the event back; without `now`, that is decided when the time is known.
+fn fire_if_due(hca: &mut Hca, cqn: u32, now: Option<u64>) {
     let Some(cq) = hca.objects.cqs.get_mut(&cqn) else { return };
     let notified = cq.runtime.notified;
     let ahead = |index: u32, of: u32| {
@@ -328,9 +333,57 @@ fn fire_if_due(hca: &mut Hca, cqn: u32) {
         }
         _ => return,
     };
+    if let Some(due) = moderation(cq, now) {
+        if !std::mem::replace(&mut cq.runtime.moderated, true) {
+            hca.engine.moderated.insert((due, cqn));
+        }
+        return;
+    }
+    cq.runtime.reported_at = now.unwrap_or(cq.runtime.reported_at);
     cq.arm = Arm::Idle;
     cq.runtime.fired = Some(sequence);
     cq.runtime.notified = cq.producer;
     let eqn = cq.eqn;
     events::completion(hca, eqn, cqn);
+}
+
+/// Until when moderation holds a CQ's event back: until there are `cq_max_count` CQEs to tell of, or `cq_period` microseconds have
+/// gone since the last event, or the last CQE. 0 in either field is no moderation, and so is a time that is not known yet: 0.
+fn moderation(cq: &Cq, now: Option<u64>) -> Option<u64> {
+    let context = &cq.context;
+    let (period, most) = (context.cq_period(), context.cq_max_count());
+    if period == 0 || most == 0 {
+        return None;
+    }
+    let since = cq.producer.wrapping_sub(cq.runtime.notified) & COUNTER;
+    let told =
+        |index: u32| index.wrapping_sub(cq.runtime.notified).wrapping_sub(1) & COUNTER >= HALF;
+    let urgent = context.scqe_break_moderation_en()
+        && cq.runtime.solicited.is_some_and(|index| !told(index));
+    if since >= most.into() || urgent {
+        return None;
+    }
+    let Some(now) = now else { return Some(0) };
+    let from = match context.cq_period_mode() {
+        CqPeriodMode::START_FROM_CQE => cq.runtime.written_at,
+        _ => cq.runtime.reported_at,
+    };
+    let due = from.saturating_add(u64::from(period) * 1000);
+    (due > now).then_some(due)
+}
+
+/// Reports what moderation held back long enough; true if there was anything to look at.
+pub(crate) fn report_late(world: &mut World, id: HcaId) -> bool {
+    let now = world.clock.now;
+    let hca = &mut world.hcas[id];
+    let mut worked = false;
+    while let Some(&(due, cqn)) = hca.engine.moderated.first().filter(|&&(due, _)| due <= now) {
+        hca.engine.moderated.remove(&(due, cqn));
+        if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
+            cq.runtime.moderated = false;
+            fire_if_due(hca, cqn, Some(now));
+        }
+        worked = true;
+    }
+    worked
 }

@@ -7,6 +7,7 @@ use verbless_prm::hot::{CtrlSegment, cqe_opcode, cqe_syndrome};
 use verbless_prm::{CqeRoceL3Type, RoceL3Type, RoceVersion, WqeDatagramSegment};
 
 use super::completion::{self, Received};
+use super::counters::{self, Count};
 use super::failure;
 use super::keys::Piece;
 use super::responder::{self, Place};
@@ -96,7 +97,7 @@ pub(super) fn send(
         (_, 0) => qpn,
         (_, other) => other,
     };
-    let port = qp.port;
+    let (port, deaf) = (qp.port, qp.context.block_lb_mc());
     let q_key = if vector.q_key() & OWN_KEY != 0 { qp.context.q_key() } else { vector.q_key() };
     let packet = Packet {
         from: id,
@@ -119,7 +120,12 @@ pub(super) fn send(
     if lost {
         return Ok(());
     }
+    let group = matches!(route.target, Target::Group(_));
     for place in targets(world, id, port, &route.target, packet.to_qpn) {
+        // It does not want to hear what it says to its groups itself.
+        if group && deaf && place == (id, qpn) {
+            continue;
+        }
         deliver(world, place, &packet, bench)?;
     }
     Ok(())
@@ -274,6 +280,7 @@ fn deliver(
     }
     let general = qp.service == Service::Qp1;
     let Ok(index) = responder::next_receive(world, (id, qpn), Some(&mut bench.receive)) else {
+        counters::count(&mut world.hcas[id].objects, qpn, Count::OutOfBuffer);
         return Ok(());
     };
     let bytes = packet.length + GRH as u64;
@@ -297,7 +304,7 @@ fn deliver(
 
 /// The message is there: uses up the receive WQE and writes its CQE.
 fn received(world: &mut World, (id, qpn): Place, packet: &Packet<'_>, index: u16, general: bool) {
-    let now = world.clock.now;
+    let now = world.hcas[id].objects.limits.ticks(world.clock.now);
     let Some(cqn) = responder::use_up(world, (id, qpn), index) else { return };
     let Some(qp) = world.hcas[id].objects.qps.get(&qpn) else { return };
     let with_immediate = packet.work.kind == Kind::SendImm;

@@ -82,7 +82,7 @@ pub(crate) fn port_lid(hca: &mut Hca, port: u8) {
 fn write(hca: &mut Hca, eqn: u32, kind: u8, sub_type: u8, data: [u8; 28]) {
     let Some(eq) = hca.objects.eqs.get_mut(&eqn) else { return };
     let size = 1_u32.checked_shl(eq.log_size).unwrap_or(0);
-    if eq.producer.wrapping_sub(eq.consumer) & COUNTER >= size {
+    if eq.producer.wrapping_sub(eq.consumer) & COUNTER >= size && !eq.overrun_ignore {
         tracing::warn!(eqn, kind, "an event queue is full: the event is lost");
         return;
     }

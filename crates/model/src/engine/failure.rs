@@ -2,6 +2,7 @@
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
+use super::counters::{self, Count};
 use super::ring::record;
 use super::state::Completion;
 use super::{completion, events};
@@ -40,6 +41,7 @@ pub(crate) fn of_request(world: &mut World, id: HcaId, qpn: u32) {
 
 /// The QP's CQ overran: it cannot go on, and says so by an event.
 pub(crate) fn no_room(world: &mut World, id: HcaId, qpn: u32) {
+    counters::count(&mut world.hcas[id].objects, qpn, Count::CqOverrun);
     events::queue(&mut world.hcas[id], event_type::WQ_CATASTROPHIC, qpn);
     to_error(world, id, qpn);
 }
@@ -73,6 +75,7 @@ fn flush_send(world: &mut World, id: HcaId, qpn: u32) -> Option<()> {
         return None;
     }
     let (index, wqe_opcode) = hca.objects.sender(qpn)?.skip(&*hca.memory)?;
+    counters::request_failed(&mut hca.objects, qpn, cqe_syndrome::FLUSHED);
     let qp = hca.objects.qps.get(&qpn)?;
     let cqn = qp.sq.as_ref()?.cqn;
     let opcode = cqe_opcode::REQUESTER_ERROR;
@@ -95,6 +98,7 @@ fn flush_receive(world: &mut World, id: HcaId, qpn: u32) -> Option<()> {
     let cqn = rq.cqn;
     let opcode = cqe_opcode::RESPONDER_ERROR;
     let completion = Completion::error(qp, qpn, opcode, 0, index, cqe_syndrome::FLUSHED);
+    counters::receive_failed(&mut hca.objects, qpn, cqe_syndrome::FLUSHED);
     let _ = completion::complete(world, id, cqn, completion);
     Some(())
 }

@@ -1,6 +1,6 @@
 //! Memory keys: from (key, address, length) to pieces of host memory, with every check that protects it.
 
-use crate::hca::objects::{Klm, Mkey, Objects, Translation};
+use crate::hca::objects::{Interleaved, Klm, Mkey, Objects, Translation};
 
 /// A stretch of memory that a message comes from or goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +59,12 @@ pub(crate) enum Refusal {
 pub(crate) struct User {
     pub pd: u32,
     pub qpn: u32,
+    /// The queue's own requests may name the reserved lkey, which is all of memory.
+    pub reserved_lkey: bool,
 }
 
 /// The key allows use by any QP.
 pub(crate) const ANY_QP: u32 = 0xff_ffff;
-/// Indirect keys that lead to indirect keys: so many levels are followed.
-const DEPTH: u32 = 4;
 /// Entries of indirect keys that one list of data segments may visit, so that a key that leads to itself ends, and soon.
 pub(crate) const VISITS: u32 = 1 << 18;
 
@@ -88,7 +88,7 @@ pub(crate) fn resolve(
     pieces: &mut Vec<Piece>,
 ) -> Result<(), Refusal> {
     let mut walk = Walk { objects, user, need, visits, pieces };
-    walk.key(range.key, range.address, range.length, DEPTH)
+    walk.key(range.key, range.address, range.length, objects.limits.max_indirection)
 }
 
 struct Walk<'a> {
@@ -101,6 +101,11 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn key(&mut self, key: u32, address: u64, length: u64, depth: u32) -> Result<(), Refusal> {
+        let reserved = self.user.reserved_lkey && key == self.objects.limits.reserved_lkey;
+        if reserved && matches!(self.need, Need::LocalRead | Need::LocalWrite) {
+            self.memory(address, length);
+            return Ok(());
+        }
         let mkey = self.objects.mkeys.get(&(key >> 8)).ok_or(Refusal::NoKey)?;
         self.check(mkey, key)?;
         let at = bounds(mkey, address, length)?;
@@ -115,6 +120,10 @@ impl Walk<'_> {
             Translation::Indirect { entries, log_entry_size } => {
                 let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
                 self.indirect(entries, *log_entry_size, at, length, depth)?;
+            }
+            Translation::Interleaved(layout) => {
+                let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
+                self.interleaved(layout, at, length, depth)?;
             }
         }
         Ok(())
@@ -187,6 +196,41 @@ impl Walk<'_> {
             at = 0;
         }
         if length == 0 { Ok(()) } else { Err(Refusal::Bounds) }
+    }
+
+    /// `at` is the offset into all the rounds.
+    fn interleaved(
+        &mut self,
+        layout: &Interleaved,
+        at: u64,
+        mut length: u64,
+        depth: u32,
+    ) -> Result<(), Refusal> {
+        let (mut round, mut at) = (at / layout.length, at % layout.length);
+        while length > 0 {
+            if round >= layout.rounds.into() {
+                return Err(Refusal::Bounds);
+            }
+            for (piece, stride) in &*layout.pieces {
+                if length == 0 {
+                    break;
+                }
+                *self.visits = self.visits.checked_sub(1).ok_or(Refusal::Translation)?;
+                let size = u64::from(piece.length);
+                if at >= size {
+                    at -= size;
+                    continue;
+                }
+                let here = (size - at).min(length);
+                let from = round * u64::from(*stride) + at;
+                let address = piece.address.checked_add(from).ok_or(Refusal::Translation)?;
+                self.key(piece.key, address, here, depth)?;
+                length -= here;
+                at = 0;
+            }
+            round += 1;
+        }
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@
 //!   datagram   requests that go where they say, to whoever is there
 //!   completion CQEs, overrun, arming -> events   EQEs, interrupts
 //!   failure    the error state, flush
+//!   counters   what QPs count
 //! ```
 //!
 //! A message moves in one go: its packets are counted (the PSN is), not sent one by one. So requests of one QP complete in
@@ -18,6 +19,7 @@
 
 mod blueflame;
 mod completion;
+mod counters;
 mod datagram;
 mod doorbell;
 mod events;
@@ -158,6 +160,7 @@ fn expire(world: &mut World, id: HcaId) -> bool {
     let mut worked =
         !world.hcas[id].engine.delayed.is_empty() && completion::write_delayed(world, id);
     worked |= !world.hcas[id].engine.held.is_empty() && blueflame::expire(world, id);
+    worked |= !world.hcas[id].engine.moderated.is_empty() && completion::report_late(world, id);
     let now = world.clock.now;
     let hca = &mut world.hcas[id];
     while let Some(&(at, qpn)) = hca.engine.timers.first().filter(|&&(at, _)| at <= now) {
@@ -198,7 +201,9 @@ fn next_timer(world: &World) -> Option<u64> {
     let timers = world.hcas.iter().filter_map(|hca| {
         let waiting = hca.engine.timers.first().map(|&(at, _)| at);
         let delayed = hca.engine.delayed.first_key_value().map(|(&(due, _), _)| due);
-        waiting.into_iter().chain(delayed).chain(hca.engine.held.next_due()).min()
+        let moderated = hca.engine.moderated.first().map(|&(due, _)| due);
+        let held = hca.engine.held.next_due();
+        waiting.into_iter().chain(delayed).chain(moderated).chain(held).min()
     });
     timers.min().map(|at| at.saturating_sub(world.clock.now))
 }

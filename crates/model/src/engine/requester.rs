@@ -3,6 +3,7 @@
 use verbless_prm::hot::{CtrlSegment, WQEBB, cqe_opcode, cqe_syndrome, opcode};
 
 use super::completion::{self, Requested};
+use super::counters::{self, Count};
 use super::keys::{self, Need, Range, User};
 use super::responder::{self, Answer, Message, Place};
 use super::state::{Bench, Completion};
@@ -14,8 +15,6 @@ use crate::hca::objects::{Objects, QpState, SendQueue, Service};
 use crate::memory::{Fault, HostMemory};
 use crate::world::{HcaId, World};
 
-/// The longest message: 2^30 bytes (`log_max_msg`).
-const LONGEST_MESSAGE: u64 = 1 << 30;
 /// An RNR retry limit that means: for ever.
 const FOR_EVER: u8 = 7;
 /// Blocks of WQEs that are read at once where that saves calls.
@@ -59,7 +58,8 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
     }
     let index = sq.consumer;
     let copy = sq.runtime.copies.take(index);
-    let blocks = match fetch(&*hca.memory, sq, copy, &mut bench.wqe) {
+    let limits = hca.objects.limits;
+    let blocks = match fetch(&*hca.memory, sq, copy, limits.max_wqe_sz_sq, &mut bench.wqe) {
         Ok(blocks) => blocks,
         Err(Malformed) => {
             let opcode = bench.wqe.get(3).copied().unwrap_or(opcode::NOP);
@@ -77,8 +77,9 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
         fail(world, id, qpn, index, blocks, work.opcode, cqe_syndrome::LOCAL_QP_OPERATION);
         return Turn::Sleep;
     }
-    let user = User { pd: qp.pd, qpn };
-    let length = match gather_list(&hca.objects, user, &work, bench) {
+    let user = User { pd: qp.pd, qpn, reserved_lkey: qp.context.rlky() };
+    let longest = limits.longest_message(qp);
+    let length = match gather_list(&hca.objects, user, &work, longest, bench) {
         Ok(length) => length,
         Err(syndrome) => {
             fail(world, id, qpn, index, blocks, work.opcode, syndrome);
@@ -100,7 +101,6 @@ fn carries(service: Service, kind: Kind) -> bool {
             matches!(kind, Kind::Nop | Kind::Send | Kind::SendImm)
         }
         Service::RegUmr => matches!(kind, Kind::Nop | Kind::Umr),
-        Service::Xrc => kind == Kind::Nop,
     }
 }
 
@@ -119,6 +119,7 @@ pub(super) fn fetch(
     memory: &dyn HostMemory,
     sq: &mut SendQueue,
     copy: Option<Vec<u8>>,
+    longest: usize,
     wqe: &mut Vec<u8>,
 ) -> Result<u16, Malformed> {
     let size = 1_u32.checked_shl(sq.log_size).ok_or(Malformed)?;
@@ -127,7 +128,7 @@ pub(super) fn fetch(
         *wqe = copy;
         let blocks = wqe.len().div_ceil(WQEBB) as u16;
         // The record may say less than when the copy came.
-        return if blocks <= posted { Ok(blocks) } else { Err(Malformed) };
+        return if blocks <= posted && wqe.len() <= longest { Ok(blocks) } else { Err(Malformed) };
     }
     // One block holds the control segment, and most often all of it.
     wqe.resize(WQEBB, 0);
@@ -135,7 +136,7 @@ pub(super) fn fetch(
     let control = CtrlSegment::read(wqe).ok_or(Malformed)?.control();
     let bytes = usize::from(control.ds()) * 16;
     let blocks = bytes.div_ceil(WQEBB) as u16;
-    if bytes == 0 || blocks > posted || u32::from(blocks) > size {
+    if bytes == 0 || bytes > longest || blocks > posted || u32::from(blocks) > size {
         return Err(Malformed);
     }
     debug_assert!(bytes <= LONGEST);
@@ -179,7 +180,13 @@ fn read_blocks(
 }
 
 /// Finds the memory of the WQE's data segments; the error is the syndrome.
-fn gather_list(objects: &Objects, user: User, work: &Work, bench: &mut Bench) -> Result<u64, u8> {
+fn gather_list(
+    objects: &Objects,
+    user: User,
+    work: &Work,
+    longest: u64,
+    bench: &mut Bench,
+) -> Result<u64, u8> {
     bench.local.clear();
     if work.opcode == opcode::NOP {
         return Ok(0);
@@ -190,7 +197,7 @@ fn gather_list(objects: &Objects, user: User, work: &Work, bench: &mut Bench) ->
         match segment {
             Ok(Segment::Pointer { lkey, address, length }) => {
                 total += length;
-                if total > LONGEST_MESSAGE {
+                if total > longest {
                     return Err(cqe_syndrome::LOCAL_LENGTH);
                 }
                 let range = Range { key: lkey, address, length };
@@ -208,7 +215,7 @@ fn gather_list(objects: &Objects, user: User, work: &Work, bench: &mut Bench) ->
             _ => return Err(cqe_syndrome::LOCAL_QP_OPERATION),
         }
     }
-    if work.is_atomic() && total != 8 {
+    if total > longest || (work.is_atomic() && total != 8) {
         return Err(cqe_syndrome::LOCAL_LENGTH);
     }
     Ok(total)
@@ -230,8 +237,11 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
         _ => {}
     }
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
-    if std::mem::take(&mut qp.runtime.overdue) && try_again(world, id, qpn, placed) == Turn::Sleep {
-        return Turn::Sleep;
+    if std::mem::take(&mut qp.runtime.overdue) {
+        counters::count(&mut world.hcas[id].objects, qpn, Count::Timeout);
+        if try_again(world, id, qpn, placed) == Turn::Sleep {
+            return Turn::Sleep;
+        }
     }
     let Some(qp) = world.hcas[id].objects.qps.get(&qpn) else { return Turn::Sleep };
     let service = qp.service;
@@ -290,6 +300,7 @@ fn execute(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, bench: &mut 
                 return Turn::Sleep;
             }
             qp.requester.rnr_retries_left -= u8::from(ends);
+            counters::count(&mut world.hcas[id].objects, qpn, Count::RnrNak);
             wait(world, id, qpn, rnr_timer(timer));
             return Turn::Sleep;
         }
@@ -357,6 +368,7 @@ fn deliver(
 fn retry(world: &mut World, id: HcaId, qpn: u32, placed: &Placed, answer: Answer) -> Turn {
     let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
     if answer != Answer::Silence {
+        counters::count(&mut world.hcas[id].objects, qpn, Count::SequenceNak);
         return try_again(world, id, qpn, placed);
     }
     // It is known to be lost only when its time is over, also when no retry is left.
@@ -390,8 +402,9 @@ fn succeed(
     bytes: u32,
     inline: Option<&[u8]>,
 ) -> Turn {
-    let now = world.clock.now;
-    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return Turn::Sleep };
+    let objects = &mut world.hcas[id].objects;
+    let now = objects.limits.ticks(world.clock.now);
+    let Some(qp) = objects.qps.get_mut(&qpn) else { return Turn::Sleep };
     qp.requester.retries_left = qp.requester.retry_limit;
     qp.requester.rnr_retries_left = qp.requester.rnr_retry_limit;
     let Some(sq) = qp.sq.as_mut() else { return Turn::Sleep };
@@ -412,7 +425,9 @@ fn succeed(
 
 /// The WQE failed: an error CQE whether or not it was signaled, and the QP or its send queue is in error.
 fn fail(world: &mut World, id: HcaId, qpn: u32, index: u16, blocks: u16, opcode: u8, syndrome: u8) {
-    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
+    let objects = &mut world.hcas[id].objects;
+    counters::request_failed(objects, qpn, syndrome);
+    let Some(qp) = objects.qps.get_mut(&qpn) else { return };
     let Some(sq) = qp.sq.as_mut() else { return };
     sq.consumer = index.wrapping_add(blocks);
     let cqn = sq.cqn;

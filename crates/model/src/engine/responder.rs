@@ -3,6 +3,7 @@
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
 use super::completion::{self, Received};
+use super::counters::{self, Count};
 use super::keys::{self, Need, Piece, Range, Refusal, User};
 use super::ring::record;
 use super::state::{Bench, Completion};
@@ -91,13 +92,20 @@ pub(crate) fn receive(
     let ahead = message.psn.wrapping_sub(qp.responder.psn) & PSN;
     if ahead != 0 {
         tracing::info!(qpn, psn = message.psn, expected = qp.responder.psn, "out of sequence");
-        return if ahead < PSN_HALF { Answer::OutOfSequence } else { Answer::Silence };
+        let (what, answer) = match ahead < PSN_HALF {
+            true => (Count::OutOfSequence, Answer::OutOfSequence),
+            false => (Count::Duplicate, Answer::Silence),
+        };
+        counters::count(&mut hca.objects, qpn, what);
+        return answer;
     }
     let timer = qp.responder.min_rnr_timer;
+    let too_long = message.length > hca.objects.limits.longest_message(qp);
     if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.runtime.established, true) {
         events::queue(hca, event_type::COMMUNICATION_ESTABLISHED, qpn);
     }
     let done = match message.work.kind {
+        _ if too_long => Err(Nak::InvalidRequest),
         Kind::Send | Kind::SendImm | Kind::SendInvalidate => {
             send(world, (id, qpn), message, bench).map(|()| None)
         }
@@ -109,6 +117,9 @@ pub(crate) fn receive(
         }
         Kind::Nop | Kind::Umr => Ok(None),
     };
+    if let Some(what) = counted(&message.work, &done) {
+        counters::count(&mut world.hcas[id].objects, qpn, what);
+    }
     let failed = |world: &mut World, event: Option<u8>, syndrome| {
         if let Some(event) = event {
             events::queue(&mut world.hcas[id], event, qpn);
@@ -142,6 +153,20 @@ pub(crate) fn receive(
             failed(world, event, cqe_syndrome::REMOTE_INVALID_REQUEST)
         }
         Err(Nak::Operation) => failed(world, None, cqe_syndrome::REMOTE_OPERATION),
+    }
+}
+
+/// What a request counts as at its responder.
+fn counted(work: &Work, done: &Result<Option<u64>, Nak>) -> Option<Count> {
+    match (done, work.kind) {
+        (Err(Nak::NotReady), _) => Some(Count::OutOfBuffer),
+        (Err(Nak::Access), _) => Some(Count::ResponderAccess),
+        (Err(Nak::InvalidRequest), _) => Some(Count::ResponderInvalid),
+        (Err(_), _) => None,
+        (Ok(_), Kind::Write | Kind::WriteImm) => Some(Count::Writes),
+        (Ok(_), Kind::Read) => Some(Count::Reads),
+        (Ok(_), Kind::CompareSwap { .. } | Kind::FetchAdd { .. }) => Some(Count::Atomics),
+        _ => None,
     }
 }
 
@@ -194,7 +219,7 @@ fn remote_range(
     if message.length == 0 {
         return Ok(());
     }
-    let user = User { pd: qp.pd, qpn };
+    let user = User { pd: qp.pd, qpn, reserved_lkey: false };
     let Work { rkey, remote_address, .. } = message.work;
     let range = Range { key: rkey, address: remote_address, length: message.length };
     keys::resolve(objects, user, range, need, &mut { keys::VISITS }, &mut bench.remote)
@@ -319,7 +344,8 @@ pub(super) fn scatter_list(
     let qp = objects.qps.get(&qpn).ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
     // The keys of a shared queue's WQEs belong to its domain.
     let shared = qp.srq.and_then(|number| objects.shared.get(&number));
-    let user = User { pd: shared.map_or(qp.pd, |queue| queue.pd), qpn };
+    let pd = shared.map_or(qp.pd, |queue| queue.pd);
+    let user = User { pd, qpn, reserved_lkey: qp.context.rlky() };
     bench.remote.clear();
     let (mut rest, mut visits) = (length, keys::VISITS);
     for segment in segments(&bench.receive, 0) {
@@ -407,7 +433,7 @@ fn received(
     opcode: u8,
     inline: Option<&[u8]>,
 ) -> Result<(), Nak> {
-    let now = world.clock.now;
+    let now = world.hcas[id].objects.limits.ticks(world.clock.now);
     let slid = world.hcas[message.from]
         .ports
         .get(usize::from(message.port).wrapping_sub(1))
@@ -437,7 +463,9 @@ fn received(
 /// A receive WQE failed: its error CQE, then the QP goes to the error state.
 pub(super) fn receive_failed(world: &mut World, (id, qpn): Place, index: u16, syndrome: u8) {
     let Some(cqn) = use_up(world, (id, qpn), index) else { return };
-    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
+    let objects = &mut world.hcas[id].objects;
+    counters::receive_failed(objects, qpn, syndrome);
+    let Some(qp) = objects.qps.get_mut(&qpn) else { return };
     let completion = Completion::error(qp, qpn, cqe_opcode::RESPONDER_ERROR, 0, index, syndrome);
     let _ = completion::complete(world, id, cqn, completion);
     failure::to_error(world, id, qpn);

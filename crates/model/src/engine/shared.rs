@@ -1,6 +1,7 @@
-//! Shared receive queues: a list of WQEs, each of which names the next one in its first 16 bytes.
+//! Shared receive queues: a list of WQEs, each of which names the next one in its first 16 bytes; or a ring of them.
 //!
-//! Software links WQEs as they become free, so the order in which they are used is not that of their places.
+//! Software links WQEs as they become free, so the order in which a list is used is not that of its places. In a ring it is, and
+//! the 16 bytes say nothing; a pool may do without them.
 
 use super::events;
 use super::ring::record;
@@ -28,7 +29,9 @@ pub(super) fn next(
     if let Some(wqe) = wqe {
         wqe.resize(1 << queue.log_stride.min(LOG_LONGEST_STRIDE), 0);
         queue.memory.read_wrapping(memory, place(queue), wqe)?;
-        wqe.drain(..NEXT_SEGMENT);
+        if has_next_segment(queue) {
+            wqe.drain(..NEXT_SEGMENT);
+        }
     }
     Ok(Some(queue.head))
 }
@@ -36,8 +39,10 @@ pub(super) fn next(
 /// The next WQE is used up: goes on to the one that it names, and reports that few are left if that was asked for.
 pub(super) fn used(hca: &mut Hca, number: u32) {
     let Some(queue) = hca.objects.shared.get_mut(&number) else { return };
-    let mut next = [0; 2];
-    if queue.memory.read_wrapping(&*hca.memory, place(queue) + NEXT_INDEX, &mut next).is_err() {
+    let mut next = queue.head.wrapping_add(1).to_be_bytes();
+    if !queue.cyclic
+        && queue.memory.read_wrapping(&*hca.memory, place(queue) + NEXT_INDEX, &mut next).is_err()
+    {
         tracing::warn!(number, "a shared receive queue cannot be read");
         return;
     }
@@ -48,6 +53,13 @@ pub(super) fn used(hca: &mut Hca, number: u32) {
         queue.limit = 0;
         let is_pool = matches!(queue.context, SharedContext::Rmp(_));
         events::shared(hca, event_type::SRQ_LIMIT, number, is_pool);
+    }
+}
+
+fn has_next_segment(queue: &SharedQueue) -> bool {
+    match &queue.context {
+        SharedContext::Rmp(context) => !context.basic_cyclic_rcv_wqe(),
+        SharedContext::XrcSrq(_) => true,
     }
 }
 

@@ -12,8 +12,9 @@ use crate::world::{HcaId, World};
 
 /// Gives an SQ its turn: executes one WQE, if its state lets it.
 pub(super) fn turn(world: &mut World, id: HcaId, sqn: u32, bench: &mut Bench) -> Turn {
-    let now = world.clock.now;
     let hca = &mut world.hcas[id];
+    let limits = hca.objects.limits;
+    let now = limits.ticks(world.clock.now);
     let Some(sq) = hca.objects.sqs.get_mut(&sqn) else { return Turn::Sleep };
     match sq.state {
         SqState::RDY => {}
@@ -30,7 +31,7 @@ pub(super) fn turn(world: &mut World, id: HcaId, sqn: u32, bench: &mut Bench) ->
     }
     let index = queue.consumer;
     let copy = queue.runtime.copies.take(index);
-    let fetched = fetch(&*hca.memory, queue, copy, &mut bench.wqe);
+    let fetched = fetch(&*hca.memory, queue, copy, limits.max_wqe_sz_sq, &mut bench.wqe);
     let read = fetched.and_then(|blocks| Ok((blocks, control(&bench.wqe, sqn, index)?)));
     let Ok((blocks, (word, flags))) = read else {
         let opcode = bench.wqe.get(3).copied().unwrap_or(opcode::NOP);

@@ -18,6 +18,8 @@ pub(crate) struct State {
     pub errored: BTreeSet<u32>,
     /// CQEs that a fault holds back, by when they are due and the order in which they were made.
     pub delayed: BTreeMap<(u64, u64), Delayed>,
+    /// CQs whose event moderation holds back, by when it is due; 0 where that is yet to be worked out.
+    pub moderated: BTreeSet<(u64, u32)>,
     /// How many were held back so far.
     pub delays: u64,
     /// Queues by the UAR page that they name; rebuilt when a command may have changed it.
@@ -61,6 +63,11 @@ pub(crate) struct CqRuntime {
     pub arm_word: Option<u32>,
     /// Sequence number of the arm request that was answered by an event.
     pub fired: Option<u8>,
+    /// When its last CQE was written, and when it last reported.
+    pub written_at: u64,
+    pub reported_at: u64,
+    /// It waits in [`State::moderated`].
+    pub moderated: bool,
     /// CQEs of it that a fault holds back, and when the last of them is due.
     pub delayed: (u32, u64),
     /// Index after the last solicited CQE.

@@ -12,7 +12,8 @@ use super::keys::{self, Need, Range, User};
 use super::state::Bench;
 use super::transfer;
 use super::work::{Segment, segments};
-use crate::hca::objects::{Access, Klm, Mkey, Objects, QueueMemory, Service, Translation};
+use crate::hca::klm;
+use crate::hca::objects::{Access, Mkey, Objects, QueueMemory, Service, Translation};
 use crate::hca::room::Room;
 use crate::memory::HostMemory;
 use crate::world::{HcaId, World};
@@ -67,15 +68,19 @@ pub(crate) fn execute(
         read_entries(&hca.objects, &*hca.memory, &asker, &control, &mut bytes, bench)?;
     }
 
+    let repeated_mkey = hca.objects.limits.repeated_mkey;
     let mkey = hca.objects.mkeys.get_mut(&(key >> 8)).ok_or(REFUSED)?;
-    if let Some(table) = &mut mkey.table {
-        if let Some((at, _)) = entries {
-            let part = control.translation_offset_en();
-            *table = hca.room.list(written(table, at, part, &bytes));
-        }
+    if let Some(table) = &mkey.table {
+        let part = control.translation_offset_en();
+        let table = match entries {
+            Some((at, _)) => hca.room.list(written(table, at, part, &bytes)),
+            None => table.clone(),
+        };
         if retranslates {
-            mkey.translation = translation(&hca.room, &context, table);
+            let new = translation(&hca.room, &context, &table, repeated_mkey);
+            mkey.translation = new.ok_or(REFUSED)?;
         }
+        mkey.table = Some(table);
     }
     settle(mkey, context);
     Ok(())
@@ -86,13 +91,17 @@ struct Asker {
     qpn: u32,
     service: Service,
     pd: u32,
-    kernel: bool,
+    /// It may say where in memory a key's pages are: only the kernel's queues can be made so (`fre`).
+    fast_registration: bool,
+    reserved_lkey: bool,
 }
 
 impl Asker {
     fn of(objects: &Objects, qpn: u32) -> Option<Self> {
         let qp = objects.qps.get(&qpn)?;
-        Some(Self { qpn, service: qp.service, pd: qp.pd, kernel: qp.uid == 0 })
+        let fast_registration = qp.uid == 0 && qp.context.fre();
+        let reserved_lkey = qp.context.rlky();
+        Some(Self { qpn, service: qp.service, pd: qp.pd, fast_registration, reserved_lkey })
     }
 
     fn any_domain(&self) -> bool {
@@ -249,7 +258,7 @@ fn entries(
     }
     let room = u64::from(mkey.context.translations_octword_size()).next_multiple_of(GRANULE);
     let mine = match mode(&mkey.context) {
-        MkeyAccessMode::MTT => asker.kernel,
+        MkeyAccessMode::MTT => asker.fast_registration,
         _ => !general.umr_indirect_mkey_disabled(),
     };
     if !mine || mkey.table.is_none() || offset + count > room.min(MOST) {
@@ -287,7 +296,7 @@ fn read_entries(
             Some(mkey) if asker.any_domain() => mkey.pd,
             _ => asker.pd,
         };
-        let user = User { pd, qpn: asker.qpn };
+        let user = User { pd, qpn: asker.qpn, reserved_lkey: asker.reserved_lkey };
         let range = Range { key: lkey, address, length: here };
         keys::resolve(objects, user, range, Need::LocalRead, &mut visits, &mut bench.local)
             .map_err(|refusal| {
@@ -320,8 +329,14 @@ fn is_sound(context: &MkeyContext) -> bool {
     ends && !(pages && (context.length64() || !(12..=43).contains(&context.log_page_size())))
 }
 
-/// What the entries of a sound key translate to. Where they do not cover its length, accesses will fail.
-fn translation(room: &Room, context: &MkeyContext, table: &[u8]) -> Translation {
+/// What the entries of a sound key translate to; `None` if they make no sense. Where they do not cover its length, accesses will
+/// fail.
+fn translation(
+    room: &Room,
+    context: &MkeyContext,
+    table: &[u8],
+    repeated_mkey: u32,
+) -> Option<Translation> {
     let log = u32::from(context.log_page_size());
     if mode(context) == MkeyAccessMode::MTT {
         let offset = context.start_addr() & ((1 << log) - 1);
@@ -334,17 +349,10 @@ fn translation(room: &Room, context: &MkeyContext, table: &[u8]) -> Translation 
         };
         let pages: Vec<u64> = table.chunks_exact(8).take(count).map(page).collect();
         let pages = room.list(pages);
-        return Translation::Pages(QueueMemory { pages, log_page_size: log, offset, length });
+        return Some(Translation::Pages(QueueMemory { pages, log_page_size: log, offset, length }));
     }
-    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_be_bytes);
-    let entry = |bytes: &[u8]| Klm {
-        length: word(&bytes[..4]),
-        key: word(&bytes[4..8]),
-        address: u64::from(word(&bytes[8..12])) << 32 | u64::from(word(&bytes[12..])),
-    };
-    let entries: Vec<Klm> = table.chunks_exact(OCTOWORD).map(entry).collect();
     let log_entry_size = (mode(context) == MkeyAccessMode::KSM).then_some(log);
-    Translation::Indirect { entries: room.list(entries), log_entry_size }
+    klm::translation(room, table, log_entry_size, repeated_mkey)
 }
 
 /// Brings what the data path looks at in line with the context.

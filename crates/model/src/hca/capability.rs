@@ -141,5 +141,6 @@ pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut
         return Err(Refusal::CapabilityExceeded);
     }
     page.current.copy_from_slice(new);
+    call.hca_mut().capabilities_changed();
     Ok(())
 }

@@ -5,13 +5,27 @@ use verbless_prm::{
 };
 
 use super::Hca;
-use super::call::{Call, Outcome};
+use super::call::{Call, Outcome, only};
 use super::objects::Eq;
 use super::refusal::Refusal;
 use super::umem::Place;
 
 /// Bytes of an EQE.
 const EQE: u64 = 64;
+
+/// Fields of the context that CREATE_EQ takes, or that are the device's to write.
+const KNOWN: [&str; 10] = [
+    "status",
+    "oi",
+    "st",
+    "page_offset",
+    "log_eq_size",
+    "uar_page",
+    "intr",
+    "log_page_size",
+    "consumer_counter",
+    "producer_counter",
+];
 
 /// CREATE_EQ.
 pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut CreateEqOut) -> Outcome {
@@ -25,9 +39,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
     if context.log_eq_size() > general.log_max_eq_sz() {
         return Err(Refusal::EqSize);
     }
-    if context.ec() {
-        return Err(Refusal::Unsupported);
-    }
+    only(context, &KNOWN)?;
     if u32::from(context.intr()) >= hca.profile.device().vectors {
         return Err(Refusal::NoSuchVector);
     }
@@ -50,6 +62,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
     let eq = Eq {
         memory,
         log_size: context.log_eq_size().into(),
+        overrun_ignore: context.oi(),
         vector: context.intr().into(),
         bitmask,
         uar_page: context.uar_page(),

@@ -3,7 +3,7 @@
 //! Layouts and attributes are those of the InfiniBand specification, volume 1, chapters 13 (MADs), 14 (subnet management)
 //! and 16 (performance management). There is no subnet manager in the model: ports come up with a LID of their own.
 
-use verbless_prm::{MadIfcIn, MadIfcOut, RegisterId};
+use verbless_prm::{MadIfcIn, MadIfcOut, PtysReg, PvlcReg, RegisterId, Structure};
 
 use super::Hca;
 use super::call::{Call, Outcome};
@@ -162,12 +162,6 @@ fn node_info(hca: &Hca, index: usize, response: &mut Mad) {
 }
 
 fn port_info(hca: &Hca, index: usize, response: &mut Mad) {
-    // LinkWidthEnabled, LinkWidthSupported: 1X and 4X. LinkSpeedSupported and Enabled: 2.5, 5 and 10 Gb/s per lane; the
-    // faster ones are in other attributes, and LinkSpeedActive says 10 then.
-    const WIDTHS: u8 = 3;
-    const SPEEDS: u8 = 7;
-    const TEN_GBPS: u8 = 4;
-    const FOUR_LANES: u8 = 4;
     const LINK_LOCAL: u64 = 0xfe80 << 48;
     const LINK_UP: u8 = 5;
     const POLLING: u8 = 2;
@@ -175,18 +169,64 @@ fn port_info(hca: &Hca, index: usize, response: &mut Mad) {
     const DOWN: u8 = 1;
     let (port, context, numbers) = (&hca.ports[index], hca.profile.hca_vport(), hca.profile.port());
     let mtu = |bytes: u16| (bytes.max(256).ilog2() - 7) as u8;
+    let rates = register::<PtysReg>(hca, RegisterId::PTYS);
+    let lanes = register::<PvlcReg>(hca, RegisterId::PVLC);
+    let widths = [rates.ib_link_width_admin(), rates.ib_link_width_capability()].map(widths);
+    let [enabled, supported, active] =
+        [rates.ib_proto_admin(), rates.ib_proto_capability(), rates.ib_proto_oper()].map(Speeds);
     let (state, physical) = if port.up { (ACTIVE, LINK_UP) } else { (DOWN, POLLING) };
     response.put(DATA + 8, &LINK_LOCAL.to_be_bytes());
     response.put(DATA + 16, &port.lid.to_be_bytes());
     response.put(DATA + 18, &context.sm_lid().to_be_bytes());
     response.put(DATA + 20, &port.cap_mask1.to_be_bytes());
-    response.put(DATA + 28, &[index as u8 + 1, WIDTHS, WIDTHS, numbers.active_width]);
-    response.put(DATA + 32, &[SPEEDS << 4 | state, physical << 4 | POLLING, context.lmc()]);
-    response.put(DATA + 35, &[TEN_GBPS << 4 | SPEEDS]);
+    response.put(DATA + 28, &[index as u8 + 1, widths[0], widths[1], numbers.active_width]);
+    response
+        .put(DATA + 32, &[supported.slow() << 4 | state, physical << 4 | POLLING, context.lmc()]);
+    response.put(DATA + 35, &[active.slow_one() << 4 | enabled.slow()]);
     response.put(DATA + 36, &[mtu(numbers.active_mtu) << 4 | context.sm_sl()]);
-    response.put(DATA + 37, &[FOUR_LANES << 4]);
-    response.put(DATA + 41, &[mtu(numbers.max_mtu), 0, FOUR_LANES << 4]);
+    response.put(DATA + 37, &[lanes.vl_hw_cap() << 4]);
+    response.put(DATA + 41, &[mtu(numbers.max_mtu), 0, lanes.vl_operational() << 4]);
     response.put(DATA + 50, &[hca.caps.gids() as u8, context.subnet_timeout()]);
+    response.put(DATA + 62, &[active.fast() << 4 | supported.fast(), enabled.fast()]);
+}
+
+/// A register as the profile has it; all 0 if it has none.
+fn register<R: Structure>(hca: &Hca, id: RegisterId) -> R {
+    let mut value = R::default();
+    if let Some(given) = hca.profile.registers().get(&id.0) {
+        let bytes = value.as_mut_bytes();
+        let length = bytes.len().min(given.bytes.len());
+        bytes[..length].copy_from_slice(&given.bytes[..length]);
+    }
+    value
+}
+
+/// Widths of PTYS (1X, 2X, 4X, 8X, 12X from bit 0 on) as PortInfo has them (1X, 4X, 8X, 12X, 2X).
+fn widths(ptys: u16) -> u8 {
+    let bit = |from: u32, to: u32| (ptys >> from & 1) << to;
+    (bit(0, 0) | bit(1, 4) | bit(2, 1) | bit(3, 2) | bit(4, 3)) as u8
+}
+
+/// Speeds of PTYS: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR from bit 0 on.
+#[derive(Clone, Copy)]
+struct Speeds(u16);
+
+impl Speeds {
+    /// LinkSpeedSupported and LinkSpeedEnabled: SDR, DDR, QDR.
+    fn slow(self) -> u8 {
+        self.0 as u8 & 7
+    }
+
+    /// LinkSpeedActive, which is QDR where LinkSpeedExtActive says more.
+    fn slow_one(self) -> u8 {
+        const QDR: u8 = 4;
+        if self.0 & !7 == 0 { self.slow() } else { QDR }
+    }
+
+    /// LinkSpeedExt: FDR, EDR, HDR, NDR.
+    fn fast(self) -> u8 {
+        (self.0 >> 4) as u8 & 0xf
+    }
 }
 
 /// A subnet manager gives the port its LID; the rest of what it says is not kept.

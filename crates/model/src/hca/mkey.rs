@@ -7,7 +7,8 @@ use verbless_prm::{
 
 use super::Hca;
 use super::call::{Call, Outcome, only};
-use super::objects::{Access, Klm, Mkey, QueueMemory, Translation};
+use super::klm;
+use super::objects::{Access, Mkey, QueueMemory, Translation};
 use super::refusal::Refusal;
 use super::room::List;
 use super::umem;
@@ -212,36 +213,27 @@ fn entries(
         return Err(Refusal::MkeyEntries);
     }
     let list = call.list.get(..count * OCTWORD as usize).ok_or(Refusal::ListTooShort)?;
-    let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap_or_default());
-    let entries: Vec<Klm> = list
-        .chunks_exact(OCTWORD as usize)
-        .map(|entry| Klm {
-            length: word(&entry[..4]),
-            key: word(&entry[4..8]),
-            address: u64::from(word(&entry[8..12])) << 32 | u64::from(word(&entry[12..])),
-        })
-        .collect();
     let log_entry_size = match mode {
         MkeyAccessMode::KSM => {
             let log = u32::from(context.log_page_size());
             if log >= 63 {
                 return Err(Refusal::MkeyPageSize);
             }
-            if entries.iter().any(|entry| entry.length != 0) {
+            if list.chunks_exact(klm::ENTRY).any(|entry| entry[..4] != [0; 4]) {
                 return Err(Refusal::Reserved);
             }
             Some(log)
         }
         _ => None,
     };
-    let covered = match log_entry_size {
-        Some(log) => (entries.len() as u64).saturating_mul(1 << log),
-        None => entries.iter().map(|entry| u64::from(entry.length)).sum(),
-    };
-    if length.is_some_and(|length| covered < length) {
+    let hca = call.hca();
+    let repeated_mkey = hca.objects.limits.repeated_mkey;
+    let translation = klm::translation(&hca.room, list, log_entry_size, repeated_mkey)
+        .ok_or(Refusal::MkeyTranslations)?;
+    if length.is_some_and(|length| translation.covers() < length) {
         return Err(Refusal::MkeyTranslations);
     }
-    Ok(Translation::Indirect { entries: call.hca().room.list(entries), log_entry_size })
+    Ok(translation)
 }
 
 /// QUERY_MKEY.

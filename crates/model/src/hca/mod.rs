@@ -9,6 +9,7 @@ mod eq;
 mod execute;
 pub(crate) mod fault;
 pub(crate) mod identity;
+pub(crate) mod klm;
 mod lifecycle;
 mod mad;
 mod mkey;
@@ -44,7 +45,7 @@ use capability::Capabilities;
 use fault::CommandFaults;
 use identity::Identity;
 use numbers::Numbers;
-use objects::{Objects, Uid};
+use objects::{Limits, Objects, Uid};
 use pages::Pages;
 use room::Room;
 
@@ -184,7 +185,10 @@ impl Hca {
             identity,
             function: 0,
             life: Life::Disabled,
-            objects: Objects::default(),
+            objects: Objects {
+                limits: Limits::new(caps.general(), profile.keys()),
+                ..Objects::default()
+            },
             numbers: AllNumbers::new(&profile),
             room: Room::default(),
             pages: Pages::default(),
@@ -214,10 +218,16 @@ impl Hca {
         self
     }
 
+    /// Brings what the data path looks at in line with the capabilities.
+    pub(crate) fn capabilities_changed(&mut self) {
+        self.objects.limits = Limits::new(self.caps.general(), self.profile.keys());
+    }
+
     /// Forgets everything that commands did, as DISABLE_HCA does; there are no objects any more.
     pub(crate) fn start_afresh(&mut self) {
         self.life = Life::Disabled;
         self.caps = Capabilities::new(&self.profile, self.function);
+        self.capabilities_changed();
         self.pages = Pages::default();
         self.registers.clear();
         self.issi = 0;

@@ -6,12 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use verbless_prm::{
-    CqContext, EqContext, MkeyContext, QpContext, QueryQCounterOut, RmpContext, SqContext, SqState,
-    XrcSrqContext,
+    CqContext, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut, RmpContext, SqContext,
+    SqState, XrcSrqContext,
 };
 
 use super::room::List;
 use crate::engine;
+use crate::profile::KeyNumbers;
 
 /// A run of host memory that holds a queue, record or translation table: pages of one size and an offset into the first.
 #[derive(Debug, Clone)]
@@ -74,9 +75,24 @@ pub(crate) enum Translation {
     Pages(QueueMemory),
     /// A list of (key, length, address) pieces; KSM when all have the same length.
     Indirect { entries: List<Klm>, log_entry_size: Option<u32> },
+    /// Pieces that are taken in turn, over and over.
+    Interleaved(Interleaved),
     /// The null key: reads give zeros, writes vanish.
     Null,
 }
+
+/// Memory of an indirect key that repeats: a round takes so many bytes of each piece in turn, and every round begins a stride
+/// further in each.
+#[derive(Debug, Clone)]
+pub(crate) struct Interleaved {
+    pub rounds: u32,
+    /// Bytes of a round.
+    pub length: u64,
+    pub pieces: List<(Klm, Stride)>,
+}
+
+/// Bytes from where one round begins in a piece to where the next one does.
+pub(crate) type Stride = u16;
 
 /// One piece of an indirect key.
 #[derive(Debug, Clone, Copy)]
@@ -182,6 +198,8 @@ pub(crate) struct Eq {
     pub memory: QueueMemory,
     pub log_size: u32,
     pub vector: u32,
+    /// Events are written whether or not software has taken those before.
+    pub overrun_ignore: bool,
     /// Which event types come here.
     pub bitmask: [u64; 4],
     pub uar_page: u32,
@@ -217,8 +235,6 @@ pub(crate) enum Service {
     Rc,
     Uc,
     Ud,
-    /// Initiator or target of XRC: the one has no receive queue, the other takes the SRQ that each message names.
-    Xrc,
     /// Subnet management, QP 0 of its port.
     Qp0,
     /// General services, QP 1 of its port.
@@ -230,7 +246,7 @@ pub(crate) enum Service {
 impl Service {
     /// It has a peer, which INIT2RTR names.
     pub(crate) fn is_connected(self) -> bool {
-        matches!(self, Self::Rc | Self::Uc | Self::Xrc)
+        matches!(self, Self::Rc | Self::Uc)
     }
 
     /// Each request says where it goes.
@@ -240,7 +256,7 @@ impl Service {
 
     /// What it sends is acknowledged.
     pub(crate) fn is_reliable(self) -> bool {
-        matches!(self, Self::Rc | Self::Xrc)
+        self == Self::Rc
     }
 }
 
@@ -394,7 +410,9 @@ pub(crate) struct SharedQueue {
     pub log_size: u32,
     /// log2 of the stride in bytes.
     pub log_stride: u32,
-    /// The place of the next WQE to use.
+    /// The WQEs are used in the order of their places, and not of their links.
+    pub cyclic: bool,
+    /// The index of the next WQE to use; its low bits are its place.
     pub head: u16,
     /// WQEs used, counting on.
     pub consumed: u16,
@@ -424,9 +442,50 @@ pub(crate) struct QCounter {
     pub values: QueryQCounterOut,
 }
 
+/// What the capabilities say of the data path, where it can be looked up quickly.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// The key that reaches all of memory, for queues that may use it.
+    pub reserved_lkey: u32,
+    /// What stands in the place of a key where a list of entries repeats.
+    pub repeated_mkey: u32,
+    /// How many indirect keys may stand one on another.
+    pub max_indirection: u32,
+    /// Bytes of the longest send WQE.
+    pub max_wqe_sz_sq: usize,
+    /// log2 of the bytes of the longest message.
+    pub log_max_msg: u8,
+    /// Frequency of the device's clock.
+    pub khz: u32,
+}
+
+impl Limits {
+    pub(crate) fn new(general: &HcaCap, keys: &KeyNumbers) -> Self {
+        Self {
+            reserved_lkey: keys.reserved_lkey,
+            repeated_mkey: keys.repeated_mkey,
+            max_indirection: general.max_indirection().into(),
+            max_wqe_sz_sq: general.max_wqe_sz_sq().into(),
+            log_max_msg: general.log_max_msg(),
+            khz: general.device_frequency_khz(),
+        }
+    }
+
+    /// Ticks of the device's free-running clock at a time in nanoseconds.
+    pub(crate) fn ticks(&self, nanoseconds: u64) -> u64 {
+        (u128::from(nanoseconds) * u128::from(self.khz) / 1_000_000) as u64
+    }
+
+    /// Bytes of the longest message of a QP.
+    pub(crate) fn longest_message(&self, qp: &Qp) -> u64 {
+        1 << self.log_max_msg.min(qp.context.log_msg_max())
+    }
+}
+
 /// Every object of one function, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
+    pub limits: Limits,
     pub uctxs: BTreeMap<u16, u32>,
     pub pds: BTreeMap<u32, Uid>,
     pub tds: BTreeMap<u32, Uid>,

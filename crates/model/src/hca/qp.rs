@@ -15,7 +15,7 @@ use crate::engine;
 use crate::world::{HcaId, World};
 
 /// Fields of the context that CREATE_QP takes, that a capability decides on, or that later commands set and ask for.
-const KNOWN: [&str; 63] = [
+const KNOWN: [&str; 62] = [
     "state",
     "st",
     "isolate_vl_tc",
@@ -24,7 +24,6 @@ const KNOWN: [&str; 63] = [
     "end_padding_mode",
     "wq_signature",
     "block_lb_mc",
-    "atomic_like_write_en",
     "latency_sensitive",
     "drain_sigerr",
     "pd",
@@ -115,6 +114,10 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     }
     let service = call.service(context.st())?;
     check_features(context, general)?;
+    // To give away all of memory, and to say where memory is, is for those who know.
+    if call.uid != 0 && (context.rlky() || context.fre()) {
+        return Err(Refusal::KernelOnlyField);
+    }
     // Keys of every domain are open to a QP for UMR requests: its own is not looked at.
     if service != Service::RegUmr {
         call.check_pd(context.pd())?;
@@ -152,7 +155,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     }
     // Both are looked at, whether or not the queue that reports to it exists: hardware wants two CQs of a QP, but of those
     // that never receive.
-    let sends_only = matches!(service, Service::Xrc | Service::RegUmr) && !has_rq;
+    let sends_only = service == Service::RegUmr && !has_rq;
     call.cq(context.cqn_snd())?;
     if !sends_only || context.cqn_rcv() != 0 {
         call.cq(context.cqn_rcv())?;
@@ -247,6 +250,7 @@ fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
         context.cd_master() || context.cd_slave_send() || context.cd_slave_receive();
     only(context, &KNOWN)?;
     let unsupported = (context.wq_signature() && !general.wq_signature())
+        || (context.block_lb_mc() && !general.block_lb_mc())
         || (context.drain_sigerr() && !general.drain_sigerr())
         || (context.isolate_vl_tc() && !general.isolate_vl_tc_new())
         || (context.end_padding_mode() != EndPaddingMode::SCATTER_AS_IS && !general.end_pad())

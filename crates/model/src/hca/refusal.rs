@@ -51,6 +51,7 @@ refusals! {
     UnknownOpMod = 0x06, BAD_OP, "The command has no such op_mod.";
     Reserved = 0x07, BAD_PARAM, "A reserved field is not 0.";
     Unsupported = 0x08, BAD_PARAM, "A field asks for what the capabilities do not offer.";
+    KernelOnlyField = 0x0a, BAD_PARAM, "A field asks for what only uid 0 may have.";
     DeviceFatal = 0x09, INTERNAL_ERR, "The device is dead.";
 
     NotEnabled = 0x10, BAD_SYS_STATE, "The function is not enabled: ENABLE_HCA comes first.";

@@ -15,7 +15,6 @@ impl Call<'_> {
             ServiceType::RC if general.rc() => Ok(Service::Rc),
             ServiceType::UC if general.uc() => Ok(Service::Uc),
             ServiceType::UD if general.ud() => Ok(Service::Ud),
-            ServiceType::XRC if general.xrc() => Ok(Service::Xrc),
             // Management packets and other people's keys are the kernel's business.
             ServiceType::QP0 if kernel => Ok(Service::Qp0),
             ServiceType::QP1 if kernel => Ok(Service::Qp1),
@@ -43,7 +42,7 @@ pub(super) enum Move {
 pub(super) fn options(service: Service, step: Move) -> u32 {
     let connected = service.is_connected();
     let rights = match service {
-        Service::Rc | Service::Xrc => Opt::RRE.0 | Opt::RWE.0 | Opt::RAE.0,
+        Service::Rc => Opt::RRE.0 | Opt::RWE.0 | Opt::RAE.0,
         Service::Uc => Opt::RWE.0,
         Service::Ud | Service::Qp0 | Service::Qp1 => Opt::Q_KEY.0,
         Service::RegUmr => 0,

@@ -10,10 +10,47 @@ use verbless_prm::{
 };
 
 use super::Hca;
-use super::call::{Call, Outcome};
+use super::call::{Call, Outcome, only};
 use super::objects::{QueueMemory, SharedContext, SharedQueue};
 use super::refusal::Refusal;
 use super::umem::{self, Place};
+
+/// Fields of the context that CREATE_XRC_SRQ takes, or that are the device's to write.
+const KNOWN_XRC_SRQ: [&str; 13] = [
+    "state",
+    "log_xrc_srq_size",
+    "log_rq_stride",
+    "xrcd",
+    "page_offset",
+    "cqn",
+    "log_page_size",
+    "user_index",
+    "pd",
+    "lwm",
+    "wqe_cnt",
+    "db_record_addr_h",
+    "db_record_addr_l",
+];
+
+/// Those that CREATE_RMP takes, and those of its work queue.
+const KNOWN_RMP: [&str; 3] = ["state", "basic_cyclic_rcv_wqe", "wq"];
+const KNOWN_WQ: [&str; 15] = [
+    "wq_type",
+    "page_offset",
+    "lwm",
+    "pd",
+    "dbr_addr",
+    "hw_counter",
+    "sw_counter",
+    "log_wq_stride",
+    "log_wq_pg_sz",
+    "log_wq_sz",
+    "dbr_umem_valid",
+    "wq_umem_valid",
+    "dbr_umem_id",
+    "wq_umem_id",
+    "wq_umem_offset",
+];
 
 /// log2 of the unit of log_rq_stride in bytes.
 const LOG_STRIDE_UNIT: u32 = 4;
@@ -24,6 +61,8 @@ struct Wanted {
     log_size: u32,
     /// log2 of the stride in bytes.
     log_stride: u32,
+    /// WQEs are used in the order of their places.
+    cyclic: bool,
     /// The UMEM of the buffer.
     umem: Option<u32>,
     record_umem: Option<u32>,
@@ -106,6 +145,7 @@ impl Call<'_> {
             record,
             log_size: wanted.log_size,
             log_stride: wanted.log_stride,
+            cyclic: wanted.cyclic,
             head: 0,
             consumed: 0,
             limit: wanted.limit,
@@ -175,11 +215,9 @@ pub(super) fn create_xrc_srq(
     output: &mut CreateXrcSrqOut,
 ) -> Outcome {
     let mut context = *input.xrc_srq_context_entry();
-    if context.basic_cyclic_rcv_wqe() || context.wq_signature() || context.cont_srq() {
-        return Err(Refusal::Unsupported);
-    }
-    // The published layout has no place for the UMEM's number.
-    if input.xrc_srq_umem_valid() || context.dbr_umem_valid() {
+    only(&context, &KNOWN_XRC_SRQ)?;
+    // The published layout has no place for the number of the record's UMEM.
+    if input.xrc_srq_umem_valid() {
         return Err(Refusal::Unsupported);
     }
     context.set_state(SrqState::GOOD);
@@ -189,6 +227,7 @@ pub(super) fn create_xrc_srq(
         pd: context.pd(),
         log_size: context.log_xrc_srq_size().into(),
         log_stride: u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT,
+        cyclic: false,
         umem: None,
         record_umem: None,
         record,
@@ -215,7 +254,16 @@ pub(super) fn create_rmp(
     let mut context = *input.ctx();
     let wq = context.wq();
     // Linux leaves the state of a new pool 0 in user queues, and sets RDY in its own.
-    if context.basic_cyclic_rcv_wqe() || wq.wq_signature() || wq.wq_type() != WqType::LINKED_LIST {
+    only(&context, &KNOWN_RMP)?;
+    only(wq, &KNOWN_WQ)?;
+    let cyclic = match wq.wq_type() {
+        WqType::LINKED_LIST => false,
+        WqType::CYCLIC => true,
+        _ => return Err(Refusal::Unsupported),
+    };
+    // Links lie in the next segment.
+    let bare = context.basic_cyclic_rcv_wqe();
+    if bare && !(cyclic && call.hca().caps.general().basic_cyclic_rcv_wqe()) {
         return Err(Refusal::Unsupported);
     }
     let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
@@ -223,6 +271,7 @@ pub(super) fn create_rmp(
         pd: wq.pd(),
         log_size: wq.log_wq_sz().into(),
         log_stride: wq.log_wq_stride().into(),
+        cyclic,
         umem,
         record_umem: wq.dbr_umem_valid().then(|| wq.dbr_umem_id()),
         record: wq.dbr_addr(),

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use verbless_prm::{HealthSyndrome, InitialSegment, NicInterface};
 
 use super::command_queue;
-use crate::hca::{self, Hca};
+use crate::hca;
 use crate::profile::Side;
 use crate::world::{HcaId, Shared, World};
 
@@ -70,7 +70,7 @@ impl Registers {
         health
             .set_fw_version(u32::from(major) << 28 | u32::from(minor) << 16 | u32::from(sub_minor));
         health.set_hw_id(device.device_id.into());
-        let time = ticks(hca, now);
+        let time = hca.objects.limits.ticks(now);
         segment.set_internal_timer_h((time >> 32) as u32).set_internal_timer_l(time as u32);
         let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         segment.set_real_time_h(real.as_secs() as u32).set_real_time_l(real.subsec_nanos());
@@ -112,12 +112,6 @@ impl Registers {
             _ => tracing::debug!(at, word, "a write to no register"),
         }
     }
-}
-
-/// Ticks of the device's free-running clock at a time in nanoseconds.
-fn ticks(hca: &Hca, nanoseconds: u64) -> u64 {
-    let khz = hca.caps.general().device_frequency_khz();
-    (u128::from(nanoseconds) * u128::from(khz) / 1_000_000) as u64
 }
 
 #[cfg(test)]

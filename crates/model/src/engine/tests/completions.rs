@@ -273,3 +273,68 @@ fn a_lying_record_behind_a_delayed_completion_is_flushed_in_no_time() {
     assert!(rig.cq_mut(0, a.receive_cq).overrun);
     assert!(start.elapsed() < Duration::from_secs(20));
 }
+
+/// A pair whose first end's send queue reports after so many completions, or so many microseconds.
+fn moderated(period: u16, count: u16) -> (Rig, End) {
+    let mut rig = Rig::new();
+    let (a, _) = rig.pair();
+    let context = &mut rig.cq_mut(0, a.send_cq).context;
+    context.set_cq_period(period).set_cq_max_count(count);
+    // Long after whatever was reported last.
+    rig.advance(Duration::from_secs(1));
+    (rig, a)
+}
+
+#[test]
+fn moderation_counts_from_the_last_event_and_reports_when_enough_came_or_time_is_over() {
+    let (mut rig, mut a) = moderated(100, 3);
+    rig.arm(0, a.send_cq, 1 << 28);
+    nop(&mut rig, &mut a);
+    assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "there was no event for long");
+    rig.arm(0, a.send_cq, 2 << 28 | 1);
+    for _ in 0..2 {
+        nop(&mut rig, &mut a);
+        assert!(completion_events(&mut rig, 0).is_empty());
+    }
+    nop(&mut rig, &mut a);
+    assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "three came");
+    rig.arm(0, a.send_cq, 3 << 28 | 4);
+    nop(&mut rig, &mut a);
+    rig.advance(Duration::from_micros(99));
+    assert!(completion_events(&mut rig, 0).is_empty());
+    rig.advance(Duration::from_micros(1));
+    assert_eq!(completion_events(&mut rig, 0), [a.send_cq], "the time is over");
+    nop(&mut rig, &mut a);
+    rig.advance(Duration::from_secs(1));
+    assert!(completion_events(&mut rig, 0).is_empty(), "it is not armed");
+}
+
+#[test]
+fn moderation_may_count_its_time_from_the_last_completion() {
+    let (mut rig, mut a) = moderated(100, 10);
+    let context = &mut rig.cq_mut(0, a.send_cq).context;
+    context.set_cq_period_mode(verbless_prm::CqPeriodMode::START_FROM_CQE);
+    rig.arm(0, a.send_cq, 1 << 28);
+    for _ in 0..3 {
+        nop(&mut rig, &mut a);
+        rig.advance(Duration::from_micros(60));
+        assert!(completion_events(&mut rig, 0).is_empty());
+    }
+    rig.advance(Duration::from_micros(40));
+    assert_eq!(completion_events(&mut rig, 0), [a.send_cq]);
+}
+
+#[test]
+fn a_solicited_completion_breaks_moderation_where_that_was_asked_for() {
+    for breaks in [false, true] {
+        let (mut rig, mut a) = moderated(100, 10);
+        rig.cq_mut(0, a.send_cq).context.set_scqe_break_moderation_en(breaks);
+        rig.cq_mut(0, a.send_cq).runtime.reported_at = rig.world.clock.now;
+        rig.arm(0, a.send_cq, 1 << 28);
+        nop(&mut rig, &mut a);
+        assert!(completion_events(&mut rig, 0).is_empty());
+        rig.post(&mut a, Request::new(opcode::SET_PSV));
+        rig.run();
+        assert_eq!(!completion_events(&mut rig, 0).is_empty(), breaks, "an error is solicited");
+    }
+}

@@ -162,6 +162,29 @@ fn a_group_is_heard_by_all_its_members() {
 }
 
 #[test]
+fn a_qp_that_blocks_its_own_multicast_hears_that_of_others() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 0, Service::Ud));
+    let group = [0xff; 16];
+    for qpn in [a.qpn, b.qpn] {
+        rig.world.hcas[0].objects.groups.entry(group).or_default().insert(qpn);
+    }
+    rig.qp(&a).context.set_block_lb_mc(true);
+    for _ in 0..2 {
+        buffer(&mut rig, &mut a, 64);
+        buffer(&mut rig, &mut b, 64);
+    }
+    let mut vector = vector(&rig, &b, 0xff_ffff);
+    vector.set_rlid(0xc001).set_grh(true).set_rgid(&group);
+    rig.post(&mut a, request(opcode::SEND, &vector).inline(b"mine"));
+    rig.one(0, b.receive_cq);
+    rig.none(0, a.receive_cq);
+    rig.post(&mut b, request(opcode::SEND, &vector).inline(b"ours"));
+    rig.one(0, b.receive_cq);
+    rig.one(0, a.receive_cq);
+}
+
+#[test]
 fn a_request_that_makes_no_sense_stops_only_the_send_queue() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));

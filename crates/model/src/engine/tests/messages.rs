@@ -358,3 +358,58 @@ fn the_first_message_in_rtr_establishes_communication_once() {
     }
     assert_eq!(rig.events(1), [2]);
 }
+
+#[test]
+fn a_message_is_as_long_as_both_qps_and_the_device_allow() {
+    for (at, syndrome) in [
+        (0, cqe_syndrome::LOCAL_LENGTH),
+        (1, cqe_syndrome::REMOTE_INVALID_REQUEST),
+        (2, cqe_syndrome::LOCAL_LENGTH),
+    ] {
+        let mut rig = Rig::new();
+        let (mut a, b) = rig.pair();
+        let ((from, lkey), (to, rkey)) = (rig.region(0, 256), rig.region(1, 256));
+        match at {
+            0 => {
+                rig.qp(&a).context.set_log_msg_max(6);
+            }
+            1 => {
+                rig.qp(&b).context.set_log_msg_max(6);
+            }
+            _ => rig.world.hcas[0].objects.limits.log_max_msg = 6,
+        }
+        rig.post(&mut a, Request::write(to, rkey).sge(from, 64, lkey));
+        assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
+        rig.post(&mut a, Request::write(to, rkey).sge(from, 65, lkey));
+        assert_eq!(rig.one(0, a.send_cq).syndrome(), syndrome);
+    }
+}
+
+#[test]
+fn a_wqe_longer_than_the_device_takes_is_an_operation_error() {
+    let mut rig = Rig::new();
+    rig.world.hcas[0].objects.limits.max_wqe_sz_sq = 64;
+    let (mut a, _) = rig.pair();
+    let (to, rkey) = rig.region(1, 256);
+    rig.post(&mut a, Request::write(to, rkey).inline(&[1; 28]));
+    assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
+    rig.post(&mut a, Request::write(to, rkey).inline(&[1; 29]));
+    rig.run();
+    let failed = rig.poll(0, a.send_cq).map(|entry| entry.syndrome());
+    assert_eq!(failed, Some(cqe_syndrome::LOCAL_QP_OPERATION));
+}
+
+#[test]
+fn completions_tell_the_time_in_ticks_of_the_devices_clock() {
+    let mut rig = Rig::new();
+    for hca in 0..2 {
+        rig.world.hcas[hca].objects.limits.khz = 156_250;
+    }
+    rig.advance(std::time::Duration::from_millis(16));
+    let (mut a, mut b) = rig.pair();
+    let (to, lkey) = rig.region(1, 64);
+    rig.receive(&mut b, &[DataSegment::new(64, lkey, to)]);
+    rig.post(&mut a, Request::send().inline(b"now"));
+    assert_eq!(rig.one(0, a.send_cq).cqe.timestamp.get(), 2_500_000);
+    assert_eq!(rig.one(1, b.receive_cq).cqe.timestamp.get(), 2_500_000);
+}

@@ -362,3 +362,45 @@ fn a_list_of_segments_visits_so_many_entries_of_indirect_keys_altogether() {
         assert_eq!(failed.then(|| entry.syndrome()), syndrome);
     }
 }
+
+#[test]
+fn the_reserved_lkey_is_all_of_memory_to_queues_that_may_use_it_and_no_rkey() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    let (from, to) = (rig.alloc(64), rig.alloc(64));
+    rig.fill(from, b"any bytes");
+    let reserved = rig.world.hcas[0].objects.limits.reserved_lkey;
+    for end in [&a, &b] {
+        rig.qp(end).context.set_rlky(true);
+    }
+    rig.receive(&mut b, &[DataSegment::new(64, reserved, to)]);
+    rig.post(&mut a, Request::send().sge(from, 9, reserved));
+    assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
+    assert_eq!(rig.bytes(to, 9), b"any bytes");
+    rig.post(&mut a, Request::write(to, reserved).inline(b"x"));
+    assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::REMOTE_ACCESS);
+    let (mut c, _) = rig.pair();
+    rig.post(&mut c, Request::send().sge(from, 9, reserved));
+    assert_eq!(rig.one(0, c.send_cq).syndrome(), cqe_syndrome::LOCAL_PROTECTION);
+}
+
+#[test]
+fn indirect_keys_stand_on_each_other_as_deep_as_the_device_can() {
+    for (depth, works) in [(2, true), (1, false)] {
+        let mut rig = Rig::new();
+        rig.world.hcas[0].objects.limits.max_indirection = depth;
+        let (mut a, mut b) = rig.pair();
+        let (at, mut key) = rig.region(0, 64);
+        for _ in 0..2 {
+            let upper = rig.mkey(0, at, 64, Access { local_read: true, ..Default::default() });
+            let entries = vec![Klm { key, length: 64, address: at }].into();
+            rig.mkey_mut(0, upper).translation =
+                Translation::Indirect { entries, log_entry_size: None };
+            key = upper;
+        }
+        let (to, lkey) = rig.region(1, 64);
+        rig.receive(&mut b, &[DataSegment::new(64, lkey, to)]);
+        rig.post(&mut a, Request::send().sge(at, 8, key));
+        assert_eq!(rig.one(0, a.send_cq).opcode() == cqe_opcode::REQUESTER, works, "{depth}");
+    }
+}

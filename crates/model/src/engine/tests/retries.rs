@@ -5,8 +5,8 @@ use std::time::Duration;
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
 use super::rig::{End, Request, Rig};
-use crate::engine;
-use crate::hca::objects::{Address, QpState};
+use crate::engine::{self, Strike};
+use crate::hca::objects::{Address, QCounter, QpState};
 
 /// RNR timer code 12.
 const RNR: Duration = Duration::from_micros(640);
@@ -148,7 +148,7 @@ fn a_message_that_gets_lost_is_sent_again() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
-    rig.world.hcas[0].engine.faults.lose_messages = engine::Strike { skip: 1, count: 2 };
+    rig.world.hcas[0].engine.faults.lose_messages = Strike { skip: 1, count: 2 };
     for _ in 0..2 {
         rig.post(&mut a, Request::write(to, rkey).inline(&[5; 8]));
     }
@@ -200,4 +200,62 @@ fn a_dead_device_does_nothing() {
     rig.world.hcas[0].fatal = true;
     rig.post(&mut a, Request::new(opcode::NOP));
     rig.none(0, a.send_cq);
+}
+
+/// Counters of a function's set 7, in which its QPs count from now on.
+fn counting(rig: &mut Rig, ends: [&End; 2]) {
+    for end in ends {
+        rig.qp(end).context.set_counter_set_id(7);
+        let values = verbless_prm::QueryQCounterOut::zeroed();
+        rig.world.hcas[end.hca].objects.counters.insert(7, QCounter { uid: 0, values });
+    }
+}
+
+fn counters(rig: &Rig, hca: usize) -> verbless_prm::QueryQCounterOut {
+    rig.world.hcas[hca].objects.counters[&7].values
+}
+
+#[test]
+fn retries_naks_and_errors_are_counted_on_both_sides() {
+    let mut rig = Rig::new();
+    let (mut a, b) = rig.pair();
+    counting(&mut rig, [&a, &b]);
+    rig.post(&mut a, Request::send().inline(b"nobody waits"));
+    for tries in 1..=2 {
+        rig.run();
+        let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
+        assert_eq!((mine.rnr_nak_retry_err(), theirs.out_of_buffer()), (tries, tries));
+        rig.advance(RNR);
+    }
+    error(&mut rig, &a, cqe_syndrome::RNR_RETRY_EXCEEDED);
+    let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
+    assert_eq!((mine.rnr_nak_retry_err(), theirs.out_of_buffer()), (2, 3));
+    assert_eq!((mine.req_rnr_retries_exceeded(), mine.req_cqe_error()), (1, 1));
+
+    let (mut a, b) = rig.pair();
+    counting(&mut rig, [&a, &b]);
+    rig.world.hcas[0].engine.faults.lose_messages = Strike { skip: 0, count: 1 };
+    let (to, rkey) = rig.region(1, 64);
+    rig.post(&mut a, Request::write(to, rkey).inline(b"lost, and again"));
+    rig.run();
+    rig.advance(TIMEOUT);
+    let (from, lkey) = rig.region(0, 64);
+    rig.post(&mut a, Request::read(to, rkey).sge(from, 8, lkey));
+    rig.post(&mut a, Request::write(to, rkey ^ 1).inline(b"no key"));
+    rig.post(&mut a, Request::new(opcode::NOP));
+    rig.run();
+    let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
+    assert_eq!((mine.local_ack_timeout_err(), mine.req_remote_access_errors()), (1, 1));
+    assert_eq!((mine.req_cqe_flush_error(), mine.req_cqe_error()), (1, 2));
+    assert_eq!((theirs.rx_write_requests(), theirs.rx_read_requests()), (1, 1));
+    assert_eq!(theirs.resp_remote_access_errors(), 1);
+
+    let (mut a, b) = rig.pair();
+    counting(&mut rig, [&a, &b]);
+    rig.qp(&a).requester.psn = 5;
+    rig.post(&mut a, Request::new(opcode::SEND));
+    rig.run();
+    let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
+    assert_eq!((mine.packet_seq_err(), theirs.out_of_sequence()), (3, 3));
+    assert_eq!(mine.req_transport_retries_exceeded(), 1);
 }

@@ -137,6 +137,7 @@ impl Rig {
         let eq = Eq {
             memory,
             log_size: LOG_EQ,
+            overrun_ignore: false,
             vector: eqn,
             bitmask,
             uar_page: EQ_PAGE,
@@ -290,6 +291,8 @@ impl Rig {
             cqn: receive_cq,
             consumer: 0,
         };
+        let mut context: verbless_prm::QpContext = zeroed();
+        context.set_log_msg_max(30);
         let qp = Qp {
             uid: 1,
             state: QpState::Reset,
@@ -328,7 +331,7 @@ impl Rig {
             umems: vec![],
             groups: vec![],
             runtime: Default::default(),
-            context: zeroed(),
+            context,
         };
         self.world.hcas[hca].objects.qps.insert(qpn, qp);
         engine::queues_changed(&mut self.world, hca);

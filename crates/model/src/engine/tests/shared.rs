@@ -35,6 +35,7 @@ impl Shared {
             record,
             log_size: LOG_SIZE,
             log_stride: 5,
+            cyclic: false,
             head: 0,
             consumed: 0,
             limit: 0,
@@ -155,5 +156,39 @@ fn the_keys_of_its_wqes_belong_to_the_queue_s_domain_not_to_the_qp_s() {
         rig.post(&mut a, Request::send().inline(b"x"));
         let got = rig.one(1, b.receive_cq).opcode();
         assert_eq!(got == cqe_opcode::RESPONDER_SEND, taken);
+    }
+}
+
+#[test]
+fn a_ring_is_used_in_the_order_of_its_places_with_or_without_next_segments() {
+    for bare in [false, true] {
+        let mut rig = Rig::new();
+        let mut shared = Shared::new(&mut rig);
+        let queue = rig.world.hcas[1].objects.shared.get_mut(&NUMBER).unwrap();
+        queue.cyclic = true;
+        if let SharedContext::Rmp(context) = &mut queue.context {
+            context.set_basic_cyclic_rcv_wqe(bare);
+        }
+        let (mut a, b) = rig.pair();
+        let qp = rig.qp(&b);
+        (qp.srq, qp.rq) = (Some(NUMBER), None);
+        qp.context.set_cqn_rcv(b.receive_cq);
+        let (buffer, key) = rig.region(1, 256);
+        for index in 0..6_u16 {
+            let place = index % 4;
+            let at = buffer + 64 * u64::from(place);
+            let segment = DataSegment::new(64, key, at);
+            // What would be the link leads nowhere.
+            shared.fill(&rig, place, 0xffff, segment);
+            if bare {
+                let mut wqe = segment.as_bytes().to_vec();
+                wqe.extend_from_slice(DataSegment::END.as_bytes());
+                rig.fill(shared.ring + u64::from(place) * STRIDE, &wqe);
+            }
+            rig.post(&mut a, Request::send().inline(&[b'a' + index as u8]));
+            let entry = rig.one(1, b.receive_cq);
+            assert_eq!((entry.opcode(), entry.index()), (cqe_opcode::RESPONDER_SEND, index));
+            assert_eq!(rig.bytes(at, 1), [b'a' + index as u8]);
+        }
     }
 }

@@ -29,6 +29,7 @@ fn umr_qp(rig: &mut Rig) -> End {
     let end = rig.end(0);
     let qp = rig.qp(&end);
     (qp.service, qp.state, qp.uid, qp.pd) = (Service::RegUmr, QpState::Rts, 0, 0);
+    qp.context.set_fre(true).set_rlky(true);
     end
 }
 
@@ -325,4 +326,79 @@ fn a_function_without_room_takes_no_more_entries() {
     rig.post(&mut q, umr(key, &control, &context).bytes(pointer.as_bytes()));
     assert_eq!(rig.one(0, q.send_cq).syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND);
     assert!(rig.mkey_mut(0, key).free);
+}
+
+/// A header and two entries as libmlx5's mlx5dv_wr_mr_interleaved writes them, padded to 64 bytes: (address, bytes, skip, key) each.
+fn interleaved(rounds: u32, pieces: [(u64, u16, u16, u32); 2]) -> Vec<u8> {
+    let together: u32 = pieces.iter().map(|piece| u32::from(piece.1)).sum();
+    let mut bytes = [together, 0x400, rounds, 2].map(u32::to_be_bytes).concat();
+    for (address, length, skip, key) in pieces {
+        bytes.extend((length + skip).to_be_bytes());
+        bytes.extend(length.to_be_bytes());
+        bytes.extend(key.to_be_bytes());
+        bytes.extend(address.to_be_bytes());
+    }
+    bytes.resize(64, 0);
+    bytes
+}
+
+#[test]
+fn an_interleaved_key_takes_its_pieces_in_turn_and_skips_between_rounds() {
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::KLMS, 4);
+    let mut q = umr_qp(&mut rig);
+    let ((one, first), (two, second)) = (rig.region(0, 256), rig.region(0, 256));
+    for lkey in [first, second] {
+        rig.mkey_mut(0, lkey).pd = PD;
+    }
+    let (mut control, context) = enable(0, 18);
+    control.set_xlt_octowords(4).set_inline(true);
+    let entries = interleaved(3, [(one, 4, 6, first), (two, 2, 1, second)]);
+    rig.post(&mut q, umr(key, &control, &context).bytes(&entries));
+    assert_eq!(rig.one(0, q.send_cq).opcode(), 0);
+    assert!(writes(&mut rig, 0, key, b"AAAAbbCCCCddEEEEff"));
+    for (round, part) in [b"AAAA", b"CCCC", b"EEEE"].iter().enumerate() {
+        assert_eq!(&rig.bytes(one + 10 * round as u64, 5), &[*part as &[u8], &[0]].concat());
+    }
+    assert_eq!(rig.bytes(two, 9), b"bb\0dd\0ff\0");
+    // From the middle of one round to the middle of the next.
+    assert!(writes(&mut rig, 5, key, b"123456"));
+    assert_eq!(
+        (rig.bytes(two, 6), rig.bytes(one + 10, 4)),
+        (b"b1\x006d\0".to_vec(), b"2345".to_vec())
+    );
+    assert!(!writes(&mut rig, 17, key, b"ab"), "past the last round");
+}
+
+#[test]
+fn an_interleaved_layout_that_does_not_add_up_is_refused_and_the_key_stays_as_it_was() {
+    for edit in [0, 3, 15] {
+        let mut rig = Rig::new();
+        let key = cached(&mut rig, MkeyAccessMode::KLMS, 4);
+        let mut q = umr_qp(&mut rig);
+        let (at, lkey) = rig.region(0, 256);
+        let (mut control, context) = enable(0, 18);
+        control.set_xlt_octowords(4).set_inline(true);
+        let mut entries = interleaved(3, [(at, 4, 6, lkey), (at, 2, 1, lkey)]);
+        match edit {
+            0 => entries[8..12].fill(0),
+            edit => entries[edit] += 2,
+        }
+        rig.post(&mut q, umr(key, &control, &context).bytes(&entries));
+        assert_eq!(rig.one(0, q.send_cq).syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND, "{edit}");
+        assert!(rig.mkey_mut(0, key).free);
+    }
+}
+
+#[test]
+fn page_addresses_are_taken_of_queues_that_were_made_for_that_alone() {
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+    let mut q = umr_qp(&mut rig);
+    rig.qp(&q).context.set_fre(false);
+    let (_, entries) = pages(&mut rig, 2);
+    let (mut control, context) = enable(0x7000_0000, PAGE);
+    control.set_xlt_octowords(4).set_inline(true);
+    rig.post(&mut q, umr(key, &control, &context).bytes(&entries));
+    assert_eq!(rig.one(0, q.send_cq).syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND);
 }

@@ -4,7 +4,8 @@ use verbless_prm::{
     AllocPdIn, AllocQCounterIn, AllocUarIn, AllocXrcdIn, ArmXrcSrqIn, CreateCqIn, CreateEqIn,
     CreateQpIn, CreateRmpIn, CreateXrcSrqIn, DeallocPdIn, DeallocQCounterIn, DeallocXrcdIn,
     DestroyCqIn, DestroyQpIn, DestroyRmpIn, DestroyXrcSrqIn, ModifyRmpIn, PathMigrationState,
-    QueryRmpIn, QueryXrcSrqIn, RmpState, RqType, ServiceType,
+    QueryHcaCapIn, QueryHcaCapOut, QueryRmpIn, QueryXrcSrqIn, RmpState, RqType, ServiceType,
+    WqType,
 };
 
 use super::rig::{Rig, User, pages};
@@ -217,4 +218,123 @@ fn the_host_tells_its_byte_order_by_a_register_and_others_cannot_be_written() {
     assert_eq!(rig.register(endianness.0, &[0; 16]), Ok(value));
     let refused = write(&mut rig, verbless_prm::RegisterId::PMTU, &[0; 16]);
     assert_eq!(refused, Err(Refusal::RegisterReadOnly));
+}
+
+#[test]
+fn what_a_shared_queue_or_an_eq_cannot_do_is_refused() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = kernel(&mut rig);
+    let mut pool = |edit: fn(&mut CreateRmpIn)| {
+        rig.call::<CreateRmpIn>(0, 0, &pages(1), 0, |input| {
+            let wq = input.ctx_mut().wq_mut();
+            wq.set_pd(user.pd).set_log_wq_sz(4).set_log_wq_stride(5).set_dbr_addr(0x3000);
+            edit(input);
+        })
+        .err()
+    };
+    let refused = Some(Refusal::Unsupported);
+    assert_eq!(
+        pool(|input| {
+            input.ctx_mut().wq_mut().set_wq_type(WqType::CYCLIC);
+        }),
+        None
+    );
+    let bare = |input: &mut CreateRmpIn| {
+        input.ctx_mut().set_basic_cyclic_rcv_wqe(true).wq_mut().set_wq_type(WqType::CYCLIC);
+    };
+    assert_eq!(pool(bare), None);
+    assert_eq!(
+        pool(|input| {
+            input.ctx_mut().set_basic_cyclic_rcv_wqe(true);
+        }),
+        refused
+    );
+    assert_eq!(
+        pool(|input| {
+            input.ctx_mut().wq_mut().set_wq_type(WqType::LINKED_LIST_STRIDING);
+        }),
+        refused
+    );
+    assert_eq!(
+        pool(|input| {
+            input.ctx_mut().wq_mut().set_wq_signature(true);
+        }),
+        refused
+    );
+    assert_eq!(
+        pool(|input| {
+            input.ctx_mut().wq_mut().set_shampo_enable(true);
+        }),
+        refused
+    );
+    let xrcd = rig.send::<AllocXrcdIn>(0, |_| {}).unwrap().xrcd();
+    for edit in [
+        (|context| {
+            context.set_rlky(true);
+        }) as fn(&mut verbless_prm::XrcSrqContext),
+        |context| {
+            context.set_user_index_equal_xrc_srqn(true);
+        },
+        |context| {
+            context.set_cont_srq(true);
+        },
+    ] {
+        let made = rig.call::<CreateXrcSrqIn>(0, 0, &pages(1), 0, |input| {
+            let context = input.xrc_srq_context_entry_mut();
+            context.set_log_xrc_srq_size(4).set_log_rq_stride(1).set_pd(user.pd);
+            context.set_xrcd(xrcd).set_cqn(user.cq).set_db_record_addr_l(0x2000 >> 2);
+            edit(context);
+        });
+        assert_eq!(made.err(), refused);
+    }
+    let eq = rig.call::<CreateEqIn>(0, 0, &pages(1), 0, |input| {
+        input.eq_context_entry_mut().set_log_eq_size(4).set_uar_page(user.uar).set_ec(true);
+    });
+    assert_eq!(eq.err(), refused);
+}
+
+#[test]
+fn a_user_makes_no_qp_that_reaches_all_of_memory_and_nobody_one_of_xrc() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    for edit in [
+        (|context| {
+            context.set_rlky(true);
+        }) as fn(&mut verbless_prm::QpContext),
+        |context| {
+            context.set_fre(true);
+        },
+    ] {
+        let made = rig.qp(user, |input| edit(input.qpc_mut()));
+        assert_eq!(made, Err(Refusal::KernelOnlyField));
+        let kernel = kernel(&mut rig);
+        qp(&mut rig, kernel, |input| edit(input.qpc_mut())).unwrap();
+    }
+    let like_write = rig.qp(user, |input| {
+        input.qpc_mut().set_atomic_like_write_en(true);
+    });
+    assert_eq!(like_write, Err(Refusal::Unsupported));
+    let xrc = rig.qp(user, |input| {
+        input.qpc_mut().set_st(ServiceType::XRC);
+    });
+    assert_eq!(xrc, Err(Refusal::QpService));
+}
+
+#[test]
+fn capabilities_are_read_with_the_outboxes_of_older_programs() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let mut ask = |bytes: usize| {
+        let mut input = [0; 16];
+        let opcode = <QueryHcaCapIn as verbless_prm::CommandInput>::INFO.opcode;
+        input[..2].copy_from_slice(&opcode.to_be_bytes());
+        input[7] = 1;
+        let mut output = vec![0xa5; bytes];
+        rig.raw(&input, &mut output).map(|()| output)
+    };
+    let whole = ask(<QueryHcaCapOut as verbless_prm::Structure>::BYTES).unwrap();
+    // With unions of 2048 bytes and of 256.
+    for bytes in [2064, 272, 16] {
+        assert_eq!(ask(bytes).unwrap(), whole[..bytes]);
+    }
+    assert_eq!(ask(15), Err(Refusal::OutputTooShort));
 }

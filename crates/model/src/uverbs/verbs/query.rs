@@ -24,7 +24,6 @@ mod flag {
     pub(super) const RC_RNR_NAK_GEN: u32 = 1 << 12;
     pub(super) const MEM_WINDOW: u32 = 1 << 17;
     pub(super) const UD_IP_CSUM: u32 = 1 << 18;
-    pub(super) const XRC: u32 = 1 << 20;
     pub(super) const MEM_MGT_EXTENSIONS: u32 = 1 << 21;
     pub(super) const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
     pub(super) const PCI_WRITE_END_PADDING: u64 = 1 << 36;
@@ -89,7 +88,6 @@ impl Method<'_> {
             (flag::BAD_PKEY_CNTR, caps.pkv()),
             (flag::BAD_QKEY_CNTR, caps.qkv()),
             (flag::AUTO_PATH_MIG, caps.apm()),
-            (flag::XRC, caps.xrc()),
             (flag::MEM_WINDOW | flag::MEM_WINDOW_TYPE_2B, caps.imaicl()),
             (flag::MEM_MGT_EXTENSIONS, !caps.umr_modify_entity_size_disabled()),
             (flag::UD_IP_CSUM, caps.ipoib_basic_offloads()),

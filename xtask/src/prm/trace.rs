@@ -152,6 +152,11 @@ mod tests {
     }
 
     #[test]
+    fn every_bit_that_the_device_or_its_driver_set_has_a_field() {
+        assert_eq!(replayed().undescribed, Vec::<String>::new());
+    }
+
+    #[test]
     fn the_kernels_name_of_each_command_and_ours_agree() {
         for (command, dumped) in replayed().commands {
             let (theirs, opcode) = dumped.title.split_once("(0x").unwrap();

@@ -181,7 +181,9 @@ fn header(given: Option<&Path>) -> Option<PathBuf> {
 
 /// Whether a source is a header of the `mlx5_ifc` family.
 fn is_ifc(source: &str) -> bool {
-    source.contains("mlx5_ifc_") || (source.starts_with("ucx") && source.contains("_bits"))
+    source.contains("mlx5_ifc_")
+        || source.contains("mlx5_prm_structs")
+        || (source.starts_with("ucx") && source.contains("_bits"))
 }
 
 /// What a header says about our fields.
@@ -283,6 +285,8 @@ mod tests {
             "dpdk: mlx5_ifc_cqc_bits",
             "ucx: uct_ib_mlx5_cqc_bits",
             "rdma-core: mlx5_ifc_qpc_ext_bits",
+            "rdma-core: tests/mlx5_prm_structs.py CmdHcaCap",
+            "freebsd: mlx5_ifc_debug_cap_bits",
         ] {
             assert!(is_ifc(source), "{source}");
         }

@@ -7,6 +7,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome, only};
+use super::capability::own_function;
 use super::multicast;
 use super::objects::{Qp, QpState, ReceiveQueue, SendQueue, Service};
 use super::refusal::Refusal;
@@ -112,6 +113,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     if input.qpc_ext() || input.ece() != 0 {
         return Err(Refusal::Unsupported);
     }
+    own_function(input.cmd_on_behalf(), input.function_id())?;
     let service = call.service(context.st())?;
     check_features(context, general)?;
     // To give away all of memory, and to say where memory is, is for those who know.

@@ -55,8 +55,8 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     ),
     (
         "QUERY_HCA_CAP",
-        "bits of no field",
-        "The device's firmware sets bits that no description names. The driver copies some of them into SET_HCA_CAP, and looks at none.",
+        "capability.rts2rts_primary_eth_prio",
+        "In the model no RTS2RTS_QP changes the priority of a path. Linux's header does not name the bit.",
     ),
     (
         "QUERY_ADAPTER",

@@ -940,13 +940,14 @@ structure! {
         sources: ["linux: mlx5_ifc_mad_ifc_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("remote_lid", 64, 16),
             FieldInfo::number("plane_index", 80, 8),
             FieldInfo::number("port", 88, 8),
             FieldInfo::bytes("mad", 128, 256),
         ],
-        reserved: [(16, 32), (96, 32)],
+        reserved: [(32, 16), (96, 32)],
     }
 }
 
@@ -961,6 +962,22 @@ impl MadIfcIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py MadIfcIn.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -1746,6 +1763,7 @@ structure! {
             FieldInfo::number("packet_seq_err", 640, 32),
             FieldInfo::number("implied_nak_seq_err", 704, 32),
             FieldInfo::number("local_ack_timeout_err", 768, 32),
+            FieldInfo::number("resp_rnr_nak", 832, 32),
             FieldInfo::number("req_rnr_retries_exceeded", 896, 32),
             FieldInfo::number("resp_local_length_error", 960, 32),
             FieldInfo::number("req_local_length_error", 992, 32),
@@ -1774,8 +1792,8 @@ structure! {
         ],
         reserved: [
             (8, 24), (64, 64), (160, 32), (224, 32), (288, 32), (352, 32), (416, 32),
-            (480, 32), (544, 32), (608, 32), (672, 32), (736, 32), (800, 96), (928, 32),
-            (1568, 32), (1760, 288),
+            (480, 32), (544, 32), (608, 32), (672, 32), (736, 32), (800, 32), (864, 32),
+            (928, 32), (1568, 32), (1760, 288),
         ],
     }
 }
@@ -1951,6 +1969,21 @@ impl QueryQCounterOut {
     #[inline]
     pub const fn set_local_ack_timeout_err(&mut self, value: u32) -> &mut Self {
         bits::set(&mut self.0, 768, 32, value as u64);
+        self
+    }
+
+    /// RNR NAKs sent by responders. FreeBSD's header alone names it. `0x68`
+    ///
+    /// Source: freebsd: mlx5_ifc_query_q_counter_out_bits.
+    #[inline]
+    pub const fn resp_rnr_nak(&self) -> u32 {
+        bits::get(&self.0, 832, 32) as u32
+    }
+
+    /// Sets [`Self::resp_rnr_nak`].
+    #[inline]
+    pub const fn set_resp_rnr_nak(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 832, 32, value as u64);
         self
     }
 

@@ -64,14 +64,29 @@ enumeration! {
     /// What a mini CQE carries beside the byte count.
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_CQE_FORMAT_\*; rdma-core:
-    /// mlx5dv_cqe_comp_res_format.
+    /// mlx5dv_cqe_comp_res_format; dpdk: MLX5_CQE_RESP_FORMAT_\*.
     pub struct MiniCqeFormat(pub u8) = "mini_cqe_format", 2 bits {
         /// The receive hash result.
         RX_HASH = 0,
         /// The receive checksum.
         CHECKSUM = 1,
+        /// The flow tag and the stride index.
+        FLOW_TAG_STRIDE_INDEX = 2,
         /// The receive checksum and the stride index.
         CHECKSUM_STRIDE_INDEX = 3,
+    }
+}
+
+enumeration! {
+    /// More of mini_cqe_format: formats beyond its two bits, which is RX_HASH then.
+    ///
+    /// Source: dpdk: MLX5_CQE_RESP_FORMAT_L34H_STRIDX.
+    pub struct MiniCqeFormatExt(pub u8) = "mini_cqe_format_ext", 2 bits {
+        /// mini_cqe_res_format says it all.
+        NONE = 0,
+        /// Format 4: what kinds of network and transport header, and the stride index; needs
+        /// hca_cap.mini_cqe_resp_l3_l4_tag.
+        L3_L4_HEADERS_STRIDE_INDEX = 1,
     }
 }
 
@@ -280,7 +295,7 @@ structure! {
             FieldInfo::number("cqe_compression_layout", 30, 2).of(CqeCompressionLayout::INFO),
             FieldInfo::number("dbr_umem_id", 32, 32),
             FieldInfo::number("page_offset", 84, 6),
-            FieldInfo::number("mini_cqe_res_format_ext", 92, 2),
+            FieldInfo::number("mini_cqe_res_format_ext", 92, 2).of(MiniCqeFormatExt::INFO),
             FieldInfo::number("cq_timestamp_format", 94, 2).of(TimestampFormat::INFO),
             FieldInfo::number("log_cq_size", 99, 5),
             FieldInfo::number("uar_page", 104, 24),
@@ -550,18 +565,18 @@ impl CqContext {
         self
     }
 
-    /// Extension of mini_cqe_res_format. `0x08.3:2`
+    /// High bits of the format of responders' mini CQEs, above mini_cqe_res_format. `0x08.3:2`
     ///
     /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
     #[inline]
-    pub const fn mini_cqe_res_format_ext(&self) -> u8 {
-        bits::get(&self.0, 92, 2) as u8
+    pub const fn mini_cqe_res_format_ext(&self) -> MiniCqeFormatExt {
+        MiniCqeFormatExt(bits::get(&self.0, 92, 2) as u8)
     }
 
     /// Sets [`Self::mini_cqe_res_format_ext`].
     #[inline]
-    pub const fn set_mini_cqe_res_format_ext(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 92, 2, value as u64);
+    pub const fn set_mini_cqe_res_format_ext(&mut self, value: MiniCqeFormatExt) -> &mut Self {
+        bits::set(&mut self.0, 92, 2, value.0 as u64);
         self
     }
 

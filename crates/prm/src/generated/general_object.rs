@@ -648,8 +648,10 @@ structure! {
             FieldInfo::number("vhca_tunnel_id", 32, 16),
             FieldInfo::number("obj_type", 48, 16).of(GeneralObjectType::INFO),
             FieldInfo::number("obj_id", 64, 32),
+            FieldInfo::number("alias_object", 96, 1),
+            FieldInfo::number("log_obj_range", 99, 5),
         ],
-        reserved: [(96, 32)],
+        reserved: [(97, 2), (104, 24)],
     }
 }
 
@@ -717,6 +719,39 @@ impl ModifyGeneralObjectIn {
     #[inline]
     pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
         bits::set(&mut self.0, 64, 32, value as u64);
+        self
+    }
+
+    /// The object is an alias of another function's (alias_context). `0x0c.31`
+    ///
+    /// Source: dpdk: mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx:
+    /// uct_ib_mlx5_general_obj_in_cmd_hdr_bits.
+    #[inline]
+    pub const fn alias_object(&self) -> bool {
+        bits::flag(&self.0, 96)
+    }
+
+    /// Sets [`Self::alias_object`].
+    #[inline]
+    pub const fn set_alias_object(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 96, value);
+        self
+    }
+
+    /// log2 of the number of objects to change, counted from obj_id. `0x0c.28:24`
+    ///
+    /// Source: linux: Linux 6.1 mlx5_ifc_general_obj_in_cmd_hdr_bits; dpdk:
+    /// mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx: uct_ib_mlx5_general_obj_in_cmd_hdr_bits; rdma-core:
+    /// mlx5_ifc_general_obj_in_cmd_hdr_bits.
+    #[inline]
+    pub const fn log_obj_range(&self) -> u8 {
+        bits::get(&self.0, 99, 5) as u8
+    }
+
+    /// Sets [`Self::log_obj_range`].
+    #[inline]
+    pub const fn set_log_obj_range(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 99, 5, value as u64);
         self
     }
 }
@@ -970,8 +1005,10 @@ structure! {
             FieldInfo::number("vhca_tunnel_id", 32, 16),
             FieldInfo::number("obj_type", 48, 16).of(GeneralObjectType::INFO),
             FieldInfo::number("obj_id", 64, 32),
+            FieldInfo::number("alias_object", 96, 1),
+            FieldInfo::number("log_obj_range", 99, 5),
         ],
-        reserved: [(96, 32)],
+        reserved: [(97, 2), (104, 24)],
     }
 }
 
@@ -1039,6 +1076,39 @@ impl DestroyGeneralObjectIn {
     #[inline]
     pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
         bits::set(&mut self.0, 64, 32, value as u64);
+        self
+    }
+
+    /// The object is an alias of another function's (alias_context). `0x0c.31`
+    ///
+    /// Source: dpdk: mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx:
+    /// uct_ib_mlx5_general_obj_in_cmd_hdr_bits.
+    #[inline]
+    pub const fn alias_object(&self) -> bool {
+        bits::flag(&self.0, 96)
+    }
+
+    /// Sets [`Self::alias_object`].
+    #[inline]
+    pub const fn set_alias_object(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 96, value);
+        self
+    }
+
+    /// log2 of the number of objects to destroy, counted from obj_id. `0x0c.28:24`
+    ///
+    /// Source: linux: Linux 6.1 mlx5_ifc_general_obj_in_cmd_hdr_bits; dpdk:
+    /// mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx: uct_ib_mlx5_general_obj_in_cmd_hdr_bits; rdma-core:
+    /// mlx5_ifc_general_obj_in_cmd_hdr_bits.
+    #[inline]
+    pub const fn log_obj_range(&self) -> u8 {
+        bits::get(&self.0, 99, 5) as u8
+    }
+
+    /// Sets [`Self::log_obj_range`].
+    #[inline]
+    pub const fn set_log_obj_range(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 99, 5, value as u64);
         self
     }
 }

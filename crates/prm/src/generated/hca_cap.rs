@@ -182,7 +182,9 @@ enumeration! {
     /// Numbers of the capability pages; op_mod of QUERY_HCA_CAP and SET_HCA_CAP is the page times
     /// 2.
     ///
-    /// Source: linux: enum mlx5_cap_type; linux: MLX5_GET_HCA_CAP_OP_MOD_WQE_BASED_FLOW_TABLE.
+    /// Source: linux: enum mlx5_cap_type; linux: MLX5_GET_HCA_CAP_OP_MOD_WQE_BASED_FLOW_TABLE;
+    /// freebsd: enum mlx5_cap_type; linux: Linux 6.1 enum mlx5_cap_type; dpdk:
+    /// MLX5_GET_HCA_CAP_OP_MOD_\*.
     pub struct HcaCapPage(pub u16) = "hca_cap_page", 15 bits {
         /// hca_cap.
         GENERAL = 0,
@@ -204,6 +206,11 @@ enumeration! {
         ESWITCH_FLOW_TABLE = 8,
         /// E-Switch; needs hca_cap.eswitch_manager.
         ESWITCH = 9,
+        /// Snapshots (FreeBSD's snapshot_cap); needs hca_cap.snapshot.
+        SNAPSHOT = 0xa,
+        /// Vector calculations by the device (vector_calc_cap of Linux 6.1); needs
+        /// hca_cap.vector_calc.
+        VECTOR_CALC = 0xb,
         /// qos_cap; needs hca_cap.qos.
         QOS = 0xc,
         /// debug_cap; needs hca_cap.debug.
@@ -222,6 +229,14 @@ enumeration! {
         CRYPTO = 0x1a,
         /// Flow tables written by WQEs; needs hca_cap.wqe_based_flow_table_update_cap.
         WQE_BASED_FLOW_TABLE = 0x1b,
+        /// Nodes of the flex parser's graph (DPDK's parse_graph_node_cap); needs their general
+        /// object type.
+        PARSE_GRAPH_NODE = 0x1c,
+        /// Splitting and merging of received headers and data (Linux's shampo_cap); needs
+        /// hca_cap.shampo.
+        SHAMPO = 0x1d,
+        /// Offload of PSP (Linux's psp_cap); needs hca_cap.psp.
+        PSP = 0x1e,
         /// MACsec offload; needs the MACsec general object type.
         MACSEC = 0x1f,
         /// hca_cap_2; needs hca_cap.hca_cap_2.
@@ -230,6 +245,12 @@ enumeration! {
         PORT_SELECTION = 0x25,
         /// Advanced virtualisation; needs hca_cap.adv_virtualization.
         ADV_VIRTUALIZATION = 0x26,
+        /// Advanced RDMA: steering of RDMA transport by flow tables (Linux's adv_rdma_cap); needs
+        /// hca_cap.adv_rdma.
+        ADV_RDMA = 0x28,
+        /// Devices that are emulated PCI packet by packet (Linux's tlp_dev_emu_capabilities); needs
+        /// hca_cap.tlp_device_emulation_manager.
+        TLP_EMULATION = 0x2a,
     }
 }
 
@@ -663,6 +684,7 @@ structure! {
             FieldInfo::number("event_on_vhca_state_allocated", 38, 1),
             FieldInfo::number("event_on_vhca_state_invalid", 39, 1),
             FieldInfo::number("vhca_id", 48, 16),
+            FieldInfo::number("qp_data_in_order", 98, 1),
             FieldInfo::number("log_regexp_scatter_gather_size", 99, 5),
             FieldInfo::number("log_dma_mmo_size", 107, 5),
             FieldInfo::number("log_compress_mmo_size", 115, 5),
@@ -674,6 +696,7 @@ structure! {
             FieldInfo::number("log_max_qp_sz", 136, 8),
             FieldInfo::number("event_cap", 144, 1),
             FieldInfo::number("isolate_vl_tc_new", 147, 1),
+            FieldInfo::number("nvmeotcp", 150, 1),
             FieldInfo::number("prio_tag_required", 152, 1),
             FieldInfo::number("wqe_index_ignore_cap", 153, 1),
             FieldInfo::number("dynamic_qp_allocation", 154, 1),
@@ -698,9 +721,16 @@ structure! {
             FieldInfo::number("relaxed_ordering_write", 232, 1),
             FieldInfo::number("relaxed_ordering_read_pci_enabled", 233, 1),
             FieldInfo::number("log_max_mkey", 234, 6),
+            FieldInfo::number("tunneled_atomic", 240, 1),
+            FieldInfo::number("as_notify", 241, 1),
+            FieldInfo::number("m_pci_port", 242, 1),
+            FieldInfo::number("m_vhca_mk", 243, 1),
+            FieldInfo::number("cmd_on_behalf", 244, 1),
+            FieldInfo::number("device_emulation_manager", 245, 1),
             FieldInfo::number("terminate_scatter_list_mkey", 246, 1),
             FieldInfo::number("repeated_mkey", 247, 1),
             FieldInfo::number("dump_fill_mkey", 248, 1),
+            FieldInfo::number("dpp", 249, 1),
             FieldInfo::number("fast_teardown", 251, 1),
             FieldInfo::number("log_max_eq", 252, 4),
             FieldInfo::number("max_indirection", 256, 8),
@@ -716,10 +746,13 @@ structure! {
             FieldInfo::number("log_max_ra_req_dc", 298, 6),
             FieldInfo::number("eth_wqe_too_small", 306, 1),
             FieldInfo::number("log_max_static_sq_wq", 307, 5),
+            FieldInfo::number("ooo_sl_mask", 312, 1),
             FieldInfo::number("vnic_env_cq_overrun", 313, 1),
             FieldInfo::number("log_max_ra_res_dc", 314, 6),
             FieldInfo::number("release_all_pages", 325, 1),
             FieldInfo::number("must_not_use", 326, 1),
+            FieldInfo::number("sig_crc64_xp10", 327, 1),
+            FieldInfo::number("sig_crc32c", 328, 1),
             FieldInfo::number("roce_accl", 329, 1),
             FieldInfo::number("log_max_ra_req_qp", 330, 6),
             FieldInfo::number("rtr2rts_qp_counters_set_id", 336, 1),
@@ -735,7 +768,11 @@ structure! {
             FieldInfo::number("cc_modify_allowed", 354, 1),
             FieldInfo::number("start_pad", 355, 1),
             FieldInfo::number("cache_line_128byte", 356, 1),
+            FieldInfo::number("gid_table_size_ro", 357, 1),
+            FieldInfo::number("pkey_table_size_ro", 358, 1),
+            FieldInfo::number("rnr_nak_q_counters", 360, 1),
             FieldInfo::number("rts2rts_qp_counters_set_id", 361, 1),
+            FieldInfo::number("rts2rts_qp_dscp", 362, 1),
             FieldInfo::number("vnic_env_int_rq_oob", 364, 1),
             FieldInfo::number("sbcam_reg", 365, 1),
             FieldInfo::number("qcam_reg", 367, 1),
@@ -763,20 +800,29 @@ structure! {
             FieldInfo::number("port_module_event", 432, 1),
             FieldInfo::number("enhanced_error_q_counters", 433, 1),
             FieldInfo::number("ports_check", 434, 1),
+            FieldInfo::number("pulse_gen_control", 435, 1),
             FieldInfo::number("disable_link_up", 436, 1),
             FieldInfo::number("beacon_led", 437, 1),
             FieldInfo::number("port_type", 438, 2).of(PortType::INFO),
             FieldInfo::number("num_ports", 440, 8),
+            FieldInfo::number("snapshot", 448, 1),
             FieldInfo::number("pps", 449, 1),
             FieldInfo::number("pps_modify", 450, 1),
             FieldInfo::number("log_max_msg", 451, 5),
+            FieldInfo::number("dp_ordering_ooo_rw_xrc", 456, 1),
+            FieldInfo::number("dp_ordering_ooo_rw_dc", 457, 1),
+            FieldInfo::number("dp_ordering_ooo_rw_rc", 458, 1),
+            FieldInfo::number("traffic_fast_control", 459, 1),
             FieldInfo::number("max_tc", 460, 4),
             FieldInfo::number("temp_warn_event", 464, 1),
             FieldInfo::number("dcbx", 465, 1),
             FieldInfo::number("general_notification_event", 466, 1),
+            FieldInfo::number("multi_prio_sq", 467, 1),
+            FieldInfo::number("afu_owner", 468, 1),
             FieldInfo::number("fpga", 469, 1),
             FieldInfo::number("rol_s", 470, 1),
             FieldInfo::number("rol_g", 471, 1),
+            FieldInfo::number("ib_port_sniffer", 472, 1),
             FieldInfo::number("wol_s", 473, 1),
             FieldInfo::number("wol_g", 474, 1),
             FieldInfo::number("wol_a", 475, 1),
@@ -785,6 +831,7 @@ structure! {
             FieldInfo::number("wol_u", 478, 1),
             FieldInfo::number("wol_p", 479, 1),
             FieldInfo::number("stat_rate_support", 480, 16),
+            FieldInfo::number("sig_block_4048", 496, 1),
             FieldInfo::number("pci_sync_for_fw_update_event", 497, 1),
             FieldInfo::number("init2_lag_tx_port_affinity", 504, 1),
             FieldInfo::number("wqe_based_flow_table_update_cap", 507, 1),
@@ -793,17 +840,21 @@ structure! {
             FieldInfo::number("striding_rq", 513, 1),
             FieldInfo::number("ipoib_enhanced_offloads", 515, 1),
             FieldInfo::number("ipoib_basic_offloads", 516, 1),
+            FieldInfo::number("ib_striding_wq", 517, 1),
             FieldInfo::number("repeated_block_disabled", 518, 1),
             FieldInfo::number("umr_modify_entity_size_disabled", 519, 1),
             FieldInfo::number("umr_modify_atomic_disabled", 520, 1),
             FieldInfo::number("umr_indirect_mkey_disabled", 521, 1),
             FieldInfo::number("umr_fence", 522, 2).of(UmrFence::INFO),
             FieldInfo::number("dc_req_scat_data_cqe", 524, 1),
+            FieldInfo::number("dc_connect_qp", 525, 1),
+            FieldInfo::number("dc_cnak_trace", 526, 1),
             FieldInfo::number("drain_sigerr", 527, 1),
             FieldInfo::number("cmdif_checksum", 528, 2).of(CmdifChecksum::INFO),
             FieldInfo::number("sigerr_cqe", 530, 1),
             FieldInfo::number("wq_signature", 532, 1),
             FieldInfo::number("sctr_data_cqe", 533, 1),
+            FieldInfo::number("bsf_in_create_mkey", 534, 1),
             FieldInfo::number("sho", 535, 1),
             FieldInfo::number("tph", 536, 1),
             FieldInfo::number("rf", 537, 1),
@@ -812,24 +863,33 @@ structure! {
             FieldInfo::number("eth_net_offloads", 540, 1),
             FieldInfo::number("roce", 541, 1),
             FieldInfo::number("atomic", 542, 1),
+            FieldInfo::number("extended_retry_count", 543, 1),
             FieldInfo::number("cq_oi", 544, 1),
             FieldInfo::number("cq_resize", 545, 1),
             FieldInfo::number("cq_moderation", 546, 1),
             FieldInfo::number("cq_period_mode_modify", 547, 1),
+            FieldInfo::number("cq_invalidate", 548, 1),
             FieldInfo::number("cq_eq_remap", 550, 1),
             FieldInfo::number("pg", 551, 1),
             FieldInfo::number("block_lb_mc", 552, 1),
+            FieldInfo::number("exponential_backoff", 553, 1),
             FieldInfo::number("scqe_break_moderation", 554, 1),
             FieldInfo::number("cq_period_start_from_cqe", 555, 1),
             FieldInfo::number("cd", 556, 1),
+            FieldInfo::number("atm", 557, 1),
             FieldInfo::number("apm", 558, 1),
             FieldInfo::number("vector_calc", 559, 1),
             FieldInfo::number("umr_ptr_rlky", 560, 1),
             FieldInfo::number("imaicl", 561, 1),
             FieldInfo::number("qp_packet_based", 562, 1),
+            FieldInfo::number("ipoib_enhanced_pkey_change", 564, 1),
+            FieldInfo::number("initiator_src_dct_in_cqe", 565, 1),
             FieldInfo::number("qkv", 566, 1),
             FieldInfo::number("pkv", 567, 1),
             FieldInfo::number("set_deth_sqpn", 568, 1),
+            FieldInfo::number("rts2rts_primary_sl", 569, 1),
+            FieldInfo::number("initiator_src_dct", 570, 1),
+            FieldInfo::number("dc_v2", 571, 1),
             FieldInfo::number("xrc", 572, 1),
             FieldInfo::number("ud", 573, 1),
             FieldInfo::number("uc", 574, 1),
@@ -841,10 +901,14 @@ structure! {
             FieldInfo::number("port_selection_cap", 592, 1),
             FieldInfo::number("nic_cap_reg", 593, 1),
             FieldInfo::number("umem_uid_0", 594, 1),
+            FieldInfo::number("log_max_dc_cnak_qps", 595, 5),
             FieldInfo::number("log_pg_sz", 600, 8),
             FieldInfo::number("bf", 608, 1),
             FieldInfo::number("driver_version", 609, 1),
             FieldInfo::number("pad_tx_eth_packet", 610, 1),
+            FieldInfo::number("query_driver_version", 611, 1),
+            FieldInfo::number("max_qp_retry_freq", 612, 1),
+            FieldInfo::number("qp_by_name", 613, 1),
             FieldInfo::number("mkey_by_name", 614, 1),
             FieldInfo::number("log_bf_reg_size", 619, 5),
             FieldInfo::number("disciplined_fr_counter", 624, 1),
@@ -854,6 +918,7 @@ structure! {
             FieldInfo::number("lag_native_fdb_selection", 633, 1),
             FieldInfo::number("lag_master", 635, 1),
             FieldInfo::number("num_lag_ports", 636, 4),
+            FieldInfo::number("num_of_diagnostic_counters", 640, 16),
             FieldInfo::number("max_wqe_sz_sq", 656, 16),
             FieldInfo::number("icm_mng_function_id_mode", 672, 1).of(FunctionIdMode::INFO),
             FieldInfo::number("mkey_pcie_tph", 679, 1),
@@ -867,6 +932,7 @@ structure! {
             FieldInfo::number("max_wqe_sz_sq_dc", 720, 16),
             FieldInfo::number("query_host_net_function_num_max", 736, 5),
             FieldInfo::number("max_qp_mcg", 743, 25),
+            FieldInfo::number("mlnx_tag_ethertype", 768, 16),
             FieldInfo::number("flow_counter_bulk_alloc", 784, 8),
             FieldInfo::number("log_max_mcg", 792, 8),
             FieldInfo::number("log_max_transport_domain", 803, 5),
@@ -888,6 +954,7 @@ structure! {
             FieldInfo::number("receive_discard_vport_down", 833, 1),
             FieldInfo::number("transmit_discard_vport_down", 834, 1),
             FieldInfo::number("eq_overrun_count", 835, 1),
+            FieldInfo::number("nic_receive_steering_depth", 836, 1),
             FieldInfo::number("invalid_command_count", 837, 1),
             FieldInfo::number("quota_exceeded_count", 838, 1),
             FieldInfo::number("log_max_flow_counter_bulk", 840, 8),
@@ -913,6 +980,7 @@ structure! {
             FieldInfo::number("roce_rw_supported", 929, 1),
             FieldInfo::number("log_max_current_uc_list_wr_supported", 930, 1),
             FieldInfo::number("log_max_stride_sz_rq", 931, 5),
+            FieldInfo::number("mkc_order_write_after_write_ro_only", 937, 1),
             FieldInfo::number("log_min_stride_sz_rq", 939, 5),
             FieldInfo::number("log_max_stride_sz_sq", 947, 5),
             FieldInfo::number("log_min_stride_sz_sq", 955, 5),
@@ -953,6 +1021,11 @@ structure! {
             FieldInfo::number("log_uar_page_sz", 1168, 16),
             FieldInfo::number("device_frequency_mhz", 1216, 32),
             FieldInfo::number("device_frequency_khz", 1248, 32),
+            FieldInfo::number("capi", 1280, 1),
+            FieldInfo::number("create_pec", 1281, 1),
+            FieldInfo::number("nvmf_target_offload", 1282, 1),
+            FieldInfo::number("capi_invalidate", 1283, 1),
+            FieldInfo::number("log_max_pasid", 1307, 5),
             FieldInfo::number("num_of_uars_per_page", 1312, 32),
             FieldInfo::number("flex_parser_protocols", 1344, 32),
             FieldInfo::number("max_geneve_tlv_options", 1376, 8),
@@ -980,6 +1053,7 @@ structure! {
             FieldInfo::number("cqe_compression_timeout", 1472, 16),
             FieldInfo::number("cqe_compression_max_num", 1488, 16),
             FieldInfo::number("flex_parser_id_gtpu_dw_0", 1512, 4),
+            FieldInfo::number("log_max_tm_offloaded_op_size", 1516, 4),
             FieldInfo::number("tag_matching", 1520, 1),
             FieldInfo::number("rndv_offload_rc", 1521, 1),
             FieldInfo::number("rndv_offload_dc", 1522, 1),
@@ -989,6 +1063,7 @@ structure! {
             FieldInfo::number("native_port_num", 1544, 8),
             FieldInfo::number("num_vhca_ports", 1552, 8),
             FieldInfo::number("flex_parser_id_gtpu_teid", 1560, 4),
+            FieldInfo::number("trusted_vnic_vhca", 1565, 1),
             FieldInfo::number("sw_owner_id", 1566, 1),
             FieldInfo::number("max_num_of_monitor_counters", 1568, 16),
             FieldInfo::number("num_ppcnt_monitor_counters", 1584, 16),
@@ -1029,26 +1104,24 @@ structure! {
             FieldInfo::number("log_header_modify_argument_granularity_offset", 1896, 4),
             FieldInfo::number("log_header_modify_argument_granularity", 1900, 4),
             FieldInfo::number("log_header_modify_argument_max_alloc", 1907, 5),
+            FieldInfo::number("max_flow_execute_aso", 1915, 5),
             FieldInfo::number("vhca_tunnel_commands", 1920, 64),
             FieldInfo::number("match_definer_format_supported", 1984, 64),
         ],
         reserved: [
-            (4, 2), (17, 14), (40, 8), (64, 35), (104, 3), (112, 3), (145, 2),
-            (148, 4), (160, 3), (168, 1), (170, 1), (176, 1), (179, 6), (186, 1),
-            (188, 4), (211, 6), (240, 6), (249, 2), (273, 1), (289, 1), (291, 7),
-            (304, 2), (312, 1), (320, 5), (327, 2), (357, 4), (362, 2), (366, 1),
-            (435, 1), (448, 1), (456, 4), (467, 2), (472, 1), (496, 1), (498, 6),
-            (505, 2), (514, 1), (517, 1), (525, 2), (531, 1), (534, 1), (543, 1),
-            (548, 2), (553, 1), (557, 1), (563, 3), (569, 3), (577, 7), (595, 5),
-            (611, 3), (615, 4), (625, 2), (628, 2), (634, 1), (640, 16), (673, 6),
-            (680, 1), (741, 2), (768, 16), (800, 3), (808, 2), (836, 1), (839, 1),
-            (866, 1), (873, 2), (880, 3), (888, 3), (897, 1), (905, 2), (912, 3),
-            (936, 3), (944, 3), (952, 3), (961, 2), (968, 3), (976, 3), (984, 3),
-            (1000, 1), (1008, 1), (1016, 1), (1120, 1), (1152, 1), (1160, 8), (1184, 32),
-            (1280, 32), (1384, 3), (1394, 1), (1402, 1), (1416, 3), (1424, 3), (1457, 1),
-            (1464, 1), (1467, 1), (1504, 8), (1516, 4), (1528, 3), (1564, 2), (1567, 1),
-            (1632, 32), (1666, 1), (1673, 2), (1678, 2), (1728, 4), (1824, 20), (1856, 8),
-            (1873, 1), (1875, 1), (1888, 3), (1904, 3), (1912, 8),
+            (4, 2), (17, 14), (40, 8), (64, 34), (104, 3), (112, 3), (145, 2),
+            (148, 2), (151, 1), (160, 3), (168, 1), (170, 1), (176, 1), (179, 6),
+            (186, 1), (188, 4), (211, 6), (250, 1), (273, 1), (289, 1), (291, 7),
+            (304, 2), (320, 5), (359, 1), (363, 1), (366, 1), (498, 6), (505, 2),
+            (514, 1), (531, 1), (549, 1), (563, 1), (577, 7), (615, 4), (625, 2),
+            (628, 2), (634, 1), (673, 6), (680, 1), (741, 2), (800, 3), (808, 2),
+            (839, 1), (866, 1), (873, 2), (880, 3), (888, 3), (897, 1), (905, 2),
+            (912, 3), (936, 1), (938, 1), (944, 3), (952, 3), (961, 2), (968, 3),
+            (976, 3), (984, 3), (1000, 1), (1008, 1), (1016, 1), (1120, 1), (1152, 1),
+            (1160, 8), (1184, 32), (1284, 23), (1384, 3), (1394, 1), (1402, 1), (1416, 3),
+            (1424, 3), (1457, 1), (1464, 1), (1467, 1), (1504, 8), (1528, 3), (1564, 1),
+            (1567, 1), (1632, 32), (1666, 1), (1673, 2), (1678, 2), (1728, 4), (1824, 20),
+            (1856, 8), (1873, 1), (1875, 1), (1888, 3), (1904, 3), (1912, 3),
         ],
     }
 }
@@ -1300,6 +1373,22 @@ impl HcaCap {
         self
     }
 
+    /// QUERY_QP and QUERY_DCT tell whether a queue's data reaches memory in order; rdma-core asks only
+    /// then (ibv_query_qp_data_in_order). `0x0c.29`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn qp_data_in_order(&self) -> bool {
+        bits::flag(&self.0, 98)
+    }
+
+    /// Sets [`Self::qp_data_in_order`].
+    #[inline]
+    pub const fn set_qp_data_in_order(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 98, value);
+        self
+    }
+
     /// log2 of the largest scatter or gather list of a regular expression job. `0x0c.28:24`
     ///
     /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
@@ -1456,6 +1545,22 @@ impl HcaCap {
     #[inline]
     pub const fn set_isolate_vl_tc_new(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 147, value);
+        self
+    }
+
+    /// NVMe over TCP can be offloaded (nvmeotcp_zerocopy_en and nvmeotcp_crc_en in the TIR context).
+    /// `0x10.9`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+    #[inline]
+    pub const fn nvmeotcp(&self) -> bool {
+        bits::flag(&self.0, 150)
+    }
+
+    /// Sets [`Self::nvmeotcp`].
+    #[inline]
+    pub const fn set_nvmeotcp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 150, value);
         self
     }
 
@@ -1789,6 +1894,98 @@ impl HcaCap {
         self
     }
 
+    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.15`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn tunneled_atomic(&self) -> bool {
+        bits::flag(&self.0, 240)
+    }
+
+    /// Sets [`Self::tunneled_atomic`].
+    #[inline]
+    pub const fn set_tunneled_atomic(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 240, value);
+        self
+    }
+
+    /// Events may be delivered as address-space notifications (as_notify in the CQ context). `0x1c.14`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn as_notify(&self) -> bool {
+        bits::flag(&self.0, 241)
+    }
+
+    /// Sets [`Self::as_notify`].
+    #[inline]
+    pub const fn set_as_notify(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 241, value);
+        self
+    }
+
+    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.13`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn m_pci_port(&self) -> bool {
+        bits::flag(&self.0, 242)
+    }
+
+    /// Sets [`Self::m_pci_port`].
+    #[inline]
+    pub const fn set_m_pci_port(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 242, value);
+        self
+    }
+
+    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.12`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn m_vhca_mk(&self) -> bool {
+        bits::flag(&self.0, 243)
+    }
+
+    /// Sets [`Self::m_vhca_mk`].
+    #[inline]
+    pub const fn set_m_vhca_mk(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 243, value);
+        self
+    }
+
+    /// By its name, commands may act on behalf of another function. UCX and rdma-core name it so;
+    /// rdma-core's tests have hotplug_manager here. `0x1c.11`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn cmd_on_behalf(&self) -> bool {
+        bits::flag(&self.0, 244)
+    }
+
+    /// Sets [`Self::cmd_on_behalf`].
+    #[inline]
+    pub const fn set_cmd_on_behalf(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 244, value);
+        self
+    }
+
+    /// By its name, this function may manage emulated devices. UCX and rdma-core name it so;
+    /// rdma-core's tests have nvme_device_emulation_manager here. `0x1c.10`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn device_emulation_manager(&self) -> bool {
+        bits::flag(&self.0, 245)
+    }
+
+    /// Sets [`Self::device_emulation_manager`].
+    #[inline]
+    pub const fn set_device_emulation_manager(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 245, value);
+        self
+    }
+
     /// A special mkey exists that ends a scatter list; QUERY_SPECIAL_CONTEXTS tells its value. `0x1c.9`
     #[inline]
     pub const fn terminate_scatter_list_mkey(&self) -> bool {
@@ -1826,6 +2023,22 @@ impl HcaCap {
     #[inline]
     pub const fn set_dump_fill_mkey(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 248, value);
+        self
+    }
+
+    /// Rdma-core's tests call it dpp and libdpcp, whose RQ contexts have fields of that name, ibq; no
+    /// more is known. `0x1c.6`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+    #[inline]
+    pub const fn dpp(&self) -> bool {
+        bits::flag(&self.0, 249)
+    }
+
+    /// Sets [`Self::dpp`].
+    #[inline]
+    pub const fn set_dpp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 249, value);
         self
     }
 
@@ -2033,6 +2246,21 @@ impl HcaCap {
         self
     }
 
+    /// HCA_VPORT_CONTEXT tells which service levels are routed adaptively (its ooo_sl_mask). `0x24.7`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+    #[inline]
+    pub const fn ooo_sl_mask(&self) -> bool {
+        bits::flag(&self.0, 312)
+    }
+
+    /// Sets [`Self::ooo_sl_mask`].
+    #[inline]
+    pub const fn set_ooo_sl_mask(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 312, value);
+        self
+    }
+
     /// QUERY_VNIC_ENV counts CQ overruns. `0x24.6`
     #[inline]
     pub const fn vnic_env_cq_overrun(&self) -> bool {
@@ -2083,6 +2311,36 @@ impl HcaCap {
     #[inline]
     pub const fn set_must_not_use(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 326, value);
+        self
+    }
+
+    /// Signatures may be CRC64 with the XP10 polynomial. `0x28.24`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn sig_crc64_xp10(&self) -> bool {
+        bits::flag(&self.0, 327)
+    }
+
+    /// Sets [`Self::sig_crc64_xp10`].
+    #[inline]
+    pub const fn set_sig_crc64_xp10(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 327, value);
+        self
+    }
+
+    /// Signatures may be CRC32C. `0x28.23`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn sig_crc32c(&self) -> bool {
+        bits::flag(&self.0, 328)
+    }
+
+    /// Sets [`Self::sig_crc32c`].
+    #[inline]
+    pub const fn set_sig_crc32c(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 328, value);
         self
     }
 
@@ -2298,6 +2556,54 @@ impl HcaCap {
         self
     }
 
+    /// By its name, gid_table_size is read-only. Rdma-core's header and tests name it, no driver uses
+    /// it, and no more is known. `0x2c.26`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn gid_table_size_ro(&self) -> bool {
+        bits::flag(&self.0, 357)
+    }
+
+    /// Sets [`Self::gid_table_size_ro`].
+    #[inline]
+    pub const fn set_gid_table_size_ro(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 357, value);
+        self
+    }
+
+    /// By its name, pkey_table_size is read-only. Rdma-core's header and tests name it, no driver uses
+    /// it, and no more is known. `0x2c.25`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn pkey_table_size_ro(&self) -> bool {
+        bits::flag(&self.0, 358)
+    }
+
+    /// Sets [`Self::pkey_table_size_ro`].
+    #[inline]
+    pub const fn set_pkey_table_size_ro(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 358, value);
+        self
+    }
+
+    /// By its name, Q counters count RNR NAKs. Rdma-core's header and tests name it, no driver uses it,
+    /// and no more is known. `0x2c.23`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn rnr_nak_q_counters(&self) -> bool {
+        bits::flag(&self.0, 360)
+    }
+
+    /// Sets [`Self::rnr_nak_q_counters`].
+    #[inline]
+    pub const fn set_rnr_nak_q_counters(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 360, value);
+        self
+    }
+
     /// RTS2RTS_QP may change the counter set of a QP. `0x2c.22`
     #[inline]
     pub const fn rts2rts_qp_counters_set_id(&self) -> bool {
@@ -2308,6 +2614,22 @@ impl HcaCap {
     #[inline]
     pub const fn set_rts2rts_qp_counters_set_id(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 361, value);
+        self
+    }
+
+    /// By its name, RTS2RTS_QP may change the DSCP of a path. Rdma-core's header and tests name it, no
+    /// driver uses it, and no more is known. `0x2c.21`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn rts2rts_qp_dscp(&self) -> bool {
+        bits::flag(&self.0, 362)
+    }
+
+    /// Sets [`Self::rts2rts_qp_dscp`].
+    #[inline]
+    pub const fn set_rts2rts_qp_dscp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 362, value);
         self
     }
 
@@ -2667,6 +2989,21 @@ impl HcaCap {
         self
     }
 
+    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x34.12`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn pulse_gen_control(&self) -> bool {
+        bits::flag(&self.0, 435)
+    }
+
+    /// Sets [`Self::pulse_gen_control`].
+    #[inline]
+    pub const fn set_pulse_gen_control(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 435, value);
+        self
+    }
+
     /// The link can be kept down until software brings it up. `0x34.11`
     #[inline]
     pub const fn disable_link_up(&self) -> bool {
@@ -2719,6 +3056,22 @@ impl HcaCap {
         self
     }
 
+    /// Capability page 0xa exists: snapshots (FreeBSD's snapshot_cap: QPs are suspended, and QPs, keys,
+    /// PDs and UARs restored). `0x38.31`
+    ///
+    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+    #[inline]
+    pub const fn snapshot(&self) -> bool {
+        bits::flag(&self.0, 448)
+    }
+
+    /// Sets [`Self::snapshot`].
+    #[inline]
+    pub const fn set_snapshot(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 448, value);
+        self
+    }
+
     /// A pulse per second can be put in or out on pins (the MTPPS register). `0x38.30`
     #[inline]
     pub const fn pps(&self) -> bool {
@@ -2755,6 +3108,72 @@ impl HcaCap {
     #[inline]
     pub const fn set_log_max_msg(&mut self, value: u8) -> &mut Self {
         bits::set(&mut self.0, 451, 5, value as u64);
+        self
+    }
+
+    /// XRC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the context);
+    /// UCX sets the ordering by it, rdma-core names it multi_path_xrc_rdma. `0x38.23`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn dp_ordering_ooo_rw_xrc(&self) -> bool {
+        bits::flag(&self.0, 456)
+    }
+
+    /// Sets [`Self::dp_ordering_ooo_rw_xrc`].
+    #[inline]
+    pub const fn set_dp_ordering_ooo_rw_xrc(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 456, value);
+        self
+    }
+
+    /// DC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the context);
+    /// UCX sets the ordering by it, rdma-core names it multi_path_dc_rdma. `0x38.22`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn dp_ordering_ooo_rw_dc(&self) -> bool {
+        bits::flag(&self.0, 457)
+    }
+
+    /// Sets [`Self::dp_ordering_ooo_rw_dc`].
+    #[inline]
+    pub const fn set_dp_ordering_ooo_rw_dc(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 457, value);
+        self
+    }
+
+    /// RC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the context);
+    /// UCX sets the ordering by it, rdma-core names it multi_path_rc_rdma. `0x38.21`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn dp_ordering_ooo_rw_rc(&self) -> bool {
+        bits::flag(&self.0, 458)
+    }
+
+    /// Sets [`Self::dp_ordering_ooo_rw_rc`].
+    #[inline]
+    pub const fn set_dp_ordering_ooo_rw_rc(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 458, value);
+        self
+    }
+
+    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x38.20`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn traffic_fast_control(&self) -> bool {
+        bits::flag(&self.0, 459)
+    }
+
+    /// Sets [`Self::traffic_fast_control`].
+    #[inline]
+    pub const fn set_traffic_fast_control(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 459, value);
         self
     }
 
@@ -2810,6 +3229,38 @@ impl HcaCap {
         self
     }
 
+    /// By its name, one SQ may send with several priorities. Rdma-core's header and tests name it, no
+    /// driver uses it, and no more is known. `0x38.12`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn multi_prio_sq(&self) -> bool {
+        bits::flag(&self.0, 467)
+    }
+
+    /// Sets [`Self::multi_prio_sq`].
+    #[inline]
+    pub const fn set_multi_prio_sq(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 467, value);
+        self
+    }
+
+    /// Of CAPI (PCI accelerators of POWER), by its name: the function owns an accelerator function
+    /// unit. Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x38.11`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn afu_owner(&self) -> bool {
+        bits::flag(&self.0, 468)
+    }
+
+    /// Sets [`Self::afu_owner`].
+    #[inline]
+    pub const fn set_afu_owner(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 468, value);
+        self
+    }
+
     /// Capability page 0xe exists: the device has an FPGA. `0x38.10`
     #[inline]
     pub const fn fpga(&self) -> bool {
@@ -2846,6 +3297,22 @@ impl HcaCap {
     #[inline]
     pub const fn set_rol_g(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 471, value);
+        self
+    }
+
+    /// By its name, the packets of an InfiniBand port can be sniffed. Rdma-core's header and tests name
+    /// it, no driver uses it, and no more is known. `0x38.7`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn ib_port_sniffer(&self) -> bool {
+        bits::flag(&self.0, 472)
+    }
+
+    /// Sets [`Self::ib_port_sniffer`].
+    #[inline]
+    pub const fn set_ib_port_sniffer(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 472, value);
         self
     }
 
@@ -2954,6 +3421,21 @@ impl HcaCap {
         self
     }
 
+    /// Signatures may cover blocks of 4048 bytes. `0x3c.15`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn sig_block_4048(&self) -> bool {
+        bits::flag(&self.0, 496)
+    }
+
+    /// Sets [`Self::sig_block_4048`].
+    #[inline]
+    pub const fn set_sig_block_4048(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 496, value);
+        self
+    }
+
     /// Events tell the driver the steps of a synchronised reset for a firmware update. `0x3c.14`
     #[inline]
     pub const fn pci_sync_for_fw_update_event(&self) -> bool {
@@ -3059,6 +3541,22 @@ impl HcaCap {
         self
     }
 
+    /// InfiniBand receive queues may have strides (the tests of rdma-core say ib_link_list_striding_wq:
+    /// as a linked list). `0x40.26`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn ib_striding_wq(&self) -> bool {
+        bits::flag(&self.0, 517)
+    }
+
+    /// Sets [`Self::ib_striding_wq`].
+    #[inline]
+    pub const fn set_ib_striding_wq(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 517, value);
+        self
+    }
+
     /// The device does not support repeated block entries in mkeys. `0x40.25`
     #[inline]
     pub const fn repeated_block_disabled(&self) -> bool {
@@ -3137,6 +3635,40 @@ impl HcaCap {
         self
     }
 
+    /// Of the dynamically connected transport. FreeBSD's header and rdma-core's header and tests name
+    /// it, no driver uses it, and no more is known. `0x40.18`
+    ///
+    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn dc_connect_qp(&self) -> bool {
+        bits::flag(&self.0, 525)
+    }
+
+    /// Sets [`Self::dc_connect_qp`].
+    #[inline]
+    pub const fn set_dc_connect_qp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 525, value);
+        self
+    }
+
+    /// CNAK packets of the dynamically connected transport can be traced. FreeBSD's header and
+    /// rdma-core's header and tests name it, no driver uses it, and no more is known. `0x40.17`
+    ///
+    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn dc_cnak_trace(&self) -> bool {
+        bits::flag(&self.0, 526)
+    }
+
+    /// Sets [`Self::dc_cnak_trace`].
+    #[inline]
+    pub const fn set_dc_cnak_trace(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 526, value);
+        self
+    }
+
     /// A QP can be drained on a signature error (drain_sigerr in the QP context), so that the WQEs
     /// behind it wait. `0x40.16`
     #[inline]
@@ -3200,6 +3732,21 @@ impl HcaCap {
     #[inline]
     pub const fn set_sctr_data_cqe(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 533, value);
+        self
+    }
+
+    /// CREATE_MKEY may carry the byte stream format (bsf) of a signature mkey. `0x40.9`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+    #[inline]
+    pub const fn bsf_in_create_mkey(&self) -> bool {
+        bits::flag(&self.0, 534)
+    }
+
+    /// Sets [`Self::bsf_in_create_mkey`].
+    #[inline]
+    pub const fn set_bsf_in_create_mkey(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 534, value);
         self
     }
 
@@ -3308,6 +3855,22 @@ impl HcaCap {
         self
     }
 
+    /// By its name, the transport retry count of a QP may be larger than its 3 bits hold. Rdma-core's
+    /// header and tests name it, no driver uses it, and no more is known. `0x40.0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn extended_retry_count(&self) -> bool {
+        bits::flag(&self.0, 543)
+    }
+
+    /// Sets [`Self::extended_retry_count`].
+    #[inline]
+    pub const fn set_extended_retry_count(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 543, value);
+        self
+    }
+
     /// A CQ may ignore overruns (oi in the CQ context). `0x44.31`
     #[inline]
     pub const fn cq_oi(&self) -> bool {
@@ -3360,6 +3923,23 @@ impl HcaCap {
         self
     }
 
+    /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no more is
+    /// known. `0x44.27`
+    ///
+    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn cq_invalidate(&self) -> bool {
+        bits::flag(&self.0, 548)
+    }
+
+    /// Sets [`Self::cq_invalidate`].
+    #[inline]
+    pub const fn set_cq_invalidate(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 548, value);
+        self
+    }
+
     /// MODIFY_CQ may move a CQ to another EQ. `0x44.25`
     #[inline]
     pub const fn cq_eq_remap(&self) -> bool {
@@ -3399,6 +3979,23 @@ impl HcaCap {
         self
     }
 
+    /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no more is
+    /// known. `0x44.22`
+    ///
+    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn exponential_backoff(&self) -> bool {
+        bits::flag(&self.0, 553)
+    }
+
+    /// Sets [`Self::exponential_backoff`].
+    #[inline]
+    pub const fn set_exponential_backoff(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 553, value);
+        self
+    }
+
     /// A solicited CQE may break moderation and raise its event at once. `0x44.21`
     #[inline]
     pub const fn scqe_break_moderation(&self) -> bool {
@@ -3435,6 +4032,24 @@ impl HcaCap {
     #[inline]
     pub const fn set_cd(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 556, value);
+        self
+    }
+
+    /// Address translation management is supported, if the letters of its neighbours (cd, apm) are a
+    /// guide. FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no more
+    /// is known. `0x44.18`
+    ///
+    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn atm(&self) -> bool {
+        bits::flag(&self.0, 557)
+    }
+
+    /// Sets [`Self::atm`].
+    #[inline]
+    pub const fn set_atm(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 557, value);
         self
     }
 
@@ -3504,6 +4119,38 @@ impl HcaCap {
         self
     }
 
+    /// By its name, the P_Key of an enhanced IPoIB QP may change. Rdma-core's header and tests name it,
+    /// no driver uses it, and no more is known. `0x44.11`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn ipoib_enhanced_pkey_change(&self) -> bool {
+        bits::flag(&self.0, 564)
+    }
+
+    /// Sets [`Self::ipoib_enhanced_pkey_change`].
+    #[inline]
+    pub const fn set_ipoib_enhanced_pkey_change(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 564, value);
+        self
+    }
+
+    /// The CQEs of DC initiators can name the source DCT (initiator_src_dct in the CQ context).
+    /// `0x44.10`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn initiator_src_dct_in_cqe(&self) -> bool {
+        bits::flag(&self.0, 565)
+    }
+
+    /// Sets [`Self::initiator_src_dct_in_cqe`].
+    #[inline]
+    pub const fn set_initiator_src_dct_in_cqe(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 565, value);
+        self
+    }
+
     /// Q_Key violations are counted. `0x44.9`
     #[inline]
     pub const fn qkv(&self) -> bool {
@@ -3540,6 +4187,52 @@ impl HcaCap {
     #[inline]
     pub const fn set_set_deth_sqpn(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 568, value);
+        self
+    }
+
+    /// RTS2RTS_QP may change the service level of the primary path. `0x44.6`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn rts2rts_primary_sl(&self) -> bool {
+        bits::flag(&self.0, 569)
+    }
+
+    /// Sets [`Self::rts2rts_primary_sl`].
+    #[inline]
+    pub const fn set_rts2rts_primary_sl(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 569, value);
+        self
+    }
+
+    /// A DC initiator may name its own source DCT. `0x44.5`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn initiator_src_dct(&self) -> bool {
+        bits::flag(&self.0, 570)
+    }
+
+    /// Sets [`Self::initiator_src_dct`].
+    #[inline]
+    pub const fn set_initiator_src_dct(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 570, value);
+        self
+    }
+
+    /// A second version of the dynamically connected transport. Rdma-core's header and tests name it,
+    /// no driver uses it, and no more is known. `0x44.4`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn dc_v2(&self) -> bool {
+        bits::flag(&self.0, 571)
+    }
+
+    /// Sets [`Self::dc_v2`].
+    #[inline]
+    pub const fn set_dc_v2(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 571, value);
         self
     }
 
@@ -3688,6 +4381,22 @@ impl HcaCap {
         self
     }
 
+    /// log2 of the number of QPs for CNAK packets of the dynamically connected transport. Rdma-core's
+    /// header and tests name it, no driver uses it, and no more is known. `0x48.12:8`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn log_max_dc_cnak_qps(&self) -> u8 {
+        bits::get(&self.0, 595, 5) as u8
+    }
+
+    /// Sets [`Self::log_max_dc_cnak_qps`].
+    #[inline]
+    pub const fn set_log_max_dc_cnak_qps(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 595, 5, value as u64);
+        self
+    }
+
     /// log2 of the page size of the device in bytes, the smallest for queue buffers and mkeys.
     /// `0x48.7:0`
     #[inline]
@@ -3738,6 +4447,52 @@ impl HcaCap {
     #[inline]
     pub const fn set_pad_tx_eth_packet(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 610, value);
+        self
+    }
+
+    /// By its name, the text of SET_DRIVER_VERSION can be read back. Rdma-core's header and tests name
+    /// it, no driver uses it, and no more is known. `0x4c.28`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn query_driver_version(&self) -> bool {
+        bits::flag(&self.0, 611)
+    }
+
+    /// Sets [`Self::query_driver_version`].
+    #[inline]
+    pub const fn set_query_driver_version(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 611, value);
+        self
+    }
+
+    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x4c.27`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn max_qp_retry_freq(&self) -> bool {
+        bits::flag(&self.0, 612)
+    }
+
+    /// Sets [`Self::max_qp_retry_freq`].
+    #[inline]
+    pub const fn set_max_qp_retry_freq(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 612, value);
+        self
+    }
+
+    /// CREATE_QP may choose the number of the QP (input_qpn), as mkey_by_name does for mkeys. `0x4c.26`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn qp_by_name(&self) -> bool {
+        bits::flag(&self.0, 613)
+    }
+
+    /// Sets [`Self::qp_by_name`].
+    #[inline]
+    pub const fn set_qp_by_name(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 613, value);
         self
     }
 
@@ -3858,6 +4613,22 @@ impl HcaCap {
     #[inline]
     pub const fn set_num_lag_ports(&mut self, value: u8) -> &mut Self {
         bits::set(&mut self.0, 636, 4, value as u64);
+        self
+    }
+
+    /// Number of diagnostic counters; which ones, debug_cap.diagnostic_counter lists. `0x50.31:16`
+    ///
+    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn num_of_diagnostic_counters(&self) -> u16 {
+        bits::get(&self.0, 640, 16) as u16
+    }
+
+    /// Sets [`Self::num_of_diagnostic_counters`].
+    #[inline]
+    pub const fn set_num_of_diagnostic_counters(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 640, 16, value as u64);
         self
     }
 
@@ -4032,6 +4803,22 @@ impl HcaCap {
     #[inline]
     pub const fn set_max_qp_mcg(&mut self, value: u32) -> &mut Self {
         bits::set(&mut self.0, 743, 25, value as u64);
+        self
+    }
+
+    /// Ethertype of a tag of the vendor's own, by its name. Rdma-core's header and tests name it, no
+    /// driver uses it, and no more is known. `0x60.31:16`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn mlnx_tag_ethertype(&self) -> u16 {
+        bits::get(&self.0, 768, 16) as u16
+    }
+
+    /// Sets [`Self::mlnx_tag_ethertype`].
+    #[inline]
+    pub const fn set_mlnx_tag_ethertype(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 768, 16, value as u64);
         self
     }
 
@@ -4309,6 +5096,23 @@ impl HcaCap {
     #[inline]
     pub const fn set_eq_overrun_count(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 835, value);
+        self
+    }
+
+    /// By its name, the depth of receive steering is limited, at
+    /// flow_table_cap.nic_receive_max_steering_depth. Rdma-core's header and tests name it, no driver
+    /// uses it, and no more is known. `0x68.27`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn nic_receive_steering_depth(&self) -> bool {
+        bits::flag(&self.0, 836)
+    }
+
+    /// Sets [`Self::nic_receive_steering_depth`].
+    #[inline]
+    pub const fn set_nic_receive_steering_depth(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 836, value);
         self
     }
 
@@ -4640,6 +5444,22 @@ impl HcaCap {
     #[inline]
     pub const fn set_log_max_stride_sz_rq(&mut self, value: u8) -> &mut Self {
         bits::set(&mut self.0, 931, 5, value as u64);
+        self
+    }
+
+    /// Mkeys may be made only with relaxed ordering of writes after writes; UCX and DPDK then set it in
+    /// every mkey. `0x74.22`
+    ///
+    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits; ucx: uct_ib_mlx5_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn mkc_order_write_after_write_ro_only(&self) -> bool {
+        bits::flag(&self.0, 937)
+    }
+
+    /// Sets [`Self::mkc_order_write_after_write_ro_only`].
+    #[inline]
+    pub const fn set_mkc_order_write_after_write_ro_only(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 937, value);
         self
     }
 
@@ -5178,6 +5998,84 @@ impl HcaCap {
         self
     }
 
+    /// CAPI (PCI accelerators of POWER) is supported, by its name. Rdma-core's header and tests name
+    /// it, no driver uses it, and no more is known. `0xa0.31`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn capi(&self) -> bool {
+        bits::flag(&self.0, 1280)
+    }
+
+    /// Sets [`Self::capi`].
+    #[inline]
+    pub const fn set_capi(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1280, value);
+        self
+    }
+
+    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0xa0.30`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn create_pec(&self) -> bool {
+        bits::flag(&self.0, 1281)
+    }
+
+    /// Sets [`Self::create_pec`].
+    #[inline]
+    pub const fn set_create_pec(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1281, value);
+        self
+    }
+
+    /// The target side of NVMe over fabrics can be offloaded, to an XRQ. `0xa0.29`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn nvmf_target_offload(&self) -> bool {
+        bits::flag(&self.0, 1282)
+    }
+
+    /// Sets [`Self::nvmf_target_offload`].
+    #[inline]
+    pub const fn set_nvmf_target_offload(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1282, value);
+        self
+    }
+
+    /// Translations of CAPI can be invalidated, by its name. Rdma-core's header and tests name it, no
+    /// driver uses it, and no more is known. `0xa0.28`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn capi_invalidate(&self) -> bool {
+        bits::flag(&self.0, 1283)
+    }
+
+    /// Sets [`Self::capi_invalidate`].
+    #[inline]
+    pub const fn set_capi_invalidate(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1283, value);
+        self
+    }
+
+    /// log2 of the largest process address space id (PASID). Rdma-core's header and tests name it, no
+    /// driver uses it, and no more is known. `0xa0.4:0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn log_max_pasid(&self) -> u8 {
+        bits::get(&self.0, 1307, 5) as u8
+    }
+
+    /// Sets [`Self::log_max_pasid`].
+    #[inline]
+    pub const fn set_log_max_pasid(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 1307, 5, value as u64);
+        self
+    }
+
     /// Number of UARs in one system page, when uar_4k is set. `0xa4`
     #[inline]
     pub const fn num_of_uars_per_page(&self) -> u32 {
@@ -5548,6 +6446,22 @@ impl HcaCap {
         self
     }
 
+    /// log2 of the largest message of an offloaded tag matching operation, by its name; neither
+    /// rdma-core's header nor its tests give the unit. `0xbc.19:16`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn log_max_tm_offloaded_op_size(&self) -> u8 {
+        bits::get(&self.0, 1516, 4) as u8
+    }
+
+    /// Sets [`Self::log_max_tm_offloaded_op_size`].
+    #[inline]
+    pub const fn set_log_max_tm_offloaded_op_size(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 1516, 4, value as u64);
+        self
+    }
+
     /// Tag matching (XRQ) is supported. `0xbc.15`
     #[inline]
     pub const fn tag_matching(&self) -> bool {
@@ -5664,6 +6578,23 @@ impl HcaCap {
     #[inline]
     pub const fn set_flex_parser_id_gtpu_teid(&mut self, value: u8) -> &mut Self {
         bits::set(&mut self.0, 1560, 4, value as u64);
+        self
+    }
+
+    /// By its name, the function is one whose network interface is trusted. UCX's header and
+    /// rdma-core's header and tests name it, no driver uses it, and no more is known. `0xc0.2`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
+    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+    #[inline]
+    pub const fn trusted_vnic_vhca(&self) -> bool {
+        bits::flag(&self.0, 1565)
+    }
+
+    /// Sets [`Self::trusted_vnic_vhca`].
+    #[inline]
+    pub const fn set_trusted_vnic_vhca(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1565, value);
         self
     }
 
@@ -6209,6 +7140,22 @@ impl HcaCap {
         self
     }
 
+    /// Largest number of ASO actions that a flow rule executes, by its name; rdma-core's tests alone
+    /// name it. `0xec.4:0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+    #[inline]
+    pub const fn max_flow_execute_aso(&self) -> u8 {
+        bits::get(&self.0, 1915, 5) as u8
+    }
+
+    /// Sets [`Self::max_flow_execute_aso`].
+    #[inline]
+    pub const fn set_max_flow_execute_aso(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 1915, 5, value as u64);
+        self
+    }
+
     /// Bitmask of command classes that may be tunnelled to another virtual HCA; 0 means none. `0xf0, 8
     /// bytes`
     #[inline]
@@ -6581,6 +7528,7 @@ structure! {
             FieldInfo::number("max_num_prog_sample_field", 131, 5),
             FieldInfo::number("dp_ordering_force", 136, 1),
             FieldInfo::number("log_max_num_reserved_qpn", 139, 5),
+            FieldInfo::number("introspection_mkey_access_allowed", 145, 1),
             FieldInfo::number("query_vuid", 146, 1),
             FieldInfo::number("log_reserved_qpn_granularity", 147, 5),
             FieldInfo::number("umr_log_entity_size_5", 152, 1),
@@ -6589,6 +7537,8 @@ structure! {
             FieldInfo::number("max_reformat_insert_offset", 168, 8),
             FieldInfo::number("max_reformat_remove_size", 176, 8),
             FieldInfo::number("max_reformat_remove_offset", 184, 8),
+            FieldInfo::number("multi_sl_qp", 192, 1),
+            FieldInfo::number("non_tunnel_reformat", 193, 1),
             FieldInfo::number("log_min_stride_wqe_sz", 195, 5),
             FieldInfo::number("migration_multi_load", 200, 1),
             FieldInfo::number("migration_tracking_state", 201, 1),
@@ -6602,6 +7552,7 @@ structure! {
             FieldInfo::number("log_max_conn_track_offload", 219, 5),
             FieldInfo::number("cross_vhca_object_to_object_supported", 224, 32),
             FieldInfo::number("allowed_object_for_other_vhca_access", 256, 64),
+            FieldInfo::number("introspection_mkey", 320, 32),
             FieldInfo::number("hairpin_sq_wqe_bb_size", 355, 5),
             FieldInfo::number("hairpin_sq_wq_in_host_mem", 360, 1),
             FieldInfo::number("hairpin_data_buffer_locked", 361, 1),
@@ -6639,8 +7590,8 @@ structure! {
             FieldInfo::number("delegate_vhca_max", 1520, 16),
         ],
         reserved: [
-            (0, 128), (129, 2), (137, 2), (144, 2), (153, 2), (192, 3), (209, 1),
-            (218, 1), (320, 35), (362, 54), (424, 2), (432, 16), (512, 33), (560, 27),
+            (0, 128), (129, 2), (137, 2), (144, 1), (153, 2), (194, 1), (209, 1),
+            (218, 1), (352, 3), (362, 54), (424, 2), (432, 16), (512, 33), (560, 27),
             (592, 3), (600, 3), (608, 32), (704, 203), (928, 2), (936, 2), (960, 48),
             (1009, 16), (1026, 14), (1056, 28), (1088, 8), (1120, 324), (1448, 24), (1475, 1),
             (1477, 11), (1536, 512),
@@ -6702,6 +7653,21 @@ impl HcaCap2 {
     #[inline]
     pub const fn set_log_max_num_reserved_qpn(&mut self, value: u8) -> &mut Self {
         bits::set(&mut self.0, 139, 5, value as u64);
+        self
+    }
+
+    /// introspection_mkey may be used. `0x10.14`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
+    #[inline]
+    pub const fn introspection_mkey_access_allowed(&self) -> bool {
+        bits::flag(&self.0, 145)
+    }
+
+    /// Sets [`Self::introspection_mkey_access_allowed`].
+    #[inline]
+    pub const fn set_introspection_mkey_access_allowed(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 145, value);
         self
     }
 
@@ -6811,6 +7777,38 @@ impl HcaCap2 {
     #[inline]
     pub const fn set_max_reformat_remove_offset(&mut self, value: u8) -> &mut Self {
         bits::set(&mut self.0, 184, 8, value as u64);
+        self
+    }
+
+    /// By its name, one QP may send with several service levels. UCX's header and rdma-core's tests
+    /// name it, no driver uses it, and no more is known. `0x18.31`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
+    #[inline]
+    pub const fn multi_sl_qp(&self) -> bool {
+        bits::flag(&self.0, 192)
+    }
+
+    /// Sets [`Self::multi_sl_qp`].
+    #[inline]
+    pub const fn set_multi_sl_qp(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 192, value);
+        self
+    }
+
+    /// Packet reformat may insert and remove headers that are no tunnel's, by its name. UCX's header
+    /// and rdma-core's tests name it, no driver uses it, and no more is known. `0x18.30`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
+    #[inline]
+    pub const fn non_tunnel_reformat(&self) -> bool {
+        bits::flag(&self.0, 193)
+    }
+
+    /// Sets [`Self::non_tunnel_reformat`].
+    #[inline]
+    pub const fn set_non_tunnel_reformat(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 193, value);
         self
     }
 
@@ -6990,6 +7988,23 @@ impl HcaCap2 {
     #[inline]
     pub const fn set_allowed_object_for_other_vhca_access(&mut self, value: u64) -> &mut Self {
         bits::set(&mut self.0, 256, 64, value);
+        self
+    }
+
+    /// An mkey of the firmware's own, through which a driver with introspection_mkey_access_allowed
+    /// looks into the device, by its name. UCX's header and rdma-core's tests name it, no driver uses
+    /// it, and no more is known. `0x28`
+    ///
+    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
+    #[inline]
+    pub const fn introspection_mkey(&self) -> u32 {
+        bits::get(&self.0, 320, 32) as u32
+    }
+
+    /// Sets [`Self::introspection_mkey`].
+    #[inline]
+    pub const fn set_introspection_mkey(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 320, 32, value as u64);
         self
     }
 
@@ -7737,8 +8752,11 @@ structure! {
             FieldInfo::number("atomic_operations", 144, 16),
             FieldInfo::number("atomic_size_qp", 176, 16),
             FieldInfo::number("atomic_size_dc", 208, 16),
+            FieldInfo::number("fetch_add_pci_atomic", 640, 16),
+            FieldInfo::number("swap_pci_atomic", 656, 16),
+            FieldInfo::number("compare_swap_pci_atomic", 672, 16),
         ],
-        reserved: [(0, 64), (66, 4), (71, 73), (160, 16), (192, 16), (224, 1824)],
+        reserved: [(0, 64), (66, 4), (71, 73), (160, 16), (192, 16), (224, 416), (688, 1360)],
     }
 }
 
@@ -7815,6 +8833,53 @@ impl AtomicCap {
         bits::set(&mut self.0, 208, 16, value as u64);
         self
     }
+
+    /// Bitmask of the operand sizes of fetch and add that can be carried out as PCIe atomics: the bit
+    /// whose value is the size in bytes. `0x50.31:16`
+    ///
+    /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
+    #[inline]
+    pub const fn fetch_add_pci_atomic(&self) -> u16 {
+        bits::get(&self.0, 640, 16) as u16
+    }
+
+    /// Sets [`Self::fetch_add_pci_atomic`].
+    #[inline]
+    pub const fn set_fetch_add_pci_atomic(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 640, 16, value as u64);
+        self
+    }
+
+    /// The same for swap. `0x50.15:0`
+    ///
+    /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
+    #[inline]
+    pub const fn swap_pci_atomic(&self) -> u16 {
+        bits::get(&self.0, 656, 16) as u16
+    }
+
+    /// Sets [`Self::swap_pci_atomic`].
+    #[inline]
+    pub const fn set_swap_pci_atomic(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 656, 16, value as u64);
+        self
+    }
+
+    /// The same for compare and swap; rdma-core reports atomics as global only where 8 bytes of this
+    /// and of fetch_add_pci_atomic are set. `0x54.31:16`
+    ///
+    /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
+    #[inline]
+    pub const fn compare_swap_pci_atomic(&self) -> u16 {
+        bits::get(&self.0, 672, 16) as u16
+    }
+
+    /// Sets [`Self::compare_swap_pci_atomic`].
+    #[inline]
+    pub const fn set_compare_swap_pci_atomic(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 672, 16, value as u64);
+        self
+    }
 }
 
 structure! {
@@ -7825,6 +8890,9 @@ structure! {
         sources: ["linux: mlx5_ifc_roce_cap_bits"],
         fields: [
             FieldInfo::number("roce_apm", 0, 1),
+            FieldInfo::number("rts2rts_primary_eth_prio", 1, 1),
+            FieldInfo::number("roce_rx_allow_untagged", 2, 1),
+            FieldInfo::number("rts2rts_src_addr_index_for_vlan_valid_vlan_id", 3, 1),
             FieldInfo::number("sw_r_roce_src_udp_port", 4, 1),
             FieldInfo::number("fl_rc_qp_when_roce_disabled", 5, 1),
             FieldInfo::number("fl_rc_qp_when_roce_enabled", 6, 1),
@@ -7838,7 +8906,7 @@ structure! {
             FieldInfo::number("r_roce_min_src_udp_port", 208, 16),
             FieldInfo::number("roce_address_table_size", 240, 16),
         ],
-        reserved: [(1, 3), (9, 21), (32, 108), (144, 8), (160, 16), (224, 16), (256, 1792)],
+        reserved: [(9, 21), (32, 108), (144, 8), (160, 16), (224, 16), (256, 1792)],
     }
 }
 
@@ -7853,6 +8921,57 @@ impl RoceCap {
     #[inline]
     pub const fn set_roce_apm(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// RTS2RTS_QP may change the Ethernet priority of the primary path. FreeBSD's header alone names
+    /// it. `0x00.30`
+    ///
+    /// Source: freebsd: mlx5_ifc_roce_cap_bits.
+    #[inline]
+    pub const fn rts2rts_primary_eth_prio(&self) -> bool {
+        bits::flag(&self.0, 1)
+    }
+
+    /// Sets [`Self::rts2rts_primary_eth_prio`].
+    #[inline]
+    pub const fn set_rts2rts_primary_eth_prio(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1, value);
+        self
+    }
+
+    /// By its name, a QP whose GID has a VLAN may receive packets without a tag. FreeBSD's header alone
+    /// names it. `0x00.29`
+    ///
+    /// Source: freebsd: mlx5_ifc_roce_cap_bits.
+    #[inline]
+    pub const fn roce_rx_allow_untagged(&self) -> bool {
+        bits::flag(&self.0, 2)
+    }
+
+    /// Sets [`Self::roce_rx_allow_untagged`].
+    #[inline]
+    pub const fn set_roce_rx_allow_untagged(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// By its name, RTS2RTS_QP may change the source address index to one of another VLAN. FreeBSD's
+    /// header alone names it. `0x00.28`
+    ///
+    /// Source: freebsd: mlx5_ifc_roce_cap_bits.
+    #[inline]
+    pub const fn rts2rts_src_addr_index_for_vlan_valid_vlan_id(&self) -> bool {
+        bits::flag(&self.0, 3)
+    }
+
+    /// Sets [`Self::rts2rts_src_addr_index_for_vlan_valid_vlan_id`].
+    #[inline]
+    pub const fn set_rts2rts_src_addr_index_for_vlan_valid_vlan_id(
+        &mut self,
+        value: bool,
+    ) -> &mut Self {
+        bits::set_flag(&mut self.0, 3, value);
         self
     }
 
@@ -8620,7 +9739,9 @@ structure! {
             FieldInfo::number("nic_rx_multi_path_tirs", 0, 1),
             FieldInfo::number("nic_rx_multi_path_tirs_fts", 1, 1),
             FieldInfo::number("allow_sniffer_and_nic_rx_shared_tir", 2, 1),
+            FieldInfo::number("nic_rx_flow_tag_multipath_en", 4, 1),
             FieldInfo::number("sw_owner_reformat_supported", 7, 1),
+            FieldInfo::number("nic_receive_max_steering_depth", 24, 8),
             FieldInfo::number("encap_general_header", 32, 1),
             FieldInfo::number("log_max_packet_reformat_context", 43, 5),
             FieldInfo::number("max_encap_header_size", 54, 10),
@@ -8630,16 +9751,27 @@ structure! {
             FieldInfo::nested("flow_table_properties_nic_transmit", 2048, FlowTablePropLayout::INFO),
             FieldInfo::nested("flow_table_properties_nic_transmit_rdma", 2560, FlowTablePropLayout::INFO),
             FieldInfo::nested("flow_table_properties_nic_transmit_sniffer", 3072, FlowTablePropLayout::INFO),
+            FieldInfo::bytes("header_modify_nic_receive", 4096, 128),
             FieldInfo::nested("ft_field_support_2_nic_receive", 5120, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_bitmask_support_2_nic_receive", 5248, FlowTableFieldsSupported2::INFO),
             FieldInfo::nested("ft_field_support_2_nic_receive_rdma", 5376, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_bitmask_support_2_nic_receive_rdma", 5504, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_support_2_nic_receive_sniffer", 5632, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_bitmask_support_2_nic_receive_sniffer", 5760, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_support_2_nic_transmit", 5888, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_bitmask_support_2_nic_transmit", 6016, FlowTableFieldsSupported2::INFO),
             FieldInfo::nested("ft_field_support_2_nic_transmit_rdma", 6144, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_bitmask_support_2_nic_transmit_rdma", 6272, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_support_2_nic_transmit_sniffer", 6400, FlowTableFieldsSupported2::INFO),
+            FieldInfo::nested("ft_field_bitmask_support_2_nic_transmit_sniffer", 6528, FlowTableFieldsSupported2::INFO),
+            FieldInfo::bytes("header_modify_nic_transmit", 7168, 128),
             FieldInfo::number("sw_steering_nic_rx_action_drop_icm_address", 8192, 64),
             FieldInfo::number("sw_steering_nic_tx_action_drop_icm_address", 8256, 64),
             FieldInfo::number("sw_steering_nic_tx_action_allow_icm_address", 8320, 64),
         ],
         reserved: [
-            (3, 4), (8, 24), (33, 10), (48, 6), (64, 448), (3584, 1536), (5248, 128),
-            (5504, 640), (6272, 1920), (8384, 24384),
+            (3, 1), (5, 2), (8, 16), (33, 10), (48, 6), (64, 448), (3584, 512),
+            (6656, 512), (8384, 24384),
         ],
     }
 }
@@ -8684,6 +9816,22 @@ impl FlowTableCap {
         self
     }
 
+    /// A receive rule with several destinations may set a flow tag. `0x00.27`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub const fn nic_rx_flow_tag_multipath_en(&self) -> bool {
+        bits::flag(&self.0, 4)
+    }
+
+    /// Sets [`Self::nic_rx_flow_tag_multipath_en`].
+    #[inline]
+    pub const fn set_nic_rx_flow_tag_multipath_en(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 4, value);
+        self
+    }
+
     /// Packet reformat contexts work with flow tables that software owns. `0x00.24`
     #[inline]
     pub const fn sw_owner_reformat_supported(&self) -> bool {
@@ -8694,6 +9842,22 @@ impl FlowTableCap {
     #[inline]
     pub const fn set_sw_owner_reformat_supported(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 7, value);
+        self
+    }
+
+    /// Largest number of steps that the steering of a received packet may take. `0x00.7:0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub const fn nic_receive_max_steering_depth(&self) -> u8 {
+        bits::get(&self.0, 24, 8) as u8
+    }
+
+    /// Sets [`Self::nic_receive_max_steering_depth`].
+    #[inline]
+    pub const fn set_nic_receive_max_steering_depth(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 24, 8, value as u64);
         self
     }
 
@@ -8808,6 +9972,23 @@ impl FlowTableCap {
         nested_mut(&mut self.0, 0x180)
     }
 
+    /// Which fields a rule of NIC receive tables can set, add to and copy; begins with the fields that
+    /// it can set, as flow_table_fields_supported. `0x200, 128 bytes`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub const fn header_modify_nic_receive(&self) -> &[u8; 128] {
+        bits::array(&self.0, 0x200)
+    }
+
+    /// Sets [`Self::header_modify_nic_receive`].
+    #[inline]
+    pub const fn set_header_modify_nic_receive(&mut self, value: &[u8; 128]) -> &mut Self {
+        *bits::array_mut(&mut self.0, 0x200) = *value;
+        self
+    }
+
     /// More fields that NIC receive tables match. `0x280, 16 bytes`
     #[inline]
     pub fn ft_field_support_2_nic_receive(&self) -> &FlowTableFieldsSupported2 {
@@ -8818,6 +9999,21 @@ impl FlowTableCap {
     #[inline]
     pub fn ft_field_support_2_nic_receive_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
         nested_mut(&mut self.0, 0x280)
+    }
+
+    /// More fields that NIC receive tables match under any mask, not only as a whole. `0x290, 16 bytes`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_receive(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x290)
+    }
+
+    /// [`Self::ft_field_bitmask_support_2_nic_receive`], to be written.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_receive_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x290)
     }
 
     /// More fields that RDMA receive tables match. `0x2a0, 16 bytes`
@@ -8832,6 +10028,90 @@ impl FlowTableCap {
         nested_mut(&mut self.0, 0x2a0)
     }
 
+    /// More fields that RDMA receive tables match under any mask, not only as a whole. `0x2b0, 16
+    /// bytes`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_receive_rdma(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x2b0)
+    }
+
+    /// [`Self::ft_field_bitmask_support_2_nic_receive_rdma`], to be written.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_receive_rdma_mut(
+        &mut self,
+    ) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x2b0)
+    }
+
+    /// More fields that receive sniffer tables match. `0x2c0, 16 bytes`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_support_2_nic_receive_sniffer(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x2c0)
+    }
+
+    /// [`Self::ft_field_support_2_nic_receive_sniffer`], to be written.
+    #[inline]
+    pub fn ft_field_support_2_nic_receive_sniffer_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x2c0)
+    }
+
+    /// More fields that receive sniffer tables match under any mask, not only as a whole. `0x2d0, 16
+    /// bytes`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_receive_sniffer(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x2d0)
+    }
+
+    /// [`Self::ft_field_bitmask_support_2_nic_receive_sniffer`], to be written.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_receive_sniffer_mut(
+        &mut self,
+    ) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x2d0)
+    }
+
+    /// More fields that NIC transmit tables match. `0x2e0, 16 bytes`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_support_2_nic_transmit(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x2e0)
+    }
+
+    /// [`Self::ft_field_support_2_nic_transmit`], to be written.
+    #[inline]
+    pub fn ft_field_support_2_nic_transmit_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x2e0)
+    }
+
+    /// More fields that NIC transmit tables match under any mask, not only as a whole. `0x2f0, 16
+    /// bytes`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_transmit(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x2f0)
+    }
+
+    /// [`Self::ft_field_bitmask_support_2_nic_transmit`], to be written.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_transmit_mut(
+        &mut self,
+    ) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x2f0)
+    }
+
     /// More fields that RDMA transmit tables match. `0x300, 16 bytes`
     #[inline]
     pub fn ft_field_support_2_nic_transmit_rdma(&self) -> &FlowTableFieldsSupported2 {
@@ -8842,6 +10122,76 @@ impl FlowTableCap {
     #[inline]
     pub fn ft_field_support_2_nic_transmit_rdma_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
         nested_mut(&mut self.0, 0x300)
+    }
+
+    /// More fields that RDMA transmit tables match under any mask, not only as a whole. `0x310, 16
+    /// bytes`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_transmit_rdma(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x310)
+    }
+
+    /// [`Self::ft_field_bitmask_support_2_nic_transmit_rdma`], to be written.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_transmit_rdma_mut(
+        &mut self,
+    ) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x310)
+    }
+
+    /// More fields that transmit sniffer tables match. `0x320, 16 bytes`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_support_2_nic_transmit_sniffer(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x320)
+    }
+
+    /// [`Self::ft_field_support_2_nic_transmit_sniffer`], to be written.
+    #[inline]
+    pub fn ft_field_support_2_nic_transmit_sniffer_mut(
+        &mut self,
+    ) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x320)
+    }
+
+    /// More fields that transmit sniffer tables match under any mask, not only as a whole. `0x330, 16
+    /// bytes`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+    /// mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_transmit_sniffer(&self) -> &FlowTableFieldsSupported2 {
+        nested(&self.0, 0x330)
+    }
+
+    /// [`Self::ft_field_bitmask_support_2_nic_transmit_sniffer`], to be written.
+    #[inline]
+    pub fn ft_field_bitmask_support_2_nic_transmit_sniffer_mut(
+        &mut self,
+    ) -> &mut FlowTableFieldsSupported2 {
+        nested_mut(&mut self.0, 0x330)
+    }
+
+    /// Which fields a rule of NIC transmit tables can set, add to and copy, as
+    /// header_modify_nic_receive. `0x380, 128 bytes`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
+    #[inline]
+    pub const fn header_modify_nic_transmit(&self) -> &[u8; 128] {
+        bits::array(&self.0, 0x380)
+    }
+
+    /// Sets [`Self::header_modify_nic_transmit`].
+    #[inline]
+    pub const fn set_header_modify_nic_transmit(&mut self, value: &[u8; 128]) -> &mut Self {
+        *bits::array_mut(&mut self.0, 0x380) = *value;
+        self
     }
 
     /// ICM address of the steering entry that drops on receive. `0x400, 8 bytes`
@@ -8912,9 +10262,11 @@ structure! {
             FieldInfo::number("reset_root_to_default", 9, 1),
             FieldInfo::number("pop_vlan", 10, 1),
             FieldInfo::number("push_vlan", 11, 1),
+            FieldInfo::number("fpga_vendor_acceleration", 12, 1),
             FieldInfo::number("pop_vlan_2", 13, 1),
             FieldInfo::number("push_vlan_2", 14, 1),
             FieldInfo::number("reformat_and_vlan_action", 15, 1),
+            FieldInfo::number("modify_and_vlan_action", 16, 1),
             FieldInfo::number("sw_owner", 17, 1),
             FieldInfo::number("reformat_l3_tunnel_to_l2", 18, 1),
             FieldInfo::number("reformat_l2_to_l3_tunnel", 19, 1),
@@ -8924,6 +10276,7 @@ structure! {
             FieldInfo::number("termination_table", 24, 1),
             FieldInfo::number("reformat_and_fwd_to_table", 25, 1),
             FieldInfo::number("forward_vhca_rx", 26, 1),
+            FieldInfo::number("forward_vhca_tx", 27, 1),
             FieldInfo::number("ipsec_encrypt", 28, 1),
             FieldInfo::number("ipsec_decrypt", 29, 1),
             FieldInfo::number("sw_owner_v2", 30, 1),
@@ -8939,6 +10292,9 @@ structure! {
             FieldInfo::number("reformat_l3_esp_tunnel_to_l2", 68, 1),
             FieldInfo::number("reformat_del_esp_transport_over_udp", 69, 1),
             FieldInfo::number("execute_aso", 70, 1),
+            FieldInfo::number("log_max_ft_sampler_num", 72, 8),
+            FieldInfo::number("metadata_reg_b_width", 80, 8),
+            FieldInfo::number("metadata_reg_a_width", 88, 8),
             FieldInfo::number("reformat_l2_to_l3_psp_tunnel", 96, 1),
             FieldInfo::number("reformat_l3_psp_tunnel_to_l2", 97, 1),
             FieldInfo::number("reformat_insert", 98, 1),
@@ -8962,8 +10318,8 @@ structure! {
             FieldInfo::nested("ft_field_bitmask_support", 384, FlowTableFieldsSupported::INFO),
         ],
         reserved: [
-            (12, 1), (16, 1), (22, 1), (27, 1), (31, 1), (33, 1), (71, 25),
-            (107, 1), (112, 8), (128, 16), (160, 24), (192, 64),
+            (22, 1), (31, 1), (33, 1), (71, 1), (107, 1), (112, 8), (128, 16),
+            (160, 24), (192, 64),
         ],
     }
 }
@@ -9127,6 +10483,23 @@ impl FlowTablePropLayout {
         self
     }
 
+    /// Rules can send packets through the FPGA of the vendor's own acceleration, by its name; no driver
+    /// uses it. `0x00.19`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
+    #[inline]
+    pub const fn fpga_vendor_acceleration(&self) -> bool {
+        bits::flag(&self.0, 12)
+    }
+
+    /// Sets [`Self::fpga_vendor_acceleration`].
+    #[inline]
+    pub const fn set_fpga_vendor_acceleration(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 12, value);
+        self
+    }
+
     /// Rules can pop a second VLAN tag. `0x00.18`
     #[inline]
     pub const fn pop_vlan_2(&self) -> bool {
@@ -9163,6 +10536,22 @@ impl FlowTablePropLayout {
     #[inline]
     pub const fn set_reformat_and_vlan_action(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 15, value);
+        self
+    }
+
+    /// A rule can modify headers and change VLAN tags. `0x00.15`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
+    #[inline]
+    pub const fn modify_and_vlan_action(&self) -> bool {
+        bits::flag(&self.0, 16)
+    }
+
+    /// Sets [`Self::modify_and_vlan_action`].
+    #[inline]
+    pub const fn set_modify_and_vlan_action(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 16, value);
         self
     }
 
@@ -9281,6 +10670,22 @@ impl FlowTablePropLayout {
     #[inline]
     pub const fn set_forward_vhca_rx(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 26, value);
+        self
+    }
+
+    /// Rules can forward to the transmit side of another virtual HCA (rdma-core's tests:
+    /// forward_vhca_tx_root, to its root table). `0x00.4`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTablePropLayout.
+    #[inline]
+    pub const fn forward_vhca_tx(&self) -> bool {
+        bits::flag(&self.0, 27)
+    }
+
+    /// Sets [`Self::forward_vhca_tx`].
+    #[inline]
+    pub const fn set_forward_vhca_tx(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 27, value);
         self
     }
 
@@ -9476,6 +10881,54 @@ impl FlowTablePropLayout {
     #[inline]
     pub const fn set_execute_aso(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 70, value);
+        self
+    }
+
+    /// log2 of the number of flow samplers (rdma-core's tests: log_max_flow_sampler_num). `0x08.23:16`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTablePropLayout.
+    #[inline]
+    pub const fn log_max_ft_sampler_num(&self) -> u8 {
+        bits::get(&self.0, 72, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_ft_sampler_num`].
+    #[inline]
+    pub const fn set_log_max_ft_sampler_num(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 72, 8, value as u64);
+        self
+    }
+
+    /// Number of bits of metadata register B that rules can match and set. `0x08.15:8`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
+    #[inline]
+    pub const fn metadata_reg_b_width(&self) -> u8 {
+        bits::get(&self.0, 80, 8) as u8
+    }
+
+    /// Sets [`Self::metadata_reg_b_width`].
+    #[inline]
+    pub const fn set_metadata_reg_b_width(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 80, 8, value as u64);
+        self
+    }
+
+    /// Number of bits of metadata register A that rules can match and set. `0x08.7:0`
+    ///
+    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
+    #[inline]
+    pub const fn metadata_reg_a_width(&self) -> u8 {
+        bits::get(&self.0, 88, 8) as u8
+    }
+
+    /// Sets [`Self::metadata_reg_a_width`].
+    #[inline]
+    pub const fn set_metadata_reg_a_width(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 88, 8, value as u64);
         self
     }
 
@@ -10050,16 +11503,22 @@ structure! {
             FieldInfo::number("esw_scheduling", 1, 1),
             FieldInfo::number("esw_bw_share", 2, 1),
             FieldInfo::number("esw_rate_limit", 3, 1),
+            FieldInfo::number("hll", 4, 1),
             FieldInfo::number("packet_pacing_burst_bound", 5, 1),
             FieldInfo::number("packet_pacing_typical_size", 6, 1),
+            FieldInfo::number("flow_meter_old", 7, 1),
             FieldInfo::number("nic_sq_scheduling", 8, 1),
             FieldInfo::number("nic_bw_share", 9, 1),
             FieldInfo::number("nic_rate_limit", 10, 1),
             FieldInfo::number("packet_pacing_uid", 11, 1),
             FieldInfo::number("log_esw_max_sched_depth", 12, 4),
+            FieldInfo::number("log_max_flow_meter", 16, 8),
+            FieldInfo::number("flow_meter_reg_id", 24, 8),
             FieldInfo::number("wqe_rate_pp", 32, 1),
+            FieldInfo::number("nic_qp_scheduling", 33, 1),
             FieldInfo::number("packet_pacing_req_ud", 34, 1),
             FieldInfo::number("packet_pacing_req_uc", 35, 1),
+            FieldInfo::number("flow_meter", 40, 1),
             FieldInfo::number("esw_cross_esw_sched", 41, 1),
             FieldInfo::number("log_max_qos_nic_queue_group", 43, 5),
             FieldInfo::number("packet_pacing_max_rate", 64, 32),
@@ -10077,8 +11536,8 @@ structure! {
             FieldInfo::number("log_max_num_meter_aso", 307, 5),
         ],
         reserved: [
-            (4, 1), (7, 1), (16, 16), (33, 1), (36, 5), (42, 1), (48, 16),
-            (128, 11), (192, 16), (288, 3), (296, 3), (304, 3), (312, 1736),
+            (36, 4), (42, 1), (48, 16), (128, 11), (192, 16), (288, 3), (296, 3),
+            (304, 3), (312, 1736),
         ],
     }
 }
@@ -10136,6 +11595,22 @@ impl QosCap {
         self
     }
 
+    /// FreeBSD's header and rdma-core's tests name it, no driver uses it, and no more is known.
+    /// `0x00.27`
+    ///
+    /// Source: freebsd: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+    #[inline]
+    pub const fn hll(&self) -> bool {
+        bits::flag(&self.0, 4)
+    }
+
+    /// Sets [`Self::hll`].
+    #[inline]
+    pub const fn set_hll(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 4, value);
+        self
+    }
+
     /// A rate may bound its bursts. `0x00.26`
     #[inline]
     pub const fn packet_pacing_burst_bound(&self) -> bool {
@@ -10159,6 +11634,22 @@ impl QosCap {
     #[inline]
     pub const fn set_packet_pacing_typical_size(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 6, value);
+        self
+    }
+
+    /// Rules can meter a flow, in the older way: without ASO and metadata registers shared with
+    /// colours. `0x00.24`
+    ///
+    /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+    #[inline]
+    pub const fn flow_meter_old(&self) -> bool {
+        bits::flag(&self.0, 7)
+    }
+
+    /// Sets [`Self::flow_meter_old`].
+    #[inline]
+    pub const fn set_flow_meter_old(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 7, value);
         self
     }
 
@@ -10227,6 +11718,37 @@ impl QosCap {
         self
     }
 
+    /// log2 of the number of flow meters. `0x00.15:8`
+    ///
+    /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+    #[inline]
+    pub const fn log_max_flow_meter(&self) -> u8 {
+        bits::get(&self.0, 16, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_flow_meter`].
+    #[inline]
+    pub const fn set_log_max_flow_meter(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 16, 8, value as u64);
+        self
+    }
+
+    /// Bitmask of the metadata registers C that a flow meter can write its colour to; bit n is register
+    /// C n. `0x00.7:0`
+    ///
+    /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+    #[inline]
+    pub const fn flow_meter_reg_id(&self) -> u8 {
+        bits::get(&self.0, 24, 8) as u8
+    }
+
+    /// Sets [`Self::flow_meter_reg_id`].
+    #[inline]
+    pub const fn set_flow_meter_reg_id(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 24, 8, value as u64);
+        self
+    }
+
     /// A rate may be counted in WQEs per time. `0x04.31`
     ///
     /// Source: dpdk: mlx5_ifc_qos_cap_bits.
@@ -10239,6 +11761,22 @@ impl QosCap {
     #[inline]
     pub const fn set_wqe_rate_pp(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 32, value);
+        self
+    }
+
+    /// A QP can be put below an element of the NIC's scheduling hierarchy (rdma-core's
+    /// mlx5dv_modify_qp_sched_elem). `0x04.30`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py QosCaps; rdma-core: mlx5_ifc_qos_cap_bits.
+    #[inline]
+    pub const fn nic_qp_scheduling(&self) -> bool {
+        bits::flag(&self.0, 33)
+    }
+
+    /// Sets [`Self::nic_qp_scheduling`].
+    #[inline]
+    pub const fn set_nic_qp_scheduling(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 33, value);
         self
     }
 
@@ -10265,6 +11803,22 @@ impl QosCap {
     #[inline]
     pub const fn set_packet_pacing_req_uc(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 35, value);
+        self
+    }
+
+    /// Rules can meter a flow by colour, with a metadata register that others may share; flow_meter_old
+    /// is set, too. `0x04.23`
+    ///
+    /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+    #[inline]
+    pub const fn flow_meter(&self) -> bool {
+        bits::flag(&self.0, 40)
+    }
+
+    /// Sets [`Self::flow_meter`].
+    #[inline]
+    pub const fn set_flow_meter(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 40, value);
         self
     }
 
@@ -10467,18 +12021,65 @@ impl QosCap {
 }
 
 structure! {
+    /// One diagnostic counter that the device has, in debug_cap.
+    ///
+    /// Source: freebsd: mlx5_ifc_diagnostic_counter_cap_bits.
+    pub struct DiagnosticCounter([u8; 0x4]) = "diagnostic_counter" {
+        sources: ["freebsd: mlx5_ifc_diagnostic_counter_cap_bits"],
+        fields: [
+            FieldInfo::number("sync", 0, 1),
+            FieldInfo::number("counter_id", 16, 16),
+        ],
+        reserved: [(1, 15)],
+    }
+}
+
+impl DiagnosticCounter {
+    /// It can be sampled in step with other counters, by its name. `0x00.31`
+    #[inline]
+    pub const fn sync(&self) -> bool {
+        bits::flag(&self.0, 0)
+    }
+
+    /// Sets [`Self::sync`].
+    #[inline]
+    pub const fn set_sync(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 0, value);
+        self
+    }
+
+    /// Number of the counter; FreeBSD asks only for counters whose number is listed. `0x00.15:0`
+    #[inline]
+    pub const fn counter_id(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::counter_id`].
+    #[inline]
+    pub const fn set_counter_id(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
+        self
+    }
+}
+
+structure! {
     /// Debug capabilities, page 0xd.
     ///
     /// Source: linux: mlx5_ifc_debug_cap_bits.
-    pub struct DebugCap([u8; 0x100]) = "debug_cap" {
+    pub struct DebugCap([u8; 0x800]) = "debug_cap" {
         sources: ["linux: mlx5_ifc_debug_cap_bits"],
         fields: [
             FieldInfo::number("core_dump_general", 0, 1),
             FieldInfo::number("core_dump_qp", 1, 1),
             FieldInfo::number("resource_dump", 9, 1),
+            FieldInfo::number("log_max_samples", 24, 8),
+            FieldInfo::number("single", 32, 1),
+            FieldInfo::number("repetitive", 33, 1),
             FieldInfo::number("stall_detect", 34, 1),
+            FieldInfo::number("log_min_sample_period", 56, 8),
+            FieldInfo::nested("diagnostic_counter", 512, DiagnosticCounter::INFO).times(496),
         ],
-        reserved: [(2, 7), (10, 24), (35, 2013)],
+        reserved: [(2, 7), (10, 14), (35, 21), (64, 448)],
     }
 }
 
@@ -10522,6 +12123,51 @@ impl DebugCap {
         self
     }
 
+    /// log2 of the largest number of samples that a run of the diagnostic counters takes. `0x00.7:0`
+    ///
+    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+    #[inline]
+    pub const fn log_max_samples(&self) -> u8 {
+        bits::get(&self.0, 24, 8) as u8
+    }
+
+    /// Sets [`Self::log_max_samples`].
+    #[inline]
+    pub const fn set_log_max_samples(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 24, 8, value as u64);
+        self
+    }
+
+    /// Diagnostic counters can be sampled once. `0x04.31`
+    ///
+    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+    #[inline]
+    pub const fn single(&self) -> bool {
+        bits::flag(&self.0, 32)
+    }
+
+    /// Sets [`Self::single`].
+    #[inline]
+    pub const fn set_single(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 32, value);
+        self
+    }
+
+    /// Diagnostic counters can be sampled over and over. `0x04.30`
+    ///
+    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+    #[inline]
+    pub const fn repetitive(&self) -> bool {
+        bits::flag(&self.0, 33)
+    }
+
+    /// Sets [`Self::repetitive`].
+    #[inline]
+    pub const fn set_repetitive(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 33, value);
+        self
+    }
+
     /// The device tells when it stalls. `0x04.29`
     #[inline]
     pub const fn stall_detect(&self) -> bool {
@@ -10533,6 +12179,37 @@ impl DebugCap {
     pub const fn set_stall_detect(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 34, value);
         self
+    }
+
+    /// log2 of the shortest time between two samples of the diagnostic counters; FreeBSD's header names
+    /// no unit. `0x04.7:0`
+    ///
+    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+    #[inline]
+    pub const fn log_min_sample_period(&self) -> u8 {
+        bits::get(&self.0, 56, 8) as u8
+    }
+
+    /// Sets [`Self::log_min_sample_period`].
+    #[inline]
+    pub const fn set_log_min_sample_period(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 56, 8, value as u64);
+        self
+    }
+
+    /// The diagnostic counters: of each its number, and whether it is sampled in step with others;
+    /// hca_cap.num_of_diagnostic_counters of them. `0x40, 1984 bytes`
+    ///
+    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+    #[inline]
+    pub fn diagnostic_counter(&self, index: usize) -> &DiagnosticCounter {
+        nested(&self.0, bits::element(512, 32, 496, index) / 8)
+    }
+
+    /// [`Self::diagnostic_counter`], to be written.
+    #[inline]
+    pub fn diagnostic_counter_mut(&mut self, index: usize) -> &mut DiagnosticCounter {
+        nested_mut(&mut self.0, bits::element(512, 32, 496, index) / 8)
     }
 }
 
@@ -10622,6 +12299,7 @@ structure! {
             FieldInfo::number("outer_second_prio", 8, 1),
             FieldInfo::number("outer_second_cfi", 9, 1),
             FieldInfo::number("outer_second_vid", 10, 1),
+            FieldInfo::number("outer_ipv6_flow_label", 11, 1),
             FieldInfo::number("outer_sip", 12, 1),
             FieldInfo::number("outer_dip", 13, 1),
             FieldInfo::number("outer_frag", 14, 1),
@@ -10649,9 +12327,11 @@ structure! {
             FieldInfo::number("inner_first_prio", 36, 1),
             FieldInfo::number("inner_first_cfi", 37, 1),
             FieldInfo::number("inner_first_vid", 38, 1),
+            FieldInfo::number("inner_ipv4_ttl", 39, 1),
             FieldInfo::number("inner_second_prio", 40, 1),
             FieldInfo::number("inner_second_cfi", 41, 1),
             FieldInfo::number("inner_second_vid", 42, 1),
+            FieldInfo::number("inner_ipv6_flow_label", 43, 1),
             FieldInfo::number("inner_sip", 44, 1),
             FieldInfo::number("inner_dip", 45, 1),
             FieldInfo::number("inner_frag", 46, 1),
@@ -10663,14 +12343,28 @@ structure! {
             FieldInfo::number("inner_tcp_sport", 52, 1),
             FieldInfo::number("inner_tcp_dport", 53, 1),
             FieldInfo::number("inner_tcp_flags", 54, 1),
+            FieldInfo::number("outer_tcp_seq_num", 55, 1),
+            FieldInfo::number("inner_tcp_seq_num", 56, 1),
+            FieldInfo::number("prog_sample_field", 57, 1),
+            FieldInfo::number("metadata_reg_b", 62, 1),
+            FieldInfo::number("metadata_reg_a", 63, 1),
             FieldInfo::number("geneve_tlv_option_0_data", 64, 1),
             FieldInfo::number("geneve_tlv_option_0_exist", 65, 1),
             FieldInfo::number("outer_first_mpls_over_udp", 69, 4),
             FieldInfo::number("outer_first_mpls_over_gre", 73, 4),
             FieldInfo::number("inner_first_mpls", 77, 4),
             FieldInfo::number("outer_first_mpls", 81, 4),
+            FieldInfo::number("outer_emd_tag", 85, 1),
+            FieldInfo::number("inner_esp_spi", 86, 1),
             FieldInfo::number("outer_esp_spi", 87, 1),
+            FieldInfo::number("inner_ipv6_hop_limit", 88, 1),
+            FieldInfo::number("outer_ipv6_hop_limit", 89, 1),
             FieldInfo::number("bth_dst_qp", 90, 1),
+            FieldInfo::number("inner_first_svlan", 91, 1),
+            FieldInfo::number("inner_second_svlan", 92, 1),
+            FieldInfo::number("outer_first_svlan", 93, 1),
+            FieldInfo::number("outer_second_svlan", 94, 1),
+            FieldInfo::number("source_sqn", 95, 1),
             FieldInfo::number("metadata_reg_c_7", 120, 1),
             FieldInfo::number("metadata_reg_c_6", 121, 1),
             FieldInfo::number("metadata_reg_c_5", 122, 1),
@@ -10680,7 +12374,7 @@ structure! {
             FieldInfo::number("metadata_reg_c_1", 126, 1),
             FieldInfo::number("metadata_reg_c_0", 127, 1),
         ],
-        reserved: [(11, 1), (39, 1), (43, 1), (55, 9), (66, 3), (85, 2), (88, 2), (91, 29)],
+        reserved: [(58, 4), (66, 3), (96, 24)],
     }
 }
 
@@ -10825,6 +12519,22 @@ impl FlowTableFieldsSupported {
     #[inline]
     pub const fn set_outer_second_vid(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 10, value);
+        self
+    }
+
+    /// The outer IPv6 flow label can be matched. `0x00.20`
+    ///
+    /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTableFieldsSupported; rdma-core: mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn outer_ipv6_flow_label(&self) -> bool {
+        bits::flag(&self.0, 11)
+    }
+
+    /// Sets [`Self::outer_ipv6_flow_label`].
+    #[inline]
+    pub const fn set_outer_ipv6_flow_label(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 11, value);
         self
     }
 
@@ -11179,6 +12889,22 @@ impl FlowTableFieldsSupported {
         self
     }
 
+    /// The inner IPv4 time to live can be matched. `0x04.24`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn inner_ipv4_ttl(&self) -> bool {
+        bits::flag(&self.0, 39)
+    }
+
+    /// Sets [`Self::inner_ipv4_ttl`].
+    #[inline]
+    pub const fn set_inner_ipv4_ttl(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 39, value);
+        self
+    }
+
     /// The inner priority of the second VLAN tag can be matched. `0x04.23`
     #[inline]
     pub const fn inner_second_prio(&self) -> bool {
@@ -11215,6 +12941,22 @@ impl FlowTableFieldsSupported {
     #[inline]
     pub const fn set_inner_second_vid(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 42, value);
+        self
+    }
+
+    /// The inner IPv6 flow label can be matched. `0x04.20`
+    ///
+    /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTableFieldsSupported; rdma-core: mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn inner_ipv6_flow_label(&self) -> bool {
+        bits::flag(&self.0, 43)
+    }
+
+    /// Sets [`Self::inner_ipv6_flow_label`].
+    #[inline]
+    pub const fn set_inner_ipv6_flow_label(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 43, value);
         self
     }
 
@@ -11361,6 +13103,83 @@ impl FlowTableFieldsSupported {
         self
     }
 
+    /// The outer TCP sequence number can be matched. `0x04.8`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
+    #[inline]
+    pub const fn outer_tcp_seq_num(&self) -> bool {
+        bits::flag(&self.0, 55)
+    }
+
+    /// Sets [`Self::outer_tcp_seq_num`].
+    #[inline]
+    pub const fn set_outer_tcp_seq_num(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 55, value);
+        self
+    }
+
+    /// The inner TCP sequence number can be matched. `0x04.7`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
+    #[inline]
+    pub const fn inner_tcp_seq_num(&self) -> bool {
+        bits::flag(&self.0, 56)
+    }
+
+    /// Sets [`Self::inner_tcp_seq_num`].
+    #[inline]
+    pub const fn set_inner_tcp_seq_num(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 56, value);
+        self
+    }
+
+    /// What a programmable sample of the flex parser took from a packet can be matched. `0x04.6`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
+    #[inline]
+    pub const fn prog_sample_field(&self) -> bool {
+        bits::flag(&self.0, 57)
+    }
+
+    /// Sets [`Self::prog_sample_field`].
+    #[inline]
+    pub const fn set_prog_sample_field(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 57, value);
+        self
+    }
+
+    /// Metadata register B can be matched. `0x04.1`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn metadata_reg_b(&self) -> bool {
+        bits::flag(&self.0, 62)
+    }
+
+    /// Sets [`Self::metadata_reg_b`].
+    #[inline]
+    pub const fn set_metadata_reg_b(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 62, value);
+        self
+    }
+
+    /// Metadata register A can be matched. `0x04.0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn metadata_reg_a(&self) -> bool {
+        bits::flag(&self.0, 63)
+    }
+
+    /// Sets [`Self::metadata_reg_a`].
+    #[inline]
+    pub const fn set_metadata_reg_a(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 63, value);
+        self
+    }
+
     /// The data of GENEVE TLV option 0 can be matched. `0x08.31`
     #[inline]
     pub const fn geneve_tlv_option_0_data(&self) -> bool {
@@ -11439,6 +13258,39 @@ impl FlowTableFieldsSupported {
         self
     }
 
+    /// The outer EMD tag (a tag after the Ethernet header whose Ethertype the device is told) can be
+    /// matched. `0x08.10`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn outer_emd_tag(&self) -> bool {
+        bits::flag(&self.0, 85)
+    }
+
+    /// Sets [`Self::outer_emd_tag`].
+    #[inline]
+    pub const fn set_outer_emd_tag(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 85, value);
+        self
+    }
+
+    /// The inner ESP security parameter index can be matched. `0x08.9`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn inner_esp_spi(&self) -> bool {
+        bits::flag(&self.0, 86)
+    }
+
+    /// Sets [`Self::inner_esp_spi`].
+    #[inline]
+    pub const fn set_inner_esp_spi(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 86, value);
+        self
+    }
+
     /// The outer ESP security parameter index can be matched. `0x08.8`
     #[inline]
     pub const fn outer_esp_spi(&self) -> bool {
@@ -11452,6 +13304,38 @@ impl FlowTableFieldsSupported {
         self
     }
 
+    /// The inner IPv6 hop limit can be matched. `0x08.7`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn inner_ipv6_hop_limit(&self) -> bool {
+        bits::flag(&self.0, 88)
+    }
+
+    /// Sets [`Self::inner_ipv6_hop_limit`].
+    #[inline]
+    pub const fn set_inner_ipv6_hop_limit(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 88, value);
+        self
+    }
+
+    /// The outer IPv6 hop limit can be matched. `0x08.6`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn outer_ipv6_hop_limit(&self) -> bool {
+        bits::flag(&self.0, 89)
+    }
+
+    /// Sets [`Self::outer_ipv6_hop_limit`].
+    #[inline]
+    pub const fn set_outer_ipv6_hop_limit(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 89, value);
+        self
+    }
+
     /// The destination QP of the BTH can be matched. `0x08.5`
     #[inline]
     pub const fn bth_dst_qp(&self) -> bool {
@@ -11462,6 +13346,86 @@ impl FlowTableFieldsSupported {
     #[inline]
     pub const fn set_bth_dst_qp(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 90, value);
+        self
+    }
+
+    /// Whether the first inner VLAN tag is a service tag (S-VLAN) can be matched. `0x08.4`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn inner_first_svlan(&self) -> bool {
+        bits::flag(&self.0, 91)
+    }
+
+    /// Sets [`Self::inner_first_svlan`].
+    #[inline]
+    pub const fn set_inner_first_svlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 91, value);
+        self
+    }
+
+    /// Whether the second inner VLAN tag is a service tag (S-VLAN) can be matched. `0x08.3`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn inner_second_svlan(&self) -> bool {
+        bits::flag(&self.0, 92)
+    }
+
+    /// Sets [`Self::inner_second_svlan`].
+    #[inline]
+    pub const fn set_inner_second_svlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 92, value);
+        self
+    }
+
+    /// Whether the first outer VLAN tag is a service tag (S-VLAN) can be matched. `0x08.2`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn outer_first_svlan(&self) -> bool {
+        bits::flag(&self.0, 93)
+    }
+
+    /// Sets [`Self::outer_first_svlan`].
+    #[inline]
+    pub const fn set_outer_first_svlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 93, value);
+        self
+    }
+
+    /// Whether the second outer VLAN tag is a service tag (S-VLAN) can be matched. `0x08.1`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn outer_second_svlan(&self) -> bool {
+        bits::flag(&self.0, 94)
+    }
+
+    /// Sets [`Self::outer_second_svlan`].
+    #[inline]
+    pub const fn set_outer_second_svlan(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 94, value);
+        self
+    }
+
+    /// The SQ that a packet was sent by can be matched. `0x08.0`
+    ///
+    /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// FlowTableFieldsSupported; rdma-core: mlx5_ifc_flow_table_fields_supported_bits.
+    #[inline]
+    pub const fn source_sqn(&self) -> bool {
+        bits::flag(&self.0, 95)
+    }
+
+    /// Sets [`Self::source_sqn`].
+    #[inline]
+    pub const fn set_source_sqn(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 95, value);
         self
     }
 
@@ -11582,10 +13546,20 @@ structure! {
             FieldInfo::number("inner_l4_type", 2, 1),
             FieldInfo::number("outer_l4_type", 3, 1),
             FieldInfo::number("bth_opcode", 14, 1),
+            FieldInfo::number("tunnel_header_2_3", 15, 1),
             FieldInfo::number("tunnel_header_0_1", 16, 1),
+            FieldInfo::number("inner_l3_ok", 23, 1),
+            FieldInfo::number("inner_l4_ok", 24, 1),
+            FieldInfo::number("outer_l3_ok", 25, 1),
+            FieldInfo::number("outer_l4_ok", 26, 1),
+            FieldInfo::number("psp_header", 27, 1),
+            FieldInfo::number("inner_ipv4_checksum_ok", 28, 1),
+            FieldInfo::number("inner_l4_checksum_ok", 29, 1),
+            FieldInfo::number("outer_ipv4_checksum_ok", 30, 1),
+            FieldInfo::number("outer_l4_checksum_ok", 31, 1),
             FieldInfo::number("ipsec_next_header", 47, 1),
         ],
-        reserved: [(4, 10), (15, 1), (17, 30), (48, 80)],
+        reserved: [(4, 10), (17, 6), (32, 15), (48, 80)],
     }
 }
 
@@ -11655,6 +13629,22 @@ impl FlowTableFieldsSupported2 {
         self
     }
 
+    /// The third and fourth dword of the tunnel header can be matched. `0x00.16`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn tunnel_header_2_3(&self) -> bool {
+        bits::flag(&self.0, 15)
+    }
+
+    /// Sets [`Self::tunnel_header_2_3`].
+    #[inline]
+    pub const fn set_tunnel_header_2_3(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 15, value);
+        self
+    }
+
     /// The first two dwords of the tunnel header can be matched. `0x00.15`
     #[inline]
     pub const fn tunnel_header_0_1(&self) -> bool {
@@ -11665,6 +13655,151 @@ impl FlowTableFieldsSupported2 {
     #[inline]
     pub const fn set_tunnel_header_0_1(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 16, value);
+        self
+    }
+
+    /// Whether the inner network header is well-formed can be matched. `0x00.8`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn inner_l3_ok(&self) -> bool {
+        bits::flag(&self.0, 23)
+    }
+
+    /// Sets [`Self::inner_l3_ok`].
+    #[inline]
+    pub const fn set_inner_l3_ok(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 23, value);
+        self
+    }
+
+    /// Whether the inner transport header is well-formed can be matched. `0x00.7`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn inner_l4_ok(&self) -> bool {
+        bits::flag(&self.0, 24)
+    }
+
+    /// Sets [`Self::inner_l4_ok`].
+    #[inline]
+    pub const fn set_inner_l4_ok(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 24, value);
+        self
+    }
+
+    /// Whether the outer network header is well-formed can be matched. `0x00.6`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn outer_l3_ok(&self) -> bool {
+        bits::flag(&self.0, 25)
+    }
+
+    /// Sets [`Self::outer_l3_ok`].
+    #[inline]
+    pub const fn set_outer_l3_ok(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 25, value);
+        self
+    }
+
+    /// Whether the outer transport header is well-formed can be matched. `0x00.5`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn outer_l4_ok(&self) -> bool {
+        bits::flag(&self.0, 26)
+    }
+
+    /// Sets [`Self::outer_l4_ok`].
+    #[inline]
+    pub const fn set_outer_l4_ok(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 26, value);
+        self
+    }
+
+    /// The header of PSP, a security protocol (rdma-core's tests call it nisp_header) can be matched.
+    /// `0x00.4`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn psp_header(&self) -> bool {
+        bits::flag(&self.0, 27)
+    }
+
+    /// Sets [`Self::psp_header`].
+    #[inline]
+    pub const fn set_psp_header(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 27, value);
+        self
+    }
+
+    /// Whether the inner IPv4 header's checksum is right can be matched. `0x00.3`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn inner_ipv4_checksum_ok(&self) -> bool {
+        bits::flag(&self.0, 28)
+    }
+
+    /// Sets [`Self::inner_ipv4_checksum_ok`].
+    #[inline]
+    pub const fn set_inner_ipv4_checksum_ok(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 28, value);
+        self
+    }
+
+    /// Whether the inner transport header's checksum is right can be matched. `0x00.2`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn inner_l4_checksum_ok(&self) -> bool {
+        bits::flag(&self.0, 29)
+    }
+
+    /// Sets [`Self::inner_l4_checksum_ok`].
+    #[inline]
+    pub const fn set_inner_l4_checksum_ok(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 29, value);
+        self
+    }
+
+    /// Whether the outer IPv4 header's checksum is right can be matched. `0x00.1`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn outer_ipv4_checksum_ok(&self) -> bool {
+        bits::flag(&self.0, 30)
+    }
+
+    /// Sets [`Self::outer_ipv4_checksum_ok`].
+    #[inline]
+    pub const fn set_outer_ipv4_checksum_ok(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 30, value);
+        self
+    }
+
+    /// Whether the outer transport header's checksum is right can be matched. `0x00.0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+    /// mlx5_ifc_flow_table_fields_supported_2_bits.
+    #[inline]
+    pub const fn outer_l4_checksum_ok(&self) -> bool {
+        bits::flag(&self.0, 31)
+    }
+
+    /// Sets [`Self::outer_l4_checksum_ok`].
+    #[inline]
+    pub const fn set_outer_l4_checksum_ok(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 31, value);
         self
     }
 

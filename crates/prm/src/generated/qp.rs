@@ -1061,14 +1061,21 @@ structure! {
             FieldInfo::number("cs_req", 1584, 8).of(ScatterToCqeRequester::INFO),
             FieldInfo::number("cs_res", 1592, 8).of(ScatterToCqeResponder::INFO),
             FieldInfo::number("dc_access_key", 1600, 64),
+            FieldInfo::number("rdma_active", 1664, 1),
+            FieldInfo::number("comm_est", 1665, 1),
+            FieldInfo::number("suspended", 1666, 1),
             FieldInfo::number("dbr_umem_valid", 1667, 1),
+            FieldInfo::number("send_msg_psn", 1672, 24),
+            FieldInfo::number("rcv_msg_psn", 1704, 24),
+            FieldInfo::number("rdma_va", 1728, 64),
+            FieldInfo::number("rdma_key", 1792, 32),
             FieldInfo::number("dbr_umem_id", 1824, 32),
         ],
         reserved: [
             (16, 2), (30, 2), (36, 1), (72, 1), (85, 1), (130, 1), (160, 3),
             (900, 4), (907, 2), (915, 1), (923, 21), (960, 8), (992, 3), (1024, 3),
             (1056, 40), (1120, 8), (1152, 8), (1163, 1), (1171, 1), (1178, 2), (1184, 3),
-            (1216, 8), (1248, 8), (1376, 5), (1408, 8), (1536, 47), (1664, 3), (1668, 156),
+            (1216, 8), (1248, 8), (1376, 5), (1408, 8), (1536, 47), (1668, 4), (1696, 8),
         ],
     }
 }
@@ -2130,6 +2137,52 @@ impl QpContext {
         self
     }
 
+    /// An RDMA READ, WRITE or atomic of the peer is under way (read only). `0xd0.31`
+    ///
+    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+    #[inline]
+    pub const fn rdma_active(&self) -> bool {
+        bits::flag(&self.0, 1664)
+    }
+
+    /// Sets [`Self::rdma_active`].
+    #[inline]
+    pub const fn set_rdma_active(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1664, value);
+        self
+    }
+
+    /// The first packet of the connection arrived before it was in RTS: what the COMM_EST event reports
+    /// (read only). `0xd0.30`
+    ///
+    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+    #[inline]
+    pub const fn comm_est(&self) -> bool {
+        bits::flag(&self.0, 1665)
+    }
+
+    /// Sets [`Self::comm_est`].
+    #[inline]
+    pub const fn set_comm_est(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1665, value);
+        self
+    }
+
+    /// The QP is suspended, for a snapshot (hca_cap.suspend_qp_rc and its likes). `0xd0.29`
+    ///
+    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+    #[inline]
+    pub const fn suspended(&self) -> bool {
+        bits::flag(&self.0, 1666)
+    }
+
+    /// Sets [`Self::suspended`].
+    #[inline]
+    pub const fn set_suspended(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 1666, value);
+        self
+    }
+
     /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands. `0xd0.28`
     #[inline]
     pub const fn dbr_umem_valid(&self) -> bool {
@@ -2140,6 +2193,66 @@ impl QpContext {
     #[inline]
     pub const fn set_dbr_umem_valid(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 1667, value);
+        self
+    }
+
+    /// PSN at which the message that is being sent began (read only, by its name). `0xd0.23:0`
+    ///
+    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+    #[inline]
+    pub const fn send_msg_psn(&self) -> u32 {
+        bits::get(&self.0, 1672, 24) as u32
+    }
+
+    /// Sets [`Self::send_msg_psn`].
+    #[inline]
+    pub const fn set_send_msg_psn(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 1672, 24, value as u64);
+        self
+    }
+
+    /// PSN at which the message that is being received began (read only, by its name). `0xd4.23:0`
+    ///
+    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+    #[inline]
+    pub const fn rcv_msg_psn(&self) -> u32 {
+        bits::get(&self.0, 1704, 24) as u32
+    }
+
+    /// Sets [`Self::rcv_msg_psn`].
+    #[inline]
+    pub const fn set_rcv_msg_psn(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 1704, 24, value as u64);
+        self
+    }
+
+    /// Address of the RDMA request of the peer that is under way (rdma_active). `0xd8, 8 bytes`
+    ///
+    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+    #[inline]
+    pub const fn rdma_va(&self) -> u64 {
+        bits::get(&self.0, 1728, 64)
+    }
+
+    /// Sets [`Self::rdma_va`].
+    #[inline]
+    pub const fn set_rdma_va(&mut self, value: u64) -> &mut Self {
+        bits::set(&mut self.0, 1728, 64, value);
+        self
+    }
+
+    /// Rkey of the RDMA request of the peer that is under way (rdma_active). `0xe0`
+    ///
+    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+    #[inline]
+    pub const fn rdma_key(&self) -> u32 {
+        bits::get(&self.0, 1792, 32) as u32
+    }
+
+    /// Sets [`Self::rdma_key`].
+    #[inline]
+    pub const fn set_rdma_key(&mut self, value: u32) -> &mut Self {
+        bits::set(&mut self.0, 1792, 32, value as u64);
         self
     }
 
@@ -2298,6 +2411,8 @@ structure! {
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("qpc_ext", 64, 1),
             FieldInfo::number("input_qpn", 72, 24),
+            FieldInfo::number("cmd_on_behalf", 97, 1),
+            FieldInfo::number("function_id", 112, 16),
             FieldInfo::number("opt_param_mask", 128, 32),
             FieldInfo::number("ece", 160, 32),
             FieldInfo::nested("qpc", 192, QpContext::INFO),
@@ -2306,7 +2421,7 @@ structure! {
             FieldInfo::number("wq_umem_valid", 2144, 1),
             FieldInfo::number("pas", 2176, 64).tail(),
         ],
-        reserved: [(32, 16), (65, 7), (96, 32), (2145, 31)],
+        reserved: [(32, 16), (65, 7), (96, 1), (98, 14), (2145, 31)],
     }
 }
 
@@ -2374,6 +2489,37 @@ impl CreateQpIn {
     #[inline]
     pub const fn set_input_qpn(&mut self, value: u32) -> &mut Self {
         bits::set(&mut self.0, 72, 24, value as u64);
+        self
+    }
+
+    /// Act on behalf of the function that function_id names. `0x0c.30`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
+    #[inline]
+    pub const fn cmd_on_behalf(&self) -> bool {
+        bits::flag(&self.0, 97)
+    }
+
+    /// Sets [`Self::cmd_on_behalf`].
+    #[inline]
+    pub const fn set_cmd_on_behalf(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 97, value);
+        self
+    }
+
+    /// The function that the command acts for, if cmd_on_behalf says so (rdma-core's tests: vhca_id).
+    /// `0x0c.15:0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
+    #[inline]
+    pub const fn function_id(&self) -> u16 {
+        bits::get(&self.0, 112, 16) as u16
+    }
+
+    /// Sets [`Self::function_id`].
+    #[inline]
+    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 112, 16, value as u64);
         self
     }
 

@@ -330,12 +330,20 @@ enumeration! {
         MODE_200GAUI_4_200GBASE_CR4_KR4 = 0x1000,
         /// 200GAUI 2 200GBASE CR2 KR2.
         MODE_200GAUI_2_200GBASE_CR2_KR2 = 0x2000,
+        /// 200 Gbit/s Ethernet over one lane: 200GAUI-1, 200GBASE-CR1, 200GBASE-KR1.
+        MODE_200GAUI_1_200GBASE_CR1_KR1 = 0x4000,
         /// 400GAUI 8 400GBASE CR8.
         MODE_400GAUI_8_400GBASE_CR8 = 0x8000,
         /// 400GAUI 4 400GBASE CR4 KR4.
         MODE_400GAUI_4_400GBASE_CR4_KR4 = 0x10000,
+        /// 400 Gbit/s Ethernet over two lanes: 400GAUI-2, 400GBASE-CR2, 400GBASE-KR2.
+        MODE_400GAUI_2_400GBASE_CR2_KR2 = 0x20000,
         /// 800GAUI 8 800GBASE CR8 KR8.
         MODE_800GAUI_8_800GBASE_CR8_KR8 = 0x80000,
+        /// 800 Gbit/s Ethernet over four lanes: 800GAUI-4, 800GBASE-CR4, 800GBASE-KR4.
+        MODE_800GAUI_4_800GBASE_CR4_KR4 = 0x100000,
+        /// 1.6 Tbit/s Ethernet over eight lanes; the name is Linux's, which says 1600T.
+        MODE_1600TAUI_8_1600TBASE_CR8_KR8 = 0x800000,
     }
 }
 
@@ -909,12 +917,13 @@ structure! {
         sources: ["linux: mlx5_ifc_access_register_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("register_id", 80, 16).of(RegisterId::INFO),
             FieldInfo::number("argument", 96, 32),
             FieldInfo::number("register_data", 128, 32).tail(),
         ],
-        reserved: [(16, 32), (64, 16)],
+        reserved: [(32, 16), (64, 16)],
     }
 }
 
@@ -929,6 +938,22 @@ impl AccessRegisterIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py AccessPaosRegisterIn.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 
@@ -1176,6 +1201,7 @@ structure! {
         fields: [
             FieldInfo::number("an_disable_admin", 1, 1),
             FieldInfo::number("an_disable_cap", 2, 1),
+            FieldInfo::number("force_tx_aba_param", 7, 1),
             FieldInfo::number("local_port", 8, 8),
             FieldInfo::number("plane_ind", 24, 4),
             FieldInfo::number("proto_mask", 29, 3).of(PtysProtoMask::INFO),
@@ -1197,7 +1223,7 @@ structure! {
             FieldInfo::number("connector_type", 380, 4).of(PtysConnectorType::INFO),
             FieldInfo::number("eth_proto_lp_advertise", 384, 32),
         ],
-        reserved: [(0, 1), (3, 5), (16, 8), (28, 1), (36, 12), (352, 8), (416, 96)],
+        reserved: [(0, 1), (3, 4), (16, 8), (28, 1), (36, 12), (352, 8), (416, 96)],
     }
 }
 
@@ -1225,6 +1251,22 @@ impl PtysReg {
     #[inline]
     pub const fn set_an_disable_cap(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 2, value);
+        self
+    }
+
+    /// Whether the transmitter's equalization (a, b and a parameters) is forced. FreeBSD's header names
+    /// it, no driver uses it, and no more is known. `0x00.24`
+    ///
+    /// Source: freebsd: mlx5_ifc_ptys_reg_bits.
+    #[inline]
+    pub const fn force_tx_aba_param(&self) -> bool {
+        bits::flag(&self.0, 7)
+    }
+
+    /// Sets [`Self::force_tx_aba_param`].
+    #[inline]
+    pub const fn set_force_tx_aba_param(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 7, value);
         self
     }
 

@@ -97,8 +97,11 @@ enumeration! {
 enumeration! {
     /// Bits of modify_bitmask of MODIFY_RQ.
     ///
-    /// Source: linux: MLX5_MODIFY_RQ_IN_MODIFY_BITMASK_\*.
+    /// Source: linux: MLX5_MODIFY_RQ_IN_MODIFY_BITMASK_\*; dpdk:
+    /// MLX5_MODIFY_RQ_IN_MODIFY_BITMASK_WQ_LWM.
     pub struct RqModifyField(pub u64) = "rq_modify_field", 64 bits {
+        /// lwm in the WQ: the limit of free receive WQEs below which an event comes.
+        WQ_LWM = 1,
         /// vsd.
         VSD = 2,
         /// scatter_fcs.
@@ -990,16 +993,14 @@ structure! {
             FieldInfo::number("hairpin_peer_rq", 104, 24),
             FieldInfo::number("hairpin_peer_vhca", 144, 16),
             FieldInfo::number("ts_cqe_to_dest_cqn", 200, 24),
+            FieldInfo::number("qos_para_vport_number", 224, 16),
             FieldInfo::number("packet_pacing_rate_limit_index", 240, 16),
             FieldInfo::number("tis_lst_sz", 256, 16),
             FieldInfo::number("qos_queue_group_id", 272, 16),
             FieldInfo::number("tis_num_0", 360, 24),
             FieldInfo::nested("wq", 384, WqContext::INFO),
         ],
-        reserved: [
-            (17, 4), (24, 2), (28, 12), (64, 8), (96, 8), (128, 16), (160, 40),
-            (224, 16), (288, 72),
-        ],
+        reserved: [(17, 4), (24, 2), (28, 12), (64, 8), (96, 8), (128, 16), (160, 40), (288, 72)],
     }
 }
 
@@ -1252,6 +1253,22 @@ impl SqContext {
     #[inline]
     pub const fn set_ts_cqe_to_dest_cqn(&mut self, value: u32) -> &mut Self {
         bits::set(&mut self.0, 200, 24, value as u64);
+        self
+    }
+
+    /// Virtual port whose parameters of quality of service the SQ is under (CREATE_QOS_PARA_VPORT).
+    /// `0x1c.31:16`
+    ///
+    /// Source: freebsd: mlx5_ifc_sqc_bits.
+    #[inline]
+    pub const fn qos_para_vport_number(&self) -> u16 {
+        bits::get(&self.0, 224, 16) as u16
+    }
+
+    /// Sets [`Self::qos_para_vport_number`].
+    #[inline]
+    pub const fn set_qos_para_vport_number(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 224, 16, value as u64);
         self
     }
 
@@ -1517,6 +1534,8 @@ structure! {
         fields: [
             FieldInfo::number("disp_type", 32, 4).of(TirDispType::INFO),
             FieldInfo::number("tls_en", 36, 1),
+            FieldInfo::number("nvmeotcp_zerocopy_en", 37, 1),
+            FieldInfo::number("nvmeotcp_crc_en", 38, 1),
             FieldInfo::number("lro_timeout_period_usecs", 132, 16),
             FieldInfo::number("packet_merge_mask", 148, 4),
             FieldInfo::number("lro_max_ip_payload_size", 152, 8),
@@ -1531,7 +1550,7 @@ structure! {
             FieldInfo::nested("rx_hash_field_selector_outer", 640, RxHashFieldSelect::INFO),
             FieldInfo::nested("rx_hash_field_selector_inner", 672, RxHashFieldSelect::INFO),
         ],
-        reserved: [(0, 32), (37, 95), (160, 72), (257, 1), (259, 5), (292, 2), (704, 1216)],
+        reserved: [(0, 32), (39, 93), (160, 72), (257, 1), (259, 5), (292, 2), (704, 1216)],
     }
 }
 
@@ -1559,6 +1578,36 @@ impl TirContext {
     #[inline]
     pub const fn set_tls_en(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 36, value);
+        self
+    }
+
+    /// Payload of NVMe over TCP goes straight to its buffers (needs hca_cap.nvmeotcp). `0x04.26`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py Tirc.
+    #[inline]
+    pub const fn nvmeotcp_zerocopy_en(&self) -> bool {
+        bits::flag(&self.0, 37)
+    }
+
+    /// Sets [`Self::nvmeotcp_zerocopy_en`].
+    #[inline]
+    pub const fn set_nvmeotcp_zerocopy_en(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 37, value);
+        self
+    }
+
+    /// The CRC of NVMe over TCP is checked (needs hca_cap.nvmeotcp). `0x04.25`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py Tirc.
+    #[inline]
+    pub const fn nvmeotcp_crc_en(&self) -> bool {
+        bits::flag(&self.0, 38)
+    }
+
+    /// Sets [`Self::nvmeotcp_crc_en`].
+    #[inline]
+    pub const fn set_nvmeotcp_crc_en(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 38, value);
         self
     }
 
@@ -1738,10 +1787,12 @@ structure! {
         sources: ["linux: mlx5_ifc_modify_tir_bitmask_bits"],
         fields: [
             FieldInfo::number("self_lb_en", 59, 1),
+            FieldInfo::number("tunneled_offload_en", 60, 1),
             FieldInfo::number("hash", 61, 1),
+            FieldInfo::number("indirect_table", 62, 1),
             FieldInfo::number("packet_merge", 63, 1),
         ],
-        reserved: [(0, 59), (60, 1), (62, 1)],
+        reserved: [(0, 59)],
     }
 }
 
@@ -1759,6 +1810,21 @@ impl ModifyTirBitmask {
         self
     }
 
+    /// tunneled_offload_en, by its place; DPDK says that it cannot be modified. `0x04.3`
+    ///
+    /// Source: dpdk: enum MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_\*.
+    #[inline]
+    pub const fn tunneled_offload_en(&self) -> bool {
+        bits::flag(&self.0, 60)
+    }
+
+    /// Sets [`Self::tunneled_offload_en`].
+    #[inline]
+    pub const fn set_tunneled_offload_en(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 60, value);
+        self
+    }
+
     /// The hash function, key and fields. `0x04.2`
     #[inline]
     pub const fn hash(&self) -> bool {
@@ -1769,6 +1835,21 @@ impl ModifyTirBitmask {
     #[inline]
     pub const fn set_hash(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 61, value);
+        self
+    }
+
+    /// indirect_table: the RQ table that the TIR spreads over. `0x04.1`
+    ///
+    /// Source: dpdk: MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_INDIRECT_TABLE.
+    #[inline]
+    pub const fn indirect_table(&self) -> bool {
+        bits::flag(&self.0, 62)
+    }
+
+    /// Sets [`Self::indirect_table`].
+    #[inline]
+    pub const fn set_indirect_table(&mut self, value: bool) -> &mut Self {
+        bits::set_flag(&mut self.0, 62, value);
         self
     }
 

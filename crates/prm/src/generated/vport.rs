@@ -2492,6 +2492,7 @@ structure! {
             FieldInfo::number("has_smi", 257, 1),
             FieldInfo::number("has_raw", 258, 1),
             FieldInfo::number("grh_required", 259, 1),
+            FieldInfo::number("min_wqe_inline_mode", 261, 3),
             FieldInfo::number("num_port_plane", 264, 8),
             FieldInfo::number("port_physical_state", 272, 4).of(IbPhysicalState::INFO),
             FieldInfo::number("vport_state_policy", 276, 4).of(VportStatePolicy::INFO),
@@ -2504,6 +2505,7 @@ structure! {
             FieldInfo::number("cap_mask1_field_select", 544, 32),
             FieldInfo::number("cap_mask2", 576, 32),
             FieldInfo::number("cap_mask2_field_select", 608, 32),
+            FieldInfo::number("ooo_sl_mask", 656, 16),
             FieldInfo::number("lid", 768, 16),
             FieldInfo::number("init_type_reply", 788, 4),
             FieldInfo::number("lmc", 792, 3),
@@ -2513,7 +2515,10 @@ structure! {
             FieldInfo::number("qkey_violation_counter", 832, 16),
             FieldInfo::number("pkey_violation_counter", 848, 16),
         ],
-        reserved: [(32, 224), (260, 4), (288, 32), (640, 128), (784, 4), (820, 12), (864, 3232)],
+        reserved: [
+            (32, 224), (260, 1), (288, 32), (640, 16), (672, 96), (784, 4), (820, 12),
+            (864, 3232),
+        ],
     }
 }
 
@@ -2580,6 +2585,22 @@ impl HcaVportContext {
     #[inline]
     pub const fn set_grh_required(&mut self, value: bool) -> &mut Self {
         bits::set_flag(&mut self.0, 259, value);
+        self
+    }
+
+    /// Fewest headers that a send WQE must carry inline, as in the NIC vport context. `0x20.26:24`
+    ///
+    /// Source: freebsd: mlx5_ifc_hca_vport_context_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// HcaVportContext.
+    #[inline]
+    pub const fn min_wqe_inline_mode(&self) -> u8 {
+        bits::get(&self.0, 261, 3) as u8
+    }
+
+    /// Sets [`Self::min_wqe_inline_mode`].
+    #[inline]
+    pub const fn set_min_wqe_inline_mode(&mut self, value: u8) -> &mut Self {
+        bits::set(&mut self.0, 261, 3, value as u64);
         self
     }
 
@@ -2739,6 +2760,23 @@ impl HcaVportContext {
         self
     }
 
+    /// Bitmask of the service levels that are routed adaptively, so that packets may arrive out of
+    /// order; bit n is service level n (needs hca_cap.ooo_sl_mask). `0x50.15:0`
+    ///
+    /// Source: ucx: uct_ib_mlx5_hca_vport_context_bits; rdma-core: tests/mlx5_prm_structs.py
+    /// HcaVportContext.
+    #[inline]
+    pub const fn ooo_sl_mask(&self) -> u16 {
+        bits::get(&self.0, 656, 16) as u16
+    }
+
+    /// Sets [`Self::ooo_sl_mask`].
+    #[inline]
+    pub const fn set_ooo_sl_mask(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 656, 16, value as u64);
+        self
+    }
+
     /// LID of the port, 0 before a subnet manager gave one. `0x60.31:16`
     #[inline]
     pub const fn lid(&self) -> u16 {
@@ -2853,13 +2891,14 @@ structure! {
         sources: ["linux: mlx5_ifc_query_hca_vport_gid_in_bits"],
         fields: [
             FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("uid", 16, 16),
             FieldInfo::number("op_mod", 48, 16),
             FieldInfo::number("other_vport", 64, 1),
             FieldInfo::number("port_num", 76, 4),
             FieldInfo::number("vport_number", 80, 16),
             FieldInfo::number("gid_index", 112, 16),
         ],
-        reserved: [(16, 32), (65, 11), (96, 16)],
+        reserved: [(32, 16), (65, 11), (96, 16)],
     }
 }
 
@@ -2874,6 +2913,22 @@ impl QueryHcaVportGidIn {
     #[inline]
     pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
         bits::set(&mut self.0, 0, 16, value as u64);
+        self
+    }
+
+    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
+    /// is the kernel itself. `0x00.15:0`
+    ///
+    /// Source: rdma-core: tests/mlx5_prm_structs.py QueryHcaVportGidIn.
+    #[inline]
+    pub const fn uid(&self) -> u16 {
+        bits::get(&self.0, 16, 16) as u16
+    }
+
+    /// Sets [`Self::uid`].
+    #[inline]
+    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
+        bits::set(&mut self.0, 16, 16, value as u64);
         self
     }
 

@@ -36,6 +36,12 @@ fn every_mistake_in_a_qp_is_refused() {
         ),
         (
             |input| {
+                input.set_cmd_on_behalf(true).set_function_id(1);
+            },
+            Refusal::NoSuchFunction,
+        ),
+        (
+            |input| {
                 input.set_qpc_ext(true);
             },
             Refusal::Unsupported,

@@ -10,14 +10,18 @@ use std::path::Path;
 use super::description::{
     Command, Content, Description, Enum, EnumValue, Field, Problem, Structure, gaps,
 };
+use super::facts::Facts;
+use super::find::{find, identifiers};
 use super::generate;
+use super::import::FACTS;
 use super::names::{TAKEN, is_snake, is_upper, type_name};
 use super::place::Place;
 
 /// Runs the task: every mistake on standard error, or a line that says all is well.
 pub(crate) fn run(root: &Path) -> crate::Result {
     let description = Description::load(root)?;
-    let found = all(&description);
+    let mut found = all(&description);
+    found.extend(linux_names(&description, &Facts::read(&root.join(FACTS))?));
     let mut problems: Vec<String> = found.iter().map(Problem::to_string).collect();
     if found.iter().all(|problem| problem.harmless) {
         problems.extend(generate::stale(root, &description)?);
@@ -52,10 +56,51 @@ pub(crate) fn all(description: &Description) -> Vec<Problem> {
         check.command(command);
     }
     check.opcodes();
+    check.aliases();
     check.recursion();
     let position = |file: &str| description.files.iter().position(|f| f == file);
     check.problems.sort_by_key(|problem| position(&problem.file));
     check.problems
+}
+
+/// Names of Linux in `sources` that its recorded header does not have, or has with another value.
+/// Those of another version of Linux say so: `linux: Linux 6.1 mlx5_ifc_…`.
+pub(crate) fn linux_names(description: &Description, facts: &Facts) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut problem = |file: &str, place: String, message: String| {
+        problems.push(Problem { file: file.to_owned(), place, message, harmless: true });
+    };
+    let unknown = |source: &str| {
+        let name = source.strip_prefix("linux: ")?;
+        let whole = name.starts_with("mlx5_ifc_") && name.ends_with("_bits");
+        (whole && !facts.structs.contains_key(name)).then(|| {
+            format!("{FACTS} has no {name}; correct the name, or say of which version it is")
+        })
+    };
+    for structure in &description.structures {
+        let place = format!("[{}]", structure.name);
+        for message in structure.sources.iter().filter_map(|source| unknown(source)) {
+            problem(&structure.file, place.clone(), message);
+        }
+        for field in &structure.fields {
+            for message in field.sources.iter().flatten().filter_map(|source| unknown(source)) {
+                problem(&structure.file, format!("{place} {}", field.name), message);
+            }
+        }
+    }
+    for command in &description.commands {
+        let linux = command.sources.iter().filter(|source| source.starts_with("linux"));
+        let names = linux.flat_map(|source| identifiers(source));
+        for name in names.filter(|name| name.starts_with("MLX5_CMD_OP")) {
+            let value = facts.enums.get(name).copied();
+            if value != Some(command.opcode.into()) {
+                let value = value.map_or("nothing".to_owned(), |value| format!("{value:#x}"));
+                let message = format!("opcode is {:#x}, but {name} is {value}", command.opcode);
+                problem(&command.file, format!("[{}]", command.name), message);
+            }
+        }
+    }
+    problems
 }
 
 struct Check<'a> {
@@ -457,6 +502,31 @@ impl Check<'_> {
             if let Some(other) = seen.insert(command.opcode, &command.name) {
                 let message = format!("has the opcode 0x{:x} of [{other}]", command.opcode);
                 self.error(&command.file, format!("[{}]", command.name), message);
+            }
+        }
+    }
+
+    /// An alias is a C identifier that leads to one entry, and not there already.
+    fn aliases(&mut self) {
+        let description = self.description;
+        let structures = description.structures.iter().map(|s| (&s.file, &s.name, &s.aliases));
+        let enums = description.enums.iter().map(|e| (&e.file, &e.name, &e.aliases));
+        let commands = description.commands.iter().map(|c| (&c.file, &c.name, &c.aliases));
+        for (file, name, aliases) in structures.chain(enums).chain(commands) {
+            for (i, alias) in aliases.iter().enumerate() {
+                let place = format!("[{name}] aliases");
+                let found = find(description, alias);
+                if !identifiers(alias).eq([alias.as_str()]) || alias.ends_with('*') {
+                    let message = format!("`{alias}` is no identifier of C");
+                    self.error(file, place, message);
+                } else if let Some(other) =
+                    found.targets.iter().find(|target| target.name().to_lowercase() != *name)
+                {
+                    let message = format!("`{alias}` is already a name of {}", other.name());
+                    self.error(file, place, message);
+                } else if aliases[..i].contains(alias) {
+                    self.error(file, place, format!("`{alias}` is there twice"));
+                }
             }
         }
     }

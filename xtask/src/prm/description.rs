@@ -65,6 +65,8 @@ pub(crate) struct Structure {
     pub(crate) bytes: u32,
     pub(crate) doc: String,
     pub(crate) sources: Vec<String>,
+    /// Names that it has elsewhere, beside those in its sources.
+    pub(crate) aliases: Vec<String>,
     pub(crate) reserved: Vec<Place>,
     /// Fields of the C structure that the table leaves out, being described in another way.
     pub(crate) without: Vec<String>,
@@ -116,6 +118,7 @@ pub(crate) struct Enum {
     pub(crate) bits: u32,
     pub(crate) doc: String,
     pub(crate) sources: Vec<String>,
+    pub(crate) aliases: Vec<String>,
     pub(crate) values: Vec<EnumValue>,
 }
 
@@ -135,6 +138,7 @@ pub(crate) struct Command {
     pub(crate) opcode: u16,
     pub(crate) doc: String,
     pub(crate) sources: Vec<String>,
+    pub(crate) aliases: Vec<String>,
     pub(crate) input: String,
     pub(crate) output: String,
     pub(crate) devx: String,
@@ -314,6 +318,7 @@ impl Description {
             bytes: raw.bytes,
             doc: raw.doc,
             sources: raw.sources,
+            aliases: raw.aliases,
             reserved,
             without: raw.without,
             fields,
@@ -325,10 +330,10 @@ impl Description {
         let Some(raw) = self.typed::<RawEnum>(file, &place, Value::Table(table)) else {
             return;
         };
-        let RawEnum { bits, doc, sources, values } = raw;
+        let RawEnum { bits, doc, sources, aliases, values } = raw;
         let values = self.read_values(file, &name, values);
         let file = file.to_owned();
-        self.enums.push(Enum { name, file, bits, doc, sources, values });
+        self.enums.push(Enum { name, file, bits, doc, sources, aliases, values });
     }
 
     fn read_command(&mut self, file: &str, name: String, table: toml::Table) {
@@ -353,6 +358,7 @@ impl Description {
             opcode: raw.opcode,
             doc: raw.doc,
             sources: raw.sources,
+            aliases: raw.aliases,
             input: raw.input,
             output: raw.output,
             devx: raw.devx,
@@ -411,6 +417,7 @@ impl Description {
                 bits: 16,
                 doc: "Opcodes of commands.".into(),
                 sources: vec!["the commands' own".into()],
+                aliases: Vec::new(),
                 values,
             });
         }

@@ -9,6 +9,7 @@ mod check;
 mod decode;
 mod description;
 mod facts;
+mod find;
 mod generate;
 mod golden;
 mod ifc;
@@ -37,9 +38,11 @@ pub(crate) enum Task {
     /// Hold every field against descriptions that it did not come from: a Linux header, the trace of
     /// a real device, golden WQEs.
     Verify(verify::Options),
-    /// One structure, enum or command as a page of text: bit diagram, fields, sources, users.
+    /// A structure, command, enum, register, field or value as a page of text: bit diagram, fields,
+    /// who confirms them, sources, users.
     Show {
-        /// cq_context, create_cq, 0x400.
+        /// By any of its names: cq_context, cqc, mlx5_ifc_cqc_bits, MLX5_CMD_OP_CREATE_CQ, mlx5_cqe64,
+        /// dbr_addr, cqc.oi, an opcode (0x400) or a register id (0x5003).
         name: String,
     },
     /// A hexdump as named fields.

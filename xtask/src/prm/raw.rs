@@ -14,6 +14,8 @@ pub(super) struct RawStructure {
     #[serde(default)]
     pub(super) sources: Vec<String>,
     #[serde(default)]
+    pub(super) aliases: Vec<String>,
+    #[serde(default)]
     pub(super) reserved: Vec<String>,
     #[serde(default)]
     pub(super) without: Vec<String>,
@@ -123,6 +125,8 @@ pub(super) struct RawEnum {
     #[serde(default)]
     pub(super) sources: Vec<String>,
     #[serde(default)]
+    pub(super) aliases: Vec<String>,
+    #[serde(default)]
     pub(super) values: toml::Table,
 }
 
@@ -145,6 +149,8 @@ pub(super) struct RawCommand {
     pub(super) doc: String,
     #[serde(default)]
     pub(super) sources: Vec<String>,
+    #[serde(default)]
+    pub(super) aliases: Vec<String>,
     #[serde(default)]
     pub(super) op_mods: toml::Table,
     #[serde(default)]

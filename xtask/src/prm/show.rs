@@ -1,54 +1,157 @@
-//! `prm show NAME`: one entry as a page of text: bit diagram, field table, sources, users.
+//! `prm show NAME`: one entry, field or value as a page of text: bit diagram, field table, who confirms
+//! what, sources, users.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::description::{Command, Content, Description, Enum, Field, Structure};
+use super::description::{Command, Content, Description, Enum, EnumValue, Field, Structure};
+use super::find::{Target, find, near};
 use super::place::Place;
+use super::verify::{Evidence, LEGEND};
 
 /// Width of a dword in the diagram: three columns per bit, one of them the bar between cells.
 const COLUMNS: usize = 32 * 3 - 1;
+/// Most candidates that are listed of a name that many share.
+const CANDIDATES: usize = 40;
 
 /// Runs the task.
 pub(crate) fn run(root: &Path, name: &str) -> crate::Result {
     let description = super::load_sound(root)?;
-    super::print(&page(&description, name)?)
+    let evidence = Evidence::gather(root, &description)?;
+    super::print(&page(&description, &evidence, name)?)
 }
 
-/// The page of a structure, enum or command by its name, or of a command by its opcode.
-pub(crate) fn page(description: &Description, name: &str) -> crate::Result<String> {
-    let lower = name.to_lowercase();
+/// The page of whatever has that name, or the list of all that have it.
+pub(crate) fn page(
+    description: &Description,
+    evidence: &Evidence<'_>,
+    name: &str,
+) -> crate::Result<String> {
     let mut out = String::new();
-    let opcode = match lower.strip_prefix("0x") {
-        Some(hex) => u16::from_str_radix(hex, 16).ok(),
-        None => lower.parse().ok(),
-    };
-    let command = description.commands.iter().find(|c| c.name == lower || Some(c.opcode) == opcode);
-    if let Some(command) = command {
-        self::command(&mut out, command);
-        for name in [&command.input, &command.output] {
-            if let Some(part) = description.structure(name) {
-                out.push('\n');
-                structure(&mut out, description, part);
-            }
+    let found = find(description, name);
+    match found.targets.as_slice() {
+        [] => {
+            let hint = match near(description, name, 8).as_slice() {
+                [] => "names are as in prm/*.toml or Linux's headers: cq_context, create_cq, cqc, \
+                       mlx5_cqe64, dbr_addr; numbers are opcodes or register ids: 0x400, 0x5003"
+                    .to_owned(),
+                near => format!("near: {}", near.join(", ")),
+            };
+            return Err(format!("nothing is called `{name}`; {hint}").into());
         }
-    } else if let Some(found) = description.structure(&lower) {
-        structure(&mut out, description, found);
-    } else if let Some(found) = description.enumeration(&lower) {
-        enumeration(&mut out, description, found);
-    } else {
-        let names = (description.structures.iter().map(|s| &s.name))
-            .chain(description.enums.iter().map(|e| &e.name))
-            .chain(description.commands.iter().map(|c| &c.name));
-        let near: Vec<&str> =
-            names.map(String::as_str).filter(|other| other.contains(&lower)).take(12).collect();
-        let hint = match near.as_slice() {
-            [] => "names are as in prm/*.toml: cq_context, create_cq, 0x400".to_owned(),
-            near => format!("near: {}", near.join(", ")),
-        };
-        return Err(format!("nothing is called `{name}`; {hint}").into());
+        [one] => target(&mut out, description, evidence, one),
+        many => {
+            let _ = writeln!(out, "`{name}` is one of {}; show one by its name here:", many.len());
+            list(&mut out, many);
+        }
+    }
+    if !found.others.is_empty() {
+        let _ = writeln!(out, "\n`{name}` is also in the names of:");
+        list(&mut out, &found.others);
     }
     Ok(out)
+}
+
+fn list(out: &mut String, targets: &[Target<'_>]) {
+    let shown = &targets[..targets.len().min(CANDIDATES)];
+    let width = shown.iter().map(|target| target.name().len()).max().unwrap_or(0);
+    for target in shown {
+        let _ = writeln!(out, "  {:width$}  {}: {}", target.name(), target.kind(), target.doc());
+    }
+    if targets.len() > shown.len() {
+        let _ = writeln!(out, "  and {} more", targets.len() - shown.len());
+    }
+}
+
+fn target(
+    out: &mut String,
+    description: &Description,
+    evidence: &Evidence<'_>,
+    target: &Target<'_>,
+) {
+    match target {
+        Target::Command(it) => {
+            command(out, it);
+            for name in [&it.input, &it.output] {
+                if let Some(part) = description.structure(name) {
+                    out.push('\n');
+                    structure(out, description, evidence, part);
+                }
+            }
+        }
+        Target::Structure(it) => structure(out, description, evidence, it),
+        Target::Enum(it) => enumeration(out, description, it),
+        Target::Field(it, part) => field(out, description, evidence, it, part),
+        Target::Value(e, part) => value(out, description, evidence, e, part),
+    }
+}
+
+/// One field, with what it holds.
+fn field(
+    out: &mut String,
+    description: &Description,
+    evidence: &Evidence<'_>,
+    structure: &Structure,
+    field: &Field,
+) {
+    let Structure { name, file, .. } = structure;
+    let _ = writeln!(out, "{name}.{} (field, {}, {file})", field.name, field.place());
+    let _ = writeln!(out, "  {}", field.doc);
+    let sources = field.sources.as_ref().unwrap_or(&structure.sources);
+    let _ = writeln!(out, "\n  source: {}", sources.join("; "));
+    if let Some(linux) = &field.linux {
+        let _ = writeln!(out, "  in Linux: {linux}");
+    }
+    let confirmed = evidence.of(structure, field);
+    let names: Vec<&str> = confirmed.names().collect();
+    let _ = match names.as_slice() {
+        [] => writeln!(out, "  confirmed by: no description but its source"),
+        names => writeln!(
+            out,
+            "  confirmed by: {} independent, {} ({LEGEND})",
+            names.len(),
+            names.join(" and ")
+        ),
+    };
+    match &field.content {
+        Content::Enum(name) => {
+            if let Some(e) = description.enumeration(name) {
+                out.push('\n');
+                enumeration(out, description, e);
+            }
+        }
+        Content::Struct(name) => {
+            let _ = writeln!(out, "  holds: {name}");
+        }
+        Content::Number | Content::Bytes => {}
+    }
+}
+
+/// One value, and the structure that commands carry for it, such as a register's.
+fn value(
+    out: &mut String,
+    description: &Description,
+    evidence: &Evidence<'_>,
+    e: &Enum,
+    value: &EnumValue,
+) {
+    let EnumValue { name, value, doc } = value;
+    let _ = writeln!(out, "{}.{name} (value {value:#x}, {})\n  {doc}", e.name, e.file);
+    let _ = writeln!(out, "\n  source: {}", e.sources.join("; "));
+    let _ = writeln!(out, "  the others: prm show {}", e.name);
+    let users = users(description, &e.name);
+    if !users.is_empty() {
+        let _ = writeln!(out, "  used by: {}", users.join(", "));
+    }
+    let held = description
+        .commands
+        .iter()
+        .flat_map(|command| &command.variants)
+        .find(|variant| variant.when.ends_with(&e.name) && variant.values.contains(value));
+    if let Some(layout) = held.and_then(|variant| description.structure(&variant.structure)) {
+        out.push('\n');
+        structure(out, description, evidence, layout);
+    }
 }
 
 fn command(out: &mut String, command: &Command) {
@@ -83,9 +186,15 @@ fn command(out: &mut String, command: &Command) {
         );
     }
     let _ = writeln!(out, "  source: {}", command.sources.join("; "));
+    also(out, &command.aliases);
 }
 
-fn structure(out: &mut String, description: &Description, structure: &Structure) {
+fn structure(
+    out: &mut String,
+    description: &Description,
+    evidence: &Evidence<'_>,
+    structure: &Structure,
+) {
     let kind = if structure.segment { "segment" } else { "structure" };
     let _ = writeln!(
         out,
@@ -95,8 +204,10 @@ fn structure(out: &mut String, description: &Description, structure: &Structure)
     let _ = writeln!(out, "  {}\n", structure.doc);
     diagram(out, structure);
     out.push('\n');
-    table(out, structure);
-    let _ = writeln!(out, "\n  source: {}", structure.sources.join("; "));
+    table(out, evidence, structure);
+    let _ = writeln!(out, "\n  confirmed: how many other descriptions agree ({LEGEND})");
+    let _ = writeln!(out, "  source: {}", structure.sources.join("; "));
+    also(out, &structure.aliases);
     let users = users(description, &structure.name);
     if !users.is_empty() {
         let _ = writeln!(out, "  used by: {}", users.join(", "));
@@ -160,27 +271,31 @@ fn overlaid(structure: &Structure, field: &Field) -> bool {
     })
 }
 
-fn table(out: &mut String, structure: &Structure) {
-    let rows: Vec<[String; 4]> = structure
-        .fields
-        .iter()
-        .map(|field| {
-            let mut doc = field.doc.clone();
-            if let Some(sources) = &field.sources {
-                let _ = write!(doc, " [{}]", sources.join("; "));
-            }
-            let place = if field.tail {
-                format!("{}, to the end", Place::of_field(field.start, 32).0)
-            } else {
-                field.place()
-            };
-            [place, field.name.clone(), holds(field), doc]
-        })
-        .collect();
+fn table(out: &mut String, evidence: &Evidence<'_>, structure: &Structure) {
+    let head = ["at", "field", "holds", "confirmed", "what it is"].map(str::to_owned);
+    let rows = structure.fields.iter().map(|field| {
+        let mut doc = field.doc.clone();
+        if let Some(sources) = &field.sources {
+            let _ = write!(doc, " [{}]", sources.join("; "));
+        }
+        let place = if field.tail {
+            format!("{}, to the end", Place::of_field(field.start, 32).0)
+        } else {
+            field.place()
+        };
+        let confirmed = evidence.of(structure, field);
+        let mut by = confirmed.count().to_string();
+        if confirmed.count() > 0 {
+            let _ = write!(by, " {}", confirmed.names().collect::<Vec<_>>().join("+"));
+        }
+        [place, field.name.clone(), holds(field), by, doc]
+    });
+    let rows: Vec<[String; 5]> = [head].into_iter().chain(rows).collect();
     let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let (place, name, holds) = (width(0), width(1), width(2));
+    let (place, name, holds, by) = (width(0), width(1), width(2), width(3));
     for row in &rows {
-        let line = format!("  {:place$}  {:name$}  {:holds$}  {}", row[0], row[1], row[2], row[3]);
+        let [at, field, held, confirmed, doc] = row;
+        let line = format!("  {at:place$}  {field:name$}  {held:holds$}  {confirmed:by$}  {doc}");
         let _ = writeln!(out, "{}", line.trim_end());
     }
 }
@@ -205,9 +320,16 @@ fn enumeration(out: &mut String, description: &Description, e: &Enum) {
         let _ = writeln!(out, "  {:#6x}  {:width$}  {}", value.value, value.name, value.doc);
     }
     let _ = writeln!(out, "\n  source: {}", e.sources.join("; "));
+    also(out, &e.aliases);
     let users = users(description, &e.name);
     if !users.is_empty() {
         let _ = writeln!(out, "  used by: {}", users.join(", "));
+    }
+}
+
+fn also(out: &mut String, aliases: &[String]) {
+    if !aliases.is_empty() {
+        let _ = writeln!(out, "  also called: {}", aliases.join(", "));
     }
 }
 
@@ -234,22 +356,25 @@ mod tests {
     use super::super::{load_sound, root};
     use super::*;
 
-    #[test]
-    fn a_command_is_shown_by_name_or_opcode_with_its_input_and_output() {
+    fn shown(names: &[&str]) -> Vec<String> {
         let description = load_sound(&root()).unwrap();
-        let by_name = page(&description, "create_cq").unwrap();
-        for name in ["CREATE_CQ", "0x400", "1024"] {
-            assert_eq!(page(&description, name).unwrap(), by_name, "{name}");
-        }
+        let evidence = Evidence::gather(&root(), &description).unwrap();
+        names.iter().map(|name| page(&description, &evidence, name).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_command_is_shown_by_any_of_its_names_with_its_input_and_output() {
+        let pages = shown(&["create_cq", "CREATE_CQ", "0x400", "1024", "MLX5_CMD_OP_CREATE_CQ"]);
+        assert!(pages.iter().all(|page| *page == pages[0]));
         for part in ["CREATE_CQ (opcode 0x400)", "DevX: create", "create_cq_in", "create_cq_out"] {
-            assert!(by_name.contains(part), "{part}");
+            assert!(pages[0].contains(part), "{part}");
         }
     }
 
     #[test]
     fn a_page_draws_every_dword_and_names_every_field_and_user() {
+        let shown = shown(&["cqc"]).remove(0);
         let description = load_sound(&root()).unwrap();
-        let shown = page(&description, "cq_context").unwrap();
         for field in &description.structure("cq_context").unwrap().fields {
             assert!(shown.contains(&field.name), "{}", field.name);
         }
@@ -263,16 +388,36 @@ mod tests {
     }
 
     #[test]
+    fn a_page_says_of_each_field_who_confirms_it() {
+        let pages = shown(&["cq_context", "cqc.cqe_sz", "hca_cap.exponential_backoff", "cqc.st"]);
+        let row = pages[0].lines().find(|line| line.contains("  cqe_sz  ")).unwrap();
+        assert!(row.contains("mailbox"), "{row}");
+        assert!(pages[1].contains("confirmed by: 1 independent, mailbox"), "{}", pages[1]);
+        assert!(pages[2].contains("confirmed by: 1 independent, trace"), "{}", pages[2]);
+        assert!(pages[3].contains("no description but its source"), "{}", pages[3]);
+    }
+
+    #[test]
+    fn a_register_is_shown_by_its_number_with_its_layout_and_a_shared_name_as_a_list() {
+        let pages = shown(&["0x5003", "dbr_umem_valid", "opcode"]);
+        assert!(pages[0].contains("register_id.PMTU") && pages[0].contains("pmtu_reg (structure"));
+        assert!(pages[1].contains("cq_context.dbr_umem_valid") && pages[1].contains("is one of"));
+        assert!(pages[2].starts_with("opcode (enum") && pages[2].contains("create_cq_in.opcode"));
+    }
+
+    #[test]
     fn every_entry_has_a_page() {
         let description = load_sound(&root()).unwrap();
+        let evidence = Evidence::gather(&root(), &description).unwrap();
         let names = (description.structures.iter().map(|s| &s.name))
             .chain(description.enums.iter().map(|e| &e.name))
             .chain(description.commands.iter().map(|c| &c.name));
         for name in names {
-            assert!(!page(&description, name).unwrap().is_empty(), "{name}");
+            let page = page(&description, &evidence, name).unwrap();
+            assert!(page.to_lowercase().starts_with(name.as_str()), "{name}");
         }
-        let error = page(&description, "cq_contex").unwrap_err().to_string();
+        let error = page(&description, &evidence, "cq_contex").unwrap_err().to_string();
         assert!(error.contains("near: cq_context"), "{error}");
-        assert!(page(&description, "nonsense").is_err());
+        assert!(page(&description, &evidence, "zzzzqqqqzzzz").is_err());
     }
 }

@@ -9,7 +9,7 @@
 //! a field that it places elsewhere is an error, unless the recorded facts of a newer header have it
 //! where we have it; then it has moved between versions, and is only named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 
 /// Who confirms a field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Confirmations {
+pub(crate) struct Confirmations {
     ifc: bool,
     trace: bool,
     golden: bool,
@@ -40,8 +40,65 @@ struct Confirmations {
 }
 
 impl Confirmations {
-    fn count(self) -> usize {
-        [self.ifc, self.trace, self.golden, self.mailbox].into_iter().filter(|&yes| yes).count()
+    /// How many descriptions that the field did not come from.
+    pub(crate) fn count(self) -> usize {
+        self.names().count()
+    }
+
+    /// Which ones, by one word each.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            (self.ifc, "ifc"),
+            (self.trace, "trace"),
+            (self.golden, "golden"),
+            (self.mailbox, "mailbox"),
+        ];
+        all.into_iter().filter(|(yes, _)| *yes).map(|(_, name)| name)
+    }
+}
+
+/// What [`Confirmations::names`] stand for.
+pub(crate) const LEGEND: &str = "ifc: a C header of another family; trace: a real ConnectX-4's \
+     bring-up; golden: WQEs and CQEs of rdma-core; mailbox: what mlx5_ib writes";
+
+/// What the descriptions at hand confirm, as (structure, field).
+#[derive(Debug, Default)]
+pub(crate) struct Evidence<'a> {
+    ifc: BTreeSet<(&'a str, &'a str)>,
+    trace: BTreeSet<(&'static str, &'static str)>,
+    golden: BTreeSet<(&'static str, &'static str)>,
+    mailbox: BTreeSet<(&'static str, &'static str)>,
+}
+
+impl<'a> Evidence<'a> {
+    /// All that is in the repository at `root`, and a header of this machine if there is one.
+    pub(crate) fn gather(root: &Path, description: &'a Description) -> crate::Result<Self> {
+        let runtime = Runtime::new(description);
+        let mut evidence = Self {
+            trace: trace::replay(&runtime, trace::read(root)?).confirmed,
+            golden: golden::check(&runtime, &golden::read(root)?).confirmed,
+            mailbox: mailbox::compare(&runtime, mailbox::read(root)?).confirmed,
+            ifc: BTreeSet::new(),
+        };
+        if let Some(text) = header(None).and_then(|path| std::fs::read_to_string(path).ok())
+            && let Ok(facts) = ifc::parse(&text)
+        {
+            evidence.ifc = compare(description, &facts, &facts).same;
+        }
+        Ok(evidence)
+    }
+
+    /// Who confirms a field; its own sources and their relatives do not count.
+    pub(crate) fn of(&self, structure: &Structure, field: &Field) -> Confirmations {
+        let key = (structure.name.as_str(), field.name.as_str());
+        let sources = field.sources.as_ref().unwrap_or(&structure.sources);
+        Confirmations {
+            ifc: self.ifc.contains(&key) && !sources.iter().any(|source| is_ifc(source)),
+            trace: self.trace.contains(&key),
+            golden: self.golden.contains(&key)
+                && !sources.iter().all(|source| source.starts_with("rdma-core")),
+            mailbox: self.mailbox.contains(&key),
+        }
     }
 }
 
@@ -56,7 +113,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::Result {
         out.push('\n');
     };
 
-    let mut headers = BTreeMap::new();
+    let mut evidence = Evidence::default();
     match header(options.ifc.as_deref()) {
         None => {
             say("ifc:    skipped, there is no mlx5_ifc.h in /usr/src/linux*; give one by --ifc"
@@ -80,7 +137,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::Result {
                 say(format!("        moved between versions: {moved}"));
             }
             problems.extend(compared.problems);
-            headers = compared.same;
+            evidence.ifc = compared.same;
         }
     }
 
@@ -112,20 +169,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::Result {
     ));
     problems.extend(alike.problems.iter().map(|problem| format!("mailbox: {problem}")));
 
+    evidence.trace = replay.confirmed;
+    evidence.golden = checked.confirmed;
+    evidence.mailbox = alike.confirmed;
     let mut counts = [0; 3];
     let mut by = [0; 4];
     let mut alone: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for structure in &description.structures {
         for field in &structure.fields {
-            let key = (structure.name.as_str(), field.name.as_str());
-            let sources = field.sources.as_ref().unwrap_or(&structure.sources);
-            let confirmations = Confirmations {
-                ifc: headers.contains_key(&key) && !sources.iter().any(|s| is_ifc(s)),
-                trace: replay.confirmed.contains(&key),
-                golden: checked.confirmed.contains(&key)
-                    && !sources.iter().all(|source| source.starts_with("rdma-core")),
-                mailbox: alike.confirmed.contains(&key),
-            };
+            let confirmations = evidence.of(structure, field);
             counts[confirmations.count().min(2)] += 1;
             by[0] += usize::from(confirmations.ifc);
             by[1] += usize::from(confirmations.trace);
@@ -190,7 +242,7 @@ fn is_ifc(source: &str) -> bool {
 #[derive(Debug, Default)]
 struct Compared<'a> {
     /// Fields that are where the header has them.
-    same: BTreeMap<(&'a str, &'a str), ()>,
+    same: BTreeSet<(&'a str, &'a str)>,
     /// Fields that the header has elsewhere.
     problems: Vec<String>,
     /// Fields that the header has elsewhere, but a newer one has where we do.
@@ -211,7 +263,7 @@ fn compare<'a>(description: &'a Description, header: &Facts, newer: &Facts) -> C
             match layout.fields.get(theirs) {
                 None => compared.absent += 1,
                 Some(&(start, width)) if agrees(structure, field, start, width) => {
-                    compared.same.insert((&structure.name, &field.name), ());
+                    compared.same.insert((&structure.name, &field.name));
                 }
                 Some(&(start, width)) => {
                     let message = format!(

@@ -109,6 +109,18 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
         ("SMALL =", "INFO =", "[kind_of_thing] INFO", "not INFO"),
         ("[make_thing_out]", "[make_thing]", "prm/x.toml: ", "duplicate key"),
         ("[kind_of_thing]", "[thing_]", "[thing_]", "would be `Thing` in Rust"),
+        (
+            "bits = 4\n",
+            "bits = 4\naliases = [\"two words\"]\n",
+            "[kind_of_thing] aliases",
+            "no identifier",
+        ),
+        (
+            "bits = 4\n",
+            "bits = 4\naliases = [\"mlx5_ifc_thing_bits\"]\n",
+            "[kind_of_thing] aliases",
+            "already a name of thing",
+        ),
         // places
         ("0x00.15:0\", doc = \"S", "0x02.15:0\", doc = \"S", "[thing] size", "multiple of 4"),
         ("0x00.15:0\", doc = \"S", "0x00.0:15\", doc = \"S", "[thing] size", "high:low"),
@@ -319,6 +331,28 @@ fn two_commands_with_one_opcode_or_input_are_noticed() {
 }
 
 #[test]
+fn a_name_that_linux_does_not_have_or_has_for_another_opcode_is_noticed() {
+    let text = SOUND.replace(
+        "sources = [\"linux\"]\n\n    [make_thing_in]",
+        "sources = [\"linux: MLX5_CMD_OP_MAKE\"]\n\n    [make_thing_in]",
+    );
+    let description = Description::parse([("prm/x.toml", text.as_str())]);
+    let facts = |value: u64| Facts {
+        structs: BTreeMap::from([("mlx5_ifc_thing_bits".to_owned(), Default::default())]),
+        enums: BTreeMap::from([("MLX5_CMD_OP_MAKE".to_owned(), value)]),
+    };
+    assert_eq!(linux_names(&description, &facts(0x900)), []);
+    let told = |facts: &Facts| {
+        let problems = linux_names(&description, facts);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        problems[0].to_string()
+    };
+    assert!(told(&facts(0x901)).contains("opcode is 0x900, but MLX5_CMD_OP_MAKE is 0x901"));
+    let none = Facts { structs: BTreeMap::new(), ..facts(0x900) };
+    assert!(told(&none).contains("has no mlx5_ifc_thing_bits"));
+}
+
+#[test]
 fn one_name_in_two_files_is_noticed() {
     let description = Description::parse([("prm/x.toml", SOUND), ("prm/y.toml", SOUND)]);
     let problems = all(&description);
@@ -346,6 +380,8 @@ fn the_repositorys_own_description_is_sound_and_its_code_is_generated() {
     let description = Description::load(&root()).unwrap();
     let problems: Vec<String> = all(&description).iter().map(Problem::to_string).collect();
     assert_eq!(problems, Vec::<String>::new());
+    let facts = Facts::read(&root().join(FACTS)).unwrap();
+    assert_eq!(linux_names(&description, &facts), []);
     assert_eq!(generate::stale(&root(), &description).unwrap(), Vec::<String>::new());
     assert!(load_sound(&root()).is_ok());
 }

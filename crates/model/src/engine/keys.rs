@@ -33,6 +33,17 @@ pub(crate) enum Need {
     Atomic,
 }
 
+impl Need {
+    /// What it needs of the keys that an indirect key's entries name: remote rights are those of the key that the peer names (a
+    /// memory window grants what its region does not), the region must be readable or writable.
+    fn of_entries(self) -> Self {
+        match self {
+            Self::LocalRead | Self::RemoteRead => Self::LocalRead,
+            Self::LocalWrite | Self::RemoteWrite | Self::Atomic => Self::LocalWrite,
+        }
+    }
+}
+
 /// Why a key refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -119,6 +130,7 @@ impl Walk<'_> {
             }
             Translation::Indirect { entries, log_entry_size } => {
                 let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
+                self.need = self.need.of_entries();
                 self.indirect(entries, *log_entry_size, at, length, depth)?;
             }
             Translation::Interleaved(layout) => {

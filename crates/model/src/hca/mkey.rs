@@ -236,6 +236,29 @@ fn entries(
     Ok(translation)
 }
 
+/// Moves a key to another PD and gives it other access rights, as the kernel does by a UMR on a queue of its own; false when there
+/// is no such key or UMR may not change it.
+pub(crate) fn reconfigure(hca: &mut Hca, index: u32, change: &MkeyContext) -> bool {
+    let Some(mkey) = hca.objects.mkeys.get_mut(&index) else { return false };
+    let context = &mut mkey.context;
+    if !context.umr_en() {
+        return false;
+    }
+    context.set_pd(change.pd()).set_a(change.a()).set_lr(change.lr()).set_lw(change.lw());
+    context.set_rr(change.rr()).set_rw(change.rw());
+    context.set_relaxed_ordering_write(change.relaxed_ordering_write());
+    context.set_relaxed_ordering_read(change.relaxed_ordering_read());
+    mkey.pd = change.pd();
+    mkey.access = Access {
+        local_read: change.lr(),
+        local_write: change.lw(),
+        remote_read: change.rr(),
+        remote_write: change.rw(),
+        atomic: change.a(),
+    };
+    true
+}
+
 /// QUERY_MKEY.
 pub(super) fn query(
     call: &mut Call<'_>,

@@ -51,6 +51,7 @@ use room::Room;
 
 pub(crate) use execute::execute;
 pub(crate) use lifecycle::reset;
+pub(crate) use mkey::reconfigure as reconfigure_key;
 pub use refusal::Refusal;
 pub(crate) use vport::NicVport;
 

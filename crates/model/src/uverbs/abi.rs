@@ -26,6 +26,7 @@ pub(super) mod object {
     pub(crate) const SRQ: u16 = 5;
     pub(crate) const AH: u16 = 6;
     pub(crate) const MR: u16 = 7;
+    pub(crate) const MW: u16 = 8;
     pub(crate) const ASYNC_EVENT: u16 = 16;
     pub(crate) const DEVX: u16 = DRIVER;
     pub(crate) const DEVX_OBJ: u16 = DRIVER + 1;
@@ -60,6 +61,12 @@ pub(super) mod attr {
     pub(crate) const AH_HANDLE: u16 = 0;
     pub(crate) const ASYNC_FD: u16 = 0;
     pub(crate) const MR_HANDLE: u16 = 0;
+    pub(crate) const MW_HANDLE: u16 = 0;
+    pub(crate) const QUERY_MR_LKEY: u16 = 1;
+    pub(crate) const QUERY_MR_RKEY: u16 = 2;
+    pub(crate) const QUERY_MR_LENGTH: u16 = 3;
+    pub(crate) const QUERY_MR_IOVA: u16 = 4;
+    pub(crate) const QUERY_PD_NUMBER: u16 = DRIVER + 1;
     /// The handle of a CQ, QP or SRQ that is made or destroyed, and what destroying it answers.
     pub(crate) const HANDLE: u16 = 0;
     pub(crate) const DESTROY_RESP: u16 = 1;
@@ -162,6 +169,8 @@ pub(super) enum Call {
     QueryPort,
     GetContext,
     QueryContext,
+    PdQuery,
+    MrQuery,
     QueryGidTable,
     QueryGidEntry,
     AsyncEventAlloc,
@@ -329,6 +338,16 @@ pub(super) static METHODS: &[MethodSpec] = &[
         attrs: &[spec("handle", attr::PD_HANDLE, handle(object::PD, Access::Destroy))],
     },
     MethodSpec {
+        name: "PD_QUERY",
+        object: object::PD,
+        id: DRIVER,
+        call: Call::PdQuery,
+        attrs: &[
+            spec("handle", attr::FIRST, handle(object::PD, Access::Read)),
+            spec("resp_pdn", attr::QUERY_PD_NUMBER, result(4)),
+        ],
+    },
+    MethodSpec {
         name: "AH_DESTROY",
         object: object::AH,
         id: 0,
@@ -341,6 +360,26 @@ pub(super) static METHODS: &[MethodSpec] = &[
         id: 1,
         call: Call::Destroy,
         attrs: &[spec("handle", attr::MR_HANDLE, handle(object::MR, Access::Destroy))],
+    },
+    MethodSpec {
+        name: "QUERY_MR",
+        object: object::MR,
+        id: 3,
+        call: Call::MrQuery,
+        attrs: &[
+            spec("handle", attr::MR_HANDLE, handle(object::MR, Access::Read)),
+            spec("resp_lkey", attr::QUERY_MR_LKEY, result(4)),
+            spec("resp_rkey", attr::QUERY_MR_RKEY, result(4)),
+            spec("resp_length", attr::QUERY_MR_LENGTH, result(8)),
+            optional("resp_iova", attr::QUERY_MR_IOVA, result(8)),
+        ],
+    },
+    MethodSpec {
+        name: "MW_DESTROY",
+        object: object::MW,
+        id: 0,
+        call: Call::Destroy,
+        attrs: &[spec("handle", attr::MW_HANDLE, handle(object::MW, Access::Destroy))],
     },
     MethodSpec {
         name: "CQ_CREATE",

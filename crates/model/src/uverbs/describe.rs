@@ -62,7 +62,26 @@ static LAYOUTS: &[Layout] = &[
         ],
         &[("mr_handle", 0, 4), ("lkey", 4, 4), ("rkey", 8, 4)],
     ),
+    (
+        "REREG_MR",
+        &[
+            ("mr_handle", 8, 4),
+            ("flags", 12, 4),
+            ("start", 16, 8),
+            ("length", 24, 8),
+            ("hca_va", 32, 8),
+            ("pd_handle", 40, 4),
+            ("access_flags", 44, 4),
+        ],
+        &[("lkey", 0, 4), ("rkey", 4, 4)],
+    ),
     ("DEREG_MR", &[("mr_handle", 0, 4)], &[]),
+    (
+        "ALLOC_MW",
+        &[("pd_handle", 8, 4), ("mw_type", 12, 1)],
+        &[("mw_handle", 0, 4), ("rkey", 4, 4)],
+    ),
+    ("DEALLOC_MW", &[("mw_handle", 0, 4)], &[]),
     ("CREATE_COMP_CHANNEL", &[], &[("fd", 0, 4)]),
     (
         "CREATE_CQ",

@@ -7,7 +7,7 @@ use super::abi::attr;
 use super::context::REGISTERS_PER_PAGE;
 use super::file::{DevxObject, Method, Object};
 use super::mailbox::{UID, VHCA_TUNNEL_ID};
-use super::rules::{self, op};
+use super::rules::{self, ObjectId, op};
 
 impl Method<'_> {
     /// The uid that a command goes out with.
@@ -101,18 +101,25 @@ impl Method<'_> {
         }))
     }
 
-    /// Checks that a command is for the object that the handle stands for.
+    /// Checks that a command is for the object that the handle stands for: one of DevX, or a queue of verbs by the number
+    /// that the device knows it by.
     fn check_object(&self, input: &[u8]) -> Result<(), Errno> {
         let named = rules::named_object(input).ok_or(Errno::EINVAL)?;
         let handle = self.named.handle.ok_or(Errno::EINVAL)?;
-        let Some(Object::Devx(object)) = self.state.object(handle) else {
-            return Err(Errno::EINVAL);
-        };
-        let same = if rules::opcode(input) == op::QUERY_FLOW_COUNTER && object.bulk != 0 {
-            let same_kind = named.opcode == object.id.opcode;
-            same_kind && named.number.wrapping_sub(object.id.number) < object.bulk
-        } else {
-            named == object.id
+        let made_by = |opcode, number| named == ObjectId { number, opcode, general_type: 0 };
+        let same = match self.state.object(handle) {
+            Some(Object::Devx(object))
+                if rules::opcode(input) == op::QUERY_FLOW_COUNTER && object.bulk != 0 =>
+            {
+                let same_kind = named.opcode == object.id.opcode;
+                same_kind && named.number.wrapping_sub(object.id.number) < object.bulk
+            }
+            Some(Object::Devx(object)) => named == object.id,
+            Some(Object::Cq(cq)) => made_by(op::CREATE_CQ, cq.cqn),
+            Some(Object::Qp(qp)) => made_by(op::CREATE_QP, qp.qpn),
+            // Shared receive queues are RMPs since ISSI 1.
+            Some(Object::Srq(srq)) => made_by(op::CREATE_RMP, srq.srqn),
+            _ => false,
         };
         if same { Ok(()) } else { Err(Errno::EINVAL) }
     }

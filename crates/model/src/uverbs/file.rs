@@ -36,6 +36,10 @@ pub(super) enum Object {
     },
     Ah,
     Mr(Mr),
+    /// A memory window.
+    Mw {
+        destroy: Vec<u8>,
+    },
     Cq(Cq),
     Qp(Qp),
     Srq(Srq),
@@ -65,6 +69,7 @@ impl Object {
             Self::Pd { .. } => object::PD,
             Self::Ah => object::AH,
             Self::Mr(_) => object::MR,
+            Self::Mw { .. } => object::MW,
             Self::Cq(_) => object::CQ,
             Self::Qp(_) => object::QP,
             Self::Srq(_) => object::SRQ,
@@ -205,6 +210,26 @@ impl State {
         }
         let order = self.tick();
         self.objects.insert(handle, Entry { order, object, uses, users: 0 });
+    }
+
+    /// The handles of what an object uses.
+    pub(super) fn uses(&self, handle: u32) -> &[u32] {
+        self.objects.get(&handle).map_or(&[], |entry| &entry.uses)
+    }
+
+    /// An object uses others from now on.
+    pub(super) fn now_uses(&mut self, handle: u32, uses: Vec<u32>) {
+        for used in &uses {
+            if let Some(entry) = self.objects.get_mut(used) {
+                entry.users += 1;
+            }
+        }
+        let Some(entry) = self.objects.get_mut(&handle) else { return };
+        for used in std::mem::replace(&mut entry.uses, uses) {
+            if let Some(entry) = self.objects.get_mut(&used) {
+                entry.users -= 1;
+            }
+        }
     }
 
     fn remove(&mut self, handle: u32) {
@@ -443,6 +468,7 @@ impl File {
             &Object::Pd { pdn } => self.kernel.free(op::DEALLOC_PD, uid, pdn)?,
             Object::Ah => {}
             Object::Mr(mr) => self.kernel.exec(&mr.destroy, &mut [0; 16])?,
+            Object::Mw { destroy } => self.kernel.exec(destroy, &mut [0; 16])?,
             Object::Cq(cq) => {
                 self.kernel.exec(&cq.destroy, &mut [0; 16])?;
                 listener = self.kernel.listeners.remove(Kind::Cq, cq.cqn);
@@ -598,6 +624,8 @@ impl Method<'_> {
             Call::QueryPort => self.query_port().map(nothing),
             Call::GetContext => self.get_context().map(nothing),
             Call::QueryContext => self.query_context().map(nothing),
+            Call::PdQuery => self.query_pd().map(nothing),
+            Call::MrQuery => self.query_mr().map(nothing),
             Call::QueryGidTable => self.query_gid_table().map(nothing),
             Call::QueryGidEntry => self.query_gid_entry().map(nothing),
             Call::Other => self.other().map(nothing),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
-use verbless_prm::RoceVersion;
+use verbless_prm::reflect::View;
+use verbless_prm::{MkeyContext, RegisterId, RoceVersion};
 
 use super::client::PAGE;
 use super::kernel::{Function, GidEntry, PortState};
@@ -20,6 +21,8 @@ use crate::world::{HcaId, Shared};
 const GID_IB: u32 = 0;
 const GID_ROCE_V1: u32 = 1;
 const GID_ROCE_V2: u32 = 2;
+/// IB_PORT_CAP_MASK2_SUP.
+const CAP_MASK2: u32 = 1 << 15;
 
 /// Function `id` of a model.
 pub(super) struct Modelled {
@@ -92,6 +95,10 @@ impl Function for Modelled {
         })
     }
 
+    fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
+        self.shared.with(|world| hca::reconfigure_key(&mut world.hcas[self.id], index, change))
+    }
+
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
         let world = self.shared.lock();
         world.hcas.iter().find_map(|hca| {
@@ -125,12 +132,33 @@ fn port(hca: &Hca, number: u32) -> Option<PortState> {
         lid: if ethernet { 0 } else { port.lid },
         sm_lid: if ethernet { 0 } else { vport.sm_lid() },
         capability_mask: vport.cap_mask1(),
+        capability_mask_2: match vport.cap_mask1() & CAP_MASK2 {
+            0 => 0,
+            _ => vport.cap_mask2(),
+        },
+        lmc: if ethernet { 0 } else { vport.lmc() },
+        sm_sl: if ethernet { 0 } else { vport.sm_sl() },
+        subnet_timeout: if ethernet { 0 } else { vport.subnet_timeout() },
+        init_type_reply: if ethernet { 0 } else { vport.init_type_reply() },
+        max_vls: if ethernet { 0 } else { max_vls(hca) },
         max_mtu: mtu_code(numbers.max_mtu),
         active_mtu: mtu_code(numbers.active_mtu),
         width: numbers.active_width,
         speed: numbers.active_speed,
         gids: if ethernet { roce_gids(hca) } else { ib_gids(port) },
     })
+}
+
+/// The VLs that the register for them names, as verbs count them: code n is 2^(n - 1), and 5 is 15. The register's code is the
+/// number itself.
+fn max_vls(hca: &Hca) -> u8 {
+    let register = hca.profile.registers().get(&RegisterId::PVLC.0);
+    let vls = register.and_then(|it| View::new(it.info, &it.bytes).get("vl_hw_cap"));
+    match vls {
+        Some(vls @ (1 | 2 | 4 | 8)) => vls.trailing_zeros() as u8 + 1,
+        Some(15) => 5,
+        _ => 0,
+    }
 }
 
 /// The GIDs of an InfiniBand port.

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use super::abi::{self, Kind, METHODS, MethodSpec};
 use super::client::{Client, PAGE};
+use super::unmodelled;
 
 /// Words of the header: length, ids and count; reserved; driver id and reserved.
 pub(crate) const HEADER_WORDS: usize = 3;
@@ -84,7 +85,7 @@ fn check_header(header: &[u64; HEADER_WORDS]) -> Result<(usize, &'static MethodS
         return Err(Errno::EINVAL);
     }
     let known = METHODS.iter().find(|known| (known.object, known.id) == (object, method));
-    Ok((expected, known.ok_or(Errno::EPROTONOSUPPORT)?))
+    Ok((expected, known.ok_or_else(|| unmodelled::method(object, method))?))
 }
 
 /// The method that a header names, and its attributes one by one.

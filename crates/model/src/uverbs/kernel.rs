@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
-use verbless_prm::{HcaCap, PortType};
+use verbless_prm::{HcaCap, MkeyContext, PortType};
 
 use super::boot::Booted;
 use super::client::PAGE;
@@ -53,6 +53,15 @@ pub(super) struct PortState {
     pub sm_lid: u16,
     /// The port's capabilities, on InfiniBand.
     pub capability_mask: u32,
+    /// The second mask, where the first says that there is one.
+    pub capability_mask_2: u32,
+    /// Path bits of the LID.
+    pub lmc: u8,
+    pub sm_sl: u8,
+    pub subnet_timeout: u8,
+    pub init_type_reply: u8,
+    /// How many data VLs there are, by the code of verbs; 0 on Ethernet.
+    pub max_vls: u8,
     /// `ib_mtu` codes.
     pub max_mtu: u8,
     pub active_mtu: u8,
@@ -96,6 +105,8 @@ pub(super) trait Function: Send + Sync {
     fn port(&self, number: u32) -> Option<PortState>;
     /// MAC and link-local address of the network device on an Ethernet port.
     fn network_address(&self) -> Option<([u8; 6], [u8; 16])>;
+    /// Another PD and other access rights for a key, by UMR on a queue of the driver's, which is over when this returns.
+    fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
     /// The MAC that a GID belongs to, as the neighbour table knows it.
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]>;
 }

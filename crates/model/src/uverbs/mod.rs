@@ -9,7 +9,7 @@
 //!     verbs          what libraries ask for that do not use DevX
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     boot           how the device comes up and goes down
-//!   refused      why an ioctl is refused, in words for the log
+//!   refused, unmodelled   why an ioctl is refused, in words for the log
 //!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
 //! ```
 //!
@@ -42,6 +42,7 @@ mod rules;
 mod subscriptions;
 mod uar;
 mod umem;
+mod unmodelled;
 mod verbs;
 mod write;
 

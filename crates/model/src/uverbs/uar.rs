@@ -9,6 +9,7 @@ use super::abi::attr;
 use super::client::PAGE;
 use super::context::Context;
 use super::file::{Method, Object, State};
+use super::refused::refused;
 use super::rules::op;
 
 const TYPE_BLUEFLAME: u64 = 0;
@@ -73,7 +74,8 @@ pub(super) fn mapped_page(state: &State, context: &Context, at: u64) -> Result<u
             page.copied().ok_or(Errno::EINVAL)
         }
         1 => Err(Errno::ENOSYS),
-        MMAP_CORE_CLOCK | MMAP_CLOCK_INFO => Err(Errno::EOPNOTSUPP),
+        MMAP_CORE_CLOCK => Err(refused(Errno::EOPNOTSUPP, "the core clock page is not modelled")),
+        MMAP_CLOCK_INFO => Err(refused(Errno::EOPNOTSUPP, "the clock info page is not modelled")),
         _ => {
             let entry = u32::try_from(command << 16 | index).map_err(|_| Errno::EINVAL)?;
             state.mmaps.get(&entry).copied().ok_or(Errno::EINVAL)

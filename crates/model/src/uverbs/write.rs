@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use super::abi::{attr, object};
 use super::device::find_gid;
 use super::file::{Method, Object};
-use super::refused::refused;
 use super::rules::op;
+use super::unmodelled;
 use super::verbs::wire::Core;
 
 /// Bit of a command number: the extended form.
@@ -50,7 +50,10 @@ static COMMANDS: &[Command] = &[
     plain("CREATE_AH", 5, 56, 4, |method, core| method.create_ah(core)),
     plain("DESTROY_AH", 8, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::AH)),
     plain("REG_MR", 9, 40, 12, |method, core| method.reg_mr(core)),
+    plain("REREG_MR", 11, 48, 8, |method, core| method.rereg_mr(core)),
     plain("DEREG_MR", 13, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MR)),
+    plain("ALLOC_MW", 14, 16, 8, |method, core| method.alloc_mw(core)),
+    plain("DEALLOC_MW", 16, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MW)),
     plain("CREATE_COMP_CHANNEL", 17, 8, 4, |method, core| method.create_comp_channel(core)),
     plain("CREATE_CQ", 18, 32, 8, |method, core| method.write_create_cq(core)),
     plain("DESTROY_CQ", 20, 16, 8, |method, core| method.write_destroy_cq(core)),
@@ -75,19 +78,6 @@ static COMMANDS: &[Command] = &[
     plain("DESTROY_SRQ", 35, 16, 4, |method, core| method.write_destroy_srq(core)),
 ];
 
-/// Commands that `ib_user_verbs.h` has and the model has not: what they are for.
-static UNSUPPORTED: &[(u32, &str)] = &[
-    (11, "changing a registered region (REREG_MR) is"),
-    (14, "memory windows (ALLOC_MW) are"),
-    (23, "resizing a CQ (RESIZE_CQ) is"),
-    (38, "XRC domains (OPEN_XRCD) are"),
-    (40, "XRC shared receive queues (CREATE_XSRQ) are"),
-    (41, "opening a shared QP (OPEN_QP) is"),
-    (EXTENDED | 50, "flow steering (CREATE_FLOW) is"),
-    (EXTENDED | 52, "work queues of a raw packet QP (CREATE_WQ) are"),
-    (EXTENDED | 55, "receive side scaling (CREATE_RWQ_IND_TBL) is"),
-];
-
 /// What a command is called, for people.
 pub(super) fn name(number: u64) -> Option<&'static str> {
     let command = COMMANDS.iter().find(|command| u64::from(command.number) == number)?;
@@ -101,15 +91,7 @@ impl Method<'_> {
             return Err(Errno::EINVAL);
         }
         let command = COMMANDS.iter().find(|command| command.number == number);
-        let command = command.ok_or_else(|| {
-            refused(
-                Errno::EOPNOTSUPP,
-                match UNSUPPORTED.iter().find(|it| it.0 == number) {
-                    Some((_, words)) => format!("{words} not modelled"),
-                    None => format!("there is no command {number:#x}, or it is not modelled"),
-                },
-            )
-        })?;
+        let command = command.ok_or_else(|| unmodelled::command(number))?;
         let room = |id| self.attrs.len(id).unwrap_or(0);
         if room(attr::CORE_IN) < command.least || room(attr::CORE_OUT) < command.response {
             return Err(Errno::ENOSPC);
@@ -155,6 +137,15 @@ impl Method<'_> {
         }
         self.state.insert(handle, Object::Pd { pdn });
         Ok(())
+    }
+
+    /// What one who shares the file and imports a PD must know of it.
+    pub(super) fn query_pd(&mut self) -> Result<(), Errno> {
+        let handle = self.named.handle.ok_or(Errno::EINVAL)?;
+        let Some(&Object::Pd { pdn }) = self.state.object(handle) else {
+            return Err(Errno::EINVAL);
+        };
+        self.attrs.put(attr::QUERY_PD_NUMBER, &pdn.to_ne_bytes())
     }
 
     /// An address handle: all that a DevX client wants of it is the MAC that a RoCE path leads to.

@@ -98,6 +98,26 @@ fn an_indirect_key_is_no_way_around_the_key_it_leads_to() {
     });
 }
 
+/// A window over a region that the peer may not reach by the region's own key.
+#[test]
+fn an_indirect_key_grants_remotely_what_the_region_behind_it_allows_locally() {
+    for (local_write, status) in [(true, true), (false, false)] {
+        let mut rig = Rig::new();
+        let (mut a, _b) = rig.pair();
+        let (address, rkey) = rig.region(1, 64);
+        let (_, window) = rig.region(1, 64);
+        rig.mkey_mut(1, rkey).access =
+            Access { remote_write: false, remote_read: false, local_write, ..ALL };
+        let entries = [Klm { key: rkey, length: 64, address }];
+        let mkey = rig.mkey_mut(1, window);
+        mkey.translation = Translation::Indirect { entries: entries.into(), log_entry_size: None };
+        mkey.start = address;
+        rig.post(&mut a, Request::write(address, window).inline(b"by a window"));
+        rig.run();
+        assert_eq!(rig.bytes(address, 11) == b"by a window", status, "{local_write}");
+    }
+}
+
 #[test]
 fn an_indirect_key_that_leads_to_itself_is_refused_and_not_followed_for_ever() {
     remote_access(|rig, rkey| {

@@ -7,6 +7,7 @@ mod lifetime;
 mod memory;
 mod objects;
 mod random;
+mod regions;
 mod verbs;
 
 mod support;

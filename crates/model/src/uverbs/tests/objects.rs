@@ -22,22 +22,28 @@ const RTR: u32 = STATE | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20
 const RTS: u32 = STATE | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
 
 /// A file of a device that has what queues need, memory for them, and a PD.
-struct Verbs {
-    bench: Bench,
+pub(super) struct Verbs {
+    pub bench: Bench,
     _memory: Vec<u8>,
     /// Page-aligned, 64 pages.
-    address: u64,
-    pd: u32,
+    pub address: u64,
+    pub pd: u32,
 }
 
 impl Verbs {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// The same with other capabilities.
+    pub(super) fn with(change: fn(&mut HcaCap)) -> Self {
         let mut caps = HcaCap::zeroed();
         caps.set_log_max_uctx(4).set_num_ports(1).set_cqe_version(1).set_log_max_msg(30);
         caps.set_log_max_qp(17).set_log_max_qp_sz(10).set_log_max_cq_sz(12).set_cq_moderation(true);
         caps.set_log_max_srq_sz(10).set_max_wqe_sz_rq(512).set_max_wqe_sz_sq(512);
         caps.set_log_max_ra_req_qp(4).set_log_max_ra_res_qp(4).set_atomic(true);
-        caps.set_sctr_data_cqe(true);
+        caps.set_sctr_data_cqe(true).set_imaicl(true).set_umr_extended_translation_offset(true);
+        change(&mut caps);
         let bench = Bench::of(Arc::new(Device::with(caps, false)));
         let (memory, address) = buffer(64);
         let mut verbs = Self { bench, _memory: memory, address, pd: 0 };
@@ -46,7 +52,7 @@ impl Verbs {
     }
 
     /// INVOKE_WRITE of a command with its driver's part; what the core's and the driver's output hold.
-    fn write(
+    pub(super) fn write(
         &self,
         number: u64,
         core: &[u8],
@@ -69,7 +75,13 @@ impl Verbs {
         Ok((core_out, uhw_out))
     }
 
-    fn reg_mr(&self, start: u64, length: u64, va: u64, access: u32) -> Result<Vec<u8>, Errno> {
+    pub(super) fn reg_mr(
+        &self,
+        start: u64,
+        length: u64,
+        va: u64,
+        access: u32,
+    ) -> Result<Vec<u8>, Errno> {
         let core =
             fields(&[8, 8, 8, 8, 4, 4], &[0, start, length, va, self.pd.into(), access.into()]);
         self.write(9, &core, 12, &[], 0).map(|(core, _)| core)
@@ -110,13 +122,13 @@ impl Verbs {
         Ok((request.data(0), word(&uhw), word(&cqe)))
     }
 
-    fn plain_cq(&self) -> (u64, u32) {
+    pub(super) fn plain_cq(&self) -> (u64, u32) {
         let (handle, number, _) = self.cq(63, 0, None, &self.cq_driver()).expect("a CQ");
         (handle, number)
     }
 
     /// `mlx5_ib_create_qp` of 16 send blocks and 8 receives of 64 bytes on UAR page 7.
-    fn qp_driver(&self, receives: u64, flags: u64) -> Vec<u8> {
+    pub(super) fn qp_driver(&self, receives: u64, flags: u64) -> Vec<u8> {
         let (stride, record) = (if receives == 0 { 0 } else { 6 }, self.address + 0x8080);
         let values =
             [self.address + 0x1_0000, record, 16, receives, stride, flags, 0x55, 7, 0, 0, 0, 0];
@@ -124,7 +136,7 @@ impl Verbs {
     }
 
     /// A queue pair by ioctl; its handle and its number.
-    fn qp(
+    pub(super) fn qp(
         &self,
         kind: u64,
         cqs: (u64, u64),
@@ -153,7 +165,7 @@ impl Verbs {
         Ok((request.data(0), word(&number)))
     }
 
-    fn rc(&self) -> (u64, u32, u64) {
+    pub(super) fn rc(&self) -> (u64, u32, u64) {
         let (cq, _) = self.plain_cq();
         let (qp, number) =
             self.qp(2, (cq, cq), None, [4, 8, 1, 4, 0], &self.qp_driver(8, 1 << 10)).expect("a QP");
@@ -161,7 +173,12 @@ impl Verbs {
     }
 
     /// MODIFY_QP with values at offsets of `ib_uverbs_modify_qp`.
-    fn modify(&self, qp: u64, mask: u32, values: &[(usize, &[u8])]) -> Result<(), Errno> {
+    pub(super) fn modify(
+        &self,
+        qp: u64,
+        mask: u32,
+        values: &[(usize, &[u8])],
+    ) -> Result<(), Errno> {
         let mut core = vec![0; 112];
         core[64..68].copy_from_slice(&(qp as u32).to_ne_bytes());
         core[68..72].copy_from_slice(&mask.to_ne_bytes());
@@ -175,7 +192,7 @@ impl Verbs {
         Request::new(object, 1).handle(0, handle).output(1, response).send(&self.bench.file)
     }
 
-    fn last<T: Clone>(&self, opcode: u16, read: fn(&[u8]) -> Option<&T>) -> T {
+    pub(super) fn last<T: Clone>(&self, opcode: u16, read: fn(&[u8]) -> Option<&T>) -> T {
         let command = self.bench.device.last(opcode).expect("the command was sent");
         read(&command).expect("it is whole").clone()
     }
@@ -189,12 +206,12 @@ impl Verbs {
 }
 
 /// Values of so many bytes each, one after the other.
-fn fields(sizes: &[usize], values: &[u64]) -> Vec<u8> {
+pub(super) fn fields(sizes: &[usize], values: &[u64]) -> Vec<u8> {
     let pairs = sizes.iter().zip(values);
     pairs.flat_map(|(&size, value)| value.to_ne_bytes()[..size].to_vec()).collect()
 }
 
-fn word(bytes: &[u8]) -> u32 {
+pub(super) fn word(bytes: &[u8]) -> u32 {
     u32::from_ne_bytes(*bytes.first_chunk().expect("four bytes"))
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
-use verbless_prm::HcaCap;
+use verbless_prm::{HcaCap, MkeyContext};
 
 use super::super::client::{Capability, Client, FileId, Ourselves};
 use super::super::file::File;
@@ -27,6 +27,8 @@ pub(super) struct Device {
     pub alive: AtomicBool,
     /// Where the device looks at UAR pages that clients map by themselves.
     pub backed: Mutex<BTreeMap<u32, u64>>,
+    /// Keys that got another PD or other rights.
+    pub reconfigured: Mutex<Vec<(u32, MkeyContext)>>,
     interrupts: Mutex<Option<Arc<dyn Interrupts>>>,
     numbers: AtomicU32,
     /// Objects by destroying opcode and number.
@@ -56,6 +58,7 @@ impl Device {
             ethernet,
             backed: Mutex::default(),
             alive: AtomicBool::new(true),
+            reconfigured: Mutex::default(),
             interrupts: Mutex::default(),
             numbers: AtomicU32::new(FIRST),
             held: Mutex::default(),
@@ -210,6 +213,12 @@ impl Function for Device {
             lid: 7,
             sm_lid: 1,
             capability_mask: 0x48,
+            capability_mask_2: 0x2,
+            lmc: 1,
+            sm_sl: 3,
+            subnet_timeout: 18,
+            init_type_reply: 0,
+            max_vls: 4,
             max_mtu: 5,
             active_mtu: 5,
             width: 2,
@@ -220,6 +229,11 @@ impl Function for Device {
 
     fn network_address(&self) -> Option<([u8; 6], [u8; 16])> {
         None
+    }
+
+    fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
+        Self::lock(&self.reconfigured).push((index, *change));
+        self.caps.umr_extended_translation_offset()
     }
 
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {

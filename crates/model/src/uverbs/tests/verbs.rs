@@ -169,7 +169,7 @@ fn a_lone_command_number_is_the_librarys_probe() {
     let bench = Bench::new();
     let probe = |number: u64| Request::new(0, 0).number(2, number).send(&bench.file);
     assert_eq!(probe(1), Err(Errno::ENOSPC));
-    assert_eq!(probe(11), Err(Errno::EOPNOTSUPP), "REREG_MR");
+    assert_eq!(probe(12), Err(Errno::EOPNOTSUPP), "QUERY_MR by the old command");
     assert_eq!(probe(0x8000_0001), Err(Errno::ENOSPC));
     assert_eq!(probe(0x8000_0003), Err(Errno::EOPNOTSUPP));
     assert_eq!(probe(0x101), Err(Errno::EINVAL));
@@ -250,6 +250,8 @@ fn ports_are_described_and_counted_from_one() {
     assert_eq!(response[22..24], [7, 0], "LID");
     assert_eq!(response[26..29], [4, 5, 5], "ACTIVE, 4096, 4096");
     assert_eq!((response[34], response[35], response[37]), (2, 64, 1));
+    assert_eq!(response[29..34], [1, 4, 3, 18, 0], "lmc, VLs, the SM's SL, its timeout");
+    assert_eq!(response[40..42], [2, 0], "the second mask of capabilities");
     assert_eq!(query(1, 60).expect("the port")[48..], [0; 12], "a longer buffer is zeroed");
     for (port, room, errno) in [
         (0, 48, Errno::EINVAL),

@@ -4,6 +4,7 @@
 //!   wire      requests and responses, field by field
 //!   memory    pages of a client's buffers, as commands list them
 //!   query     QUERY_DEVICE                mr    memory regions          cq    completion queues, channels
+//!   mw        memory windows
 //!   qp        queue pairs                 path  where they lead         modify, moves   their state
 //!   srq       shared receive queues       group multicast groups
 //!   listener  who hears of an object's completions and events
@@ -22,6 +23,7 @@ mod memory;
 mod modify;
 mod moves;
 pub(super) mod mr;
+mod mw;
 mod path;
 pub(super) mod qp;
 mod query;

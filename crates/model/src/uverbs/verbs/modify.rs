@@ -7,6 +7,7 @@ use verbless_prm::{
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
+use super::super::client::Capability;
 use super::super::file::{Method, Object};
 use super::super::kernel::Kernel;
 use super::super::rules::op;
@@ -21,7 +22,7 @@ const REMOTE_READ: u32 = 1 << 2;
 const REMOTE_ATOMIC: u32 = 1 << 3;
 /// Every eighth... of requests asks for an acknowledgement: log2 of how many there are between two.
 const LOG_ACK_FREQUENCY: u8 = 8;
-/// A Q_Key with this bit is for privileged users.
+/// A Q_Key with this bit is for users with CAP_NET_RAW.
 const PRIVILEGED_QKEY: u32 = 1 << 31;
 /// Bytes of `mlx5_ib_modify_qp`, and of its response.
 const DRIVER_BYTES: usize = 16;
@@ -113,8 +114,9 @@ impl Method<'_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let mut asked = Attributes::read(request);
+        let privileged = self.attrs.client.capable(Capability::NetRaw);
         let Some(Object::Qp(qp)) = self.state.object_mut(handle) else { return Err(Errno::EINVAL) };
-        check(&kernel, qp, &mut asked)?;
+        check(&kernel, qp, &mut asked, privileged)?;
         let current = if asked.has(mask::CUR_STATE) { asked.current } else { qp.state };
         let next = if asked.has(mask::STATE) { asked.state } else { current };
         let command = moves::command(qp.service, current, next, asked.mask).ok_or(Errno::EINVAL)?;
@@ -154,7 +156,7 @@ impl Method<'_> {
 }
 
 /// What the kernel looks at before any command; an address that moves a port's path moves the port too.
-fn check(kernel: &Kernel, qp: &Qp, asked: &mut Attributes) -> Result<(), Errno> {
+fn check(kernel: &Kernel, qp: &Qp, asked: &mut Attributes, privileged: bool) -> Result<(), Errno> {
     let caps = &kernel.caps;
     let port = |port: u8| (1..=caps.num_ports()).contains(&port);
     if asked.has(mask::PORT) && !port(asked.port) {
@@ -185,7 +187,7 @@ fn check(kernel: &Kernel, qp: &Qp, asked: &mut Attributes) -> Result<(), Errno> 
     {
         return Err(Errno::EINVAL);
     }
-    if asked.has(mask::QKEY) && asked.qkey & PRIVILEGED_QKEY != 0 {
+    if asked.has(mask::QKEY) && asked.qkey & PRIVILEGED_QKEY != 0 && !privileged {
         return Err(Errno::EPERM);
     }
     if asked.has(mask::RATE_LIMIT) {

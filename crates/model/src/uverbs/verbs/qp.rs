@@ -139,6 +139,8 @@ pub(in crate::uverbs) struct Qp {
     pub record: u64,
     pub has_receive_queue: bool,
     capacity: Capacity,
+    /// What QUERY_QP says of it: the receive queue as it was made; the library knows its send queue better.
+    queried: Capacity,
     signal_all: bool,
     /// Multicast groups that it joined.
     pub groups: Vec<([u8; 16], u16)>,
@@ -180,6 +182,21 @@ struct Queues {
     log_receive: u8,
     log_stride: u8,
     send_requests: u32,
+}
+
+impl Queues {
+    /// The capacities that Linux answers for these queues: those of the receive queue as the library laid it out, whatever was
+    /// asked for, and none of the send queue.
+    fn queried(&self, signed: bool) -> Capacity {
+        if self.receive_bytes == 0 {
+            return Capacity::default();
+        }
+        Capacity {
+            receive_requests: (self.receive_bytes >> self.log_stride) as u32,
+            receive_sges: (1 << self.log_stride >> 4) - u32::from(signed),
+            ..Capacity::default()
+        }
+    }
 }
 
 impl Method<'_> {
@@ -380,6 +397,7 @@ impl Method<'_> {
             record,
             has_receive_queue: has_rq,
             capacity,
+            queried: queues.queried(flags & driver::SIGNATURE != 0),
             signal_all,
             groups: Vec::new(),
             _pinned: memory.map(|memory| memory.pinned),
@@ -421,7 +439,7 @@ impl Method<'_> {
                 self.file.kernel.caps.port_type(),
             );
         }
-        qp.capacity.write(&mut reply);
+        qp.queried.write(&mut reply);
         let rights =
             u32::from(qpc.rwe()) << 1 | u32::from(qpc.rre()) << 2 | u32::from(qpc.rae()) << 3;
         reply.u32(qpc.q_key()).u32(qpc.next_rcv_psn()).u32(qpc.next_send_psn());

@@ -8,6 +8,7 @@ use super::super::abi::{attr, object};
 use super::super::boot::command;
 use super::super::file::{Method, Object};
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::refused::refused;
 use super::super::rules::op;
 use super::super::umem::Pinned;
 use super::listener::Kind;
@@ -48,7 +49,10 @@ impl Method<'_> {
         let number =
             |bytes: Vec<u8>| bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
         if self.attrs.data(attr::SRQ_TYPE)? != BASIC {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(refused(
+                Errno::EOPNOTSUPP,
+                "SRQs of XRC or with tag matching are not modelled",
+            ));
         }
         let wanted = Wanted {
             user_handle: self.attrs.data(attr::SRQ_USER_HANDLE)?,

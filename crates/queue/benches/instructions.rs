@@ -22,8 +22,8 @@ use verbless_queue::uar::UarPage;
 use verbless_queue::wr::{Inline, PostError, Send, Umr, Write};
 use verbless_queue::{
     AddressHandle, Completion, CompletionError, CompletionQueue, Cqe, Cqn, Datagram, Destination,
-    Lkey, QKey, Qpn, QueuePair, ReceiveQueue, RemoteAddr, Rkey, SendQueue, Sge, SharedReceiveQueue,
-    Ud, WqeIndex,
+    Dispatched, Dispatcher, Lkey, QKey, Qpn, QueuePair, ReceiveQueue, RemoteAddr, Rkey, SendQueue,
+    Sge, SharedReceiveQueue, Ud, WqeIndex,
 };
 use zerocopy::IntoBytes;
 
@@ -128,6 +128,14 @@ fn line_complete_shared(
 }
 
 #[inline(never)]
+fn line_dispatch(
+    table: &mut Dispatcher<QueuePair>,
+    cq: &mut CompletionQueue,
+) -> Option<Dispatched> {
+    table.poll(cq)
+}
+
+#[inline(never)]
 fn line_arm(cq: &mut CompletionQueue) {
     cq.arm(Notify::Next);
     cq.event_received();
@@ -149,11 +157,37 @@ struct World {
     datagrams: QueuePair<Ud>,
     peer: Destination,
     pool: SharedReceiveQueue,
+    table: Dispatcher<QueuePair>,
+}
+
+/// `length` bytes, exactly.
+fn memory(length: usize) -> SharedMemory {
+    SharedMemory::zeroed(length).slice(0, length).unwrap()
+}
+
+/// A queue pair of this number, with so many blocks, that rings plain doorbells.
+fn small(qpn: u32, blocks: usize, page: &UarPage) -> QueuePair {
+    let send = SendQueue::new(SendQueueParts {
+        qpn: Qpn(qpn),
+        ring: memory(64 * blocks),
+        record: memory(8),
+        doorbell: page.doorbell(),
+        max_sges: 4,
+        max_inline: 256,
+        signal_all: false,
+        blueflame: BlueFlame::Never,
+    });
+    let receive = ReceiveQueue::new(ReceiveQueueParts {
+        qpn: Qpn(qpn),
+        ring: memory(256),
+        stride: 16,
+        record: memory(8),
+    });
+    QueuePair::new(send.unwrap(), receive.unwrap())
 }
 
 impl World {
     fn new(blueflame: bool) -> Self {
-        let memory = |length| SharedMemory::zeroed(length).slice(0, length).unwrap();
         let page = UarPage::new(memory(4096)).unwrap();
         let (record, cqes) = (memory(8), memory(64 * BLOCKS));
         let send = SendQueue::new(SendQueueParts {
@@ -193,6 +227,11 @@ impl World {
             stride: 32,
             record: memory(8),
         });
+        let mut table = Dispatcher::new();
+        for qpn in QPN - 50..QPN + 50 {
+            let blocks = if qpn == QPN { BLOCKS } else { 1 };
+            table.insert(qpn, small(qpn, blocks, &page)).unwrap();
+        }
         let cq = CompletionQueue::new(CompletionQueueParts {
             cqn: Cqn(0x456),
             ring: cqes.clone(),
@@ -213,6 +252,7 @@ impl World {
             datagrams: QueuePair::new(datagrams.unwrap(), datagram_receives.unwrap()),
             peer: AddressHandle::new(&Path::to_lid(7)).unwrap().to(Qpn(0x99), QKey(1)),
             pool: pool.unwrap(),
+            table,
         }
     }
 
@@ -299,6 +339,21 @@ fn posted(world: &mut World) {
     world.write_round();
 }
 
+fn posted_in_table(world: &mut World) {
+    let (sge, remote) = (world.sges[0], world.remote);
+    for _ in 0..ROUND {
+        world.table.get_mut(QPN).unwrap().post(&Write::new(sge, remote), 0).unwrap();
+    }
+    world.write_round();
+}
+
+fn poll_table(world: &mut World) {
+    while let Some((_, completed)) = world.table.poll(&mut world.cq) {
+        completed.unwrap();
+    }
+    assert_eq!(world.table.get(QPN).unwrap().send.free() as usize, BLOCKS);
+}
+
 fn complete(world: &mut World) {
     world.write_round();
     world.poll();
@@ -335,6 +390,8 @@ measured! {
     measured_poll_inlined: ROUND, |w, _cookie| w.pair.poll(&mut w.cq);
     measured_polls: ROUND / BATCH, |w, _cookie| line_poll_batch(&mut w.pair, &mut w.cq, black_box(&mut w.into));
     measured_polls_inlined: ROUND / BATCH, |w, _cookie| poll_batch(&mut w.pair, &mut w.cq, black_box(&mut w.into));
+    measured_dispatch: ROUND, |w, _cookie| line_dispatch(&mut w.table, &mut w.cq);
+    measured_dispatch_inlined: ROUND, |w, _cookie| w.table.poll(&mut w.cq);
     measured_datagram: ROUND, |w, cookie|
         line_post_datagram(&mut w.datagrams, *black_box(&w.sges[0]), black_box(&w.peer), cookie);
     measured_datagram_inlined: ROUND, |w, cookie|
@@ -376,6 +433,8 @@ const CASES: &[Case] = &[
     case("poll_inlined", false, posted, measured_poll_inlined, World::poll),
     case("polls", false, posted, measured_polls, World::poll),
     case("polls_inlined", false, posted, measured_polls_inlined, World::poll),
+    case("dispatch", false, posted_in_table, measured_dispatch, poll_table),
+    case("dispatch_inlined", false, posted_in_table, measured_dispatch_inlined, poll_table),
     case("datagram", false, nothing, measured_datagram, World::complete_datagrams),
     case("datagram_inlined", false, nothing, measured_datagram_inlined, World::complete_datagrams),
     case("shared", false, nothing, measured_shared, World::complete_shared),
@@ -400,6 +459,7 @@ fn others() {
     let mut world = World::new(false);
     line_post_receive(&mut world.pair, [world.sges[0]], 0).unwrap();
     line_arm(&mut world.cq);
+    line_dispatch(&mut world.table, &mut world.cq);
     line_poll_datagram(&mut world.datagrams, &mut world.cq);
     line_post_umr(&mut world.pair, Rkey(1), &world.sges[..5], 0).unwrap();
     line_complete_shared(&mut world.pool, &mut world.cq);

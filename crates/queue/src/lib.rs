@@ -9,6 +9,8 @@
 //! - [`qp::QueuePair::complete`] turns that CQE into a [`completion::Completion`] with the cookie of the request,
 //!   and frees the slots of everything up to it.
 //!
+//! Where many queues report to one completion queue, a [`Dispatcher`] finds the one that a CQE is of.
+//!
 //! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]. Several may draw on a
 //! [`SharedReceiveQueue`]; datagrams name a [`Destination`]; [`wr::Umr`] changes memory keys while everything runs.
 //!
@@ -20,6 +22,7 @@
 pub mod address;
 pub mod completion;
 pub mod cq;
+pub mod dispatch;
 pub mod domain;
 #[cfg(test)]
 mod order;
@@ -36,6 +39,7 @@ pub mod wr;
 pub use address::{AddressHandle, Destination, NetworkHeader, Source};
 pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, CqCleaner, Cqe};
+pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
 pub use domain::{
     ChangeableKey, ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, PeerAddress, Qp,
     QpConfig, SharedReceive, SharedReceiveConfig,

@@ -1,9 +1,10 @@
 //! Queues over time: signaling, batches, doorbells, wrapping, sharing.
 
 use verbless_command::KeyAccess;
+use verbless_devx::UarKind;
 use verbless_queue::qp::BlueFlame;
 use verbless_queue::wr::{Inline, Nop, PostError, Read, Send, Write};
-use verbless_queue::{ConnectOptions, CqConfig, Domain, Qp, QpConfig};
+use verbless_queue::{ConnectOptions, Cq, CqConfig, Dispatcher, Domain, Qp, QpConfig};
 
 use crate::case::cases;
 use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, quiet, until};
@@ -24,6 +25,9 @@ cases!("queue":
     two_queue_pairs_of_one_port_reach_each_other,
     sixteen_queue_pairs_share_one_completion_queue,
     queue_pairs_that_share_a_doorbell_do_not_wait_for_each_other,
+    nobody_else_rings_on_the_page_of_a_blueflame_register,
+    a_thousand_queue_pairs_take_few_doorbell_pages,
+    a_dispatcher_knows_whose_completion_it_is,
     two_threads_drive_the_two_halves_of_a_queue_pair,
     eight_pairs_in_eight_threads_do_not_disturb_each_other,
 );
@@ -313,8 +317,9 @@ fn queue_pairs_that_share_a_doorbell_do_not_wait_for_each_other(lab: &Lab) -> Re
         all.push((qp, cq));
     }
     let page = all[0].0.object().attr().uar.page_id();
-    for (qp, _) in &all {
+    for (qp, cq) in &all {
         ensure_eq!(qp.object().attr().uar.page_id(), page, "UAR page");
+        ensure_eq!(cq.object().attr().uar.page_id(), page, "UAR page to arm through");
     }
     for cookie in 0..50 {
         for (qp, _) in &mut all {
@@ -379,4 +384,128 @@ fn eight_pairs_in_eight_threads_do_not_disturb_each_other(lab: &Lab) -> Result<(
         }
         Ok(())
     })
+}
+
+/// Pages of the queue pairs, sorted.
+fn pages(all: &[(Qp, Cq)]) -> Vec<u32> {
+    let mut pages: Vec<_> = all.iter().map(|(qp, _)| qp.object().attr().uar.page_id()).collect();
+    pages.sort_unstable();
+    pages
+}
+
+/// A copy of another queue's request and a doorbell in its middle would reach the device as one request of neither.
+fn nobody_else_rings_on_the_page_of_a_blueflame_register(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    if device.attributes().driver.bf_reg_size == 0 {
+        return Err(Stop::skip("the device has no BlueFlame registers"));
+    }
+    let domain = Domain::new(&device)?;
+    let make = |blueflame| -> Result<_, Stop> {
+        let cq = domain.completion_queue(&CqConfig::new(8))?;
+        let config = QpConfig { blueflame, ..QpConfig::new(4, 4) };
+        Ok((domain.queue_pair(&config, &cq, &cq)?, cq))
+    };
+    let (mut plain, mut copying) = (Vec::new(), Vec::new());
+    for turn in 0..48 {
+        let kind = if turn % 3 == 0 { BlueFlame::Never } else { BlueFlame::Always };
+        if turn % 3 == 0 { &mut plain } else { &mut copying }.push(make(kind)?);
+    }
+    let page = pages(&plain)[0];
+    for (qp, cq) in plain.iter().chain(&copying) {
+        ensure_eq!(cq.object().attr().uar.page_id(), page, "page to arm through");
+        if qp.object().attr().uar.kind() == UarKind::NonCached {
+            ensure_eq!(qp.object().attr().uar.page_id(), page, "page of a plain doorbell");
+        }
+    }
+    let of_registers = pages(&copying).into_iter().filter(|&it| it != page).collect::<Vec<_>>();
+    ensure!(of_registers.len() <= 16, "{} registers for one domain", of_registers.len());
+    for one in &of_registers {
+        let sharing = of_registers.iter().filter(|&other| other == one).count();
+        ensure!(sharing <= 2, "{sharing} queue pairs on the two registers of page {one:#x}");
+    }
+    Ok(())
+}
+
+fn a_thousand_queue_pairs_take_few_doorbell_pages(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let mut cq = domain.completion_queue(&CqConfig::new(2048))?;
+    let options = ConnectOptions::default();
+    let mut table = Dispatcher::new();
+    let mut pages = std::collections::BTreeSet::from([cq.object().attr().uar.page_id()]);
+    for _ in 0..1000 {
+        let qp = domain.queue_pair(&QpConfig::new(1, 1), &cq, &cq)?;
+        let address = domain.address(&qp, &options)?;
+        domain.connect(&qp, &address, &options)?;
+        pages.insert(qp.object().attr().uar.page_id());
+        table.insert(qp.qpn().0, qp)?;
+    }
+    ensure_eq!(table.len(), 1000, "queue pairs");
+    let most = 1 + verbless_queue::domain::BLUEFLAME_PAGES;
+    ensure!(pages.len() <= most, "{} pages for a thousand queue pairs", pages.len());
+    for (number, qp) in table.iter_mut() {
+        qp.post(&Nop::new().signaled(), number.into())?;
+    }
+    for _ in 0..1000 {
+        let (number, done) = until("a completion", || table.poll(&mut cq))?;
+        ensure_eq!(done?.cookie, u64::from(number), "cookie");
+    }
+    // Another domain finds room on the device.
+    Domain::new(&device)?.completion_queue(&CqConfig::new(1))?;
+    Ok(())
+}
+
+fn a_dispatcher_knows_whose_completion_it_is(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let mut cq = domain.completion_queue(&CqConfig::new(256))?;
+    let region = domain.region(4096, KeyAccess::ALL)?;
+    let options = ConnectOptions::default();
+    for by_user_index in [false, true] {
+        let mut table = Dispatcher::new();
+        for turn in 0..8 {
+            let user_index = turn * 0x1f_ffff;
+            let config = QpConfig { user_index, ..QpConfig::new(8, 8) };
+            let qp = domain.queue_pair(&config, &cq, &cq)?;
+            let address = domain.address(&qp, &options)?;
+            domain.connect(&qp, &address, &options)?;
+            table.insert(if by_user_index { user_index } else { qp.qpn().0 }, qp)?;
+        }
+        for (number, qp) in table.iter_mut() {
+            for turn in 0..4 {
+                qp.post_receive(region.sge(0, 64)?, u64::from(number) << 8 | turn)?;
+            }
+            for turn in 4..8 {
+                let message = Send::new(Inline(b"to itself")).signaled();
+                qp.post(&message, u64::from(number) << 8 | turn)?;
+            }
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..8 * 8 {
+            let (number, done) = until("a completion", || match by_user_index {
+                true => table.poll_by_user_index(&mut cq),
+                false => table.poll(&mut cq),
+            })?;
+            let cookie = done?.cookie;
+            ensure_eq!(cookie >> 8, u64::from(number), "the queue of the cookie");
+            ensure!(seen.insert(cookie), "cookie {cookie:#x} came twice");
+        }
+        // One that has gone is not heard of any more, and the others are.
+        let numbers: Vec<u32> = table.iter_mut().map(|(number, _)| number).collect();
+        for (_, qp) in table.iter_mut() {
+            qp.post(&Nop::new().signaled(), 1)?;
+        }
+        for &number in &numbers[..4] {
+            table.remove(number);
+        }
+        for _ in 0..4 {
+            let (number, done) = until("a completion", || match by_user_index {
+                true => table.poll_by_user_index(&mut cq),
+                false => table.poll(&mut cq),
+            })?;
+            done?;
+            ensure!(numbers[4..].contains(&number), "{number:#x} was removed");
+        }
+        ensure!(cq.poll().is_none(), "there is a completion too many");
+    }
+    Ok(())
 }

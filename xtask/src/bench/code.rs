@@ -16,6 +16,7 @@ const ROOTS: &[&str] = &[
     "line_poll",
     "line_poll_batch",
     "line_arm",
+    "line_dispatch",
     "line_post_datagram",
     "line_poll_datagram",
     "line_post_umr",

@@ -92,6 +92,14 @@ const OPERATIONS: &[Operation] = &[
         floor: None,
     },
     Operation {
+        name: "poll one, of a hundred queue pairs",
+        case: "dispatch",
+        function: "dispatch",
+        bound: 90.0,
+        rdma_core: None,
+        floor: None,
+    },
+    Operation {
         name: "post and poll, 8-byte doorbell",
         case: "pair",
         function: "pair",

@@ -2,7 +2,8 @@
 //!
 //! Both begin with the same eight bytes at the same place. A copy goes on, to a multiple of 64 bytes; a doorbell does
 //! not. So a doorbell is held for a moment: if the rest of the WQE follows in order, the WQE is executed from the bytes
-//! that were copied, as a device does that got them in one write-combined packet; else it is a doorbell.
+//! that were copied, as a device does that got them in one write-combined packet; else it is a doorbell. A doorbell of
+//! another queue in the middle of a copy becomes part of it: a register that is used for copies is one queue's, or locked.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -67,7 +68,15 @@ pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[
     world.clock.tick();
     let now = world.clock.now;
     let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
-    if at == 0 {
+    if at == 0 && spoils(world, id, (page, buffer), bytes) {
+        let held = &mut world.hcas[id].engine.held.0;
+        if let Some(copy) = held.get_mut(&(page, buffer))
+            && let (Some(first), Some(bytes)) =
+                (copy.bytes.first_chunk_mut::<8>(), bytes.first_chunk())
+        {
+            *first = *bytes;
+        }
+    } else if at == 0 {
         ring(world, id, (page, buffer));
         let copy = Copy { due: now.saturating_add(patience(bytes)), bytes: bytes.to_vec() };
         world.hcas[id].engine.held.0.insert((page, buffer), copy);
@@ -87,6 +96,19 @@ pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[
     {
         copied(&mut world.hcas[id], page, copy.bytes);
     }
+}
+
+/// Whether a doorbell lands in a copy of another queue that is under way.
+///
+/// There is one buffer at this address, in the CPU that combines the stores as in the device that gets them: the doorbell becomes the
+/// start of what is there, and when the rest of the copy has come, the device has a request that nobody posted.
+fn spoils(world: &World, id: HcaId, register: (u32, u64), doorbell: &[u8]) -> bool {
+    let queue = |bytes: &[u8]| {
+        bytes.first_chunk().map(|bytes| (u64::from_be_bytes(*bytes) >> 8) as u32 & 0xff_ffff)
+    };
+    world.hcas[id].engine.held.0.get(&register).is_some_and(|copy| {
+        doorbell.len() == 8 && copy.bytes.len() > 8 && queue(&copy.bytes) != queue(doorbell)
+    })
 }
 
 /// How long what begins like this may take to go on.

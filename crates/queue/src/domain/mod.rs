@@ -1,7 +1,15 @@
 //! Bringing regions and queues to life on a device.
 //!
-//! A [`Domain`] is a protection domain with what its queues share: a UAR page, and pooled memory for rings and doorbell
+//! A [`Domain`] is a protection domain with what its queues share: UAR pages, and pooled memory for rings and doorbell
 //! records. Regions, completion queues and queue pairs are made from it and hold what they need of it.
+//!
+//! **UAR pages.** One page is mapped non-cached: every completion queue is armed through it, and every queue pair without a BlueFlame
+//! register rings there. A doorbell is one store of 8 bytes, so any number of queues on any threads share it without a lock. A
+//! BlueFlame register takes copies of several stores, which must not mix with anything; so it is one queue pair's alone, until that
+//! is dropped, and on a page where nobody else rings. The first 16 queue pairs of a domain that want one get one
+//! ([`BLUEFLAME_PAGES`] pages of two): UARs are few on a device, and libmlx5 takes as many. The others, and those of a
+//! device without BlueFlame, ring plain doorbells: the device then reads their requests from the ring, which costs it one more
+//! read. libmlx5 shares registers behind a lock instead; the data path here takes none.
 //!
 //! ```no_run
 //! # fn f(device: &verbless_command::Device) -> Result<(), verbless_command::Error> {
@@ -51,8 +59,10 @@ pub struct Domain {
 #[derive(Debug)]
 struct Shared {
     pool: Pool,
-    /// The pages that queues ring on; completion queues are armed through the first.
-    pages: Mutex<Vec<Page>>,
+    /// The non-cached page: arms, and doorbells of 8 bytes.
+    plain: Page,
+    /// Write-combining pages: BlueFlame registers, each of which is one queue's.
+    blueflame: Mutex<Vec<Page>>,
 }
 
 /// A UAR page twice: as the number that contexts name, and as memory.
@@ -66,8 +76,9 @@ impl Domain {
     /// A protection domain of its own on `device`.
     pub fn new(device: &Device) -> Result<Self, Error> {
         let pd = device.alloc_pd()?;
-        let first = Page::new(device)?;
-        let shared = Shared { pool: Pool::new(device.clone()), pages: Mutex::new(vec![first]) };
+        let plain = Page::new(device, UarKind::NonCached)?;
+        let pool = Pool::new(device.clone());
+        let shared = Shared { pool, plain, blueflame: Mutex::default() };
         Ok(Self { device: device.clone(), pd, shared: Arc::new(shared) })
     }
 
@@ -129,39 +140,41 @@ impl Domain {
         }))
     }
 
-    /// A doorbell for one send queue: a BlueFlame register of its own where there is one left or another page can be had,
-    /// else a plain doorbell that it shares.
-    fn doorbell(&self, blueflame: bool) -> Result<(Page, SendDoorbell), Error> {
+    /// A doorbell for one send queue: a BlueFlame register of its own if it is wanted and there is one, else the plain doorbell
+    /// that it shares.
+    fn doorbell(&self, blueflame: bool) -> (Page, SendDoorbell) {
+        blueflame.then(|| self.register()).flatten().unwrap_or_else(|| {
+            let plain = self.shared.plain.clone();
+            let doorbell = plain.memory.doorbell();
+            (plain, doorbell)
+        })
+    }
+
+    /// A BlueFlame register that is nobody's.
+    fn register(&self) -> Option<(Page, SendDoorbell)> {
         let buffer = self.device.attributes().driver.bf_reg_size as usize / 2;
-        let mut pages = self.shared.pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let first = pages[0].clone();
-        if !blueflame || buffer == 0 || first.uar.kind() != UarKind::BlueFlame {
-            let doorbell = first.memory.doorbell();
-            return Ok((first, doorbell));
+        if buffer == 0 {
+            return None;
         }
+        let pages = &self.shared.blueflame;
+        let mut pages = pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(found) = pages.iter().find_map(|page| page.register(buffer)) {
-            return Ok(found);
+            return Some(found);
         }
-        if let Ok(more) = Page::new(&self.device)
-            && let Some(found) = more.register(buffer)
-        {
-            pages.push(more);
-            return Ok(found);
+        if pages.len() >= BLUEFLAME_PAGES {
+            return None;
         }
-        let doorbell = first.memory.doorbell();
-        Ok((first, doorbell))
+        // A machine without write combining refuses, and a device that has no UAR left: neither is in the way of a plain doorbell.
+        let more = Page::new(&self.device, UarKind::BlueFlame).ok()?;
+        let found = more.register(buffer)?;
+        pages.push(more);
+        Some(found)
     }
 }
 
 impl Page {
-    fn new(device: &Device) -> Result<Self, Error> {
-        let blueflame = device.attributes().driver.bf_reg_size != 0;
-        let uar = match device.uar_alloc(UarKind::BlueFlame) {
-            Ok(uar) if blueflame => uar,
-            // A machine without write combining offers only the other kind.
-            _ => device.uar_alloc(UarKind::NonCached)?,
-        };
-        let uar = Arc::new(uar);
+    fn new(device: &Device, kind: UarKind) -> Result<Self, Error> {
+        let uar = Arc::new(device.uar_alloc(kind)?);
         let memory = UarPage::mapped(uar.clone()).map_err(layout)?;
         Ok(Self { uar, memory })
     }
@@ -176,6 +189,8 @@ impl Page {
     }
 }
 
+/// UAR pages that a domain takes for BlueFlame at most.
+pub const BLUEFLAME_PAGES: usize = 8;
 /// BlueFlame registers of a page that a user may use.
 const REGISTERS_PER_PAGE: usize = 2;
 /// Byte offset of the first.

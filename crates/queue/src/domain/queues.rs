@@ -53,7 +53,8 @@ pub struct QpConfig {
     pub inline: u32,
     /// Every send gets a completion, signaled or not.
     pub signal_all: bool,
-    /// When a request is copied to the device along with its doorbell.
+    /// When a request is copied to the device along with its doorbell, if there is a BlueFlame register for it: see
+    /// [`domain`](crate::domain).
     pub blueflame: BlueFlame,
     /// Number that the device puts into completions beside the queue pair's own (24 bits).
     pub user_index: u32,
@@ -136,10 +137,7 @@ impl Domain {
         let entry = if config.wide { 128 } else { 64 };
         let ring = self.shared.pool.ring(entries as usize * entry)?;
         let record = self.shared.pool.record()?;
-        let page = {
-            let pages = self.shared.pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            pages[0].clone()
-        };
+        let page = self.shared.plain.clone();
         let parts = CompletionQueueParts {
             cqn: command::Cqn(0),
             ring: ring.memory,
@@ -233,7 +231,7 @@ impl Domain {
         let send_bytes = blocks as usize * 64;
         let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
         let record = self.shared.pool.record()?;
-        let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never)?;
+        let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never);
         let object = self.device.create_qp(QpAttr {
             service: S::SERVICE,
             pd: self.pd.clone(),

@@ -243,7 +243,7 @@ impl<S: Service> SendQueue<S> {
     ///
     /// One comparison tells that queue and opcode are those of the request; the window tells that it is outstanding.
     #[inline(always)]
-    pub(super) fn succeed(&mut self, request: Request) -> Option<Completion> {
+    pub(crate) fn succeed(&mut self, request: Request) -> Option<Completion> {
         let WqeIndex(index) = request.index;
         let slot = self.slots.get(index.into());
         if slot.request != request.opcode_qpn || slot.index != index || !self.is_outstanding(slot) {

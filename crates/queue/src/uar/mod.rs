@@ -91,7 +91,8 @@ impl UarPage {
         })
     }
 
-    /// The doorbell at 0x800, never used for BlueFlame: what a non-cached page offers, and what queues may share.
+    /// The doorbell at 0x800, never used for BlueFlame: what a non-cached page offers, and what queues may share. On a page with BlueFlame
+    /// registers it would be part of the first one: another queue's copy and this one's doorbell would mix.
     pub fn doorbell(&self) -> SendDoorbell {
         SendDoorbell {
             at: self.base(),
@@ -203,6 +204,30 @@ mod tests {
         assert!(page.blueflame(0x800, 512).is_err());
         drop((first, second));
         assert!(page.blueflame(0x800, 512).is_ok());
+    }
+
+    /// Linux gives a user two registers of a page (`MLX5_NON_FP_BFREGS_PER_UAR`), `bf_reg_size` apart; each is two
+    /// buffers, and doorbells alternate between them.
+    #[test]
+    fn doorbells_alternate_between_the_two_buffers_of_their_register() {
+        let page = page();
+        for (buffer, registers) in [(256, [0x800, 0xa00]), (512, [0x800, 0xc00])] {
+            let mut both = registers.map(|at| page.blueflame(at, buffer).unwrap());
+            for turn in 0..6 {
+                for (doorbell, at) in both.iter_mut().zip(registers) {
+                    crate::trace::take();
+                    doorbell.ring(1);
+                    let expected = at + turn % 2 * buffer;
+                    assert_eq!(crate::trace::take(), [Event::Uar(expected as u32)]);
+                }
+            }
+        }
+        let mut plain = page.doorbell();
+        for _ in 0..3 {
+            crate::trace::take();
+            plain.ring(1);
+            assert_eq!(crate::trace::take(), [Event::Uar(0x800)]);
+        }
     }
 
     #[test]

@@ -123,6 +123,24 @@ fn a_copy_with_another_index_or_of_another_page_rings_for_the_ring() {
     assert_eq!(rig.qp(&a).sq.as_ref().unwrap().consumer, 1, "a page that the QP does not ring on");
 }
 
+/// What a driver gets that lets queues share a register.
+#[test]
+fn a_doorbell_in_the_middle_of_another_queues_copy_executes_what_was_copied() {
+    let mut rig = Rig::new();
+    let ((mut a, _), (mut b, _)) = (rig.pair(), rig.pair());
+    let copied = place(&mut rig, &mut a);
+    let doorbell = place(&mut rig, &mut b);
+    for (at, bytes) in (0..).step_by(8).zip(copied.chunks(8)) {
+        if at == 32 {
+            store(&mut rig, REGISTER, &doorbell[..8]);
+        }
+        store(&mut rig, REGISTER + at, bytes);
+    }
+    assert_eq!(rig.one(0, b.send_cq).index(), 0, "its own NOP wants no CQE");
+    rig.advance(Duration::from_millis(30));
+    rig.none(0, a.send_cq);
+}
+
 #[test]
 fn a_wqe_of_several_blocks_is_waited_for() {
     let mut rig = Rig::new();

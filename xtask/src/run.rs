@@ -166,7 +166,7 @@ fn both(command: &str, port: usize) -> String {
 }
 
 /// The client is tried until the server listens.
-fn both_of(server: &str, client: &str) -> String {
+pub(crate) fn both_of(server: &str, client: &str) -> String {
     format!(
         "{server} >/dev/null & server=$!; result=1\n\
          for try in $(seq 100); do\n\

@@ -4,6 +4,11 @@
 //! **Rates**: the example `speed` on the kernel's device, which is the model's here, so that every byte passes through
 //! `process_vm_readv` and `process_vm_writev`; what it says of the rows is taken as in [`speed`].
 //!
+//! **Latencies**: two programs of rdma-core and perftest that poll, each with a processor's worth of work, while the model's thread
+//! needs time too. On two processors three threads share them, and it shows whether the model gets its turn. With
+//! real-time priority it would not: they run with ordinary priority among themselves, and with a high one against the rest of
+//! the machine where that can be had. The best of several short rounds counts, and there are no more once the bound is reached.
+//!
 //! **A compile**: what `run` costs it is a sum, not a share. Calls with a path stop, and how many there are depends on the programs
 //! that the compiler starts and the headers that it looks for, not on how much there is to compile. So the sum is taken
 //! where it shows, in a file that is headers only, compiled in turns by a shell under `run` and one that is not; the shortest of many
@@ -21,9 +26,38 @@ use super::speed::{self, Row};
 use crate::{Result, workspace_root};
 
 const RATES: [Row; 2] = [
-    Row { name: "run: writes of 8 bytes", label: "8 B:", unit: "operations/s", bound: 200_000.0 },
+    Row { name: "run: writes of 8 bytes", label: "8 B:", unit: "operations/s", bound: 400_000.0 },
     Row { name: "run: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 3.0 },
 ];
+
+/// A latency that must not be exceeded, of a server and a client that poll.
+struct Latency {
+    name: &'static str,
+    program: &'static str,
+    /// Finds the microseconds in what the client prints.
+    read: fn(&str) -> Option<f64>,
+    bound: f64,
+}
+
+const LATENCIES: [Latency; 2] = [
+    Latency {
+        name: "run: ibv_rc_pingpong, a round",
+        program: "ibv_rc_pingpong",
+        read: pingpong_round,
+        bound: 120.0,
+    },
+    Latency {
+        name: "run: ib_write_lat, on average",
+        program: "ib_write_lat",
+        read: average_latency,
+        bound: 50.0,
+    },
+];
+/// Messages in a round, and rounds at most.
+const MESSAGES: u32 = 300;
+const LATENCY_ROUNDS: u32 = 30;
+/// TCP ports by which servers and clients find each other: one after the other, as a closed one is not free at once.
+const PORTS: std::ops::Range<u16> = 18_900..18_990;
 
 /// How much longer a compile may take, and one of nothing but headers: the worst that `run` does to a build.
 const COMPILE: (&str, f64) = ("run: a compile", 1.02);
@@ -41,7 +75,8 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     let chosen = |name: &str| filter.is_none_or(|part| name.contains(part));
     let rates = RATES.iter().any(|row| row.is_chosen(filter));
     let compiles = [COMPILE, HEADERS].iter().any(|(name, _)| chosen(name));
-    if !compiles && !rates {
+    let latencies = LATENCIES.iter().any(|latency| chosen(latency.name));
+    if !compiles && !rates && !latencies {
         return Ok(());
     }
     let model = crate::run::model()?;
@@ -50,6 +85,9 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
         command.args(["run", "--"]).arg(speed::program()?).arg("--kernel");
         let report = speed::measure(&mut command, &RATES)?;
         speed::print(filter, &RATES, &report, speed::priority(), tally)?;
+    }
+    if latencies {
+        check_latencies(&model, chosen, tally)?;
     }
     if !compiles {
         return Ok(());
@@ -72,6 +110,69 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
         tally.count(ratio <= bound);
     }
     Ok(())
+}
+
+fn check_latencies(model: &Path, chosen: impl Fn(&str) -> bool, tally: &mut Tally) -> Result<()> {
+    println!(
+        "\nthe best of at most {LATENCY_ROUNDS} rounds of {MESSAGES} messages, two programs that poll\n"
+    );
+    let mut ports = PORTS;
+    for latency in LATENCIES.iter().filter(|latency| chosen(latency.name)) {
+        if !crate::run::on_the_path(latency.program) {
+            tally.skip(latency.name, "apt-get install ibverbs-utils perftest");
+            continue;
+        }
+        let mut best = f64::INFINITY;
+        for port in ports.by_ref().take(LATENCY_ROUNDS as usize) {
+            best = best.min(latency.round(model, port)?);
+            if best <= latency.bound {
+                break;
+            }
+        }
+        let verdict = if best <= latency.bound { "" } else { "  ABOVE THE BOUND" };
+        println!("{:36} {best:>12.1} {:12} {:>10}{verdict}", latency.name, "us", latency.bound);
+        tally.count(best <= latency.bound);
+    }
+    Ok(())
+}
+
+impl Latency {
+    /// Runs server and client under one `run`; microseconds as the client says.
+    fn round(&self, model: &Path, port: u16) -> Result<f64> {
+        let command = format!("{} -d mlx5_0 -n {MESSAGES} -p {port}", self.program);
+        // The scheduler weighs sessions against each other (autogroups), and only then the threads in one.
+        let script = format!(
+            "echo -20 2>/dev/null >/proc/self/autogroup; exec timeout 60 \"$MODEL\" run -- bash -c '{}'",
+            crate::run::both_of(&command, &format!("{command} localhost"))
+        );
+        let output = Command::new("setsid")
+            .args(["--wait", "bash", "-c", &script])
+            .env("MODEL", model)
+            .stdin(Stdio::null())
+            .output()?;
+        let report = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{command} under run failed: {report}{errors}").into());
+        }
+        (self.read)(&report).ok_or_else(|| format!("{command} says no latency: {report}").into())
+    }
+}
+
+/// The number in a line like `300 iters in 0.03 seconds = 97.31 usec/iter`.
+fn pingpong_round(report: &str) -> Option<f64> {
+    let (line, _) = report.rsplit_once(" usec/iter")?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// `t_avg`, the sixth column of perftest's last row of numbers.
+fn average_latency(report: &str) -> Option<f64> {
+    let is_row = |line: &&str| {
+        let mut words = line.split_whitespace();
+        words.clone().count() >= 8 && words.all(|word| word.parse::<f64>().is_ok())
+    };
+    let row = report.lines().rfind(is_row)?;
+    row.split_whitespace().nth(5)?.parse().ok()
 }
 
 /// Milliseconds.
@@ -174,5 +275,23 @@ impl Drop for Shell {
     fn drop(&mut self) {
         drop(self.input.take());
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{average_latency, pingpong_round};
+
+    #[test]
+    fn the_latency_is_found_in_what_each_program_prints() {
+        let pingpong = "2457600 bytes in 0.04 seconds = 539.04 Mbit/sec\n\
+            300 iters in 0.04 seconds = 121.58 usec/iter\n";
+        assert_eq!(pingpong_round(pingpong), Some(121.58));
+        let perftest = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    \
+            t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n \
+            2       1000          28.70          4039.62      29.52    \t       42.83       \t\
+            157.17 \t\t124.68  \t\t4039.62\n----------\n";
+        assert_eq!(average_latency(perftest), Some(42.83));
+        assert_eq!(average_latency("no such device"), None);
     }
 }

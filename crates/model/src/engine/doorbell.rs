@@ -6,7 +6,7 @@
 
 use verbless_prm::SqState;
 
-use super::state::{Bench, Index};
+use super::state::Bench;
 use super::{completion, events};
 use crate::hca::Hca;
 use crate::hca::objects::{Objects, QpState};
@@ -73,12 +73,9 @@ pub(crate) fn mmio_write(world: &mut World, id: HcaId, offset: u64, bytes: &[u8]
 
 /// Wakes every SQ that names the page and has something posted.
 pub(super) fn wake(hca: &mut Hca, page: u32) {
-    refresh(hca);
     let index = std::mem::take(&mut hca.engine.index);
-    if let Some(queues) = index.pages.get(&page) {
-        for &number in &queues.senders {
-            wake_send_queue(hca, number);
-        }
+    for &number in index.senders.of(page).into_iter().flatten() {
+        wake_send_queue(hca, number);
     }
     hca.engine.index = index;
 }
@@ -103,54 +100,56 @@ pub(crate) fn queue(hca: &mut Hca, number: u32) {
     }
 }
 
+/// Takes the place in the rotation from a QP or SQ, if it has one.
+pub(super) fn unqueue(hca: &mut Hca, number: u32) {
+    let Some(sender) = hca.objects.sender(number) else { return };
+    if std::mem::take(&mut sender.queue.runtime.queued) {
+        hca.engine.active.retain(|&active| active != number);
+    }
+}
+
 /// An arm doorbell: the CQ that it names, and those whose doorbell it may have overwritten.
 fn arm(hca: &mut Hca, page: u32, word: u64) {
-    refresh(hca);
     let cqn = word as u32 & 0xff_ffff;
     let index = std::mem::take(&mut hca.engine.index);
-    if let Some(queues) = index.pages.get(&page) {
-        if queues.cqs.contains(&cqn) {
+    if let Some(cqs) = index.cqs.of(page) {
+        if cqs.contains(&cqn) {
             completion::arm(hca, cqn, (word >> 32) as u32);
         }
-        for &other in queues.cqs.iter().filter(|&&other| other != cqn) {
+        for &other in cqs.iter().filter(|&&other| other != cqn) {
             completion::arm_from_record(hca, other);
         }
     }
     hca.engine.index = index;
 }
 
-/// Rebuilds the index after commands, and wakes SQs that were rung before they could run.
-pub(crate) fn refresh(hca: &mut Hca) {
-    if !std::mem::take(&mut hca.engine.stale) {
-        return;
-    }
-    hca.engine.index = Index::of(&hca.objects);
+/// A QP or SQ came, went, names another page or may run now: if it was rung before it could run, it wakes.
+pub(crate) fn sender_changed(hca: &mut Hca, number: u32) {
     let Objects { qps, sqs, .. } = &hca.objects;
-    let ready_qps = qps.iter().filter(|(_, qp)| {
-        qp.state == QpState::Rts
+    let (page, ready) = if let Some(qp) = qps.get(&number) {
+        let ready = qp.state == QpState::Rts
             && qp.requester.resume_at.is_none()
-            && qp.sq.as_ref().is_some_and(|sq| sq.awake)
-    });
-    let ready_sqs = sqs.iter().filter(|(_, sq)| sq.state == SqState::RDY && sq.queue.awake);
-    let ready_qps = ready_qps.map(|(&number, _)| number);
-    let ready: Vec<u32> = ready_qps.chain(ready_sqs.map(|(&number, _)| number)).collect();
-    for number in ready {
+            && qp.sq.as_ref().is_some_and(|sq| sq.awake);
+        (Some(qp.uar_page), ready)
+    } else {
+        let sq = sqs.get(&number);
+        let ready = sq.is_some_and(|sq| sq.state == SqState::RDY && sq.queue.awake);
+        (sq.map(|sq| sq.uar_page), ready)
+    };
+    hca.engine.index.senders.set(number, page);
+    if ready {
         queue(hca, number);
     }
 }
 
-impl Index {
-    fn of(objects: &Objects) -> Self {
-        let mut index = Self::default();
-        for (&qpn, qp) in &objects.qps {
-            index.pages.entry(qp.uar_page).or_default().senders.push(qpn);
-        }
-        for (&sqn, sq) in &objects.sqs {
-            index.pages.entry(sq.uar_page).or_default().senders.push(sqn);
-        }
-        for (&cqn, cq) in &objects.cqs {
-            index.pages.entry(cq.uar_page).or_default().cqs.push(cqn);
-        }
-        index
-    }
+/// A CQ came, went or names another page.
+pub(crate) fn cq_changed(hca: &mut Hca, number: u32) {
+    let page = hca.objects.cqs.get(&number).map(|cq| cq.uar_page);
+    hca.engine.index.cqs.set(number, page);
+}
+
+/// Whether a QP, SQ or CQ names the page.
+pub(crate) fn is_named(hca: &Hca, page: u32) -> bool {
+    let index = &hca.engine.index;
+    index.senders.of(page).is_some() || index.cqs.of(page).is_some()
 }

@@ -47,7 +47,7 @@ use crate::world::{HcaId, World};
 use requester::Turn;
 
 pub(crate) use blueflame::trapped_write;
-pub(crate) use doorbell::mmio_write;
+pub(crate) use doorbell::{cq_changed, is_named, mmio_write, sender_changed};
 pub(crate) use failure::to_error as qp_to_error;
 pub use inject::Fault;
 pub(crate) use sq::{reset as sq_reset, to_error as sq_to_error};
@@ -58,6 +58,8 @@ pub(crate) use thread::spawn;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
 const TURNS_PER_SCAN: u32 = 8;
+/// QPs in the error state that are looked at in one turn of the model's thread.
+const LATE_FLUSHES: usize = 64;
 
 /// The engine's time, in nanoseconds since the model began.
 #[derive(Debug)]
@@ -118,7 +120,6 @@ fn work(world: &mut World, bench: &mut Bench) -> bool {
         for id in 0..world.hcas.len() {
             if !world.hcas[id].fatal {
                 worked |= doorbell::scan(world, id, bench);
-                doorbell::refresh(&mut world.hcas[id]);
             }
         }
     }
@@ -172,12 +173,20 @@ fn expire(world: &mut World, id: HcaId) -> bool {
 }
 
 /// Flushes what was posted to QPs after they failed: their receive queues have no doorbell that would tell.
+///
+/// The model's thread looks at a few at a time, in turns, so that thousands of them do not hold up who rings; a test that steps
+/// is told that there is nothing to do only when there is nothing.
 fn flush_late(world: &mut World) -> bool {
+    let most = if world.clock.began.is_some() { LATE_FLUSHES } else { usize::MAX };
     let mut worked = false;
     for id in 0..world.hcas.len() {
-        let errored = std::mem::take(&mut world.hcas[id].engine.errored);
-        for &qpn in &errored {
+        let engine = &mut world.hcas[id].engine;
+        let errored = std::mem::take(&mut engine.errored);
+        let last = engine.flushed;
+        let turn = errored.range(last.saturating_add(1)..).chain(errored.range(..=last));
+        for &qpn in turn.take(most) {
             worked |= failure::flush_receive_queue(world, id, qpn);
+            world.hcas[id].engine.flushed = qpn;
         }
         world.hcas[id].engine.errored = errored;
     }
@@ -230,7 +239,7 @@ pub(crate) fn set_port(world: &mut World, hca: HcaId, port: u8, up: bool) {
 /// A QP was reset or is about to be destroyed: forgets what is in flight for it, without completions.
 pub(crate) fn qp_forgotten(world: &mut World, hca: HcaId, qpn: u32) {
     let hca = &mut world.hcas[hca];
-    hca.engine.active.retain(|&active| active != qpn);
+    doorbell::unqueue(hca, qpn);
     hca.engine.errored.remove(&qpn);
     if let Some(qp) = hca.objects.qps.get_mut(&qpn) {
         qp.runtime = QpRuntime::default();
@@ -250,9 +259,16 @@ pub(crate) fn all_forgotten(hca: &mut Hca) {
     hca.engine.errored.clear();
 }
 
-/// A command may have created, moved or removed a queue: which doorbell wakes what is looked up afresh.
+/// A test may have created, moved or removed any queue behind the commands' back.
+#[cfg(test)]
 pub(crate) fn queues_changed(world: &mut World, hca: HcaId) {
-    world.hcas[hca].engine.stale = true;
+    let hca = &mut world.hcas[hca];
+    hca.engine.index = Default::default();
+    let objects = &hca.objects;
+    let senders: Vec<u32> = objects.qps.keys().chain(objects.sqs.keys()).copied().collect();
+    let cqs: Vec<u32> = objects.cqs.keys().copied().collect();
+    senders.into_iter().for_each(|number| sender_changed(hca, number));
+    cqs.into_iter().for_each(|number| cq_changed(hca, number));
 }
 
 /// A UAR page was allocated: its words are cleared and looked at from now on.

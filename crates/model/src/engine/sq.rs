@@ -103,7 +103,7 @@ fn flush_one(world: &mut World, id: HcaId, sqn: u32) -> Option<()> {
 /// An SQ was reset or is about to be destroyed: forgets what was posted, without completions.
 pub(crate) fn reset(world: &mut World, id: HcaId, sqn: u32) {
     let hca = &mut world.hcas[id];
-    hca.engine.active.retain(|&active| active != sqn);
+    super::doorbell::unqueue(hca, sqn);
     if let Some(sq) = hca.objects.sqs.get_mut(&sqn) {
         sq.queue.reset();
     }

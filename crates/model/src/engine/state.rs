@@ -16,16 +16,16 @@ pub(crate) struct State {
     pub timers: BTreeSet<(u64, u32)>,
     /// QPs in the error state: what is posted to them is flushed.
     pub errored: BTreeSet<u32>,
+    /// The one of them that was looked at last.
+    pub flushed: u32,
     /// CQEs that a fault holds back, by when they are due and the order in which they were made.
     pub delayed: BTreeMap<(u64, u64), Delayed>,
     /// CQs whose event moderation holds back, by when it is due; 0 where that is yet to be worked out.
     pub moderated: BTreeSet<(u64, u32)>,
     /// How many were held back so far.
     pub delays: u64,
-    /// Queues by the UAR page that they name; rebuilt when a command may have changed it.
+    /// Queues by the UAR page that they name.
     pub index: Index,
-    /// A command ran since the index was built.
-    pub stale: bool,
     pub faults: Faults,
     /// Trapped stores that may become BlueFlame copies.
     pub held: Held,
@@ -40,18 +40,50 @@ impl State {
     }
 }
 
-/// Which queues a doorbell on a UAR page wakes.
+/// Which queues a doorbell on a UAR page wakes. A queue that comes, goes or names another page changes its own entry alone,
+/// so that a command costs the same however many queues there are.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    pub pages: BTreeMap<u32, Page>,
+    /// QPs and SQs.
+    pub senders: ByPage,
+    pub cqs: ByPage,
 }
 
-/// The queues that name one UAR page.
+/// Queues of one kind by the UAR page that they name.
 #[derive(Debug, Default)]
-pub(crate) struct Page {
-    /// QPs and SQs.
-    pub senders: Vec<u32>,
-    pub cqs: Vec<u32>,
+pub(crate) struct ByPage {
+    pages: BTreeMap<u32, BTreeSet<u32>>,
+    /// The page of each queue.
+    page_of: BTreeMap<u32, u32>,
+}
+
+impl ByPage {
+    /// Queue `number` names `page`, or is no more.
+    pub(super) fn set(&mut self, number: u32, page: Option<u32>) {
+        let before = match page {
+            Some(page) => self.page_of.insert(number, page),
+            None => self.page_of.remove(&number),
+        };
+        if before == page {
+            return;
+        }
+        if let Some(before) = before
+            && let Some(queues) = self.pages.get_mut(&before)
+        {
+            queues.remove(&number);
+            if queues.is_empty() {
+                self.pages.remove(&before);
+            }
+        }
+        if let Some(page) = page {
+            self.pages.entry(page).or_default().insert(number);
+        }
+    }
+
+    /// The queues that name `page`.
+    pub(super) fn of(&self, page: u32) -> Option<&BTreeSet<u32>> {
+        self.pages.get(&page)
+    }
 }
 
 /// What the engine keeps per CQ.
@@ -170,6 +202,20 @@ pub(crate) struct Bench {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_is_found_by_the_page_that_it_named_last_and_by_none_once_it_is_gone() {
+        let mut queues = ByPage::default();
+        for (number, page) in [(1, 7), (2, 7), (3, 8), (1, 8), (1, 8)] {
+            queues.set(number, Some(page));
+        }
+        assert_eq!(queues.of(7), Some(&BTreeSet::from([2])));
+        assert_eq!(queues.of(8), Some(&BTreeSet::from([1, 3])));
+        for number in [1, 2, 2, 3, 4] {
+            queues.set(number, None);
+        }
+        assert!(queues.pages.is_empty() && queues.page_of.is_empty());
+    }
 
     #[test]
     fn blocks_that_were_read_ahead_are_found_by_their_index_and_no_others() {

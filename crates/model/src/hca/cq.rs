@@ -10,6 +10,7 @@ use super::call::{Call, Outcome, only};
 use super::objects::{Arm, Cq};
 use super::refusal::Refusal;
 use super::umem::{self, Place};
+use crate::engine;
 
 /// Fields of the context that CREATE_CQ takes, that a capability decides on, or that are the device's to write.
 const KNOWN: [&str; 23] = [
@@ -101,6 +102,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
     let number = hca.numbers.cq.take().ok_or(Refusal::NoNumber)?;
     umem::hold(hca, &cq.umems);
     hca.objects.cqs.insert(number, cq);
+    engine::cq_changed(hca, number);
     output.set_cqn(number);
     Ok(())
 }
@@ -206,6 +208,7 @@ pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyCqIn, _: &mut DestroyC
 /// Removes a CQ and lets go of its memory.
 pub(super) fn remove(hca: &mut Hca, number: u32) {
     if let Some(cq) = hca.objects.cqs.remove(&number) {
+        engine::cq_changed(hca, number);
         umem::release(hca, &cq.umems);
         hca.numbers.cq.give(number);
     }

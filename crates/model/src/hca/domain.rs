@@ -115,12 +115,8 @@ pub(super) fn dealloc_uar(
 ) -> Outcome {
     let page = input.uar();
     call.check_uar(page)?;
-    let objects = &call.hca().objects;
-    if objects.cqs.values().any(|cq| cq.uar_page == page)
-        || objects.qps.values().any(|qp| qp.uar_page == page)
-        || objects.sqs.values().any(|sq| sq.uar_page == page)
-        || objects.eqs.values().any(|eq| eq.uar_page == page)
-    {
+    let hca = call.hca();
+    if engine::is_named(hca, page) || hca.objects.eqs.values().any(|eq| eq.uar_page == page) {
         return Err(Refusal::UarInUse);
     }
     engine::uar_freed(call.world, call.id, page);

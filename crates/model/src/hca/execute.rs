@@ -7,7 +7,6 @@ use super::call::{Call, Outcome};
 use super::refusal::Refusal;
 use super::{Life, counter, cq, domain, eq, lifecycle, mkey, pages, qp, query, register};
 use super::{capability, mad, multicast, shared, sq, transition, uctx, umem, vport};
-use crate::engine;
 use crate::world::{HcaId, World};
 
 /// How far a function must have come for a command.
@@ -232,7 +231,6 @@ fn dispatch(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) -> Re
     }
     let mut call = Call { world, id, uid, op_mod, input, output, list: &[] };
     (entry.run)(&mut call)?;
-    engine::queues_changed(world, id);
     pages::balance(world, id);
     Ok(())
 }

@@ -44,7 +44,7 @@ use crate::world::HcaId;
 use capability::Capabilities;
 use fault::CommandFaults;
 use identity::Identity;
-use numbers::Numbers;
+pub(crate) use numbers::Numbers;
 use objects::{Limits, Objects, Uid};
 use pages::Pages;
 use room::Room;

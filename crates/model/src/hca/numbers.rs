@@ -16,16 +16,27 @@ impl Numbers {
         Self { next: first, end, free: BTreeSet::new() }
     }
 
+    /// The lowest free number, if there is one.
+    pub(crate) fn lowest(&self) -> Option<u32> {
+        let new = (self.next < self.end).then_some(self.next);
+        self.free.first().copied().or(new)
+    }
+
     /// Takes the lowest free number, if there is one.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        if let Some(number) = self.free.pop_first() {
-            return Some(number);
-        }
-        let number = self.next;
-        (number < self.end).then(|| {
+        let number = self.lowest()?;
+        self.take_this(number);
+        Some(number)
+    }
+
+    /// Takes a number that [`Numbers::lowest`] gave.
+    pub(crate) fn take_this(&mut self, number: u32) {
+        if number == self.next {
             self.next += 1;
-            number
-        })
+        } else {
+            let was_free = self.free.remove(&number);
+            debug_assert!(was_free, "a number that was taken before");
+        }
     }
 
     /// Gives a number back.

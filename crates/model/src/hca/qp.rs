@@ -236,6 +236,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         queue.users += 1;
     }
     hca.objects.qps.insert(number, qp);
+    engine::sender_changed(hca, number);
     output.set_qpn(number);
     Ok(())
 }
@@ -309,6 +310,7 @@ pub(super) fn remove(world: &mut World, id: HcaId, number: u32) {
     engine::qp_forgotten(world, id, number);
     let hca = &mut world.hcas[id];
     let Some(qp) = hca.objects.qps.remove(&number) else { return };
+    engine::sender_changed(hca, number);
     for cqn in [qp.context.cqn_snd(), qp.context.cqn_rcv()] {
         if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
             cq.users = cq.users.saturating_sub(1);

@@ -107,6 +107,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
         cq.users += 1;
     }
     hca.objects.sqs.insert(number, sq);
+    engine::sender_changed(hca, number);
     output.set_sqn(number);
     Ok(())
 }
@@ -157,6 +158,7 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOu
     if let Some(sq) = call.hca_mut().objects.sqs.get_mut(&number) {
         sq.state = to;
     }
+    engine::sender_changed(call.hca_mut(), number);
     Ok(())
 }
 
@@ -183,6 +185,7 @@ pub(super) fn remove(world: &mut World, id: HcaId, number: u32) {
     engine::sq_reset(world, id, number);
     let hca = &mut world.hcas[id];
     let Some(sq) = hca.objects.sqs.remove(&number) else { return };
+    engine::sender_changed(hca, number);
     if let Some(cq) = hca.objects.cqs.get_mut(&sq.queue.cqn) {
         cq.users = cq.users.saturating_sub(1);
     }

@@ -273,6 +273,7 @@ pub(super) fn rtr2rts(
     request.take_optional(qp);
     qp.requester.psn = new.next_send_psn();
     qp.state = QpState::Rts;
+    engine::sender_changed(call.hca_mut(), request.qpn);
     output.set_ece(request.ece);
     Ok(())
 }
@@ -311,6 +312,7 @@ pub(super) fn sqerr2rts(
     let qp = call.qp_mut(request.qpn)?;
     request.take_optional(qp);
     qp.state = QpState::Rts;
+    engine::sender_changed(call.hca_mut(), request.qpn);
     Ok(())
 }
 
@@ -326,6 +328,7 @@ pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpO
     let qp = call.qp_mut(request.qpn)?;
     request.take_optional(qp);
     qp.state = QpState::Rts;
+    engine::sender_changed(call.hca_mut(), request.qpn);
     Ok(())
 }
 

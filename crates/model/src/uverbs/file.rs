@@ -27,6 +27,7 @@ use super::verbs::mr::Mr;
 use super::verbs::qp::Qp;
 use super::verbs::srq::Srq;
 use super::verbs::wire::Core;
+use crate::hca::Numbers;
 
 /// What a handle stands for.
 #[derive(Debug)]
@@ -156,14 +157,30 @@ struct Entry {
     users: u32,
 }
 
+/// Objects that one file may hold. Linux has no such limit but its memory, in which each of them counts for its client; here
+/// it is the memory of the process that all clients share.
+const MOST_OBJECTS: u32 = 1 << 20;
+
+/// The handles of a file's objects.
+#[derive(Debug)]
+struct Handles(Numbers);
+
+impl Default for Handles {
+    fn default() -> Self {
+        Self(Numbers::new(0, MOST_OBJECTS))
+    }
+}
+
 /// What a file holds.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub context: Option<Context>,
     objects: BTreeMap<u32, Entry>,
+    handles: Handles,
     streams: Vec<(u64, Stream)>,
     /// UAR page by page number within the file.
     pub mmaps: BTreeMap<u32, u32>,
+    pub mmap_numbers: uar::MmapNumbers,
     /// Where the client mapped UAR pages by itself.
     pub mapped: BTreeMap<u32, u64>,
     /// The file is being closed: what would be in the way goes as well.
@@ -187,8 +204,9 @@ impl State {
     }
 
     /// The handle that the next object gets: the lowest that is free.
-    pub(super) fn free_handle(&self) -> u32 {
-        (0..).find(|handle| !self.objects.contains_key(handle)).unwrap_or(u32::MAX)
+    /// ENOMEM when the file holds as many as it may.
+    pub(super) fn free_handle(&self) -> Result<u32, Errno> {
+        self.handles.0.lowest().ok_or(Errno::ENOMEM)
     }
 
     /// The next number of the sequence.
@@ -209,6 +227,7 @@ impl State {
             }
         }
         let order = self.tick();
+        self.handles.0.take_this(handle);
         self.objects.insert(handle, Entry { order, object, uses, users: 0 });
     }
 
@@ -234,6 +253,7 @@ impl State {
 
     fn remove(&mut self, handle: u32) {
         let Some(removed) = self.objects.remove(&handle) else { return };
+        self.handles.0.give(handle);
         for used in removed.uses {
             if let Some(entry) = self.objects.get_mut(&used) {
                 entry.users -= 1;
@@ -495,6 +515,7 @@ impl File {
                 let _ = self.kernel.free(op::DEALLOC_UAR, uid, page);
                 self.unback(page);
                 state.mmaps.remove(&mmap);
+                state.mmap_numbers.0.give(mmap);
                 state.mapped.remove(&page);
             }
         }
@@ -551,7 +572,7 @@ impl Method<'_> {
                 if fd {
                     self.named.new_stream = Some(id);
                 } else {
-                    let handle = self.state.free_handle();
+                    let handle = self.state.free_handle()?;
                     self.named.new = Some((id, handle));
                     self.attrs.put_handle(id, handle.into());
                 }
@@ -675,5 +696,30 @@ impl Method<'_> {
         self.attrs.client.install(fd).inspect_err(|_| {
             self.file.end_stream(self.state, order);
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_the_lowest_that_is_free_and_a_file_holds_so_many() {
+        let mut state = State::default();
+        for pdn in 0..MOST_OBJECTS {
+            let handle = state.free_handle().unwrap();
+            assert_eq!(handle, pdn);
+            assert_eq!(state.free_handle(), Ok(handle), "nobody has taken it yet");
+            state.insert(handle, Object::Pd { pdn });
+        }
+        assert_eq!(state.free_handle(), Err(Errno::ENOMEM));
+        for handle in [7000, 70, 700] {
+            state.remove(handle);
+        }
+        for handle in [70, 700, 7000] {
+            assert_eq!(state.free_handle(), Ok(handle));
+            state.insert(handle, Object::Ah);
+        }
+        assert_eq!(state.free_handle(), Err(Errno::ENOMEM));
     }
 }

@@ -11,6 +11,7 @@ use super::context::Context;
 use super::file::{Method, Object, State};
 use super::refused::refused;
 use super::rules::op;
+use crate::hca::Numbers;
 
 const TYPE_BLUEFLAME: u64 = 0;
 const TYPE_NON_CACHED: u64 = 1;
@@ -25,6 +26,16 @@ const MMAP_OFFSETS: u64 = 9;
 /// Bytes of a file whose every offset has a command and an index of 16 bits.
 pub(crate) const MMAP_SPAN: u64 = (1 << 24) * PAGE;
 
+/// Where pages that are allocated one by one are mapped: command << 16 | index.
+#[derive(Debug)]
+pub(super) struct MmapNumbers(pub Numbers);
+
+impl Default for MmapNumbers {
+    fn default() -> Self {
+        Self(Numbers::new((MMAP_OFFSETS as u32) << 16, 0x100_0000))
+    }
+}
+
 impl Method<'_> {
     pub(super) fn uar_alloc(&mut self) -> Result<Object, Errno> {
         let uid = self.state.context()?.uid;
@@ -33,9 +44,8 @@ impl Method<'_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let kernel = &self.file.kernel;
+        let mmap = self.state.mmap_numbers.0.lowest().ok_or(Errno::ENOMEM)?;
         let page = kernel.allocate(op::ALLOC_UAR, uid)?;
-        let first = (MMAP_OFFSETS as u32) << 16;
-        let mmap = (first..).find(|at| !self.state.mmaps.contains_key(at)).unwrap_or(first);
         let mut put = |id, bytes: &[u8]| self.attrs.put(id, bytes);
         let written = put(attr::UAR_MMAP_OFFSET, &offset(mmap).to_ne_bytes())
             .and_then(|()| put(attr::UAR_PAGE_ID, &page.to_ne_bytes()))
@@ -48,6 +58,7 @@ impl Method<'_> {
             let _ = kernel.free(op::DEALLOC_UAR, uid, page);
             return Err(errno);
         }
+        self.state.mmap_numbers.0.take_this(mmap);
         self.state.mmaps.insert(mmap, page);
         Ok(Object::Uar { page, mmap })
     }

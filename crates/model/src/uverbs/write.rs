@@ -126,8 +126,8 @@ impl Method<'_> {
     fn alloc_pd(&mut self) -> Result<(), Errno> {
         let uid = self.state.context()?.uid;
         let kernel = &self.file.kernel;
+        let handle = self.state.free_handle()?;
         let pdn = kernel.allocate(op::ALLOC_PD, uid)?;
-        let handle = self.state.free_handle();
         let written = self
             .put_driver_data(&pdn.to_ne_bytes())
             .and_then(|()| self.attrs.put_or_zero(attr::CORE_OUT, &handle.to_ne_bytes()));
@@ -172,7 +172,7 @@ impl Method<'_> {
             response[4..].copy_from_slice(&mac);
             self.put_driver_data(&response)?;
         }
-        let handle = self.state.free_handle();
+        let handle = self.state.free_handle()?;
         self.attrs.put_or_zero(attr::CORE_OUT, &handle.to_ne_bytes())?;
         self.state.insert_using(handle, Object::Ah, vec![pd]);
         Ok(())

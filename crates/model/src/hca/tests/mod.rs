@@ -4,6 +4,7 @@ mod kernel;
 mod keys;
 mod life;
 mod limits;
+mod many;
 mod multicast;
 mod ownership;
 mod ports;

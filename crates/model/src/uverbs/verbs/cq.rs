@@ -91,6 +91,7 @@ impl Method<'_> {
                 Some(stream.channel().clone())
             }
         };
+        let handle = self.state.free_handle()?;
         let (cq, entries) = self.make_cq(Wanted {
             user_handle: request.u64(8),
             entries: request.u32(16),
@@ -99,7 +100,6 @@ impl Method<'_> {
             channel,
             asynchronous: self.state.default_async_file(),
         })?;
-        let handle = self.state.free_handle();
         let mut reply = Reply::default();
         reply.u32(handle).u32(entries - 1);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {

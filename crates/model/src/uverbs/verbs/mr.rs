@@ -118,10 +118,10 @@ impl Method<'_> {
         check_rights(rights)?;
         let pd = self.state.lookup(request.u32(32).into(), object::PD)?;
         let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
+        let handle = self.state.free_handle()?;
         let writable = is_writable(rights);
         let pinned = Pinned::new(self.client, range.start, range.length, writable)?;
         let mr = self.make_region(pdn, rights, range, pinned, writable)?;
-        let handle = self.state.free_handle();
         let mut reply = Reply::default();
         reply.u32(handle).u32(mr.key).u32(mr.key);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {

@@ -42,6 +42,7 @@ impl Method<'_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let entries = u32::from(driver.u8(4).max(1)).next_multiple_of(GRANULE);
+        let handle = self.state.free_handle()?;
         let variant = kernel.next_key_variant();
         let mut input = CreateMkeyIn::new();
         let key = input.memory_key_mkey_entry_mut();
@@ -52,7 +53,6 @@ impl Method<'_> {
         kernel.exec(input.as_bytes(), output.as_mut_bytes())?;
         let mut destroy = inbox(op::DESTROY_MKEY, 0, 0, 16);
         NUMBER.set(&mut destroy, output.mkey_index());
-        let handle = self.state.free_handle();
         let mut reply = Reply::default();
         reply.u32(handle).u32(output.mkey_index() << 8 | u32::from(variant));
         let answered = self

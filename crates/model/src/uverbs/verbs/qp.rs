@@ -250,8 +250,8 @@ impl Method<'_> {
             capacity: Capacity::read(request, 32),
             event_fd: None,
         };
+        let handle = self.state.free_handle()?;
         let (qp, uses) = self.make_qp(wanted)?;
-        let handle = self.state.free_handle();
         let mut reply = Reply::default();
         reply.u32(handle).u32(qp.qpn);
         let capacity = qp.capacity;

@@ -77,6 +77,7 @@ impl Method<'_> {
     /// The same by the old command.
     pub(in crate::uverbs) fn write_create_srq(&mut self, request: &Core) -> Result<(), Errno> {
         let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
+        let handle = self.state.free_handle()?;
         let srq = self.make_srq(Wanted {
             user_handle: request.u64(8),
             pd,
@@ -84,7 +85,6 @@ impl Method<'_> {
             sges: request.u32(24),
             event_fd: None,
         })?;
-        let handle = self.state.free_handle();
         let mut reply = Reply::default();
         reply.u32(handle).u32(srq.entries - 1).u32(srq.sges).u32(srq.srqn);
         if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {

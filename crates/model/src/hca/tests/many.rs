@@ -1,0 +1,63 @@
+//! Thousands of objects: what a command costs does not depend on how many there are.
+
+use std::time::{Duration, Instant};
+
+use super::rig::{Rig, User};
+use crate::engine;
+use crate::profile::Link;
+use verbless_prm::{CreateCqIn, DestroyCqIn, DestroyQpIn};
+
+const MANY: usize = 3000;
+/// Commands of which the fastest counts: nothing else that the machine does makes one faster.
+const SAMPLE: usize = 100;
+/// How much slower the last ones may be than the first. What is looked for in every object takes 30 times as long.
+const MOST: u32 = 6;
+
+/// The shortest of some times.
+fn shortest(times: &[Duration]) -> Duration {
+    times.iter().copied().min().unwrap_or_default().max(Duration::from_nanos(500))
+}
+
+/// Holds the last times against those where there were few objects.
+fn check(what: &str, few: &[Duration], many: &[Duration]) {
+    let (few, many) = (shortest(few), shortest(many));
+    assert!(many < few * MOST, "{what}: {few:?} among few objects, {many:?} among {MANY}");
+}
+
+/// How long a command takes, with what the engine does after it and a doorbell.
+fn timed<T>(rig: &mut Rig, user: User, command: impl FnOnce(&mut Rig) -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = command(rig);
+    engine::step(&mut rig.world);
+    // A page without queues: ringing the one that all of them name must look at each record.
+    engine::mmio_write(&mut rig.world, 0, u64::from(user.uar + 1) * 4096 + 0x800, &[1; 8]);
+    (result, start.elapsed())
+}
+
+#[test]
+fn the_three_thousandth_queue_costs_no_more_than_the_hundredth_to_make_and_to_destroy() {
+    let mut rig = Rig::up(Link::Infiniband);
+    let user = rig.user();
+    let make: [fn(&mut Rig, User) -> u32; 2] = [
+        |rig, user| rig.cq(user, |_: &mut CreateCqIn| {}).unwrap(),
+        |rig, user| rig.qp(user, |_| {}).unwrap(),
+    ];
+    let destroy: [fn(&mut Rig, User, u32); 2] = [
+        |rig, user, number| {
+            rig.send::<DestroyCqIn>(user.uid, |input| _ = input.set_cqn(number)).unwrap();
+        },
+        |rig, user, number| {
+            rig.send::<DestroyQpIn>(user.uid, |input| _ = input.set_qpn(number)).unwrap();
+        },
+    ];
+    for (what, make, destroy) in [("CQ", make[0], destroy[0]), ("QP", make[1], destroy[1])] {
+        let (numbers, times): (Vec<_>, Vec<_>) =
+            (0..MANY).map(|_| timed(&mut rig, user, |rig| make(rig, user))).unzip();
+        check(&format!("making a {what}"), &times[..SAMPLE], &times[MANY - SAMPLE..]);
+        let destroyed: Vec<_> = numbers
+            .into_iter()
+            .map(|number| timed(&mut rig, user, |rig| destroy(rig, user, number)).1)
+            .collect();
+        check(&format!("destroying a {what}"), &destroyed[MANY - SAMPLE..], &destroyed[..SAMPLE]);
+    }
+}

@@ -1,5 +1,6 @@
 //! Everything that exists in one model: the functions, the fabric between them, the clock; all behind one lock.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -50,15 +51,26 @@ impl Shared {
     }
 
     /// As [`Shared::with`], without a word to the engine's thread: for that thread itself.
+    ///
+    /// A panic of `f` is a mistake of the model's and leaves the world in no known state, so that every function is dead from then
+    /// on, as after a fatal error of hardware: no command is answered as if nothing had happened while no data moves.
     pub(crate) fn with_unheard<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.lock();
-        let result = f(&mut world);
+        let result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
+        let dead = if result.is_err() { world.die() } else { Vec::new() };
         let raised = world.take_interrupts();
         drop(world);
         for (interrupts, vector) in raised {
             interrupts.raise(vector);
         }
-        result
+        result.unwrap_or_else(|panic| {
+            tracing::error!(
+                "the model has failed, which is a mistake of its own: every device is dead from \
+                 now on, commands fail and nothing moves; start it anew, and report the panic"
+            );
+            dead.iter().for_each(|interrupts| interrupts.fatal());
+            resume_unwind(panic)
+        })
     }
 
     /// The world itself, for the engine's thread, which waits on [`Shared::wake`] with it. Interrupts are the caller's to deliver.
@@ -81,6 +93,12 @@ impl Shared {
 }
 
 impl World {
+    /// Every function dies; who is to hear of it, once the lock is released.
+    fn die(&mut self) -> Vec<Arc<dyn Interrupts>> {
+        self.hcas.iter_mut().for_each(|hca| hca.fatal = true);
+        self.hcas.iter().filter_map(|hca| hca.interrupts.clone()).collect()
+    }
+
     /// Takes the interrupts that were raised under the lock and are yet to be delivered.
     pub(crate) fn take_interrupts(&mut self) -> Vec<(Arc<dyn Interrupts>, u32)> {
         let mut raised = Vec::new();
@@ -91,5 +109,62 @@ impl World {
             }
         }
         raised
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::{Duration, Instant};
+
+    use verbless_devx::{AsyncEvent, Backend, Context, ErrorKind};
+
+    use crate::{Model, Profile};
+
+    fn model() -> crate::model::Builder {
+        let profile = || Profile::load("bluefield3").unwrap();
+        Model::builder().device(profile()).device(profile())
+    }
+
+    fn open(model: &Model) -> Vec<Context> {
+        let backend = model.backend();
+        let devices = backend.enumerate().unwrap();
+        devices.iter().map(|device| Context::open(&backend, device).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_panic_of_the_engine_is_a_fatal_error_of_every_device() {
+        let model = model().threaded().build();
+        let contexts = open(&model);
+        let files: Vec<_> =
+            contexts.iter().map(|context| context.async_event_alloc().unwrap()).collect();
+        let channels: Vec<_> =
+            contexts.iter().map(|context| context.event_channel(false).unwrap()).collect();
+        model.shared.with(|world| world.hcas[1].engine.faults.panic = true);
+        let start = Instant::now();
+        while !model.shared.lock().hcas[0].fatal {
+            assert!(start.elapsed() < Duration::from_secs(20), "the devices live on");
+            std::thread::yield_now();
+        }
+        for channel in &channels {
+            channel.wait(Some(Duration::from_secs(20))).unwrap();
+            assert_eq!(channel.read().unwrap_err().kind(), ErrorKind::DeviceGone);
+        }
+        for (context, file) in contexts.iter().zip(&files) {
+            assert_eq!(file.read().unwrap(), Some(AsyncEvent::DeviceFatal));
+            assert!(context.alloc_pd().is_err());
+            assert!(context.devx_other(&[8, 13, 0, 0, 0, 0, 0, 0], &mut [0; 16]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_panic_within_a_command_is_one_as_well_and_reaches_who_sent_it() {
+        let model = model().stepped().build();
+        let contexts = open(&model);
+        let command = || model.shared.with(|_| panic!("a mistake in a command"));
+        assert!(catch_unwind(AssertUnwindSafe(command)).is_err());
+        for context in &contexts {
+            assert!(context.alloc_pd().is_err());
+        }
     }
 }

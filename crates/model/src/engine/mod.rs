@@ -113,6 +113,8 @@ fn run(world: &mut World, limit: u32) -> u32 {
 }
 
 fn work(world: &mut World, bench: &mut Bench) -> bool {
+    #[cfg(test)]
+    assert!(!world.hcas.iter().any(|hca| hca.engine.faults.panic), "a test asked for a panic");
     bench.turns = bench.turns.wrapping_add(1);
     let mut worked = false;
     let idle = world.hcas.iter().all(|hca| hca.engine.active.is_empty());

@@ -178,6 +178,9 @@ pub(crate) struct Faults {
     pub delay_completions: Strike,
     /// How long a delayed completion is held back, in nanoseconds.
     pub delay: u64,
+    /// The engine panics.
+    #[cfg(test)]
+    pub panic: bool,
 }
 
 /// Buffers of the engine that outlive a turn, so that a turn allocates nothing.

@@ -20,6 +20,9 @@
 mod engine;
 mod fabric;
 mod hca;
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub mod log;
 pub mod memory;
 mod model;
 #[cfg(feature = "host")]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 
 use clap::{Parser, Subcommand, ValueEnum};
+use tracing::level_filters::LevelFilter;
 use verbless_model::pci::{self, PciOptions};
 use verbless_model::run::{self, JoinOptions, RunError, RunOptions, Trace};
 use verbless_model::{Link, Profile, Side};
@@ -111,18 +112,14 @@ enum SideArgument {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(match arguments.verbose {
-            // The standard error is the program's, too.
-            0 if matches!(arguments.command, Command::Run { .. }) => tracing::Level::ERROR,
-            0 => tracing::Level::WARN,
-            1 => tracing::Level::INFO,
-            2 => tracing::Level::DEBUG,
-            _ => tracing::Level::TRACE,
-        })
-        .with_target(false)
-        .init();
+    let _last_words = verbless_model::log::init(match arguments.verbose {
+        // The standard error is the program's, too.
+        0 if matches!(arguments.command, Command::Run { .. }) => LevelFilter::ERROR,
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    });
     match execute(arguments.command) {
         Ok(code) => code,
         Err(error) => {

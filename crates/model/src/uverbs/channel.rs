@@ -1,8 +1,9 @@
 //! File descriptors that a client reads records from: event channels, async event files, async command files.
 //!
 //! Each is a SOCK_SEQPACKET socketpair, so that a read gives one record as the kernel's files do. The kernel keeps
-//! unread records in a list without end; here the socket holds what fits and a backlog the rest, which a thread feeds
-//! on while there is one. The device never waits for a slow reader. End of file stands for the kernel's EIO.
+//! unread records in a list that ends where its memory does; here the socket holds what fits and a backlog of at most
+//! [`MOST_WAITING`] records the rest, which a thread feeds on while there is one. The device never waits for a slow
+//! reader: what comes when the backlog is full is lost. End of file stands for the kernel's EIO.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,6 +19,9 @@ use crate::memory::descriptor;
 
 /// How long the feeding thread waits for room before it looks whether the channel still is.
 const FEED_MILLISECONDS: u8 = 20;
+/// Records in the backlog of one channel: more than async commands can have there, whose bytes have a limit of their own
+/// (Linux `MAX_ASYNC_BYTES_IN_USE`).
+const MOST_WAITING: usize = 1 << 16;
 
 /// The kernel's end of a channel.
 #[derive(Debug)]
@@ -77,9 +81,9 @@ impl Channel {
         self.push(Record { tag: 0, bytes });
     }
 
-    /// Queues a record that [`Channel::retract`] knows by its tag.
-    pub(super) fn send_tagged(self: &Arc<Self>, tag: u64, bytes: Vec<u8>) {
-        self.push(Record { tag, bytes });
+    /// Queues a record that [`Channel::retract`] knows by its tag. False: it is lost, as so many wait to be read.
+    pub(super) fn send_tagged(self: &Arc<Self>, tag: u64, bytes: Vec<u8>) -> bool {
+        self.push(Record { tag, bytes })
     }
 
     /// Takes back the records with a tag that nobody has read; says how many there were.
@@ -128,18 +132,28 @@ impl Channel {
         }
     }
 
-    fn push(self: &Arc<Self>, record: Record) {
+    /// Queues a record; false when it is lost, as so many wait to be read.
+    fn push(self: &Arc<Self>, record: Record) -> bool {
         let mut state = self.lock();
         if state.socket.is_none() {
-            return;
+            return true;
+        }
+        if state.backlog.len() >= MOST_WAITING {
+            state.flush();
+        }
+        if state.backlog.len() >= MOST_WAITING {
+            drop(state);
+            tracing::warn!(waiting = MOST_WAITING, "a client reads no events: one is lost");
+            return false;
         }
         state.backlog.push_back(record);
         state.flush();
         if !state.backlog.is_empty() && !state.feeding {
-            state.feeding = true;
             let channel = Arc::downgrade(self);
-            thread::spawn(move || feed(&channel));
+            // Without a thread the backlog goes on with the next record.
+            state.feeding = thread::Builder::new().spawn(move || feed(&channel)).is_ok();
         }
+        true
     }
 
     /// Bytes of records that wait to be read; may count some that were read of late.
@@ -262,6 +276,26 @@ mod tests {
             recv(fd.as_raw_fd(), &mut bytes, MsgFlags::empty()).expect("a record comes");
             assert_eq!(u32::from_ne_bytes(bytes), number);
         }
+    }
+
+    #[test]
+    fn what_nobody_reads_is_kept_up_to_a_limit_and_the_rest_lost() {
+        let (channel, fd) = Channel::new(8).expect("a socketpair");
+        let (mut kept, mut number) = (0, 0u64);
+        while channel.send_tagged(1, number.to_ne_bytes().to_vec()) {
+            number += 1;
+            assert!(number < 1 << 20, "there is no limit");
+        }
+        assert!(number >= MOST_WAITING as u64);
+        assert!(!channel.send_tagged(1, vec![0xff; 8]), "it stays so until somebody reads");
+        let mut bytes = [0; 8];
+        while kept < number {
+            recv(fd.as_raw_fd(), &mut bytes, MsgFlags::empty()).expect("a record comes");
+            assert_eq!(u64::from_ne_bytes(bytes), kept, "in order, and none is missing");
+            kept += 1;
+        }
+        assert!(channel.send_tagged(1, vec![1; 8]));
+        assert_eq!(read(&fd), Ok(vec![1; 8]));
     }
 
     #[test]

@@ -16,6 +16,9 @@ const FLAG_OMIT_DATA: u32 = 1;
 /// Events that one call may subscribe to.
 const MAX_EVENTS: usize = 16;
 
+/// Subscriptions of one channel. Linux takes as many as it has memory for; here that is the memory of all clients.
+const MOST_SUBSCRIPTIONS: usize = 1 << 16;
+
 impl Method<'_> {
     pub(super) fn async_event_alloc(&mut self) -> Result<Made, Errno> {
         let (channel, fd) = Channel::new(ASYNC_RECORD)?;
@@ -66,6 +69,10 @@ impl Method<'_> {
         let known = self.file.kernel.subscribable.as_ref();
         if !kinds.iter().all(|&kind| may_subscribe(known, kind, object.is_some())) {
             return Err(Errno::EINVAL);
+        }
+        // Each subscription holds its channel.
+        if Arc::strong_count(&channel) + kinds.len() > MOST_SUBSCRIPTIONS {
+            return Err(Errno::ENOMEM);
         }
         let mut subscriptions = Vec::new();
         for &kind in &kinds {

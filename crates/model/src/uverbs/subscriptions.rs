@@ -1,6 +1,6 @@
 //! Who hears of which event: the device's table of DevX subscriptions, and its async event files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -47,6 +47,8 @@ pub(super) struct Subscriptions {
 #[derive(Debug, Default)]
 struct Table {
     by_event: BTreeMap<EventKey, Vec<(u64, Subscription)>>,
+    /// The events that a DevX object's subscriptions are for; may name some that ended with their channel.
+    by_object: BTreeMap<u64, BTreeSet<EventKey>>,
     channels: Vec<Weak<Channel>>,
     async_files: Vec<Arc<Channel>>,
     next: u64,
@@ -68,6 +70,9 @@ impl Subscriptions {
             table.next += 1;
             let tag = table.next;
             let event = (subscription.key, subscription.number);
+            if let Some(object) = subscription.object {
+                table.by_object.entry(object).or_default().insert(event);
+            }
             table.by_event.entry(event).or_default().push((tag, subscription));
         }
     }
@@ -83,17 +88,20 @@ impl Subscriptions {
 
     /// Ends the subscriptions to a DevX object that is no more.
     pub(super) fn object_gone(&self, object: u64) {
-        self.retain(|subscription| subscription.object != Some(object));
+        let mut table = self.lock();
+        for event in table.by_object.remove(&object).unwrap_or_default() {
+            let Some(found) = table.by_event.get_mut(&event) else { continue };
+            found.retain(|(_, subscription)| subscription.object != Some(object));
+            if found.is_empty() {
+                table.by_event.remove(&event);
+            }
+        }
     }
 
     /// Ends the subscriptions of a channel that is no more.
     pub(super) fn channel_gone(&self, channel: &Arc<Channel>) {
-        self.retain(|subscription| !Arc::ptr_eq(&subscription.channel.channel, channel));
-    }
-
-    fn retain(&self, keep: impl Fn(&Subscription) -> bool) {
         self.lock().by_event.retain(|_, found| {
-            found.retain(|(_, subscription)| keep(subscription));
+            found.retain(|(_, subscription)| !Arc::ptr_eq(&subscription.channel.channel, channel));
             !found.is_empty()
         });
     }

@@ -43,8 +43,11 @@ pub(in crate::uverbs) struct Heard {
 impl Listener {
     fn complete(&self) {
         if let Some(channel) = &self.completions {
+            // Whoever destroys the object waits for exactly as many as it is told of.
             self.completed.fetch_add(1, Ordering::Relaxed);
-            channel.send_tagged(self.tag, self.element.to_ne_bytes().to_vec());
+            if !channel.send_tagged(self.tag, self.element.to_ne_bytes().to_vec()) {
+                self.completed.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -54,7 +57,9 @@ impl Listener {
             let mut record = self.element.to_ne_bytes().to_vec();
             record.extend(event.to_ne_bytes());
             record.extend([0; 4]);
-            channel.send_tagged(self.tag, record);
+            if !channel.send_tagged(self.tag, record) {
+                self.reported.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 

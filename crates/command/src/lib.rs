@@ -36,9 +36,9 @@ pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
 pub use qp::{
     DatagramAttr, InitAttr, Mtu, Qp, QpAttr, RemoteAccess, RtrAttr, RtsAttr, RtsChange, Service,
 };
-pub use query::{Adapter, MODEL_PSID};
+pub use query::Adapter;
 pub use rmp::{Rmp, RmpAttr};
-pub use verbless_devx::{Error, ErrorKind, Gid, Result};
+pub use verbless_devx::{Error, ErrorKind, Gid, MODEL_PSID, ModelToken, Result};
 
 /// An open device: a DevX context and what the device can do.
 ///
@@ -78,6 +78,12 @@ impl Device {
         &self.known.adapter
     }
 
+    /// What a typed command needs whose layout only the software model knows; `None` on hardware. Without it, such a command
+    /// is refused before it is sent ([`ErrorKind::ModelOnly`]).
+    pub fn as_model(&self) -> Option<ModelToken> {
+        self.adapter().is_model().then(|| self.context.as_model().ok().flatten()).flatten()
+    }
+
     /// QUERY_HCA_CAP: one page, as the device sends it.
     pub fn query_hca_cap(&self, page: CapPage, mode: CapMode) -> Result<Box<[u8; 0x1000]>> {
         caps::query_hca_cap(&self.context, page, mode)
@@ -85,6 +91,7 @@ impl Device {
 
     /// Sends a creating command without a variable tail.
     fn create<I: CommandInput>(&self, input: &I, output: &mut I::Output) -> Result<DevxObject> {
+        const { published::<I>() };
         self.context.obj_create(input.as_bytes(), output.as_mut_bytes())
     }
 }
@@ -103,8 +110,14 @@ impl fmt::Debug for Device {
     }
 }
 
+/// Compiles for commands that hardware has.
+const fn published<I: CommandInput>() {
+    assert!(!I::MODEL_ONLY, "only the model knows this layout: its function takes a &ModelToken");
+}
+
 /// Sends a general command (DEVX_OTHER).
 fn execute<I: CommandInput>(context: &Context, input: &I, output: &mut I::Output) -> Result<()> {
+    const { published::<I>() };
     context.devx_other(input.as_bytes(), output.as_mut_bytes())
 }
 
@@ -114,11 +127,13 @@ fn query_object<I: CommandInput>(
     input: &I,
     output: &mut I::Output,
 ) -> Result<()> {
+    const { published::<I>() };
     object.query(input.as_bytes(), output.as_mut_bytes())
 }
 
 /// Sends a change of an object whose answer holds nothing but the status.
 fn modify_object<I: CommandInput>(object: &DevxObject, input: &I) -> Result<()> {
+    const { published::<I>() };
     let mut output = I::Output::new_zeroed();
     object.modify(input.as_bytes(), output.as_mut_bytes())
 }

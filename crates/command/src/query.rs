@@ -1,12 +1,9 @@
 //! Questions about the device that change nothing.
 
-use verbless_devx::{Context, Error};
+use verbless_devx::{Context, Error, MODEL_PSID};
 use verbless_prm as prm;
 
 use crate::{Device, Gid};
-
-/// The PSID that the model gives itself. Whatever does not show it is hardware.
-pub const MODEL_PSID: &str = "VBL0000000001";
 
 /// Which device it is.
 #[derive(Debug, Clone, PartialEq, Eq)]

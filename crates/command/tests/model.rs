@@ -28,9 +28,23 @@ fn pieces(device: &Device, count: u32) -> MkeyAttr {
 }
 
 #[test]
-fn the_model_is_known_by_its_psid() {
+fn the_model_is_known_by_its_psid_and_yields_a_token() {
     let (_model, device) = device();
     assert!(device.adapter().is_model());
+    assert!(device.as_model().is_some());
+}
+
+#[test]
+fn a_device_that_shows_another_psid_is_hardware_and_yields_no_token() {
+    let text = include_str!("../../model/profiles/connectx6dx.toml");
+    let other = text.replace("VBL0000000001", "MT_0000000359");
+    let profile = Profile::from_toml(&other).expect("a profile");
+    let model = Model::builder().device(profile).stepped().build();
+    let backend = model.backend();
+    let info = backend.enumerate().expect("the model has devices").remove(0);
+    let device = Device::open(&backend, &info).expect("the model opens");
+    assert!(!device.adapter().is_model());
+    assert!(device.as_model().is_none());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use crate::abi::attr::{get_context, uhw};
 use crate::abi::method;
 use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
+use crate::model::Recognition;
 use crate::sys::Request;
 use crate::{Backend, DeviceInfo, Errno, Error, ErrorKind, OpenDevice, Result};
 
@@ -22,6 +23,7 @@ struct Inner {
     info: DeviceInfo,
     attributes: ContextAttributes,
     leaked: AtomicU64,
+    recognition: Recognition,
 }
 
 impl Context {
@@ -38,6 +40,14 @@ impl Context {
     /// # Errors
     /// As [`open`](Self::open), and [`ErrorKind::Answer`] when the kernel's answer makes no sense.
     pub fn from_device(device: Arc<dyn OpenDevice>, info: DeviceInfo) -> Result<Self> {
+        Self::recognising(device, info, Recognition::default())
+    }
+
+    pub(crate) fn recognising(
+        device: Arc<dyn OpenDevice>,
+        info: DeviceInfo,
+        recognition: Recognition,
+    ) -> Result<Self> {
         let attributes = allocate(&*device, mlx5::CONTEXT_DEVX).map_err(|error| {
             let maybe_devx = matches!(error.errno(), Some(Errno::EINVAL | Errno::EOPNOTSUPP));
             if maybe_devx && allocate(&*device, 0).is_ok() {
@@ -52,7 +62,8 @@ impl Context {
             }
             error
         })?;
-        Ok(Self(Arc::new(Inner { device, info, attributes, leaked: AtomicU64::new(0) })))
+        let leaked = AtomicU64::new(0);
+        Ok(Self(Arc::new(Inner { device, info, attributes, leaked, recognition })))
     }
 
     /// The device as it was enumerated.
@@ -80,6 +91,10 @@ impl Context {
         tracing::warn!(device = %self.0.info.name, what, number, %error, "leaked");
         #[cfg(not(feature = "tracing"))]
         let _ = (what, number, error);
+    }
+
+    pub(crate) fn recognition(&self) -> &Recognition {
+        &self.0.recognition
     }
 
     pub(crate) fn device(&self) -> &dyn OpenDevice {

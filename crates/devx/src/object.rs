@@ -6,7 +6,7 @@ use crate::abi::attr::{
 use crate::abi::{Method, method};
 use crate::handle::{Handle, Release};
 use crate::sys::{Answer, Request};
-use crate::{Context, DestroyError, Errno, Error, Result};
+use crate::{Context, DestroyError, Errno, Error, Result, model};
 
 const RELEASE: Release = Release {
     what: "devx object",
@@ -29,7 +29,8 @@ impl Context {
     ///
     /// # Errors
     /// [`ErrorKind::Command`](crate::ErrorKind::Command) with status and syndrome when the device refuses it;
-    /// EINVAL when DevX does not pass the command.
+    /// EINVAL when DevX does not pass the command; [`ErrorKind::ModelOnly`](crate::ErrorKind::ModelOnly) when only
+    /// the model knows it and the device is not known to be the model.
     pub fn devx_other(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
         exchange(
             self,
@@ -149,6 +150,7 @@ fn send(
     (cmd_in, input): (u16, &[u8]),
     (cmd_out, output): (u16, &mut [u8]),
 ) -> Result<Answer> {
+    model::check(context, method, input)?;
     let header = output.len().min(8);
     output[..header].fill(0);
     Request::new(method)

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::reflect::{StructInfo, View};
+use crate::reflect::{Kind, StructInfo, View, are_model_only};
 
 /// A command of the device.
 #[derive(Debug)]
@@ -114,6 +114,94 @@ impl CommandInfo {
         })?;
         Some((variant.field, variant.info))
     }
+}
+
+/// What of a command only the model knows: no hardware must ever see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelOnly {
+    /// The command itself.
+    Command,
+    /// A structure that it carries, or that its answer would be.
+    Structure(&'static str),
+    /// A field that is not zero; to hardware it is reserved.
+    Field(&'static str),
+    /// A value of a field.
+    Value {
+        /// The field.
+        field: &'static str,
+        /// The value.
+        value: u64,
+        /// Its name.
+        name: &'static str,
+    },
+}
+
+impl fmt::Display for ModelOnly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command => f.write_str("the command"),
+            Self::Structure(name) => write!(f, "the structure {name}"),
+            Self::Field(name) => write!(f, "the field {name}"),
+            Self::Value { field, value, name } => write!(f, "{field} {name} ({value:#x})"),
+        }
+    }
+}
+
+impl CommandInfo {
+    /// What of this command, with these bytes as its input, only the model knows; nothing if hardware may have it.
+    ///
+    /// Bits that are zero say nothing: a field or nested structure counts only when it is not zero.
+    pub fn model_only(&self, input: &[u8]) -> Option<ModelOnly> {
+        if are_model_only(self.sources) || self.input.is_model_only() || self.output.is_model_only()
+        {
+            return Some(ModelOnly::Command);
+        }
+        let view = self.view_input(input);
+        let chosen = self.variants.iter().find(|variant| {
+            variant.info.is_model_only()
+                && view.get(variant.when).is_some_and(|value| variant.values.contains(&value))
+        });
+        match chosen {
+            Some(variant) => Some(ModelOnly::Structure(variant.info.name)),
+            None => in_view(&view),
+        }
+    }
+}
+
+/// The first thing in a structure that only the model knows.
+fn in_view(view: &View<'_>) -> Option<ModelOnly> {
+    view.info.fields.iter().find_map(|field| {
+        let elements = view.elements(field);
+        (0..elements).find_map(|index| match (view.nested(field, index), field.kind) {
+            (Some(nested), _) => {
+                let said = nested.bytes.iter().any(|&byte| byte != 0);
+                match said {
+                    true if field.model_only => Some(ModelOnly::Field(field.name)),
+                    true if nested.info.is_model_only() => {
+                        Some(ModelOnly::Structure(nested.info.name))
+                    }
+                    true => in_view(&nested),
+                    false => None,
+                }
+            }
+            (None, Kind::Number | Kind::Enum(_)) => {
+                let value = field.value(view.bytes, index).filter(|&value| value != 0)?;
+                match field.kind {
+                    _ if field.model_only => Some(ModelOnly::Field(field.name)),
+                    Kind::Enum(info) if info.model_only.contains(&value) => {
+                        let name = info.name_of(value).unwrap_or_default();
+                        Some(ModelOnly::Value { field: field.name, value, name })
+                    }
+                    _ => None,
+                }
+            }
+            (None, _) => {
+                let bytes = field.slice(view.bytes, index)?;
+                let said = field.model_only && bytes.iter().any(|&byte| byte != 0);
+                said.then_some(ModelOnly::Field(field.name))
+            }
+        })
+    })
 }
 
 /// One command's buffers as named fields, one line each: `{}` those that are not zero, `{:#}` all.

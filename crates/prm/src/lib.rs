@@ -28,7 +28,7 @@ pub mod reflect;
 #[cfg(feature = "structures")]
 mod structure;
 
-pub use command::{CommandInfo, Devx};
+pub use command::{CommandInfo, Devx, ModelOnly};
 #[cfg(feature = "structures")]
 pub use {
     generated::*,

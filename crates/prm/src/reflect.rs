@@ -37,6 +37,8 @@ pub struct FieldInfo {
     pub kind: Kind,
     /// Whether it may overlap other fields.
     pub overlay: bool,
+    /// Whether only the model knows it: to hardware these bits are reserved.
+    pub model_only: bool,
 }
 
 /// What an element of a field holds.
@@ -61,6 +63,8 @@ pub struct EnumInfo {
     pub bits: u32,
     /// Names and values.
     pub values: &'static [(&'static str, u64)],
+    /// Those of the values that only the model knows.
+    pub model_only: &'static [u64],
 }
 
 impl EnumInfo {
@@ -95,15 +99,28 @@ impl StructInfo {
     }
 
     /// Whether only the model has this layout, so that no hardware must ever see it.
-    pub fn is_model_only(&self) -> bool {
-        !self.sources.is_empty() && self.sources.iter().all(|source| *source == "model")
+    pub const fn is_model_only(&self) -> bool {
+        are_model_only(self.sources)
     }
+}
+
+/// Whether the model is the only one of these sources.
+pub(crate) const fn are_model_only(sources: &[&str]) -> bool {
+    let mut i = 0;
+    while i < sources.len() {
+        if !matches!(sources[i].as_bytes(), b"model") {
+            return false;
+        }
+        i += 1;
+    }
+    !sources.is_empty()
 }
 
 impl FieldInfo {
     /// A number of `width` bits from bit `offset`.
     pub const fn number(name: &'static str, offset: u32, width: u32) -> Self {
-        Self { name, offset, width, count: 1, kind: Kind::Number, overlay: false }
+        let kind = Kind::Number;
+        Self { name, offset, width, count: 1, kind, overlay: false, model_only: false }
     }
 
     /// `bytes` bytes from bit `offset`.
@@ -134,6 +151,11 @@ impl FieldInfo {
     /// The same, but it may overlap others.
     pub const fn overlay(self) -> Self {
         Self { overlay: true, ..self }
+    }
+
+    /// The same, but only the model knows it.
+    pub const fn model_only(self) -> Self {
+        Self { model_only: true, ..self }
     }
 
     /// Whether it is a flexible array at the end.
@@ -267,7 +289,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn elements(&self, field: &FieldInfo) -> usize {
+    pub(crate) fn elements(&self, field: &FieldInfo) -> usize {
         if self.holds.is_some_and(|(name, _)| name == field.name) {
             return usize::from(self.bytes.len() > field.offset as usize / 8);
         }

@@ -23,6 +23,9 @@ pub trait CommandInput: Structure {
     type Output: CommandOutput;
     /// The command.
     const INFO: &'static CommandInfo;
+    /// Whether only the model knows the layout, so that no hardware must ever see it.
+    const MODEL_ONLY: bool = <Self as Structure>::INFO.is_model_only()
+        || <Self::Output as Structure>::INFO.is_model_only();
 }
 
 /// The output of a command: it begins with a status and a syndrome.
@@ -136,7 +139,7 @@ macro_rules! enumeration {
         $(#[$meta:meta])*
         pub struct $name:ident(pub $repr:ident) = $text:literal, $bits:literal bits {
             $($(#[doc = $value_doc:literal])* $value_name:ident = $value:literal,)*
-        }
+        } $(model [$($model:literal),*])?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,6 +152,7 @@ macro_rules! enumeration {
                 name: $text,
                 bits: $bits,
                 values: &[$((stringify!($value_name), $value)),*],
+                model_only: &[$($($model),*)?],
             };
 
             /// The value's name, if it has one.
@@ -208,3 +212,26 @@ pub(crate) mod prelude {
 }
 
 pub(crate) use {command, enumeration, structure};
+
+#[cfg(test)]
+mod tests {
+    #![allow(unreachable_pub, reason = "the macro makes public what is used in here only")]
+
+    use super::prelude::*;
+
+    enumeration! {
+        /// Kinds.
+        pub struct Mixed(pub u8) = "mixed", 8 bits {
+            /// One that everybody knows.
+            PUBLIC = 1,
+            /// One that only the model knows.
+            OURS = 2,
+        } model [2]
+    }
+
+    #[test]
+    fn a_value_that_only_the_model_knows_is_marked_in_what_is_known_of_the_enum() {
+        assert_eq!(Mixed::INFO.model_only, [2]);
+        assert_eq!((Mixed::PUBLIC.name(), Mixed::OURS.name()), (Some("PUBLIC"), Some("OURS")));
+    }
+}

@@ -357,6 +357,12 @@ impl Check<'_> {
             if value.doc.trim().is_empty() {
                 self.harmless(file, place.clone(), "has no doc; say what it means");
             }
+            if value.sources.as_ref().is_some_and(|sources| {
+                sources.is_empty() || sources.iter().any(|source| source.trim().is_empty())
+            }) {
+                let message = "has an empty source; name one, or leave the list out";
+                self.error(file, place.clone(), message);
+            }
             if (1..64).contains(&bits) && value.value >> bits != 0 {
                 let message = format!("{} does not fit into {bits} bits", value.value);
                 self.error(file, place.clone(), message);
@@ -372,6 +378,12 @@ impl Check<'_> {
         let (file, place) = (&command.file, format!("[{}]", command.name));
         self.entry(file, &command.name, &command.doc, &command.sources);
         self.values(file, &command.name, &command.op_mods, 16);
+        for op_mod in command.op_mods.iter().filter(|op_mod| op_mod.sources.is_some()) {
+            let place = format!("[{}] {}", command.name, op_mod.name);
+            let message = "an op_mod has no sources of its own; where it carries a structure of the model's, say so by \
+                           a variant";
+            self.error(file, place, message);
+        }
         if !["create", "query", "modify", "destroy", "general", "none"]
             .contains(&command.devx.as_str())
         {

@@ -128,6 +128,20 @@ pub(crate) struct EnumValue {
     pub(crate) name: String,
     pub(crate) value: u64,
     pub(crate) doc: String,
+    /// The value's own sources, if they are not the enum's.
+    pub(crate) sources: Option<Vec<String>>,
+}
+
+/// Whether the model is the only one of these sources, so that no hardware must see what comes from them.
+fn are_model_only(sources: &[String]) -> bool {
+    !sources.is_empty() && sources.iter().all(|source| source == "model")
+}
+
+impl Enum {
+    /// Whether only the model knows one of its values.
+    pub(crate) fn is_model_only(&self, value: &EnumValue) -> bool {
+        are_model_only(value.sources.as_deref().unwrap_or(&self.sources))
+    }
 }
 
 /// A command of the device.
@@ -161,6 +175,11 @@ pub(crate) struct Variant {
 }
 
 impl Field {
+    /// Whether only the model knows it, though others may know the structure.
+    pub(crate) fn is_model_only(&self) -> bool {
+        self.sources.as_deref().is_some_and(are_model_only)
+    }
+
     /// All its bits; none for a tail.
     pub(crate) fn span(&self) -> Span {
         Span { start: self.start, width: if self.tail { 0 } else { self.width * self.count } }
@@ -380,8 +399,8 @@ impl Description {
                 other => other,
             };
             let place = format!("[{entry}] {name}");
-            if let Some(RawValue { value, doc }) = self.typed(file, &place, raw) {
-                values.push(EnumValue { name, value, doc });
+            if let Some(RawValue { value, doc, sources }) = self.typed(file, &place, raw) {
+                values.push(EnumValue { name, value, doc, sources });
             }
         }
         values
@@ -407,6 +426,7 @@ impl Description {
                 name: command.name.to_uppercase(),
                 value: command.opcode.into(),
                 doc: command.doc.clone(),
+                sources: None,
             })
             .collect();
         values.sort_by_key(|value| value.value);

@@ -136,6 +136,7 @@ pub(super) struct RawValue {
     pub(super) value: u64,
     #[serde(default)]
     pub(super) doc: String,
+    pub(super) sources: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]

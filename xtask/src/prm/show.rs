@@ -135,7 +135,7 @@ fn value(
     e: &Enum,
     value: &EnumValue,
 ) {
-    let EnumValue { name, value, doc } = value;
+    let EnumValue { name, value, doc, .. } = value;
     let _ = writeln!(out, "{}.{name} (value {value:#x}, {})\n  {doc}", e.name, e.file);
     let _ = writeln!(out, "\n  source: {}", e.sources.join("; "));
     let _ = writeln!(out, "  the others: prm show {}", e.name);

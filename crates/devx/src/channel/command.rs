@@ -8,7 +8,7 @@ use crate::abi::attr::{devx_async_cmd_fd_alloc as alloc, devx_obj_async_query as
 use crate::abi::method;
 use crate::abi::mlx5::AsyncCommandHeader;
 use crate::sys::Request;
-use crate::{Context, DevxObject, Errno, Error, Result};
+use crate::{Context, DevxObject, Errno, Error, Result, model};
 
 /// A file of answers to asynchronous queries.
 #[derive(Debug)]
@@ -73,6 +73,7 @@ impl CommandChannel {
         output_length: u16,
         wr_id: u64,
     ) -> Result<()> {
+        model::check(self.context(), method::DEVX_OBJ_ASYNC_QUERY, input)?;
         // Before the request, since its answer may be read at once.
         self.longest.fetch_max(output_length, Ordering::Relaxed);
         Request::new(method::DEVX_OBJ_ASYNC_QUERY)

@@ -53,6 +53,9 @@ pub enum ErrorKind {
     Input,
     /// The kernel reported success, but its answer cannot be right.
     Answer,
+    /// Only the software model knows the layout of a command, and the device has not shown itself to be the model;
+    /// nothing was sent.
+    ModelOnly,
 }
 
 /// A device command named in an error.
@@ -122,6 +125,12 @@ impl Error {
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.0.hint = hint.into();
+        self
+    }
+
+    /// The same with the command that an input mailbox carries.
+    pub(crate) fn with_command(mut self, input: &[u8]) -> Self {
+        self.0.command = Command::of(input);
         self
     }
 

@@ -18,4 +18,6 @@ pub use mapping::{Mapping, Protection};
 pub use umem::{PageSizes, Umem};
 
 pub(crate) use ioctl::UverbsFile;
+#[cfg(test)]
+pub(crate) use request::testing;
 pub(crate) use request::{Answer, Request};

@@ -206,6 +206,20 @@ impl Answer {
     }
 }
 
+/// What a test needs that plays the kernel.
+#[cfg(test)]
+pub(crate) mod testing {
+    use crate::abi::Attribute;
+
+    /// Writes an output of a request that [`Request`](super::Request) built.
+    pub(crate) fn fill(attribute: &Attribute, bytes: &[u8]) {
+        let length = bytes.len().min(attribute.len.into());
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(attribute.data as usize);
+        // SAFETY: the request promises that many writable bytes there, and nobody else uses them during the call.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

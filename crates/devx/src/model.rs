@@ -1,0 +1,283 @@
+//! Recognising the software model, and keeping from hardware what only the model knows.
+//!
+//! Some layouts of `prm/` have no published source: they are the model's own. Every mailbox of a command passes
+//! [`check`] before it leaves this crate, which refuses such a layout unless [`Context::as_model`] has found the model's
+//! PSID in QUERY_ADAPTER. What a layout is, `prm/` says; nothing here names a command.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use verbless_prm::{CommandInfo, ModelOnly, QueryAdapterIn, QueryAdapterOut};
+
+use crate::abi::Method;
+use crate::{Context, Error, ErrorKind, Result};
+
+/// The PSID that the model gives itself. Whatever does not show it is hardware.
+pub const MODEL_PSID: &str = "VBL0000000001";
+
+/// Proof that a device showed itself to be the model. A typed command whose layout only the model knows takes one.
+///
+/// There is no way to make one but [`Context::as_model`].
+pub struct ModelToken(());
+
+impl fmt::Debug for ModelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ModelToken")
+    }
+}
+
+/// What a context knows of its device.
+pub(crate) struct Recognition {
+    /// The model's PSID was seen.
+    model: AtomicBool,
+    /// The description of a command; a test puts its own here.
+    commands: fn(u16) -> Option<&'static CommandInfo>,
+}
+
+impl Default for Recognition {
+    fn default() -> Self {
+        Self { model: AtomicBool::new(false), commands: CommandInfo::by_opcode }
+    }
+}
+
+impl Context {
+    /// Asks the device who it is (QUERY_ADAPTER); `None` if it is not the model. From then on this context may send what only
+    /// the model knows.
+    ///
+    /// # Errors
+    /// As [`devx_other`](Self::devx_other).
+    pub fn as_model(&self) -> Result<Option<ModelToken>> {
+        let recognition = self.recognition();
+        if !recognition.model.load(Ordering::Relaxed) {
+            let mut output = QueryAdapterOut::zeroed();
+            self.devx_other(QueryAdapterIn::new().as_bytes(), output.as_bytes_mut())?;
+            let psid = output.query_adapter_struct().vsd_contd_psid();
+            let shown = psid.strip_prefix(MODEL_PSID.as_bytes());
+            if !shown.is_some_and(|rest| rest.iter().all(|&byte| byte == 0)) {
+                return Ok(None);
+            }
+            recognition.model.store(true, Ordering::Relaxed);
+        }
+        Ok(Some(ModelToken(())))
+    }
+}
+
+/// Refuses an input that only the model may see, unless the device was recognised as the model.
+pub(crate) fn check(context: &Context, method: Method, input: &[u8]) -> Result<()> {
+    let recognition = context.recognition();
+    if recognition.model.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let opcode = input.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
+    let command = opcode.and_then(recognition.commands);
+    match command.and_then(|command| command.model_only(input)) {
+        Some(what) => Err(refusal(context, method, input, what)),
+        None => Ok(()),
+    }
+}
+
+fn refusal(context: &Context, method: Method, input: &[u8], what: ModelOnly) -> Error {
+    let device = &context.info().name;
+    let hint = format!(
+        "{what} is known from the software model alone, and {device} has not shown the model's PSID ({MODEL_PSID}), so \
+         nothing was sent: its firmware could take these bytes for something else. On the model, call `as_model` first; \
+         for hardware, the layout must come from a published source into prm/"
+    );
+    Error::new(ErrorKind::ModelOnly, method.name(), hint).with_command(input)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::IntoRawFd;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use verbless_prm::Devx;
+    use verbless_prm::reflect::{EnumInfo, FieldInfo, StructInfo};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::abi::attr::{devx_other, uhw};
+    use crate::abi::frame::VALID_OUTPUT;
+    use crate::abi::mlx5::AllocContextResponse;
+    use crate::abi::{Header, method};
+    use crate::sys::testing;
+    use crate::{DeviceInfo, Errno, Mapping, OpenDevice, Protection};
+
+    static TYPES: EnumInfo = EnumInfo {
+        name: "thing_type",
+        bits: 16,
+        values: &[("PLAIN", 1), ("THREAD", 0x7000)],
+        model_only: &[0x7000],
+    };
+    static INPUT: StructInfo = StructInfo {
+        name: "make_thing_in",
+        bytes: 16,
+        sources: &["linux"],
+        fields: &[
+            FieldInfo::number("opcode", 0, 16),
+            FieldInfo::number("obj_type", 48, 16).of(&TYPES),
+            FieldInfo::number("fast", 64, 32).model_only(),
+        ],
+        reserved: &[(16, 32), (96, 32)],
+    };
+    static OUTPUT: StructInfo = StructInfo {
+        name: "thing_out",
+        bytes: 16,
+        sources: &["linux"],
+        fields: &[],
+        reserved: &[],
+    };
+    static MODEL_INPUT: StructInfo = StructInfo { sources: &["model"], ..INPUT };
+
+    const fn command(opcode: u16, input: &'static StructInfo) -> CommandInfo {
+        CommandInfo {
+            name: "MAKE_THING",
+            opcode,
+            input,
+            output: &OUTPUT,
+            devx: Devx::General,
+            op_mods: &[],
+            states: &[],
+            capability: None,
+            statuses: &[],
+            variants: &[],
+            sources: &["linux"],
+        }
+    }
+
+    static PUBLIC: CommandInfo = command(0xb80, &INPUT);
+    static OURS: CommandInfo = command(0xb81, &MODEL_INPUT);
+
+    fn commands(opcode: u16) -> Option<&'static CommandInfo> {
+        match opcode {
+            0xb80 => Some(&PUBLIC),
+            0xb81 => Some(&OURS),
+            _ => CommandInfo::by_opcode(opcode),
+        }
+    }
+
+    /// A device with a PSID, which counts the mailboxes that reach it.
+    struct Board {
+        psid: &'static str,
+        mailboxes: AtomicUsize,
+    }
+
+    #[allow(
+        unsafe_code,
+        reason = "the trait's method is unsafe to call; it follows no pointer itself"
+    )]
+    impl OpenDevice for Board {
+        unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+            let (header, attributes) = Header::split(request).unwrap();
+            let carries = [
+                method::DEVX_OTHER,
+                method::DEVX_OBJ_CREATE,
+                method::DEVX_OBJ_MODIFY,
+                method::DEVX_OBJ_QUERY,
+                method::DEVX_OBJ_ASYNC_QUERY,
+            ];
+            self.mailboxes
+                .fetch_add(usize::from(carries.contains(&header.method())), Ordering::Relaxed);
+            for attribute in attributes {
+                let mut adapter = QueryAdapterOut::zeroed();
+                let answer = AllocContextResponse { response_length: 72, ..Default::default() };
+                let mut psid = [0; 16];
+                psid[..self.psid.len()].copy_from_slice(self.psid.as_bytes());
+                adapter.query_adapter_struct_mut().set_vsd_contd_psid(&psid);
+                match (header.method(), attribute.attr_id) {
+                    (method::GET_CONTEXT, uhw::OUT) => testing::fill(attribute, answer.as_bytes()),
+                    (method::DEVX_OTHER, devx_other::CMD_OUT) => {
+                        testing::fill(attribute, adapter.as_bytes());
+                    }
+                    (method::DEVX_ASYNC_CMD_FD_ALLOC, _) => {
+                        let file = memfd_create(c"answers", MFdFlags::MFD_CLOEXEC).unwrap();
+                        attribute.data = file.into_raw_fd() as u64;
+                    }
+                    _ => {}
+                }
+                attribute.flags |= VALID_OUTPUT;
+            }
+            Ok(())
+        }
+
+        fn mmap(&self, _: u64, _: usize, _: Protection) -> Result<Mapping, Errno> {
+            Err(Errno::EINVAL)
+        }
+    }
+
+    fn board(psid: &'static str) -> (Arc<Board>, Context) {
+        let board = Arc::new(Board { psid, mailboxes: AtomicUsize::new(0) });
+        let info = DeviceInfo { name: "mlx5_0".to_owned(), ..Default::default() };
+        let recognition = Recognition { model: AtomicBool::new(false), commands };
+        let context = Context::recognising(board.clone(), info, recognition).unwrap();
+        (board, context)
+    }
+
+    fn input(opcode: u16, kind: u16, fast: u32) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..2].copy_from_slice(&opcode.to_be_bytes());
+        bytes[6..8].copy_from_slice(&kind.to_be_bytes());
+        bytes[8..12].copy_from_slice(&fast.to_be_bytes());
+        bytes
+    }
+
+    const OF_THE_MODEL: [(u16, u16, u32); 3] = [(0xb81, 0, 0), (0xb80, 0x7000, 0), (0xb80, 1, 9)];
+
+    #[test]
+    fn hardware_never_sees_what_only_the_model_knows_whichever_way_it_is_sent() {
+        for psid in ["MT_0000000359", "", "VBL00000000001", "VBL0000000001X"] {
+            let (board, context) = board(psid);
+            assert!(context.as_model().unwrap().is_none(), "{psid}");
+            let public = input(0xb80, 1, 0);
+            let object = context.obj_create(&public, &mut [0; 16]).unwrap();
+            let channel = context.command_channel().unwrap();
+            let before = board.mailboxes.load(Ordering::Relaxed);
+            for (opcode, kind, fast) in OF_THE_MODEL {
+                let input = input(opcode, kind, fast);
+                let refused = [
+                    context.devx_other(&input, &mut [0; 16]).unwrap_err(),
+                    context.obj_create(&input, &mut [0; 16]).unwrap_err(),
+                    object.query(&input, &mut [0; 16]).unwrap_err(),
+                    object.modify(&input, &mut [0; 16]).unwrap_err(),
+                    channel.query(&object, &input, 16, 0).unwrap_err(),
+                ];
+                for error in refused {
+                    assert_eq!(error.kind(), ErrorKind::ModelOnly);
+                    let text = error.to_string();
+                    assert!(text.contains("mlx5_0 has not shown the model's PSID"), "{text}");
+                }
+            }
+            assert_eq!(board.mailboxes.load(Ordering::Relaxed), before, "{psid}");
+            context.devx_other(&public, &mut [0; 16]).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_error_names_the_command_and_what_of_it_is_the_model_s() {
+        let (_, context) = board("MT_0000000359");
+        let send = |(opcode, kind, fast)| {
+            let input = input(opcode, kind, fast);
+            context.devx_other(&input, &mut [0; 16]).unwrap_err().to_string()
+        };
+        for (sent, said) in OF_THE_MODEL.map(send).iter().zip([
+            "the command is known",
+            "obj_type THREAD (0x7000) is known",
+            "the field fast is known",
+        ]) {
+            assert!(sent.contains(said) && sent.contains("0xb8"), "{sent}");
+        }
+    }
+
+    #[test]
+    fn the_model_takes_it_once_it_was_recognised_and_not_before() {
+        let (_, context) = board(MODEL_PSID);
+        let ours = input(0xb81, 0, 0);
+        assert!(context.devx_other(&ours, &mut [0; 16]).is_err());
+        assert!(context.as_model().unwrap().is_some());
+        for (opcode, kind, fast) in OF_THE_MODEL {
+            context.devx_other(&input(opcode, kind, fast), &mut [0; 16]).unwrap();
+        }
+    }
+}

@@ -9,7 +9,9 @@ use verbless_devx::{Errno, ErrorKind, PageSizes, page_size};
 use verbless_prm::{CreateMkeyIn, MkeyAccessMode};
 use verbless_queue::ring::SharedMemory;
 use verbless_queue::wr::{Inline, Read, Write};
-use verbless_queue::{Domain, RemoteAddr, Status};
+use verbless_queue::{
+    CqConfig, Domain, QpConfig, RemoteAddr, SharedReceive, SharedReceiveConfig, Status,
+};
 
 use crate::case::cases;
 use crate::raw::{self, Shared};
@@ -41,6 +43,7 @@ cases!("memory":
     an_indirect_key_ends_where_its_pieces_end,
     an_indirect_key_may_end_before_its_pieces_do,
     memory_is_ours_again_after_its_region_is_gone,
+    queues_of_every_kind_lie_side_by_side_in_shared_memory,
 );
 
 fn regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte(
@@ -471,5 +474,22 @@ fn memory_is_ours_again_after_its_region_is_gone(lab: &Lab) -> Result<(), Stop> 
     let mut found = [0; 6];
     whole.read_at(0, &mut found)?;
     ensure_eq!(&found, b"before", "the memory");
+    Ok(())
+}
+
+/// Where a queue may begin depends on the pages that its memory is registered in: all of these must be places that the
+/// device takes, wherever the chunks that the queues share happen to lie.
+fn queues_of_every_kind_lie_side_by_side_in_shared_memory(lab: &Lab) -> Result<(), Stop> {
+    let pair = Pair::new(lab)?;
+    for _ in 0..4 {
+        let domain = Domain::new(&pair.a.device)?;
+        let cq = domain.completion_queue(&CqConfig::new(64))?;
+        let mut kept = (Vec::new(), Vec::new(), Vec::<SharedReceive>::new());
+        for _ in 0..20 {
+            kept.0.push(domain.completion_queue(&CqConfig::new(64))?);
+            kept.1.push(domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq)?);
+            kept.2.push(domain.shared_receive(&SharedReceiveConfig::new(63))?);
+        }
+    }
     Ok(())
 }

@@ -27,8 +27,9 @@ pub struct Umem {
 pub enum PageSizes {
     /// Any from the system's page size up. Then every command must use offset 0 in this UMEM.
     Any,
-    /// Those whose bit is set: bit 12 for 4 KiB, and so on. The largest one bounds the alignment of the offsets that
-    /// commands use.
+    /// Those whose bit is set: bit 12 for 4 KiB, and so on. The largest one bounds the offsets that commands use: the
+    /// buffer of a CQ or QP begins at a multiple of a 64th of the page; that of a work queue (SQ, RQ, RMP) in the first
+    /// half of one, too.
     Bitmap(u64),
 }
 

@@ -77,6 +77,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         umem: umem.map(|id| (id, input.cq_umem_offset())),
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
     let memory = call.buffer(&place, u64::from(cqe_bytes) << log_size, cqe_bytes.into(), true)?;
     let mut context = *context;

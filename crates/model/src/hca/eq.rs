@@ -8,7 +8,7 @@ use super::Hca;
 use super::call::{Call, Outcome, only};
 use super::objects::Eq;
 use super::refusal::Refusal;
-use super::umem::Place;
+use super::umem::{self, Place};
 
 /// Bytes of an EQE.
 const EQE: u64 = 64;
@@ -57,6 +57,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
         umem: None,
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
     let memory = call.buffer(&place, EQE << context.log_eq_size(), EQE, true)?;
     let eq = Eq {

@@ -172,6 +172,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         umem: umem.map(|id| (id, input.wq_umem_offset())),
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
     };
     // One buffer: the receive queue, then the send queue, which begins on a whole block.
     let whole = call.buffer(&place, rq_bytes + sq_bytes, WQEBB, false)?;

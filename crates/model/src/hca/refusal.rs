@@ -90,6 +90,7 @@ refusals! {
     UmemBounds = 0x43, BAD_PARAM, "The range does not lie within the UMEM.";
     UmemReadOnly = 0x44, BAD_PARAM, "The device must write there, but the UMEM's pages are read-only.";
     BufferMisaligned = 0x45, BAD_PARAM, "A queue buffer is not aligned to its entries.";
+    BufferOffset = 0x47, BAD_PARAM, "A queue buffer begins at no multiple of a 64th of its UMEM's page, or further into it than the queue's page_offset can say.";
     RecordMisaligned = 0x46, BAD_PARAM, "A doorbell record is not aligned to 8 bytes.";
 
     NoSuchMkey = 0x50, BAD_RES, "No such mkey for this uid.";

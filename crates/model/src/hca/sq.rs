@@ -88,6 +88,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
         umem: umem.map(|id| (id, wq.wq_umem_offset())),
         log_page_size: wq.log_wq_pg_sz(),
         page_offset: wq.page_offset(),
+        page_offset_bits: umem::WQ_OFFSET_BITS,
     };
     let memory = call.buffer(&place, 1 << (LOG_WQEBB + wq.log_wq_sz()), 1 << LOG_WQEBB, false)?;
     let sq = Sq {

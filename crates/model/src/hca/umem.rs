@@ -90,7 +90,14 @@ pub(super) struct Place {
     pub log_page_size: u8,
     /// Offset into the first of them, in 64ths of their size.
     pub page_offset: u8,
+    /// Bits of that field in the queue's context: what a UMEM's page cannot say by it, the device cannot hold.
+    pub page_offset_bits: u32,
 }
+
+/// Bits of page_offset in the contexts of QPs, CQs and SRQs.
+pub(super) const CONTEXT_OFFSET_BITS: u32 = 6;
+/// Bits of page_offset in a work queue's: that of an SQ, RQ or RMP.
+pub(super) const WQ_OFFSET_BITS: u32 = 5;
 
 impl Call<'_> {
     /// A UMEM of the sender's.
@@ -116,7 +123,17 @@ impl Call<'_> {
                 if write && !umem.writable {
                     return Err(Refusal::UmemReadOnly);
                 }
-                umem.memory.slice(offset, length).ok_or(Refusal::UmemBounds)?
+                let memory = umem.memory.slice(offset, length).ok_or(Refusal::UmemBounds)?;
+                if memory.offset % entry != 0 {
+                    return Err(Refusal::BufferMisaligned);
+                }
+                // The device keeps where a queue begins as page and offset, whatever the command says it by.
+                let page = 1 << memory.log_page_size;
+                let (at, quantum) = (memory.offset & (page - 1), page >> 6);
+                if at % quantum != 0 || (at / quantum) >> place.page_offset_bits != 0 {
+                    return Err(Refusal::BufferOffset);
+                }
+                memory
             }
             None => {
                 let log_page_size = u32::from(place.log_page_size) + 12;

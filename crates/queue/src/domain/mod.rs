@@ -35,7 +35,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use verbless_command::{Device, Error, ErrorKind, KeyAccess, KeyMemory, MkeyAttr};
-use verbless_devx::{Pd, Uar, UarKind, abi::core::access};
+use verbless_devx::{PageSizes, Pd, Uar, UarKind, abi::core::access};
 
 pub use connect::{ConnectOptions, PeerAddress};
 pub use datagram::DatagramOptions;
@@ -94,7 +94,7 @@ impl Domain {
 
     /// Fresh zeroed memory of `length` bytes under a key of its own. Its first address is that in this process.
     pub fn region(&self, length: usize, access: KeyAccess) -> Result<Region, Error> {
-        let pinned = Pinned::allocate(&self.device, length, umem_access(access))?;
+        let pinned = Pinned::allocate(&self.device, length, umem_access(access), PageSizes::Any)?;
         self.key(pinned, access)
     }
 
@@ -116,8 +116,9 @@ impl Domain {
     ) -> Result<Region, Error> {
         let umem = umem_access(access);
         // SAFETY: as the caller promises.
-        let pinned =
-            unsafe { Pinned::register(&self.device, base, length, umem, Arc::new(owner)) }?;
+        let pinned = unsafe {
+            Pinned::register(&self.device, base, length, umem, PageSizes::Any, Arc::new(owner))
+        }?;
         self.key(pinned, access)
     }
 

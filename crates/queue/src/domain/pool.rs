@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use verbless_command::{Device, Error, QueueMemory};
-use verbless_devx::abi::core::access;
+use verbless_devx::{PageSizes, abi::core::access};
 
 use crate::region::Pinned;
 use crate::ring::SharedMemory;
@@ -17,6 +17,10 @@ use crate::ring::SharedMemory;
 const CHUNK: usize = 256 << 10;
 /// What a ring's place and length are rounded to.
 const RING_UNIT: usize = 4096;
+/// The only pages that a chunk is registered in. A queue begins at a multiple of a 64th of such a page, an RMP in its first
+/// half (`page_offset` of Linux's `qpc` and `cqc` has 6 bits, that of `wq` 5, in units of a 64th): in pages of a ring's unit,
+/// every ring begins a page.
+const PAGES: PageSizes = PageSizes::Bitmap(RING_UNIT as u64);
 /// What a record's are: two queues' records never share a cache line.
 const RECORD_UNIT: usize = 64;
 
@@ -108,7 +112,7 @@ impl Pool {
                 } else {
                     CHUNK
                 });
-                let pinned = Pinned::allocate(&self.device, size, access::LOCAL_WRITE)?;
+                let pinned = Pinned::allocate(&self.device, size, access::LOCAL_WRITE, PAGES)?;
                 let free = Mutex::new((0..size / unit).collect());
                 let chunk = Arc::new(Chunk { pinned, free });
                 let lease =

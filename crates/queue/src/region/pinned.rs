@@ -23,7 +23,12 @@ pub(crate) struct Pinned {
 
 impl Pinned {
     /// Fresh zeroed memory of `length` bytes, page-aligned. `access` is flags of [`verbless_devx::abi::core::access`].
-    pub(crate) fn allocate(device: &Device, length: usize, access: u32) -> Result<Self, Error> {
+    pub(crate) fn allocate(
+        device: &Device,
+        length: usize,
+        access: u32,
+        pages: PageSizes,
+    ) -> Result<Self, Error> {
         if length == 0 {
             return Err(Error::new(
                 ErrorKind::Input,
@@ -43,7 +48,7 @@ impl Pinned {
         map.advise(Advice::DontFork).map_err(refused)?;
         let base = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
         // SAFETY: the mapping is ours alone, readable and writable, and lives in the owner; no reference into it exists.
-        unsafe { Self::register(device, base, length, access, Arc::new(map)) }
+        unsafe { Self::register(device, base, length, access, pages, Arc::new(map)) }
     }
 
     /// Registers memory that `owner` keeps mapped.
@@ -55,11 +60,12 @@ impl Pinned {
         base: NonNull<u8>,
         length: usize,
         access: u32,
+        pages: PageSizes,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, Error> {
         let address = base.as_ptr().expose_provenance() as u64;
         // SAFETY: the memory stays mapped while `owner` lives, and `UserMemory` keeps it until the registration is gone.
-        let umem = unsafe { device.umem_reg(address, length as u64, access, PageSizes::Any) }?;
+        let umem = unsafe { device.umem_reg(address, length as u64, access, pages) }?;
         let user = UserMemory::new(umem, address, length as u64, owner.clone());
         // SAFETY: as the caller promises.
         let memory = unsafe { SharedMemory::from_raw(base, length, owner) };

@@ -1,8 +1,8 @@
 //! CQs and EQs.
 
 use verbless_prm::{
-    CqModifyField, CqPeriodMode, CqState, CqStatus, CqeSize, CreateCqIn, CreateEqIn, DestroyEqIn,
-    ModifyCqIn, QueryCqIn, QueryEqIn,
+    CqModifyField, CqPeriodMode, CqState, CqStatus, CqeSize, CreateCqIn, CreateEqIn, CreateRmpIn,
+    CreateUmemIn, DestroyEqIn, ModifyCqIn, QueryCqIn, QueryEqIn, WqType,
 };
 
 use super::rig::{Rig, UMEM, User, pages};
@@ -157,6 +157,73 @@ fn every_mistake_in_a_cq_is_refused() {
     assert_eq!(rig.counts().cqs, 1);
     let read_only = User { umem: rig.umem(user.uid, 0, false).unwrap(), ..user };
     assert_eq!(rig.cq(read_only, |_| {}), Err(Refusal::UmemReadOnly));
+}
+
+/// A UMEM of two pages of 256 KiB, whose 64th is 4 KiB.
+fn umem_of_large_pages(rig: &mut Rig, uid: u16) -> u32 {
+    let list: Vec<u8> =
+        (0..2_u64).flat_map(|n| ((0x10_0000_0000 + (n << 18)) | 3).to_be_bytes()).collect();
+    let umem = rig.call::<CreateUmemIn>(uid, 0, &list, 0, |input| {
+        input.umem_mut().set_log_page_size(6).set_num_of_mtt(2);
+    });
+    umem.unwrap().0.umem_id()
+}
+
+#[test]
+fn a_queue_begins_at_a_multiple_of_a_64th_of_its_umem_s_page() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let umem = umem_of_large_pages(&mut rig, user.uid);
+    let large = |offset: u64| (umem, offset);
+    let cases = [
+        (large(0x1000), Ok(())),
+        (large(0x3_f000), Ok(())),
+        (large(0x4_1000), Ok(())),
+        (large(0x40), Err(Refusal::BufferOffset)),
+        (large(0x1800), Err(Refusal::BufferOffset)),
+        (large(0x4_0800), Err(Refusal::BufferOffset)),
+        ((user.umem, 0x840), Ok(())),
+    ];
+    for ((umem, offset), expected) in cases {
+        let cq = rig.cq(user, |input| {
+            input.set_cq_umem_id(umem).set_cq_umem_offset(offset);
+        });
+        assert_eq!(cq.map(drop), expected, "CQ at {offset:#x}");
+        let qp = rig.qp(user, |input| {
+            input.set_wq_umem_id(umem).set_wq_umem_offset(offset);
+        });
+        assert_eq!(qp.map(drop), expected, "QP at {offset:#x}");
+    }
+}
+
+#[test]
+fn a_work_queue_begins_in_the_first_half_of_a_page_as_its_offset_has_five_bits() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let umem = umem_of_large_pages(&mut rig, user.uid);
+    let cases = [
+        (umem, 0x1_f000, Ok(())),
+        (umem, 0x4_1000, Ok(())),
+        (umem, 0x2_0000, Err(Refusal::BufferOffset)),
+        (umem, 0x3_f000, Err(Refusal::BufferOffset)),
+        (umem, 0x1040, Err(Refusal::BufferOffset)),
+        (user.umem, 0x1000, Ok(())),
+        (user.umem, 0x17c0, Ok(())),
+        (user.umem, 0x1800, Err(Refusal::BufferOffset)),
+    ];
+    for (umem, offset, expected) in cases {
+        let sq = rig.sq(user, |input| {
+            input.ctx_mut().wq_mut().set_wq_umem_id(umem).set_wq_umem_offset(offset);
+        });
+        assert_eq!(sq.map(drop), expected, "SQ at {offset:#x}");
+        let rmp = rig.send::<CreateRmpIn>(user.uid, |input| {
+            let wq = input.ctx_mut().wq_mut();
+            wq.set_wq_type(WqType::LINKED_LIST).set_pd(user.pd).set_log_wq_sz(4);
+            wq.set_log_wq_stride(6).set_wq_umem_valid(true).set_wq_umem_id(umem);
+            wq.set_wq_umem_offset(offset).set_dbr_umem_valid(true).set_dbr_umem_id(user.umem);
+        });
+        assert_eq!(rmp.map(drop), expected, "RMP at {offset:#x}");
+    }
 }
 
 #[test]

@@ -549,3 +549,79 @@ fn refusals_are_told_when_they_are_asked_for_and_else_nothing_is() {
     assert_eq!(code, Some(0));
     assert!(text.contains("object 0x7, method 0x4d refused with EPROTONOSUPPORT"), "{text}");
 }
+
+#[test]
+fn every_attribute_that_the_kernel_has_of_a_port_can_be_read_and_listed() {
+    let script = "cd /sys/class/infiniband/mlx5_0; cd ports/1; for name in lid lid_mask_count sm_lid sm_sl rate cap_mask \
+        state phys_state link_layer; do cat $name; done; ls counters | wc -l; cat counters/port_xmit_data \
+        hw_counters/out_of_sequence; ls -a .. | tr '\\n' ' '";
+    let infiniband = says(&[], script);
+    let [lid, lmc, sm_lid, sm_sl, rate, _, state, physical, layer, ..] =
+        infiniband.lines().collect::<Vec<_>>()[..]
+    else {
+        panic!("{infiniband}")
+    };
+    assert!(lid.starts_with("0x") && lid != "0x0" && sm_lid.starts_with("0x"), "{infiniband}");
+    assert_eq!((lmc, sm_sl), ("0", "0"));
+    assert!(rate.contains(" Gb/sec (4X "), "{rate}");
+    assert_eq!([state, physical, layer], ["4: ACTIVE", "5: LinkUp", "InfiniBand"]);
+    assert!(infiniband.ends_with("21\n0\n0\n. .. 1"), "{infiniband}");
+    let ethernet = says(&["--link", "ethernet"], script);
+    assert!(ethernet.starts_with("0x0\n0\n0x0\n0\n"), "{ethernet}");
+    assert!(ethernet.contains("\n0x04010000\n") && ethernet.contains("\nEthernet\n"), "{ethernet}");
+    let device = "cd /sys/class/infiniband/mlx5_0/device/ && cat numa_node class && wc -l < resource && \
+        test -s local_cpus && ls -d /sys/class/infiniband/mlx5_*/ports/*/lid && \
+        ls -la /dev/infiniband/ | grep -c uverbs && test -d /dev/infiniband/.. && ls /dev/infiniband/.. | grep -cx null";
+    assert_eq!(
+        says(&[], device),
+        "-1\n0x020700\n13\n/sys/class/infiniband/mlx5_0/ports/1/lid\n1\n1"
+    );
+    assert!(says(&[], "ls -la /sys/class/infiniband/ 2>&1 | grep -c '[?]' || true") == "0");
+}
+
+#[test]
+fn what_is_no_uverbs_device_is_told_of() {
+    let (_, text) = model(&["-v", "run", "--", "cat", "/dev/infiniband/rdma_cm"]);
+    assert!(
+        text.contains("refused with ENOENT: connections by rdma_cm are not modelled"),
+        "{text}"
+    );
+    let (_, text) = model(&["-v", "run", "--", "cat", "/dev/infiniband/umad0"]);
+    assert!(text.contains("management datagrams (umad) are not modelled"), "{text}");
+}
+
+#[test]
+fn devices_and_links_are_told_of_by_netlink() {
+    let python = "import socket, struct, sys\n\
+        def ask(sock, kind, flags, body=b'', scatter=False):\n\
+        \x20   head = struct.pack('IHHII', 16 + len(body), kind, flags, 5, 0)\n\
+        \x20   if scatter: sock.sendmsg([head, body], [], 0, (0, 0))\n\
+        \x20   else: assert sock.sendto(head + body, (0, 0)) == 16 + len(body)\n\
+        \x20   return sock.recv(4096)\n\
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 20)\n\
+        sock.settimeout(10)\n\
+        sock.bind((0, 0))\n\
+        assert sock.getsockname()[0] != 0\n\
+        one = ask(sock, 5 << 10 | 1, 0x301)\n\
+        print(b'mlx5_0\\0' in one, struct.unpack('IHHII', one[:16])[1:4] == (5 << 10 | 1, 2, 5))\n\
+        print(b'mlx5_1\\0' in sock.recv(4096), struct.unpack('IHH', sock.recv(4096)[:8])[1:])\n\
+        body = struct.pack('HHI', 8, 1, 1) + struct.pack('HH7sx', 11, 69, b'uverbs')\n\
+        print(b'uverbs1\\0' in ask(sock, 5 << 10 | 15, 1, body, True))\n\
+        unbound = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, 20)\n\
+        print(struct.unpack('i', ask(unbound, 5 << 10 | 99, 1)[16:20])[0])\n\
+        try: socket.socket(socket.AF_NETLINK, socket.SOCK_STREAM, 20)\n\
+        except OSError as error: print(error.errno)\n\
+        print(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).fileno() < 48)\n";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output =
+            command(&["--devices", "2"], &["python3", "-c", python]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(text, "True True\nTrue (3, 2)\nTrue\n-22\n94\nTrue\n", "{errors}");
+    }
+    if Command::new("rdma").arg("-V").output().is_ok() {
+        let text = says(&["--devices", "2"], "rdma link; rdma dev");
+        assert!(text.contains("link mlx5_1/1 ") && text.contains("state ACTIVE"), "{text}");
+        assert!(text.contains("mlx5_0: node_type ca fw ") && text.contains("node_guid"), "{text}");
+    }
+}

@@ -94,6 +94,8 @@ impl Answerer {
                 self.room.may_leave(call.tid);
                 Answer::Kernel
             }
+            libc::SYS_socket => self.socket(call),
+            libc::SYS_sendto | libc::SYS_sendmsg => self.send(call),
             libc::SYS_chdir => self.chdir(call),
             libc::SYS_getcwd => self.getcwd(call),
             libc::SYS_dup => self.duplicate(call, 0, false),

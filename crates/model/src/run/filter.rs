@@ -12,7 +12,7 @@ use std::ops::Range;
 /// another one, and looks like a regular file there.
 pub(super) const DESCRIPTORS: [Range<u32>; 2] = [960..1024, 48..64];
 
-/// NETLINK_RDMA: the other way to learn of devices, which would show the real ones.
+/// NETLINK_RDMA: the other way to learn of devices. The real one would show the real ones.
 const NETLINK_RDMA: u32 = 20;
 /// The type of the ioctls of RDMA devices.
 const RDMA_MAGIC: u32 = 0x1b;
@@ -24,7 +24,6 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 
 const ALLOW: u32 = 0x7fff_0000;
 const NOTIFY: u32 = 0x7fc0_0000;
-const ERRNO: u32 = 0x0005_0000;
 
 /// Offsets in `struct seccomp_data`.
 const NUMBER: u32 = 0;
@@ -88,12 +87,15 @@ const PATHS: &[libc::c_long] = &[
 const STATS: &[(libc::c_long, u32)] = &[(libc::SYS_newfstatat, 3), (libc::SYS_statx, 2)];
 
 /// Calls on a descriptor, and the argument of each that is one, which a device answers otherwise than the memfd that it is.
-const ON_DESCRIPTORS: [(libc::c_long, u32); 5] = [
+const ON_DESCRIPTORS: [(libc::c_long, u32); 7] = [
     (libc::SYS_fstat, 0),
     (libc::SYS_dup, 0),
     (libc::SYS_mmap, 4),
     (libc::SYS_ftruncate, 0),
     (libc::SYS_fallocate, 0),
+    // Sockets that stand for NETLINK_RDMA have such numbers too.
+    (libc::SYS_sendto, 0),
+    (libc::SYS_sendmsg, 0),
 ];
 /// The commands of `fcntl` that make a duplicate.
 const DUPLICATES: [i32; 2] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC];
@@ -184,7 +186,7 @@ pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
             unless(JUMP_EQUAL, libc::AF_NETLINK as u32, 3),
             statement(LOAD, argument(2)),
             unless(JUMP_EQUAL, NETLINK_RDMA, 1),
-            statement(RETURN, ERRNO | libc::EPROTONOSUPPORT as u32),
+            statement(RETURN, NOTIFY),
             statement(RETURN, ALLOW),
         ],
     );
@@ -307,10 +309,9 @@ mod tests {
     }
 
     #[test]
-    fn the_other_way_to_learn_of_devices_is_closed() {
-        let refused = ERRNO | libc::EPROTONOSUPPORT as u32;
+    fn the_other_way_to_learn_of_devices_stops() {
         let netlink = libc::AF_NETLINK as u64;
-        assert_eq!(here(libc::SYS_socket, [netlink, 3, 20, 0, 0, 0]), refused);
+        assert_eq!(here(libc::SYS_socket, [netlink, 3, 20, 0, 0, 0]), NOTIFY);
         assert_eq!(here(libc::SYS_socket, [netlink, 3, 0, 0, 0, 0]), ALLOW);
         assert_eq!(here(libc::SYS_socket, [libc::AF_INET as u64, 1, 20, 0, 0, 0]), ALLOW);
     }

@@ -8,7 +8,7 @@
 //!   open /dev/infiniband/uverbs0  --notify-->   paths: a memfd of its own for each open (ADDFD)
 //!   open, stat, readlink /sys/..  --notify-->     tree: the same path below a private directory
 //!   ioctl, magic 0x1b             --notify-->   ioctl: the modelled kernel -> hca: commands
-//!   socket(NETLINK_RDMA)          -- EPROTONOSUPPORT by the filter itself
+//!   socket(NETLINK_RDMA), sendmsg --notify-->   netlink: a socket among users, on which nldev answers
 //!   mmap of the memfd             -- native: the pages are the device's UAR pages, which the engine looks at
 //!   loads, stores, everything else -- native
 //!   close, exit, SIGKILL          --inotify-->    the last close of the memfd: everything it held is freed
@@ -48,6 +48,8 @@ mod filter;
 mod inject;
 mod ioctl;
 mod join;
+mod netlink;
+mod nldev;
 mod open;
 mod paths;
 mod place;
@@ -57,6 +59,7 @@ mod side;
 mod standing;
 mod supervisor;
 mod sys;
+mod sysfs;
 mod trace;
 mod tree;
 

@@ -7,12 +7,14 @@ use std::sync::{Arc, Once};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
 use super::process::{self, Caller};
 use super::sys::{self, Notification, Stat};
-use super::tree::{self, FIRST_MINOR, MAJOR};
+use super::sysfs::{FIRST_MINOR, MAJOR};
+use super::tree;
 use crate::uverbs::PAGE;
 
 /// The longest path that the kernel takes.
@@ -26,6 +28,13 @@ const ACCESS_FLAGS: i32 = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::A
 /// A path as the program means it.
 struct Named {
     bytes: Vec<u8>,
+}
+
+impl Named {
+    /// A path that leads into the tree.
+    fn new(bytes: Vec<u8>) -> Option<Self> {
+        tree::is_ours(&bytes).then_some(Self { bytes })
+    }
 }
 
 impl Answerer {
@@ -49,8 +58,16 @@ impl Answerer {
         path: u64,
         flags: u64,
     ) -> Answer {
-        let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
         let flags = OFlag::from_bits_truncate(flags as i32);
+        let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
+        if let Some(opened) = Self::above(call, &whole, flags & OFlag::O_NONBLOCK) {
+            let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
+            return match opened {
+                Ok(file) => self.give(call, file.as_fd(), None, close_on_exec),
+                Err(errno) => errno.into(),
+            };
+        }
+        let Some(named) = Named::new(whole) else { return Answer::Kernel };
         let new = flags.contains(OFlag::O_CREAT | OFlag::O_EXCL);
         let number = tree::device(&named.bytes);
         let device = number.and_then(|number| Some((number, self.view.device(number)?)));
@@ -69,7 +86,10 @@ impl Answerer {
                 self.give(call, file.as_fd(), None, close_on_exec)
             }
             Err(Errno::ENOENT) if flags.contains(OFlag::O_CREAT) => Errno::EACCES.into(),
-            Err(errno) => errno.into(),
+            Err(errno) => {
+                tell_of_other_devices(call.tid, &named.bytes);
+                errno.into()
+            }
         }
     }
 
@@ -139,7 +159,15 @@ impl Answerer {
         if path == 0 {
             return Answer::Kernel;
         }
-        let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
+        if let Some(opened) = Self::above(call, &whole, OFlag::O_PATH) {
+            let stat = opened.and_then(|file| how.of(&file, None));
+            let written = stat.and_then(|(address, bytes)| {
+                process::write(thread(call), address, &bytes).map_err(|_| Errno::EFAULT)
+            });
+            return Answer::Ours(written.map(|()| 0));
+        }
+        let Some(named) = Named::new(whole) else { return Answer::Kernel };
         if !how.may_be_asked(flags as i32) {
             return Errno::EINVAL.into();
         }
@@ -229,8 +257,17 @@ impl Answerer {
 
     /// The path at an address of the caller's, when it leads into the tree.
     fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<Named> {
-        let bytes = self.whole_path(call, directory, address)?;
-        tree::is_ours(&bytes).then_some(Named { bytes })
+        self.whole_path(call, directory, address).and_then(Named::new)
+    }
+
+    /// A directory above the places of the tree that a path leads to through one of them, as the caller sees it: everybody may
+    /// list these.
+    fn above(call: &Notification, whole: &[u8], flags: OFlag) -> Option<Result<OwnedFd, Errno>> {
+        let above = tree::is_above(whole)?;
+        let root = PathBuf::from(format!("/proc/{}/root/", call.tid));
+        let path = root.join(std::ffi::OsStr::from_bytes(&above[1..]));
+        let flags = flags | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Some(nix::fcntl::open(&path, flags, Mode::empty()))
     }
 
     /// The path at an address of the caller's, from `/` on: one that leads into the tree, or that begins where that can be.
@@ -249,7 +286,7 @@ impl Answerer {
             Err(_) => return None,
         };
         if bytes.starts_with(b"/") {
-            return tree::is_ours(&bytes).then_some(bytes);
+            return tree::leads_through(&bytes).then_some(bytes);
         }
         if !self.view.tree.may_be_reached_by(&bytes) {
             return None;
@@ -262,6 +299,23 @@ impl Answerer {
         let base = self.view.tree.shown(&base).unwrap_or(base);
         Some(base.join(std::ffi::OsStr::from_bytes(&bytes)).as_os_str().as_bytes().to_vec())
     }
+}
+
+/// Says what a program looks for in vain: the other sorts of devices that RDMA has.
+fn tell_of_other_devices(thread: u32, path: &[u8]) {
+    let Some(name) =
+        tree::clean(path).and_then(|it| it.strip_prefix(b"/dev/infiniband/").map(<[u8]>::to_vec))
+    else {
+        return;
+    };
+    let what = match &*name {
+        b"rdma_cm" => "connections by rdma_cm are not modelled",
+        name if name.starts_with(b"umad") => "management datagrams (umad) are not modelled",
+        name if name.starts_with(b"issm") => "subnet managers (issm) are not modelled",
+        _ => "there is no such device",
+    };
+    let name = String::from_utf8_lossy(&name);
+    tracing::info!("thread {thread}: open of /dev/infiniband/{name} refused with ENOENT: {what}");
 }
 
 /// Says once that a device looks like a regular file to its program.

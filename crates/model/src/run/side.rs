@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use verbless_devx::Backend;
-
 use super::RunError;
 use super::place;
-use super::tree::{Shown, Tree};
-use crate::{Link, Model, Profile, Side};
+use super::sysfs::{self, Shown};
+use super::tree::Tree;
+use crate::{Model, Profile, Side};
 
 /// The devices of one side.
 #[derive(Debug)]
@@ -18,6 +17,8 @@ pub(super) struct View {
     pub tree: Tree,
     /// The model's number of each device that is shown.
     devices: Vec<usize>,
+    /// The devices as other ways than the tree tell of them.
+    pub shown: Vec<Shown>,
 }
 
 impl View {
@@ -27,8 +28,9 @@ impl View {
         if devices.is_empty() && side == Side::Dpu {
             return Err(RunError::NoDpu { known: names() });
         }
-        let tree = Tree::new(&shown(model, &devices, backend.enumerate().unwrap_or_default()))?;
-        Ok(Self { tree, devices })
+        let shown = sysfs::shown(model, &backend);
+        let tree = Tree::new(&shown)?;
+        Ok(Self { tree, devices, shown })
     }
 
     /// The model's number of the device that programs know by this one.
@@ -68,17 +70,6 @@ impl Views {
             view.tree.remove();
         }
     }
-}
-
-/// The devices as the tree shows them.
-fn shown(model: &Model, devices: &[usize], infos: Vec<verbless_devx::DeviceInfo>) -> Vec<Shown> {
-    let world = model.shared.lock();
-    let tables = devices.iter().map(|&id| &world.hcas[id]).map(|hca| match hca.profile.link() {
-        Link::Infiniband => (hca.caps.gids(), hca.caps.pkeys()),
-        Link::Ethernet => (hca.roce_addresses.len() as u32, 1),
-    });
-    let shown = |(info, (gids, pkeys))| Shown { info, gids, pkeys };
-    infos.into_iter().zip(tables).map(shown).collect()
 }
 
 /// The profiles that come along and have a DPU side.

@@ -217,6 +217,20 @@ pub(super) fn take_descriptor(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd, E
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// Domain and protocol of a socket.
+pub(super) fn socket_kind(socket: &OwnedFd) -> Result<(i32, i32), Errno> {
+    let option = |name| {
+        let (mut value, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
+        // SAFETY: the kernel writes one int, and as many bytes as the length says at most.
+        Errno::result(unsafe {
+            let (level, value) = (libc::SOL_SOCKET, (&raw mut value).cast());
+            libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut length)
+        })?;
+        Ok(value)
+    };
+    Ok((option(libc::SO_DOMAIN)?, option(libc::SO_PROTOCOL)?))
+}
+
 /// Lets a process look into this one, where Yama asks for that.
 pub(super) fn let_look(pid: i32) {
     // SAFETY: numbers only.

@@ -5,24 +5,18 @@
 //! out of it; its directories and links are real ones, so whatever a program does with a descriptor works by itself.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use verbless_devx::{DeviceInfo, GidType, LinkLayer};
 
 use super::directory::Directory;
+use super::sysfs::{self, Shown};
 
-/// Where the modelled PCI functions are plugged: a domain that no machine has.
-const PCI_ROOT: &str = "pcifb0b:00";
-const PCI_DOMAIN: &str = "fb0b";
 /// Everything below these belongs to the tree.
 const PLACES: [&str; 4] = [
     "/sys/class/infiniband",
@@ -30,17 +24,6 @@ const PLACES: [&str; 4] = [
     "/sys/devices/pcifb0b",
     "/sys/bus/pci/devices/fb0b",
 ];
-/// Major and first minor number of uverbs devices.
-pub(super) const MAJOR: u32 = 231;
-pub(super) const FIRST_MINOR: u32 = 192;
-
-/// A device as the tree shows it.
-pub(super) struct Shown {
-    pub info: DeviceInfo,
-    /// Entries of each port's GID table, and of its P_Key table.
-    pub gids: u32,
-    pub pkeys: u32,
-}
 
 /// The files; they go when this is dropped.
 #[derive(Debug)]
@@ -65,6 +48,25 @@ pub(super) fn is_ours(path: &[u8]) -> bool {
     }
     let Some(clean) = clean(path) else { return false };
     PLACES.iter().any(|place| clean.starts_with(place.as_bytes()))
+}
+
+/// Whether a path leads into the tree, or through a place of it to a directory above.
+pub(super) fn leads_through(path: &[u8]) -> bool {
+    is_marked(path) && (is_ours(path) || is_above(path).is_some())
+}
+
+/// Whether a path goes through a place of the tree to one above it, as `/dev/infiniband/..` does: the kernel does not find the
+/// place, and so not what is above.
+pub(super) fn is_above(path: &[u8]) -> Option<Vec<u8>> {
+    if !is_marked(path) {
+        return None;
+    }
+    let clean = clean(path)?;
+    let is_above = |place: &&str| {
+        let rest = place.as_bytes().strip_prefix(&*clean);
+        clean == b"/" || rest.is_some_and(|rest| rest.starts_with(b"/"))
+    };
+    PLACES.iter().any(is_above).then_some(clean)
 }
 
 /// The number of the device that a path names.
@@ -95,7 +97,7 @@ impl Tree {
     /// Makes the tree for these devices.
     pub(super) fn new(devices: &[Shown]) -> io::Result<Self> {
         let within = PLACES.iter().any(|place| Path::new(place).exists()).into();
-        Ok(Self { directory: Directory::filled(|path| Self::fill(path, devices))?, within })
+        Ok(Self { directory: Directory::filled(|path| sysfs::fill(path, devices))?, within })
     }
 
     /// Opens a path of the tree as the kernel would `/`'s.
@@ -125,138 +127,21 @@ impl Tree {
     pub(super) fn shown(&self, real: &Path) -> Option<PathBuf> {
         real.strip_prefix(self.directory.path()).ok().map(|rest| Path::new("/").join(rest))
     }
-
-    /// Writes all files below `root`.
-    fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
-        let file = |at: &str, text: &str| {
-            let path = root.join(at);
-            fs::create_dir_all(path.parent().unwrap_or(root))?;
-            fs::write(path, format!("{text}\n"))
-        };
-        let link = |at: &str, to: &str| {
-            let path = root.join(at);
-            fs::create_dir_all(path.parent().unwrap_or(root))?;
-            symlink(to, path)
-        };
-        for place in ["sys/class/infiniband", "sys/bus/pci/drivers/mlx5_core", "dev/infiniband"] {
-            fs::create_dir_all(root.join(place))?;
-        }
-        file("sys/class/infiniband_verbs/abi_version", "6")?;
-        for (number, device) in devices.iter().enumerate() {
-            let info = &device.info;
-            let (name, node) = (&info.name, &info.node);
-            let slot = format!("{PCI_DOMAIN}:00:{:02x}.0", number + 1);
-            let pci = format!("sys/devices/{PCI_ROOT}/{slot}");
-            link(
-                &format!("sys/bus/pci/devices/{slot}"),
-                &format!("../../../devices/{PCI_ROOT}/{slot}"),
-            )?;
-            link(&format!("{pci}/driver"), "../../../bus/pci/drivers/mlx5_core")?;
-            let (vendor, id) = (info.vendor_id, info.device_id);
-            for (at, text) in [
-                ("vendor", format!("{vendor:#06x}")),
-                ("device", format!("{id:#06x}")),
-                ("subsystem_vendor", format!("{vendor:#06x}")),
-                ("subsystem_device", "0x0001".into()),
-                ("class", "0x020700".into()),
-                ("revision", "0x00".into()),
-                ("numa_node", "-1".into()),
-                (
-                    "modalias",
-                    format!("pci:v{vendor:08X}d{id:08X}sv{vendor:08X}sd00000001bc02sc07i00"),
-                ),
-            ] {
-                file(&format!("{pci}/{at}"), &text)?;
-            }
-            let rdma = format!("{pci}/infiniband/{name}");
-            for (at, text) in [
-                ("node_type", "1: CA".into()),
-                ("fw_ver", info.firmware.clone()),
-                ("hw_rev", "0".into()),
-                ("hca_type", format!("MT{id}")),
-                ("board_id", info.board_id.clone()),
-                ("node_desc", format!("verbless model {name}")),
-                ("node_guid", words(info.node_guid.to_be_bytes())),
-                ("sys_image_guid", words(info.system_image_guid.to_be_bytes())),
-            ] {
-                file(&format!("{rdma}/{at}"), &text)?;
-            }
-            link(&format!("{rdma}/device"), &format!("../../../{slot}"))?;
-            link(
-                &format!("sys/class/infiniband/{name}"),
-                &format!("../../devices/{PCI_ROOT}/{slot}/infiniband/{name}"),
-            )?;
-            let verbs = format!("{pci}/infiniband_verbs/{node}");
-            file(&format!("{verbs}/ibdev"), name)?;
-            file(&format!("{verbs}/dev"), &format!("{MAJOR}:{}", FIRST_MINOR + number as u32))?;
-            file(&format!("{verbs}/abi_version"), "1")?;
-            link(&format!("{verbs}/device"), &format!("../../../{slot}"))?;
-            link(
-                &format!("sys/class/infiniband_verbs/{node}"),
-                &format!("../../devices/{PCI_ROOT}/{slot}/infiniband_verbs/{node}"),
-            )?;
-            fs::write(root.join(format!("dev/infiniband/{node}")), "")?;
-            for port in &info.ports {
-                let at = format!("{rdma}/ports/{}", port.number);
-                let (state, physical) = match port.state {
-                    4 => ("4: ACTIVE", "5: LinkUp"),
-                    _ => ("1: DOWN", "3: Disabled"),
-                };
-                file(&format!("{at}/state"), state)?;
-                file(&format!("{at}/phys_state"), physical)?;
-                let layer = match port.link_layer {
-                    LinkLayer::Ethernet => "Ethernet",
-                    _ => "InfiniBand",
-                };
-                file(&format!("{at}/link_layer"), layer)?;
-                for index in 0..device.gids {
-                    let entry = port.gids.iter().find(|entry| entry.index == index);
-                    let gid = entry.map_or([0; 16], |entry| entry.gid.0);
-                    file(&format!("{at}/gids/{index}"), &words(gid))?;
-                    if let Some(entry) = entry {
-                        let kind = match entry.kind {
-                            GidType::RoceV2 => "RoCE v2",
-                            _ => "IB/RoCE v1",
-                        };
-                        file(&format!("{at}/gid_attrs/types/{index}"), kind)?;
-                    }
-                }
-                fs::create_dir_all(root.join(format!("{at}/gid_attrs/ndevs")))?;
-                for index in 0..device.pkeys {
-                    let key = if index == 0 { "0xffff" } else { "0x0000" };
-                    file(&format!("{at}/pkeys/{index}"), key)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Bytes as the kernel prints GUIDs and GIDs: words of four digits.
-fn words<const N: usize>(bytes: [u8; N]) -> String {
-    let mut text = String::new();
-    for (index, pair) in bytes.chunks(2).enumerate() {
-        let colon = if index == 0 { "" } else { ":" };
-        let _ = write!(text, "{colon}{:02x}{:02x}", pair[0], pair[1]);
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::io::Read;
+    use std::os::unix::fs::symlink;
 
     use super::*;
     use crate::{Model, Profile};
-    use verbless_devx::Backend;
 
     fn tree() -> Tree {
         let model =
             Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
-        let devices = model.backend().enumerate().expect("it has a device");
-        let shown = |info| Shown { info, gids: 8, pkeys: 2 };
-        Tree::new(&devices.into_iter().map(shown).collect::<Vec<_>>()).expect("a tree")
+        Tree::new(&sysfs::shown(&model, &model.backend())).expect("a tree")
     }
 
     fn text(tree: &Tree, path: &str) -> Result<String, Errno> {
@@ -290,6 +175,22 @@ mod tests {
             "/dev/infiniband/rdma_cm",
         ] {
             assert_eq!(device(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn directories_above_a_place_are_told_from_all_others() {
+        for (path, above) in [
+            ("/dev/infiniband/..", "/dev"),
+            ("/sys/class/infiniband/../..", "/sys"),
+            ("/sys/class/infiniband/mlx5_0/../../../..", "/"),
+        ] {
+            assert_eq!(is_above(path.as_bytes()).as_deref(), Some(above.as_bytes()), "{path}");
+        }
+        for path in
+            ["/dev", "/dev/infiniband", "/dev/infiniband/../null", "/dev/infiniband/../../etc"]
+        {
+            assert_eq!(is_above(path.as_bytes()), None, "{path}");
         }
     }
 

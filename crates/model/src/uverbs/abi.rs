@@ -7,7 +7,7 @@
 /// Ids from here on belong to the driver.
 pub(super) const DRIVER: u16 = 0x1000;
 /// RDMA_DRIVER_MLX5, in every request.
-pub(super) const DRIVER_ID: u32 = 1;
+pub(crate) const DRIVER_ID: u32 = 1;
 /// The attribute must be known to the kernel.
 pub(super) const MANDATORY: u16 = 1;
 /// The kernel wrote this output.

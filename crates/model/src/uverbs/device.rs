@@ -73,6 +73,13 @@ impl Method<'_> {
     }
 }
 
+impl PortState {
+    /// The capabilities of a port as verbs tell of them.
+    pub(crate) fn flags(&self) -> u32 {
+        if self.ethernet { CAP_CM | CAP_IP_GIDS } else { self.capability_mask }
+    }
+}
+
 /// An entry of a port's GID table: EINVAL past its end, ENODATA where nothing is.
 pub(super) fn find_gid(kernel: &Kernel, port: &PortState, index: u32) -> Result<GidEntry, Errno> {
     if index >= table_len(kernel, port) {
@@ -109,7 +116,7 @@ fn port_response(kernel: &Kernel, port: &PortState) -> [u8; 48] {
     const DISABLED: u8 = 3;
     let caps = &kernel.caps;
     let pkeys = kernel.pkeys();
-    let flags = if port.ethernet { CAP_CM | CAP_IP_GIDS } else { port.capability_mask };
+    let flags = port.flags();
     let mut bytes = [0; 48];
     bytes[0..4].copy_from_slice(&flags.to_ne_bytes());
     bytes[4..8].copy_from_slice(&(1u32 << caps.log_max_msg()).to_ne_bytes());

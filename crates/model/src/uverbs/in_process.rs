@@ -12,7 +12,7 @@ use verbless_devx::{
 use super::client::{Client, Ourselves};
 use super::file::File;
 use super::function::{Modelled, described_port};
-use super::kernel::Kernel;
+use super::kernel::{Kernel, PortState};
 use crate::hca::Hca;
 use crate::profile::Side;
 use crate::world::{HcaId, Shared, World};
@@ -79,6 +79,11 @@ impl InProcess {
     /// Holds all devices still: none of them accesses memory meanwhile.
     pub(crate) fn still(&self) -> MutexGuard<'_, World> {
         self.inner.shared.lock()
+    }
+
+    /// A port of a device, counted from 1, as its kernel tells of it.
+    pub(crate) fn port(&self, id: HcaId, number: u32) -> Option<PortState> {
+        described_port(&self.inner.shared.lock().hcas[id], number)
     }
 
     /// The devices that are shown, in the order of their numbers.

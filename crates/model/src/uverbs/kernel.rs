@@ -46,7 +46,7 @@ pub(super) mod ib_event {
 
 /// What a port is, as far as queries tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PortState {
+pub(crate) struct PortState {
     pub ethernet: bool,
     pub active: bool,
     pub lid: u16,
@@ -74,7 +74,7 @@ pub(super) struct PortState {
 
 /// An entry of a GID table that is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct GidEntry {
+pub(crate) struct GidEntry {
     pub index: u32,
     pub gid: [u8; 16],
     /// `ib_uverbs_gid_type`: 0 InfiniBand, 1 RoCE v1, 2 RoCE v2.

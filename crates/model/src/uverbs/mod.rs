@@ -49,6 +49,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use abi::DRIVER_ID;
 #[cfg(fuzzing)]
 pub use bare::{Bare, Method, Sort};
 pub(crate) use client::{
@@ -58,5 +59,7 @@ pub(crate) use describe::{Described, describe};
 pub(crate) use in_process::DeviceFile;
 pub use in_process::InProcess;
 pub(crate) use ioctl::{HEADER_WORDS, length as ioctl_length};
+pub(crate) use kernel::PortState;
 pub(crate) use refused::log as log_refusal;
 pub(crate) use uar::MMAP_SPAN;
+pub(crate) use verbs::query::flags as device_flags;

@@ -26,7 +26,7 @@ pub(super) mod mr;
 mod mw;
 mod path;
 pub(super) mod qp;
-mod query;
+pub(super) mod query;
 pub(super) mod srq;
 pub(super) mod wire;
 

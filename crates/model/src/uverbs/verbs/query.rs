@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use verbless_prm::{
-    AtomicReqEndianness, QueryAdapterIn, QueryHcaVportContextIn, QueryNicVportContextIn,
+    AtomicReqEndianness, HcaCap, QueryAdapterIn, QueryHcaVportContextIn, QueryNicVportContextIn,
 };
 
 use super::super::abi::attr;
@@ -80,21 +80,8 @@ impl Method<'_> {
         let adapter = command(&*kernel.function, &QueryAdapterIn::new())?;
         let vendor = adapter.query_adapter_struct().ieee_vendor_id();
         let log = |log: u8| 1u32.checked_shl(log.into()).unwrap_or(0);
-        let mut flags = flag::CHANGE_PHY_PORT
-            | flag::PORT_ACTIVE_EVENT
-            | flag::SYS_IMAGE_GUID
-            | flag::RC_RNR_NAK_GEN;
-        for (bit, offered) in [
-            (flag::BAD_PKEY_CNTR, caps.pkv()),
-            (flag::BAD_QKEY_CNTR, caps.qkv()),
-            (flag::AUTO_PATH_MIG, caps.apm()),
-            (flag::MEM_WINDOW | flag::MEM_WINDOW_TYPE_2B, caps.imaicl()),
-            (flag::MEM_MGT_EXTENSIONS, !caps.umr_modify_entity_size_disabled()),
-            (flag::UD_IP_CSUM, caps.ipoib_basic_offloads()),
-        ] {
-            flags |= if offered { bit } else { 0 };
-        }
-        let all = u64::from(flags) | if caps.end_pad() { flag::PCI_WRITE_END_PADDING } else { 0 };
+        let all = flags(caps);
+        let flags = all as u32;
         let receive_sges = u32::from(caps.max_wqe_sz_rq()) / 16;
         let send_sges = (u32::from(caps.max_wqe_sz_sq()).min(512)).saturating_sub(32) / 16;
         let (reads, qps) = (log(caps.log_max_ra_req_qp()), log(caps.log_max_qp()));
@@ -148,6 +135,25 @@ impl Method<'_> {
         put(60, flags);
         self.attrs.put(attr::UHW_OUT, &bytes[..len])
     }
+}
+
+/// `ib_uverbs_device_cap_flags` of a device with these capabilities.
+pub(crate) fn flags(caps: &HcaCap) -> u64 {
+    let mut flags = flag::CHANGE_PHY_PORT
+        | flag::PORT_ACTIVE_EVENT
+        | flag::SYS_IMAGE_GUID
+        | flag::RC_RNR_NAK_GEN;
+    for (bit, offered) in [
+        (flag::BAD_PKEY_CNTR, caps.pkv()),
+        (flag::BAD_QKEY_CNTR, caps.qkv()),
+        (flag::AUTO_PATH_MIG, caps.apm()),
+        (flag::MEM_WINDOW | flag::MEM_WINDOW_TYPE_2B, caps.imaicl()),
+        (flag::MEM_MGT_EXTENSIONS, !caps.umr_modify_entity_size_disabled()),
+        (flag::UD_IP_CSUM, caps.ipoib_basic_offloads()),
+    ] {
+        flags |= if offered { bit } else { 0 };
+    }
+    u64::from(flags) | if caps.end_pad() { flag::PCI_WRITE_END_PADDING } else { 0 }
 }
 
 /// The node's GUID and that of its image, from the side of the port that it has.

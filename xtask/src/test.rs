@@ -283,7 +283,7 @@ fn aarch64_barriers() -> Result<Outcome> {
     match std_sources() {
         Ok(sources) => {
             crate::bench::aarch64::check(&sources)?;
-            Ok(Outcome::Ran { passed: 2, failed: 0 })
+            Ok(Outcome::Ran { passed: 3, failed: 0 })
         }
         Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
     }

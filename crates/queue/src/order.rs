@@ -16,8 +16,15 @@ fn memory(length: usize) -> SharedMemory {
     SharedMemory::zeroed(length).slice(0, length).unwrap()
 }
 
+/// A page of ordinary memory.
+#[allow(unsafe_code, reason = "the device's side is played here")]
+fn uar_page() -> UarPage {
+    // SAFETY: the memory is this page's alone.
+    unsafe { UarPage::new(memory(4096)) }.unwrap()
+}
+
 fn sender(blueflame: bool) -> SendQueue {
-    let page = UarPage::new(memory(4096)).unwrap();
+    let page = uar_page();
     let doorbell = if blueflame { page.blueflame(0x800, 256).unwrap() } else { page.doorbell() };
     SendQueue::new(SendQueueParts {
         qpn: Qpn(1),
@@ -142,7 +149,7 @@ fn a_shared_receive_is_in_the_ring_before_the_record_counts_it() {
 #[test]
 fn a_cqe_is_read_owner_bit_first_and_given_back_last() {
     let ring = memory(64 * 4);
-    let page = UarPage::new(memory(4096)).unwrap();
+    let page = uar_page();
     let parts = CompletionQueueParts {
         cqn: Cqn(1),
         ring: ring.clone(),
@@ -176,7 +183,7 @@ fn a_cqe_is_read_owner_bit_first_and_given_back_last() {
 
 #[test]
 fn arming_tells_the_record_before_the_doorbell() {
-    let page = UarPage::new(memory(4096)).unwrap();
+    let page = uar_page();
     let parts = CompletionQueueParts {
         cqn: Cqn(1),
         ring: memory(256),

@@ -6,6 +6,8 @@
 use std::any::Any;
 use std::fmt;
 
+use bytemuck::{AnyBitPattern, NoUninit};
+
 use crate::ring::{OutOfBounds, SharedMemory};
 use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
 
@@ -92,6 +94,30 @@ impl Region {
         self.memory.write_at(offset, bytes)
     }
 
+    /// Copies values in, from byte `offset` on, as they stand in memory: of the machine's own byte order.
+    ///
+    /// ```no_run
+    /// # fn f(region: &verbless_queue::Region) -> Result<(), verbless_queue::ring::OutOfBounds> {
+    /// region.write_slice(0, &[1.5f32, 2.5])?;
+    /// let mut back = [0f32; 2];
+    /// region.read_slice(0, &mut back)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write_slice<T: NoUninit>(&self, offset: usize, values: &[T]) -> Result<(), OutOfBounds> {
+        self.write_at(offset, bytemuck::cast_slice(values))
+    }
+
+    /// Copies values out from byte `offset` on, as many as `into` takes. A value whose bytes a peer writes meanwhile may be of old ones
+    /// and new ones.
+    pub fn read_slice<T: NoUninit + AnyBitPattern>(
+        &self,
+        offset: usize,
+        into: &mut [T],
+    ) -> Result<(), OutOfBounds> {
+        self.read_at(offset, bytemuck::cast_slice_mut(into))
+    }
+
     /// Copies out from `offset` on, as many bytes as `into` takes.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfBounds> {
         self.memory.read_at(offset, into)
@@ -133,6 +159,24 @@ mod tests {
         assert!(region.sge(4000, 97).is_err());
         assert!(region.sge(usize::MAX, 2).is_err());
         assert!(region.sge(0, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn values_go_in_and_come_out_at_any_offset_and_never_past_the_end() {
+        let region = region(64);
+        for offset in [0, 3, 40] {
+            region.write_slice(offset, &[[1u64, 2], [3, u64::MAX]][..1 + offset % 2]).unwrap();
+            let mut back = [[0u64; 2]];
+            region.read_slice(offset, &mut back).unwrap();
+            assert_eq!(back, [[1, 2]]);
+        }
+        region.write_slice(60, &[0x0102_0304u32]).unwrap();
+        let mut bytes = [0; 4];
+        region.read_at(60, &mut bytes).unwrap();
+        assert_eq!(bytes, 0x0102_0304u32.to_ne_bytes());
+        assert!(region.write_slice(61, &[0u32]).is_err());
+        assert!(region.read_slice(60, &mut [0u32; 2]).is_err());
+        region.write_slice::<u64>(64, &[]).unwrap();
     }
 
     #[test]

@@ -15,6 +15,10 @@ pub(crate) fn check(sources: &Path) -> Result {
     let assembly = std::fs::read_to_string(compile(sources)?)?;
     post_order(&function(&assembly, "line_post")?)?;
     poll_order(&function(&assembly, "line_poll")?)?;
+    copy_order(&function(&assembly, "ring_by_copy")?)?;
+    println!(
+        "ok      aarch64: BlueFlame loads a block, then stores it by four stp and nothing between"
+    );
     println!("ok      aarch64: ring, dmb oshst, record, dsb st, doorbell, dsb st");
     println!(
         "ok      aarch64: owner bit, dmb oshld, the rest of the CQE, dmb oshld, consumer record"
@@ -59,11 +63,18 @@ fn compile(sources: &Path) -> Result<PathBuf> {
     found.map(|(_, path)| path).ok_or_else(|| "the compiler left no assembly".into())
 }
 
-/// The instructions of the function whose symbol ends in `name`.
+/// The instructions of the function of this name, or of one instance of it.
 fn function(assembly: &str, name: &str) -> Result<Vec<String>> {
-    let label = format!("{name}:");
-    let mut lines =
-        assembly.lines().skip_while(|line| !(line.starts_with("_R") && line.ends_with(&label)));
+    // As Rust mangles a path: its length in front.
+    let part = format!("{}{name}", name.len());
+    let is_label = |line: &str| {
+        let behind = line.split_once(&part).map(|(_, behind)| behind);
+        line.starts_with("_R")
+            && line.ends_with(':')
+            && behind
+                .is_some_and(|it| !it.starts_with(|c: char| c.is_ascii_lowercase() || c == '_'))
+    };
+    let mut lines = assembly.lines().skip_while(|line| !is_label(line));
     lines.next().ok_or_else(|| format!("no code of {name}"))?;
     let code = lines
         .take_while(|line| !line.starts_with(".Lfunc_end"))
@@ -125,9 +136,45 @@ fn poll_order(code: &[String]) -> Result {
     Ok(())
 }
 
+/// Each block is loaded whole, and then stored by instructions that follow each other.
+fn copy_order(code: &[String]) -> Result {
+    let pair = |i: &str| i.starts_with("stp x") && !i.contains("[sp");
+    let first = code.iter().position(|i| pair(i)).ok_or("ring_by_copy has no stp")?;
+    let block = code.get(first..first + 4).unwrap_or_default();
+    let ends = ["]", "#16]", "#32]", "#48]"];
+    if block.len() != 4 || !block.iter().zip(ends).all(|(i, end)| pair(i) && i.ends_with(end)) {
+        return Err(format!("ring_by_copy stores a block by {block:?}").into());
+    }
+    let others = stores(code).iter().filter(|&&register| register == 'x').count();
+    if others != 0 || code[first + 4..].iter().any(|i| pair(i)) {
+        return Err("ring_by_copy stores words elsewhere".into());
+    }
+    let loaded =
+        |i: &&String| if i.starts_with("ldp x") { 2 } else { usize::from(i.starts_with("ldr x")) };
+    let words: usize = code[..first].iter().map(|i| loaded(&i)).sum();
+    if words < 8 {
+        return Err(format!("ring_by_copy loads {words} words before it stores eight").into());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_with_a_load_between_its_stores_is_found() {
+        let good = "ldp x8, x9, [x1]\nldp x10, x11, [x1, #16]\nldp x12, x13, [x1, #32]\nldp x14, x15, [x1, #48]
+            dsb st\nstp x8, x9, [x0]\nstp x10, x11, [x0, #16]\nstp x12, x13, [x0, #32]\nstp x14, x15, [x0, #48]\ndsb st";
+        assert!(copy_order(&code(good)).is_ok());
+        let between = good.replace("stp x14", "ldr x16, [x2]\nstp x14");
+        assert!(copy_order(&code(&between)).is_err());
+        let words =
+            good.replace("stp x14, x15, [x0, #48]", "str x14, [x0, #48]\nstr x15, [x0, #56]");
+        assert!(copy_order(&code(&words)).is_err());
+        let late = good.replace("ldp x14, x15, [x1, #48]\n", "").replace("ldp x8, x9, [x1]\n", "");
+        assert!(copy_order(&code(&late)).is_err());
+    }
 
     fn code(text: &str) -> Vec<String> {
         text.lines().map(|line| line.trim().to_string()).collect()

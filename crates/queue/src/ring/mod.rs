@@ -8,6 +8,7 @@
     reason = "ring memory is reached through raw pointers; this module is the place for it"
 )]
 
+mod copy;
 mod cqes;
 mod memory;
 mod receive;

@@ -30,9 +30,12 @@ pub(crate) fn unwrapped(ring: &SharedMemory, offset: usize, length: usize) -> Ve
 }
 
 /// A UAR page, as the device sees it and as we do.
+#[allow(unsafe_code, reason = "the device's side is played here")]
 pub(crate) fn uar_page() -> (SharedMemory, UarPage) {
     let memory = memory(uar::PAGE);
-    (memory.clone(), UarPage::new(memory).unwrap())
+    // SAFETY: what is rung is looked at by the thread that rings.
+    let page = unsafe { UarPage::new(memory.clone()) }.unwrap();
+    (memory, page)
 }
 
 /// A send queue and what the device sees of it.

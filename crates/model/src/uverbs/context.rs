@@ -273,7 +273,8 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
     put(28, 1 << caps.log_max_srq_sz());
     put(32, u32::from(caps.num_ports()));
     put(36, mask);
-    put(44, u32::from_ne_bytes([context.cqe_version, DRIVER_DATA, min_inline, 0]));
+    let clock_info = u8::from(caps.device_frequency_khz() != 0);
+    put(44, u32::from_ne_bytes([context.cqe_version, DRIVER_DATA, min_inline, clock_info]));
     put(56, 12);
     put(60, if caps.uar_4k() { caps.num_of_uars_per_page() } else { 1 });
     put(64, 0);

@@ -13,6 +13,7 @@ use verbless_devx::{Mapping, Protection};
 use super::abi::{Access, Call, attr, object};
 use super::channel::Channel;
 use super::client::{Client, PAGE};
+use super::clock::ClockPage;
 use super::context::Context;
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
@@ -183,6 +184,8 @@ pub(super) struct State {
     pub mmap_numbers: uar::MmapNumbers,
     /// Where the client mapped UAR pages by itself.
     pub mapped: BTreeMap<u32, u64>,
+    /// The page by which timestamps become times, once it is mapped.
+    clock: Option<Arc<ClockPage>>,
     /// The file is being closed: what would be in the way goes as well.
     closing: bool,
     /// Counts objects, in the order in which they were made.
@@ -309,6 +312,18 @@ pub(super) struct File {
     state: Mutex<State>,
 }
 
+/// Whether the page of the clock is mapped at an offset.
+fn maps_clock(state: &State, offset: u64, length: u64) -> Result<bool, Errno> {
+    if !offset.is_multiple_of(PAGE) || !uar::is_clock(offset / PAGE) {
+        return Ok(false);
+    }
+    state.context()?;
+    match length.checked_next_multiple_of(PAGE) {
+        Some(PAGE) => Ok(true),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 /// The UAR page that is mapped at an offset.
 fn mapped_page(state: &State, offset: u64, length: u64) -> Result<u32, Errno> {
     let context = state.context()?;
@@ -414,7 +429,14 @@ impl File {
         length: usize,
         protection: Protection,
     ) -> Result<Mapping, Errno> {
-        let state = self.lock();
+        let mut state = self.lock();
+        if maps_clock(&state, offset, length as u64)? {
+            if protection != Protection::Read {
+                return Err(Errno::EPERM);
+            }
+            let page = self.show_clock(&mut state, ClockPage::alone)?;
+            return Mapping::shared(page.file().as_fd(), 0, length, protection);
+        }
         let page = mapped_page(&state, offset, length as u64)?;
         self.kernel.function.map_uar(page, length, protection)
     }
@@ -423,6 +445,10 @@ impl File {
     /// which is where it was mapped first.
     pub(super) fn mapped_by_client(&self, offset: u64, length: u64) -> Result<(), Errno> {
         let mut state = self.lock();
+        if maps_clock(&state, offset, length)? {
+            let file = self.doorbells.clone().ok_or(Errno::EOPNOTSUPP)?;
+            return self.show_clock(&mut state, || Ok(ClockPage::at(file, offset))).map(drop);
+        }
         let page = mapped_page(&state, offset, length)?;
         let first = *state.mapped.entry(page).or_insert(offset);
         if first != offset {
@@ -430,6 +456,21 @@ impl File {
             return Err(Errno::ENOMEM);
         }
         self.back(page, offset)
+    }
+
+    /// The file's page of the clock, which is made when it is mapped first.
+    fn show_clock(
+        &self,
+        state: &mut State,
+        make: impl FnOnce() -> Result<ClockPage, Errno>,
+    ) -> Result<Arc<ClockPage>, Errno> {
+        if let Some(page) = &state.clock {
+            return Ok(page.clone());
+        }
+        let page = Arc::new(make()?);
+        self.kernel.clock.show(&self.kernel, &page)?;
+        state.clock = Some(page.clone());
+        Ok(page)
     }
 
     /// Closes the file: destroys what is left, in rounds for as long as something goes.

@@ -83,6 +83,12 @@ impl Function for Modelled {
         self.look(|hca| Mapping::shared(hca.bar.file(), u64::from(page) * PAGE, length, protection))
     }
 
+    fn cycles(&self) -> u64 {
+        let mut world = self.shared.lock();
+        world.clock.tick();
+        world.hcas[self.id].objects.limits.ticks(world.clock.now)
+    }
+
     fn port(&self, number: u32) -> Option<PortState> {
         self.look(|hca| port(hca, number))
     }

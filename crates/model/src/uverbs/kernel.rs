@@ -13,6 +13,7 @@ use verbless_prm::{HcaCap, MkeyContext, PortType};
 
 use super::boot::Booted;
 use super::client::PAGE;
+use super::clock::Clock;
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable, event};
 use super::mailbox::{Field, NUMBER, STATUS, SYNDROME, UID, inbox};
@@ -101,6 +102,8 @@ pub(super) trait Function: Send + Sync {
     fn unback_uar(&self, page: u32);
     /// Maps a UAR page into this process.
     fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
+    /// The counter that timestamps come from, as it is now.
+    fn cycles(&self) -> u64;
     /// A port's state; `None` when there is no such port. Numbers begin with 1.
     fn port(&self, number: u32) -> Option<PortState>;
     /// MAC and link-local address of the network device on an Ethernet port.
@@ -128,6 +131,7 @@ pub(super) struct Kernel {
     /// Stands in for clients without DevX in a few harmless queries; 0 when there is none.
     pub spare_uid: u16,
     pub subscriptions: Subscriptions,
+    pub clock: Clock,
     /// Who hears of the objects that verbs made.
     pub listeners: Listeners,
     /// The device has the atomics of InfiniBand.
@@ -281,6 +285,7 @@ impl Kernel {
             dump_fill_mkey,
             spare_uid: 0,
             subscriptions: Subscriptions::default(),
+            clock: Clock::default(),
             listeners: Listeners::default(),
             atomics: caps.atomic() && capabilities(device, 3).is_ok_and(|page| atomics(&page)),
             key_variant: AtomicU8::new(0),

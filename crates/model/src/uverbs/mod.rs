@@ -8,6 +8,7 @@
 //!     rules, event_rules, opcode, mailbox                  what DevX passes, sets and refuses
 //!     verbs          what libraries ask for that do not use DevX
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
+//!     clock          the page by which timestamps become times
 //!     boot           how the device comes up and goes down
 //!   refused, unmodelled   why an ioctl is refused, in words for the log
 //!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
@@ -23,6 +24,7 @@ mod bare;
 mod boot;
 mod channel;
 mod client;
+mod clock;
 mod context;
 mod describe;
 mod device;

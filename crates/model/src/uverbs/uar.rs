@@ -75,6 +75,11 @@ fn offset(mmap: u32) -> u64 {
     ((index >> 8) << 16 | command << 8 | index & 0xff) * PAGE
 }
 
+/// Whether a client maps the page by which timestamps become times: version 1 of it, with index 0.
+pub(super) fn is_clock(at: u64) -> bool {
+    at == MMAP_CLOCK_INFO << 8
+}
+
 /// The UAR page that a client maps at page number `at` of its file.
 pub(super) fn mapped_page(state: &State, context: &Context, at: u64) -> Result<u32, Errno> {
     let command = at >> 8 & 0xff;
@@ -86,7 +91,8 @@ pub(super) fn mapped_page(state: &State, context: &Context, at: u64) -> Result<u
         }
         1 => Err(Errno::ENOSYS),
         MMAP_CORE_CLOCK => Err(refused(Errno::EOPNOTSUPP, "the core clock page is not modelled")),
-        MMAP_CLOCK_INFO => Err(refused(Errno::EOPNOTSUPP, "the clock info page is not modelled")),
+        // Of the page for timestamps there is one version, and it is no doorbell page.
+        MMAP_CLOCK_INFO => Err(Errno::EOPNOTSUPP),
         _ => {
             let entry = u32::try_from(command << 16 | index).map_err(|_| Errno::EINVAL)?;
             state.mmaps.get(&entry).copied().ok_or(Errno::EINVAL)
@@ -111,6 +117,8 @@ mod tests {
         assert_eq!(mapped_page(&state, &context, 0x001), Ok(71));
         assert_eq!(mapped_page(&state, &context, 0x301), Ok(71));
         assert_eq!(mapped_page(&state, &context, 0x302), Err(Errno::EINVAL));
+        assert!(is_clock(0x700) && !is_clock(0x701) && !is_clock(0x1_0700));
+        assert_eq!(mapped_page(&state, &context, 0x701), Err(Errno::EOPNOTSUPP));
         assert_eq!(mapped_page(&state, &context, 0x500), Err(Errno::EOPNOTSUPP));
     }
 }

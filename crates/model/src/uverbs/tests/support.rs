@@ -204,6 +204,10 @@ impl Function for Device {
         Mapping::shared(file.as_fd(), 0, length, protection)
     }
 
+    fn cycles(&self) -> u64 {
+        7_000
+    }
+
     fn port(&self, number: u32) -> Option<PortState> {
         let mut gid = [0xfe; 16];
         gid[15] = 1;

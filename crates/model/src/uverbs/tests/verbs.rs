@@ -138,6 +138,30 @@ fn static_pages_come_with_an_old_librarys_context() {
 }
 
 #[test]
+fn the_page_that_turns_timestamps_into_times_is_mapped_for_reading() {
+    use verbless_devx::Protection::{Read, Write};
+    let mut device = Device::with(Device::new().caps, false);
+    device.caps.set_device_frequency_khz(156_250);
+    let bench = Bench::without_context(Arc::new(device));
+    let map = |page: u64, length, how| bench.file.mmap(page << 12, length, how).map(drop);
+    assert_eq!(map(0x700, 4096, Read), Err(Errno::EINVAL), "there is no context");
+    assert_eq!(bench.get_context(1).expect("a context")[47], 1, "version 1 of it is offered");
+    assert_eq!(map(0x700, 4096, Write), Err(Errno::EPERM));
+    assert_eq!(map(0x700, 8192, Read), Err(Errno::EINVAL));
+    assert_eq!(map(0x701, 4096, Read), Err(Errno::EOPNOTSUPP), "another version");
+    assert_eq!(map(0x700, 4096, Read), Ok(()));
+    assert_eq!(map(0x700, 4096, Read), Ok(()), "again");
+    assert_eq!(bench.close(), 0);
+    let bench = Bench::new();
+    let map = bench.file.mmap(0x700 << 12, 4096, Read);
+    assert_eq!(
+        map.map(drop),
+        Err(Errno::EOPNOTSUPP),
+        "of a device that does not say how fast it counts"
+    );
+}
+
+#[test]
 fn the_device_looks_at_a_page_of_the_context_where_the_client_maps_it() {
     let bench = Bench::that_maps_by_itself(Device::new());
     let map = |page: u64, length| bench.file.mapped_by_client(page << 12, length);

@@ -14,6 +14,7 @@ mod debian;
 mod fuzz;
 mod hwtest;
 mod prm;
+mod pyverbs;
 mod run;
 mod sandbox;
 mod test;

@@ -1,0 +1,318 @@
+//! rdma-core's own Python tests under `verbless-model run`: each in a run of its own, on InfiniBand and on Ethernet. A step of
+//! `cargo xtask test`.
+//!
+//! The tests are those of Debian 12's python3-pyverbs, which lie in its documentation. None may fail. One that skips must be in
+//! `tests/pyverbs/skips.txt` with the reason, and what is there must skip, so that the list neither hides nor ages.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use crate::debian::Debian;
+use crate::run::{Outcome, model};
+use crate::{Result, workspace_root};
+
+/// The release whose tests the list of skips is about.
+const RELEASE: &str = "44.";
+const PACKAGE: &str = "python3-pyverbs";
+/// Debian's own Python, for which the package is built.
+const PYTHON: &str = "/usr/bin/python3";
+/// Where the package has the tests, some of them compressed.
+const TESTS: &str = "usr/share/doc/rdma-core/tests";
+/// Seconds after which a test hangs; a test takes half of one.
+const LIMIT: &str = "60";
+
+/// What a port is connected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    InfiniBand,
+    Ethernet,
+}
+
+impl Link {
+    const ALL: [Self; 2] = [Self::InfiniBand, Self::Ethernet];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::InfiniBand => "infiniband",
+            Self::Ethernet => "ethernet",
+        }
+    }
+}
+
+/// What became of a test.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    /// With the reason that it gave.
+    Skipped(String),
+    Failed,
+}
+
+impl Verdict {
+    /// Reads what the runner of one test printed.
+    fn of(success: bool, text: &str) -> Self {
+        let ran = text.contains("Ran 1 test in");
+        match text.lines().find_map(|line| line.split_once("... skipped ").map(|it| it.1)) {
+            Some(reason) if success && ran => Self::Skipped(reason.to_string()),
+            None if success && ran => Self::Passed,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// A line of the list: which tests skip on which links.
+#[derive(Debug, PartialEq, Eq)]
+struct Skip {
+    link: Option<Link>,
+    /// The machine decides: a test that runs after all must pass.
+    perhaps: bool,
+    /// A test's name, or what it begins with.
+    name: String,
+    is_prefix: bool,
+}
+
+impl Skip {
+    /// Reads a line: `both`, `infiniband` or `ethernet`, perhaps with a question mark; a test, or its beginning and a star; the
+    /// reason. Empty lines and those that begin with `#` say nothing.
+    fn parse(line: &str) -> std::result::Result<Option<Self>, String> {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(None);
+        }
+        let mut words = line.split_whitespace();
+        let (Some(link), Some(name), Some(_)) = (words.next(), words.next(), words.next()) else {
+            return Err(format!("{line:?} has no reason: write LINK TEST REASON"));
+        };
+        let perhaps = link.ends_with('?');
+        let link = match link.trim_end_matches('?') {
+            "both" => None,
+            "infiniband" => Some(Link::InfiniBand),
+            "ethernet" => Some(Link::Ethernet),
+            other => {
+                return Err(format!(
+                    "{line:?} begins with {other:?}, not with both, infiniband or ethernet"
+                ));
+            }
+        };
+        let is_prefix = name.ends_with('*');
+        Ok(Some(Self { link, perhaps, name: name.trim_end_matches('*').into(), is_prefix }))
+    }
+
+    fn is_about(&self, link: Link, test: &str) -> bool {
+        let named = if self.is_prefix { test.starts_with(&self.name) } else { test == self.name };
+        named && self.link.is_none_or(|own| own == link)
+    }
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name, if self.is_prefix { "*" } else { "" })
+    }
+}
+
+/// What is wrong with a verdict, by the list; `None`: nothing.
+fn complaint(skips: &[Skip], link: Link, test: &str, verdict: &Verdict) -> Option<String> {
+    let listed = skips.iter().find(|skip| skip.is_about(link, test));
+    match (verdict, listed) {
+        (Verdict::Failed, _) => Some("it failed".into()),
+        (Verdict::Skipped(reason), None) => {
+            Some(format!("it skips and is not in the list of skips: {reason}"))
+        }
+        (Verdict::Passed, Some(skip)) if !skip.perhaps => {
+            Some(format!("it passes, and the list of skips has {skip}"))
+        }
+        _ => None,
+    }
+}
+
+/// Runs them all.
+pub(crate) fn check() -> Result<Outcome> {
+    let Some(version) = installed() else {
+        return Ok(Outcome::Skipped(format!("{PACKAGE} is not installed: apt-get install it")));
+    };
+    if !version.starts_with(RELEASE) {
+        return Ok(Outcome::Skipped(format!(
+            "{PACKAGE} is {version}: the list of skips is about {RELEASE}x, of Debian 12"
+        )));
+    }
+    let list = workspace_root().join("tests/pyverbs/skips.txt");
+    let skips = fs::read_to_string(&list)?
+        .lines()
+        .filter_map(|line| Skip::parse(line).transpose())
+        .collect::<std::result::Result<Vec<_>, _>>()?;
+    let model = model()?;
+    let place = tests()?;
+    let names = names(&place)?;
+    if let Some(skip) = skips.iter().find(|skip| {
+        let is_about = |test: &String| Link::ALL.iter().any(|&link| skip.is_about(link, test));
+        !names.iter().any(is_about)
+    }) {
+        return Err(format!("{}: there is no test {skip}", list.display()).into());
+    }
+    let jobs: VecDeque<_> =
+        Link::ALL.iter().flat_map(|&link| names.iter().map(move |name| (link, name))).collect();
+    let jobs = Mutex::new(jobs);
+    let counts = Mutex::new([[0u64; 3]; 2]);
+    let workers = std::thread::available_parallelism().map_or(2, |cores| cores.get() + 1).min(8);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some((link, test)) = lock(&jobs).pop_front() {
+                    let (verdict, text) = run(&model, &place, link, test);
+                    let complaint = complaint(&skips, link, test, &verdict);
+                    let column = match (&complaint, &verdict) {
+                        (Some(_), _) => 2,
+                        (None, Verdict::Skipped(_)) => 1,
+                        (None, _) => 0,
+                    };
+                    lock(&counts)[link as usize][column] += 1;
+                    if let Some(complaint) = complaint {
+                        println!("FAIL  {test} on {}: {complaint}\n{text}", link.name());
+                    }
+                }
+            });
+        }
+    });
+    let counts = *lock(&counts);
+    for link in Link::ALL {
+        let [passed, skipped, failed] = counts[link as usize];
+        println!("{}: {passed} passed, {failed} failed, {skipped} skipped", link.name());
+    }
+    let sum = |column: usize| counts.iter().map(|counts| counts[column]).sum();
+    Ok(Outcome::Ran { passed: sum(0), failed: sum(2) })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The version of the package.
+fn installed() -> Option<String> {
+    let mut query = Command::new("dpkg-query");
+    let output = query.args(["-W", "-f", "${db:Status-Abbrev} ${Version}", PACKAGE]).output();
+    let text = String::from_utf8(output.ok()?.stdout).ok()?;
+    text.strip_prefix("ii").map(|version| version.trim().to_string())
+}
+
+/// A directory with the tests, unpacked. They come from the package's documentation, or, where that is not installed (as in
+/// many containers), from the package itself.
+fn tests() -> Result<PathBuf> {
+    let place = workspace_root().join("target/pyverbs");
+    let tests = place.join("tests");
+    if tests.join("run_tests.py").exists() {
+        return Ok(place);
+    }
+    let mut from = Path::new("/").join(TESTS);
+    if !from.join("run_tests.py").exists() {
+        let package = workspace_root().join("target/pyverbs-package");
+        Debian::new(&workspace_root().join("target/debian"), &["bookworm"])?
+            .unpack_one(PACKAGE, RELEASE, &package)?;
+        from = package.join(TESTS);
+    }
+    let unfinished = place.join("unfinished");
+    fs::create_dir_all(&unfinished)?;
+    for entry in fs::read_dir(&from)? {
+        let file = entry?.path();
+        fs::copy(&file, unfinished.join(file.file_name().ok_or("a file without a name")?))?;
+    }
+    let unpacked =
+        Command::new("gunzip").args(["--recursive", "--force"]).arg(&unfinished).status()?;
+    if !unpacked.success() {
+        return Err("gunzip does not unpack the tests".into());
+    }
+    fs::rename(unfinished, tests)?;
+    Ok(place)
+}
+
+/// Python with the tests as a program yet without arguments.
+fn python(mut command: Command, place: &Path) -> Command {
+    command.arg("tests/run_tests.py").current_dir(place).env("PYTHONPATH", "tests");
+    command.stdin(Stdio::null());
+    command
+}
+
+/// The names of all tests. This also leaves them compiled.
+fn names(place: &Path) -> Result<Vec<String>> {
+    let output = python(Command::new(PYTHON), place).arg("--list-tests").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let names: Vec<String> =
+        text.lines().filter(|line| line.starts_with("tests.")).map(str::to_string).collect();
+    if names.is_empty() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("the tests cannot be listed: {errors}").into());
+    }
+    Ok(names)
+}
+
+/// Runs one test; its verdict, and what it printed.
+fn run(model: &Path, place: &Path, link: Link, test: &str) -> (Verdict, String) {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", LIMIT]).arg(model);
+    command.args(["run", "--link", link.name(), "--", PYTHON]);
+    let output =
+        python(command, place).args(["-v", test]).env("PYTHONDONTWRITEBYTECODE", "1").output();
+    match output {
+        Ok(output) => {
+            let text = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+            (Verdict::of(output.status.success(), &text), text)
+        }
+        Err(error) => (Verdict::Failed, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runners_text_says_what_became_of_its_test() {
+        let text =
+            "test_x (tests.test_a.B.test_x)\nWhat it does ... ok\n\nRan 1 test in 0.031s\n\nOK\n";
+        assert_eq!(Verdict::of(true, text), Verdict::Passed);
+        assert_eq!(Verdict::of(false, text), Verdict::Failed, "the model itself failed");
+        let text = "test_x (tests.test_a.B.test_x) ... skipped 'no luck'\n\nRan 1 test in 0.1s\n";
+        assert_eq!(Verdict::of(true, text), Verdict::Skipped("'no luck'".into()));
+        assert_eq!(Verdict::of(true, "Ran 0 tests in 0.000s"), Verdict::Failed);
+    }
+
+    #[test]
+    fn a_skip_has_a_link_a_test_and_a_reason() {
+        let skip = Skip::parse("ethernet? tests.a.B.* there is no B").expect("a line");
+        let skip = skip.expect("a skip");
+        assert_eq!((skip.link, skip.perhaps, skip.is_prefix), (Some(Link::Ethernet), true, true));
+        assert!(skip.is_about(Link::Ethernet, "tests.a.B.test_x"));
+        assert!(!skip.is_about(Link::InfiniBand, "tests.a.B.test_x"));
+        assert!(!skip.is_about(Link::Ethernet, "tests.a.C.test_x"));
+        assert_eq!(Skip::parse("  # tests.a none"), Ok(None));
+        assert_eq!(Skip::parse(""), Ok(None));
+        assert!(Skip::parse("both tests.a.B.x").is_err(), "no reason");
+        assert!(Skip::parse("all tests.a.B.x a reason").is_err(), "no link");
+    }
+
+    #[test]
+    fn a_skip_that_is_not_listed_fails_and_so_does_a_listed_one_that_passes() {
+        let list = |line: &str| vec![Skip::parse(line).expect("a line").expect("a skip")];
+        let skipped = Verdict::Skipped("'no'".into());
+        let complains = |skips: &[Skip], verdict: &Verdict| {
+            complaint(skips, Link::InfiniBand, "tests.a.B.x", verdict).is_some()
+        };
+        let listed = list("both tests.a.B.x it needs B");
+        let perhaps = list("both? tests.a.B.x it needs B");
+        let elsewhere = list("ethernet tests.a.B.x it needs B");
+        assert!(!complains(&listed, &skipped));
+        assert!(complains(&listed, &Verdict::Passed));
+        assert!(!complains(&perhaps, &Verdict::Passed));
+        assert!(complains(&elsewhere, &skipped));
+        assert!(!complains(&elsewhere, &Verdict::Passed));
+        assert!(complains(&[], &skipped));
+        assert!(complains(&listed, &Verdict::Failed));
+    }
+}

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::sys::eventfd::EventFd;
+use verbless_command::Moderation;
 use verbless_devx::{ErrorKind, Event, EventChannel};
 use verbless_prm::hot::event_type;
 use verbless_prm::{QueryQpIn, QueryQpOut};
@@ -36,6 +37,7 @@ cases!("events":
     a_receiver_that_sleeps_between_messages_misses_none,
     a_destroyed_queue_is_heard_of_no_more,
     clients_that_come_and_go_end_no_subscription_of_another,
+    a_moderated_queue_reports_what_came_when_its_time_is_over,
     events_that_users_may_not_see_are_refused,
     a_subscription_to_no_or_to_too_many_events_is_refused,
     a_queue_pair_reports_that_its_peer_broke_its_rules,
@@ -355,6 +357,22 @@ fn clients_that_come_and_go_end_no_subscription_of_another(lab: &Lab) -> Result<
         ensure_eq!(next(channel)?.cookie, cookie, "cookie after the other client is gone");
         end.send_cq.event_received();
         end.send_cq.arm(Notify::Next);
+    }
+    Ok(())
+}
+
+fn a_moderated_queue_reports_what_came_when_its_time_is_over(lab: &Lab) -> Result<(), Stop> {
+    let (mut pair, channel) = watched(lab, true)?;
+    if !pair.a.device.caps().general.cq_moderation() {
+        return Err(Stop::skip("the device has no moderation (capability cq_moderation)"));
+    }
+    pair.a.send_cq.object().set_moderation(Moderation { period: 2000, count: 100 })?;
+    for _ in 0..10 {
+        pair.a.send_cq.arm(Notify::Next);
+        one(&mut pair)?;
+        one(&mut pair)?;
+        next(&channel)?;
+        pair.a.send_cq.event_received();
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::state::Bench;
 use super::transfer;
 use super::work::{Segment, segments};
 use crate::hca::klm;
-use crate::hca::objects::{Access, Mkey, Objects, QueueMemory, Service, Translation};
+use crate::hca::objects::{Access, Limits, Mkey, Objects, QueueMemory, Service, Translation};
 use crate::hca::room::Room;
 use crate::memory::HostMemory;
 use crate::world::{HcaId, World};
@@ -68,7 +68,7 @@ pub(crate) fn execute(
         read_entries(&hca.objects, &*hca.memory, &asker, &control, &mut bytes, bench)?;
     }
 
-    let repeated_mkey = hca.objects.limits.repeated_mkey;
+    let limits = hca.objects.limits;
     let mkey = hca.objects.mkeys.get_mut(&(key >> 8)).ok_or(REFUSED)?;
     if let Some(table) = &mkey.table {
         let part = control.translation_offset_en();
@@ -77,7 +77,7 @@ pub(crate) fn execute(
             None => table.clone(),
         };
         if retranslates {
-            let new = translation(&hca.room, &context, &table, repeated_mkey);
+            let new = translation(&hca.room, &context, &table, &limits);
             mkey.translation = new.ok_or(REFUSED)?;
         }
         mkey.table = Some(table);
@@ -335,7 +335,7 @@ fn translation(
     room: &Room,
     context: &MkeyContext,
     table: &[u8],
-    repeated_mkey: u32,
+    limits: &Limits,
 ) -> Option<Translation> {
     let log = u32::from(context.log_page_size());
     if mode(context) == MkeyAccessMode::MTT {
@@ -352,7 +352,7 @@ fn translation(
         return Some(Translation::Pages(QueueMemory { pages, log_page_size: log, offset, length }));
     }
     let log_entry_size = (mode(context) == MkeyAccessMode::KSM).then_some(log);
-    klm::translation(room, table, log_entry_size, repeated_mkey)
+    klm::translation(room, table, log_entry_size, limits)
 }
 
 /// Brings what the data path looks at in line with the context.

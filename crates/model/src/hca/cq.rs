@@ -117,6 +117,7 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let unsupported = (context.oi() && !general.cq_oi())
         || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
         || (context.cqe_comp_en() && !general.cqe_compression())
+        || (context.mini_cqe_res_format().0 != 0 && !general.cqe_compression())
         || (moderated && !general.cq_moderation())
         || (from_cqe && !general.cq_period_start_from_cqe())
         || context.cq_period_mode().0 > 1

@@ -4,7 +4,7 @@
 //! The last kind begins with a header in the place of an entry; what has no header is a list. Sources: Linux
 //! `include/linux/mlx5/qp.h` (mlx5_stride_block_*), rdma-core `providers/mlx5/mlx5dv.h` (mlx5_wqe_umr_repeat_*).
 
-use super::objects::{Interleaved, Klm, Stride, Translation};
+use super::objects::{Interleaved, Klm, Limits, Stride, Translation};
 use super::room::Room;
 
 /// Bytes of an entry.
@@ -27,13 +27,17 @@ pub(crate) fn translation(
     room: &Room,
     list: &[u8],
     log_entry_size: Option<u32>,
-    repeated_mkey: u32,
+    limits: &Limits,
 ) -> Option<Translation> {
     let mut entries = list.chunks_exact(ENTRY);
     if log_entry_size.is_none()
         && let Some(header) = list.get(..ENTRY)
-        && word(&header[4..8]) == repeated_mkey
+        && word(&header[4..8]) == limits.repeated_mkey
     {
+        if limits.repeated_block_disabled {
+            tracing::info!("the device has no repeat blocks");
+            return None;
+        }
         entries.next();
         return interleaved(room, header, entries).map(Translation::Interleaved);
     }

@@ -14,7 +14,7 @@ use super::room::List;
 use super::umem;
 
 /// Fields of the context that CREATE_MKEY takes.
-const KNOWN: [&str; 22] = [
+const KNOWN: [&str; 21] = [
     "free",
     "access_mode_4_2",
     "relaxed_ordering_write",
@@ -36,7 +36,6 @@ const KNOWN: [&str; 22] = [
     "translations_octword_size",
     "relaxed_ordering_read",
     "log_page_size",
-    "bsf_octword_size",
 ];
 
 /// Bytes of one unit in which translation tables are counted.
@@ -227,8 +226,7 @@ fn entries(
         _ => None,
     };
     let hca = call.hca();
-    let repeated_mkey = hca.objects.limits.repeated_mkey;
-    let translation = klm::translation(&hca.room, list, log_entry_size, repeated_mkey)
+    let translation = klm::translation(&hca.room, list, log_entry_size, &hca.objects.limits)
         .ok_or(Refusal::MkeyTranslations)?;
     if length.is_some_and(|length| translation.covers() < length) {
         return Err(Refusal::MkeyTranslations);

@@ -449,6 +449,7 @@ pub(crate) struct Limits {
     pub reserved_lkey: u32,
     /// What stands in the place of a key where a list of entries repeats.
     pub repeated_mkey: u32,
+    pub repeated_block_disabled: bool,
     /// How many indirect keys may stand one on another.
     pub max_indirection: u32,
     /// Bytes of the longest send WQE.
@@ -464,6 +465,7 @@ impl Limits {
         Self {
             reserved_lkey: keys.reserved_lkey,
             repeated_mkey: keys.repeated_mkey,
+            repeated_block_disabled: general.repeated_block_disabled(),
             max_indirection: general.max_indirection().into(),
             max_wqe_sz_sq: general.max_wqe_sz_sq().into(),
             log_max_msg: general.log_max_msg(),

@@ -279,6 +279,10 @@ pub(super) fn check_migration(context: &QpContext) -> Outcome {
 /// QUERY_QP: the context with what moves as it is now.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQpOut) -> Outcome {
     let qp = call.qp(input.qpn())?;
+    // There is no context extension to show.
+    if input.qpc_ext() {
+        return Err(Refusal::Unsupported);
+    }
     let context = output.qpc_mut();
     *context = qp.context;
     context.set_state(qp.state.to_prm());

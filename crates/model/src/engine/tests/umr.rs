@@ -372,7 +372,7 @@ fn an_interleaved_key_takes_its_pieces_in_turn_and_skips_between_rounds() {
 
 #[test]
 fn an_interleaved_layout_that_does_not_add_up_is_refused_and_the_key_stays_as_it_was() {
-    for edit in [0, 3, 15] {
+    for edit in [0, 3, 15, 16] {
         let mut rig = Rig::new();
         let key = cached(&mut rig, MkeyAccessMode::KLMS, 4);
         let mut q = umr_qp(&mut rig);
@@ -382,6 +382,7 @@ fn an_interleaved_layout_that_does_not_add_up_is_refused_and_the_key_stays_as_it
         let mut entries = interleaved(3, [(at, 4, 6, lkey), (at, 2, 1, lkey)]);
         match edit {
             0 => entries[8..12].fill(0),
+            16 => rig.world.hcas[0].objects.limits.repeated_block_disabled = true,
             edit => entries[edit] += 2,
         }
         rig.post(&mut q, umr(key, &control, &context).bytes(&entries));

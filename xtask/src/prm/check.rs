@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::description::{
-    Command, Content, Description, Enum, EnumValue, Field, Problem, Structure, gaps,
+    Command, Content, Description, Enum, EnumValue, Field, Problem, Status, Structure, gaps,
 };
 use super::facts::Facts;
 use super::find::{find, identifiers};
@@ -61,6 +61,29 @@ pub(crate) fn all(description: &Description) -> Vec<Problem> {
     let position = |file: &str| description.files.iter().position(|f| f == file);
     check.problems.sort_by_key(|problem| position(&problem.file));
     check.problems
+}
+
+/// Whether a doc has no word that the name does not have; articles and the like do not count.
+fn restates(name: &str, doc: &str) -> bool {
+    let words = |text: &str| -> Vec<String> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
+        let long = |word: &str| match word {
+            "num" => "number".to_owned(),
+            "addr" => "address".to_owned(),
+            "ctx" => "context".to_owned(),
+            "cnt" => "count".to_owned(),
+            word => word.to_owned(),
+        };
+        words.map(|word| long(&word.to_lowercase())).collect()
+    };
+    const EMPTY: &[&str] =
+        &["a", "an", "the", "of", "is", "are", "in", "it", "its", "and", "by", "to", "on", "for"];
+    let name_words = words(name);
+    let letters = |words: &[String]| words.concat();
+    let doc_words: Vec<String> =
+        words(doc).into_iter().filter(|word| !EMPTY.contains(&word.as_str())).collect();
+    doc_words.iter().all(|word| name_words.contains(word))
+        || letters(&doc_words) == letters(&name_words)
 }
 
 /// Names of Linux in `sources` that its recorded header does not have, or has with another value.
@@ -205,6 +228,7 @@ impl Check<'_> {
         if field.doc.trim().is_empty() {
             self.harmless(file, place.into(), "has no doc; say what it is");
         }
+        self.doc(file, place, &field.name, &field.doc);
         if field.sources.as_ref().is_some_and(Vec::is_empty) {
             self.harmless(
                 file,
@@ -346,6 +370,17 @@ impl Check<'_> {
         self.values(&e.file, &e.name, &e.values, e.bits);
     }
 
+    /// A doc says more than the name does.
+    fn doc(&mut self, file: &str, place: &str, name: &str, doc: &str) {
+        if doc.trim().is_empty() {
+            return;
+        }
+        if restates(name, doc) {
+            let message = format!("`{doc}` only says its name again; say what it means");
+            self.harmless(file, place.to_owned(), &message);
+        }
+    }
+
     fn values(&mut self, file: &str, entry: &str, values: &[EnumValue], bits: u32) {
         let mut seen: BTreeMap<u64, &str> = BTreeMap::new();
         for value in values {
@@ -363,6 +398,7 @@ impl Check<'_> {
                 let message = "has an empty source; name one, or leave the list out";
                 self.error(file, place.clone(), message);
             }
+            self.doc(file, &place, &value.name, &value.doc);
             if (1..64).contains(&bits) && value.value >> bits != 0 {
                 let message = format!("{} does not fit into {bits} bits", value.value);
                 self.error(file, place.clone(), message);
@@ -410,16 +446,101 @@ impl Check<'_> {
             self.error(file, place.clone(), message);
         }
         let statuses = self.description.enumeration("command_status");
-        for (status, why) in &command.statuses {
+        for Status { name: status, why, from } in &command.statuses {
             let place = format!("[{}] {status}", command.name);
             if !statuses.is_some_and(|e| e.values.iter().any(|v| v.name == *status)) {
                 self.harmless(file, place.clone(), "is no value of enum [command_status]");
             }
             if why.trim().is_empty() {
-                self.harmless(file, place, "does not say why it is returned");
+                self.harmless(file, place.clone(), "does not say why it is returned");
+            }
+            let source = from.split_once(": ").is_some_and(|(who, what)| {
+                ["linux", "dpdk", "ucx", "rdma-core", "freebsd", "trace"].contains(&who)
+                    && !what.trim().is_empty()
+            });
+            let constant = identifiers(from).find(|name| name.starts_with("MLX5_CMD_STAT_"));
+            if from != "reading" && !source {
+                let message = "from is \"reading\", or a source such as \"linux: NAME\"";
+                self.harmless(file, place, message);
+            } else if constant.is_some_and(|name| name != format!("MLX5_CMD_STAT_{status}_ERR")) {
+                self.harmless(file, place, "names the constant of another status");
             }
         }
+        self.states(command);
+        self.needs(command);
         self.variants(command);
+    }
+
+    /// The states and transitions of a command are those of its object.
+    fn states(&mut self, command: &Command) {
+        let (file, place) = (&command.file, format!("[{}] states", command.name));
+        let Some(name) = &command.state else {
+            if !command.states.is_empty() || !command.transitions.is_empty() {
+                let message = "whose states? name their enum: state = \"qp_state\"";
+                self.harmless(file, place, message);
+            }
+            return;
+        };
+        let Some(e) = self.description.enumeration(name) else {
+            let message = format!("there is no enum [{name}]{}", self.near(name));
+            return self.harmless(file, place, &message);
+        };
+        let known = |state: &str| e.values.iter().any(|value| value.name == state);
+        let mut messages = Vec::new();
+        for state in command.states.iter().filter(|state| *state != "any" && !known(state)) {
+            messages.push(format!("{state} is no value of enum [{name}]"));
+        }
+        if command.states.is_empty() {
+            messages.push("says in no state that it is legal; \"any\" is all".to_owned());
+        }
+        for transition in &command.transitions {
+            match transition.split_once(" -> ") {
+                None => messages.push(format!("`{transition}` is not written A -> B")),
+                Some((from, to)) => {
+                    if !command.states.iter().any(|state| state == from) {
+                        messages.push(format!("`{transition}` starts from none of its states"));
+                    }
+                    if !known(to) {
+                        messages.push(format!("{to} is no value of enum [{name}]"));
+                    }
+                }
+            }
+        }
+        for message in messages {
+            self.harmless(file, place.clone(), &message);
+        }
+    }
+
+    /// What a command needs are capabilities that exist, and what the creation of an object needs,
+    /// its other commands need too.
+    fn needs(&mut self, command: &Command) {
+        let (file, place) = (&command.file, format!("[{}] capability", command.name));
+        let text = command.capability.as_deref().unwrap_or_default();
+        for word in text.split([' ', ',', '(', ')', ';']) {
+            let Some((page, field)) = word.split_once('.').filter(|(_, field)| !field.is_empty())
+            else {
+                continue;
+            };
+            let structure = self.description.structure(page);
+            if !structure.is_some_and(|s| s.fields.iter().any(|f| f.name == field)) {
+                let message = format!("there is no field {field} in [{page}]");
+                self.harmless(file, place.clone(), &message);
+            }
+        }
+        let object = ["destroy_", "dealloc_", "query_", "modify_"]
+            .iter()
+            .find_map(|verb| command.name.strip_prefix(verb));
+        let creation = object.and_then(|object| {
+            let names = [format!("create_{object}"), format!("alloc_{object}")];
+            self.description.commands.iter().find(|other| names.contains(&other.name))
+        });
+        if let Some(creation) = creation
+            && creation.capability.is_some()
+            && command.capability.is_none()
+        {
+            let message = format!("is missing; [{}] has one for the same object", creation.name);
+            self.harmless(file, place, &message);
+        }
     }
 
     /// An input begins with opcode, uid and op_mod, an output with status and syndrome.

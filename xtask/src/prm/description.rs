@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use toml::Value;
 
 use super::place::{Place, Span};
-use super::raw::{RawCommand, RawEnum, RawField, RawStructure, RawValue};
+use super::raw::{RawCommand, RawEnum, RawField, RawStatus, RawStructure, RawValue};
 
 /// No structure has more bytes; a number that is larger is a slip.
 const LARGEST: u32 = 0x10_0000;
@@ -157,10 +157,25 @@ pub(crate) struct Command {
     pub(crate) output: String,
     pub(crate) devx: String,
     pub(crate) op_mods: Vec<EnumValue>,
+    /// The enum of its object's states, if it has any.
+    pub(crate) state: Option<String>,
+    /// States of the object in which it is legal, or `any`.
     pub(crate) states: Vec<String>,
+    /// From which state to which it may bring the object, as `RST -> INIT`.
+    pub(crate) transitions: Vec<String>,
     pub(crate) capability: Option<String>,
-    pub(crate) statuses: Vec<(String, String)>,
+    pub(crate) statuses: Vec<Status>,
     pub(crate) variants: Vec<Variant>,
+}
+
+/// A status that a command may return.
+#[derive(Clone, Debug)]
+pub(crate) struct Status {
+    pub(crate) name: String,
+    /// When the device returns it.
+    pub(crate) why: String,
+    /// Who says so: a source, or `reading`, which is our own of its fields and of its name.
+    pub(crate) from: String,
 }
 
 /// "`field` of the input or output holds `struct` when input field `when` is one of `values`".
@@ -362,12 +377,18 @@ impl Description {
         };
         let op_mods = self.read_values(file, &name, raw.op_mods);
         let mut statuses = Vec::new();
-        for (status, why) in raw.statuses {
-            match why {
-                Value::String(why) => statuses.push((status, why)),
+        for (status, value) in raw.statuses {
+            let place = format!("[{name}] {status}");
+            match value {
+                Value::Table(_) => {
+                    if let Some(RawStatus { why, from }) = self.typed(file, &place, value) {
+                        statuses.push(Status { name: status, why, from });
+                    }
+                }
                 _ => {
-                    let message = "statuses are written NAME = \"why it is returned\"".to_owned();
-                    self.problem(file, &format!("[{name}] {status}"), message);
+                    let message = "statuses are written NAME = { why = \"when it is returned\", \
+                                   from = \"reading\" }, or from = the source that says so";
+                    self.problem(file, &place, message.to_owned());
                 }
             }
         }
@@ -382,7 +403,9 @@ impl Description {
             output: raw.output,
             devx: raw.devx,
             op_mods,
+            state: raw.state,
             states: raw.states,
+            transitions: raw.transitions,
             capability: raw.capability,
             statuses,
             variants: raw.variants,

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
 use super::check;
-use super::description::{Command, Content, Description, Enum, EnumValue, Field, Structure};
+use super::description::{
+    Command, Content, Description, Enum, EnumValue, Field, Status, Structure,
+};
 use super::names::{method_name, type_name, unsigned};
 
 /// Where the generated files are, from the root of the repository.
@@ -210,7 +212,7 @@ fn command_info(out: &mut String, description: &Description, command: &Command) 
     let _ = writeln!(out, "op_mods: &[{}],", join(op_mods));
     let _ = writeln!(out, "states: &{:?}, capability: {:?},", command.states, command.capability);
     let statuses = description.enumeration("command_status");
-    let rules = command.statuses.iter().filter_map(|(name, why)| {
+    let rules = command.statuses.iter().filter_map(|Status { name, why, .. }| {
         let value = statuses?.values.iter().find(|v| v.name == *name)?.value;
         Some(format!("StatusRule {{ status: {}, name: {name:?}, why: {why:?} }}", literal(value)))
     });

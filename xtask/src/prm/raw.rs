@@ -154,11 +154,21 @@ pub(super) struct RawCommand {
     pub(super) aliases: Vec<String>,
     #[serde(default)]
     pub(super) op_mods: toml::Table,
+    pub(super) state: Option<String>,
     #[serde(default)]
     pub(super) states: Vec<String>,
+    #[serde(default)]
+    pub(super) transitions: Vec<String>,
     pub(super) capability: Option<String>,
     #[serde(default)]
     pub(super) statuses: toml::Table,
     #[serde(default)]
     pub(super) variants: Vec<Variant>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStatus {
+    pub(super) why: String,
+    pub(super) from: String,
 }

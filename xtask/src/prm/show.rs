@@ -4,7 +4,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::description::{Command, Content, Description, Enum, EnumValue, Field, Structure};
+use super::description::{
+    Command, Content, Description, Enum, EnumValue, Field, Status, Structure,
+};
 use super::find::{Target, find, near};
 use super::place::Place;
 use super::verify::{Evidence, LEGEND};
@@ -163,7 +165,11 @@ fn command(out: &mut String, command: &Command) {
     };
     let _ = writeln!(out, "  DevX: {devx}");
     if !command.states.is_empty() {
-        let _ = writeln!(out, "  legal in: {}", command.states.join(", "));
+        let of = command.state.as_deref().unwrap_or_default();
+        let _ = writeln!(out, "  legal in: {} ({of})", command.states.join(", "));
+    }
+    if !command.transitions.is_empty() {
+        let _ = writeln!(out, "  brings it: {}", command.transitions.join(", "));
     }
     if let Some(capability) = &command.capability {
         let _ = writeln!(out, "  needs: {capability}");
@@ -171,8 +177,9 @@ fn command(out: &mut String, command: &Command) {
     for value in &command.op_mods {
         let _ = writeln!(out, "  op_mod {:#x} {}: {}", value.value, value.name, value.doc);
     }
-    for (status, why) in &command.statuses {
-        let _ = writeln!(out, "  may answer {status}: {why}");
+    for Status { name, why, from } in &command.statuses {
+        let from = if from == "reading" { "our reading" } else { from };
+        let _ = writeln!(out, "  may answer {name}: {why} ({from})");
     }
     for variant in &command.variants {
         let values: Vec<String> = variant.values.iter().map(|v| format!("{v:#x}")).collect();
@@ -369,6 +376,16 @@ mod tests {
         for part in ["CREATE_CQ (opcode 0x400)", "DevX: create", "create_cq_in", "create_cq_out"] {
             assert!(pages[0].contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn a_command_says_its_transitions_and_who_says_when_it_fails() {
+        let pages = shown(&["modify_rq", "init2rtr_qp"]);
+        for part in ["legal in: RST, RDY, ERR (rq_state)", "RDY -> ERR, ERR -> RST"] {
+            assert!(pages[0].contains(part), "{part}");
+        }
+        assert!(pages[0].contains("BAD_RES: No such RQ for this uid. (our reading)"));
+        assert!(pages[1].contains("(linux: MLX5_CMD_STAT_BAD_QP_STATE_ERR)"));
     }
 
     #[test]

@@ -129,9 +129,10 @@ command!(MadIfcIn -> MadIfcOut, MAD_IFC);
 impl MadIfcIn {
     /// `op_mod`: Check the M_Key and the B_Key.
     pub const CHECK_KEYS: u16 = 0;
-    /// `op_mod`: Ignore the M_Key.
+    /// `op_mod`: The MAD is handled though its M_Key, the subnet manager's password, is not the port's.
     pub const IGNORE_MKEY: u16 = 1;
-    /// `op_mod`: Ignore the B_Key.
+    /// `op_mod`: The MAD is handled though its B_Key, the baseboard manager's password, is not the
+    /// port's.
     pub const IGNORE_BKEY: u16 = 2;
     /// `op_mod`: Ignore the M_Key and the B_Key.
     pub const IGNORE_KEYS: u16 = 3;
@@ -214,7 +215,7 @@ pub static DEALLOC_Q_COUNTER: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.max_qp_cnt"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "There is no such set." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "A queue still counts into it." },
@@ -236,7 +237,7 @@ pub static QUERY_Q_COUNTER: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.max_qp_cnt"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "There is no such set." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_Q_COUNTER"],
@@ -1480,7 +1481,7 @@ impl AllocQCounterOut {
         self
     }
 
-    /// The set. `0x08.7:0`
+    /// Number of the new set: what QPs and RQs name in their counter_set_id. `0x08.7:0`
     #[inline]
     pub const fn counter_set_id(&self) -> u8 {
         bits::get(&self.0, 88, 8) as u8
@@ -1553,7 +1554,7 @@ impl DeallocQCounterIn {
         self
     }
 
-    /// The set. `0x08.7:0`
+    /// Number of the set to free; no queue may count in it any more. `0x08.7:0`
     #[inline]
     pub const fn counter_set_id(&self) -> u8 {
         bits::get(&self.0, 88, 8) as u8
@@ -1728,7 +1729,7 @@ impl QueryQCounterIn {
         self
     }
 
-    /// The set. `0x1c.7:0`
+    /// Number of the set to read, unless aggregate asks for the sum of all. `0x1c.7:0`
     #[inline]
     pub const fn counter_set_id(&self) -> u8 {
         bits::get(&self.0, 248, 8) as u8

@@ -7,7 +7,8 @@ enumeration! {
     ///
     /// Source: linux: MLX5_CQC_CQE_SZ_\*; linux: include/linux/mlx5/cq.h CQE_STRIDE_128_PAD.
     pub struct CqeSize(pub u8) = "cqe_size", 3 bits {
-        /// 64 bytes.
+        /// One cache line on most machines; what every driver uses unless its cache lines are
+        /// longer.
         BYTES_64 = 0,
         /// 128 bytes: the CQE is the upper half, the lower half holds inline scattered data of up
         /// to 64 bytes.
@@ -70,7 +71,7 @@ enumeration! {
         RX_HASH = 0,
         /// The receive checksum.
         CHECKSUM = 1,
-        /// The flow tag and the stride index.
+        /// The tag of the flow rule that took the packet, and the index of its stride.
         FLOW_TAG_STRIDE_INDEX = 2,
         /// The receive checksum and the stride index.
         CHECKSUM_STRIDE_INDEX = 3,
@@ -126,11 +127,11 @@ enumeration! {
     ///
     /// Source: linux: MLX5_RESIZE_FIELD_SELECT_\*.
     pub struct CqResizeField(pub u32) = "cq_resize_field", 32 bits {
-        /// log_cq_size.
+        /// Take log_cq_size from the new context: number of entries.
         LOG_CQ_SIZE = 1,
-        /// page_offset.
+        /// Take page_offset from the new context: where the buffer begins.
         PAGE_OFFSET = 2,
-        /// log_page_size.
+        /// Take log_page_size from the new context: unit of the new page list.
         LOG_PAGE_SIZE = 4,
     }
 }
@@ -196,7 +197,7 @@ pub static DESTROY_CQ: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_cq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such CQ for this uid." },
         StatusRule {
@@ -222,7 +223,7 @@ pub static QUERY_CQ: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_cq"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such CQ for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_CQ"],

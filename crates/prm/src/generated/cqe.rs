@@ -99,11 +99,11 @@ enumeration! {
     ///
     /// Source: rdma-core: mlx5dv.h MLX5_CQE_L3_HDR_TYPE_\*.
     pub struct CqeL3Type(pub u8) = "cqe_l3_type", 2 bits {
-        /// None.
+        /// The packet has neither IPv4 nor IPv6.
         NONE = 0,
-        /// IPv6.
+        /// The packet has an IPv6 header.
         IPV6 = 1,
-        /// IPv4.
+        /// The packet has an IPv4 header.
         IPV4 = 2,
     }
 }
@@ -113,15 +113,15 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/device.h CQE_L4_HDR_TYPE_\*.
     pub struct CqeL4Type(pub u8) = "cqe_l4_type", 3 bits {
-        /// None.
+        /// The packet has neither TCP nor UDP.
         NONE = 0,
         /// TCP without ACK.
         TCP_NO_ACK = 1,
-        /// UDP.
+        /// A datagram with a UDP header.
         UDP = 2,
-        /// TCP with ACK and no data.
+        /// A TCP segment whose ACK flag is set and that carries nothing.
         TCP_ACK_NO_DATA = 3,
-        /// TCP with ACK and data.
+        /// A TCP segment whose ACK flag is set and that carries payload.
         TCP_ACK_AND_DATA = 4,
     }
 }
@@ -145,11 +145,11 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/device.h CQE_RSS_IP\*.
     pub struct CqeHashIp(pub u8) = "cqe_hash_ip", 2 bits {
-        /// None.
+        /// No address went into the receive hash.
         NONE = 0,
-        /// IPv4.
+        /// The addresses of an IPv4 header went into the receive hash.
         IPV4 = 1,
-        /// IPv6.
+        /// The addresses of an IPv6 header went into the receive hash.
         IPV6 = 2,
     }
 }
@@ -159,11 +159,11 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/device.h CQE_RSS_L4_\*.
     pub struct CqeHashL4(pub u8) = "cqe_hash_l4", 2 bits {
-        /// None.
+        /// No port went into the receive hash.
         NONE = 0,
-        /// TCP.
+        /// The ports of a TCP header went into the receive hash.
         TCP = 1,
-        /// UDP.
+        /// The ports of a UDP header went into the receive hash.
         UDP = 2,
         /// The IPsec SPI.
         IPSEC = 3,
@@ -225,7 +225,7 @@ enumeration! {
         REFTAG = 0x800,
         /// The application tag.
         APPTAG = 0x1000,
-        /// The guard.
+        /// The checksum over a block of data differs.
         GUARD = 0x2000,
     }
 }
@@ -1532,7 +1532,7 @@ impl Cqe128 {
         self
     }
 
-    /// The CQE. `0x40, 64 bytes`
+    /// The completion itself, laid out as a CQE of 64 bytes. `0x40, 64 bytes`
     #[inline]
     pub fn cqe(&self) -> &Cqe {
         nested(&self.0, 0x40)
@@ -1827,7 +1827,7 @@ impl MiniCqe {
         self
     }
 
-    /// Byte count. `0x04`
+    /// Bytes received, or sent, in place of the title CQE's byte_cnt. `0x04`
     #[inline]
     pub const fn byte_cnt(&self) -> u32 {
         bits::get(&self.0, 32, 32) as u32

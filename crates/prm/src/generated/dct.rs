@@ -9,7 +9,8 @@ enumeration! {
     pub struct DctState(pub u8) = "dct_state", 4 bits {
         /// Takes connections.
         ACTIVE = 0,
-        /// Takes no new connections, and waits until the others are gone.
+        /// Takes no new connections, and becomes DRAINED by itself when the others are gone: the
+        /// event DCT_DRAINED.
         DRAINING = 1,
         /// Has no connections, and may be destroyed.
         DRAINED = 2,
@@ -64,7 +65,8 @@ command!(CreateDctIn -> CreateDctOut, CREATE_DCT);
 
 /// Destroys a drained DCT.
 ///
-/// Source: linux: MLX5_CMD_OP_DESTROY_DCT.
+/// Source: linux: MLX5_CMD_OP_DESTROY_DCT; linux: drivers/infiniband/hw/mlx5/qpc.c
+/// \_mlx5\_core\_destroy\_dct.
 pub static DESTROY_DCT: CommandInfo = CommandInfo {
     name: "DESTROY_DCT",
     opcode: 0x711,
@@ -72,14 +74,17 @@ pub static DESTROY_DCT: CommandInfo = CommandInfo {
     output: DestroyDctOut::INFO,
     devx: Devx::Destroy,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["DRAINED"],
+    capability: Some("hca_cap.dct"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such DCT for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "The DCT is not DRAINED." },
     ],
     variants: &[],
-    sources: &["linux: MLX5_CMD_OP_DESTROY_DCT"],
+    sources: &[
+        "linux: MLX5_CMD_OP_DESTROY_DCT",
+        "linux: drivers/infiniband/hw/mlx5/qpc.c _mlx5_core_destroy_dct",
+    ],
 };
 
 command!(DestroyDctIn -> DestroyDctOut, DESTROY_DCT);
@@ -87,7 +92,8 @@ command!(DestroyDctIn -> DestroyDctOut, DESTROY_DCT);
 /// Drains a DCT; the event DCT_DRAINED tells when it is done. The kernel does it before
 /// DESTROY_DCT.
 ///
-/// Source: linux: MLX5_CMD_OP_DRAIN_DCT.
+/// Source: linux: MLX5_CMD_OP_DRAIN_DCT; linux: drivers/infiniband/hw/mlx5/qpc.c
+/// mlx5_core_drain_dct.
 pub static DRAIN_DCT: CommandInfo = CommandInfo {
     name: "DRAIN_DCT",
     opcode: 0x712,
@@ -95,14 +101,17 @@ pub static DRAIN_DCT: CommandInfo = CommandInfo {
     output: DrainDctOut::INFO,
     devx: Devx::None,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["ACTIVE"],
+    capability: Some("hca_cap.dct"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such DCT for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "The DCT is not ACTIVE." },
     ],
     variants: &[],
-    sources: &["linux: MLX5_CMD_OP_DRAIN_DCT"],
+    sources: &[
+        "linux: MLX5_CMD_OP_DRAIN_DCT",
+        "linux: drivers/infiniband/hw/mlx5/qpc.c mlx5_core_drain_dct",
+    ],
 };
 
 command!(DrainDctIn -> DrainDctOut, DRAIN_DCT);
@@ -117,8 +126,8 @@ pub static QUERY_DCT: CommandInfo = CommandInfo {
     output: QueryDctOut::INFO,
     devx: Devx::Query,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["any"],
+    capability: Some("hca_cap.dct"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such DCT for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_DCT"],
@@ -137,7 +146,7 @@ pub static ARM_DCT: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.dct"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such DCT for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_ARM_DCT_FOR_KEY_VIOLATION"],
@@ -1176,7 +1185,7 @@ impl QueryDctOut {
         self
     }
 
-    /// Context of the DCT. `0x10, 64 bytes`
+    /// The DCT as it is now. `0x10, 64 bytes`
     #[inline]
     pub fn dct_context_entry(&self) -> &DctContext {
         nested(&self.0, 0x10)
@@ -1248,7 +1257,7 @@ impl ArmDctIn {
         self
     }
 
-    /// Number of the DCT. `0x08.23:0`
+    /// Number of the DCT to watch, as CREATE_DCT gave it. `0x08.23:0`
     #[inline]
     pub const fn dct_number(&self) -> u32 {
         bits::get(&self.0, 72, 24) as u32

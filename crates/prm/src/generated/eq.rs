@@ -156,7 +156,7 @@ pub static DESTROY_EQ: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_eq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such EQ." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "CQs still report to the EQ." },
@@ -178,7 +178,7 @@ pub static QUERY_EQ: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_eq"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such EQ." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_EQ"],
@@ -197,7 +197,7 @@ pub static GEN_EQE: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_eq"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such EQ." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_GEN_EQE"],
@@ -568,7 +568,7 @@ impl DestroyEqIn {
         self
     }
 
-    /// Number of the EQ. `0x08.7:0`
+    /// Number of the EQ to destroy, as CREATE_EQ gave it. `0x08.7:0`
     #[inline]
     pub const fn eq_number(&self) -> u8 {
         bits::get(&self.0, 88, 8) as u8
@@ -670,7 +670,7 @@ impl QueryEqIn {
         self
     }
 
-    /// Number of the EQ. `0x08.7:0`
+    /// Number of the EQ to look at, as CREATE_EQ gave it. `0x08.7:0`
     #[inline]
     pub const fn eq_number(&self) -> u8 {
         bits::get(&self.0, 88, 8) as u8
@@ -732,7 +732,7 @@ impl QueryEqOut {
         self
     }
 
-    /// Context of the EQ. `0x10, 64 bytes`
+    /// The EQ as it is now, state and counters included. `0x10, 64 bytes`
     #[inline]
     pub fn eq_context_entry(&self) -> &EqContext {
         nested(&self.0, 0x10)
@@ -805,7 +805,7 @@ impl GenEqeIn {
         self
     }
 
-    /// Number of the EQ. `0x08.7:0`
+    /// Number of the EQ that gets the event. `0x08.7:0`
     #[inline]
     pub const fn eq_number(&self) -> u8 {
         bits::get(&self.0, 88, 8) as u8

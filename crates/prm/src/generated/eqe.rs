@@ -9,11 +9,11 @@ enumeration! {
     pub struct EqeQueueType(pub u8) = "eqe_queue_type", 8 bits {
         /// QP (or SRQ, by the event type).
         QP = 0,
-        /// RQ.
+        /// The number is of a receive queue, or of an RMP.
         RQ = 1,
-        /// SQ.
+        /// The number is of a send queue.
         SQ = 2,
-        /// DCT.
+        /// The number is of a DC target.
         DCT = 6,
     }
 }
@@ -103,7 +103,7 @@ enumeration! {
     pub struct SyncFwUpdateState(pub u8) = "sync_fw_update_state", 4 bits {
         /// May the device be reset?
         RESET_REQUEST = 0,
-        /// It is reset now.
+        /// The driver of every function takes its link down: the firmware restarts.
         RESET_NOW = 1,
         /// It is not.
         RESET_ABORT = 2,
@@ -117,13 +117,13 @@ enumeration! {
     ///
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/lib/events.h MLX5_MODULE_STATUS_\*.
     pub struct ModuleStatus(pub u8) = "module_status", 4 bits {
-        /// Plugged in.
+        /// A module was put in, and its power is on.
         PLUGGED = 1,
         /// Taken out.
         UNPLUGGED = 2,
         /// Failed.
         ERROR = 3,
-        /// Disabled.
+        /// A module is in, but switched off.
         DISABLED = 4,
     }
 }
@@ -144,7 +144,7 @@ enumeration! {
         NO_EEPROM = 3,
         /// Its part number is not on the list.
         ENFORCE_PART_NUMBER_LIST = 4,
-        /// Its identifier is unknown.
+        /// The module says that it is of a kind which the firmware does not know.
         UNKNOWN_IDENTIFIER = 5,
         /// It is too hot.
         HIGH_TEMPERATURE = 6,
@@ -591,7 +591,7 @@ impl EqePageFaultWqe {
         self
     }
 
-    /// Index of the WQE. `0x04.15:0`
+    /// Index in its ring of the WQE whose list, or whose ring page, faulted. `0x04.15:0`
     #[inline]
     pub const fn wqe_index(&self) -> u16 {
         bits::get(&self.0, 48, 16) as u16
@@ -823,7 +823,7 @@ impl EqePageFaultRdma {
         self
     }
 
-    /// Number of the QP. `0x18.23:0`
+    /// The responder whose peer sent the request that faulted. `0x18.23:0`
     #[inline]
     pub const fn qp_number(&self) -> u32 {
         bits::get(&self.0, 200, 24) as u32
@@ -858,7 +858,8 @@ structure! {
 }
 
 impl EqePageFaultMemory {
-    /// Flags. `0x00.31:24`
+    /// Bit 7 marks the last event of a page fault (Linux: MLX5_MEMORY_PAGE_FAULT_FLAGS_LAST); only then
+    /// Linux sends PAGE_FAULT_RESUME. `0x00.31:24`
     #[inline]
     pub const fn flags(&self) -> u8 {
         bits::get(&self.0, 0, 8) as u8
@@ -977,7 +978,7 @@ structure! {
 }
 
 impl EqeVportChange {
-    /// Number of the vport. `0x00.15:0`
+    /// The virtual port whose context changed; 0 is the physical function's. `0x00.15:0`
     #[inline]
     pub const fn vport_num(&self) -> u16 {
         bits::get(&self.0, 16, 16) as u16
@@ -1106,7 +1107,7 @@ structure! {
 }
 
 impl EqePps {
-    /// Pin. `0x00.7:0`
+    /// Which of the device's PPS pins had the event, from 0. `0x00.7:0`
     #[inline]
     pub const fn pin(&self) -> u8 {
         bits::get(&self.0, 24, 8) as u8

@@ -11,7 +11,7 @@ enumeration! {
     pub struct GeneralObjectType(pub u16) = "general_object_type", 16 bits {
         /// Device memory for software steering.
         SW_ICM = 8,
-        /// Flow meter.
+        /// A meter that colours or drops the packets of a flow by their rate.
         FLOW_METER = 0xa,
         /// GENEVE option to match on.
         GENEVE_TLV_OPT = 0xb,
@@ -21,7 +21,7 @@ enumeration! {
         VIRTIO_NET_Q = 0xd,
         /// IPsec offload.
         IPSEC = 0x13,
-        /// Match definer.
+        /// A choice of header fields that flow rules match.
         MATCH_DEFINER = 0x18,
         /// Counters of a virtio queue.
         VIRTIO_Q_COUNTERS = 0x1c,
@@ -35,7 +35,7 @@ enumeration! {
         FLOW_METER_ASO = 0x24,
         /// First-hit flags as an advanced steering object.
         ASO_FIRST_HIT = 0x25,
-        /// Scheduling element.
+        /// A node of the hierarchy that divides the send rate.
         SCHEDULING_ELEMENT = 0x26,
         /// MACsec offload.
         MACSEC = 0x27,
@@ -63,33 +63,38 @@ enumeration! {
         PCIE_CONG_EVENT = 0x58,
         /// Memory key.
         MKEY = 0xff01,
-        /// QP.
+        /// A queue pair, made by CREATE_QP; here it is the type that events name.
         QP = 0xff02,
         /// Protection signature value.
         PSV = 0xff03,
-        /// RMP.
+        /// A pool of receive WQEs, made by CREATE_RMP; here it is the type that events name.
         RMP = 0xff04,
-        /// XRC SRQ.
+        /// A shared receive queue of XRC, made by CREATE_XRC_SRQ; here it is the type that events
+        /// name.
         XRC_SRQ = 0xff05,
-        /// RQ.
+        /// A receive queue, made by CREATE_RQ; here it is the type that events name.
         RQ = 0xff06,
-        /// SQ.
+        /// A send queue, made by CREATE_SQ; here it is the type that events name.
         SQ = 0xff07,
-        /// TIR.
+        /// Where received packets go, made by CREATE_TIR; here it is the type that events name.
         TIR = 0xff08,
-        /// TIS.
+        /// What send queues have in common, made by CREATE_TIS; here it is the type that events
+        /// name.
         TIS = 0xff09,
-        /// DCT.
+        /// A target of the dynamically connected transport, made by CREATE_DCT; here it is the type
+        /// that events name.
         DCT = 0xff0a,
-        /// XRQ.
+        /// A receive queue with an offload of its own, made by CREATE_XRQ; here it is the type that
+        /// events name.
         XRQ = 0xff0b,
-        /// RQT.
+        /// A table of receive queues, made by CREATE_RQT; here it is the type that events name.
         RQT = 0xff0e,
-        /// Flow counter.
+        /// A count of packets and bytes, made by ALLOC_FLOW_COUNTER; here it is the type that
+        /// events name.
         FLOW_COUNTER = 0xff0f,
-        /// CQ.
+        /// A completion queue, made by CREATE_CQ; here it is the type that events name.
         CQ = 0xff10,
-        /// Alias of a flow table.
+        /// Another function's flow table, seen through an alias object.
         FLOW_TABLE_ALIAS = 0xff15,
     }
 }
@@ -137,7 +142,7 @@ pub static MODIFY_GENERAL_OBJECT: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.general_obj_types (one bit per type)"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such object for this uid." },
         StatusRule {
@@ -163,7 +168,7 @@ pub static QUERY_GENERAL_OBJECT: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.general_obj_types (one bit per type)"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such object for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_GENERAL_OBJECT"],
@@ -182,7 +187,7 @@ pub static DESTROY_GENERAL_OBJECT: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.general_obj_types (one bit per type)"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such object for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "Other objects still use it." },
@@ -1298,7 +1303,7 @@ impl CreateAliasObjIn {
         nested_mut(&mut self.0, 0x0)
     }
 
-    /// The alias. `0x10, 64 bytes`
+    /// Which object of which function is to be reached, and the key that allows it. `0x10, 64 bytes`
     #[inline]
     pub fn alias_ctx(&self) -> &AliasContext {
         nested(&self.0, 0x10)
@@ -1370,7 +1375,7 @@ impl AllowOtherVhcaAccessIn {
         self
     }
 
-    /// Type of the object. `0x10.15:0`
+    /// Type of the object that is opened to the others. `0x10.15:0`
     #[inline]
     pub const fn object_type_to_be_accessed(&self) -> GeneralObjectType {
         GeneralObjectType(bits::get(&self.0, 144, 16) as u16)

@@ -87,7 +87,7 @@ enumeration! {
     pub struct FunctionIdMode(pub u8) = "function_id_mode", 1 bits {
         /// By function index: 0 is the function itself or its PF, VFs and SFs follow.
         FUNCTION_INDEX = 0,
-        /// By vhca_id.
+        /// Other functions are named by their vhca_id, not by their place on the PCI bus.
         FUNCTION_VHCA_ID = 1,
     }
 }
@@ -111,13 +111,13 @@ enumeration! {
     ///
     /// Source: linux: MLX5_STEERING_FORMAT_\*.
     pub struct SteeringFormat(pub u8) = "steering_format", 4 bits {
-        /// ConnectX-5.
+        /// Steering entries as ConnectX-5 has them (format version 0 of rdma-core's direct rules).
         CONNECTX_5 = 0,
         /// ConnectX-6 Dx and BlueField-2.
         CONNECTX_6DX = 1,
         /// ConnectX-7 and BlueField-3.
         CONNECTX_7 = 2,
-        /// ConnectX-8.
+        /// Steering entries as ConnectX-8 has them (format version 3).
         CONNECTX_8 = 3,
     }
 }
@@ -133,23 +133,24 @@ enumeration! {
         IPV6_OVER_VXLAN = 2,
         /// IPv6 inside IP.
         IPV6_OVER_IP = 4,
-        /// GENEVE.
+        /// The flex parser can take apart the GENEVE tunnel header.
         GENEVE = 8,
-        /// MPLS over GRE.
+        /// The flex parser can take apart the MPLS labels inside a GRE tunnel.
         MPLS_OVER_GRE = 0x10,
-        /// MPLS over UDP.
+        /// The flex parser can take apart the MPLS labels inside a UDP tunnel.
         MPLS_OVER_UDP = 0x20,
-        /// The P bit of VXLAN-GPE.
+        /// The flex parser can take apart VXLAN-GPE's P bit, which says that a next protocol is
+        /// named.
         P_BIT_VXLAN_GPE = 0x40,
-        /// VXLAN-GPE.
+        /// The flex parser can take apart the VXLAN-GPE tunnel header.
         VXLAN_GPE = 0x80,
-        /// ICMP.
+        /// The flex parser can take apart the header of ICMP over IPv4.
         ICMP_V4 = 0x100,
-        /// ICMPv6.
+        /// The flex parser can take apart the header of ICMPv6.
         ICMP_V6 = 0x200,
-        /// GENEVE TLV option 0.
+        /// The flex parser can take apart the first of GENEVE's options that is asked for.
         GENEVE_TLV_OPTION_0 = 0x400,
-        /// GTP-U.
+        /// The flex parser can take apart the GTP-U tunnel header.
         GTPU = 0x800,
         /// Third dword of GTP-U.
         GTPU_DW_2 = 0x10000,
@@ -283,9 +284,9 @@ enumeration! {
     /// Source: linux: MLX5_ALLOWED_OBJ_FOR_OTHER_VHCA_ACCESS_\*; dpdk:
     /// MLX5_CROSS_VHCA_ALLOWED_OBJS_\*.
     pub struct OtherVhcaObject(pub u64) = "other_vhca_object", 64 bits {
-        /// TIR.
+        /// Another function may be let at TIRs, as the destination of its rules.
         TIR = 0x100,
-        /// Flow table.
+        /// Another function may be let at flow tables, as the destination of its rules.
         FLOW_TABLE = 0x200,
         /// Rule table context.
         RTC = 0x400,
@@ -297,9 +298,9 @@ enumeration! {
     ///
     /// Source: linux: MLX5_ATOMIC_OPS_\*.
     pub struct AtomicOperation(pub u16) = "atomic_operation", 16 bits {
-        /// Compare and swap.
+        /// The value is replaced if it equals another, and the old one returned.
         COMPARE_SWAP = 1,
-        /// Fetch and add.
+        /// A number is added to the value, and the old one returned.
         FETCH_ADD = 2,
         /// Compare and swap under masks (extended).
         MASKED_COMPARE_SWAP = 4,
@@ -362,7 +363,7 @@ enumeration! {
     pub struct TsarTypeCap(pub u16) = "tsar_type_cap", 16 bits {
         /// Deficit weighted round robin.
         DWRR = 1,
-        /// Round robin.
+        /// Elements that serve those below them in turn.
         ROUND_ROBIN = 2,
         /// Enhanced transmission selection.
         ETS = 4,
@@ -3261,7 +3262,8 @@ impl HcaCap {
         self
     }
 
-    /// Capability page 0xe exists: the device has an FPGA. `0x38.10`
+    /// The card has an FPGA beside the NIC. What it can do is no capability page: Linux reads the
+    /// register FPGA_CAP. `0x38.10`
     #[inline]
     pub const fn fpga(&self) -> bool {
         bits::flag(&self.0, 469)
@@ -4035,9 +4037,8 @@ impl HcaCap {
         self
     }
 
-    /// Address translation management is supported, if the letters of its neighbours (cd, apm) are a
-    /// guide. FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no more
-    /// is known. `0x44.18`
+    /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no more is
+    /// known. `0x44.18`
     ///
     /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
     /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
@@ -6612,7 +6613,8 @@ impl HcaCap {
         self
     }
 
-    /// Number of counters that can be monitored. `0xc4.31:16`
+    /// How many counters SET_MONITOR_COUNTER can watch at a time; 0 where it is not supported.
+    /// `0xc4.31:16`
     #[inline]
     pub const fn max_num_of_monitor_counters(&self) -> u16 {
         bits::get(&self.0, 1568, 16) as u16
@@ -6651,7 +6653,7 @@ impl HcaCap {
         self
     }
 
-    /// Number of Q counters that can be monitored. `0xc8.15:0`
+    /// How many of the watched counters may be those of Q counter sets. `0xc8.15:0`
     #[inline]
     pub const fn num_q_monitor_counters(&self) -> u16 {
         bits::get(&self.0, 1616, 16) as u16
@@ -7991,8 +7993,8 @@ impl HcaCap2 {
         self
     }
 
-    /// An mkey of the firmware's own, through which a driver with introspection_mkey_access_allowed
-    /// looks into the device, by its name. UCX's header and rdma-core's tests name it, no driver uses
+    /// By its name, an mkey for looking into the device, for those with
+    /// introspection_mkey_access_allowed. UCX's header and rdma-core's tests name it, no driver uses
     /// it, and no more is known. `0x28`
     ///
     /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
@@ -11637,8 +11639,8 @@ impl QosCap {
         self
     }
 
-    /// Rules can meter a flow, in the older way: without ASO and metadata registers shared with
-    /// colours. `0x00.24`
+    /// Rules can meter a flow; the metadata register that gets the colour cannot be shared unless
+    /// flow_meter is set, too. `0x00.24`
     ///
     /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
     #[inline]
@@ -11806,8 +11808,8 @@ impl QosCap {
         self
     }
 
-    /// Rules can meter a flow by colour, with a metadata register that others may share; flow_meter_old
-    /// is set, too. `0x04.23`
+    /// Rules can meter a flow, and share the metadata register that gets the colour; flow_meter_old is
+    /// set, too. `0x04.23`
     ///
     /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
     #[inline]
@@ -13258,8 +13260,7 @@ impl FlowTableFieldsSupported {
         self
     }
 
-    /// The outer EMD tag (a tag after the Ethernet header whose Ethertype the device is told) can be
-    /// matched. `0x08.10`
+    /// The outer EMD tag can be matched. `0x08.10`
     ///
     /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
     /// mlx5_ifc_flow_table_fields_supported_bits.

@@ -62,17 +62,17 @@ enumeration! {
         EMERGENCY = 0,
         /// Action is needed at once.
         ALERT = 1,
-        /// Critical.
+        /// The device is about to fail or has failed (syslog level 2).
         CRITICAL = 2,
-        /// Error.
+        /// Something does not work any more (syslog level 3).
         ERROR = 3,
-        /// Warning.
+        /// Something may stop working (syslog level 4).
         WARNING = 4,
         /// Normal but significant.
         NOTICE = 5,
-        /// Informational.
+        /// Of interest, nothing is wrong (syslog level 6).
         INFORMATIONAL = 6,
-        /// Debug.
+        /// Of interest to the firmware's developers (syslog level 7).
         DEBUG = 7,
     }
 }

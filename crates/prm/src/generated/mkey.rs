@@ -76,7 +76,7 @@ pub static QUERY_MKEY: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_mkey"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such key for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_MKEY"],
@@ -95,7 +95,7 @@ pub static DESTROY_MKEY: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_mkey"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such key for this uid." },
         StatusRule {
@@ -144,7 +144,7 @@ pub static DESTROY_PSV: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.sho"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such PSV." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_PSV"],

@@ -44,7 +44,7 @@ pub static DETACH_FROM_MCG: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_mcg"),
     statuses: &[StatusRule {
         status: 5,
         name: "BAD_RES",

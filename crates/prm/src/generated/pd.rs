@@ -48,7 +48,7 @@ pub static DEALLOC_PD: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_pd"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such PD for this uid." },
         StatusRule {
@@ -141,7 +141,7 @@ pub static DEALLOC_TRANSPORT_DOMAIN: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_transport_domain"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such domain for this uid." },
         StatusRule {
@@ -193,7 +193,7 @@ pub static DESTROY_UCTX: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_uctx"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "Objects of the context still exist." },
@@ -246,7 +246,7 @@ pub static DESTROY_UMEM: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_umem"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such UMEM for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "Queues or keys still use the UMEM." },

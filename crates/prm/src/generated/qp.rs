@@ -134,7 +134,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_QPC_ATOMIC_MODE_\*.
     pub struct AtomicMode(pub u8) = "atomic_mode", 4 bits {
-        /// None.
+        /// The QP takes no atomics: a request for one is refused.
         NONE = 0,
         /// 8-byte compare-and-swap and fetch-and-add as InfiniBand specifies them.
         IB_SPEC = 1,
@@ -219,31 +219,31 @@ enumeration! {
     pub struct OptParamMask(pub u32) = "opt_param_mask", 32 bits {
         /// secondary_address_path.
         ALT_ADDR_PATH = 1,
-        /// rre.
+        /// Take rre from the context: whether the peer may READ.
         RRE = 2,
         /// rae and atomic_mode.
         RAE = 4,
-        /// rwe.
+        /// Take rwe from the context: whether the peer may WRITE.
         RWE = 8,
         /// primary_address_path.pkey_index.
         PKEY_INDEX = 0x10,
-        /// q_key.
+        /// Take q_key from the context: the Q_Key that datagrams must carry.
         Q_KEY = 0x20,
         /// min_rnr_nak.
         RNR_TIMEOUT = 0x40,
-        /// primary_address_path.
+        /// Take primary_address_path from the context: the primary path.
         PRIMARY_ADDR_PATH = 0x80,
         /// log_sra_max.
         SRA_MAX = 0x100,
         /// log_rra_max.
         RRA_MAX = 0x200,
-        /// pm_state.
+        /// Take pm_state from the context: the state of path migration.
         PM_STATE = 0x400,
         /// drain_sigerr, in INIT2INIT only.
         INIT2INIT_DRAIN_SIGERR = 0x800,
-        /// retry_count.
+        /// Take retry_count from the context: how often a request without ACK is sent again.
         RETRY_COUNT = 0x1000,
-        /// rnr_retry.
+        /// Take rnr_retry from the context: how often a request is sent again after an RNR NAK.
         RNR_RETRY = 0x2000,
         /// primary_address_path.ack_timeout.
         ACK_TIMEOUT = 0x4000,
@@ -253,13 +253,13 @@ enumeration! {
         PRI_PORT = 0x10000,
         /// srqn_rmpn_xrqn.
         SRQN = 0x40000,
-        /// cqn_rcv.
+        /// Take cqn_rcv from the context: the CQ of receives.
         CQN_RCV = 0x80000,
         /// Dynamic connection handshake parameters.
         DC_HS = 0x100000,
         /// dc_access_key.
         DC_KEY = 0x200000,
-        /// counter_set_id.
+        /// Take counter_set_id from the context: the Q counter set.
         COUNTER_SET_ID = 0x2000000,
     }
 }
@@ -269,7 +269,7 @@ enumeration! {
     ///
     /// Source: rdma-core: enum mlx5_qpc_opt_mask_32.
     pub struct OptParamMask9532(pub u64) = "opt_param_mask_95_32", 64 bits {
-        /// dci_stream_channel_id.
+        /// Take dci_stream_channel_id from the context extension: the stream that goes on again.
         DCI_STREAM_CHANNEL_ID = 1,
         /// qos_queue_group_id_requester and qos_queue_group_id_responder.
         QOS_QUEUE_GROUP_ID = 2,
@@ -330,8 +330,8 @@ pub static DESTROY_QP: CommandInfo = CommandInfo {
     output: DestroyQpOut::INFO,
     devx: Devx::Destroy,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["any"],
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." },
         StatusRule {
@@ -358,7 +358,7 @@ pub static RST2INIT_QP: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &["RST"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in RST." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field has an illegal value." },
@@ -383,7 +383,7 @@ pub static INIT2RTR_QP: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &["INIT"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in INIT." },
         StatusRule {
@@ -412,7 +412,7 @@ pub static RTR2RTS_QP: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &["RTR"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in RTR." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field has an illegal value." },
@@ -435,7 +435,7 @@ pub static RTS2RTS_QP: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &["RTS"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in RTS." },
         StatusRule {
@@ -462,7 +462,7 @@ pub static SQERR2RTS_QP: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &["SQER"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in SQER." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field has an illegal value." },
@@ -485,7 +485,7 @@ pub static QP_2ERR: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &["any"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_2ERR_QP"],
@@ -504,7 +504,7 @@ pub static QP_2RST: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &["any"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_2RST_QP"],
@@ -523,7 +523,7 @@ pub static QUERY_QP: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &["any"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_QP"],
@@ -542,7 +542,7 @@ pub static SQD_RTS_QP: CommandInfo = CommandInfo {
     devx: Devx::None,
     op_mods: &[],
     states: &["SQD"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in SQD." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field has an illegal value." },
@@ -565,7 +565,7 @@ pub static INIT2INIT_QP: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &["INIT"],
-    capability: None,
+    capability: Some("hca_cap.log_max_qp"),
     statuses: &[
         StatusRule { status: 0x10, name: "BAD_QP_STATE", why: "The QP is not in INIT." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field has an illegal value." },
@@ -1706,7 +1706,8 @@ impl QpContext {
         self
     }
 
-    /// log2 of the number of stream channels of a DCI. `0x7c.28:24`
+    /// DC initiators: log2 of the number of streams that go on where another stops with an error; 0 is
+    /// one. `0x7c.28:24`
     #[inline]
     pub const fn log_num_dci_stream_channels(&self) -> u8 {
         bits::get(&self.0, 995, 5) as u8
@@ -2137,7 +2138,8 @@ impl QpContext {
         self
     }
 
-    /// An RDMA READ, WRITE or atomic of the peer is under way (read only). `0xd0.31`
+    /// By its name, a remote operation is under way (read only). FreeBSD's header and rdma-core's tests
+    /// name it, no driver uses it, and no more is known. `0xd0.31`
     ///
     /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
     #[inline]
@@ -2226,7 +2228,8 @@ impl QpContext {
         self
     }
 
-    /// Address of the RDMA request of the peer that is under way (rdma_active). `0xd8, 8 bytes`
+    /// By its name, the address of the remote operation that is under way (rdma_active). `0xd8, 8
+    /// bytes`
     ///
     /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
     #[inline]
@@ -2241,7 +2244,7 @@ impl QpContext {
         self
     }
 
-    /// Rkey of the RDMA request of the peer that is under way (rdma_active). `0xe0`
+    /// By its name, the rkey of the remote operation that is under way (rdma_active). `0xe0`
     ///
     /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
     #[inline]
@@ -2339,7 +2342,8 @@ impl QpContextExtension {
         self
     }
 
-    /// Stream channel of a DCI. `0x00.15:0`
+    /// DC initiators: which stream a request of RTS2RTS_QP is about, so that a stopped one can go on.
+    /// `0x00.15:0`
     ///
     /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
     #[inline]

@@ -141,9 +141,9 @@ enumeration! {
     ///
     /// Source: linux: MLX5_PTYS_IB, MLX5_PTYS_EN.
     pub struct PtysProtoMask(pub u8) = "ptys_proto_mask", 3 bits {
-        /// InfiniBand.
+        /// The fields of InfiniBand: widths and speeds of a lane.
         INFINIBAND = 1,
-        /// Ethernet.
+        /// The fields of Ethernet: link modes.
         ETHERNET = 4,
     }
 }
@@ -161,7 +161,7 @@ enumeration! {
         FAILED = 2,
         /// The link is up without negotiation.
         LINK_UP = 3,
-        /// The link is down.
+        /// No autonegotiation has come to an end: there is no link.
         LINK_DOWN = 4,
     }
 }
@@ -171,23 +171,23 @@ enumeration! {
     ///
     /// Source: linux: enum mlx5e_connector_type.
     pub struct PtysConnectorType(pub u8) = "ptys_connector_type", 4 bits {
-        /// Unknown.
+        /// The firmware cannot tell.
         UNKNOWN = 0,
-        /// None.
+        /// No connector: the port is wired on the board, or empty.
         NONE = 1,
         /// Twisted pair.
         TP = 2,
-        /// AUI.
+        /// Attachment unit interface.
         AUI = 3,
-        /// BNC.
+        /// Coaxial cable with bayonet.
         BNC = 4,
-        /// MII.
+        /// Media-independent interface, within a board.
         MII = 5,
         /// Optical fibre.
         FIBRE = 6,
         /// Direct attach copper.
         DA = 7,
-        /// Other.
+        /// A kind that this list does not have.
         OTHER = 8,
     }
 }
@@ -241,59 +241,60 @@ enumeration! {
     ///
     /// Source: linux: enum mlx5e_link_mode.
     pub struct PtysEthProto(pub u32) = "ptys_eth_proto", 32 bits {
-        /// 1000BASE CX SGMII.
+        /// 1 Gbit/s Ethernet over twinaxial copper (CX) or SGMII.
         MODE_1000BASE_CX_SGMII = 1,
-        /// 1000BASE KX.
+        /// 1 Gbit/s Ethernet over a backplane.
         MODE_1000BASE_KX = 2,
-        /// 10GBASE CX4.
+        /// 10 Gbit/s Ethernet over four pairs of twinaxial copper.
         MODE_10GBASE_CX4 = 4,
-        /// 10GBASE KX4.
+        /// 10 Gbit/s Ethernet over four lanes of a backplane.
         MODE_10GBASE_KX4 = 8,
-        /// 10GBASE KR.
+        /// 10 Gbit/s Ethernet over one lane of a backplane.
         MODE_10GBASE_KR = 0x10,
-        /// 20GBASE KR2.
+        /// 20 Gbit/s Ethernet over two lanes of a backplane; a speed of the vendor's own, by no
+        /// standard of IEEE.
         MODE_20GBASE_KR2 = 0x20,
-        /// 40GBASE CR4.
+        /// 40 Gbit/s Ethernet over four lanes of a copper cable.
         MODE_40GBASE_CR4 = 0x40,
-        /// 40GBASE KR4.
+        /// 40 Gbit/s Ethernet over four lanes of a backplane.
         MODE_40GBASE_KR4 = 0x80,
-        /// 56GBASE R4.
+        /// 56 Gbit/s Ethernet over four lanes; a speed of the vendor's own, by no standard of IEEE.
         MODE_56GBASE_R4 = 0x100,
-        /// 10GBASE CR.
+        /// 10 Gbit/s Ethernet over one lane of a copper cable.
         MODE_10GBASE_CR = 0x1000,
-        /// 10GBASE SR.
+        /// 10 Gbit/s Ethernet over multi-mode fibre.
         MODE_10GBASE_SR = 0x2000,
-        /// 10GBASE ER.
+        /// 10 Gbit/s Ethernet over single-mode fibre, extended reach.
         MODE_10GBASE_ER = 0x4000,
-        /// 40GBASE SR4.
+        /// 40 Gbit/s Ethernet over four lanes of multi-mode fibre.
         MODE_40GBASE_SR4 = 0x8000,
-        /// 40GBASE LR4.
+        /// 40 Gbit/s Ethernet over four wavelengths of single-mode fibre.
         MODE_40GBASE_LR4 = 0x10000,
-        /// 50GBASE SR2.
+        /// 50 Gbit/s Ethernet over two lanes of multi-mode fibre.
         MODE_50GBASE_SR2 = 0x40000,
-        /// 100GBASE CR4.
+        /// 100 Gbit/s Ethernet over four lanes of a copper cable.
         MODE_100GBASE_CR4 = 0x100000,
-        /// 100GBASE SR4.
+        /// 100 Gbit/s Ethernet over four lanes of multi-mode fibre.
         MODE_100GBASE_SR4 = 0x200000,
-        /// 100GBASE KR4.
+        /// 100 Gbit/s Ethernet over four lanes of a backplane.
         MODE_100GBASE_KR4 = 0x400000,
-        /// 100GBASE LR4.
+        /// 100 Gbit/s Ethernet over four wavelengths of single-mode fibre.
         MODE_100GBASE_LR4 = 0x800000,
-        /// 100BASE TX.
+        /// 100 Mbit/s Ethernet over two twisted pairs.
         MODE_100BASE_TX = 0x1000000,
-        /// 1000BASE T.
+        /// 1 Gbit/s Ethernet over four twisted pairs.
         MODE_1000BASE_T = 0x2000000,
-        /// 10GBASE T.
+        /// 10 Gbit/s Ethernet over four twisted pairs.
         MODE_10GBASE_T = 0x4000000,
-        /// 25GBASE CR.
+        /// 25 Gbit/s Ethernet over one lane of a copper cable.
         MODE_25GBASE_CR = 0x8000000,
-        /// 25GBASE KR.
+        /// 25 Gbit/s Ethernet over one lane of a backplane.
         MODE_25GBASE_KR = 0x10000000,
-        /// 25GBASE SR.
+        /// 25 Gbit/s Ethernet over multi-mode fibre.
         MODE_25GBASE_SR = 0x20000000,
-        /// 50GBASE CR2.
+        /// 50 Gbit/s Ethernet over two lanes of a copper cable.
         MODE_50GBASE_CR2 = 0x40000000,
-        /// 50GBASE KR2.
+        /// 50 Gbit/s Ethernet over two lanes of a backplane.
         MODE_50GBASE_KR2 = 0x80000000,
     }
 }
@@ -304,41 +305,41 @@ enumeration! {
     ///
     /// Source: linux: enum mlx5e_ext_link_mode.
     pub struct PtysExtEthProto(pub u32) = "ptys_ext_eth_proto", 32 bits {
-        /// SGMII 100M.
+        /// 100 Mbit/s Ethernet over SGMII, the serial link to a PHY.
         SGMII_100M = 1,
-        /// 1000BASE X SGMII.
+        /// 1 Gbit/s Ethernet over SGMII or over fibre (1000BASE-X).
         MODE_1000BASE_X_SGMII = 2,
-        /// 5GBASE R.
+        /// 5 Gbit/s Ethernet over one lane.
         MODE_5GBASE_R = 8,
-        /// 10GBASE XFI XAUI 1.
+        /// 10 Gbit/s Ethernet over one lane (XFI).
         MODE_10GBASE_XFI_XAUI_1 = 0x10,
-        /// 40GBASE XLAUI 4 XLPPI 4.
+        /// 40 Gbit/s Ethernet over four lanes.
         MODE_40GBASE_XLAUI_4_XLPPI_4 = 0x20,
-        /// 25GAUI 1 25GBASE CR KR.
+        /// 25 Gbit/s Ethernet over one lane: module, copper or backplane.
         MODE_25GAUI_1_25GBASE_CR_KR = 0x40,
-        /// 50GAUI 2 LAUI 2 50GBASE CR2 KR2.
+        /// 50 Gbit/s Ethernet over two lanes of 25: module, copper or backplane.
         MODE_50GAUI_2_LAUI_2_50GBASE_CR2_KR2 = 0x80,
-        /// 50GAUI 1 LAUI 1 50GBASE CR KR.
+        /// 50 Gbit/s Ethernet over one lane: module, copper or backplane.
         MODE_50GAUI_1_LAUI_1_50GBASE_CR_KR = 0x100,
-        /// CAUI 4 100GBASE CR4 KR4.
+        /// 100 Gbit/s Ethernet over four lanes of 25: module, copper or backplane.
         CAUI_4_100GBASE_CR4_KR4 = 0x200,
-        /// 100GAUI 2 100GBASE CR2 KR2.
+        /// 100 Gbit/s Ethernet over two lanes of 50: module, copper or backplane.
         MODE_100GAUI_2_100GBASE_CR2_KR2 = 0x400,
-        /// 100GAUI 1 100GBASE CR KR.
+        /// 100 Gbit/s Ethernet over one lane: module, copper or backplane.
         MODE_100GAUI_1_100GBASE_CR_KR = 0x800,
-        /// 200GAUI 4 200GBASE CR4 KR4.
+        /// 200 Gbit/s Ethernet over four lanes of 50: module, copper or backplane.
         MODE_200GAUI_4_200GBASE_CR4_KR4 = 0x1000,
-        /// 200GAUI 2 200GBASE CR2 KR2.
+        /// 200 Gbit/s Ethernet over two lanes of 100: module, copper or backplane.
         MODE_200GAUI_2_200GBASE_CR2_KR2 = 0x2000,
         /// 200 Gbit/s Ethernet over one lane: 200GAUI-1, 200GBASE-CR1, 200GBASE-KR1.
         MODE_200GAUI_1_200GBASE_CR1_KR1 = 0x4000,
-        /// 400GAUI 8 400GBASE CR8.
+        /// 400 Gbit/s Ethernet over eight lanes of 50: module or copper.
         MODE_400GAUI_8_400GBASE_CR8 = 0x8000,
-        /// 400GAUI 4 400GBASE CR4 KR4.
+        /// 400 Gbit/s Ethernet over four lanes of 100: module, copper or backplane.
         MODE_400GAUI_4_400GBASE_CR4_KR4 = 0x10000,
         /// 400 Gbit/s Ethernet over two lanes: 400GAUI-2, 400GBASE-CR2, 400GBASE-KR2.
         MODE_400GAUI_2_400GBASE_CR2_KR2 = 0x20000,
-        /// 800GAUI 8 800GBASE CR8 KR8.
+        /// 800 Gbit/s Ethernet over eight lanes of 100: module, copper or backplane.
         MODE_800GAUI_8_800GBASE_CR8_KR8 = 0x80000,
         /// 800 Gbit/s Ethernet over four lanes: 800GAUI-4, 800GBASE-CR4, 800GBASE-KR4.
         MODE_800GAUI_4_800GBASE_CR4_KR4 = 0x100000,
@@ -352,9 +353,9 @@ enumeration! {
     ///
     /// Source: linux: enum mlx5_port_status.
     pub struct PortStatus(pub u8) = "port_status", 4 bits {
-        /// Up.
+        /// Administratively: may come up. Operationally: has a link.
         UP = 1,
-        /// Down.
+        /// Administratively: kept down. Operationally: has no link.
         DOWN = 2,
     }
 }
@@ -392,7 +393,7 @@ enumeration! {
     ///
     /// Source: linux: enum in include/linux/mlx5/device.h, MLX5_\*_COUNTERS_GROUP.
     pub struct PpcntGroup(pub u8) = "ppcnt_group", 6 bits {
-        /// IEEE 802.3.
+        /// Counters that IEEE 802.3 defines: frames, octets, errors, pause frames.
         IEEE_802_3 = 0,
         /// RFC 2863, interfaces MIB.
         RFC_2863 = 1,
@@ -408,7 +409,7 @@ enumeration! {
         PER_PRIORITY = 0x10,
         /// Of one traffic class.
         PER_TRAFFIC_CLASS = 0x11,
-        /// Physical layer.
+        /// Counters of the lanes: symbol errors, corrected and uncorrected blocks.
         PHYSICAL_LAYER = 0x12,
         /// Congestion of one traffic class.
         PER_TRAFFIC_CLASS_CONGESTION = 0x13,
@@ -426,13 +427,13 @@ enumeration! {
     ///
     /// Source: linux: tout_convert_reg_field_to_ms.
     pub struct TimeoutUnit(pub u8) = "timeout_unit", 3 bits {
-        /// Milliseconds.
+        /// The value counts in units of 1/1000 s.
         MILLISECONDS = 0,
-        /// Seconds.
+        /// The value counts in units of 1 s.
         SECONDS = 1,
-        /// Minutes.
+        /// The value counts in units of 60 s.
         MINUTES = 2,
-        /// Hours.
+        /// The value counts in units of 3600 s.
         HOURS = 3,
     }
 }
@@ -442,7 +443,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_MTUTC_OPERATION_\*.
     pub struct MtutcOperation(pub u8) = "mtutc_operation", 4 bits {
-        /// Set the time.
+        /// The clock jumps to utc_sec and utc_nsec.
         SET_TIME_IMMEDIATE = 1,
         /// Add time_adjustment.
         ADJUST_TIME = 2,
@@ -544,9 +545,9 @@ enumeration! {
         NOP = 0,
         /// The PCI root's clock.
         PTM_ROOT_CLOCK = 1,
-        /// The free-running counter.
+        /// The counter of cycles that never is set; the timestamps of CQEs come from it.
         FREE_RUNNING_COUNTER = 2,
-        /// The real-time clock.
+        /// The clock in seconds and nanoseconds that MTUTC sets.
         REAL_TIME_CLOCK = 3,
     }
 }
@@ -1254,8 +1255,8 @@ impl PtysReg {
         self
     }
 
-    /// Whether the transmitter's equalization (a, b and a parameters) is forced. FreeBSD's header names
-    /// it, no driver uses it, and no more is known. `0x00.24`
+    /// By its name, forces the transmitter's aba parameters. FreeBSD's header names it, no driver uses
+    /// it, and no more is known. `0x00.24`
     ///
     /// Source: freebsd: mlx5_ifc_ptys_reg_bits.
     #[inline]
@@ -4752,7 +4753,7 @@ impl MciaReg {
         self
     }
 
-    /// Module. `0x00.23:16`
+    /// Which cable module is read or written, from 0. `0x00.23:16`
     #[inline]
     pub const fn module(&self) -> u8 {
         bits::get(&self.0, 8, 8) as u8
@@ -4778,7 +4779,8 @@ impl MciaReg {
         self
     }
 
-    /// I2C address, 0x50 or 0x51. `0x04.31:24`
+    /// Which device in the module: 0x50 is its EEPROM, 0x51 its diagnostics, as SFF-8472 has it.
+    /// `0x04.31:24`
     #[inline]
     pub const fn i2c_device_address(&self) -> u8 {
         bits::get(&self.0, 32, 8) as u8
@@ -4791,7 +4793,7 @@ impl MciaReg {
         self
     }
 
-    /// Page. `0x04.23:16`
+    /// Page of the module's memory that the upper half shows. `0x04.23:16`
     #[inline]
     pub const fn page_number(&self) -> u8 {
         bits::get(&self.0, 40, 8) as u8

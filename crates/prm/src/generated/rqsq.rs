@@ -49,9 +49,9 @@ enumeration! {
     pub struct ShampoAlignment(pub u8) = "shampo_alignment", 2 bits {
         /// None.
         BYTE = 0,
-        /// The stride.
+        /// A packet that matches no flow begins at the next stride.
         STRIDE = 1,
-        /// The page.
+        /// A packet that matches no flow begins at the next page.
         PAGE = 2,
     }
 }
@@ -89,7 +89,7 @@ enumeration! {
     pub struct HairpinWqBufferType(pub u8) = "hairpin_wq_buffer_type", 3 bits {
         /// In the device.
         INTERNAL_BUFFER = 0,
-        /// In host memory.
+        /// The ring of the hairpin queue is where the driver says, in the host.
         HOST_MEMORY = 1,
     }
 }
@@ -102,11 +102,12 @@ enumeration! {
     pub struct RqModifyField(pub u64) = "rq_modify_field", 64 bits {
         /// lwm in the WQ: the limit of free receive WQEs below which an event comes.
         WQ_LWM = 1,
-        /// vsd.
+        /// Take vsd from the new context: whether VLAN tags are left in the packets.
         VSD = 2,
-        /// scatter_fcs.
+        /// Take scatter_fcs from the new context: whether the frame's checksum is written to
+        /// memory, too.
         SCATTER_FCS = 4,
-        /// counter_set_id.
+        /// Take counter_set_id from the new context: the Q counter set.
         COUNTER_SET_ID = 8,
     }
 }
@@ -117,9 +118,10 @@ enumeration! {
     /// Source: linux: drivers/infiniband/hw/mlx5/qp.c modify_raw_packet_qp_sq; linux:
     /// drivers/net/ethernet/mellanox/mlx5/core/en_main.c mlx5e_modify_sq.
     pub struct SqModifyField(pub u64) = "sq_modify_field", 64 bits {
-        /// packet_pacing_rate_limit_index.
+        /// Take packet_pacing_rate_limit_index from the new context: the entry of the rate table; 0
+        /// is no limit.
         PACKET_PACING_RATE_LIMIT_INDEX = 1,
-        /// qos_queue_group_id.
+        /// Take qos_queue_group_id from the new context: the scheduling element above the SQ.
         QOS_QUEUE_GROUP_ID = 4,
     }
 }
@@ -157,7 +159,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_RX_HASH_FN_\*.
     pub struct RxHashFn(pub u8) = "rx_hash_fn", 4 bits {
-        /// None.
+        /// No hash: every packet goes to the first RQ, or to the one that the TIR names.
         NONE = 0,
         /// XOR of the bytes, inverted.
         INVERTED_XOR8 = 1,
@@ -179,7 +181,7 @@ enumeration! {
         L4_SPORT = 4,
         /// Destination port.
         L4_DPORT = 8,
-        /// IPsec SPI.
+        /// The security parameter index of the ESP header.
         IPSEC_SPI = 0x10,
     }
 }
@@ -234,7 +236,7 @@ pub static MODIFY_TIR: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_tir"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such TIR for this uid." },
         StatusRule {
@@ -260,7 +262,7 @@ pub static DESTROY_TIR: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_tir"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such TIR for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "Steering rules still lead to it." },
@@ -282,7 +284,7 @@ pub static QUERY_TIR: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_tir"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such TIR for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_TIR"],
@@ -324,7 +326,9 @@ command!(CreateSqIn -> CreateSqOut, CREATE_SQ);
 
 /// Moves an SQ between states, or changes it.
 ///
-/// Source: linux: MLX5_CMD_OP_MODIFY_SQ.
+/// Source: linux: MLX5_CMD_OP_MODIFY_SQ; linux: drivers/infiniband/hw/mlx5/qp.c
+/// modify_raw_packet_qp_sq; linux: drivers/net/ethernet/mellanox/mlx5/core/en_main.c
+/// mlx5e_modify_sq.
 pub static MODIFY_SQ: CommandInfo = CommandInfo {
     name: "MODIFY_SQ",
     opcode: 0x905,
@@ -332,8 +336,8 @@ pub static MODIFY_SQ: CommandInfo = CommandInfo {
     output: ModifySqOut::INFO,
     devx: Devx::Modify,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["RST", "RDY", "ERR"],
+    capability: Some("hca_cap.log_max_sq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such SQ for this uid." },
         StatusRule {
@@ -344,7 +348,11 @@ pub static MODIFY_SQ: CommandInfo = CommandInfo {
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
     ],
     variants: &[],
-    sources: &["linux: MLX5_CMD_OP_MODIFY_SQ"],
+    sources: &[
+        "linux: MLX5_CMD_OP_MODIFY_SQ",
+        "linux: drivers/infiniband/hw/mlx5/qp.c modify_raw_packet_qp_sq",
+        "linux: drivers/net/ethernet/mellanox/mlx5/core/en_main.c mlx5e_modify_sq",
+    ],
 };
 
 command!(ModifySqIn -> ModifySqOut, MODIFY_SQ);
@@ -359,8 +367,8 @@ pub static DESTROY_SQ: CommandInfo = CommandInfo {
     output: DestroySqOut::INFO,
     devx: Devx::Destroy,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["any"],
+    capability: Some("hca_cap.log_max_sq"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such SQ for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_DESTROY_SQ"],
@@ -378,8 +386,8 @@ pub static QUERY_SQ: CommandInfo = CommandInfo {
     output: QuerySqOut::INFO,
     devx: Devx::Query,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["any"],
+    capability: Some("hca_cap.log_max_sq"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such SQ for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_SQ"],
@@ -421,7 +429,9 @@ command!(CreateRqIn -> CreateRqOut, CREATE_RQ);
 
 /// Moves an RQ between states, or changes it.
 ///
-/// Source: linux: MLX5_CMD_OP_MODIFY_RQ.
+/// Source: linux: MLX5_CMD_OP_MODIFY_RQ; linux: drivers/infiniband/hw/mlx5/qp.c
+/// modify_raw_packet_qp_rq, mlx5_ib_modify_wq; linux:
+/// drivers/net/ethernet/mellanox/mlx5/core/en_main.c mlx5e_modify_rq_state.
 pub static MODIFY_RQ: CommandInfo = CommandInfo {
     name: "MODIFY_RQ",
     opcode: 0x909,
@@ -429,8 +439,8 @@ pub static MODIFY_RQ: CommandInfo = CommandInfo {
     output: ModifyRqOut::INFO,
     devx: Devx::Modify,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["RST", "RDY", "ERR"],
+    capability: Some("hca_cap.log_max_rq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such RQ for this uid." },
         StatusRule {
@@ -441,7 +451,11 @@ pub static MODIFY_RQ: CommandInfo = CommandInfo {
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
     ],
     variants: &[],
-    sources: &["linux: MLX5_CMD_OP_MODIFY_RQ"],
+    sources: &[
+        "linux: MLX5_CMD_OP_MODIFY_RQ",
+        "linux: drivers/infiniband/hw/mlx5/qp.c modify_raw_packet_qp_rq, mlx5_ib_modify_wq",
+        "linux: drivers/net/ethernet/mellanox/mlx5/core/en_main.c mlx5e_modify_rq_state",
+    ],
 };
 
 command!(ModifyRqIn -> ModifyRqOut, MODIFY_RQ);
@@ -456,8 +470,8 @@ pub static DESTROY_RQ: CommandInfo = CommandInfo {
     output: DestroyRqOut::INFO,
     devx: Devx::Destroy,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["any"],
+    capability: Some("hca_cap.log_max_rq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such RQ for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "A TIR or RQT still names it." },
@@ -478,8 +492,8 @@ pub static QUERY_RQ: CommandInfo = CommandInfo {
     output: QueryRqOut::INFO,
     devx: Devx::Query,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["any"],
+    capability: Some("hca_cap.log_max_rq"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such RQ for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_RQ"],
@@ -525,7 +539,7 @@ pub static MODIFY_TIS: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_tis"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such TIS for this uid." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
@@ -547,7 +561,7 @@ pub static DESTROY_TIS: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_tis"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such TIS for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "SQs still send through it." },
@@ -569,7 +583,7 @@ pub static QUERY_TIS: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_tis"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such TIS for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_TIS"],
@@ -611,7 +625,7 @@ pub static MODIFY_RQT: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_rqt"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such table or RQ for this uid." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "rqt_actual_size is above rqt_max_size." },
@@ -633,7 +647,7 @@ pub static DESTROY_RQT: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_rqt"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such table for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "A TIR still points to it." },
@@ -655,7 +669,7 @@ pub static QUERY_RQT: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_rqt"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such table for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_RQT"],
@@ -886,7 +900,7 @@ impl RqContext {
         self
     }
 
-    /// Hairpin: the SQ. `0x14.23:0`
+    /// The SQ that sends on what this RQ receives, of the function hairpin_peer_vhca. `0x14.23:0`
     #[inline]
     pub const fn hairpin_peer_sq(&self) -> u32 {
         bits::get(&self.0, 168, 24) as u32
@@ -1217,7 +1231,7 @@ impl SqContext {
         self
     }
 
-    /// Hairpin: the RQ. `0x0c.23:0`
+    /// The RQ whose packets this SQ sends on, of the function hairpin_peer_vhca. `0x0c.23:0`
     #[inline]
     pub const fn hairpin_peer_rq(&self) -> u32 {
         bits::get(&self.0, 104, 24) as u32
@@ -1351,7 +1365,7 @@ structure! {
 }
 
 impl RqNum {
-    /// Number of the RQ. `0x00.23:0`
+    /// One entry of an RQ table: packets whose hash leads here go to this RQ. `0x00.23:0`
     #[inline]
     pub const fn rq_num(&self) -> u32 {
         bits::get(&self.0, 8, 24) as u32
@@ -1995,7 +2009,7 @@ structure! {
 }
 
 impl ModifyTisBitmask {
-    /// lag_tx_port_affinity. `0x04.2`
+    /// Take lag_tx_port_affinity from the new context: the port of a bond. `0x04.2`
     #[inline]
     pub const fn lag_tx_port_affinity(&self) -> bool {
         bits::flag(&self.0, 61)
@@ -2008,7 +2022,8 @@ impl ModifyTisBitmask {
         self
     }
 
-    /// strict_lag_tx_port_affinity. `0x04.1`
+    /// Take strict_lag_tx_port_affinity from the new context: whether the port is kept when its link is
+    /// down. `0x04.1`
     #[inline]
     pub const fn strict_lag_tx_port_affinity(&self) -> bool {
         bits::flag(&self.0, 62)
@@ -2021,7 +2036,7 @@ impl ModifyTisBitmask {
         self
     }
 
-    /// prio. `0x04.0`
+    /// Take prio from the new context: the priority of what the SQs send. `0x04.0`
     #[inline]
     pub const fn prio(&self) -> bool {
         bits::flag(&self.0, 63)
@@ -2586,7 +2601,7 @@ impl QueryTirOut {
         self
     }
 
-    /// Context of the TIR. `0x20, 240 bytes`
+    /// The TIR as it is now. `0x20, 240 bytes`
     #[inline]
     pub fn tir_context(&self) -> &TirContext {
         nested(&self.0, 0x20)
@@ -3123,7 +3138,7 @@ impl QuerySqOut {
         self
     }
 
-    /// Context of the SQ. `0x20, 240 bytes`
+    /// The SQ as it is now, its state included. `0x20, 240 bytes`
     #[inline]
     pub fn sq_context(&self) -> &SqContext {
         nested(&self.0, 0x20)
@@ -3660,7 +3675,7 @@ impl QueryRqOut {
         self
     }
 
-    /// Context of the RQ. `0x20, 240 bytes`
+    /// The RQ as it is now, its state included. `0x20, 240 bytes`
     #[inline]
     pub fn rq_context(&self) -> &RqContext {
         nested(&self.0, 0x20)
@@ -4182,7 +4197,7 @@ impl QueryTisOut {
         self
     }
 
-    /// Context of the TIS. `0x10, 160 bytes`
+    /// The TIS as it is now. `0x10, 160 bytes`
     #[inline]
     pub fn tis_context(&self) -> &TisContext {
         nested(&self.0, 0x10)

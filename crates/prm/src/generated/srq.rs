@@ -97,7 +97,7 @@ pub static DESTROY_SRQ: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_srq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such SRQ for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "QPs still receive from the SRQ." },
@@ -119,7 +119,7 @@ pub static QUERY_SRQ: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.log_max_srq"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such SRQ for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_SRQ"],
@@ -137,8 +137,8 @@ pub static ARM_RQ: CommandInfo = CommandInfo {
     output: ArmRqOut::INFO,
     devx: Devx::Modify,
     op_mods: &[("SRQ", 1), ("XRQ", 2)],
-    states: &[],
-    capability: None,
+    states: &["GOOD"],
+    capability: Some("hca_cap.log_max_srq"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such SRQ for this uid." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "lwm is above the size of the SRQ." },
@@ -150,9 +150,9 @@ pub static ARM_RQ: CommandInfo = CommandInfo {
 command!(ArmRqIn -> ArmRqOut, ARM_RQ);
 
 impl ArmRqIn {
-    /// `op_mod`: An SRQ.
+    /// `op_mod`: The number is of a shared receive queue made by CREATE_SRQ.
     pub const SRQ: u16 = 1;
-    /// `op_mod`: An XRQ.
+    /// `op_mod`: The number is of a receive queue with an offload, made by CREATE_XRQ.
     pub const XRQ: u16 = 2;
 }
 
@@ -199,7 +199,7 @@ pub static DESTROY_XRC_SRQ: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.xrc"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such XRC SRQ for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "QPs still receive from it." },
@@ -221,7 +221,7 @@ pub static QUERY_XRC_SRQ: CommandInfo = CommandInfo {
     devx: Devx::Query,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.xrc"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such XRC SRQ for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_XRC_SRQ"],
@@ -240,7 +240,7 @@ pub static ARM_XRC_SRQ: CommandInfo = CommandInfo {
     devx: Devx::Modify,
     op_mods: &[("XRC_SRQ", 1)],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.xrc"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such XRC SRQ for this uid." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "lwm is above the size of the SRQ." },
@@ -252,7 +252,7 @@ pub static ARM_XRC_SRQ: CommandInfo = CommandInfo {
 command!(ArmXrcSrqIn -> ArmXrcSrqOut, ARM_XRC_SRQ);
 
 impl ArmXrcSrqIn {
-    /// `op_mod`: An XRC SRQ.
+    /// `op_mod`: The only sort of queue that the command knows.
     pub const XRC_SRQ: u16 = 1;
 }
 
@@ -286,7 +286,7 @@ pub static DEALLOC_XRCD: CommandInfo = CommandInfo {
     devx: Devx::Destroy,
     op_mods: &[],
     states: &[],
-    capability: None,
+    capability: Some("hca_cap.xrc"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such domain for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "QPs or SRQs still belong to it." },
@@ -331,7 +331,7 @@ command!(CreateRmpIn -> CreateRmpOut, CREATE_RMP);
 
 /// Changes the state or arms the limit event of a receive memory pool.
 ///
-/// Source: linux: MLX5_CMD_OP_MODIFY_RMP.
+/// Source: linux: MLX5_CMD_OP_MODIFY_RMP; linux: drivers/infiniband/hw/mlx5/srq_cmd.c arm_rmp_cmd.
 pub static MODIFY_RMP: CommandInfo = CommandInfo {
     name: "MODIFY_RMP",
     opcode: 0x90d,
@@ -339,15 +339,18 @@ pub static MODIFY_RMP: CommandInfo = CommandInfo {
     output: ModifyRmpOut::INFO,
     devx: Devx::Modify,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["RDY"],
+    capability: Some("hca_cap.log_max_rmp"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such RMP for this uid." },
         StatusRule { status: 3, name: "BAD_PARAM", why: "A field is out of range." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "The RMP is not in rmp_state." },
     ],
     variants: &[],
-    sources: &["linux: MLX5_CMD_OP_MODIFY_RMP"],
+    sources: &[
+        "linux: MLX5_CMD_OP_MODIFY_RMP",
+        "linux: drivers/infiniband/hw/mlx5/srq_cmd.c arm_rmp_cmd",
+    ],
 };
 
 command!(ModifyRmpIn -> ModifyRmpOut, MODIFY_RMP);
@@ -362,8 +365,8 @@ pub static DESTROY_RMP: CommandInfo = CommandInfo {
     output: DestroyRmpOut::INFO,
     devx: Devx::Destroy,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["any"],
+    capability: Some("hca_cap.log_max_rmp"),
     statuses: &[
         StatusRule { status: 5, name: "BAD_RES", why: "No such RMP for this uid." },
         StatusRule { status: 9, name: "BAD_RES_STATE", why: "RQs or QPs still receive from it." },
@@ -384,8 +387,8 @@ pub static QUERY_RMP: CommandInfo = CommandInfo {
     output: QueryRmpOut::INFO,
     devx: Devx::Query,
     op_mods: &[],
-    states: &[],
-    capability: None,
+    states: &["any"],
+    capability: Some("hca_cap.log_max_rmp"),
     statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such RMP for this uid." }],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_RMP"],
@@ -1462,7 +1465,7 @@ impl QuerySrqOut {
         self
     }
 
-    /// Context of the SRQ. `0x10, 64 bytes`
+    /// The SRQ as it is now: state, and what is left of it. `0x10, 64 bytes`
     #[inline]
     pub fn srq_context_entry(&self) -> &SrqContext {
         nested(&self.0, 0x10)
@@ -1537,7 +1540,7 @@ impl ArmRqIn {
         self
     }
 
-    /// Number of the SRQ. `0x08.23:0`
+    /// Number of the SRQ whose limit is armed; DevX takes it for that of an RQ. `0x08.23:0`
     #[inline]
     pub const fn srq_number(&self) -> u32 {
         bits::get(&self.0, 72, 24) as u32
@@ -2276,7 +2279,7 @@ impl QueryXrcSrqOut {
         self
     }
 
-    /// Context of the XRC SRQ. `0x10, 64 bytes`
+    /// The XRC SRQ as it is now. `0x10, 64 bytes`
     #[inline]
     pub fn xrc_srq_context_entry(&self) -> &XrcSrqContext {
         nested(&self.0, 0x10)
@@ -3264,7 +3267,7 @@ impl QueryRmpOut {
         self
     }
 
-    /// Context of the RMP. `0x20, 240 bytes`
+    /// The RMP as it is now. `0x20, 240 bytes`
     #[inline]
     pub fn rmp_context(&self) -> &RmpContext {
         nested(&self.0, 0x20)

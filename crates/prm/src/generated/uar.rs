@@ -60,7 +60,7 @@ impl CqDoorbellRecord {
         self
     }
 
-    /// Consumer index at arming. `0x04.23:0`
+    /// Consumer index that the CQ is armed at: an event comes for a CQE beyond it. `0x04.23:0`
     #[inline]
     pub const fn arm_consumer_index(&self) -> u32 {
         bits::get(&self.0, 40, 24) as u32
@@ -291,7 +291,7 @@ impl SendDoorbell {
         self
     }
 
-    /// Index of the WQE. `0x00.23:8`
+    /// Producer index before this WQE: where in the ring it begins, in WQEBBs. `0x00.23:8`
     #[inline]
     pub const fn wqe_index(&self) -> u16 {
         bits::get(&self.0, 8, 16) as u16

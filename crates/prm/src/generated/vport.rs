@@ -59,7 +59,7 @@ enumeration! {
     ///
     /// Source: linux: MLX5_INLINE_MODE_\*; dpdk: MLX5_INLINE_MODE_\*.
     pub struct MinInlineMode(pub u8) = "min_inline_mode", 3 bits {
-        /// None.
+        /// No header need be in the WQE.
         NONE = 0,
         /// Ethernet.
         L2 = 1,
@@ -93,9 +93,9 @@ enumeration! {
     ///
     /// Source: linux: MLX5_ROCE_L3_TYPE_\*.
     pub struct RoceL3Type(pub u8) = "roce_l3_type", 4 bits {
-        /// IPv4.
+        /// RoCE v2 over IPv4: the GID is an IPv4 address mapped into IPv6.
         IPV4 = 0,
-        /// IPv6.
+        /// RoCE v2 over IPv6: the GID is the address.
         IPV6 = 1,
     }
 }
@@ -105,9 +105,9 @@ enumeration! {
     ///
     /// Source: linux: MLX5_ROCE_L3_TYPE_\*_CAP.
     pub struct RoceL3TypeCap(pub u8) = "roce_l3_type_cap", 4 bits {
-        /// IPv4.
+        /// RoCE v2 over IPv4: the GID is an IPv4 address mapped into IPv6.
         IPV4 = 2,
-        /// IPv6.
+        /// RoCE v2 over IPv6: the GID is the address.
         IPV6 = 4,
     }
 }
@@ -117,9 +117,9 @@ enumeration! {
     ///
     /// Source: linux: MLX5_HCA_VPORT_SEL_\*.
     pub struct HcaVportFieldSelect(pub u32) = "hca_vport_field_select", 32 bits {
-        /// port_guid.
+        /// Take port_guid from the new context.
         PORT_GUID = 1,
-        /// node_guid.
+        /// Take node_guid from the new context.
         NODE_GUID = 2,
         /// vport_state_policy.
         STATE_POLICY = 4,
@@ -165,19 +165,19 @@ enumeration! {
     ///
     /// Source: linux: enum ib_port_phys_state.
     pub struct IbPhysicalState(pub u8) = "ib_physical_state", 4 bits {
-        /// Sleeping.
+        /// The link rests to save power, and carries no packets.
         SLEEP = 1,
         /// Looking for a partner.
         POLLING = 2,
         /// Switched off.
         DISABLED = 3,
-        /// Training.
+        /// Both ends agree on width and speed.
         PORT_CONFIGURATION_TRAINING = 4,
-        /// Link is up.
+        /// Width and speed are agreed; packets may pass.
         LINK_UP = 5,
         /// Recovering from errors.
         LINK_ERROR_RECOVERY = 6,
-        /// Testing.
+        /// The transmitter is in a test of its signal, and carries no packets.
         PHY_TEST = 7,
     }
 }
@@ -1188,7 +1188,8 @@ impl ModifyNicVportFieldSelect {
         self
     }
 
-    /// disable_uc_local_lb. `0x00.11`
+    /// Take disable_uc_local_lb from the new context: whether unicast packets to this port's own
+    /// addresses are looped back. `0x00.11`
     #[inline]
     pub const fn disable_uc_local_lb(&self) -> bool {
         bits::flag(&self.0, 20)
@@ -1201,7 +1202,8 @@ impl ModifyNicVportFieldSelect {
         self
     }
 
-    /// disable_mc_local_lb. `0x00.10`
+    /// Take disable_mc_local_lb from the new context: whether multicast packets are looped back.
+    /// `0x00.10`
     #[inline]
     pub const fn disable_mc_local_lb(&self) -> bool {
         bits::flag(&self.0, 21)
@@ -1214,7 +1216,7 @@ impl ModifyNicVportFieldSelect {
         self
     }
 
-    /// node_guid. `0x00.9`
+    /// Take node_guid from the new context: the node GUID. `0x00.9`
     #[inline]
     pub const fn node_guid(&self) -> bool {
         bits::flag(&self.0, 22)
@@ -1227,7 +1229,7 @@ impl ModifyNicVportFieldSelect {
         self
     }
 
-    /// port_guid. `0x00.8`
+    /// Take port_guid from the new context: the port GUID. `0x00.8`
     #[inline]
     pub const fn port_guid(&self) -> bool {
         bits::flag(&self.0, 23)
@@ -1253,7 +1255,7 @@ impl ModifyNicVportFieldSelect {
         self
     }
 
-    /// mtu. `0x00.6`
+    /// Take mtu from the new context: the largest packet. `0x00.6`
     #[inline]
     pub const fn mtu(&self) -> bool {
         bits::flag(&self.0, 25)
@@ -1292,7 +1294,7 @@ impl ModifyNicVportFieldSelect {
         self
     }
 
-    /// permanent_address. `0x00.3`
+    /// Take permanent_address from the new context: the burnt-in MAC. `0x00.3`
     #[inline]
     pub const fn permanent_address(&self) -> bool {
         bits::flag(&self.0, 28)
@@ -1318,7 +1320,7 @@ impl ModifyNicVportFieldSelect {
         self
     }
 
-    /// roce_en. `0x00.1`
+    /// Take roce_en from the new context: whether RoCE is on. `0x00.1`
     #[inline]
     pub const fn roce_en(&self) -> bool {
         bits::flag(&self.0, 30)
@@ -1598,7 +1600,8 @@ impl NicVportContext {
         self
     }
 
-    /// GUID of the port. `0x30, 8 bytes`
+    /// EUI-64 that identifies the port to InfiniBand managers; the lower half of its link-local GID.
+    /// `0x30, 8 bytes`
     #[inline]
     pub const fn port_guid(&self) -> u64 {
         bits::get(&self.0, 384, 64)
@@ -2111,7 +2114,7 @@ impl RoceAddrLayout {
         self
     }
 
-    /// VLAN id. `0x10.27:16`
+    /// VLAN of packets from this GID; counts only with vlan_valid. `0x10.27:16`
     #[inline]
     pub const fn vlan_id(&self) -> u16 {
         bits::get(&self.0, 132, 12) as u16
@@ -2163,7 +2166,8 @@ impl RoceAddrLayout {
         self
     }
 
-    /// RoCE version. `0x18.7:0`
+    /// How packets from this GID are built: over Ethernet directly (v1), or over IP and UDP (v2).
+    /// `0x18.7:0`
     #[inline]
     pub const fn roce_version(&self) -> RoceVersion {
         RoceVersion(bits::get(&self.0, 216, 8) as u8)
@@ -2324,7 +2328,7 @@ impl QueryHcaVportContextOut {
         self
     }
 
-    /// The context. `0x10, 512 bytes`
+    /// The port as this function sees it: state, LID, GUIDs, capability masks. `0x10, 512 bytes`
     #[inline]
     pub fn hca_vport_context(&self) -> &HcaVportContext {
         nested(&self.0, 0x10)
@@ -2617,7 +2621,7 @@ impl HcaVportContext {
         self
     }
 
-    /// Physical state of the physical port. `0x20.15:12`
+    /// What the link below the port does, whichever function asks. `0x20.15:12`
     #[inline]
     pub const fn port_physical_state(&self) -> IbPhysicalState {
         IbPhysicalState(bits::get(&self.0, 272, 4) as u8)

@@ -12,11 +12,11 @@ enumeration! {
         NOP = 0,
         /// SEND that invalidates a key at the peer (imm is the rkey).
         SEND_INVALIDATE = 1,
-        /// RDMA WRITE.
+        /// Data goes to an address of the peer; its receive queue takes no part.
         RDMA_WRITE = 8,
         /// RDMA WRITE with immediate: takes a receive WQE at the peer.
         RDMA_WRITE_IMM = 9,
-        /// SEND.
+        /// Data goes to the next receive of the peer.
         SEND = 0xa,
         /// SEND with immediate.
         SEND_IMM = 0xb,
@@ -24,7 +24,7 @@ enumeration! {
         LSO = 0xe,
         /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
         WAIT = 0xf,
-        /// RDMA READ.
+        /// Data comes from an address of the peer.
         RDMA_READ = 0x10,
         /// Compare and swap.
         ATOMIC_CS = 0x11,
@@ -99,9 +99,9 @@ enumeration! {
         ON_ERROR = 0,
         /// On the first error only.
         ON_FIRST_ERROR = 1,
-        /// Always.
+        /// A CQE when the WQE is done, whatever became of it.
         ALWAYS = 2,
-        /// Always, and an event with it.
+        /// As ALWAYS, and a completion event with it.
         ALWAYS_AND_EVENT = 3,
     }
 }
@@ -147,9 +147,9 @@ enumeration! {
     pub struct MmoOpMod(pub u8) = "mmo_op_mod", 8 bits {
         /// Copy memory.
         DMA = 1,
-        /// Compress.
+        /// Deflate: the gathered bytes, made smaller.
         COMPRESS = 2,
-        /// Decompress.
+        /// Inflate: what deflate made, as it was.
         DECOMPRESS = 3,
         /// Search with regular expressions.
         REGEX = 4,
@@ -177,43 +177,43 @@ enumeration! {
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_MKEY_MASK_\*.
     pub struct UmrMkeyMask(pub u64) = "umr_mkey_mask", 64 bits {
-        /// len.
+        /// Change len of the mkey: how long the region is.
         LEN = 1,
         /// log_page_size, low 5 bits.
         PAGE_SIZE = 2,
-        /// start_addr.
+        /// Change start_addr of the mkey: where it begins.
         START_ADDR = 0x40,
-        /// pd.
+        /// Change pd of the mkey: its protection domain.
         PD = 0x80,
-        /// en_rinval.
+        /// Change en_rinval of the mkey: whether a peer may invalidate it.
         EN_RINVAL = 0x100,
         /// expected_sigerr_count.
         EN_SIGERR = 0x200,
-        /// bsf_en.
+        /// Change bsf_en of the mkey: whether it has a signature.
         BSF_EN = 0x1000,
         /// mkey_7_0.
         KEY = 0x2000,
-        /// qpn.
+        /// Change qpn of the mkey: the one QP that may use it.
         QPN = 0x4000,
-        /// lr.
+        /// Change lr of the mkey: whether local READs are allowed.
         LR = 0x20000,
-        /// lw.
+        /// Change lw of the mkey: whether local writes are allowed.
         LW = 0x40000,
-        /// rr.
+        /// Change rr of the mkey: whether remote READs are allowed.
         RR = 0x80000,
-        /// rw.
+        /// Change rw of the mkey: whether remote writes are allowed.
         RW = 0x100000,
-        /// a.
+        /// Change a of the mkey: whether atomics are allowed.
         A = 0x200000,
         /// small_fence_on_rdma_read_response.
         SMALL_FENCE = 0x800000,
-        /// relaxed_ordering_write.
+        /// Change relaxed_ordering_write of the mkey: whether writes over PCIe may pass each other.
         RELAXED_ORDERING_WRITE = 0x2000000,
-        /// free.
+        /// Change free of the mkey: whether the mkey is free, that is invalid.
         FREE = 0x20000000,
         /// log_page_size, bit 5.
         PAGE_SIZE_5 = 0x40000000000,
-        /// relaxed_ordering_read.
+        /// Change relaxed_ordering_read of the mkey: whether READs over PCIe may pass writes.
         RELAXED_ORDERING_READ = 0x800000000000,
     }
 }
@@ -282,7 +282,7 @@ impl WqeCtrlSegment {
         self
     }
 
-    /// Opcode. `0x00.7:0`
+    /// What the WQE does, which decides the segments that follow. `0x00.7:0`
     #[inline]
     pub const fn opcode(&self) -> WqeOpcode {
         WqeOpcode(bits::get(&self.0, 24, 8) as u8)
@@ -334,7 +334,7 @@ impl WqeCtrlSegment {
         self
     }
 
-    /// Stream channel of a DCI. `0x08.23:8`
+    /// DC initiators: the stream that the WQE belongs to; an error stops its stream alone. `0x08.23:8`
     ///
     /// Source: rdma-core: struct mlx5_wqe_ctrl_seg.
     #[inline]
@@ -1005,7 +1005,7 @@ impl WqeDatagramSegment {
         self
     }
 
-    /// Hop limit. `0x18.7:0`
+    /// Routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of IPv4. `0x18.7:0`
     #[inline]
     pub const fn hop_limit(&self) -> u8 {
         bits::get(&self.0, 216, 8) as u8
@@ -1050,7 +1050,7 @@ impl WqeDatagramSegment {
         self
     }
 
-    /// Flow label. `0x1c.19:0`
+    /// Flow label of the GRH or IPv6 header. `0x1c.19:0`
     ///
     /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
     /// mlx5_create_ah.
@@ -1676,7 +1676,8 @@ impl WqeMmoSegment {
 }
 
 structure! {
-    /// WAIT on a CQ.
+    /// What a WAIT waits for: a CQE with a certain index in a CQ. Cross-channel synchronisation,
+    /// needs hca_cap.cd.
     ///
     /// Source: dpdk: struct mlx5_wqe_qseg.
     pub struct WqeWaitCqSegment([u8; 0x10]) = "wqe_wait_cq_segment" {
@@ -1749,7 +1750,7 @@ impl WqeWaitDataSegment {
         self
     }
 
-    /// Condition. `0x00.3:0`
+    /// How the word in memory is compared with the given one: what ends the wait. `0x00.3:0`
     #[inline]
     pub const fn condition(&self) -> WaitCondition {
         WaitCondition(bits::get(&self.0, 28, 4) as u8)
@@ -2012,7 +2013,7 @@ impl WqeTagMatchingSegment {
         self
     }
 
-    /// sw_cnt is valid. `0x00.22`
+    /// sw_cnt counts here: how many unexpected messages software has dealt with. `0x00.22`
     ///
     /// Source: rdma-core: MLX5_SRQ_FLAG_TM_SW_CNT.
     #[inline]
@@ -2053,7 +2054,8 @@ impl WqeTagMatchingSegment {
         self
     }
 
-    /// Tag to append. `0x10, 8 bytes`
+    /// Tag of the receive that is added to the list: a message that matches it goes there. `0x10, 8
+    /// bytes`
     #[inline]
     pub const fn append_tag(&self) -> u64 {
         bits::get(&self.0, 128, 64)

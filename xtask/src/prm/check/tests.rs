@@ -20,17 +20,17 @@ const SOUND: &str = r#"
     sources = ["linux: mlx5_ifc_thing_bits"]
     reserved = ["0x00.27:16", "0x04.31"]
     [thing.fields]
-    kind = { at = "0x00.31:28", enum = "kind_of_thing", doc = "Kind." }
-    size = { at = "0x00.15:0", doc = "Size." }
-    flags = { at = "0x04.30:0", doc = "Flags." }
-    addr = { at = "0x08", bits = 64, doc = "Address." }
+    kind = { at = "0x00.31:28", enum = "kind_of_thing", doc = "Which kind." }
+    size = { at = "0x00.15:0", doc = "Size in bytes." }
+    flags = { at = "0x04.30:0", doc = "Flags, one bit each." }
+    addr = { at = "0x08", bits = 64, doc = "Address in memory." }
 
     [kind_of_thing]
     kind = "enum"
     bits = 4
     doc = "Kinds."
     sources = ["linux"]
-    values = { SMALL = { value = 1, doc = "Small." }, LARGE = { value = 2, doc = "Large." } }
+    values = { SMALL = { value = 1, doc = "Small one." }, LARGE = { value = 2, doc = "Large one." } }
 
     [make_thing]
     kind = "command"
@@ -39,8 +39,12 @@ const SOUND: &str = r#"
     input = "make_thing_in"
     output = "make_thing_out"
     devx = "create"
-    op_mods = { FAST = { value = 1, doc = "Fast." } }
-    statuses = { BAD_PARAM = "wrong kind" }
+    op_mods = { FAST = { value = 1, doc = "Fast way." } }
+    state = "kind_of_thing"
+    states = ["SMALL"]
+    transitions = ["SMALL -> LARGE"]
+    capability = "thing.size, for large ones"
+    statuses = { BAD_PARAM = { why = "wrong kind", from = "reading" } }
     variants = [{ field = "raw", when = "op_mod", values = [1], struct = "thing" }]
     sources = ["linux"]
 
@@ -49,10 +53,10 @@ const SOUND: &str = r#"
     doc = "Input."
     sources = ["linux"]
     reserved = ["0x04.31:16"]
-    fields.opcode = { at = "0x00.31:16", enum = "opcode", doc = "Opcode." }
-    fields.uid = { at = "0x00.15:0", doc = "Uid." }
+    fields.opcode = { at = "0x00.31:16", enum = "opcode", doc = "Which command." }
+    fields.uid = { at = "0x00.15:0", doc = "Whose command." }
     fields.op_mod = { at = "0x04.15:0", doc = "Modifier." }
-    fields.thing = { at = "0x08", struct = "thing", doc = "The thing." }
+    fields.thing = { at = "0x08", struct = "thing", doc = "What to make." }
     fields.raw = { at = "0x18", bytes = 0x10, doc = "More." }
     fields.pas = { at = "0x28", tail = true, bits = 64, doc = "Pages." }
 
@@ -61,9 +65,11 @@ const SOUND: &str = r#"
     doc = "Output."
     sources = ["linux"]
     reserved = ["0x00.23:0"]
-    fields.status = { at = "0x00.31:24", enum = "command_status", doc = "Status." }
-    fields.syndrome = { at = "0x04", doc = "Syndrome." }
+    fields.status = { at = "0x00.31:24", enum = "command_status", doc = "How it went." }
+    fields.syndrome = { at = "0x04", doc = "Why it failed." }
 "#;
+
+const STATUS: &str = "BAD_PARAM = { why = \"wrong kind\", from = \"reading\" }";
 
 fn problems(text: &str) -> Vec<String> {
     let description = Description::parse([("prm/x.toml", text)]);
@@ -89,10 +95,15 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
         ("kind = \"command\"", "kind = \"comand\"", "[make_thing]", "kind is one of"),
         ("kind = \"command\"", "kind = 1", "[make_thing]", "kind is one of"),
         ("opcode = 0x900", "opcode = 0x10000", "[make_thing]", "invalid value"),
-        ("doc = \"Size.\"", "docs = \"Size.\"", "[thing] size", "unknown field `docs`"),
+        (
+            "doc = \"Size in bytes.\"",
+            "docs = \"Size in bytes.\"",
+            "[thing] size",
+            "unknown field `docs`",
+        ),
         ("size = {", "size = 3 #", "[thing] size", "invalid type"),
         ("LARGE = { value = 2", "LARGE = { value = -2", "[kind_of_thing] LARGE", "invalid value"),
-        ("BAD_PARAM = \"wrong kind\"", "BAD_PARAM = 1", "[make_thing] BAD_PARAM", "NAME = "),
+        (STATUS, "BAD_PARAM = 1", "[make_thing] BAD_PARAM", "NAME = {"),
         ("bytes = 0x10\n", "bytes = 0xffffffff\n", "[thing]", "more than any structure"),
         (
             "struct = \"thing\", doc",
@@ -213,19 +224,24 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "holds itself",
         ),
         // texts and sources
-        ("doc = \"Size.\"", "doc = \" \"", "[thing] size", "has no doc"),
+        ("doc = \"Size in bytes.\"", "doc = \" \"", "[thing] size", "has no doc"),
         ("doc = \"A thing.\"", "doc = \"\"", "[thing]", "has no doc"),
-        ("doc = \"Small.\"", "doc = \"\"", "[kind_of_thing] SMALL", "has no doc"),
-        ("doc = \"Fast.\"", "doc = \"\"", "[make_thing] FAST", "has no doc"),
+        ("doc = \"Small one.\"", "doc = \"\"", "[kind_of_thing] SMALL", "has no doc"),
+        ("doc = \"Fast way.\"", "doc = \"\"", "[make_thing] FAST", "has no doc"),
         ("sources = [\"linux: mlx5_ifc_thing_bits\"]", "", "[thing]", "has no sources"),
         ("[\"linux: mlx5_ifc_thing_bits\"]", "[\"\"]", "[thing]", "empty source"),
         (
-            "doc = \"Size.\"",
-            "doc = \"Size.\", sources = []",
+            "doc = \"Size in bytes.\"",
+            "doc = \"Size in bytes.\", sources = []",
             "[thing] size",
             "empty list of sources",
         ),
-        ("doc = \"Size.\"", "doc = \"Size.\", sources = [\"\"]", "[thing] size", "empty source"),
+        (
+            "doc = \"Size in bytes.\"",
+            "doc = \"Size in bytes.\", sources = [\"\"]",
+            "[thing] size",
+            "empty source",
+        ),
         // commands
         ("opcode = 0x900", "opcode = 0", "[make_thing]", "opcode 0"),
         ("devx = \"create\"", "devx = \"maybe\"", "[make_thing]", "devx is one of"),
@@ -243,7 +259,7 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "output: there is no structure [x]",
         ),
         (
-            "fields.uid = { at = \"0x00.15:0\", doc = \"Uid.\" }",
+            "fields.uid = { at = \"0x00.15:0\", doc = \"Whose command.\" }",
             "",
             "[make_thing_in]",
             "which the kernel stamps",
@@ -262,18 +278,36 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "has no `syndrome` at 0x04",
         ),
         ("enum = \"command_status\", ", "", "[make_thing_out]", "enum = \"command_status\""),
+        ("BAD_PARAM = { why", "BAD_PARM = { why", "[make_thing] BAD_PARM", "no value of enum"),
+        ("why = \"wrong kind\"", "why = \"\"", "[make_thing] BAD_PARAM", "why it is returned"),
+        (", from = \"reading\"", "", "[make_thing] BAD_PARAM", "missing field `from`"),
         (
-            "BAD_PARAM = \"wrong",
-            "BAD_PARM = \"wrong",
-            "[make_thing] BAD_PARM",
-            "no value of enum [command_status]",
-        ),
-        (
-            "BAD_PARAM = \"wrong kind\"",
-            "BAD_PARAM = \"\"",
+            "\"reading\"",
+            "\"hearsay\"",
             "[make_thing] BAD_PARAM",
-            "why it is returned",
+            "from is \"reading\", or a source",
         ),
+        (
+            "\"reading\"",
+            "\"linux: MLX5_CMD_STAT_LIM_ERR\"",
+            "[make_thing] BAD_PARAM",
+            "constant of another status",
+        ),
+        ("state = \"kind_of_thing\"", "", "[make_thing] states", "whose states"),
+        ("state = \"kind_of_thing\"", "state = \"kind\"", "[make_thing] states", "no enum [kind]"),
+        ("states = [\"SMALL\"]", "states = []", "[make_thing] states", "in no state"),
+        ("states = [\"SMALL\"]", "states = [\"TINY\"]", "[make_thing] states", "TINY is no value"),
+        ("SMALL -> LARGE", "LARGE -> SMALL", "[make_thing] states", "none of its states"),
+        ("SMALL -> LARGE", "SMALL -> HUGE", "[make_thing] states", "HUGE is no value"),
+        ("SMALL -> LARGE", "SMALL to LARGE", "[make_thing] states", "not written A -> B"),
+        (
+            "thing.size, for",
+            "thing.width, for",
+            "[make_thing] capability",
+            "no field width in [thing]",
+        ),
+        ("doc = \"Size in bytes.\"", "doc = \"The size.\"", "[thing] size", "only says its name"),
+        ("doc = \"Small one.\"", "doc = \"Small.\"", "[kind_of_thing] SMALL", "only says its name"),
         ("FAST = { value = 1", "FAST = { value = 65536", "[make_thing] FAST", "fit into 16 bits"),
         ("field = \"raw\"", "field = \"rew\"", "[make_thing] variants", "has a field `rew`"),
         (
@@ -311,6 +345,32 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             .any(|p| p.starts_with("prm/x.toml: ") && p.contains(place) && p.contains(says));
         assert!(found, "{from} -> {to}\nwanted {place} … {says}\ngot {problems:#?}");
     }
+}
+
+#[test]
+fn what_the_creation_of_an_object_needs_its_destruction_needs() {
+    let text = SOUND.replace("make_thing", "create_thing");
+    let destroy = r#"
+        [destroy_thing]
+        kind = "command"
+        opcode = 0x901
+        doc = "Destroys a thing."
+        input = "destroy_thing_in"
+        output = "create_thing_out"
+        devx = "none"
+        sources = ["linux"]
+        [destroy_thing_in]
+        bytes = 0x08
+        doc = "Input."
+        sources = ["linux"]
+        reserved = ["0x00.15:0", "0x04.31:16"]
+        fields.opcode = { at = "0x00.31:16", enum = "opcode", doc = "Which command." }
+        fields.op_mod = { at = "0x04.15:0", doc = "Modifier." }
+    "#;
+    let text = format!("{text}{destroy}");
+    let problems = problems(&text);
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    assert!(problems[0].contains("[destroy_thing] capability: is missing"));
 }
 
 #[test]
@@ -369,7 +429,7 @@ fn fields_out_of_memory_order_are_told_where_they_go() {
 
 #[test]
 fn an_overlay_may_overlap_and_nothing_else() {
-    let over = "fields.both = { at = \"0x04\", overlay = true, doc = \"Both.\" }";
+    let over = "fields.both = { at = \"0x04\", overlay = true, doc = \"Both halves.\" }";
     let text = SOUND.replace("fields.syndrome", &format!("{over}\n        fields.syndrome"));
     assert_eq!(problems(&text), Vec::<String>::new());
     assert!(!problems(&text.replace("overlay = true, ", "")).is_empty());

@@ -5,6 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::Backoff;
 
 use verbless_prm::hot::{CqArm, CqDoorbell, OpOwn, OpcodeQpn, cqe_format, cqe_opcode};
 
@@ -111,6 +114,23 @@ impl CompletionQueue {
         let cqe = self.take()?;
         self.publish();
         Some(cqe)
+    }
+
+    /// Polls until there is a CQE or `timeout` has passed: looks again at once for some microseconds, then lets other threads run
+    /// between two looks. To sleep instead, [`CompletionQueue::arm`] it and wait for the event.
+    pub fn poll_within(&mut self, timeout: Duration) -> Option<Cqe> {
+        // Where the clock does not reach as far, it waits for good.
+        let end = Instant::now().checked_add(timeout);
+        let backoff = Backoff::new();
+        loop {
+            if let Some(cqe) = self.poll() {
+                return Some(cqe);
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                return None;
+            }
+            backoff.snooze();
+        }
     }
 
     /// Takes up to `max` CQEs, and gives their places back in one go: when the iterator is dropped.

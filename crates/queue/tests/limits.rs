@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use proptest::prelude::*;
 use support::{Completer, Receiver, Sender, Settings, bytes};
 use verbless_command::{KeyAccess, Path, RemoteAccess};
@@ -426,5 +428,18 @@ proptest! {
             prop_assert!(pair.send.free() <= pair.send.capacity());
             prop_assert!(pair.receive.free() <= pair.receive.capacity());
         }
+    }
+}
+
+#[test]
+fn a_poll_that_waits_ends_with_the_completion_or_the_time() {
+    let mut device = Completer::new(1);
+    let (start, wait) = (Instant::now(), Duration::from_millis(20));
+    assert!(device.queue.poll_within(wait).is_none());
+    assert!(start.elapsed() >= wait);
+    for timeout in [Duration::ZERO, Duration::MAX] {
+        let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, 7);
+        device.push(cqe);
+        assert_eq!(device.queue.poll_within(timeout).unwrap().wqe_index(), WqeIndex(7));
     }
 }

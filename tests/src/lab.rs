@@ -169,6 +169,13 @@ impl Lab {
         Ok(())
     }
 
+    /// Device `device` of the model is taken out.
+    pub fn remove(&self, device: usize) -> Result<(), Stop> {
+        self.model()?.remove(device);
+        self.excuse(device);
+        Ok(())
+    }
+
     /// The case makes device `device` keep objects.
     pub fn excuse(&self, device: usize) {
         self.excused.fetch_or(1 << device, Ordering::Relaxed);

@@ -31,6 +31,19 @@ pub(crate) fn region_within(
     Ok(unsafe { domain.region_from_raw(base, length, access, part) }?)
 }
 
+/// A region over `memory`, which `owner` keeps.
+pub(crate) fn region_owned_by(
+    domain: &Domain,
+    memory: &SharedMemory,
+    owner: impl std::any::Any + Send + Sync,
+    access: KeyAccess,
+) -> Result<Region, Stop> {
+    let base = NonNull::new(with_exposed_provenance_mut(memory.address() as usize))
+        .ok_or_else(|| Stop::fail("memory at address 0"))?;
+    // SAFETY: the owner has a clone of the memory, as its callers see to, and it is reached through atomics only.
+    Ok(unsafe { domain.region_from_raw(base, memory.len(), access, owner) }?)
+}
+
 /// Tries to register a range that no device may be given. If it is registered after all, it is deregistered at once.
 pub(crate) fn register_wild(
     context: &Context,

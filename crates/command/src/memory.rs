@@ -4,12 +4,12 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use verbless_devx::Umem;
+use verbless_devx::{ErrorKind, Umem};
 
 /// A registration and the owner of its memory, which is let go only after the device has.
 ///
 /// Keys and queues hold it in an `Arc`. If it cannot be deregistered the owner is leaked: the device may still
-/// write there.
+/// write there. If the device was removed, the owner is kept until the device's file closes, and then dropped.
 pub struct UserMemory {
     /// `None` only while dropping.
     umem: Option<Umem>,
@@ -43,9 +43,14 @@ impl UserMemory {
 impl Drop for UserMemory {
     fn drop(&mut self) {
         if let Some(Err(failed)) = self.umem.take().map(Umem::destroy) {
-            // Dropping the registration tries once more and counts it as leaked.
+            let context = failed.object.context().clone();
+            let gone = failed.error.kind() == ErrorKind::DeviceGone;
+            // Dropping the registration tries once more and counts it.
             drop(failed);
-            std::mem::forget(self.owner.take());
+            match self.owner.take() {
+                Some(owner) if gone => context.hold_until_closed(owner),
+                owner => std::mem::forget(owner),
+            }
         }
     }
 }

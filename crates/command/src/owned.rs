@@ -4,12 +4,13 @@ use std::fmt;
 
 use verbless_devx::DevxObject;
 
-use crate::Error;
+use crate::{Error, ErrorKind};
 
 /// A DevX object and its parents: the protection domain, user memory and queues that the device may reach through it.
 ///
 /// The object goes first. If the device refuses to destroy it, it may still use the parents, so they are leaked with it
-/// (the context counts such objects) and their memory is never freed.
+/// (the context counts such objects) and their memory is never freed. If the device was removed, the parents are let go:
+/// their memory stays until the device's file closes (see [`UserMemory`](crate::UserMemory)).
 pub(crate) struct Owned<P> {
     /// `None` only while dropping.
     held: Option<(DevxObject, P)>,
@@ -39,9 +40,11 @@ impl<P> Owned<P> {
 
     fn take(&mut self) -> Result<(), Error> {
         let Some((object, parents)) = self.held.take() else { return Ok(()) };
-        object.destroy().map_err(|error| {
-            std::mem::forget(parents);
-            error.into()
+        object.destroy().map_err(|failed| {
+            if failed.error.kind() != ErrorKind::DeviceGone {
+                std::mem::forget(parents);
+            }
+            failed.into()
         })
     }
 }

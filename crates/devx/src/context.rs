@@ -1,8 +1,9 @@
 //! An open device with a user context: where every other object comes from.
 
+use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use zerocopy::IntoBytes;
 
@@ -19,11 +20,24 @@ use crate::{Backend, DeviceInfo, Errno, Error, ErrorKind, OpenDevice, Result};
 pub struct Context(Arc<Inner>);
 
 struct Inner {
+    /// Closed before what is held until then: fields are dropped in this order.
     device: Arc<dyn OpenDevice>,
     info: DeviceInfo,
     attributes: ContextAttributes,
     leaked: AtomicU64,
+    lost: AtomicU64,
     recognition: Recognition,
+    held: Mutex<Vec<Box<dyn Any + Send + Sync>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Whoever else has the device keeps its file open. Then what is held must stay, and nobody is left to drop it.
+        if Arc::get_mut(&mut self.device).is_none() {
+            let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(held));
+        }
+    }
 }
 
 impl Context {
@@ -62,8 +76,15 @@ impl Context {
             }
             error
         })?;
-        let leaked = AtomicU64::new(0);
-        Ok(Self(Arc::new(Inner { device, info, attributes, leaked, recognition })))
+        Ok(Self(Arc::new(Inner {
+            device,
+            info,
+            attributes,
+            leaked: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            recognition,
+            held: Mutex::default(),
+        })))
     }
 
     /// The device as it was enumerated.
@@ -82,6 +103,28 @@ impl Context {
     #[must_use]
     pub fn leaked(&self) -> u64 {
         self.0.leaked.load(Ordering::Relaxed)
+    }
+
+    /// Objects whose device was removed before they could be destroyed. The kernel takes them back with the device's file;
+    /// until that closes, with the last clone of the context and the last object, their memory is held.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.0.lost.load(Ordering::Relaxed)
+    }
+
+    /// Keeps `memory` until the device's file is closed, as a removed device may not have let go of it. What keeps the context
+    /// itself must not be given here: neither would ever go.
+    pub fn hold_until_closed(&self, memory: Box<dyn Any + Send + Sync>) {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    }
+
+    /// Counts an object that could not be destroyed: as lost if the device is gone, else as leaked.
+    pub(crate) fn count_undestroyed(&self, what: &str, number: u32, error: &Error) {
+        if error.kind() == ErrorKind::DeviceGone {
+            self.0.lost.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.count_leak(what, number, error);
+        }
     }
 
     /// Counts something that an upper layer had to leak, such as memory whose UMEM could not be deregistered.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::abi::Method;
 use crate::sys::Request;
-use crate::{Context, Error, Result};
+use crate::{Context, Error, ErrorKind, Result};
 
 /// How a kind of object is destroyed.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub(crate) struct Release {
 
 /// A handle that is owned. Dropping it destroys the object; a failure is counted in [`Context::leaked`], and the
 /// context is then kept open for good, since closing the file would let the kernel free what the device still uses.
+/// A device that was removed uses nothing any more: its objects are counted in [`Context::lost`] and go with the file.
 pub(crate) struct Handle {
     context: Context,
     release: &'static Release,
@@ -53,8 +54,10 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
-            self.context.count_leak(self.release.what, self.number, &error);
-            std::mem::forget(self.context.clone());
+            self.context.count_undestroyed(self.release.what, self.number, &error);
+            if error.kind() != ErrorKind::DeviceGone {
+                std::mem::forget(self.context.clone());
+            }
         }
     }
 }

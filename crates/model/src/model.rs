@@ -187,10 +187,24 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn kill(&self, device: usize) {
+        self.end(device, false);
+    }
+
+    /// Device `device` is taken out: it is dead, and the kernel's driver has let go of it, so that requests of the driver's own,
+    /// those that destroy among them, fail with EIO. What clients have is taken back when they close their files.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn remove(&self, device: usize) {
+        self.end(device, true);
+    }
+
+    fn end(&self, device: usize, removed: bool) {
         let interrupts = {
             let mut world = self.shared.lock();
             let hca = &mut world.hcas[device];
             hca.fatal = true;
+            hca.removed |= removed;
             hca.interrupts.clone()
         };
         if let Some(interrupts) = interrupts {

@@ -1,5 +1,7 @@
 //! What a model does on request: commands that fail, completions that are lost, ports and devices that go down.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use verbless_command::{Device, KeyAccess};
@@ -10,10 +12,14 @@ use verbless_prm as prm;
 use verbless_prm::hot::event_type;
 use verbless_prm::{CommandInfo, CommandStatus};
 use verbless_queue::cq::Notify;
+use verbless_queue::ring::SharedMemory;
 use verbless_queue::wr::{Inline, Nop, Send, Write};
-use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig, Status};
+use verbless_queue::{
+    ConnectOptions, CqConfig, Domain, QpConfig, Region, SharedReceiveConfig, Status,
+};
 
 use crate::case::cases;
+use crate::raw;
 use crate::{Endpoint, Lab, Pair, Stop, TIMEOUT, ensure, ensure_eq, failed, quiet, until};
 
 cases!("faults":
@@ -35,6 +41,8 @@ cases!("faults":
     a_dead_device_completes_nothing_and_is_let_go,
     a_dead_peer_completes_with_retries_exceeded,
     a_dead_device_cannot_be_opened,
+    the_memory_of_a_removed_device_is_held_until_its_file_closes_and_then_freed,
+    memory_that_a_living_device_did_not_let_go_of_is_never_freed,
 );
 
 /// Lets the next command of this kind on the first device fail for want of resources.
@@ -325,5 +333,58 @@ fn a_dead_device_cannot_be_opened(lab: &Lab) -> Result<(), Stop> {
     let opened = Device::open(lab.backend(), lab.info());
     ensure!(opened.is_err(), "a dead device opened");
     lab.other_device()?.nop()?;
+    Ok(())
+}
+
+/// A region over memory that says when it is freed.
+fn watched_region(domain: &Domain) -> Result<(Region, Arc<AtomicBool>), Stop> {
+    struct Watched(SharedMemory, Arc<AtomicBool>);
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            let _ = &self.0;
+            self.1.store(true, Ordering::Relaxed);
+        }
+    }
+    let (memory, freed) = (SharedMemory::zeroed(4096), Arc::new(AtomicBool::new(false)));
+    let owner = Watched(memory.clone(), freed.clone());
+    let region = raw::region_owned_by(domain, &memory, owner, KeyAccess::ALL)?;
+    Ok((region, freed))
+}
+
+fn the_memory_of_a_removed_device_is_held_until_its_file_closes_and_then_freed(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    lab.model()?;
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let (region, freed) = watched_region(&domain)?;
+    let cq = domain.completion_queue(&CqConfig::new(16))?;
+    let qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
+    let receives = domain.shared_receive(&SharedReceiveConfig::new(4))?;
+    lab.remove(0)?;
+    let Err(error) = device.nop() else { return Err(Stop::fail("a removed device answers")) };
+    ensure_eq!(error.kind(), ErrorKind::DeviceGone, "kind");
+    drop((region, qp, receives, cq, domain));
+    ensure!(device.lost() >= 7, "{} objects were lost", device.lost());
+    ensure_eq!(device.leaked(), 0, "leaks");
+    ensure!(!freed.load(Ordering::Relaxed), "memory was freed while the file was open");
+    drop(device);
+    ensure!(freed.load(Ordering::Relaxed), "memory was not freed with the file");
+    Ok(())
+}
+
+fn memory_that_a_living_device_did_not_let_go_of_is_never_freed(lab: &Lab) -> Result<(), Stop> {
+    let model = lab.model()?;
+    lab.excuse(0);
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let (region, freed) = watched_region(&domain)?;
+    for _ in 0..2 {
+        model.fail_command(0, prm::DESTROY_MKEY.opcode, 1, CommandStatus::RES_BUSY.0, 0);
+    }
+    drop((region, domain));
+    ensure_eq!((device.leaked(), device.lost()), (1, 0), "leaks, and what was lost");
+    drop(device);
+    ensure!(!freed.load(Ordering::Relaxed), "memory was freed that the device may write");
     Ok(())
 }

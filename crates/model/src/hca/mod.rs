@@ -160,6 +160,8 @@ pub(crate) struct Hca {
     pub nic_vport: Option<NicVport>,
     /// The device died (fault injection): nothing answers, nothing moves.
     pub fatal: bool,
+    /// It was taken out altogether, and not only dead.
+    pub removed: bool,
     pub faults: CommandFaults,
     /// Who sees its commands.
     pub watcher: Option<Watcher>,
@@ -202,6 +204,7 @@ impl Hca {
             interrupts: None,
             raised: Vec::new(),
             fatal: false,
+            removed: false,
             faults: CommandFaults::default(),
             watcher: None,
             engine: engine::State::default(),

@@ -303,6 +303,9 @@ impl State {
     }
 }
 
+/// Numbers of objects from this bit on are a driver's own (UVERBS_ID_NS_SHIFT).
+const DRIVER_NAMESPACE: u32 = 12;
+
 /// An open device file.
 pub(super) struct File {
     pub kernel: Arc<Kernel>,
@@ -396,8 +399,12 @@ impl File {
         let mut state = self.lock();
         self.forget_closed_streams(&mut state);
         let call = request.method.call;
-        if self.kernel.is_dead() && call != Call::Destroy {
-            return Err(Errno::EIO);
+        if self.kernel.is_dead() {
+            // Once a driver lets go of a removed device, its own methods are gone (`uverbs_disassociate_api_pre`).
+            let drivers = request.method.object >> DRIVER_NAMESPACE != 0;
+            if call != Call::Destroy || drivers && self.kernel.function.is_removed() {
+                return Err(Errno::EIO);
+            }
         }
         let attrs = Attrs::new(request, &**client);
         let named = Named::default();

@@ -50,6 +50,10 @@ impl Function for Modelled {
         self.look(|hca| !hca.fatal)
     }
 
+    fn is_removed(&self) -> bool {
+        self.look(|hca| hca.removed)
+    }
+
     fn vectors(&self) -> u32 {
         self.look(|hca| hca.profile.device().vectors)
     }

@@ -90,6 +90,10 @@ pub(super) trait Function: Send + Sync {
     fn mmio_write(&self, offset: u64, bytes: &[u8]);
     /// False once the device died.
     fn is_alive(&self) -> bool;
+    /// True once it was taken out, and its driver let go of it.
+    fn is_removed(&self) -> bool {
+        false
+    }
     /// How many interrupt vectors it has.
     fn vectors(&self) -> u32;
     /// Says where interrupts go.

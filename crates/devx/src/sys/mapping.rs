@@ -1,18 +1,17 @@
 //! Memory shared with a device by mmap.
 
-use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
+use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// What a mapping may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// Loads only.
     Read,
-    /// Stores only, as UAR pages are mapped (x86-64 and aarch64 then allow loads too).
+    /// Stores only, as UAR pages are used (the mapping allows loads too).
     Write,
     /// Loads and stores.
     ReadWrite,
@@ -21,15 +20,7 @@ pub enum Protection {
 /// A shared mapping, unmapped when dropped. It hands out no references, since the other side may write at any time:
 /// users go through [`as_ptr`](Self::as_ptr) with volatile or atomic accesses.
 #[derive(Debug)]
-pub struct Mapping {
-    address: NonNull<u8>,
-    length: NonZeroUsize,
-}
-
-// SAFETY: the mapping belongs to the process, not to a thread; the type gives no access to the memory by itself.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` yields an address and a length only.
-unsafe impl Sync for Mapping {}
+pub struct Mapping(MmapRaw);
 
 impl Mapping {
     /// Maps `length` bytes of `file` from byte `offset`, shared.
@@ -42,38 +33,32 @@ impl Mapping {
         length: usize,
         protection: Protection,
     ) -> Result<Self, Errno> {
-        let length = NonZeroUsize::new(length).ok_or(Errno::EINVAL)?;
-        let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        let protection = match protection {
-            Protection::Read => ProtFlags::PROT_READ,
-            Protection::Write => ProtFlags::PROT_WRITE,
-            Protection::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        let aligned = offset.is_multiple_of(crate::page_size() as u64);
+        if length == 0 || !aligned || i64::try_from(offset).is_err() {
+            return Err(Errno::EINVAL);
+        }
+        let mut options = MmapOptions::new();
+        options.offset(offset).len(length);
+        let mapped = match protection {
+            Protection::Read => options.map_raw_read_only(&file),
+            Protection::Write | Protection::ReadWrite => options.map_raw(&file),
         };
-        // SAFETY: no address is asked for, so no existing mapping is replaced.
-        let address =
-            unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, offset) }?;
-        Ok(Self { address: address.cast(), length })
+        mapped
+            .map(Self)
+            .map_err(|error| error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw))
     }
 
     /// Start of the mapping; page-aligned. Valid until this value is dropped.
     #[must_use]
-    pub const fn as_ptr(&self) -> NonNull<u8> {
-        self.address
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        NonNull::new(self.0.as_mut_ptr()).expect("no mapping is at address 0")
     }
 
     /// Bytes mapped; never 0.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
-    pub const fn len(&self) -> usize {
-        self.length.get()
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `shared` mapped exactly this range, and nobody else unmaps it. Failure would leave it mapped, which
-        // harms nobody.
-        let _ = unsafe { munmap(self.address.cast(), self.length.get()) };
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 }
 

@@ -20,15 +20,13 @@ use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
 use super::pending::{Bytes, Far, Pending, Stretch};
-use super::reach::Reach;
+use super::reach::{Reach, settled_word};
 use super::{Fault, HostMemory, ProcessMemory, copy_through};
 
 /// Bits of a DMA address that are an address in its process.
 const ADDRESS_BITS: u32 = 48;
 /// The most stretches that a call moves (IOV_MAX).
 const STRETCHES: usize = 1024;
-/// How often a word that changes while it is read is read again.
-const TRIES: u32 = 64;
 
 /// The memories of several processes as one DMA space.
 #[derive(Debug, Default)]
@@ -155,27 +153,6 @@ impl ClientMemory {
             self.settle();
         }
     }
-
-    /// The aligned 64-bit word that holds `address`, as a client stored it whole.
-    ///
-    /// Nothing says how the system copies eight bytes, and a word that changes meanwhile might arrive in parts of two
-    /// values. So it is read twice in one call, until both are the same.
-    fn word(&self, address: u64, reach: &Reach, base: usize) -> Result<u64, Fault> {
-        let fault = Fault { address, length: 8 };
-        let mut words = [0u8; 16];
-        for _ in 0..TRIES {
-            let remote = RemoteIoVec { base, len: 8 };
-            let read = reach.read(&mut words, &[remote, remote]);
-            if read != Ok(16) {
-                return Err(fault);
-            }
-            let (first, second) = words.split_at(8);
-            if first == second {
-                break;
-            }
-        }
-        words.first_chunk().map(|word| u64::from_ne_bytes(*word)).ok_or(fault)
-    }
 }
 
 impl Far for ClientMemory {
@@ -270,9 +247,10 @@ impl HostMemory for ClientMemory {
             Place::Here(address) => ProcessMemory.load32(address),
             Place::There(reach, base) => {
                 self.settle_before_reading(address, 4);
-                let word = self.word(address, &reach, base & !7)?.to_ne_bytes();
+                let fault = Fault { address, length: 4 };
+                let word = settled_word(&reach, base & !7).ok_or(fault)?.to_ne_bytes();
                 let half = word[base & 4..].first_chunk();
-                half.map(|half| u32::from_ne_bytes(*half)).ok_or(Fault { address, length: 4 })
+                half.map(|half| u32::from_ne_bytes(*half)).ok_or(fault)
             }
         }
     }
@@ -316,7 +294,7 @@ impl HostMemory for ClientMemory {
         match self.place(address, 8)? {
             Place::Here(address) => ProcessMemory.compare_exchange64(address, expected, new),
             Place::There(reach, base) => {
-                let found = self.word(address, &reach, base)?;
+                let found = settled_word(&reach, base).ok_or(Fault { address, length: 8 })?;
                 if found == expected {
                     self.write(address, &new.to_ne_bytes())?;
                 }

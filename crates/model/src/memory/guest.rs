@@ -2,21 +2,31 @@
 //!
 //! The machine's monitor hands over its memory as files, range by range. What of it is mapped here, and nothing else,
 //! can be reached; every access is checked against it.
+//!
+//! Where a file ends before its mapping does, an access is SIGBUS. So pointers go only into files that are sealed against
+//! shrinking, which is asked of every file. The pages of any other are reached by system calls on our own mapping
+//! (`process_vm_readv`), which answer EFAULT: slower, and an atomic there is one among accesses of the model only.
 #![allow(unsafe_code)] // memory that a running guest writes is reached by raw pointer
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::uio::RemoteIoVec;
+use nix::unistd::Pid;
 
 use super::process::racing_copy;
+use super::reach::{Reach, settled_word};
 use super::{Fault, HostMemory, copy_through};
 use crate::world::World;
+
+/// What offsets in a file are multiples of.
+const PAGE: u64 = 4096;
 
 /// A guest's memory as a DMA space.
 #[derive(Debug, Default)]
@@ -26,24 +36,40 @@ pub struct GuestMemory {
 }
 
 /// A range of guest memory, mapped here for as long as the value lives.
+///
+/// Nobody uses the mapping when it goes: accesses hold the lock of `ranges`, and pointers that `direct` gave are used under
+/// the lock of the world only, which whoever removes a range holds.
 #[derive(Debug)]
 struct Range {
-    base: NonNull<u8>,
-    length: NonZeroUsize,
+    mapping: MmapRaw,
     writable: bool,
+    /// The file keeps its size, so that every page of the mapping stays.
+    sealed: bool,
+    /// Taken for an atomic in a file that is not sealed.
+    atomic: Mutex<()>,
 }
 
-// SAFETY: `base` is a shared mapping that lives as long as the value; all access to it may race.
-unsafe impl Send for Range {}
-// SAFETY: as above.
-unsafe impl Sync for Range {}
+/// Where an access goes.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    /// To memory that is there, and stays while the range does.
+    Here(NonNull<u8>),
+    /// To an address of ours where there may be no memory any more.
+    Maybe(usize, &'a Mutex<()>),
+}
 
-impl Drop for Range {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, of this length. Nobody uses it: accesses hold the lock of `ranges`, and pointers
-        // that `direct` gave are used under the lock of the world only, which whoever removes a range holds.
-        let _ = unsafe { munmap(self.base.cast(), self.length.get()) };
-    }
+/// The memory of this process, by system calls.
+fn ourselves() -> Reach {
+    Reach::Process(Pid::this())
+}
+
+/// Whether a file of at least `end` bytes can get no shorter. One that may be sealed is.
+fn seal(file: &File, end: u64) -> bool {
+    // A monitor that wants its memory to shrink forbids further seals (F_SEAL_SEAL).
+    let _ = fcntl(file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK));
+    let seals = fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
+    seals.is_ok_and(|seals| seals.contains(SealFlag::F_SEAL_SHRINK))
+        && file.metadata().is_ok_and(|about| about.len() >= end)
 }
 
 impl GuestMemory {
@@ -61,18 +87,28 @@ impl GuestMemory {
     ) -> io::Result<()> {
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         let end = address.checked_add(length).ok_or_else(invalid)?;
-        let size = usize::try_from(length).ok().and_then(NonZeroUsize::new).ok_or_else(invalid)?;
-        let offset = offset.try_into().map_err(|_| invalid())?;
+        let size = usize::try_from(length).ok().filter(|&size| size != 0).ok_or_else(invalid)?;
+        let file_end = offset.checked_add(length).filter(|&end| i64::try_from(end).is_ok());
+        let file_end = file_end.filter(|_| offset.is_multiple_of(PAGE)).ok_or_else(invalid)?;
         let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
         let before = ranges.range(..end).next_back();
-        if before.is_some_and(|(&start, range)| start + range.length.get() as u64 > address) {
+        if before.is_some_and(|(&start, range)| start + range.mapping.len() as u64 > address) {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
-        let mut protection = ProtFlags::PROT_READ;
-        protection.set(ProtFlags::PROT_WRITE, writable);
-        // SAFETY: a new mapping at an address that the system chooses.
-        let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, file, offset) }?;
-        ranges.insert(address, Range { base: base.cast(), length: size, writable });
+        let mut options = MmapOptions::new();
+        options.offset(offset).len(size);
+        let mapping =
+            if writable { options.map_raw(file) } else { options.map_raw_read_only(file) }?;
+        let sealed = seal(file, file_end);
+        if !sealed {
+            tracing::warn!(
+                address,
+                length,
+                "the guest's memory is in a file that may get shorter, so every access to it is a system call; use a memfd \
+                 that can be sealed (QEMU: memory-backend-memfd)"
+            );
+        }
+        ranges.insert(address, Range { mapping, writable, sealed, atomic: Mutex::new(()) });
         Ok(())
     }
 
@@ -81,7 +117,7 @@ impl GuestMemory {
     pub(crate) fn unmap(&self, _held: &mut World, address: u64, length: u64) {
         let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
         ranges.retain(|&start, range| {
-            let end = start + range.length.get() as u64;
+            let end = start + range.mapping.len() as u64;
             start < address || end > address.saturating_add(length)
         });
     }
@@ -92,20 +128,23 @@ impl GuestMemory {
         address: u64,
         length: u64,
         write: bool,
-        each: impl FnOnce(NonNull<u8>, u64) -> R,
+        each: impl FnOnce(Place<'_>, u64) -> R,
     ) -> Result<R, Fault> {
         let fault = Fault { address, length };
         let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
         let (&start, range) = ranges.range(..=address).next_back().ok_or(fault)?;
         let at = address - start;
-        let room = (range.length.get() as u64).checked_sub(at).filter(|&room| room > 0);
+        let room = (range.mapping.len() as u64).checked_sub(at).filter(|&room| room > 0);
         let room = room.ok_or(fault)?;
         if write && !range.writable {
             return Err(fault);
         }
-        // SAFETY: within the mapping, as just checked.
-        let pointer = unsafe { range.base.add(at as usize) };
-        Ok(each(pointer, room.min(length)))
+        let pointer = range.mapping.as_mut_ptr().wrapping_add(at as usize);
+        let place = match NonNull::new(pointer).filter(|_| range.sealed) {
+            Some(pointer) => Place::Here(pointer),
+            None => Place::Maybe(pointer.expose_provenance(), &range.atomic),
+        };
+        Ok(each(place, room.min(length)))
     }
 
     /// Calls `each` with all pieces that make up a range, and the offset of each in it.
@@ -114,35 +153,44 @@ impl GuestMemory {
         address: u64,
         length: usize,
         write: bool,
-        mut each: impl FnMut(NonNull<u8>, usize, usize),
+        mut each: impl FnMut(Place<'_>, usize, usize) -> bool,
     ) -> Result<(), Fault> {
         let mut done = 0;
         while done < length {
             let here = address.checked_add(done as u64);
-            let here = here.ok_or(Fault { address, length: length as u64 })?;
-            done += self.piece(here, (length - done) as u64, write, |pointer, size| {
-                each(pointer, done, size as usize);
-                size as usize
+            let fault = Fault { address, length: length as u64 };
+            let here = here.ok_or(fault)?;
+            let moved = self.piece(here, (length - done) as u64, write, |place, size| {
+                each(place, done, size as usize).then_some(size as usize)
             })?;
+            done += moved.ok_or(fault)?;
         }
         Ok(())
     }
 
-    /// Calls `each` with a pointer to an aligned word of `size` bytes.
+    /// Calls `each` with the place of an aligned word of `size` bytes; `None` from it is a fault.
     fn word<R>(
         &self,
         address: u64,
         size: u64,
         write: bool,
-        each: impl FnOnce(NonNull<u8>) -> R,
+        each: impl FnOnce(Place<'_>) -> Option<R>,
     ) -> Result<R, Fault> {
         let fault = Fault { address, length: size };
         if !address.is_multiple_of(size) {
             return Err(fault);
         }
-        self.piece(address, size, write, |pointer, room| (room == size).then(|| each(pointer)))?
-            .ok_or(fault)
+        self.piece(address, size, write, |place, room| {
+            (room == size).then(|| each(place)).flatten()
+        })?
+        .ok_or(fault)
     }
+}
+
+/// Writes where there may be no memory; nothing if there is none.
+fn write_maybe(base: usize, bytes: &[u8]) -> Option<()> {
+    let whole = RemoteIoVec { base, len: bytes.len() };
+    (ourselves().write(bytes, &[whole]) == Ok(bytes.len())).then_some(())
 }
 
 impl HostMemory for GuestMemory {
@@ -150,46 +198,90 @@ impl HostMemory for GuestMemory {
         let length = into.len();
         self.pieces(address, length, false, |from, at, size| {
             let to = &mut into[at..at + size];
-            // SAFETY: `piece` vouches for the source while the closure runs; the target is ours.
-            unsafe { racing_copy(from.as_ptr(), to.as_mut_ptr(), size) };
+            match from {
+                Place::Here(from) => {
+                    // SAFETY: `piece` vouches for the source while the closure runs; the target is ours.
+                    unsafe { racing_copy(from.as_ptr(), to.as_mut_ptr(), size) };
+                    true
+                }
+                Place::Maybe(base, _) => {
+                    ourselves().read(to, &[RemoteIoVec { base, len: size }]) == Ok(size)
+                }
+            }
         })
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
         self.pieces(address, from.len(), true, |to, at, size| {
             let from = &from[at..at + size];
-            // SAFETY: as in `read`, the other way.
-            unsafe { racing_copy(from.as_ptr(), to.as_ptr(), size) };
+            match to {
+                Place::Here(to) => {
+                    // SAFETY: as in `read`, the other way.
+                    unsafe { racing_copy(from.as_ptr(), to.as_ptr(), size) };
+                    true
+                }
+                Place::Maybe(base, _) => write_maybe(base, from).is_some(),
+            }
         })
     }
 
     fn load32(&self, address: u64) -> Result<u32, Fault> {
-        // SAFETY: mapped and aligned, as `word` checked; only touched by atomics on our side.
-        self.word(address, 4, false, |at| unsafe {
-            AtomicU32::from_ptr(at.as_ptr().cast()).load(Ordering::Acquire)
+        self.word(address, 4, false, |at| match at {
+            Place::Here(at) => {
+                // SAFETY: mapped and aligned, as `word` checked; only touched by atomics on our side.
+                let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
+                Some(word.load(Ordering::Acquire))
+            }
+            Place::Maybe(base, _) => {
+                let word = settled_word(&ourselves(), base & !7)?.to_ne_bytes();
+                word[base & 4..].first_chunk().map(|half| u32::from_ne_bytes(*half))
+            }
         })
     }
 
     fn store32(&self, address: u64, value: u32) -> Result<(), Fault> {
-        // SAFETY: as in `load32`.
-        self.word(address, 4, true, |at| unsafe {
-            AtomicU32::from_ptr(at.as_ptr().cast()).store(value, Ordering::Release);
+        self.word(address, 4, true, |at| match at {
+            Place::Here(at) => {
+                // SAFETY: as in `load32`.
+                let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
+                word.store(value, Ordering::Release);
+                Some(())
+            }
+            Place::Maybe(base, _) => write_maybe(base, &value.to_ne_bytes()),
         })
     }
 
     fn store8(&self, address: u64, value: u8) -> Result<(), Fault> {
-        // SAFETY: as in `load32`.
-        self.word(address, 1, true, |at| unsafe {
-            AtomicU8::from_ptr(at.as_ptr()).store(value, Ordering::Release);
+        self.word(address, 1, true, |at| match at {
+            Place::Here(at) => {
+                // SAFETY: as in `load32`.
+                let byte = unsafe { AtomicU8::from_ptr(at.as_ptr()) };
+                byte.store(value, Ordering::Release);
+                Some(())
+            }
+            Place::Maybe(base, _) => write_maybe(base, &[value]),
         })
     }
 
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
-        self.word(address, 8, true, |at| {
-            // SAFETY: as in `load32`.
-            let word = unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) };
-            word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
-                .unwrap_or_else(|found| found)
+        self.word(address, 8, true, |at| match at {
+            Place::Here(at) => {
+                // SAFETY: as in `load32`.
+                let word = unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) };
+                let order = (Ordering::AcqRel, Ordering::Acquire);
+                Some(
+                    word.compare_exchange(expected, new, order.0, order.1)
+                        .unwrap_or_else(|found| found),
+                )
+            }
+            Place::Maybe(base, atomic) => {
+                let _only = atomic.lock().unwrap_or_else(PoisonError::into_inner);
+                let found = settled_word(&ourselves(), base)?;
+                if found == expected {
+                    write_maybe(base, &new.to_ne_bytes())?;
+                }
+                Some(found)
+            }
         })
     }
 
@@ -200,8 +292,10 @@ impl HostMemory for GuestMemory {
         target_address: u64,
         length: u64,
     ) -> Result<(), Fault> {
-        let whole =
-            self.piece(address, length, false, |from, size| (size == length).then_some(from));
+        let whole = self.piece(address, length, false, |from, size| match from {
+            Place::Here(from) if size == length => Some(from),
+            _ => None,
+        });
         if let (Some(from), Some(to)) = (whole?, target.direct(target_address, length)) {
             // SAFETY: both are mapped here in one piece, and stay so while the world's lock is held.
             unsafe { racing_copy(from.as_ptr(), to.as_ptr(), length as usize) };
@@ -211,7 +305,12 @@ impl HostMemory for GuestMemory {
     }
 
     fn direct(&self, address: u64, length: u64) -> Option<NonNull<u8>> {
-        self.piece(address, length, true, |at, size| (size == length).then_some(at)).ok().flatten()
+        self.piece(address, length, true, |at, size| match at {
+            Place::Here(at) if size == length => Some(at),
+            _ => None,
+        })
+        .ok()
+        .flatten()
     }
 }
 
@@ -220,15 +319,26 @@ mod tests {
     use super::*;
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
-    fn file(pages: i64) -> File {
-        let fd = memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap();
+    /// Memory that can be sealed, and memory that cannot.
+    const KINDS: [MFdFlags; 2] = [MFdFlags::MFD_ALLOW_SEALING, MFdFlags::empty()];
+
+    fn file_of(kind: MFdFlags, pages: i64) -> File {
+        let fd = memfd_create(c"guest", MFdFlags::MFD_CLOEXEC | kind).unwrap();
         nix::unistd::ftruncate(&fd, pages * 4096).unwrap();
         fd.into()
     }
 
+    fn file(pages: i64) -> File {
+        file_of(MFdFlags::MFD_ALLOW_SEALING, pages)
+    }
+
     fn guest() -> GuestMemory {
+        guest_of(MFdFlags::MFD_ALLOW_SEALING)
+    }
+
+    fn guest_of(kind: MFdFlags) -> GuestMemory {
         let memory = GuestMemory::default();
-        let ram = file(4);
+        let ram = file_of(kind, 4);
         memory.map(0x1_0000, 0x2000, &ram, 0, true).unwrap();
         memory.map(0x1_2000, 0x1000, &ram, 0x3000, true).unwrap();
         memory.map(0x8_0000, 0x1000, &ram, 0x2000, false).unwrap();
@@ -237,17 +347,20 @@ mod tests {
 
     #[test]
     fn an_access_may_span_neighbouring_ranges_and_no_hole() {
-        let memory = guest();
-        let sent: Vec<u8> = (0..100).collect();
-        memory.write(0x1_2000 - 50, &sent).unwrap();
-        let mut back = vec![0; 100];
-        memory.read(0x1_2000 - 50, &mut back).unwrap();
-        assert_eq!(back, sent);
-        for (address, length) in [(0xffff, 2), (0x1_2fff, 2), (0, 1), (u64::MAX, 1), (0x9_0000, 8)]
-        {
-            assert!(memory.read(address, &mut vec![0; length]).is_err(), "{address:#x}");
-            assert!(memory.write(address, &vec![0; length]).is_err(), "{address:#x}");
+        for memory in KINDS.map(guest_of) {
+            let sent: Vec<u8> = (0..100).collect();
+            memory.write(0x1_2000 - 50, &sent).unwrap();
+            let mut back = vec![0; 100];
+            memory.read(0x1_2000 - 50, &mut back).unwrap();
+            assert_eq!(back, sent);
+            for (address, length) in
+                [(0xffff, 2), (0x1_2fff, 2), (0, 1), (u64::MAX, 1), (0x9_0000, 8)]
+            {
+                assert!(memory.read(address, &mut vec![0; length]).is_err(), "{address:#x}");
+                assert!(memory.write(address, &vec![0; length]).is_err(), "{address:#x}");
+            }
         }
+        let memory = guest();
         assert!(memory.direct(0x1_1000, 0x1000).is_some());
         assert!(memory.direct(0x1_1000, 0x1001).is_none(), "two files in a row are no one piece");
     }
@@ -266,14 +379,63 @@ mod tests {
 
     #[test]
     fn words_are_aligned_and_whole() {
-        let memory = guest();
-        memory.store32(0x1_0004, 0x1122_3344u32.to_be()).unwrap();
-        memory.store8(0x1_0007, 0x55).unwrap();
-        assert_eq!(memory.load32(0x1_0004).map(u32::from_be), Ok(0x1122_3355));
-        assert!(memory.load32(0x1_0002).is_err());
-        assert_eq!(memory.compare_exchange64(0x1_0008, 0, 7), Ok(0));
-        assert_eq!(memory.compare_exchange64(0x1_0008, 0, 9), Ok(7));
-        assert!(memory.compare_exchange64(0x1_000c, 0, 9).is_err());
+        for memory in KINDS.map(guest_of) {
+            memory.store32(0x1_0004, 0x1122_3344u32.to_be()).unwrap();
+            memory.store8(0x1_0007, 0x55).unwrap();
+            assert_eq!(memory.load32(0x1_0004).map(u32::from_be), Ok(0x1122_3355));
+            assert!(memory.load32(0x1_0002).is_err());
+            assert_eq!(memory.compare_exchange64(0x1_0008, 0, 7), Ok(0));
+            assert_eq!(memory.compare_exchange64(0x1_0008, 0, 9), Ok(7));
+            assert!(memory.compare_exchange64(0x1_000c, 0, 9).is_err());
+        }
+    }
+
+    /// Every way to three pages of which only the first is there; whoever dies of SIGBUS fails this.
+    fn all_accesses_fault(memory: &GuestMemory, address: u64) {
+        assert!(memory.read(address, &mut [0; 8]).is_err());
+        assert!(memory.read(address - 8, &mut [0; 16]).is_err());
+        assert!(memory.write(address, &[1; 8]).is_err());
+        assert!(memory.write_entry(address, &[1; 64]).is_err());
+        assert!(memory.load32(address).is_err());
+        assert!(memory.store32(address, 1).is_err());
+        assert!(memory.store8(address, 1).is_err());
+        assert!(memory.compare_exchange64(address, 0, 1).is_err());
+        assert!(memory.direct(address, 8).is_none());
+        let other = guest();
+        assert!(memory.copy_to(address, &other, 0x1_0000, 64).is_err());
+        assert!(other.copy_to(0x1_0000, memory, address, 64).is_err());
+        assert!(memory.read(address - 8, &mut [0; 8]).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_is_truncated_after_it_was_mapped_is_a_fault_and_no_death() {
+        let ram = file_of(MFdFlags::empty(), 3);
+        let memory = GuestMemory::default();
+        memory.map(0x1_0000, 0x3000, &ram, 0, true).unwrap();
+        memory.write(0x1_1000, &[7; 8]).unwrap();
+        ram.set_len(4096).unwrap();
+        all_accesses_fault(&memory, 0x1_1000);
+        ram.set_len(3 * 4096).unwrap();
+        assert_eq!(memory.load32(0x1_1000), Ok(0), "pages that come back are there again");
+    }
+
+    #[test]
+    fn a_file_that_ends_before_its_range_is_a_fault_even_when_it_cannot_shrink() {
+        for kind in KINDS {
+            let ram = file_of(kind, 1);
+            let memory = GuestMemory::default();
+            memory.map(0x1_0000, 0x3000, &ram, 0, true).unwrap();
+            all_accesses_fault(&memory, 0x1_1000);
+        }
+    }
+
+    #[test]
+    fn a_file_that_can_be_sealed_cannot_be_truncated_any_more() {
+        let ram = file(3);
+        let memory = GuestMemory::default();
+        memory.map(0x1_0000, 0x3000, &ram, 0, true).unwrap();
+        assert!(ram.set_len(4096).is_err());
+        assert!(memory.direct(0x1_1000, 0x1000).is_some());
     }
 
     #[test]

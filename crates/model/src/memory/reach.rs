@@ -61,6 +61,26 @@ impl Reach {
     }
 }
 
+/// How often a word is read anew that changes while it is read.
+const TRIES: usize = 64;
+
+/// The aligned 64-bit word at an address: read twice until both agree, as the system may copy it byte by byte. Nothing if
+/// there is none.
+pub(crate) fn settled_word(reach: &Reach, base: usize) -> Option<u64> {
+    let mut words = [0u8; 16];
+    for _ in 0..TRIES {
+        let remote = RemoteIoVec { base, len: 8 };
+        if reach.read(&mut words, &[remote, remote]) != Ok(16) {
+            return None;
+        }
+        let (first, second) = words.split_at(8);
+        if first == second {
+            break;
+        }
+    }
+    words.first_chunk().map(|word| u64::from_ne_bytes(*word))
+}
+
 /// Goes by the first thread of a process, which has the process's number, or by another when that one has ended.
 fn by_a_thread(pid: Pid, mut go: impl FnMut(Pid) -> Result<usize, Errno>) -> Result<usize, Errno> {
     let first = go(pid);

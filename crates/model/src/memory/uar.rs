@@ -6,15 +6,13 @@
 #![allow(unsafe_code)] // registers that another mapping of the same memory writes are reached by raw pointer
 
 use std::io;
-use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Bytes of one UAR page.
 pub const UAR_PAGE: u64 = 4096;
@@ -35,18 +33,14 @@ pub(crate) const SEND_BUFFERS: u64 = 8;
 #[derive(Debug)]
 pub struct UarSpace {
     file: OwnedFd,
-    base: NonNull<u8>,
+    /// Only touched by atomics.
+    mapping: MmapRaw,
     pages: u32,
     /// One bit per page: allocated, so worth looking at.
     allocated: Box<[AtomicU64]>,
     /// One bit per word of `allocated`: some page of it was allocated once.
     used: Box<[AtomicU64]>,
 }
-
-// SAFETY: `base` is a shared mapping that lives as long as the value and is only touched by atomics.
-unsafe impl Send for UarSpace {}
-// SAFETY: as above.
-unsafe impl Sync for UarSpace {}
 
 impl UarSpace {
     /// A space of `pages` pages (at least one) of zeros.
@@ -58,16 +52,17 @@ impl UarSpace {
     }
 
     fn try_new(pages: u32) -> io::Result<Self> {
-        let file = memfd_create(c"verbless-uar", MFdFlags::MFD_CLOEXEC)?;
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = memfd_create(c"verbless-uar", flags)?;
         let length = u64::from(pages) * UAR_PAGE;
         nix::unistd::ftruncate(&file, i64::try_from(length).map_err(io::Error::other)?)?;
-        let size = NonZeroUsize::new(length as usize).ok_or(io::ErrorKind::InvalidInput)?;
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, &file, 0) }?;
+        // Clients get the file to map a page of: none of them may take the pages from under the engine.
+        let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(size))?;
+        let mapping = MmapOptions::new().len(length as usize).map_raw(&file)?;
         let bits = |count: u32| (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let (allocated, used) = (bits(pages), bits(pages.div_ceil(64)));
-        Ok(Self { file, base: base.cast(), pages, allocated, used })
+        Ok(Self { file, mapping, pages, allocated, used })
     }
 
     /// How many pages there are.
@@ -103,7 +98,7 @@ impl UarSpace {
     }
 
     fn replace(&self, page: u32, file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
-        let at = self.base.as_ptr() as usize + (u64::from(page) * UAR_PAGE) as usize;
+        let at = self.mapping.as_mut_ptr() as usize + (u64::from(page) * UAR_PAGE) as usize;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: a page within our own mapping is replaced by another shared one, at once for whoever looks at it; its
@@ -180,7 +175,10 @@ impl UarSpace {
         // SAFETY: within the mapping, aligned, only touched by atomics.
         let register = unsafe {
             AtomicU32::from_ptr(
-                self.base.as_ptr().add((u64::from(page) * UAR_PAGE + offset) as usize).cast(),
+                self.mapping
+                    .as_mut_ptr()
+                    .add((u64::from(page) * UAR_PAGE + offset) as usize)
+                    .cast(),
             )
         };
         if register.load(Ordering::Relaxed) == 0 {
@@ -201,7 +199,10 @@ impl UarSpace {
         // SAFETY: within the mapping and aligned, as just checked; only touched by atomics.
         unsafe {
             AtomicU64::from_ptr(
-                self.base.as_ptr().add((u64::from(page) * UAR_PAGE + offset) as usize).cast(),
+                self.mapping
+                    .as_mut_ptr()
+                    .add((u64::from(page) * UAR_PAGE + offset) as usize)
+                    .cast(),
             )
         }
     }
@@ -216,13 +217,6 @@ fn for_each_bit(words: &[AtomicU64], mut visit: impl FnMut(usize)) {
             visit(index * 64 + bits.trailing_zeros() as usize);
             bits &= bits - 1;
         }
-    }
-}
-
-impl Drop for UarSpace {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, of this length; clients have their own mappings of the file.
-        let _ = unsafe { munmap(self.base.cast(), (u64::from(self.pages) * UAR_PAGE) as usize) };
     }
 }
 

@@ -149,9 +149,12 @@ fn copy_order(code: &[String]) -> Result {
     if others != 0 || code[first + 4..].iter().any(|i| pair(i)) {
         return Err("ring_by_copy stores words elsewhere".into());
     }
-    let loaded =
-        |i: &&String| if i.starts_with("ldp x") { 2 } else { usize::from(i.starts_with("ldr x")) };
-    let words: usize = code[..first].iter().map(|i| loaded(&i)).sum();
+    let loaded = |i: &String| match i.split_once(" x").map(|(mnemonic, _)| mnemonic) {
+        Some("ldp") => 2,
+        Some("ldr" | "ldur") => 1,
+        _ => 0,
+    };
+    let words: usize = code[..first].iter().map(loaded).sum();
     if words < 8 {
         return Err(format!("ring_by_copy loads {words} words before it stores eight").into());
     }

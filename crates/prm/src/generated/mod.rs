@@ -12,6 +12,7 @@ mod eqe;
 mod general_object;
 mod hca_cap;
 mod init;
+mod lag;
 mod mkey;
 mod multicast;
 mod pd;
@@ -33,6 +34,7 @@ pub use eqe::*;
 pub use general_object::*;
 pub use hca_cap::*;
 pub use init::*;
+pub use lag::*;
 pub use mkey::*;
 pub use multicast::*;
 pub use pd::*;
@@ -216,6 +218,8 @@ enumeration! {
         ALLOC_TRANSPORT_DOMAIN = 0x816,
         /// Frees a transport domain.
         DEALLOC_TRANSPORT_DOMAIN = 0x817,
+        /// Asks whether the device's ports are bonded, and how QPs are spread over them.
+        QUERY_LAG = 0x842,
         /// Creates a TIR.
         CREATE_TIR = 0x900,
         /// Changes a TIR.
@@ -480,6 +484,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     InitialSegment::INFO,
     Klm::INFO,
     Ksm::INFO,
+    LagContext::INFO,
     Lane2ModuleMapping::INFO,
     MacAddressLayout::INFO,
     MadIfcIn::INFO,
@@ -584,6 +589,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryHcaVportPkeyOut::INFO,
     QueryIssiIn::INFO,
     QueryIssiOut::INFO,
+    QueryLagIn::INFO,
+    QueryLagOut::INFO,
     QueryMkeyIn::INFO,
     QueryMkeyOut::INFO,
     QueryNicVportContextIn::INFO,
@@ -735,6 +742,7 @@ pub static ENUMS: &[&EnumInfo] = &[
     HealthSyndrome::INFO,
     IbPhysicalState::INFO,
     IbPortState::INFO,
+    LagPortSelectMode::INFO,
     McamRegGroup::INFO,
     MemRqType::INFO,
     MfrlPciResetMethod::INFO,
@@ -909,6 +917,7 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &DEALLOC_XRCD,
     &ALLOC_TRANSPORT_DOMAIN,
     &DEALLOC_TRANSPORT_DOMAIN,
+    &QUERY_LAG,
     &CREATE_TIR,
     &MODIFY_TIR,
     &DESTROY_TIR,

@@ -125,10 +125,12 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
             "the device is not active yet, or resetting; try again"
         }
         (method, Errno::EPROTONOSUPPORT) if is_devx(method) => {
-            "the firmware has user contexts disabled (capability log_max_uctx is 0), or the kernel is older than Linux 6.1"
+            "the firmware has user contexts disabled (capability log_max_uctx is 0), or mlx5_ib is older than Linux 6.1's and \
+             not DOCA-OFED's, which a BlueField's own kernel (5.15) needs: `ofed_info -s` names it"
         }
         (_, Errno::EPROTONOSUPPORT | Errno::ENOTTY) => {
-            "this kernel or device does not know the method; Linux 6.1 or later is needed"
+            "ib_uverbs and mlx5_ib do not know the method: they must be those of Linux 6.1 or later, or, on an older vendor \
+             kernel (a BlueField's 5.15), both those of DOCA-OFED: see `ofed_info -s` and `modinfo -n mlx5_ib`"
         }
         (_, Errno::EBUSY) => "another object still uses this one; destroy that first",
         (_, Errno::ENOENT) => "no such object in this context",

@@ -113,7 +113,8 @@ fn run(input: &mut Unstructured<'_>) -> Option<()> {
     let mut there_cq = domain.completion_queue(&CqConfig::new(2 * DEPTH)).ok()?;
     let mut here = domain.queue_pair(&config, &here_cq, &here_cq).ok()?;
     let mut there = domain.queue_pair(&config, &there_cq, &there_cq).ok()?;
-    let options = ConnectOptions::default();
+    // The same numbers in every run.
+    let options = ConnectOptions { psn: Some(0), ..Default::default() };
     domain.connect(&here, &domain.address(&there, &options).ok()?, &options).ok()?;
     domain.connect(&there, &domain.address(&here, &options).ok()?, &options).ok()?;
     let region = domain.region(BYTES, KeyAccess::ALL).ok()?;

@@ -38,6 +38,8 @@ pub struct Lab {
     before: Option<Vec<ObjectCounts>>,
     /// Why it is the model, when nobody asked for it.
     why_model: Option<String>,
+    /// Devices that came before this one and are not it, each with the reason.
+    left_out: Vec<String>,
     /// Bit per device: the case makes it impossible to leave nothing behind there.
     excused: AtomicU64,
 }
@@ -50,9 +52,8 @@ impl Lab {
             let kernel = Kernel::new();
             match kernel.enumerate() {
                 Ok(found) => {
-                    let wanted =
-                        |info: &&DeviceInfo| choice.device == "auto" || choice.device == info.name;
-                    if let Some(info) = found.iter().find(wanted) {
+                    let (wanted, left_out) = choose(&found, &choice.device);
+                    if let Some(info) = wanted {
                         let peer = peer_of(info, &found, &kernel, &choice.peer)?;
                         return Ok(Self {
                             choice: choice.clone(),
@@ -62,8 +63,16 @@ impl Lab {
                             devices: [info].into_iter().chain(peer).cloned().collect(),
                             before: None,
                             why_model: None,
+                            left_out,
                             excused: AtomicU64::new(0),
                         });
+                    }
+                    if !left_out.is_empty() {
+                        return Err(Stop::fail(format!(
+                            "no device has an ACTIVE port: {}; bring one up, name one with --device all the same, or take \
+                             --device model",
+                            left_out.join(", ")
+                        )));
                     }
                     if choice.device != "auto" {
                         let names: Vec<_> = found.iter().map(|info| info.name.as_str()).collect();
@@ -116,8 +125,8 @@ impl Lab {
         let before = Some((0..model.devices()).map(|device| model.counts(device)).collect());
         let excused = AtomicU64::new(0);
         let (profile, model) = (Some(profile), Some(model));
-        let why_model = None;
-        Ok(Self { choice, profile, backend, model, devices, before, why_model, excused })
+        let (why_model, left_out) = (None, Vec::new());
+        Ok(Self { choice, profile, backend, model, devices, before, why_model, left_out, excused })
     }
 
     /// The lab for one case: a model is built anew, so that no case can leave anything to the next.
@@ -132,6 +141,7 @@ impl Lab {
                 devices: self.devices.clone(),
                 before: None,
                 why_model: None,
+                left_out: Vec::new(),
                 excused: AtomicU64::new(0),
             }),
         }
@@ -186,6 +196,17 @@ impl Lab {
         self.choice.destructive
     }
 
+    /// A skip where the device has no atomics.
+    pub fn need_atomics(&self) -> Result<(), Stop> {
+        match self.device()?.caps().atomics {
+            true => Ok(()),
+            false => Err(Stop::skip(
+                "the device has no atomics: hca_cap.atomic, or of atomic_cap compare-and-swap, fetch-and-add, 8 bytes and \
+                 the host's byte order",
+            )),
+        }
+    }
+
     /// Opens the first device.
     pub fn device(&self) -> Result<Device, Stop> {
         Ok(Device::open(self.backend(), self.info())?)
@@ -235,6 +256,7 @@ impl Lab {
         if let Some(why) = &self.why_model {
             lines.push(format!("the model, because {why}"));
         }
+        lines.extend(self.left_out.iter().map(|device| format!("left out: {device}")));
         lines.extend(self.devices.iter().flat_map(ports));
         lines.push(match getrlimit(Resource::RLIMIT_MEMLOCK) {
             Ok((u64::MAX, _)) => "memlock limit: none".to_string(),
@@ -247,6 +269,37 @@ impl Lab {
         let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
         lines.push(format!("CAP_NET_RAW: {raw}"));
         lines
+    }
+}
+
+/// The device of that name; for `auto` the first one whose first port, which the cases use, is ACTIVE, and those before it with
+/// what is wrong with each.
+fn choose<'a>(found: &'a [DeviceInfo], name: &str) -> (Option<&'a DeviceInfo>, Vec<String>) {
+    if name != "auto" {
+        return (found.iter().find(|info| info.name == name), Vec::new());
+    }
+    let mut left_out = Vec::new();
+    for info in found {
+        match info.ports.first() {
+            Some(port) if port.state == port_state::ACTIVE => return (Some(info), left_out),
+            Some(port) => {
+                left_out.push(format!("{} (port {} is {})", info.name, port.number, state(port)));
+            }
+            None => left_out.push(format!("{} (it has no port)", info.name)),
+        }
+    }
+    (None, left_out)
+}
+
+/// A port's state in words.
+fn state(port: &PortInfo) -> &'static str {
+    match port.state {
+        port_state::DOWN => "DOWN",
+        port_state::INIT => "INIT: is there a subnet manager?",
+        port_state::ARMED => "ARMED",
+        port_state::ACTIVE => "ACTIVE",
+        port_state::ACTIVE_DEFER => "ACTIVE_DEFER",
+        _ => "in an unknown state",
     }
 }
 
@@ -300,14 +353,7 @@ fn ports(info: &DeviceInfo) -> Vec<String> {
             LinkLayer::Ethernet => "Ethernet",
             LinkLayer::Unspecified => "unknown link layer",
         };
-        let state = match port.state {
-            port_state::DOWN => "DOWN",
-            port_state::INIT => "INIT: is there a subnet manager?",
-            port_state::ARMED => "ARMED",
-            port_state::ACTIVE => "ACTIVE",
-            port_state::ACTIVE_DEFER => "ACTIVE_DEFER",
-            _ => "state unknown",
-        };
+        let state = state(port);
         let gid = match port.gids.as_slice() {
             [] => "no GID".to_string(),
             [first, rest @ ..] => {
@@ -337,4 +383,36 @@ fn privilege(number: u32) -> bool {
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     effective.is_some_and(|bits| bits >> number & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices of a machine, each with a first port in a state.
+    fn machine(states: &[u8]) -> Vec<DeviceInfo> {
+        let model = Model::builder().device(Profile::load("connectx6dx").expect("it is built in"));
+        let like = model.build().backend().enumerate().expect("a device").remove(0);
+        let device = |(number, &state): (usize, &u8)| {
+            let mut info = DeviceInfo { name: format!("mlx5_{number}"), ..like.clone() };
+            info.ports.iter_mut().for_each(|port| port.state = state);
+            info
+        };
+        states.iter().enumerate().map(device).collect()
+    }
+
+    #[test]
+    fn auto_is_the_first_device_with_an_active_port_and_says_why_not_those_before() {
+        use port_state::{ACTIVE, DOWN, INIT};
+        let found = machine(&[DOWN, INIT, ACTIVE, ACTIVE]);
+        let (wanted, left_out) = choose(&found, "auto");
+        assert_eq!(wanted.map(|info| info.name.as_str()), Some("mlx5_2"));
+        let reasons =
+            ["mlx5_0 (port 1 is DOWN)", "mlx5_1 (port 1 is INIT: is there a subnet manager?)"];
+        assert_eq!(left_out, reasons);
+
+        let found = machine(&[DOWN]);
+        assert_eq!(choose(&found, "auto"), (None, vec![reasons[0].to_string()]));
+        assert_eq!(choose(&found, "mlx5_0").0.map(|info| info.name.as_str()), Some("mlx5_0"));
+    }
 }

@@ -13,14 +13,16 @@ use verbless_conformance::{Choice, Lab, Outcome, Row, Run, Stop, cases, run_case
 #[derive(Parser)]
 #[command(name = "cargo xtask hwtest", bin_name = "cargo xtask hwtest")]
 struct Options {
-    /// `auto` (the first mlx5 device, else the model), `model`, or a device's name (mlx5_0).
+    /// `auto` (the first mlx5 device whose port is ACTIVE, the model where there is no device), `model`, or a device's name
+    /// (mlx5_0).
     #[arg(long, default_value = "auto")]
     device: String,
     /// The device that it talks to: `auto` (of a model behind a kernel, the next one on its fabric), `none` (the port loops back), or a
     /// device's name.
     #[arg(long, default_value = "auto")]
     peer: String,
-    /// The model's profile: connectx6dx, bluefield3, or a TOML file.
+    /// The model's profile: connectx6dx, connectx6dx-bond, connectx6dx-realtime, connectx6vf, bluefield3,
+    /// or a TOML file.
     #[arg(long, default_value = "connectx6dx")]
     profile: String,
     /// The model's port type: infiniband or ethernet; the profile's own if not given.

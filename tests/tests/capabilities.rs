@@ -32,7 +32,7 @@ fn is_nothing(value: &Value) -> bool {
 /// Page and field of every capability that a profile has, on whichever link and side, in force or as a maximum.
 fn offered() -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
-    for profile in ["bluefield3", "connectx6dx"] {
+    for profile in verbless_model::Profile::names() {
         let whole = table(&format!("crates/model/profiles/{profile}.toml"));
         let parts = ["infiniband", "ethernet", "dpu"].map(|part| whole.get(part));
         let parts = parts.into_iter().flatten().filter_map(Value::as_table);

@@ -1,4 +1,5 @@
-//! Every case on the model in this process, as a test of its own: on both kinds of port, and on both kinds of device.
+//! Every case on the model in this process, as a test of its own: on both kinds of port, on both kinds of device, and on
+//! devices that can do less.
 
 use std::sync::Arc;
 
@@ -8,7 +9,14 @@ use verbless_conformance::{Case, Choice, Lab, Outcome, Stop, cases, run_case};
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for (profile, link) in [("bluefield3", "infiniband"), ("connectx6dx", "ethernet")] {
+    let (all, of_a_bond) = ("", "take_turns");
+    for (name, profile, link, filter) in [
+        ("infiniband", "bluefield3", "infiniband", all),
+        ("ethernet", "connectx6dx", "ethernet", all),
+        ("realtime", "connectx6dx-realtime", "ethernet", all),
+        ("vf", "connectx6vf", "infiniband", all),
+        ("bond", "connectx6dx-bond", "ethernet", of_a_bond),
+    ] {
         let choice = Choice {
             device: "model".into(),
             peer: "auto".into(),
@@ -19,18 +27,22 @@ fn main() -> std::process::ExitCode {
         match Lab::open(&choice) {
             Ok(lab) => {
                 let lab = Arc::new(lab);
-                trials.extend(cases().map(|case| trial(link, lab.clone(), case)));
+                trials.extend(
+                    cases()
+                        .filter(|case| case.id().contains(filter))
+                        .map(|case| trial(name, lab.clone(), case)),
+                );
             }
             Err(Stop::Fail(why) | Stop::Skip(why)) => {
-                trials.push(Trial::test(format!("{link}::model"), move || Err(why.into())));
+                trials.push(Trial::test(format!("{name}::model"), move || Err(why.into())));
             }
         }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trial(link: &str, lab: Arc<Lab>, case: &'static Case) -> Trial {
-    Trial::ignorable_test(format!("{link}::{}", case.id()), move || match run_case(&lab, case).0 {
+fn trial(name: &str, lab: Arc<Lab>, case: &'static Case) -> Trial {
+    Trial::ignorable_test(format!("{name}::{}", case.id()), move || match run_case(&lab, case).0 {
         Outcome::Passed => Ok(Completion::Completed),
         Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
         Outcome::Failed(reason) => Err(Failed::from(reason)),

@@ -70,7 +70,7 @@ impl Message {
                     *byte = u8::from_str_radix(peer.get(2 * index..2 * index + 2)?, 16).ok()?;
                 }
                 let memory = RemoteAddr::new(address.parse().ok()?, Rkey(rkey.parse().ok()?));
-                let place = Place { peer: PeerAddress::from_bytes(&bytes)?, memory };
+                let place = Place { peer: PeerAddress::from_bytes(&bytes).ok()?, memory };
                 match verb {
                     "meet" => Self::Meet(id.parse().ok()?, place),
                     "peer" => Self::Peer(id.parse().ok()?, place),
@@ -132,6 +132,7 @@ pub(crate) enum Heard {
 
 #[cfg(test)]
 mod tests {
+    use verbless_command::Mtu;
     use verbless_devx::Gid;
     use verbless_queue::Qpn;
 
@@ -139,7 +140,16 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let peer = PeerAddress { qpn: Qpn(0xabcdef), psn: 0x123456, lid: 7, gid: Gid([9; 16]) };
+        let peer = PeerAddress {
+            qpn: Qpn(0xabcdef),
+            psn: 0x123456,
+            ethernet: false,
+            lid: 7,
+            gid: Gid([9; 16]),
+            grh_required: false,
+            service_level: 0,
+            mtu: Mtu::B2048,
+        };
         let place = Place { peer, memory: RemoteAddr::new(0x7fff_1234_5678, Rkey(0xffff_fff0)) };
         for message in [
             Message::Meet(1, place),

@@ -31,6 +31,7 @@ const SENT_PATTERN: u8 = 0x6a;
 
 /// Gives up a few milliseconds after the peer's last answer.
 fn options(psn: u32) -> ConnectOptions {
+    let psn = Some(psn);
     ConnectOptions { psn, ack_timeout: 8, retry_count: 3, min_rnr_timer: 1, ..Default::default() }
 }
 

@@ -1,7 +1,10 @@
 //! What a device can do: the capability pages, read once when it is opened.
 
 use verbless_prm as prm;
-use verbless_prm::{HcaCap, HcaCap2, QueryHcaCapIn, QueryHcaCapOut};
+use verbless_prm::{
+    AtomicCap, AtomicReqEndianness, HcaCap, HcaCap2, QueryHcaCapIn, QueryHcaCapOut, RoceCap,
+    TimestampFormat, TimestampFormatCap,
+};
 
 use verbless_devx::Context;
 
@@ -48,12 +51,44 @@ pub struct Caps {
     pub port_type: prm::PortType,
     /// BlueFlame: bytes of a register (two buffers), or `None`.
     pub blue_flame_register: Option<u16>,
-    /// Atomics on queue pairs.
+    /// Atomics of 8 bytes on queue pairs, compare-and-swap and fetch-and-add, whose results come in the host's byte order.
     pub atomics: bool,
+    /// Keys may let the device's writes to memory pass each other on PCI.
+    pub relaxed_writes: bool,
+    /// The same of its reads. What a device allows only while its PCI function is set so
+    /// (`relaxed_ordering_read_pci_enabled`) does not count: that setting cannot be read here.
+    pub relaxed_reads: bool,
+    /// What a queue pair's context must say of its CQEs' timestamps: the free-running clock, or the device's default where it
+    /// keeps real time only.
+    pub qp_timestamps: TimestampFormat,
     /// The whole general page.
     pub general: Box<HcaCap>,
     /// The whole second general page, if the device has it.
     pub general_2: Option<Box<HcaCap2>>,
+    /// The whole page of atomics, if the device has them.
+    pub atomic: Option<Box<AtomicCap>>,
+    /// The whole RoCE page, if the port has it.
+    pub roce: Option<Box<RoceCap>>,
+}
+
+/// What the context of a queue must say of timestamps, by the capability of its kind: the free-running clock where the
+/// device has it, else the device's default. A device set to real time only refuses the free-running clock, whose value is
+/// the 0 of a field left out. Linux asks the same way (`get_ts_format` of mlx5_ib).
+const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
+    match offered {
+        TimestampFormatCap::REAL_TIME => TimestampFormat::DEFAULT,
+        _ => TimestampFormat::FREE_RUNNING,
+    }
+}
+
+/// Whether the device has what InfiniBand calls atomics (`get_atomic_caps` of mlx5_ib): both operations, of 8 bytes, with the
+/// result in the host's byte order.
+fn has_atomics(page: &AtomicCap) -> bool {
+    const COMPARE_SWAP_AND_FETCH_ADD: u16 = 1 | 1 << 1;
+    const OF_8_BYTES: u16 = 1 << 3;
+    page.atomic_operations() & COMPARE_SWAP_AND_FETCH_ADD == COMPARE_SWAP_AND_FETCH_ADD
+        && page.atomic_size_qp() & OF_8_BYTES != 0
+        && page.atomic_req_8b_endianness_mode() == AtomicReqEndianness::HOST
 }
 
 impl Caps {
@@ -68,7 +103,24 @@ impl Caps {
             false => None,
         };
         let g = &*general;
+        let atomic = match g.atomic() {
+            true => {
+                let page = query_hca_cap(context, CapPage::ATOMIC, CapMode::Current)?;
+                Some(Box::new(*AtomicCap::from_prefix(&page[..]).ok_or_else(short)?))
+            }
+            false => None,
+        };
+        let roce = match g.roce() {
+            true => {
+                let page = query_hca_cap(context, CapPage::ROCE, CapMode::Current)?;
+                Some(Box::new(*RoceCap::from_prefix(&page[..]).ok_or_else(short)?))
+            }
+            false => None,
+        };
+        // The RoCE page speaks for queue pairs, where there is one.
+        let qp_timestamps = roce.as_ref().map_or(g.sq_ts_format(), |roce| roce.qp_ts_format());
         Ok(Self {
+            qp_timestamps: timestamp_format(qp_timestamps),
             log_max_qp_blocks: g.log_max_qp_sz(),
             log_max_qps: g.log_max_qp(),
             log_max_cqes: g.log_max_cq_sz(),
@@ -85,9 +137,13 @@ impl Caps {
                 .bf()
                 .then(|| 1u16.checked_shl(g.log_bf_reg_size().into()))
                 .flatten(),
-            atomics: g.atomic(),
+            atomics: atomic.as_ref().is_some_and(|page| has_atomics(page)),
+            relaxed_writes: g.relaxed_ordering_write(),
+            relaxed_reads: g.relaxed_ordering_read(),
             general,
             general_2,
+            atomic,
+            roce,
         })
     }
 

@@ -21,6 +21,7 @@ mod rmp;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use verbless_devx::{Backend, Context, DeviceInfo, DevxObject};
 use verbless_prm::CommandInput;
@@ -54,6 +55,10 @@ pub struct Device {
 struct Known {
     caps: Caps,
     adapter: Adapter,
+    /// Ports of a bond, 1 without one.
+    lag_ports: u8,
+    /// Queue pairs that were given a port of the bond.
+    lag_turns: AtomicU32,
 }
 
 impl Device {
@@ -64,13 +69,29 @@ impl Device {
 
     /// Reads the identity and capabilities of a device that is open already.
     pub fn on(context: Context) -> Result<Self> {
-        let known = Known { caps: Caps::read(&context)?, adapter: Adapter::read(&context)? };
+        let (caps, adapter) = (Caps::read(&context)?, Adapter::read(&context)?);
+        let lag_ports = query::lag_ports(&context, &caps);
+        let known = Known { caps, adapter, lag_ports, lag_turns: AtomicU32::new(0) };
         Ok(Self { context, known: Arc::new(known) })
     }
 
     /// What the device can do.
     pub fn caps(&self) -> &Caps {
         &self.known.caps
+    }
+
+    /// Ports of the bond (LAG) that queue pairs of this device take turns to send from; 1 where the ports are not bonded. As it
+    /// was when the device was opened.
+    pub fn lag_ports(&self) -> u8 {
+        self.known.lag_ports
+    }
+
+    /// The port of the bond for the next queue pair, as mlx5_ib chooses it; 0 without a bond.
+    fn next_lag_port(&self) -> u8 {
+        match u32::from(self.known.lag_ports) {
+            0 | 1 => 0,
+            ports => (self.known.lag_turns.fetch_add(1, Ordering::Relaxed) % ports) as u8 + 1,
+        }
     }
 
     /// Which device it is.

@@ -18,7 +18,8 @@ pub struct KeyAccess {
     pub local_write: bool,
     /// What peers may do; writes and atomics need `local_write`.
     pub remote: RemoteAccess,
-    /// Reads and writes may be reordered on PCI.
+    /// Reads and writes may pass each other on PCI. It is a wish: a device that can have only one of them so, or none, does
+    /// what it can ([`Caps::relaxed_reads`](crate::Caps::relaxed_reads), [`relaxed_writes`](crate::Caps::relaxed_writes)).
     pub relaxed_ordering: bool,
 }
 
@@ -113,16 +114,16 @@ impl Device {
         let variant = NEXT_VARIANT.fetch_add(1, Ordering::Relaxed);
         let mut head = CreateMkeyIn::new();
         let mut tail = Vec::new();
-        let access = attr.access;
+        let (access, caps) = (attr.access, self.caps());
         let context = head.memory_key_mkey_entry_mut();
         context
             .set_lr(true)
             .set_lw(access.local_write)
             .set_rr(access.remote.read)
             .set_rw(access.remote.write)
-            .set_a(access.remote.atomic)
-            .set_relaxed_ordering_write(access.relaxed_ordering)
-            .set_relaxed_ordering_read(access.relaxed_ordering)
+            .set_a(access.remote.atomic && caps.atomics)
+            .set_relaxed_ordering_write(access.relaxed_ordering && caps.relaxed_writes)
+            .set_relaxed_ordering_read(access.relaxed_ordering && caps.relaxed_reads)
             .set_qpn(ANY_QP)
             .set_mkey_7_0(variant)
             .set_pd(attr.pd.pdn())

@@ -3,7 +3,8 @@
 //! A queue pair is born in RESET. INIT, RTR (ready to receive) and RTS (ready to send) follow in this order; each step has
 //! a function that takes the attributes legal in that step and no others.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbless_devx::{ErrorKind, Pd, Uar};
@@ -85,7 +86,7 @@ pub struct RemoteAccess {
     pub read: bool,
     /// RDMA WRITE.
     pub write: bool,
-    /// Atomics.
+    /// Atomics, where the device has them ([`Caps::atomics`](crate::Caps::atomics)); elsewhere nobody gets the right.
     pub atomic: bool,
 }
 
@@ -130,6 +131,26 @@ pub enum Mtu {
     B2048 = 4,
     /// 4096 bytes.
     B4096 = 5,
+}
+
+impl Mtu {
+    /// Each of them, the smallest first.
+    pub const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
+
+    /// Bytes of payload.
+    pub const fn bytes(self) -> u32 {
+        128 << self as u32
+    }
+
+    /// The one of so many bytes.
+    pub fn of_bytes(bytes: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|mtu| mtu.bytes() == bytes)
+    }
+
+    /// The one that the device and InfiniBand number so.
+    pub fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&mtu| mtu as u8 == code)
+    }
 }
 
 /// Attributes of INIT → RTR.
@@ -184,6 +205,11 @@ pub struct Qp {
     /// a matter of rights.
     no_reads: AtomicBool,
     log_max_message: u8,
+    atomics: bool,
+    /// Port of a bond that it sends from, 0 without one.
+    lag_port: u8,
+    /// See [`Qp::first_psn`].
+    psn: AtomicU32,
     owned: Owned<QpAttr>,
 }
 
@@ -211,6 +237,7 @@ impl Device {
         context
             .set_st(attr.service.kind())
             .set_pm_state(PathMigrationState::MIGRATED)
+            .set_ts_format(caps.qp_timestamps)
             .set_pd(attr.pd.pdn())
             .set_uar_page(attr.uar.page_id())
             .set_cqn_snd(attr.send_cq.cqn().0)
@@ -244,6 +271,9 @@ impl Device {
             no_reads: AtomicBool::new(false),
             init: Mutex::new(InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::default() }),
             log_max_message: caps.log_max_message,
+            atomics: caps.atomics,
+            lag_port: self.next_lag_port(),
+            psn: AtomicU32::new(random_psn()),
             owned: Owned::new(object, attr),
         })
     }
@@ -269,6 +299,12 @@ impl Qp {
         self.owned.object()
     }
 
+    /// A packet sequence number to begin with, drawn at random when the queue pair was made or last reset: so packets of a
+    /// connection that is no more are not taken for the next one's.
+    pub fn first_psn(&self) -> u32 {
+        self.psn.load(Ordering::Relaxed)
+    }
+
     /// RST2INIT_QP: RESET → INIT. Receives may be posted from here on.
     pub fn to_init(&self, attr: &InitAttr) -> Result<(), Error> {
         let mut input = Rst2initQpIn::new();
@@ -278,6 +314,7 @@ impl Qp {
         self.service(context);
         self.no_reads.store(false, Ordering::Relaxed);
         self.access(context, attr.access);
+        context.set_lag_tx_port_affinity(self.lag_port);
         context
             .primary_address_path_mut()
             .set_vhca_port_num(attr.port)
@@ -313,7 +350,7 @@ impl Qp {
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
         self.service(context);
-        context.set_q_key(attr.q_key.0);
+        context.set_q_key(attr.q_key.0).set_lag_tx_port_affinity(self.lag_port);
         context
             .primary_address_path_mut()
             .set_vhca_port_num(attr.port)
@@ -388,7 +425,10 @@ impl Qp {
             self.access(context, init.access);
             input.set_opt_param_mask(self.owned.parents().service.rights());
         }
-        self.modify(&input, "RTR needs INIT")
+        self.modify(
+            &input,
+            "RTR needs INIT, an MTU within the port's active one, and a source GID that exists",
+        )
     }
 
     /// RTR2RTS_QP: RTR → RTS. Sends may be posted from here on.
@@ -457,7 +497,9 @@ impl Qp {
     pub fn to_reset(&self) -> Result<(), Error> {
         let mut input = prm::Qp2rstIn::new();
         input.set_qpn(self.qpn.0);
-        self.modify(&input, "the queue pair or its context is gone")
+        self.modify(&input, "the queue pair or its context is gone")?;
+        self.psn.store(random_psn(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// QUERY_QP: the context as the device holds it now.
@@ -491,6 +533,8 @@ impl Qp {
             if self.no_reads.load(Ordering::Relaxed) {
                 (access.read, access.atomic) = (false, false);
             }
+            // A device without atomics refuses the mode that goes with the right.
+            access.atomic &= self.atomics;
             context.set_rre(access.read).set_rae(access.atomic).set_atomic_mode(if access.atomic {
                 AtomicMode::IB_SPEC
             } else {
@@ -543,6 +587,11 @@ const LOG_DATAGRAM: u8 = 12;
 
 /// log2 of the packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;
+
+/// 24 bits that nobody can guess: the keys of the standard library's hash maps come from the system's random numbers.
+fn random_psn() -> u32 {
+    (RandomState::new().hash_one(0_u8) & 0xff_ffff) as u32
+}
 
 fn log2_up(count: u8) -> u8 {
     if count <= 1 { 0 } else { (count - 1).ilog2() as u8 + 1 }

@@ -3,7 +3,7 @@
 use verbless_devx::{Context, Error, MODEL_PSID};
 use verbless_prm as prm;
 
-use crate::{Device, Gid};
+use crate::{Caps, Device, Gid};
 
 /// Which device it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,27 @@ impl Adapter {
 fn printable(bytes: &[u8]) -> String {
     bytes.iter().filter(|byte| byte.is_ascii_graphic()).map(|&byte| char::from(byte)).collect()
 }
+
+/// The ports of a bond (LAG) that queue pairs may be spread over; 1 where there is no choice: the ports are not bonded, or the
+/// device spreads packets by a hash of its own.
+pub(crate) fn lag_ports(context: &Context, caps: &Caps) -> u8 {
+    let general = &caps.general;
+    if !general.lag_tx_port_affinity() || general.num_lag_ports() < 2 {
+        return 1;
+    }
+    let mut output = prm::QueryLagOut::zeroed();
+    // A device that does not answer has no bond that could be used.
+    let asked = crate::execute(context, &prm::QueryLagIn::new(), &mut output);
+    let bond = output.ctx();
+    match asked {
+        Ok(()) if bond.lag_state() != 0 && bond.port_select_mode() == QUEUE_AFFINITY => {
+            general.num_lag_ports()
+        }
+        _ => 1,
+    }
+}
+
+const QUEUE_AFFINITY: prm::LagPortSelectMode = prm::LagPortSelectMode::QUEUE_AFFINITY;
 
 /// State of a virtual port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,6 +28,12 @@ impl PortAttributes {
         LinkLayer::from_code(self.raw.link_layer)
     }
 
+    /// Whether every packet needs a global route header: the port's LID is shared with other virtual ports.
+    #[must_use]
+    pub const fn is_grh_required(&self) -> bool {
+        self.raw.flags & core::GRH_REQUIRED != 0
+    }
+
     /// MTU in force, in bytes; `None` if the code is unknown.
     #[must_use]
     pub const fn active_mtu(&self) -> Option<u32> {

@@ -18,7 +18,13 @@ pub(crate) fn reach(world: &World, from: HcaId, port: u8, to: Address) -> Option
             && hca.ports.iter().any(|port| {
                 port.up
                     && match to {
-                        Address::Lid(lid) => lid != 0 && port.lid == lid,
+                        // A virtual port shares its LID: without a GRH nobody knows whose a packet is.
+                        Address::Lid(lid) => {
+                            lid != 0 && port.lid == lid && !hca.profile.hca_vport().grh_required()
+                        }
+                        Address::Routed { lid, gid } => {
+                            lid != 0 && port.lid == lid && port.gids.contains(&gid)
+                        }
                         Address::Gid(gid) => gid != [0; 16] && port.gids.contains(&gid),
                     }
             })

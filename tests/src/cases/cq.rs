@@ -232,6 +232,7 @@ fn a_completion_queue_in_use_cannot_be_destroyed(lab: &Lab) -> Result<(), Stop> 
         .qpc_mut()
         .set_st(ServiceType::RC)
         .set_pm_state(verbless_prm::PathMigrationState::MIGRATED)
+        .set_ts_format(device.caps().qp_timestamps)
         .set_pd(domain.pd().pdn())
         .set_uar_page(input.cq_context().uar_page())
         .set_cqn_snd(output.cqn())

@@ -105,7 +105,7 @@ fn a_sequence_number_of_another_connection_is_not_accepted(lab: &Lab) -> Result<
     let there = pair.b.domain.address(&pair.b.qp, &options)?;
     pair.a.domain.connect(&pair.a.qp, &there, &options)?;
     // The peer expects the packets of a connection that began elsewhere.
-    let elsewhere = verbless_queue::PeerAddress { psn: 0x40_0000, ..here };
+    let elsewhere = verbless_queue::PeerAddress { psn: (here.psn + 0x40_0000) & 0xff_ffff, ..here };
     pair.b.domain.connect(&pair.b.qp, &elsewhere, &options)?;
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(Inline(b"ghost"), to).signaled(), 0)?;

@@ -37,6 +37,7 @@ cases!("memory":
     a_key_may_cover_a_part_of_its_registration,
     a_key_past_the_end_of_its_registration_is_refused,
     a_key_that_gives_peers_more_than_itself_is_refused,
+    relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can,
     an_indirect_key_strings_pieces_of_any_length_together,
     an_indirect_key_of_equal_pieces_strings_them_together,
     an_indirect_key_over_indirect_keys_is_followed,
@@ -271,7 +272,13 @@ fn a_key_is_as_it_was_asked_for(lab: &Lab) -> Result<(), Stop> {
         let context = key.query()?;
         let got = (context.lr(), context.lw(), context.rr(), context.rw(), context.a());
         let remote = access.remote;
-        let asked = (true, access.local_write, remote.read, remote.write, remote.atomic);
+        let asked = (
+            true,
+            access.local_write,
+            remote.read,
+            remote.write,
+            remote.atomic && device.caps().atomics,
+        );
         ensure_eq!(got, asked, "rights");
         ensure_eq!(context.start_addr(), shared.umem.address(), "start");
         ensure_eq!(context.len(), length, "length");
@@ -490,6 +497,21 @@ fn queues_of_every_kind_lie_side_by_side_in_shared_memory(lab: &Lab) -> Result<(
             kept.1.push(domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq)?);
             kept.2.push(domain.shared_receive(&SharedReceiveConfig::new(63))?);
         }
+    }
+    Ok(())
+}
+
+fn relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let shared = Shared::new(&device, 4096)?;
+    let caps = device.caps();
+    for wish in [false, true] {
+        let access = KeyAccess { relaxed_ordering: wish, ..KeyAccess::ALL };
+        let key = device.create_mkey(MkeyAttr { access, ..whole(&domain, &shared) })?;
+        let context = key.query()?;
+        ensure_eq!(context.relaxed_ordering_write(), wish && caps.relaxed_writes, "writes");
+        ensure_eq!(context.relaxed_ordering_read(), wish && caps.relaxed_reads, "reads");
     }
     Ok(())
 }

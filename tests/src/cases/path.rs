@@ -1,7 +1,7 @@
 //! Connections: ways to the peer, packet sizes, sequence numbers.
 
 use verbless_command::{Gid, GlobalRoute, Mtu, Path, RoceVersion, RtrAttr, RtsAttr};
-use verbless_devx::{GidType, LinkLayer};
+use verbless_devx::{ErrorKind, GidType, LinkLayer};
 use verbless_queue::wr::{Inline, Send, Write};
 use verbless_queue::{ConnectOptions, PeerAddress, QpConfig, Status};
 
@@ -20,6 +20,13 @@ cases!("path":
     a_roce_path_may_be_of_version_one,
     a_roce_path_keeps_its_traffic_class_hop_limit_and_port,
     an_address_that_nobody_has_completes_with_retries_exceeded,
+    the_smaller_path_mtu_of_both_sides_is_used,
+    a_path_mtu_above_the_ports_is_refused_by_driver_and_device,
+    a_connection_begins_with_a_random_sequence_number_unlike_the_last_one,
+    the_options_of_a_path_reach_the_device,
+    both_directions_of_a_roce_connection_use_one_udp_port_and_others_another,
+    a_port_that_requires_a_global_route_gets_one_and_hears_nobody_without,
+    a_peer_on_another_kind_of_port_is_refused,
 );
 
 /// Some messages both ways.
@@ -73,7 +80,8 @@ fn every_path_mtu_up_to_the_ports_works(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn sequence_numbers_wrap_at_24_bits(lab: &Lab) -> Result<(), Stop> {
-    let options = ConnectOptions { psn: 0xff_fff0, mtu: Some(Mtu::B256), ..Default::default() };
+    let options =
+        ConnectOptions { psn: Some(0xff_fff0), mtu: Some(Mtu::B256), ..Default::default() };
     let mut pair = connected(lab, &options)?;
     for _ in 0..3 {
         exchange(&mut pair)?;
@@ -83,8 +91,8 @@ fn sequence_numbers_wrap_at_24_bits(lab: &Lab) -> Result<(), Stop> {
 
 fn each_side_begins_with_a_sequence_number_of_its_own(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
-    let ours = ConnectOptions { psn: 0x12_3456, ..Default::default() };
-    let theirs = ConnectOptions { psn: 0xab_cdef, ..Default::default() };
+    let ours = ConnectOptions { psn: Some(0x12_3456), ..Default::default() };
+    let theirs = ConnectOptions { psn: Some(0xab_cdef), ..Default::default() };
     let here = pair.a.domain.address(&pair.a.qp, &ours)?;
     let there = pair.b.domain.address(&pair.b.qp, &theirs)?;
     pair.a.domain.connect(&pair.a.qp, &there, &ours)?;
@@ -94,17 +102,18 @@ fn each_side_begins_with_a_sequence_number_of_its_own(lab: &Lab) -> Result<(), S
 
 fn an_address_goes_through_bytes(lab: &Lab) -> Result<(), Stop> {
     let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
-    let options = ConnectOptions { psn: 77, ..Default::default() };
+    let options = ConnectOptions { psn: Some(77), ..Default::default() };
     let over = |address: PeerAddress| {
-        let read = PeerAddress::from_bytes(&address.to_bytes());
-        read.ok_or_else(|| Stop::fail(format!("{address:?} does not read back")))
+        let read = PeerAddress::from_bytes(&address.to_bytes())?;
+        ensure_eq!(read, address, "what was read back");
+        Ok::<_, Stop>(read)
     };
     let here = over(pair.a.domain.address(&pair.a.qp, &options)?)?;
     let there = over(pair.b.domain.address(&pair.b.qp, &options)?)?;
     pair.a.domain.connect(&pair.a.qp, &there, &options)?;
     pair.b.domain.connect(&pair.b.qp, &here, &options)?;
     exchange(&mut pair)?;
-    ensure!(PeerAddress::from_bytes(&[0xff; 28]).is_none(), "numbers of 32 bits were taken");
+    ensure!(PeerAddress::from_bytes(&[0xff; 28]).is_err(), "bytes that are no address were taken");
     Ok(())
 }
 
@@ -126,7 +135,7 @@ fn connect_over(end: &Endpoint, peer: &PeerAddress, path: Path) -> Result<(), St
     })?;
     let (ack_timeout, retry_count) = (8, 1);
     object.to_rts(&RtsAttr {
-        send_psn: 0,
+        send_psn: object.first_psn(),
         ack_timeout,
         retry_count,
         rnr_retry: 7,
@@ -217,5 +226,141 @@ fn an_address_that_nobody_has_completes_with_retries_exceeded(lab: &Lab) -> Resu
     let to = pair.b.remote(0)?;
     pair.a.qp.post(&Write::new(Inline(b"anybody?"), to).signaled(), 5)?;
     ensure_eq!(failed(pair.a.sent()?, Status::TransportRetryExceeded)?, 5, "cookie");
+    Ok(())
+}
+
+fn the_smaller_path_mtu_of_both_sides_is_used(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
+    let ours = ConnectOptions { mtu: Some(Mtu::B256), ..Default::default() };
+    let theirs = ConnectOptions::default();
+    let here = pair.a.domain.address(&pair.a.qp, &ours)?;
+    let there = pair.b.domain.address(&pair.b.qp, &theirs)?;
+    pair.a.domain.connect(&pair.a.qp, &there, &ours)?;
+    pair.b.domain.connect(&pair.b.qp, &here, &theirs)?;
+    for end in [&pair.a, &pair.b] {
+        ensure_eq!(end.qp.object().query()?.mtu().0, Mtu::B256 as u8, "path MTU");
+    }
+    exchange(&mut pair)
+}
+
+fn a_path_mtu_above_the_ports_is_refused_by_driver_and_device(lab: &Lab) -> Result<(), Stop> {
+    let (pair, _, there) = apart(lab)?;
+    let active = pair.a.device.query_port(1)?.active_mtu().unwrap_or(256);
+    let Some(above) = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() > active) else {
+        return Err(Stop::skip("the port's active MTU is the largest that there is"));
+    };
+    let options = ConnectOptions { mtu: Some(above), ..Default::default() };
+    let said = match pair.a.domain.connect(&pair.a.qp, &there, &options) {
+        Ok(()) => return Err(Stop::fail("the driver took it")),
+        Err(error) => error.to_string(),
+    };
+    ensure!(said.contains(&active.to_string()), "the error does not name the limit: {said}");
+    let object = pair.a.qp.object();
+    object.to_init(&verbless_command::InitAttr {
+        port: 1,
+        pkey_index: 0,
+        access: verbless_command::RemoteAccess::ALL,
+    })?;
+    let refused = object.to_rtr(&RtrAttr {
+        path: pair.a.domain.path(&there, &ConnectOptions::default())?,
+        mtu: above,
+        remote_qpn: there.qpn,
+        receive_psn: there.psn,
+        max_destination_reads: 1,
+        min_rnr_timer: 12,
+    });
+    ensure_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Command), "the device");
+    Ok(())
+}
+
+fn a_connection_begins_with_a_random_sequence_number_unlike_the_last_one(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = connected(lab, &ConnectOptions::default())?;
+    exchange(&mut pair)?;
+    let psn = |pair: &Pair| (pair.a.qp.object().first_psn(), pair.b.qp.object().first_psn());
+    let before = psn(&pair);
+    pair.restart()?;
+    exchange(&mut pair)?;
+    // Of 24 bits each, all four alike is not chance.
+    ensure!(before != psn(&pair) || before.0 != before.1, "they begin alike: {before:?}");
+    Ok(())
+}
+
+fn the_options_of_a_path_reach_the_device(lab: &Lab) -> Result<(), Stop> {
+    let ethernet = lab.device()?.query_port(1)?.link_layer() == LinkLayer::Ethernet;
+    let options = ConnectOptions {
+        service_level: Some(3),
+        traffic_class: 0x68,
+        flow_label: 0x4_0003,
+        hop_limit: 9,
+        ..Default::default()
+    };
+    let mut pair = connected(lab, &options)?;
+    for end in [&pair.a, &pair.b] {
+        let shown = *end.qp.object().query()?.primary_address_path();
+        if ethernet {
+            ensure_eq!(shown.eth_prio(), 3, "priority");
+            ensure_eq!(shown.dscp(), 0x68 >> 2, "DSCP");
+            ensure_eq!(shown.udp_sport(), 0xc000 | 3 ^ 0x10, "UDP source port of the flow label");
+        } else {
+            ensure_eq!(shown.sl(), 3, "service level");
+        }
+        if ethernet || shown.grh() {
+            ensure_eq!(shown.hop_limit(), 9, "hop limit");
+            ensure_eq!(shown.tclass(), 0x68, "traffic class");
+            ensure_eq!(shown.flow_label(), 0x4_0003, "flow label");
+        }
+    }
+    exchange(&mut pair)
+}
+
+fn both_directions_of_a_roce_connection_use_one_udp_port_and_others_another(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    link(lab, LinkLayer::Ethernet, "the port is not an Ethernet one")?;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        let pair = connected(lab, &ConnectOptions::default())?;
+        let port = |end: &Endpoint| {
+            Ok::<_, Stop>(end.qp.object().query()?.primary_address_path().udp_sport())
+        };
+        ensure_eq!(port(&pair.a)?, port(&pair.b)?, "UDP source port of both directions");
+        // Another pair of numbers for the next one.
+        let _ = pair.a.domain.queue_pair(&QpConfig::new(1, 1), &pair.a.send_cq, &pair.a.send_cq)?;
+        seen.insert((pair.a.qp.qpn().0, pair.b.qp.qpn().0, port(&pair.a)?));
+    }
+    let ports: std::collections::BTreeSet<_> = seen.iter().map(|&(.., port)| port).collect();
+    let numbers: std::collections::BTreeSet<_> = seen.iter().map(|&(a, b, _)| (a, b)).collect();
+    ensure!(ports.len() > 1 || numbers.len() == 1, "all use one port: {seen:x?}");
+    Ok(())
+}
+
+fn a_port_that_requires_a_global_route_gets_one_and_hears_nobody_without(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    if !lab.device()?.query_port(1)?.is_grh_required() {
+        return Err(Stop::skip(
+            "the port does not require a global route (port flag GRH_REQUIRED)",
+        ));
+    }
+    link(lab, LinkLayer::InfiniBand, "the port is not an InfiniBand one: there is always a route")?;
+    let pair = connected(lab, &ConnectOptions::default())?;
+    ensure!(pair.a.qp.object().query()?.primary_address_path().grh(), "there is no route");
+    let (mut pair, here, there) = apart(lab)?;
+    connect_over(&pair.a, &there, Path::to_lid(there.lid))?;
+    ready_to_receive(&pair.b.domain, pair.b.qp.object(), &here)?;
+    let to = pair.b.remote(0)?;
+    pair.a.qp.post(&Write::new(Inline(b"who?"), to).signaled(), 5)?;
+    ensure_eq!(failed(pair.a.sent()?, Status::TransportRetryExceeded)?, 5, "cookie");
+    Ok(())
+}
+
+fn a_peer_on_another_kind_of_port_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (pair, _, there) = apart(lab)?;
+    let other = PeerAddress { ethernet: !there.ethernet, ..there };
+    let refused = pair.a.domain.connect(&pair.a.qp, &other, &ConnectOptions::default());
+    let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(said.contains("Ethernet") && said.contains("InfiniBand"), "it says {said:?}");
     Ok(())
 }

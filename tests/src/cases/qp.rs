@@ -17,6 +17,7 @@ cases!("qp":
     a_transition_from_the_wrong_state_is_refused_and_the_error_names_the_state,
     a_query_shows_what_each_transition_set,
     a_query_shows_the_path,
+    queue_pairs_of_a_bond_take_turns_in_the_ports_that_they_send_from,
     every_state_leads_to_error_and_to_reset,
     a_queue_pair_works_again_after_a_reset,
     a_queue_pair_in_reset_takes_other_attributes_than_before,
@@ -149,7 +150,9 @@ fn a_query_shows_what_each_transition_set(lab: &Lab) -> Result<(), Stop> {
     ensure_eq!(context.uar_page(), end.qp.object().attr().uar.page_id(), "UAR page");
     ensure_eq!(context.user_index(), 0x1234, "user index");
     ensure_eq!(context.log_rq_size(), 5, "log2 of the receive WQEs");
-    ensure!((context.rre(), context.rwe(), context.rae()) == (true, true, true), "rights");
+    let atomics = end.device.caps().atomics;
+    ensure!((context.rre(), context.rwe(), context.rae()) == (true, true, atomics), "rights");
+    ensure_eq!(context.ts_format(), end.device.caps().qp_timestamps, "clock of timestamps");
     ensure_eq!(1u32 << (7 + context.mtu().0), 512, "MTU");
     ensure_eq!(context.remote_qpn(), end.qp.qpn().0, "remote QPN");
     ensure_eq!(context.log_rra_max(), 2, "log2 of the READs taken");
@@ -470,5 +473,25 @@ fn a_queue_pair_may_share_one_completion_queue_for_both_directions(lab: &Lab) ->
     seen.sort_unstable();
     let expected: Vec<u64> = (0..8).chain(100..108).collect();
     ensure_eq!(seen, expected, "cookies");
+    Ok(())
+}
+
+fn queue_pairs_of_a_bond_take_turns_in_the_ports_that_they_send_from(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let ports = device.lag_ports();
+    let mut seen = Vec::new();
+    for _ in 0..ports.max(2) {
+        let end = Endpoint::new(device.clone(), &QpConfig::new(4, 4), 4096)?;
+        advance(&end, QpState::RTS)?;
+        seen.push(end.qp.object().query()?.lag_tx_port_affinity());
+    }
+    if ports < 2 {
+        ensure!(seen.iter().all(|&port| port == 0), "ports of a bond that there is not: {seen:?}");
+        return Err(Stop::skip("the device's ports are not bonded (QUERY_LAG)"));
+    }
+    seen.sort_unstable();
+    ensure!(seen.iter().copied().eq(1..=ports), "of {ports} ports they took {seen:?}");
     Ok(())
 }

@@ -17,6 +17,7 @@ cases!("rc":
     a_compare_and_swap_swaps_only_what_is_equal,
     a_fetch_and_add_adds_and_says_what_was_there,
     atomics_of_both_sides_add_up,
+    a_device_without_atomics_connects_without_them_and_refuses_to_send_one,
     a_nop_completes_and_does_nothing,
     each_completion_says_what_was_done,
     sends_use_receives_in_the_order_in_which_they_were_posted,
@@ -99,9 +100,7 @@ fn number(end: &crate::Endpoint, offset: usize) -> Result<u64, Stop> {
 }
 
 fn atomic_pair(lab: &Lab) -> Result<Pair, Stop> {
-    if !lab.device()?.caps().atomics {
-        return Err(Stop::skip("the device has no atomics (capability atomic)"));
-    }
+    lab.need_atomics()?;
     Pair::new(lab)
 }
 
@@ -300,4 +299,20 @@ fn both_sides_send_at_once(lab: &Lab) -> Result<(), Stop> {
         }
         (done == [MESSAGES; 4]).then_some(())
     })
+}
+
+fn a_device_without_atomics_connects_without_them_and_refuses_to_send_one(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    if lab.device()?.caps().atomics {
+        return Err(Stop::skip("the device has atomics"));
+    }
+    let mut pair = Pair::new(lab)?;
+    let context = pair.b.qp.object().query()?;
+    ensure!(!context.rae() && context.rre() && context.rwe(), "rights");
+    let (old, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
+    pair.a.qp.post(&FetchAdd::new(old, at, 1).signaled(), 0)?;
+    ensure!(pair.a.sent()?.is_err(), "an atomic was carried out");
+    ensure_eq!(pair.b.bytes(0, 8)?, [0; 8], "the peer's memory");
+    Ok(())
 }

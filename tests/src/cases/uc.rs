@@ -117,7 +117,8 @@ fn every_path_mtu_up_to_the_ports_works(lab: &Lab) -> Result<(), Stop> {
 }
 
 fn sequence_numbers_wrap_at_24_bits(lab: &Lab) -> Result<(), Stop> {
-    let options = ConnectOptions { psn: 0xff_fff0, mtu: Some(Mtu::B256), ..Default::default() };
+    let options =
+        ConnectOptions { psn: Some(0xff_fff0), mtu: Some(Mtu::B256), ..Default::default() };
     let mut pair = connected(lab, &options)?;
     for round in 0..5 {
         message(&mut pair, &pattern(round, 3000))?;

@@ -125,7 +125,8 @@ fn a_datagram_says_who_sent_it(lab: &Lab) -> Result<(), Stop> {
     if link(lab)? == LinkLayer::InfiniBand {
         let lid = pair.a.device.query_port(1)?.raw.lid;
         ensure_eq!((source.lid(), source.service_level()), (lid, 0), "LID and level");
-        ensure!(!source.has_header(), "a packet within the subnet has a global route header");
+        let required = pair.a.device.query_port(1)?.is_grh_required();
+        ensure_eq!(source.has_header(), required, "a global route header");
     } else {
         ensure!(source.has_header(), "a packet on Ethernet has no network header");
     }
@@ -250,7 +251,9 @@ fn an_answer_finds_its_way_by_what_the_receive_said(lab: &Lab) -> Result<(), Sto
     let got = message(&mut pair, b"where are you?")?;
     let source = source(&got)?;
     let options = ConnectOptions::default();
-    let back = if link(lab)? == LinkLayer::InfiniBand {
+    let port = pair.b.device.query_port(1)?;
+    let ethernet = port.link_layer() == LinkLayer::Ethernet;
+    let back = if !ethernet && !port.is_grh_required() {
         AddressHandle::new(&Path::to_lid(source.lid()))?.to(source.qpn(), KEY)
     } else {
         // The sender's GID is the source of the header; IPv4 stands at its end.
@@ -262,7 +265,16 @@ fn an_answer_finds_its_way_by_what_the_receive_said(lab: &Lab) -> Result<(), Sto
             }
             _ => gid.0.copy_from_slice(&pair.b.bytes(8, 16)?),
         }
-        let peer = PeerAddress { qpn: source.qpn(), psn: 0, lid: 0, gid };
+        let peer = PeerAddress {
+            qpn: source.qpn(),
+            psn: 0,
+            ethernet,
+            lid: if ethernet { 0 } else { source.lid() },
+            gid,
+            grh_required: !ethernet,
+            service_level: 0,
+            mtu: crate::SMALL_MTU,
+        };
         pair.b.domain.destination(&peer, KEY, &options)?
     };
     pair.a.receive(0, SLOT, 8)?;

@@ -187,6 +187,9 @@ pub mod gid_type {
     pub const ROCE_V2: u32 = 2;
 }
 
+/// A flag of a port (`enum ib_uverbs_query_port_flags`): every packet needs a GRH.
+pub const GRH_REQUIRED: u8 = 1;
+
 /// States of a port (`enum ib_port_state`).
 pub mod port_state {
     /// No link.

@@ -15,8 +15,8 @@ use super::state::{Bench, Completion};
 use super::transfer::{self, End};
 use super::work::{Kind, Work};
 use crate::fabric;
-use crate::hca::Hca;
 use crate::hca::objects::{Address, Objects, Qp, QpState, Service};
+use crate::hca::{Hca, own_port};
 use crate::profile::Link;
 use crate::world::{HcaId, World};
 
@@ -173,6 +173,8 @@ fn route(hca: &Hca, qp: &Qp, vector: &WqeDatagramSegment, length: u64) -> Option
             Target::Group(*vector.rgid())
         }
         FIRST_MULTICAST_LID..=LAST_MULTICAST_LID => return None,
+        _ if vector.fl() => Target::Port(own_port(hca, port)),
+        lid if vector.grh() => Target::Port(Address::Routed { lid, gid: *vector.rgid() }),
         lid => Target::Port(Address::Lid(lid)),
     };
     let group = u32::from(matches!(target, Target::Group(_)));

@@ -77,6 +77,11 @@ pub(crate) fn turn(world: &mut World, id: HcaId, qpn: u32, bench: &mut Bench) ->
         fail(world, id, qpn, index, blocks, work.opcode, cqe_syndrome::LOCAL_QP_OPERATION);
         return Turn::Sleep;
     }
+    if work.is_atomic() && !hca.caps.general().atomic() {
+        tracing::info!(qpn, "an atomic, and the capabilities have none");
+        fail(world, id, qpn, index, blocks, work.opcode, cqe_syndrome::LOCAL_QP_OPERATION);
+        return Turn::Sleep;
+    }
     let user = User { pd: qp.pd, qpn, reserved_lkey: qp.context.rlky() };
     let longest = limits.longest_message(qp);
     let length = match gather_list(&hca.objects, user, &work, longest, bench) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use verbless_prm::reflect::{Kind, View};
 use verbless_prm::{
     AtomicCap, AtomicReqEndianness, HcaCap, HcaCap2, HcaCapPage, QueryHcaCapIn, QueryHcaCapOut,
-    RoceCap, SetHcaCapIn, SetHcaCapOut, bits,
+    RoceCap, SetHcaCapIn, SetHcaCapOut, TimestampFormat, TimestampFormatCap, bits,
 };
 
 use super::call::{Call, Outcome};
@@ -62,6 +62,14 @@ impl Capabilities {
         self.current(HcaCapPage::ROCE).and_then(RoceCap::from_prefix).unwrap_or(&NO_ROCE)
     }
 
+    /// The formats of timestamps that a QP has: the RoCE page says it where there is RoCE, else what SQs have holds.
+    pub(super) fn qp_timestamps(&self) -> TimestampFormatCap {
+        match self.general().roce() {
+            true => self.roce().qp_ts_format(),
+            false => self.general().sq_ts_format(),
+        }
+    }
+
     /// Of the atomic page, only the byte order can be set: Linux sends the page with all the rest 0.
     fn set_atomic(&mut self, new: &[u8]) -> Outcome {
         let page = self.pages.get_mut(&HcaCapPage::ATOMIC.0).ok_or(Refusal::NoSuchPage)?;
@@ -85,6 +93,21 @@ impl Capabilities {
     pub(crate) fn pkeys(&self) -> u32 {
         128 << self.general().pkey_table_size().0.min(16)
     }
+}
+
+/// Refuses a clock for timestamps that a kind of queue does not have. Whatever there is, DEFAULT means it: UCX asks for that
+/// on every device.
+pub(super) fn check_timestamps(format: TimestampFormat, offered: TimestampFormatCap) -> Outcome {
+    use TimestampFormatCap as Cap;
+    let has = match format {
+        TimestampFormat::DEFAULT => true,
+        TimestampFormat::FREE_RUNNING => offered != Cap::REAL_TIME,
+        TimestampFormat::REAL_TIME => {
+            matches!(offered, Cap::REAL_TIME | Cap::FREE_RUNNING_AND_REAL_TIME)
+        }
+        _ => false,
+    };
+    if has { Ok(()) } else { Err(Refusal::TimestampFormat) }
 }
 
 /// Refuses the command if it is about another function: this one manages none.

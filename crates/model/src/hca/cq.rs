@@ -3,6 +3,7 @@
 use verbless_prm::{
     CqContext, CqModifyField, CqPeriodMode, CqState, CqStatus, CqeSize, CreateCqIn, CreateCqOut,
     DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut, TimestampFormat,
+    TimestampFormatCap,
 };
 
 use super::Hca;
@@ -113,6 +114,7 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let general = call.hca().caps.general();
     let moderated = context.cq_period() != 0 || context.cq_max_count() != 0;
     let from_cqe = context.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
+    let free_running_only = general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
     only(context, &KNOWN)?;
     let unsupported = (context.oi() && !general.cq_oi())
         || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
@@ -121,7 +123,7 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
         || (moderated && !general.cq_moderation())
         || (from_cqe && !general.cq_period_start_from_cqe())
         || context.cq_period_mode().0 > 1
-        || context.cq_timestamp_format() == TimestampFormat::REAL_TIME;
+        || (context.cq_timestamp_format() == TimestampFormat::REAL_TIME && free_running_only);
     if unsupported { Err(Refusal::Unsupported) } else { Ok(()) }
 }
 

@@ -57,6 +57,7 @@ table! {
     Enabled user QueryAdapterIn => query::adapter;
     Enabled user NopIn => query::nop;
     Enabled user QueryVuidIn => query::vuid;
+    Enabled user QueryLagIn => query::lag;
     Up user QuerySpecialContextsIn => query::special_contexts;
     Enabled kernel AccessRegisterIn => register::access;
     Up kernel MadIfcIn => mad::mad_ifc;

@@ -52,6 +52,7 @@ use room::Room;
 pub(crate) use execute::execute;
 pub(crate) use lifecycle::reset;
 pub(crate) use mkey::reconfigure as reconfigure_key;
+pub(crate) use path::own_port;
 pub use refusal::Refusal;
 pub(crate) use vport::NicVport;
 

@@ -315,6 +315,8 @@ pub(crate) struct ReceiveQueue {
 pub(crate) enum Address {
     /// InfiniBand, by LID.
     Lid(u16),
+    /// InfiniBand, by LID and with a GRH, whose GID says which port among those that share the LID.
+    Routed { lid: u16, gid: [u8; 16] },
     /// RoCE, by GID.
     Gid([u8; 16]),
 }

@@ -5,6 +5,7 @@ use verbless_prm::{AddressPath, RoceVersion};
 use super::call::{Call, Outcome};
 use super::objects::Address;
 use super::refusal::Refusal;
+use super::{Hca, Port};
 use crate::profile::Link;
 
 /// LIDs from here on are multicast.
@@ -22,12 +23,15 @@ pub(super) fn destination(call: &Call<'_>, path: &AddressPath) -> Result<Address
                 return Err(Refusal::PathGid);
             }
             if path.fl() {
-                return Ok(Address::Lid(port.lid));
+                return Ok(own_port(hca, port));
             }
             if !(1..FIRST_MULTICAST_LID).contains(&path.rlid()) {
                 return Err(Refusal::PathLid);
             }
-            Ok(Address::Lid(path.rlid()))
+            Ok(match path.grh() {
+                true => Address::Routed { lid: path.rlid(), gid: *path.rgid_rip() },
+                false => Address::Lid(path.rlid()),
+            })
         }
         Link::Ethernet => {
             let own = hca.roce_address(path.src_addr_index().into());
@@ -45,6 +49,16 @@ pub(super) fn destination(call: &Call<'_>, path: &AddressPath) -> Result<Address
             check_udp_port(call, path, own.roce_version())?;
             Ok(Address::Gid(*path.rgid_rip()))
         }
+    }
+}
+
+/// An InfiniBand port as it reaches itself, whether or not its packets need a GRH.
+pub(crate) fn own_port(hca: &Hca, port: &Port) -> Address {
+    match port.gids.first() {
+        Some(&gid) if hca.profile.hca_vport().grh_required() => {
+            Address::Routed { lid: port.lid, gid }
+        }
+        _ => Address::Lid(port.lid),
     }
 }
 

@@ -3,11 +3,10 @@
 use verbless_prm::{
     CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, EndPaddingMode, HcaCap, PathMigrationState,
     QpContext, QueryQpIn, QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
-    TimestampFormat, TimestampFormatCap,
 };
 
 use super::call::{Call, Outcome, only};
-use super::capability::own_function;
+use super::capability::{check_timestamps, own_function};
 use super::multicast;
 use super::objects::{Qp, QpState, ReceiveQueue, SendQueue, Service};
 use super::refusal::Refusal;
@@ -120,6 +119,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     if call.uid != 0 && (context.rlky() || context.fre()) {
         return Err(Refusal::KernelOnlyField);
     }
+    check_timestamps(context.ts_format(), call.hca().caps.qp_timestamps())?;
     // Keys of every domain are open to a QP for UMR requests: its own is not looked at.
     if service != Service::RegUmr {
         call.check_pd(context.pd())?;
@@ -244,8 +244,6 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
 
 /// Refuses what the capabilities do not offer.
 fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
-    let real_time = context.ts_format() == TimestampFormat::REAL_TIME
-        && general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
     let inline = context.cs_req() != ScatterToCqeRequester::DISABLED
         || context.cs_res() != ScatterToCqeResponder::DISABLED;
     let inline_known = ScatterToCqeRequester::name(context.cs_req()).is_some()
@@ -262,8 +260,7 @@ fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
         || !inline_known
         || (cross_channel && !general.cd())
         || (context.deth_sqpn() != 0 && !general.set_deth_sqpn())
-        || (context.req_e2e_credit_mode() != 0 && !general.qp_packet_based())
-        || real_time;
+        || (context.req_e2e_credit_mode() != 0 && !general.qp_packet_based());
     if unsupported {
         return Err(Refusal::Unsupported);
     }

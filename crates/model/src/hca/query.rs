@@ -1,8 +1,8 @@
-//! What a function is: QUERY_ADAPTER, QUERY_VUID, QUERY_SPECIAL_CONTEXTS, and NOP.
+//! What a function is: QUERY_ADAPTER, QUERY_VUID, QUERY_LAG, QUERY_SPECIAL_CONTEXTS, and NOP.
 
 use verbless_prm::{
-    NopIn, NopOut, QueryAdapterIn, QueryAdapterOut, QuerySpecialContextsIn,
-    QuerySpecialContextsOut, QueryVuidIn, QueryVuidOut,
+    NopIn, NopOut, QueryAdapterIn, QueryAdapterOut, QueryLagIn, QueryLagOut,
+    QuerySpecialContextsIn, QuerySpecialContextsOut, QueryVuidIn, QueryVuidOut,
 };
 
 use super::call::{Call, Outcome};
@@ -44,6 +44,12 @@ pub(super) fn vuid(call: &mut Call<'_>, input: &QueryVuidIn, output: &mut QueryV
     let at = QueryVuidOut::BYTES;
     call.output.get_mut(at..at + vuid.len()).ok_or(Refusal::OutputTooShort)?.copy_from_slice(&vuid);
     output.set_num_of_entries(1);
+    Ok(())
+}
+
+/// QUERY_LAG: whether the ports are bonded. A device without a bond answers so, and refuses nobody: UCX asks every device.
+pub(super) fn lag(call: &mut Call<'_>, _: &QueryLagIn, output: &mut QueryLagOut) -> Outcome {
+    *output.ctx_mut() = *call.hca().profile.lag();
     Ok(())
 }
 

@@ -135,6 +135,9 @@ refusals! {
     PathMac = 0x92, BAD_PARAM, "The path needs a unicast destination MAC.";
     PathUdpPort = 0x93, BAD_PARAM, "The UDP source port is outside the RoCE range.";
 
+    QpLagPort = 0x97, BAD_PARAM, "lag_tx_port_affinity names a port that a bond here cannot have.";
+    TimestampFormat = 0x96, BAD_PARAM, "ts_format asks for a clock that such queues do not have here.";
+
     NoSuchXrcd = 0x98, BAD_RES, "No such XRC domain for this uid.";
     XrcdInUse = 0x99, BAD_RES_STATE, "Queues still belong to the XRC domain.";
     SharedInUse = 0x9a, BAD_RES_STATE, "QPs still receive from the queue.";

@@ -2,10 +2,11 @@
 
 use verbless_prm::{
     CreateSqIn, CreateSqOut, DestroySqIn, DestroySqOut, HcaCap, ModifySqIn, ModifySqOut, QuerySqIn,
-    QuerySqOut, SqContext, SqModifyField, SqState, TimestampFormat, TimestampFormatCap, WqType,
+    QuerySqOut, SqContext, SqModifyField, SqState, WqType,
 };
 
 use super::call::{Call, Outcome, only};
+use super::capability::check_timestamps;
 use super::objects::{SendQueue, Sq};
 use super::refusal::Refusal;
 use super::umem::{self, Place};
@@ -117,9 +118,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
 fn check_features(context: &SqContext, general: &HcaCap) -> Outcome {
     only(context, &KNOWN)?;
     only(context.wq(), &KNOWN_WQ)?;
-    let real_time = context.ts_format() == TimestampFormat::REAL_TIME
-        && general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
-    if real_time { Err(Refusal::Unsupported) } else { Ok(()) }
+    check_timestamps(context.ts_format(), general.sq_ts_format())
 }
 
 /// Whether an SQ may go from one state to another: out of ERR only by RST, where everything begins anew.

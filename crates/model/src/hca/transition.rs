@@ -1,10 +1,10 @@
 //! QP transitions: each starts from certain states, takes certain fields of the context, and leaves the others alone.
 
 use verbless_prm::{
-    AtomicMode, Init2initQpIn, Init2initQpOut, Init2rtrQpIn, Init2rtrQpOut, OptParamMask, PathMtu,
-    Qp2errIn, Qp2errOut, Qp2rstIn, Qp2rstOut, QpContext, Rst2initQpIn, Rst2initQpOut, Rtr2rtsQpIn,
-    Rtr2rtsQpOut, Rts2rtsQpIn, Rts2rtsQpOut, SqdRtsQpIn, SqdRtsQpOut, Sqerr2rtsQpIn,
-    Sqerr2rtsQpOut,
+    AtomicMode, Init2initQpIn, Init2initQpOut, Init2rtrQpIn, Init2rtrQpOut, OptParamMask,
+    PathMigrationState, PathMtu, Qp2errIn, Qp2errOut, Qp2rstIn, Qp2rstOut, QpContext, Rst2initQpIn,
+    Rst2initQpOut, Rtr2rtsQpIn, Rtr2rtsQpOut, Rts2rtsQpIn, Rts2rtsQpOut, SqdRtsQpIn, SqdRtsQpOut,
+    Sqerr2rtsQpIn, Sqerr2rtsQpOut,
 };
 
 use super::call::{Call, Outcome};
@@ -51,6 +51,9 @@ impl Request<'_> {
         if self.takes(OptParamMask::ALT_ADDR_PATH) && !call.hca().caps.general().apm() {
             return Err(Refusal::Unsupported);
         }
+        if self.takes(OptParamMask::LAG_TX_AFF) {
+            check_lag_port(call, self.context)?;
+        }
         if self.takes(OptParamMask::PKEY_INDEX) {
             check_pkey(call, self.context)?;
         }
@@ -86,6 +89,9 @@ impl Request<'_> {
         }
         if self.takes(OptParamMask::Q_KEY) {
             qp.context.set_q_key(new.q_key());
+        }
+        if self.takes(OptParamMask::LAG_TX_AFF) {
+            qp.context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
         }
         if self.takes(OptParamMask::RNR_TIMEOUT) {
             qp.context.set_min_rnr_nak(new.min_rnr_nak());
@@ -137,6 +143,13 @@ fn check_port(call: &Call<'_>, context: &QpContext) -> Outcome {
     if (1..=call.hca().ports.len()).contains(&port) { Ok(()) } else { Err(Refusal::PathPort) }
 }
 
+/// The port of a bond that a QP sends from: 0 leaves it to the device.
+fn check_lag_port(call: &Call<'_>, context: &QpContext) -> Outcome {
+    let general = call.hca().caps.general();
+    let most = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
+    if context.lag_tx_port_affinity() <= most { Ok(()) } else { Err(Refusal::QpLagPort) }
+}
+
 fn check_pkey(call: &Call<'_>, context: &QpContext) -> Outcome {
     call.hca()
         .pkey(context.primary_address_path().pkey_index().into())
@@ -168,8 +181,12 @@ pub(super) fn rst2init(
     let request = request!(input);
     request.check(call, QpState::Reset, OptParamMask::COUNTER_SET_ID.0)?;
     let new = request.context;
-    check_migration(new)?;
+    // CREATE_QP said MIGRATED: who says nothing here, as DPDK and rdma-core's steering do not, leaves it so.
+    if new.pm_state() != PathMigrationState::ARMED {
+        check_migration(new)?;
+    }
     check_port(call, new)?;
+    check_lag_port(call, new)?;
     check_pkey(call, new)?;
     check_atomic_mode(call, new)?;
     call.check_counter(new.counter_set_id())?;
@@ -181,6 +198,7 @@ pub(super) fn rst2init(
     context.set_rre(new.rre()).set_rwe(new.rwe()).set_rae(new.rae());
     context.set_atomic_mode(new.atomic_mode());
     context.set_q_key(new.q_key());
+    context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
     context.set_counter_set_id(new.counter_set_id());
     request.take_optional(qp);
     qp.state = QpState::Init;
@@ -213,8 +231,14 @@ pub(super) fn init2rtr(
     let new = request.context;
     let general = call.hca().caps.general();
     let log_mtu = 7 + u32::from(new.mtu().0);
+    let connected = call.qp(request.qpn)?.service.is_connected();
     let known = (PathMtu::MTU_256..=PathMtu::MTU_4096).contains(&new.mtu());
-    if !known || 1 << log_mtu > u32::from(call.hca().profile.port().max_mtu) {
+    // Drivers say the most for datagrams, whose length the port limits anyway.
+    let most = match connected {
+        true => call.hca().profile.port().active_mtu,
+        false => call.hca().profile.port().max_mtu,
+    };
+    if !known || 1 << log_mtu > u32::from(most) {
         return Err(Refusal::QpMtu);
     }
     if new.log_msg_max() > general.log_max_msg() {
@@ -224,7 +248,6 @@ pub(super) fn init2rtr(
         return Err(Refusal::QpReads);
     }
     check_atomic_mode(call, new)?;
-    let connected = call.qp(request.qpn)?.service.is_connected();
     // A datagram QP has no peer: each request brings its own path.
     let remote = match connected {
         true => Some(super::path::destination(call, new.primary_address_path())?),

@@ -86,6 +86,9 @@ pub(super) struct ByLink {
     pub port: PortNumbers,
     #[serde(default)]
     pub hca_vport: Fields,
+    /// The bond that the ports are in (`lag_context`); without it they are in none.
+    #[serde(default)]
+    pub lag: Fields,
     #[serde(default)]
     pub caps: BTreeMap<String, Fields>,
     #[serde(default)]

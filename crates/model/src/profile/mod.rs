@@ -2,9 +2,11 @@
 //!
 //! A profile names capability values as `prm/` names the fields, page by page, so that no number lives in code. What
 //! depends on the port type stands in the sections `infiniband` and `ethernet` and goes over the common values. A section
-//! `dpu` says that the device has an embedded CPU with a function of its own, and what is different there.
+//! `dpu` says that the device has an embedded CPU with a function of its own, and what is different there. `base` names a
+//! profile that comes along, whose values hold where the file says nothing.
 
 mod apply;
+mod base;
 mod error;
 mod file;
 
@@ -12,16 +14,28 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, NicVportContext};
+use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, LagContext, NicVportContext};
 
 pub use error::ProfileError;
 pub use file::{DeviceNumbers, FirstNumbers, KeyNumbers, Link, PortNumbers, Side};
 
 /// The profiles that come with the model: name and text.
-const BUILTIN: [(&str, &str); 2] = [
+const BUILTIN: [(&str, &str); 5] = [
     ("connectx6dx", include_str!("../../profiles/connectx6dx.toml")),
+    ("connectx6dx-bond", include_str!("../../profiles/connectx6dx-bond.toml")),
+    ("connectx6dx-realtime", include_str!("../../profiles/connectx6dx-realtime.toml")),
+    ("connectx6vf", include_str!("../../profiles/connectx6vf.toml")),
     ("bluefield3", include_str!("../../profiles/bluefield3.toml")),
 ];
+
+/// The text of a profile that comes along.
+fn builtin(name: &str) -> Result<&'static str, ProfileError> {
+    let found = BUILTIN.iter().find(|(builtin, _)| *builtin == name);
+    found.map(|&(_, text)| text).ok_or_else(|| {
+        let known = Profile::names().collect::<Vec<_>>().join(", ");
+        ProfileError::NoSuchProfile { name: name.into(), known }
+    })
+}
 
 /// A kind of device, with all its capability values.
 #[derive(Debug, Clone)]
@@ -33,6 +47,7 @@ pub struct Profile {
     registers: BTreeMap<u16, Register>,
     nic_vport: NicVportContext,
     hca_vport: HcaVportContext,
+    lag: LagContext,
 }
 
 /// One capability page: what is in force when the device starts, and the most that may be set.
@@ -61,12 +76,8 @@ impl Profile {
     /// # Errors
     /// When there is no such profile, or the file has a mistake; the error says which and where.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
-        if let Some((_, text)) = BUILTIN.iter().find(|(builtin, _)| *builtin == name) {
-            return Self::from_toml(text);
-        }
         if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
-            let known = Self::names().collect::<Vec<_>>().join(", ");
-            return Err(ProfileError::NoSuchProfile { name: name.into(), known });
+            return Self::from_toml(builtin(name)?);
         }
         let text = std::fs::read_to_string(name)
             .map_err(|source| ProfileError::Read { path: name.into(), source })?;
@@ -78,8 +89,11 @@ impl Profile {
     /// # Errors
     /// The first mistake: of TOML, an unknown section or field, a value that does not fit its field.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
-        let file: file::File =
-            toml::from_str(text).map_err(|error| ProfileError::Syntax(error.into()))?;
+        let file: file::File = match base::merged(text)? {
+            Some(whole) => whole.try_into(),
+            None => toml::from_str(text),
+        }
+        .map_err(|error| ProfileError::Syntax(error.into()))?;
         file.check()?;
         let file = Arc::new(file);
         // Everything is tried, so that a mistake does not wait for whoever first asks for the other port type or side.
@@ -142,7 +156,10 @@ impl Profile {
             hca_vport.as_bytes_mut(),
             &by_link.hca_vport,
         )?;
-        Ok(Self { link, side, pages, registers, nic_vport, hca_vport, file })
+        let mut lag = LagContext::zeroed();
+        let section = format!("{}.lag", link.section());
+        apply::fields(&section, LagContext::INFO, lag.as_bytes_mut(), &by_link.lag)?;
+        Ok(Self { link, side, pages, registers, nic_vport, hca_vport, lag, file })
     }
 
     /// The device's name, as `ConnectX-6 Dx`.
@@ -198,6 +215,11 @@ impl Profile {
     /// The NIC vport context, but what each device has of its own.
     pub(crate) fn nic_vport(&self) -> &NicVportContext {
         &self.nic_vport
+    }
+
+    /// The bond that the ports are in; all 0 if they are in none.
+    pub(crate) fn lag(&self) -> &LagContext {
+        &self.lag
     }
 
     /// The HCA vport context, but what each device has of its own.

@@ -163,7 +163,25 @@ fn a_profile_without_the_general_page_is_refused() {
 #[test]
 fn a_name_that_is_none_and_a_file_that_is_none_are_told_apart() {
     let error = Profile::load("connectx9").expect_err("no such profile").to_string();
-    assert!(error.contains("connectx6dx, bluefield3"), "{error}");
+    assert!(error.contains("connectx6dx, ") && error.contains("bluefield3"), "{error}");
     let error = Profile::load("/nowhere/at/all.toml").expect_err("no such file").to_string();
     assert!(error.contains("/nowhere/at/all.toml"), "{error}");
+}
+
+#[test]
+fn a_profile_with_a_base_says_only_what_differs_and_its_mistakes_are_named() {
+    let text = "base = \"connectx6dx\"\nname = \"small\"\n[caps.general]\nlog_max_qp = 4\n";
+    let profile = Profile::from_toml(text).expect("a good profile");
+    let page = &profile.pages()[&HcaCapPage::GENERAL.0];
+    let general = HcaCap::from_prefix(&page.current).expect("a whole page");
+    assert_eq!((profile.name(), general.log_max_qp(), general.log_max_cq()), ("small", 4, 24));
+
+    for (spoilt, said) in [
+        (text.replace("connectx6dx", "connectx9"), "there is no profile \"connectx9\""),
+        (text.replace("\"connectx6dx\"", "6"), "base is not the name"),
+        (text.replace("log_max_qp", "log_max_qpp"), "log_max_qpp: hca_cap has no such field"),
+    ] {
+        let error = Profile::from_toml(&spoilt).expect_err(&spoilt).to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }

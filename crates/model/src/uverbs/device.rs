@@ -136,7 +136,7 @@ fn port_response(kernel: &Kernel, port: &PortState) -> [u8; 48] {
     bytes[35] = port.speed.min(128) as u8;
     bytes[36] = if port.active { LINK_UP } else { DISABLED };
     bytes[37] = if port.ethernet { 2 } else { 1 };
-    bytes[38] = if port.ethernet { FLAG_GRH_REQUIRED } else { 0 };
+    bytes[38] = if port.ethernet || port.grh_required { FLAG_GRH_REQUIRED } else { 0 };
     bytes[40..42].copy_from_slice(&(port.capability_mask_2 as u16).to_ne_bytes());
     bytes[44..48].copy_from_slice(&u32::from(port.speed).to_ne_bytes());
     bytes

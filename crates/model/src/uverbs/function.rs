@@ -141,6 +141,7 @@ fn port(hca: &Hca, number: u32) -> Option<PortState> {
         active: port.up,
         lid: if ethernet { 0 } else { port.lid },
         sm_lid: if ethernet { 0 } else { vport.sm_lid() },
+        grh_required: vport.grh_required(),
         capability_mask: vport.cap_mask1(),
         capability_mask_2: match vport.cap_mask1() & CAP_MASK2 {
             0 => 0,

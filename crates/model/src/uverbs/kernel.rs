@@ -52,6 +52,8 @@ pub(crate) struct PortState {
     pub active: bool,
     pub lid: u16,
     pub sm_lid: u16,
+    /// Every packet needs a GRH.
+    pub grh_required: bool,
     /// The port's capabilities, on InfiniBand.
     pub capability_mask: u32,
     /// The second mask, where the first says that there is one.

@@ -5,69 +5,43 @@ use verbless_command::{
     RtrAttr, RtsAttr,
 };
 use verbless_devx::abi::core::{AhAttributes, GlobalRoute as AhRoute};
-use verbless_devx::{GidType, LinkLayer};
+use verbless_devx::{Errno, GidTableEntry, GidType, LinkLayer, PortAttributes};
 
+use super::peer::PeerAddress;
 use super::{Domain, Qp};
 use crate::qp::ReceiveSide;
 use crate::service::{Connected, Service};
-
-/// What a peer must know to reach a queue pair. Send it by any means; it fits into 28 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerAddress {
-    /// The queue pair.
-    pub qpn: Qpn,
-    /// First packet sequence number that it will send, 24 bits.
-    pub psn: u32,
-    /// LID of its port; 0 on Ethernet.
-    pub lid: u16,
-    /// GID of its port; zero where it has none.
-    pub gid: Gid,
-}
-
-impl PeerAddress {
-    /// Length of its encoding in bytes.
-    pub const BYTES: usize = 28;
-
-    /// The address as bytes, each number in network order.
-    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&self.qpn.0.to_be_bytes());
-        bytes[4..8].copy_from_slice(&self.psn.to_be_bytes());
-        bytes[8..10].copy_from_slice(&self.lid.to_be_bytes());
-        bytes[12..].copy_from_slice(&self.gid.0);
-        bytes
-    }
-
-    /// The address that a peer sent; `None` if its numbers have more than 24 bits.
-    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let word = |at: usize| {
-            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let mut gid = [0; 16];
-        gid.copy_from_slice(&bytes[12..]);
-        let (qpn, psn) = (word(0), word(4));
-        (qpn >> 24 == 0 && psn >> 24 == 0).then_some(Self {
-            qpn: Qpn(qpn),
-            psn,
-            lid: u16::from_be_bytes([bytes[8], bytes[9]]),
-            gid: Gid(gid),
-        })
-    }
-}
 
 /// How a queue pair is connected. Both sides use the same, but for the port and the GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Our port, counted from 1.
     pub port: u8,
-    /// Index of our GID; on Ethernet the first RoCE v2 GID if not given.
+    /// Index of our GID. If not given: on Ethernet the first RoCE v2 GID that routers forward, else the first of RoCE v2, else
+    /// the first; on InfiniBand 0.
     pub gid_index: Option<u8>,
-    /// What the peer may do to our memory.
+    /// Index of the partition key in the port's table.
+    pub pkey_index: u16,
+    /// What the peer may do to our memory. Atomics only where the device has them ([`Caps::atomics`]); elsewhere the queue
+    /// pair connects without that right.
+    ///
+    /// [`Caps::atomics`]: verbless_command::Caps::atomics
     pub access: RemoteAccess,
-    /// First packet sequence number that we send.
-    pub psn: u32,
-    /// Path MTU; the port's active MTU if not given.
+    /// First packet sequence number that we send, 24 bits; the queue pair's own random one if not given.
+    pub psn: Option<u32>,
+    /// Path MTU at most, within the port's active MTU, which holds if not given. The smaller one of both sides is used.
     pub mtu: Option<Mtu>,
+    /// Service level, 0 to 15; the peer's if not given, 0 if neither side says. On Ethernet it is the 802.1p priority, 0 to 7.
+    pub service_level: Option<u8>,
+    /// Traffic class; its upper six bits are the DSCP of a RoCE v2 packet.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Hops that a packet may take.
+    pub hop_limit: u8,
+    /// UDP source port of RoCE v2, 0xc000 and up. If not given, it follows from the flow label, or where that is 0 from the
+    /// two QPNs, so that connections spread over the links of a network.
+    pub udp_source_port: Option<u16>,
     /// ACK timeout code: 4.096 µs · 2^n; 0 waits for ever. This and what follows are for [`Rc`](crate::Rc) only.
     pub ack_timeout: u8,
     /// Retries after a timeout, 0 to 7.
@@ -81,14 +55,20 @@ pub struct ConnectOptions {
 }
 
 impl Default for ConnectOptions {
-    /// Port 1, all access, PSN 0, about 67 ms to a timeout, seven retries.
+    /// Port 1, all access, a random PSN, 64 hops, about 67 ms to a timeout, seven retries.
     fn default() -> Self {
         Self {
             port: 1,
             gid_index: None,
+            pkey_index: 0,
             access: RemoteAccess::ALL,
-            psn: 0,
+            psn: None,
             mtu: None,
+            service_level: None,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+            udp_source_port: None,
             ack_timeout: 14,
             retry_count: 7,
             rnr_retry: 7,
@@ -96,6 +76,36 @@ impl Default for ConnectOptions {
             reads: 16,
         }
     }
+}
+
+impl ConnectOptions {
+    /// The UDP source port towards `peer`; `local` is ours, 0 where it is not known.
+    fn source_port(&self, local: Qpn, peer: Qpn) -> u16 {
+        self.udp_source_port.unwrap_or_else(|| {
+            let flow = match self.flow_label {
+                0 => flow_of(local, peer),
+                label => label,
+            };
+            udp_source_port(flow)
+        })
+    }
+}
+
+/// A flow label for two queue pairs, 20 bits: the product of their numbers, folded; the same in both directions. Linux's
+/// `rdma_calc_flow_label` takes the same.
+fn flow_of(local: Qpn, peer: Qpn) -> u32 {
+    // Who does not know its own number spreads by the peer's alone.
+    let local = if local.0 == 0 { peer } else { local };
+    let product = u64::from(local.0) * u64::from(peer.0);
+    let folded = product ^ product >> 20;
+    ((folded ^ folded >> 40) & 0xf_ffff) as u32
+}
+
+/// The UDP source port of a flow: its lower 14 bits with the upper six folded in, in the upper quarter of all ports (Linux's
+/// `rdma_flow_label_to_udp_sport`).
+fn udp_source_port(flow: u32) -> u16 {
+    let low = flow & 0x3fff ^ flow >> 14 & 0x3f;
+    verbless_command::ROCE_V2_FIRST_PORT | low as u16
 }
 
 impl Domain {
@@ -106,15 +116,23 @@ impl Domain {
         options: &ConnectOptions,
     ) -> Result<PeerAddress, Error> {
         let port = self.device.query_port(options.port)?;
-        let gid = match port.link_layer() {
-            LinkLayer::Ethernet => Some(self.roce_gid(options)?.0),
-            _ => self.device.gid_entry(options.port.into(), 0).ok().map(|entry| entry.gid),
+        let ethernet = port.link_layer() == LinkLayer::Ethernet;
+        let gid = match ethernet {
+            true => Some(self.roce_gid(options)?.0),
+            false => {
+                let index = options.gid_index.unwrap_or(0).into();
+                self.device.gid_entry(options.port.into(), index).ok().map(|entry| entry.gid)
+            }
         };
         Ok(PeerAddress {
             qpn: qp.qpn(),
-            psn: options.psn,
-            lid: port.raw.lid,
+            psn: options.psn.unwrap_or_else(|| qp.object().first_psn()),
+            ethernet,
+            lid: if ethernet { 0 } else { port.raw.lid },
             gid: gid.unwrap_or_default(),
+            grh_required: needs_grh(&port),
+            service_level: options.service_level.unwrap_or(0),
+            mtu: path_mtu(&port, options)?,
         })
     }
 
@@ -126,27 +144,22 @@ impl Domain {
         options: &ConnectOptions,
     ) -> Result<(), Error> {
         let port = self.device.query_port(options.port)?;
-        let path = self.path(peer, options)?;
-        let active = match port.active_mtu() {
-            Some(256) => Mtu::B256,
-            Some(512) => Mtu::B512,
-            Some(2048) => Mtu::B2048,
-            Some(4096) => Mtu::B4096,
-            _ => Mtu::B1024,
-        };
+        let path = self.path_from(&port, qp.qpn(), peer, options)?;
+        let mtu = path_mtu(&port, options)?.min(peer.mtu);
         let caps = self.device.caps();
         let object = qp.object();
-        object.to_init(&InitAttr { port: options.port, pkey_index: 0, access: options.access })?;
+        let ConnectOptions { port, pkey_index, access, .. } = *options;
+        object.to_init(&InitAttr { port, pkey_index, access })?;
         object.to_rtr(&RtrAttr {
             path,
-            mtu: options.mtu.unwrap_or(active),
+            mtu,
             remote_qpn: peer.qpn,
             receive_psn: peer.psn,
             max_destination_reads: options.reads.min(caps.max_reads_in),
             min_rnr_timer: options.min_rnr_timer,
         })?;
         object.to_rts(&RtsAttr {
-            send_psn: options.psn,
+            send_psn: options.psn.unwrap_or_else(|| object.first_psn()),
             ack_timeout: options.ack_timeout,
             retry_count: options.retry_count,
             rnr_retry: options.rnr_retry,
@@ -154,24 +167,56 @@ impl Domain {
         })
     }
 
-    /// The way to `peer`; on Ethernet the kernel finds out its MAC.
+    /// The way to `peer`; on Ethernet the kernel finds out its MAC. It is the same for all our queue pairs: the UDP source
+    /// port of one that is connected differs.
     pub fn path(&self, peer: &PeerAddress, options: &ConnectOptions) -> Result<Path, Error> {
-        match self.device.query_port(options.port)?.link_layer() {
-            LinkLayer::Ethernet => self.roce_path(peer, options),
-            _ => Ok(Path::to_lid(peer.lid)),
+        let port = self.device.query_port(options.port)?;
+        self.path_from(&port, Qpn(0), peer, options)
+    }
+
+    fn path_from(
+        &self,
+        port: &PortAttributes,
+        local: Qpn,
+        peer: &PeerAddress,
+        options: &ConnectOptions,
+    ) -> Result<Path, Error> {
+        let ethernet = port.link_layer() == LinkLayer::Ethernet;
+        if ethernet != peer.ethernet {
+            let name = |ethernet| if ethernet { "Ethernet" } else { "InfiniBand" };
+            let hint = format!(
+                "the peer's port is {}, port {} is {}: choose ports of one fabric",
+                name(peer.ethernet),
+                options.port,
+                name(ethernet)
+            );
+            return Err(Error::new(ErrorKind::Input, "finding the way to a peer", hint));
         }
+        let level = options.service_level.unwrap_or(peer.service_level);
+        if ethernet {
+            return self.roce_path(local, peer, level, options);
+        }
+        let grh = needs_grh(port) || peer.grh_required;
+        if grh && peer.gid == Gid::default() {
+            let hint = "the port requires a global route (GRH), and the peer's address has no GID";
+            return Err(Error::new(ErrorKind::Input, "finding the way to a peer", hint));
+        }
+        Ok(Path::InfiniBand {
+            dlid: peer.lid,
+            sl: level,
+            source_path_bits: 0,
+            grh: grh.then(|| route(peer.gid, options.gid_index.unwrap_or(0), options)),
+        })
     }
 
     /// The GID that RoCE packets of ours come from, and its index.
     fn roce_gid(&self, options: &ConnectOptions) -> Result<(Gid, u8, RoceVersion), Error> {
         let table = self.device.gid_table()?;
-        let found = table.iter().find(|entry| {
-            entry.port == options.port.into()
-                && match options.gid_index {
-                    Some(index) => entry.index == index.into(),
-                    None => entry.kind == GidType::RoceV2,
-                }
-        });
+        let ours = table.iter().filter(|entry| entry.port == options.port.into());
+        let found = match options.gid_index {
+            Some(index) => ours.clone().find(|entry| entry.index == index.into()),
+            None => ours.clone().min_by_key(|entry| rank(entry)),
+        };
         let usable = found.and_then(|entry| {
             let version = match entry.kind {
                 GidType::RoceV1 => RoceVersion::V1,
@@ -180,45 +225,192 @@ impl Domain {
             Some((entry.gid, u8::try_from(entry.index).ok()?, version))
         });
         usable.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Input,
-                format!("choosing a GID of port {}", options.port),
-                "the port has no such GID: is its network interface up, with an address?",
-            )
+            let attempted = match options.gid_index {
+                Some(index) => format!("choosing GID {index} of port {}", options.port),
+                None => format!("choosing a GID of port {}", options.port),
+            };
+            let hint = match ours.count() {
+                0 => "the port has no GID: is its network interface up, with an address?".into(),
+                _ => {
+                    let indexes = table.iter().filter(|entry| entry.port == options.port.into());
+                    let indexes: Vec<_> = indexes.map(|entry| entry.index.to_string()).collect();
+                    format!("the port has GIDs at {}", indexes.join(", "))
+                }
+            };
+            Error::new(ErrorKind::Input, attempted, hint)
         })
     }
 
-    fn roce_path(&self, peer: &PeerAddress, options: &ConnectOptions) -> Result<Path, Error> {
-        let (_, index, version) = self.roce_gid(options)?;
-        let route = GlobalRoute::new(peer.gid, index);
-        let ah = self.device.create_ah(
-            &self.pd,
-            &AhAttributes {
-                grh: AhRoute {
-                    dgid: peer.gid.0,
-                    flow_label: route.flow_label,
-                    sgid_index: route.sgid_index,
-                    hop_limit: route.hop_limit,
-                    traffic_class: route.traffic_class,
+    fn roce_path(
+        &self,
+        local: Qpn,
+        peer: &PeerAddress,
+        priority: u8,
+        options: &ConnectOptions,
+    ) -> Result<Path, Error> {
+        let (own, index, version) = self.roce_gid(options)?;
+        let route = route(peer.gid, index, options);
+        if version == RoceVersion::V2 && is_ipv4(&own) != is_ipv4(&peer.gid) {
+            let hint = format!(
+                "our GID {own} and the peer's {} are of IPv4 and IPv6: choose two of one sort with \
+                 gid_index",
+                peer.gid
+            );
+            return Err(Error::new(ErrorKind::Input, "finding the way to a peer", hint));
+        }
+        let ah = self
+            .device
+            .create_ah(
+                &self.pd,
+                &AhAttributes {
+                    grh: AhRoute {
+                        dgid: peer.gid.0,
+                        flow_label: route.flow_label,
+                        sgid_index: route.sgid_index,
+                        hop_limit: route.hop_limit,
+                        traffic_class: route.traffic_class,
+                        ..Default::default()
+                    },
+                    is_global: 1,
+                    port_num: options.port,
                     ..Default::default()
                 },
-                is_global: 1,
-                port_num: options.port,
-                ..Default::default()
-            },
-        )?;
-        let mac = ah.destination_mac().ok_or_else(|| {
+            )
+            .map_err(|error| unresolved(error, &peer.gid, &own))?;
+        let destination_mac = ah.destination_mac().ok_or_else(|| {
             Error::new(
                 ErrorKind::Answer,
                 "CREATE_AH",
                 "the kernel did not say the destination MAC; it needs to be 4.10 or newer",
             )
         })?;
-        Ok(match Path::to_gid(route, mac) {
-            Path::Roce { route, destination_mac, udp_source_port, priority, .. } => {
-                Path::Roce { version, route, destination_mac, udp_source_port, priority }
-            }
-            other => other,
-        })
+        let udp_source_port = options.source_port(local, peer.qpn);
+        Ok(Path::Roce { version, route, destination_mac, udp_source_port, priority })
+    }
+}
+
+/// The route that the options ask for.
+fn route(dgid: Gid, sgid_index: u8, options: &ConnectOptions) -> GlobalRoute {
+    GlobalRoute {
+        dgid,
+        sgid_index,
+        hop_limit: options.hop_limit,
+        traffic_class: options.traffic_class,
+        flow_label: options.flow_label,
+    }
+}
+
+/// Whether the port's packets need a GRH, as that of a virtual port, which shares its LID.
+fn needs_grh(port: &PortAttributes) -> bool {
+    port.link_layer() != LinkLayer::Ethernet && port.is_grh_required()
+}
+
+/// The path MTU that the options ask for: within what the port has.
+fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Result<Mtu, Error> {
+    let bytes = port.active_mtu().unwrap_or(1024);
+    let active = Mtu::of_bytes(bytes).unwrap_or(Mtu::B1024);
+    match options.mtu {
+        Some(mtu) if mtu > active => Err(Error::new(
+            ErrorKind::Input,
+            format!("choosing a path MTU of {} bytes", mtu.bytes()),
+            format!(
+                "the active MTU of port {} is {bytes}: choose at most that, or raise the MTU of its \
+                 network interface or subnet",
+                options.port
+            ),
+        )),
+        Some(mtu) => Ok(mtu),
+        None => Ok(active),
+    }
+}
+
+/// The order in which a GID of our own is chosen: what routers forward first, RoCE v1 last, which stays on its link.
+fn rank(entry: &GidTableEntry) -> (u8, u32) {
+    let sort = match entry.kind {
+        GidType::RoceV2 if !is_link_local(&entry.gid) => 0,
+        GidType::RoceV2 => 1,
+        _ => 2,
+    };
+    (sort, entry.index)
+}
+
+/// fe80::/10, or 169.254.0.0/16 as IPv4 in IPv6.
+fn is_link_local(gid: &Gid) -> bool {
+    let Gid(bytes) = gid;
+    (bytes[0] == 0xfe && bytes[1] & 0xc0 == 0x80) || (is_ipv4(gid) && bytes[12..14] == [169, 254])
+}
+
+/// ::ffff:a.b.c.d
+fn is_ipv4(gid: &Gid) -> bool {
+    gid.0[..10] == [0; 10] && gid.0[10..12] == [0xff; 2]
+}
+
+/// A CREATE_AH that failed, with what to look at: the kernel asks the route and the neighbour for the MAC.
+fn unresolved(error: Error, peer: &Gid, own: &Gid) -> Error {
+    let silent = [Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH, Errno::EHOSTDOWN];
+    match error.errno() {
+        Some(errno) if silent.contains(&errno) => error.with_hint(format!(
+            "nobody answered for {peer}, asked from {own}: is the peer up, and is there a route and a \
+             neighbour (`ip route get`, `ip neigh`, `ping` between the two addresses)?"
+        )),
+        _ => error.with_hint(format!("the destination is {peer}, the source {own}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(text: &str) -> Gid {
+        Gid::parse(text).expect("a GID")
+    }
+
+    fn entry(index: u32, kind: GidType, text: &str) -> GidTableEntry {
+        GidTableEntry { gid: gid(text), port: 1, index, kind, ifindex: 0 }
+    }
+
+    #[test]
+    fn a_gid_that_routers_forward_comes_before_one_of_the_link_and_version_2_before_1() {
+        const LOCAL: &str = "fe80:0000:0000:0000:0200:00ff:fe00:0001";
+        const LOCAL_4: &str = "0000:0000:0000:0000:0000:ffff:a9fe:0001";
+        const IPV4: &str = "0000:0000:0000:0000:0000:ffff:c0a8:0001";
+        const IPV6: &str = "2001:0db8:0000:0000:0000:0000:0000:0001";
+        use GidType::{RoceV1, RoceV2};
+        let table = [
+            entry(0, RoceV1, LOCAL),
+            entry(1, RoceV2, LOCAL),
+            entry(2, RoceV2, LOCAL_4),
+            entry(3, RoceV1, IPV4),
+            entry(4, RoceV2, IPV4),
+            entry(5, RoceV2, IPV6),
+        ];
+        for (count, best) in [(1, 0), (2, 1), (4, 1), (5, 4), (6, 4)] {
+            let found = table[..count].iter().min_by_key(|entry| rank(entry)).expect("some");
+            assert_eq!(found.index, best, "of the first {count}");
+        }
+    }
+
+    #[test]
+    fn a_source_port_follows_from_both_numbers_and_is_the_same_in_both_directions() {
+        let options = ConnectOptions::default();
+        let mut seen = std::collections::BTreeSet::new();
+        for qpn in 0x100..0x200 {
+            let there = options.source_port(Qpn(qpn), Qpn(qpn + 0x77));
+            assert_eq!(there, options.source_port(Qpn(qpn + 0x77), Qpn(qpn)));
+            assert!(there >= verbless_command::ROCE_V2_FIRST_PORT);
+            seen.insert(there);
+        }
+        assert!(seen.len() > 200, "256 pairs share {} ports", seen.len());
+        // Two values as Linux's formula gives them.
+        assert_eq!(options.source_port(Qpn(0x11), Qpn(0x11)), 0xc121);
+        assert_eq!(options.source_port(Qpn(0x12345), Qpn(0x54321)), 0xc509);
+    }
+
+    #[test]
+    fn a_flow_label_or_a_port_of_the_callers_own_goes_before() {
+        let labelled = ConnectOptions { flow_label: 0x4_0003, ..Default::default() };
+        assert_eq!(labelled.source_port(Qpn(1), Qpn(2)), 0xc000 | (3 ^ 0x10));
+        let chosen = ConnectOptions { udp_source_port: Some(0xd123), ..labelled };
+        assert_eq!(chosen.source_port(Qpn(1), Qpn(2)), 0xd123);
     }
 }

@@ -27,6 +27,7 @@
 mod connect;
 mod datagram;
 mod key;
+mod peer;
 mod pool;
 mod queues;
 mod shared;
@@ -37,9 +38,10 @@ use std::sync::{Arc, Mutex};
 use verbless_command::{Device, Error, ErrorKind, KeyAccess, KeyMemory, MkeyAttr};
 use verbless_devx::{PageSizes, Pd, Uar, UarKind, abi::core::access};
 
-pub use connect::{ConnectOptions, PeerAddress};
+pub use connect::ConnectOptions;
 pub use datagram::DatagramOptions;
 pub use key::{ChangeableKey, IndirectKey};
+pub use peer::PeerAddress;
 pub use queues::{Cq, CqConfig, Qp, QpConfig};
 pub use shared::{SharedReceive, SharedReceiveConfig};
 

@@ -10,7 +10,7 @@ use verbless_prm::{
 use super::rig::{Rig, UMEM, User};
 use crate::hca::Refusal;
 use crate::hca::objects::{Address, QpState};
-use crate::profile::Link;
+use crate::profile::{Link, Profile};
 
 #[test]
 fn every_mistake_in_a_qp_is_refused() {
@@ -188,7 +188,7 @@ fn every_mistake_in_a_qp_is_refused() {
             |input| {
                 input.qpc_mut().set_ts_format(TimestampFormat::REAL_TIME);
             },
-            Refusal::Unsupported,
+            Refusal::TimestampFormat,
         ),
         (
             |input| {
@@ -675,4 +675,74 @@ fn commands_without_the_context_extension_may_end_before_it() {
     input[9..12].copy_from_slice(&mover.qpn.to_be_bytes()[1..]);
     mover.rig.raw(&input, &mut [0; 16]).unwrap();
     assert_eq!(mover.rig.raw(&input[..0x10f], &mut [0; 16]), Err(Refusal::InputTooShort));
+}
+
+#[test]
+fn a_queue_asks_for_a_clock_that_the_device_has() {
+    use TimestampFormat as T;
+    let real_time = Profile::load("connectx6dx-realtime").expect("it comes along");
+    // On an InfiniBand port mlx5_ib asks for the free-running clock without looking.
+    let elsewhere = real_time.clone().with_link(Link::Infiniband);
+    let free_running = Profile::load("connectx6dx").expect("it comes along");
+    for (profile, lacks) in
+        [(real_time, T::FREE_RUNNING), (elsewhere, T::REAL_TIME), (free_running, T::REAL_TIME)]
+    {
+        let mut rig = Rig::up_of(profile);
+        let user = rig.user();
+        for format in [T::FREE_RUNNING, T::DEFAULT, T::REAL_TIME] {
+            let qp = rig.qp(user, |input| {
+                input.qpc_mut().set_ts_format(format);
+            });
+            let sq = rig.sq(user, |input| {
+                input.ctx_mut().set_ts_format(format);
+            });
+            for made in [qp, sq] {
+                match format == lacks {
+                    true => assert_eq!(made, Err(Refusal::TimestampFormat), "{format:?}"),
+                    false => assert!(made.is_ok(), "{format:?}: {made:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_qp_that_is_migrated_since_its_creation_need_not_say_so_again() {
+    use verbless_prm::PathMigrationState as P;
+    for (state, taken) in [(P::ARMED, true), (P::MIGRATED, true), (P::REARM, false)] {
+        let mut mover = Mover::new(Link::Infiniband);
+        let done = mover.init(0, |qpc| {
+            qpc.set_pm_state(state);
+        });
+        assert_eq!(done.is_ok(), taken, "{state:?}: {done:?}");
+        assert_eq!(mover.query().pm_state(), P::MIGRATED);
+    }
+}
+
+#[test]
+fn a_connection_has_at_most_the_active_mtu_and_a_datagram_qp_says_the_most_that_there_is() {
+    let ethernet = Profile::load("connectx6dx").expect("it comes along");
+    let numbers = ethernet.port().clone();
+    assert_eq!((numbers.active_mtu, numbers.max_mtu), (1024, 4096));
+    let mut mover = Mover::new(Link::Ethernet);
+    mover.init(0, |_| {}).unwrap();
+    let refused = mover.rtr(0, |qpc| {
+        qpc.set_mtu(PathMtu::MTU_2048);
+    });
+    assert_eq!(refused, Err(Refusal::QpMtu));
+
+    let mut rig = Rig::up(Link::Ethernet);
+    let user = rig.user();
+    let qpn = rig
+        .qp(user, |input| {
+            input.qpc_mut().set_st(ServiceType::UD);
+        })
+        .unwrap();
+    let mut mover = Mover { rig, user, qpn };
+    mover.init(0, |_| {}).unwrap();
+    mover
+        .rtr(0, |qpc| {
+            qpc.set_mtu(PathMtu::MTU_4096).set_log_msg_max(12);
+        })
+        .unwrap();
 }

@@ -81,7 +81,16 @@ impl Rig {
 
     /// A function in use, with one EQ of number 0x10.
     pub(super) fn up(link: Link) -> Self {
-        let mut rig = Self::new(link);
+        Self::new(link).brought_up()
+    }
+
+    /// The same of another kind.
+    pub(super) fn up_of(profile: Profile) -> Self {
+        Self::of(profile).brought_up()
+    }
+
+    fn brought_up(self) -> Self {
+        let mut rig = self;
         rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
         for kind in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
             let query = rig.call::<QueryPagesIn>(0, kind, &[], 0, |_| {}).unwrap();

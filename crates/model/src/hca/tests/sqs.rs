@@ -49,7 +49,7 @@ fn every_mistake_in_an_sq_is_refused() {
         (context!(set_reg_umr(true)), Refusal::Unsupported),
         (context!(set_ts_cqe_to_dest_cqn(1)), Refusal::Unsupported),
         (context!(set_packet_pacing_rate_limit_index(1)), Refusal::Unsupported),
-        (context!(set_ts_format(TimestampFormat::REAL_TIME)), Refusal::Unsupported),
+        (context!(set_ts_format(TimestampFormat::REAL_TIME)), Refusal::TimestampFormat),
         (context!(set_cqn(1)), Refusal::NoSuchCq),
         (context!(set_tis_lst_sz(1)), Refusal::NoSuchTis),
         (wq!(set_wq_signature(true)), Refusal::Unsupported),

@@ -216,6 +216,7 @@ impl Function for Device {
             active: true,
             lid: 7,
             sm_lid: 1,
+            grh_required: false,
             capability_mask: 0x48,
             capability_mask_2: 0x2,
             lmc: 1,

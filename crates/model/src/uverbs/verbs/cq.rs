@@ -16,6 +16,7 @@ use super::listener::{COMPLETION_RECORD, Heard, Kind};
 use super::memory::{buffer, record, with_list};
 use super::wire::{Core, Reply};
 
+const FLAG_TIMESTAMPS: u32 = 1;
 const FLAG_IGNORE_OVERRUN: u32 = 1 << 1;
 /// `ib_uverbs_ex_create_cq_flags`.
 const FLAGS: u32 = 3;
@@ -38,6 +39,8 @@ pub(in crate::uverbs) struct Cq {
     pub destroy: Vec<u8>,
     pub cqe_bytes: u32,
     pub real_time: bool,
+    /// Its client reads timestamps.
+    pub timestamps: bool,
     _pinned: Pinned,
 }
 
@@ -180,7 +183,8 @@ impl Method<'_> {
         let cqn = output.cqn();
         let mut destroy = inbox(op::DESTROY_CQ, 0, uid, 16);
         NUMBER.set(&mut destroy, cqn);
-        let cq = Cq { cqn, destroy, cqe_bytes, real_time, _pinned: memory.pinned };
+        let timestamps = wanted.flags & FLAG_TIMESTAMPS != 0;
+        let cq = Cq { cqn, destroy, cqe_bytes, real_time, timestamps, _pinned: memory.pinned };
         kernel.listeners.add(
             Kind::Cq,
             cqn,

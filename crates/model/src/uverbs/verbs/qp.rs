@@ -4,6 +4,7 @@ use nix::errno::Errno;
 use verbless_prm::{
     CreateQpIn, CreateQpOut, DetachFromMcgIn, EndPaddingMode, PathMigrationState, QueryQpIn,
     RqType, ScatterToCqeRequester, ScatterToCqeResponder, ServiceType, TimestampFormat,
+    TimestampFormatCap,
 };
 use zerocopy::IntoBytes;
 
@@ -16,6 +17,7 @@ use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::refused;
 use super::super::rules::op;
 use super::super::umem::Pinned;
+use super::cq::Cq;
 use super::listener::Kind;
 use super::memory::{buffer, record, with_list};
 use super::wire::{Core, Reply};
@@ -303,6 +305,7 @@ impl Method<'_> {
         if flags & !allowed != 0 {
             return Err(Errno::EINVAL);
         }
+        let timestamps = timestamp_format(kernel.roce_timestamps, send, receive)?;
         let user_index = context.user_index(request.u32(32))?;
         let mut capacity = wanted.capacity;
         let has_rq = srqn.is_none() && capacity.receive_requests != 0;
@@ -355,9 +358,7 @@ impl Method<'_> {
         if has_rq {
             qpc.set_log_rq_stride(queues.log_stride - 4).set_log_rq_size(queues.log_receive);
         }
-        if send.real_time || receive.real_time {
-            qpc.set_ts_format(TimestampFormat::REAL_TIME);
-        }
+        qpc.set_ts_format(timestamps);
         qpc.set_rq_type(match (srqn, has_rq) {
             (Some(_), _) => RqType::SRQ,
             (None, true) => RqType::REGULAR,
@@ -511,4 +512,26 @@ pub(in crate::uverbs) fn user_index(cqe_version: u8, asked: u32) -> Result<u32, 
         return Ok(NO_USER_INDEX);
     }
     if asked >= NO_USER_INDEX { Err(Errno::EINVAL) } else { Ok(asked) }
+}
+
+/// What a QP says of its CQEs' timestamps: as its CQs want it, and as the RoCE page offers it (`get_qp_ts_format` of mlx5_ib,
+/// which reads that page on every port).
+fn timestamp_format(offered: u32, send: &Cq, receive: &Cq) -> Result<TimestampFormat, Errno> {
+    use TimestampFormatCap as Cap;
+    let offered = Cap(offered as u8);
+    let free = matches!(offered, Cap::FREE_RUNNING | Cap::FREE_RUNNING_AND_REAL_TIME);
+    let real = matches!(offered, Cap::REAL_TIME | Cap::FREE_RUNNING_AND_REAL_TIME);
+    let default = if free { TimestampFormat::FREE_RUNNING } else { TimestampFormat::DEFAULT };
+    let of = |cq: &Cq| match (cq.real_time, cq.timestamps) {
+        (true, _) if real => Ok(TimestampFormat::REAL_TIME),
+        (false, true) if free => Ok(TimestampFormat::FREE_RUNNING),
+        (false, false) => Ok(default),
+        _ => Err(Errno::EOPNOTSUPP),
+    };
+    let (send, receive) = (of(send)?, of(receive)?);
+    let both = ![send, receive].contains(&TimestampFormat::DEFAULT);
+    if both && send != receive {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(if send == default { receive } else { send })
 }

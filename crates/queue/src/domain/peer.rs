@@ -1,0 +1,158 @@
+//! What a queue pair's owner tells the other side's, and how it travels.
+
+use verbless_command::{Error, ErrorKind, Gid, Mtu, Qpn};
+
+/// What a peer must know to reach a queue pair. Send it by any means; it fits into 28 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerAddress {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// First packet sequence number that it will send, 24 bits.
+    pub psn: u32,
+    /// Whether its port is an Ethernet one.
+    pub ethernet: bool,
+    /// LID of its port; 0 on Ethernet.
+    pub lid: u16,
+    /// GID of its port; zero where it has none.
+    pub gid: Gid,
+    /// Packets to its port need a global route header, as those to a virtual port of InfiniBand do.
+    pub grh_required: bool,
+    /// Service level, 0 to 15; on Ethernet the 802.1p priority.
+    pub service_level: u8,
+    /// The longest packet that it takes.
+    pub mtu: Mtu,
+}
+
+/// Version of the encoding.
+const VERSION: u8 = 1;
+/// Flags of the encoding.
+const GRH_REQUIRED: u8 = 1;
+const ETHERNET: u8 = 1 << 1;
+/// LIDs from here on are multicast.
+const FIRST_MULTICAST_LID: u16 = 0xc000;
+
+impl PeerAddress {
+    /// Length of its encoding in bytes.
+    pub const BYTES: usize = 28;
+
+    /// The address as bytes, each number in network order: version 1, QPN (3 bytes), flags, PSN (3), LID (2), service level, MTU
+    /// code, GID (16).
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.qpn.0.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.psn.to_be_bytes());
+        bytes[0] = VERSION;
+        bytes[4] = if self.grh_required { GRH_REQUIRED } else { 0 };
+        bytes[4] |= if self.ethernet { ETHERNET } else { 0 };
+        bytes[8..10].copy_from_slice(&self.lid.to_be_bytes());
+        bytes[10] = self.service_level;
+        bytes[11] = self.mtu as u8;
+        bytes[12..].copy_from_slice(&self.gid.0);
+        bytes
+    }
+
+    /// The address that a peer sent.
+    ///
+    /// # Errors
+    /// Another version, or a value that no port has; the error says which.
+    pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, Error> {
+        let [version, q0, q1, q2, flags, p0, p1, p2, l0, l1, service_level, mtu, gid @ ..] = *bytes;
+        let refuse = |why: String| Error::new(ErrorKind::Input, "reading a peer's address", why);
+        if version != VERSION {
+            return Err(refuse(format!(
+                "its version is {version}, not {VERSION}: the peer runs another release, or these bytes \
+                 are no address"
+            )));
+        }
+        if flags & !(GRH_REQUIRED | ETHERNET) != 0 {
+            return Err(refuse(format!("its flags are {flags:#x}, of which some are unknown")));
+        }
+        let (ethernet, grh_required) = (flags & ETHERNET != 0, flags & GRH_REQUIRED != 0);
+        let (lid, gid) = (u16::from_be_bytes([l0, l1]), Gid(gid));
+        let mtu = Mtu::of_code(mtu).ok_or_else(|| {
+            refuse(format!("its MTU code is {mtu}; there are 1 (256) to 5 (4096)"))
+        })?;
+        let highest = if ethernet { 7 } else { 15 };
+        if service_level > highest {
+            return Err(refuse(format!("its service level is {service_level}, above {highest}")));
+        }
+        if gid.0[0] == 0xff {
+            return Err(refuse(format!("its GID {gid} is a multicast one")));
+        }
+        if (ethernet || grh_required) && gid.is_zero() {
+            return Err(refuse("it has no GID, which its port needs".into()));
+        }
+        if lid >= FIRST_MULTICAST_LID || (ethernet && lid != 0) {
+            return Err(refuse(format!("its LID {lid:#x} is none of such a port")));
+        }
+        if ethernet && grh_required {
+            return Err(refuse("its port is an Ethernet one and says that of InfiniBand".into()));
+        }
+        Ok(Self {
+            qpn: Qpn(u32::from_be_bytes([0, q0, q1, q2])),
+            psn: u32::from_be_bytes([0, p0, p1, p2]),
+            ethernet,
+            lid,
+            gid,
+            grh_required,
+            service_level,
+            mtu,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> PeerAddress {
+        PeerAddress {
+            qpn: Qpn(0x12_3456),
+            psn: 0xab_cdef,
+            ethernet: false,
+            lid: 7,
+            gid: Gid([0x20; 16]),
+            grh_required: true,
+            service_level: 5,
+            mtu: Mtu::B2048,
+        }
+    }
+
+    #[test]
+    fn an_address_reads_back_as_it_was_written() {
+        let infiniband = address();
+        let ethernet = PeerAddress { ethernet: true, grh_required: false, lid: 0, ..infiniband };
+        for address in [infiniband, ethernet] {
+            let read = PeerAddress::from_bytes(&address.to_bytes()).expect("it is whole");
+            assert_eq!(read, address);
+        }
+        let bytes = infiniband.to_bytes();
+        assert_eq!(bytes[..12], [1, 0x12, 0x34, 0x56, 1, 0xab, 0xcd, 0xef, 0, 7, 5, 4]);
+    }
+
+    #[test]
+    fn every_byte_that_no_peer_would_send_is_refused_with_its_reason() {
+        for (edit, reason) in [
+            (&[(0usize, 0u8)][..], "version is 0"),
+            (&[(0, 2)], "version is 2"),
+            (&[(4, 4)], "flags are 0x4"),
+            (&[(11, 0)], "MTU code is 0"),
+            (&[(11, 6)], "MTU code is 6"),
+            (&[(10, 16)], "service level is 16, above 15"),
+            (&[(12, 0xff)], "multicast"),
+            (&[(8, 0xc0)], "LID 0xc007"),
+            (&[(4, 2)], "LID 0x7"),
+            (&[(4, 3), (9, 0)], "says that of InfiniBand"),
+            (&[(4, 2), (9, 0), (10, 8)], "service level is 8, above 7"),
+        ] {
+            let mut bytes = address().to_bytes();
+            edit.iter().for_each(|&(at, value)| bytes[at] = value);
+            let error = PeerAddress::from_bytes(&bytes).expect_err(reason).to_string();
+            assert!(error.contains(reason), "{error:?} does not say {reason:?}");
+        }
+        let mut bytes = address().to_bytes();
+        bytes[12..].fill(0);
+        let error = PeerAddress::from_bytes(&bytes).expect_err("no GID").to_string();
+        assert!(error.contains("no GID"), "{error}");
+    }
+}

@@ -10,6 +10,7 @@ use clap::Parser;
 
 mod bench;
 mod capture;
+mod clients;
 mod debian;
 mod fuzz;
 mod hwtest;

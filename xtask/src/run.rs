@@ -112,15 +112,16 @@ pub(crate) fn conformance() -> Result<Command> {
     Ok(command)
 }
 
+/// Checks one after the other, and how they went.
 #[derive(Default)]
-struct Checks {
+pub(crate) struct Checks {
     passed: u64,
     failed: u64,
 }
 
 impl Checks {
     /// Runs a script under the model; it passes when it succeeds, and nothing outlives its programs.
-    fn run(&mut self, model: &PathBuf, options: &[&str], name: &str, script: &str) {
+    pub(crate) fn run(&mut self, model: &PathBuf, options: &[&str], name: &str, script: &str) {
         let mut command = within_limit();
         command.arg(model).arg("run").args(options).args(["--", "bash", "-c", script]);
         self.check(name, command);
@@ -131,6 +132,10 @@ impl Checks {
         let mut command = within_limit();
         command.args(["bash", "-c", script]).env("MODEL", model);
         self.check(name, command);
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
+        Outcome::Ran { passed: self.passed, failed: self.failed }
     }
 
     fn check(&mut self, name: &str, mut command: Command) {

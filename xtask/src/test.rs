@@ -60,6 +60,7 @@ const STEPS: &[Step] = &[
     Step { name: "VM: rdma-core", run: || in_a_vm(&["--rdma-core-suite"]) },
     Step { name: "run: rdma-core", run: run_rdma_core },
     Step { name: "run: pyverbs", run: || Ok(crate::pyverbs::check()?.into()) },
+    Step { name: "run: clients", run: || Ok(crate::clients::clients()?.into()) },
     Step { name: "run: trials", run: run_trials },
     Step { name: "run: sandboxes", run: || Ok(crate::sandbox::check()?.into()) },
     Step { name: "run: hwtest", run: || counted(crate::run::conformance()?) },

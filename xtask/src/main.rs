@@ -12,6 +12,7 @@ mod bench;
 mod capture;
 mod clients;
 mod debian;
+mod dependencies;
 mod fuzz;
 mod hwtest;
 mod prm;

@@ -48,6 +48,7 @@ struct Step {
 
 const STEPS: &[Step] = &[
     Step { name: "format", run: format },
+    Step { name: "dependencies", run: dependencies },
     Step { name: "prm check", run: || once(xtask(&["prm", "check"])) },
     Step { name: "prm verify", run: || once(xtask(&["prm", "verify"])) },
     Step {
@@ -130,6 +131,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(failed == 0)
+}
+
+/// Every declared dependency has a user.
+fn dependencies() -> Result<Outcome> {
+    let unused = crate::dependencies::unused(workspace_root())?;
+    unused.iter().for_each(|line| println!("{line}"));
+    Ok(Outcome::Ran { passed: u64::from(unused.is_empty()), failed: unused.len() as u64 })
 }
 
 fn cargo(arguments: &[&str]) -> Command {

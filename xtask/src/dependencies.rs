@@ -1,0 +1,194 @@
+//! Declared dependencies that nobody uses: each costs whoever builds us time, and says something of us that is not so.
+//!
+//! A package uses a dependency if its sources name it in a path (`memmap2::`, `use libc;`). That is less than a compiler knows,
+//! and enough: our sources name what they use. Sources of a dependency of the library are `src` and `build.rs`; one that only
+//! tests, benches or examples name belongs into the dev-dependencies.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use crate::Result;
+
+/// Directories of a package whose sources may use its dependencies.
+const SOURCES: [&str; 2] = ["src", "trials"];
+/// And those that may use its dev-dependencies besides.
+const TESTS: [&str; 4] = ["tests", "benches", "examples", "fuzz_targets"];
+
+/// One line for each declaration without a user: in a package of the workspace at `root`, or in the workspace's own list.
+pub(crate) fn unused(root: &Path) -> Result<Vec<String>> {
+    let workspace = manifest(&root.join("Cargo.toml"))?;
+    let mut lines = Vec::new();
+    let mut taken = BTreeSet::new();
+    for package in packages(root, &workspace)? {
+        let path = package.join("Cargo.toml");
+        let manifest = manifest(&path)?;
+        let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let own = sources(&package, &SOURCES)?;
+        let tests = sources(&package, &TESTS)?;
+        for (kind, of_tests) in [("dependencies", false), ("dev-dependencies", true)] {
+            for (name, said) in dependencies(&manifest, kind) {
+                if said.get("workspace").is_some() {
+                    taken.insert(name.clone());
+                }
+                let used = uses(&own, &name) || of_tests && uses(&tests, &name);
+                if !used && uses(&tests, &name) {
+                    lines.push(format!(
+                        "{shown}: [{kind}] {name} is used by tests only; it is a dev-dependency"
+                    ));
+                } else if !used {
+                    lines.push(format!("{shown}: [{kind}] {name} is used by nobody; take it out"));
+                }
+            }
+        }
+    }
+    let all = workspace.get("workspace").and_then(Value::as_table).cloned().unwrap_or_default();
+    for (name, _) in dependencies(&all, "dependencies") {
+        if !taken.contains(&name) {
+            lines.push(format!(
+                "Cargo.toml: [workspace.dependencies] {name} is taken by no package; take it out"
+            ));
+        }
+    }
+    Ok(lines)
+}
+
+fn manifest(path: &Path) -> Result<Table> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    text.parse().map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+/// The directories of the workspace's members.
+fn packages(root: &Path, workspace: &Table) -> Result<Vec<PathBuf>> {
+    let members = workspace.get("workspace").and_then(|table| table.get("members"));
+    let mut packages = Vec::new();
+    for member in members.and_then(Value::as_array).into_iter().flatten() {
+        match member.as_str().map(|member| (member, member.strip_suffix("/*"))) {
+            Some((_, Some(parent))) => {
+                for entry in std::fs::read_dir(root.join(parent))? {
+                    packages.push(entry?.path());
+                }
+            }
+            Some((member, None)) => packages.push(root.join(member)),
+            None => {}
+        }
+    }
+    packages.retain(|package| package.join("Cargo.toml").exists());
+    packages.sort();
+    Ok(packages)
+}
+
+fn dependencies(manifest: &Table, kind: &str) -> Vec<(String, Value)> {
+    let table = manifest.get(kind).and_then(Value::as_table);
+    table.into_iter().flatten().map(|(name, said)| (name.clone(), said.clone())).collect()
+}
+
+/// The code of a package in these of its directories, without comments.
+fn sources(package: &Path, directories: &[&str]) -> Result<String> {
+    let mut code = String::new();
+    for directory in directories {
+        collect(&package.join(directory), &mut code)?;
+    }
+    if directories.contains(&"src")
+        && let Ok(text) = std::fs::read_to_string(package.join("build.rs"))
+    {
+        add(&text, &mut code);
+    }
+    Ok(code)
+}
+
+fn collect(directory: &Path, code: &mut String) -> Result {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Ok(()) };
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, code)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            add(&std::fs::read_to_string(&path)?, code);
+        }
+    }
+    Ok(())
+}
+
+fn add(text: &str, code: &mut String) {
+    for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        code.push_str(line);
+        code.push('\n');
+    }
+}
+
+/// Whether code names a crate: as the beginning of a path, or in a `use` of it alone.
+fn uses(code: &str, dependency: &str) -> bool {
+    let name = dependency.replace('-', "_");
+    code.match_indices(&name).any(|(at, _)| {
+        let before = code[..at].chars().next_back();
+        let whole = before.is_none_or(|c| !(c.is_alphanumeric() || c == '_'));
+        let inside = code[..at].ends_with("::")
+            && !code[..at].trim_end_matches("::").ends_with([' ', '(', '\n']);
+        let after = &code[at + name.len()..];
+        let path = after.starts_with("::");
+        let alone = after.starts_with([';', ' ', ',', '}'])
+            && code[..at].trim_end().ends_with(['{', ',']) | code[..at].trim_end().ends_with("use");
+        whole && !inside && (path || alone)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dependency_of_the_workspace_has_a_user() {
+        assert_eq!(unused(crate::workspace_root()).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_path_or_a_use_names_a_crate_and_nothing_else_does() {
+        for code in [
+            "use memmap2::Mmap;",
+            "fn f() { memmap2::x() }",
+            "use memmap2;",
+            "use memmap2 as maps;",
+            "#[derive(memmap2::Derive)]",
+        ] {
+            assert!(uses(code, "memmap2"), "{code}");
+        }
+        for code in ["use crate::memmap2::X;", "let memmap2 = 5;", "my_memmap2::x()", "memmap2x::y"]
+        {
+            assert!(!uses(code, "memmap2"), "{code}");
+        }
+        assert!(uses("use crossbeam_utils::CachePadded;", "crossbeam-utils"));
+    }
+
+    #[test]
+    fn what_nobody_uses_is_named_with_its_place() {
+        let root = std::env::temp_dir().join(format!("verbless-unused-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write(
+            "Cargo.toml",
+            "[workspace]\nmembers = [\"crates/*\"]\n[workspace.dependencies]\nlibc = \"1\"\nnix = \"1\"\n",
+        );
+        write(
+            "crates/one/Cargo.toml",
+            "[dependencies]\nlibc.workspace = true\nonly-tests = \"1\"\nnobody = \"1\"\n",
+        );
+        write("crates/one/src/lib.rs", "// nobody::cares\nuse libc::c_int;\n");
+        write("crates/one/tests/it.rs", "use only_tests::X;\n");
+        let lines = unused(&root).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(
+            lines,
+            [
+                "crates/one/Cargo.toml: [dependencies] only-tests is used by tests only; it is a dev-dependency",
+                "crates/one/Cargo.toml: [dependencies] nobody is used by nobody; take it out",
+                "Cargo.toml: [workspace.dependencies] nix is taken by no package; take it out",
+            ]
+        );
+    }
+}

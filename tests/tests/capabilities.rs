@@ -1,5 +1,5 @@
 //! Nothing is offered for nothing: each capability that a profile of the model names has a case, a test, or a line of
-//! `docs/fidelity.md` to its name in `capabilities.toml`, and nothing else stands there.
+//! `docs/fidelity.md` to its name in `capabilities.toml`, one, and nothing else stands there.
 
 use std::collections::BTreeSet;
 use std::path::Path;

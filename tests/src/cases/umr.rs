@@ -24,7 +24,7 @@ cases!("umr":
     a_key_over_a_key_over_memory,
     rights_change_and_the_memory_stays,
     an_access_past_the_pieces_is_refused,
-    a_piece_that_allows_less_than_the_key_is_refused,
+    a_piece_lends_a_mapped_key_its_local_rights_and_no_more,
     a_key_that_was_invalidated_opens_nothing_until_it_is_mapped_again,
     a_peer_invalidates_a_key_that_lets_it,
     a_peer_does_not_invalidate_a_key_that_does_not_let_it,
@@ -272,14 +272,21 @@ fn an_access_past_the_pieces_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_piece_that_allows_less_than_the_key_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn a_piece_lends_a_mapped_key_its_local_rights_and_no_more(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    let quiet = pair.b.domain.region(4096, KeyAccess::LOCAL)?;
+    // Remote rights are those of the key that the peer names: a piece need not have them. It must be writable to be written.
+    let (quiet, constant) = (KeyAccess::LOCAL, KeyAccess::LOCAL_READ);
+    let quiet = pair.b.domain.region(4096, quiet)?;
+    let constant = pair.b.domain.region(4096, constant)?;
     let rkey = key.renew();
-    let parts = [pair.b.sge(0, 64)?, quiet.sge(0, 64)?];
-    map(&mut pair, rkey, &parts)?;
-    read(&mut pair, 0, rkey, 64)?;
-    refused(&mut pair, 60, rkey, 8)?;
+    map(&mut pair, rkey, &[quiet.sge(0, 64)?, constant.sge(0, 64)?])?;
+    read(&mut pair, 60, rkey, 8)?;
+    let from = pair.a.sge(0, 64)?;
+    pair.a.perform(&Write::new(from, RemoteAddr::new(0, rkey)).signaled())?;
+    let from = pair.a.sge(0, 8)?;
+    pair.a.qp.post(&Write::new(from, RemoteAddr::new(60, rkey)).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    pair.restart()?;
     // And one that does not reach as far as it says.
     let end = pair.b.region.address() + BYTES as u64;
     let rkey = key.renew();

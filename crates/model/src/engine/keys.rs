@@ -135,6 +135,7 @@ impl Walk<'_> {
             }
             Translation::Interleaved(layout) => {
                 let depth = depth.checked_sub(1).ok_or(Refusal::Translation)?;
+                self.need = self.need.of_entries();
                 self.interleaved(layout, at, length, depth)?;
             }
         }

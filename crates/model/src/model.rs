@@ -1,6 +1,6 @@
 //! The model's public face: build it, move it, look into it, break it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use crate::engine;
@@ -145,7 +145,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn side(&self, device: usize) -> Side {
-        self.shared.lock().hcas[device].profile.side()
+        self.world_with(device).hcas[device].profile.side()
     }
 
     /// The in-process front end; every call gives the same one.
@@ -179,7 +179,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn fail_command(&self, device: usize, opcode: u16, nth: u32, status: u8, syndrome: u32) {
-        self.shared.lock().hcas[device].faults.add(opcode, nth, status, syndrome);
+        self.world_with(device).hcas[device].faults.add(opcode, nth, status, syndrome);
     }
 
     /// Device `device` dies: every command fails from now on, and nothing moves any more.
@@ -201,7 +201,7 @@ impl Model {
 
     fn end(&self, device: usize, removed: bool) {
         let interrupts = {
-            let mut world = self.shared.lock();
+            let mut world = self.world_with(device);
             let hca = &mut world.hcas[device];
             hca.fatal = true;
             hca.removed |= removed;
@@ -212,11 +212,33 @@ impl Model {
         }
     }
 
+    /// The world, of which `device` is to be a part. A number that is none is the caller's mistake: it panics with the lock released,
+    /// since a panic of whoever changes the world ends the model.
+    fn world_with(&self, device: usize) -> MutexGuard<'_, World> {
+        let world = self.shared.lock();
+        let devices = world.hcas.len();
+        if device >= devices {
+            drop(world);
+            panic!("there is no device {device}: the model has {devices}, numbered from 0");
+        }
+        world
+    }
+
+    /// Panics when there is no such device.
+    pub(crate) fn check_device(&self, device: usize) {
+        drop(self.world_with(device));
+    }
+
     /// Takes a port (from 1) of device `device` up or down, and reports it by an event.
     ///
     /// # Panics
-    /// When there is no such device.
+    /// When there is no such device, or it has no such port.
     pub fn set_port(&self, device: usize, port: u8, up: bool) {
+        let ports = self.world_with(device).hcas[device].ports.len();
+        assert!(
+            (1..=ports).contains(&port.into()),
+            "there is no port {port}: device {device} has {ports}, numbered from 1"
+        );
         self.shared.with(|world| engine::set_port(world, device, port, up));
     }
 
@@ -225,7 +247,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn pages(&self, device: usize) -> usize {
-        self.shared.lock().hcas[device].pages.given.len()
+        self.world_with(device).hcas[device].pages.given.len()
     }
 
     /// How many objects of each kind device `device` holds.
@@ -233,6 +255,6 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn counts(&self, device: usize) -> ObjectCounts {
-        self.shared.lock().hcas[device].objects.counts()
+        self.world_with(device).hcas[device].objects.counts()
     }
 }

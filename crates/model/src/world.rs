@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::{Bench, Clock};
-use crate::hca::Hca;
+use crate::hca::{Hca, Refused};
 use crate::memory::Interrupts;
 
 /// Index of a function in [`World::hcas`].
@@ -59,7 +59,9 @@ impl Shared {
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
         let dead = if result.is_err() { world.die() } else { Vec::new() };
         let raised = world.take_interrupts();
+        let refused = world.take_refused();
         drop(world);
+        refused.iter().for_each(Refused::log);
         for (interrupts, vector) in raised {
             interrupts.raise(vector);
         }
@@ -81,6 +83,12 @@ impl Shared {
         world
     }
 
+    /// Whether nobody holds the lock.
+    #[cfg(test)]
+    fn is_free(&self) -> bool {
+        !matches!(self.world.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+    }
+
     /// Lets those in who wait for the lock: a mutex that is released and taken again at once would starve them.
     pub(crate) fn give_way(&self) {
         for _ in 0..100 {
@@ -97,6 +105,11 @@ impl World {
     fn die(&mut self) -> Vec<Arc<dyn Interrupts>> {
         self.hcas.iter_mut().for_each(|hca| hca.fatal = true);
         self.hcas.iter().filter_map(|hca| hca.interrupts.clone()).collect()
+    }
+
+    /// Takes the refusals that the log has yet to hear of.
+    fn take_refused(&mut self) -> Vec<Refused> {
+        self.hcas.iter_mut().flat_map(|hca| std::mem::take(&mut hca.refused)).collect()
     }
 
     /// Takes the interrupts that were raised under the lock and are yet to be delivered.
@@ -155,6 +168,71 @@ mod tests {
             assert!(context.alloc_pd().is_err());
             assert!(context.devx_other(&[8, 13, 0, 0, 0, 0, 0, 0], &mut [0; 16]).is_err());
         }
+    }
+
+    #[test]
+    fn a_wrong_device_or_port_is_the_callers_mistake_and_leaves_the_model_alive() {
+        type Mistake = fn(&Model);
+        let mistakes: [(&str, Mistake); 10] = [
+            ("device 2", |model| model.inject(2, crate::Fault::LoseMessage, 0, 1)),
+            ("device 2", |model| model.set_port(2, 1, false)),
+            ("port 0", |model| model.set_port(0, 0, false)),
+            ("port 9", |model| model.set_port(0, 9, false)),
+            ("device 2", |model| model.kill(2)),
+            ("device 2", |model| model.remove(2)),
+            ("device 2", |model| model.fail_command(2, 0x100, 1, 1, 0)),
+            ("device 2", |model| assert_eq!(model.side(2), model.side(0))),
+            ("device 2", |model| assert_eq!(model.counts(2), model.counts(0))),
+            ("device 18446744073709551615", |model| assert_eq!(model.pages(usize::MAX), 0)),
+        ];
+        let model = model().stepped().build();
+        let contexts = open(&model);
+        for (number, (named, mistake)) in mistakes.iter().enumerate() {
+            let panic = catch_unwind(AssertUnwindSafe(|| mistake(&model)));
+            let panic = panic.expect_err("there is no such device or port");
+            let text = panic.downcast_ref::<String>().expect("words");
+            assert!(text.contains(named) && text.contains("from "), "mistake {number}: {text}");
+        }
+        for context in &contexts {
+            context.alloc_pd().expect("the device lives");
+        }
+    }
+
+    #[test]
+    fn a_refused_command_is_logged_when_the_model_is_free_again() {
+        /// Asks the model something with every line, as one that writes the state of the world beside it.
+        struct Curious(Model, std::sync::mpsc::Sender<usize>);
+        impl tracing::Subscriber for Curious {
+            fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+                metadata.file().is_some_and(|file| file.ends_with("hca/execute.rs"))
+            }
+            fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+                tracing::span::Id::from_u64(1)
+            }
+            fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+            fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+            fn event(&self, _: &tracing::Event<'_>) {
+                let free = self.0.shared.is_free();
+                let _ = self.1.send(if free { self.0.devices() } else { 0 });
+            }
+            fn enter(&self, _: &tracing::span::Id) {}
+            fn exit(&self, _: &tracing::span::Id) {}
+        }
+        let model = model().stepped().build();
+        let (sender, told) = std::sync::mpsc::channel();
+        tracing::subscriber::with_default(Curious(model.clone(), sender), || {
+            // One that is unknown, one that is not modelled, one of a bad op_mod.
+            for command in [[0xff, 0xf0], [0x09, 0x08], [0x01, 0x0d]] {
+                let mut input = [0; 64];
+                input[..2].copy_from_slice(&command);
+                input[7] = 0x77;
+                let mut output = [0; 64];
+                model.shared.with(|world| crate::hca::execute(world, 0, &input, &mut output));
+                assert_ne!(output[0], 0);
+                assert_eq!(told.try_recv(), Ok(2), "{command:x?}: told once, and the lock is free");
+                assert!(told.try_recv().is_err());
+            }
+        });
     }
 
     #[test]

@@ -27,6 +27,7 @@ impl Model {
     /// When there is no such device.
     pub fn inject(&self, device: usize, fault: Fault, skip: u32, count: u32) {
         let strike = Strike { skip, count };
+        self.check_device(device);
         self.shared.with(|world| {
             let faults = &mut world.hcas[device].engine.faults;
             match fault {

@@ -144,14 +144,10 @@ fn answer(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) {
         Ok(()) => return,
         Err(Failure::Refused(refusal)) => {
             let opcode = input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
-            let command = CommandInfo::by_opcode(opcode).map_or("", |command| command.name);
-            tracing::info!(
-                command,
-                opcode = format_args!("{opcode:#x}"),
-                ?refusal,
-                "{}",
-                refusal.text()
-            );
+            let refused = &mut world.hcas[id].refused;
+            if refused.len() < MOST_REFUSED {
+                refused.push(Refused { opcode, refusal });
+            }
             (refusal.status().0, refusal.syndrome())
         }
         Err(Failure::Injected(status, syndrome)) => (status, syndrome),
@@ -162,6 +158,31 @@ fn answer(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) {
     }
     if let Some(bytes) = output.get_mut(4..8) {
         bytes.copy_from_slice(&syndrome.to_be_bytes());
+    }
+}
+
+/// Refusals that are kept for the log at one time: whoever holds the world runs one command, or a few.
+const MOST_REFUSED: usize = 64;
+
+/// A refused command, for the log: it is told of once the world is free, since whoever writes a log may take long over it or ask
+/// the model something.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    opcode: u16,
+    refusal: Refusal,
+}
+
+impl Refused {
+    /// Says it in the log.
+    pub(crate) fn log(&self) {
+        let Self { opcode, refusal } = *self;
+        let command = CommandInfo::by_opcode(opcode).map_or("", |command| command.name);
+        let number = format_args!("{opcode:#x}");
+        match refusal {
+            Refusal::UnknownOpcode => tracing::warn!("opcode {number} is unknown"),
+            Refusal::NotModelled => tracing::warn!("{command} ({number}) is not modelled"),
+            _ => tracing::info!(command, opcode = number, ?refusal, "{}", refusal.text()),
+        }
     }
 }
 
@@ -199,12 +220,10 @@ fn dispatch(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) -> Re
         return Err(Failure::Injected(status, syndrome));
     }
     let Some(entry) = TABLE.iter().find(|entry| entry.command.opcode == opcode) else {
-        let Some(command) = CommandInfo::by_opcode(opcode) else {
-            tracing::warn!("opcode {opcode:#x} is unknown");
-            return Err(Refusal::UnknownOpcode.into());
-        };
-        tracing::warn!("{} ({opcode:#x}) is not modelled", command.name);
-        return Err(Refusal::NotModelled.into());
+        return Err(match CommandInfo::by_opcode(opcode) {
+            Some(_) => Refusal::NotModelled.into(),
+            None => Refusal::UnknownOpcode.into(),
+        });
     };
     match (entry.when, hca.life) {
         (When::Enabled | When::Up, Life::Disabled) => return Err(Refusal::NotEnabled.into()),

@@ -49,7 +49,7 @@ use objects::{Limits, Objects, Uid};
 use pages::Pages;
 use room::Room;
 
-pub(crate) use execute::execute;
+pub(crate) use execute::{Refused, execute};
 pub(crate) use lifecycle::reset;
 pub(crate) use mkey::reconfigure as reconfigure_key;
 pub(crate) use path::own_port;
@@ -156,6 +156,8 @@ pub(crate) struct Hca {
     pub interrupts: Option<Arc<dyn Interrupts>>,
     /// Vectors raised under the lock, delivered after it is released.
     pub raised: Vec<u32>,
+    /// Refusals under the lock, told to the log after it is released.
+    pub refused: Vec<Refused>,
     pub ports: Vec<Port>,
     /// The Ethernet side of the port as software set it; unset: as the profile has it.
     pub nic_vport: Option<NicVport>,
@@ -204,6 +206,7 @@ impl Hca {
             bar: Arc::new(UarSpace::new(profile.device().uar_pages)),
             interrupts: None,
             raised: Vec::new(),
+            refused: Vec::new(),
             fatal: false,
             removed: false,
             faults: CommandFaults::default(),

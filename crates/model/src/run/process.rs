@@ -19,7 +19,9 @@ use super::sys::{self, Gate};
 use crate::memory::ClientMemory;
 use crate::memory::clients::dma_address;
 use crate::memory::reach::Reach;
-use crate::uverbs::{Capability, Client, FileId, check_mappings, effective_capabilities, numbers};
+use crate::uverbs::{
+    Capability, Client, Eventfds, FileId, check_mappings, effective_capabilities, numbers,
+};
 
 /// A process that opened a device or sent it an ioctl, for as long as it runs one program.
 #[derive(Debug)]
@@ -31,6 +33,7 @@ pub(super) struct Process {
     number: u16,
     memory: Arc<ClientMemory>,
     pinned: AtomicU64,
+    eventfds: Eventfds,
 }
 
 impl Process {
@@ -92,8 +95,14 @@ impl Processes {
         let pidfd = sys::pidfd(pid)?;
         self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid))?;
         let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
-        let (memory, pinned) = (self.memory.clone(), AtomicU64::new(0));
-        let process = Arc::new(Process { pid, pidfd, number, memory, pinned });
+        let process = Arc::new(Process {
+            pid,
+            pidfd,
+            number,
+            memory: self.memory.clone(),
+            pinned: AtomicU64::new(0),
+            eventfds: Eventfds::default(),
+        });
         self.known.insert(pid, process.clone());
         self.threads.insert(tid, pid);
         Ok(process)
@@ -242,6 +251,10 @@ impl Client for Caller {
 
     fn pinned(&self) -> &AtomicU64 {
         &self.process.pinned
+    }
+
+    fn eventfds(&self) -> &Eventfds {
+        &self.process.eventfds
     }
 
     fn capable(&self, capability: Capability) -> bool {

@@ -11,6 +11,7 @@ use super::abi::{Access, Kind, METHODS};
 use super::client::{self, Capability, Client, FileId, PAGE};
 use super::file::File;
 use super::in_process::Lease;
+use super::subscriptions::Eventfds;
 use crate::Model;
 use crate::memory::HostMemory;
 
@@ -59,6 +60,7 @@ impl Bare {
             memory,
             rights,
             pinned: AtomicU64::new(0),
+            eventfds: Eventfds::default(),
             descriptors: Mutex::default(),
         });
         Some(Self { file: File::new(lease.kernel.clone(), client), _lease: lease })
@@ -98,6 +100,7 @@ struct Elsewhere {
     memory: Arc<dyn HostMemory>,
     rights: bool,
     pinned: AtomicU64,
+    eventfds: Eventfds,
     descriptors: Mutex<Vec<OwnedFd>>,
 }
 
@@ -138,6 +141,10 @@ impl Client for Elsewhere {
 
     fn pinned(&self) -> &AtomicU64 {
         &self.pinned
+    }
+
+    fn eventfds(&self) -> &Eventfds {
+        &self.eventfds
     }
 
     fn capable(&self, _: Capability) -> bool {

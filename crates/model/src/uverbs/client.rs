@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
+use super::subscriptions::Eventfds;
 use crate::memory::{self, descriptor};
 
 /// Bytes per page, as the kernel pins and maps them.
@@ -47,6 +48,8 @@ pub(crate) trait Client: Send + Sync {
     fn memlock(&self) -> u64;
     /// Pages that it has pinned so far.
     fn pinned(&self) -> &AtomicU64;
+    /// Its eventfds that subscriptions signal.
+    fn eventfds(&self) -> &Eventfds;
     /// Whether it holds a privilege.
     fn capable(&self, capability: Capability) -> bool;
     /// Gives it a descriptor; returns the number.
@@ -85,6 +88,7 @@ pub(crate) fn identify(fd: &OwnedFd) -> Result<FileId, Errno> {
 #[derive(Debug, Default)]
 pub(crate) struct Ourselves {
     pinned: AtomicU64,
+    eventfds: Eventfds,
 }
 
 impl Client for Ourselves {
@@ -118,6 +122,10 @@ impl Client for Ourselves {
 
     fn pinned(&self) -> &AtomicU64 {
         &self.pinned
+    }
+
+    fn eventfds(&self) -> &Eventfds {
+        &self.eventfds
     }
 
     fn capable(&self, capability: Capability) -> bool {

@@ -8,7 +8,8 @@ use super::abi::attr;
 use super::channel::Channel;
 use super::event_rules::{may_subscribe, subscribed_type};
 use super::file::{Made, Method, Object, Stream};
-use super::subscriptions::{EventChannel, Subscription, check_eventfd};
+use super::refused::refused;
+use super::subscriptions::{EventChannel, Subscription};
 use super::verbs::listener::ASYNC_RECORD;
 
 /// Channel flag: records are cookies without event data.
@@ -17,7 +18,7 @@ const FLAG_OMIT_DATA: u32 = 1;
 const MAX_EVENTS: usize = 16;
 
 /// Subscriptions of one channel. Linux takes as many as it has memory for; here that is the memory of all clients.
-const MOST_SUBSCRIPTIONS: usize = 1 << 16;
+pub(super) const MOST_SUBSCRIPTIONS: usize = 1 << 16;
 
 impl Method<'_> {
     pub(super) fn async_event_alloc(&mut self) -> Result<Made, Errno> {
@@ -72,18 +73,16 @@ impl Method<'_> {
         }
         // Each subscription holds its channel.
         if Arc::strong_count(&channel) + kinds.len() > MOST_SUBSCRIPTIONS {
-            return Err(Errno::ENOMEM);
+            let words = format!("a channel has at most {MOST_SUBSCRIPTIONS} subscriptions");
+            return Err(refused(Errno::ENOMEM, words));
         }
+        let client = self.attrs.client;
+        let eventfd = match eventfd {
+            Some(fd) => Some(client.eventfds().hold(client.borrow(fd)?)?),
+            None => None,
+        };
         let mut subscriptions = Vec::new();
         for &kind in &kinds {
-            let eventfd = match eventfd {
-                Some(fd) => {
-                    let fd = self.attrs.client.borrow(fd)?;
-                    check_eventfd(&fd)?;
-                    Some(fd)
-                }
-                None => None,
-            };
             let kind_of_object = object.map_or(0, |object| subscribed_type(object.id, kind));
             subscriptions.push(Subscription {
                 key: u32::from(kind) | u32::from(kind_of_object) << 16,
@@ -91,7 +90,7 @@ impl Method<'_> {
                 object: object.map(|object| object.serial),
                 channel: channel.clone(),
                 cookie,
-                eventfd,
+                eventfd: eventfd.clone(),
             });
         }
         self.file.kernel.subscriptions.add(subscriptions);

@@ -63,5 +63,6 @@ pub use in_process::InProcess;
 pub(crate) use ioctl::{HEADER_WORDS, length as ioctl_length};
 pub(crate) use kernel::PortState;
 pub(crate) use refused::log as log_refusal;
+pub(crate) use subscriptions::Eventfds;
 pub(crate) use uar::MMAP_SPAN;
 pub(crate) use verbs::query::flags as device_flags;

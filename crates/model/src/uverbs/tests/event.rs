@@ -7,9 +7,11 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::super::event_rules::event;
+use super::super::events::MOST_SUBSCRIPTIONS;
 use super::super::file::File;
 use super::super::mailbox::Field;
 use super::super::rules::op;
+use super::super::subscriptions::MOST_EVENTFDS;
 use super::support::{Bench, FIRST, Request, TestClient, command, get_context};
 
 /// A CQ on completion vector 0: handle and number.
@@ -165,6 +167,59 @@ fn an_eventfd_is_signalled_instead_of_the_channel() {
     bench.device.event(1, 0, event::COMP, &[(6, number)]);
     assert_eq!(eventfd.read(), Ok(1));
     assert_eq!(record(&channel), Some(vec![]));
+}
+
+#[test]
+fn a_process_holds_so_many_eventfds_and_each_once_however_many_subscriptions_signal_it() {
+    let bench = Bench::new();
+    let channel = bench.channel(0).expect("a channel");
+    let (handle, number) = cq(&bench);
+    let eventfd = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("an eventfd");
+    let signal = |object, fd: &EventFd| {
+        let fd = std::os::fd::AsFd::as_fd(fd).as_raw_fd();
+        subscribe(&bench, &channel, object, &[0, 4], None, Some(fd))
+    };
+    let shared = eventfd();
+    for _ in 0..100 {
+        assert_eq!(signal(Some(handle), &shared), Ok(()));
+    }
+    let first = eventfd();
+    assert_eq!(signal(Some(handle), &first), Ok(()));
+    // They are held though the client closes its own.
+    for held in 2..MOST_EVENTFDS {
+        assert_eq!(signal(Some(handle), &eventfd()), Ok(()), "{held} are held");
+    }
+    assert_eq!(signal(Some(handle), &eventfd()), Err(Errno::ENOMEM));
+    assert_eq!(signal(Some(handle), &shared), Ok(()), "those that are held may be used again");
+    bench.device.event(1, 0, event::COMP, &[(6, number)]);
+    assert_eq!((shared.read(), first.read()), (Ok(101), Ok(1)));
+    // They go with the object.
+    assert_eq!(bench.destroy(0x1001, handle), Ok(()));
+    let (handle, _) = cq(&bench);
+    assert_eq!(signal(Some(handle), &eventfd()), Ok(()));
+}
+
+#[test]
+fn a_channel_has_so_many_subscriptions_and_another_one_its_own() {
+    let bench = Bench::new();
+    let (handle, _) = cq(&bench);
+    let channel = bench.channel(0).expect("a channel");
+    let calls = (0..=MOST_SUBSCRIPTIONS / 16)
+        .take_while(|_| match subscribe(&bench, &channel, Some(handle), &[0; 16], Some(1), None) {
+            Ok(()) => true,
+            Err(errno) => {
+                assert_eq!(errno, Errno::ENOMEM);
+                false
+            }
+        })
+        .count();
+    assert_eq!(calls, MOST_SUBSCRIPTIONS / 16 - 1, "the file itself holds the channel as well");
+    let second = bench.channel(0).expect("a channel");
+    assert_eq!(subscribe(&bench, &second, Some(handle), &[0; 16], Some(1), None), Ok(()));
+    assert_eq!(bench.destroy(0x1001, handle), Ok(()));
+    let (handle, _) = cq(&bench);
+    let again = subscribe(&bench, &channel, Some(handle), &[0; 16], Some(1), None);
+    assert_eq!(again, Ok(()), "those of an object end with it");
 }
 
 #[test]

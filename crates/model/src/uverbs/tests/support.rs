@@ -286,6 +286,9 @@ impl Client for TestClient {
     fn pinned(&self) -> &AtomicU64 {
         self.process.pinned()
     }
+    fn eventfds(&self) -> &super::super::subscriptions::Eventfds {
+        self.process.eventfds()
+    }
     fn capable(&self, capability: Capability) -> bool {
         self.capabilities.load(Ordering::Relaxed) >> capability as u32 & 1 == 1
     }

@@ -1,13 +1,14 @@
-//! Unmodified programs of others on the model: UCX, Open MPI over UCX, libfabric, infiniband-diags, qperf, iproute2. The step
-//! `run: clients` of `cargo xtask test`.
+//! Unmodified programs of others on the model: UCX, Open MPI over UCX, libfabric, infiniband-diags, qperf, iproute2, the crate
+//! sideway. The step `run: clients` of `cargo xtask test`.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::run::{Checks, Outcome, both_of, model, on_the_path};
 use crate::{Result, workspace_root};
 
 /// Programs, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 7] = [
+const NEEDED: [(&str, &str); 8] = [
     ("ucx_perftest", "ucx-utils"),
     ("fi_pingpong", "libfabric-bin"),
     ("mpicc", "libopenmpi-dev"),
@@ -15,7 +16,10 @@ const NEEDED: [(&str, &str); 7] = [
     ("ibstat", "infiniband-diags"),
     ("qperf", "qperf"),
     ("rdma", "iproute2"),
+    ("cmake", "cmake"),
 ];
+/// The library by which sideway's bindings to libibverbs are made, and the package that has it: no program tells of it.
+const LIBCLANG: (&str, &str) = ("libclang.so", "libclang-dev");
 const LINKS: [&str; 2] = ["infiniband", "ethernet"];
 /// UCX's transports: over libibverbs, and over DevX with queues of its own.
 const TRANSPORTS: [&str; 4] = ["rc_v", "rc_x", "ud_v", "ud_x"];
@@ -24,9 +28,13 @@ const KNOWN_TO_UCX: [&str; 2] = ["--profile", "connectx6dx"];
 
 /// What each program says of the devices, and messages between two of them, on both links.
 pub(crate) fn clients() -> Result<Outcome> {
-    let missing: Vec<_> = NEEDED.iter().filter(|(program, _)| !on_the_path(program)).collect();
+    let mut missing: Vec<_> =
+        NEEDED.into_iter().filter(|(program, _)| !on_the_path(program)).collect();
+    if !has_libclang() {
+        missing.push(LIBCLANG);
+    }
     if !missing.is_empty() {
-        let (programs, packages): (Vec<_>, Vec<_>) = missing.into_iter().copied().unzip();
+        let (programs, packages): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
         return Ok(Outcome::Skipped(format!(
             "not installed: {}: apt-get install {}",
             programs.join(", "),
@@ -35,6 +43,7 @@ pub(crate) fn clients() -> Result<Outcome> {
     }
     let model = model()?;
     let exchange = compile()?;
+    let loopback = build_loopback()?;
     let mut checks = Checks::default();
     for (index, link) in LINKS.into_iter().enumerate() {
         let port = 18900 + 20 * index;
@@ -70,6 +79,8 @@ pub(crate) fn clients() -> Result<Outcome> {
              -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES=mlx5_0:1 {exchange}"
         );
         checks.run(&model, &options, &name("Open MPI over UCX, every byte checked"), &script);
+        let what = name("sideway in Rust, every byte checked");
+        checks.run(&model, &on, &what, &loopback.display().to_string());
     }
     // Without rdma_cm it names no GID, which an Ethernet port needs.
     let script = "qperf -lp 18950 & server=$!; sleep 0.5\n\
@@ -88,9 +99,7 @@ fn finds(program: &str, words: &[&str]) -> String {
 
 /// Compiles the program of two processes that check each other's bytes; where it lies.
 fn compile() -> Result<String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(Into::into);
-    let target = target.unwrap_or_else(|| workspace_root().join("target"));
-    let program = target.join("clients-exchange");
+    let program = target().join("clients-exchange");
     let status = Command::new("mpicc")
         .args(["-O2", "-Wall", "-Werror", "-o"])
         .arg(&program)
@@ -100,4 +109,33 @@ fn compile() -> Result<String> {
         return Err("xtask/clients/exchange.c does not compile".into());
     }
     Ok(program.display().to_string())
+}
+
+/// Builds the program that uses sideway, in half a minute at first; where it lies.
+fn build_loopback() -> Result<PathBuf> {
+    let built = target().join("clients-loopback");
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--quiet", "--locked", "--manifest-path"])
+        .arg(workspace_root().join("xtask/clients/loopback/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&built)
+        .status()?;
+    if !status.success() {
+        return Err("xtask/clients/loopback does not build".into());
+    }
+    Ok(built.join("debug/verbless-loopback"))
+}
+
+fn target() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    target.unwrap_or_else(|| workspace_root().join("target"))
+}
+
+/// Whether a libclang lies where Debian puts it, or the environment names one.
+fn has_libclang() -> bool {
+    if std::env::var_os("LIBCLANG_PATH").is_some() {
+        return true;
+    }
+    let versions = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    versions.map(|it| it.path().join("lib").join(LIBCLANG.0)).any(|it| it.exists())
 }

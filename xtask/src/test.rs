@@ -193,10 +193,10 @@ fn counts(line: &str) -> Option<(u64, u64)> {
     (words.next()? == "failed").then_some((passed, failed))
 }
 
-/// The workspace, and the one of the fuzz targets.
+/// The workspace, and those that are not in it.
 fn format() -> Result<Outcome> {
     let (mut passed, mut failed) = (0, 0);
-    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml", "xtask/clients/loopback/Cargo.toml"] {
         let all = ["fmt", "--all", "--check", "--manifest-path", manifest];
         let good = cargo(&all).status()?.success();
         if good { passed += 1 } else { failed += 1 }

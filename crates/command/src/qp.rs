@@ -210,6 +210,7 @@ pub struct Qp {
     lag_port: u8,
     /// See [`Qp::first_psn`].
     psn: AtomicU32,
+    left_reset: AtomicBool,
     owned: Owned<QpAttr>,
 }
 
@@ -274,6 +275,7 @@ impl Device {
             atomics: caps.atomics,
             lag_port: self.next_lag_port(),
             psn: AtomicU32::new(random_psn()),
+            left_reset: AtomicBool::new(false),
             owned: Owned::new(object, attr),
         })
     }
@@ -498,8 +500,14 @@ impl Qp {
         let mut input = prm::Qp2rstIn::new();
         input.set_qpn(self.qpn.0);
         self.modify(&input, "the queue pair or its context is gone")?;
+        self.left_reset.store(false, Ordering::Release);
         self.psn.store(random_psn(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether it may have left RESET since it was made or last reset: then it may have written CQEs.
+    pub fn has_left_reset(&self) -> bool {
+        self.left_reset.load(Ordering::Acquire)
     }
 
     /// QUERY_QP: the context as the device holds it now.
@@ -570,6 +578,7 @@ impl Qp {
     }
 
     fn modify<I: prm::CommandInput>(&self, input: &I, needs: &'static str) -> Result<(), Error> {
+        self.left_reset.store(true, Ordering::Release);
         crate::modify_object(self.owned.object(), input).map_err(|error| {
             let state = self.state().ok().and_then(|state| state.name());
             match state {

@@ -87,8 +87,6 @@ const REASONS: &[Explanation] = &[
     reason("CREATE_QP", "qpc.no_sq", Is::Just(1), Is::Just(0), ROOM),
     reason("CREATE_QP", "qpc.rq_type", Is::Just(3), Is::Just(0), ROOM),
     reason("CREATE_QP", "qpc.log_rq_size", Is::Just(0), Is::Set, ROOM),
-    reason("QP_2RST", "(sent)", Is::Just(1), Is::Just(0),
-        "mlx5_ib resets a queue pair before it destroys it; DESTROY_QP is legal in every state"),
 
     reason("CREATE_RMP", "ctx.wq.log_wq_sz", Is::Set, Is::Set,
         "libmlx5 makes the list twice as long, to keep receives aside whose memory may have to be paged in; our memory is pinned"),

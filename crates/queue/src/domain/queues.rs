@@ -357,8 +357,10 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
 /// The device lets go of the queues, the completion queues forget them, and then their number may be another's.
 impl<S: Service, R: ReceiveSide> Drop for Qp<S, R> {
     fn drop(&mut self) {
-        // Where the device refuses, it refuses to destroy the object as well, and its number stays.
-        let _ = self.object.to_reset();
+        if self.object.has_left_reset() {
+            // Where the device refuses, it refuses to destroy the object as well, and its number stays.
+            let _ = self.object.to_reset();
+        }
         self.cleaners.clean(self.object.qpn());
     }
 }

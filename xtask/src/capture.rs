@@ -43,6 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if !text.contains(section) {
         return Err(format!("{PROFILE} has no {}", section.trim()).into());
     }
+    fs::create_dir_all(fetch::folder())?;
     fs::write(&profile, text.replace(section, &format!("{section}{PLAIN_KEYS}\n")))?;
     for series in options.kernel.series() {
         one(series, &program, &profile)?;

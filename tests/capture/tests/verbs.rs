@@ -74,8 +74,6 @@ const REASONS: &[Explanation] = &[
     // Queue pairs.
     reason("CREATE_QP", "qpc.log_sq_size", Is::Set, Is::Any,
         "libmlx5 lets every send be as long as the binding of a memory window, 192 bytes; we bind none by a queue pair of this kind"),
-    reason("CREATE_QP", "qpc.uar_page", Is::Set, Is::Set,
-        "libmlx5 arms completion queues on a page that no queue pair rings on; ours share the first page until its registers are given away"),
     reason("CREATE_QP", "qpc.cs_res", Is::Just(1), Is::Just(0),
         "libmlx5 lets 32 bytes of a received message come within the CQE, and copies them out when it polls; our poll copies nothing"),
     reason("CREATE_QP", "qpc.cs_req", Is::Just(0x11), Is::Just(0),

@@ -7,7 +7,7 @@ use verbless_prm::{
     CqContext, CqModifyField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, QueryCqIn, QueryCqOut,
 };
 
-use crate::error::limit;
+use crate::error::{invalid, limit};
 use crate::owned::Owned;
 use crate::{Cqn, Device, Eqn, Error, QueueMemory};
 
@@ -52,6 +52,10 @@ impl Device {
         let most = self.caps().log_max_cqes;
         if attr.log_cqes > most {
             return Err(limit("CREATE_CQ", "log2 of the CQEs", attr.log_cqes.into(), most.into()));
+        }
+        if attr.ignore_overrun && !self.caps().general.cq_oi() {
+            let hint = "the device has no queues that ignore an overrun (capability cq_oi)";
+            return Err(invalid("CREATE_CQ", hint));
         }
         let mut input = CreateCqIn::new();
         input.set_cq_umem_valid(true);

@@ -299,8 +299,9 @@ impl CqCleaner {
         self.claims.store(true, Ordering::Relaxed);
     }
 
-    /// New CQEs overwrite unread ones.
-    pub(crate) fn overwriting(self, overwrites: bool) -> Self {
+    /// The same of a queue whose new CQEs overwrite unread ones, or not.
+    #[must_use]
+    pub fn overwriting(self, overwrites: bool) -> Self {
         Self { overwrites, ..self }
     }
 
@@ -325,10 +326,12 @@ impl CqCleaner {
                 continue;
             }
             let request = Request::read(&look);
+            let opcode = OpOwn::from_bits(look.op_own()).opcode();
+            // Where laps mix, a receive that is not ours to poll yet, or any more, has not been claimed either.
             if request.opcode_qpn().qpn() == qpn.0
                 && look.retire(u32::from_ne_bytes(request.opcode_qpn.to_bytes()))
-                && ours
-                && is_receive(OpOwn::from_bits(look.op_own()).opcode())
+                && opcode != cqe_opcode::INVALID
+                && is_receive(opcode)
             {
                 receive(request.index);
             }

@@ -10,7 +10,9 @@ use verbless_prm::hot::{self, OpcodeQpn, cqe_opcode, opcode};
 use verbless_queue::completion::{CompletionError, Malformed};
 use verbless_queue::shared::SharedReceiveParts;
 use verbless_queue::wr::{Nop, PostError};
-use verbless_queue::{Lkey, Qpn, QueuePair, Sge, SharedReceiveQueue, WqeIndex};
+use verbless_queue::{
+    Dispatched, Dispatcher, Lkey, Qpn, QueuePair, Sge, SharedReceiveQueue, WqeIndex,
+};
 
 const GONE: u32 = 0x123;
 const OTHER: u32 = 0x124;
@@ -203,6 +205,97 @@ fn a_shared_receive_queue_gets_back_what_messages_took_for_a_queue_that_is_gone(
     assert_eq!(pool.take_returned(), None);
     let cqe = device.queue.poll().unwrap();
     assert_eq!(pool.complete(cqe).unwrap().cookie, 5);
+}
+
+/// A queue that ignores overruns: half of what lies there belongs to another lap than the consumer's.
+#[test]
+fn a_queue_that_overwrites_is_cleaned_of_every_lap_and_gives_all_receives_back() {
+    for start in [0, 5, 8, 15] {
+        let mut pool = pool(32);
+        let mut device = Completer::with(GONE, 8, 64);
+        device.advance(start);
+        for cookie in 0..31 {
+            pool.post(Sge::new(0, 8, Lkey(1)), cookie).unwrap();
+        }
+        // Three more than there is room for.
+        for index in 0..11 {
+            let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, index);
+            device.push(of(cqe, if index % 4 == 3 { OTHER } else { GONE }));
+        }
+        let cleaner = device.queue.cleaner().unwrap().overwriting(true);
+        cleaner.clean_shared(Qpn(GONE), &pool.returns());
+        cleaner.clean_shared(Qpn(GONE), &pool.returns());
+        let mut back: Vec<_> = std::iter::from_fn(|| pool.take_returned()).collect();
+        back.sort_unstable();
+        assert_eq!(back, [4, 5, 6, 8, 9, 10], "from {start}");
+        // One lap later the consumer and the device agree again.
+        for index in 11..16 {
+            let cqe = device.cqe(cqe_opcode::REQUESTER, opcode::NOP, index);
+            device.push(of(cqe, OTHER));
+        }
+        assert!(left(&mut device).iter().all(|&(qpn, _)| qpn == OTHER), "from {start}");
+    }
+}
+
+/// Nothing was written yet, and a place that was not is no receive, whatever its other bytes say.
+#[test]
+fn a_queue_that_overwrites_gives_nothing_back_of_places_never_written() {
+    let mut pool = pool(8);
+    pool.post(Sge::new(0, 8, Lkey(1)), 1).unwrap();
+    let device = Completer::with(0, 8, 64);
+    let cleaner = device.queue.cleaner().unwrap().overwriting(true);
+    cleaner.clean_shared(Qpn(0), &pool.returns());
+    assert_eq!(pool.take_returned(), None);
+}
+
+#[test]
+fn a_dispatcher_gives_receives_to_the_pool_and_requests_to_their_queue() {
+    let settings = Settings { qpn: OTHER, register: None, ..Settings::default() };
+    let Sender { mut queue, mut device, .. } = Sender::new(settings);
+    let mut pool = pool(8);
+    for cookie in 10..14 {
+        queue.post(&Nop::new().signaled(), cookie).unwrap();
+        pool.post(Sge::new(0, 8, Lkey(1)), 10 * cookie).unwrap();
+    }
+    let mut queues = Dispatcher::new();
+    queues.insert(OTHER, queue).unwrap();
+    assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none());
+    for (opcode, index, qpn) in [
+        (cqe_opcode::RESPONDER_SEND, 2, OTHER),
+        (cqe_opcode::REQUESTER, 0, OTHER),
+        // The pool is everybody's, also of a queue that is not here.
+        (cqe_opcode::RESPONDER_SEND, 0, GONE),
+        (cqe_opcode::REQUESTER, 1, GONE),
+        (cqe_opcode::RESPONDER_ERROR, 1, OTHER),
+        (cqe_opcode::RESPONDER_SEND, 1, OTHER),
+        (cqe_opcode::REQUESTER, 1, OTHER),
+    ] {
+        let cqe = device.cqe(opcode, opcode::NOP, index);
+        device.push(of(cqe, qpn));
+    }
+    let mut next = || queues.poll_shared(&mut device.queue, &mut pool).unwrap();
+    let cookie = |(qpn, done): Dispatched| (qpn, done.unwrap().cookie);
+    assert_eq!(cookie(next()), (OTHER, 120));
+    assert_eq!(cookie(next()), (OTHER, 10));
+    assert_eq!(cookie(next()), (GONE, 100));
+    let stranger = CompletionError::Malformed(Malformed::Queue(Qpn(GONE)));
+    assert_eq!(next(), (GONE, Err(stranger)));
+    let (qpn, failed) = next();
+    assert!(
+        matches!(failed, Err(CompletionError::Failed(failure)) if failure.receive && failure.cookie == 110),
+        "{qpn:#x}: {failed:?}"
+    );
+    let twice = CompletionError::Malformed(Malformed::Index(WqeIndex(1)));
+    assert_eq!(next(), (OTHER, Err(twice)));
+    assert_eq!(cookie(next()), (OTHER, 11));
+    assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none());
+    assert_eq!((pool.free(), told(&device)), (6, 7));
+
+    let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, 3);
+    device.push(of(cqe, OTHER));
+    device.queue.cleaner().unwrap().clean_shared(Qpn(OTHER), &pool.returns());
+    assert!(queues.poll_shared(&mut device.queue, &mut pool).is_none(), "its queue is gone");
+    assert_eq!(pool.take_returned(), Some(130));
 }
 
 /// One thread polls, another cleans, and the device goes on: every CQE of the queue that stays arrives, and none of another comes

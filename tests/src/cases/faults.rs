@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use verbless_command::{Device, KeyAccess};
+use verbless_command::{Device, InitAttr, KeyAccess, RemoteAccess};
 use verbless_devx::abi::core::event_type as verbs_event;
 use verbless_devx::{AsyncEvent, Errno, ErrorKind};
 use verbless_model::Fault;
@@ -29,6 +29,7 @@ cases!("faults":
     a_device_that_fails_while_it_is_opened_opens_the_next_time,
     a_transition_that_fails_leaves_the_state_as_it_was,
     a_destruction_that_fails_is_counted_and_its_memory_is_kept,
+    a_queue_pair_that_does_not_reset_keeps_its_number,
     a_lost_message_is_sent_again,
     messages_that_are_lost_too_often_exceed_the_retries,
     a_lost_completion_is_made_good_by_the_next,
@@ -158,6 +159,32 @@ fn a_destruction_that_fails_is_counted_and_its_memory_is_kept(lab: &Lab) -> Resu
     let after = model.counts(0);
     ensure_eq!((after.mkeys, after.umems), (before.mkeys, before.umems), "keys and UMEMs");
     Ok(device.nop()?)
+}
+
+/// What it has outstanding may still complete, and would complete another's requests.
+fn a_queue_pair_that_does_not_reset_keeps_its_number(lab: &Lab) -> Result<(), Stop> {
+    let model = lab.model()?;
+    lab.excuse(0);
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let cq = domain.completion_queue(&CqConfig::new(16))?;
+    let make = || domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq);
+    let mut qp = make()?;
+    let number = qp.qpn();
+    // In RESET there is nothing to take back.
+    let access = RemoteAccess::ALL;
+    qp.object().to_init(&InitAttr { port: 1, pkey_index: 0, access })?;
+    let before = model.counts(0).qps;
+    model.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 0);
+    ensure!(qp.reset().is_err(), "it was reset");
+    ensure_eq!(device.leaked(), 0, "leaks");
+    model.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 0);
+    drop(qp);
+    ensure_eq!(device.leaked(), 1, "leaks");
+    ensure_eq!(model.counts(0).qps, before, "queue pairs");
+    let others = (0..64).map(|_| make()).collect::<Result<Vec<_>, _>>()?;
+    ensure!(others.iter().all(|other| other.qpn() != number), "{number} was given again");
+    Ok(())
 }
 
 fn a_lost_message_is_sent_again(lab: &Lab) -> Result<(), Stop> {

@@ -7,7 +7,7 @@ use verbless_command::{
 use verbless_devx::ErrorKind;
 use verbless_prm::QpState;
 use verbless_queue::wr::{Inline, Nop, Send, Write};
-use verbless_queue::{ConnectOptions, Domain, QpConfig};
+use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig};
 
 use crate::case::cases;
 use crate::{Endpoint, Lab, Pair, SMALL_MTU, Stop, ensure, ensure_eq, quiet};
@@ -392,6 +392,8 @@ fn more_than_the_device_can_is_refused_with_the_limit(lab: &Lab) -> Result<(), S
     let (sends, receives) = (caps.max_send_sges() as u32, caps.max_receive_sges() as u32);
     let inline = caps.max_inline() as u32;
     let most = 1u32 << caps.log_max_qp_blocks;
+    let pinned = || lab.model().ok().map(|model| model.counts(0).umems);
+    let before = pinned();
     for (config, limit) in [
         (QpConfig { send_sges: sends + 1, ..base }, sends),
         (QpConfig { receive_sges: receives + 1, ..base }, receives),
@@ -399,6 +401,10 @@ fn more_than_the_device_can_is_refused_with_the_limit(lab: &Lab) -> Result<(), S
         (QpConfig { sends: most + 1, ..base }, caps.log_max_qp_blocks.into()),
         (QpConfig { receives: most + 1, ..base }, caps.log_max_qp_blocks.into()),
         (QpConfig { sends: u32::MAX, ..base }, 0),
+        (QpConfig { receives: 1 << 24, ..base }, caps.log_max_qp_blocks.into()),
+        (QpConfig { send_sges: u32::MAX, ..base }, sends),
+        (QpConfig { receive_sges: u32::MAX, ..base }, receives),
+        (QpConfig { inline: u32::MAX, ..base }, inline),
     ] {
         let made = end.domain.queue_pair(&config, &end.send_cq, &end.receive_cq);
         let error = match made {
@@ -409,6 +415,10 @@ fn more_than_the_device_can_is_refused_with_the_limit(lab: &Lab) -> Result<(), S
         let told = limit == 0 || error.to_string().contains(&limit.to_string());
         ensure!(told, "{error} does not say {limit}");
     }
+    let entries = 2u32 << caps.log_max_cqes;
+    let refused = end.domain.completion_queue(&CqConfig::new(entries)).err();
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "the kind");
+    ensure_eq!(pinned(), before, "memory that was pinned for what is refused");
     Ok(())
 }
 
@@ -456,7 +466,7 @@ fn a_queue_pair_is_destroyed_with_work_outstanding(lab: &Lab) -> Result<(), Stop
 fn a_queue_pair_may_share_one_completion_queue_for_both_directions(lab: &Lab) -> Result<(), Stop> {
     let device = lab.device()?;
     let domain = Domain::new(&device)?;
-    let mut cq = domain.completion_queue(&verbless_queue::CqConfig::new(64))?;
+    let mut cq = domain.completion_queue(&CqConfig::new(64))?;
     let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
     let options = ConnectOptions::default();
     let address = domain.address(&qp, &options)?;

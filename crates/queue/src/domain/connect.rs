@@ -407,6 +407,28 @@ mod tests {
     }
 
     #[test]
+    fn a_neighbour_that_does_not_answer_is_named_with_what_to_look_at() {
+        let (peer, own) =
+            ("fe80:0000:0000:0000:0000:0000:0000:0002", "fe80:0000:0000:0000:0000:0000:0000:0001");
+        let failed = |errno| {
+            let error = Error::new(ErrorKind::Refused, "CREATE_AH", "").with_errno(errno);
+            unresolved(error, &gid(peer), &gid(own))
+        };
+        for errno in [Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH, Errno::EHOSTDOWN] {
+            let error = failed(errno);
+            assert_eq!(error.errno(), Some(errno));
+            let text = error.to_string();
+            for word in ["CREATE_AH", "nobody answered", "ip route get", "ip neigh"] {
+                assert!(text.contains(word), "{text:?} does not say {word}");
+            }
+        }
+        let refused = failed(Errno::EINVAL).to_string();
+        assert!(!refused.contains("nobody answered"), "{refused:?}");
+        let (peer, own) = (gid(peer).to_string(), gid(own).to_string());
+        assert!(refused.contains(&peer) && refused.contains(&own), "{refused:?}");
+    }
+
+    #[test]
     fn a_flow_label_or_a_port_of_the_callers_own_goes_before() {
         let labelled = ConnectOptions { flow_label: 0x4_0003, ..Default::default() };
         assert_eq!(labelled.source_port(Qpn(1), Qpn(2)), 0xc000 | (3 ^ 0x10));

@@ -133,7 +133,8 @@ impl Cleaners {
 impl Domain {
     /// Makes a completion queue.
     pub fn completion_queue(&self, config: &CqConfig) -> Result<Cq, Error> {
-        let entries = power("completion queue entries", config.entries.max(2))?;
+        let most = self.device.caps().log_max_cqes;
+        let entries = power("completion queue entries", config.entries.max(2), most)?;
         let entry = if config.wide { 128 } else { 64 };
         let ring = self.shared.pool.ring(entries as usize * entry)?;
         let record = self.shared.pool.record()?;
@@ -178,10 +179,12 @@ impl Domain {
         send_cq: &Cq,
         receive_cq: &Cq,
     ) -> Result<Qp<S>, Error> {
+        self.check(config)?;
         let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
         // The receive ring comes first, and the send ring follows without a gap: so it fills at least a block.
         let least = (64 / stride as u32).max(1);
-        let count = power("receive ring entries", config.receives.max(least))?;
+        let most = self.device.caps().log_max_qp_blocks;
+        let count = power("receive ring entries", config.receives.max(least), most)?;
         let ring = ReceiveShape::Own { count, stride };
         let built = self.build::<S>(config, send_cq, receive_cq, ring)?;
         let receive = ReceiveQueue::new(ReceiveQueueParts {
@@ -220,7 +223,7 @@ impl Domain {
     ) -> Result<Built<S>, Error> {
         self.check(config)?;
         let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send(S::ADDRESS_UNITS));
-        let blocks = power("send ring blocks", blocks)?;
+        let blocks = power("send ring blocks", blocks, self.device.caps().log_max_qp_blocks)?;
         let (receive_bytes, log_receive_wqes, log_receive_stride, shared) = match receives {
             ReceiveShape::Own { count, stride } => {
                 let log = Some(count.ilog2() as u8);
@@ -264,7 +267,7 @@ impl Domain {
         const WHAT: &str = "making a queue pair";
         let caps = self.device.caps();
         over(WHAT, "send_sges", config.send_sges, caps.max_send_sges())?;
-        over(WHAT, "receive_sges", config.receive_sges, caps.max_receive_sges())?;
+        over(WHAT, "receive_sges", config.receive_sges, caps.max_receive_sges().min(512 / 16))?;
         over(WHAT, "inline", config.inline, caps.max_inline())
     }
 }
@@ -307,13 +310,15 @@ pub(super) fn over(
     Err(Error::new(ErrorKind::Input, attempted, hint))
 }
 
-/// The next power of two, if the device's numbers can count it.
-pub(super) fn power(what: &str, least: u32) -> Result<u32, Error> {
-    least.checked_next_power_of_two().filter(|&power| power <= 1 << 24).ok_or_else(|| {
+/// The next power of two, if the device has room for `2^most` or more. Asked before memory for them is allocated and pinned.
+pub(super) fn power(what: &str, least: u32, most: u8) -> Result<u32, Error> {
+    let log = most.min(24);
+    let most = 1 << log;
+    least.checked_next_power_of_two().filter(|&power| power <= most).ok_or_else(|| {
         Error::new(
             ErrorKind::Input,
             format!("laying out {least} {what}"),
-            "no device has room for that many",
+            format!("this device has room for at most {most} (2^{log})"),
         )
     })
 }
@@ -355,11 +360,18 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
 }
 
 /// The device lets go of the queues, the completion queues forget them, and then their number may be another's.
+///
+/// A queue pair that does not go to RESET may go on completing requests until it is destroyed, behind the cleaning; so its number must
+/// never be another's. It is leaked then, and counted ([`Context::leaked`](verbless_devx::Context::leaked)).
 impl<S: Service, R: ReceiveSide> Drop for Qp<S, R> {
     fn drop(&mut self) {
-        if self.object.has_left_reset() {
-            // Where the device refuses, it refuses to destroy the object as well, and its number stays.
-            let _ = self.object.to_reset();
+        if self.object.has_left_reset()
+            && let Err(error) = self.object.to_reset()
+            && error.kind() != ErrorKind::DeviceGone
+        {
+            let context = self.object.object().context();
+            context.count_leak("QP", self.object.qpn().0, &error);
+            std::mem::forget(self.object.clone());
         }
         self.cleaners.clean(self.object.qpn());
     }

@@ -46,7 +46,9 @@ impl Domain {
         over("making a shared receive queue", "sges", config.sges.max(1), most)?;
         let stride = ((config.sges.max(1) as usize + 1) * 16).next_power_of_two();
         // One is always kept back: the last one, whose link is not known yet.
-        let count = power("shared receive ring entries", config.receives.max(1).saturating_add(1))?;
+        let least = config.receives.max(1).saturating_add(1);
+        let room = self.device.caps().general.log_max_srq_sz();
+        let count = power("shared receive ring entries", least, room)?;
         let ring = self.shared.pool.ring(count as usize * stride)?;
         let record = self.shared.pool.record()?;
         let parts = SharedReceiveParts { ring: ring.memory, stride, record: record.memory };

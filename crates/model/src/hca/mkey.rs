@@ -59,6 +59,10 @@ pub(super) fn create(
     call.check_pd(context.pd())?;
     call.check_count(call.hca().objects.mkeys.len(), general.log_max_mkey())?;
     only(context, &KNOWN)?;
+    // No capability lets software choose.
+    if input.input_mkey_index() != 0 {
+        return Err(Refusal::Unsupported);
+    }
     if (input.pg_access() && !general.pg())
         || input.data_direct()
         || (context.a() && !general.atomic())
@@ -218,9 +222,7 @@ fn entries(
             if log >= 63 {
                 return Err(Refusal::MkeyPageSize);
             }
-            if list.chunks_exact(klm::ENTRY).any(|entry| entry[..4] != [0; 4]) {
-                return Err(Refusal::Reserved);
-            }
+            // A length in an entry says nothing here, and is no mistake: UCX and mlx5_ib's populate_klm write one.
             Some(log)
         }
         _ => None,

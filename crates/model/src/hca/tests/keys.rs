@@ -302,13 +302,32 @@ fn indirect_keys_take_their_entries_from_the_command() {
     assert_eq!(create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, 3), Err(Refusal::ListTooShort));
     let huge = create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, u32::MAX);
     assert_eq!(huge, Err(Refusal::MkeyEntries));
-    assert_eq!(create(&mut rig, MkeyAccessMode::KSM, &klms, 300, 2), Err(Refusal::Reserved));
-    let ksms = [entry(0, 0x1_0001, 0), entry(0, 0x1_0002, 0)].concat();
-    create(&mut rig, MkeyAccessMode::KSM, &ksms, 8192, 2).unwrap();
+    // All entries of the other kind have the size that the key says, whatever length a driver writes into them.
+    let ksms = [entry(1 << 31, 0x1_0001, 0), entry(0, 0x1_0002, 0)].concat();
+    let index = create(&mut rig, MkeyAccessMode::KSM, &ksms, 8192, 2).unwrap();
+    let translation = &rig.world.hcas[0].objects.mkeys[&index].translation;
+    assert_eq!(translation.covers(), 8192);
     assert_eq!(
         create(&mut rig, MkeyAccessMode::KSM, &ksms, 8193, 2),
         Err(Refusal::MkeyTranslations)
     );
+}
+
+#[test]
+fn no_key_gets_an_index_of_softwares_choice() {
+    let mut rig = Rig::up(LINK);
+    let pd = rig.send::<verbless_prm::AllocPdIn>(0, |_| {}).unwrap().pd();
+    let mut create = |wanted: u32| {
+        rig.call::<CreateMkeyIn>(0, 0, &[0; 16], 0, |input| {
+            input.set_input_mkey_index(wanted).set_translations_octword_actual_size(1);
+            let context = input.memory_key_mkey_entry_mut();
+            context.set_pd(pd).set_qpn(0xff_ffff).set_lr(true).set_len(8).set_log_page_size(12);
+            context.set_access_mode_1_0(MkeyAccessMode::MTT.0);
+        })
+        .map(drop)
+    };
+    assert_eq!(create(0x1234), Err(Refusal::Unsupported));
+    assert_eq!(create(0), Ok(()));
 }
 
 #[test]

@@ -48,6 +48,20 @@ pub(crate) fn scan(world: &mut World, id: HcaId, bench: &mut Bench) -> bool {
     worked
 }
 
+/// Takes the doorbells of a dead function, which means nothing any more; left there, they would keep the model's thread awake.
+pub(crate) fn ignore(hca: &Hca) {
+    hca.bar.for_each_allocated(|page| {
+        if hca.bar.page_rung(page) {
+            for k in 0..SEND_BUFFERS {
+                hca.bar.take64(page, SEND + k * SEND_STRIDE);
+            }
+            for register in [CQ_ARM, EQ_CONSUMER, EQ_ARM] {
+                hca.bar.take64(page, register);
+            }
+        }
+    });
+}
+
 /// Whether a doorbell rang and no injected fault swallows it.
 fn heard(hca: &mut Hca, rang: bool) -> bool {
     rang && !hca.engine.faults.lose_doorbells.strikes()

@@ -58,6 +58,8 @@ pub(crate) use thread::spawn;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
 const TURNS_PER_SCAN: u32 = 8;
+/// While queues are busy, QPs in the error state are looked at once in so many turns.
+const TURNS_PER_FLUSH: u32 = 1024;
 /// QPs in the error state that are looked at in one turn of the model's thread.
 const LATE_FLUSHES: usize = 64;
 
@@ -117,13 +119,19 @@ fn work(world: &mut World, bench: &mut Bench) -> bool {
     assert!(!world.hcas.iter().any(|hca| hca.engine.faults.panic), "a test asked for a panic");
     bench.turns = bench.turns.wrapping_add(1);
     let mut worked = false;
+    world.hcas.iter_mut().filter(|hca| hca.fatal).for_each(forget_plans);
     let idle = world.hcas.iter().all(|hca| hca.engine.active.is_empty());
     if idle || bench.turns.is_multiple_of(TURNS_PER_SCAN) {
         for id in 0..world.hcas.len() {
-            if !world.hcas[id].fatal {
-                worked |= doorbell::scan(world, id, bench);
+            match world.hcas[id].fatal {
+                true => doorbell::ignore(&world.hcas[id]),
+                false => worked |= doorbell::scan(world, id, bench),
             }
         }
+    }
+    // Whoever keeps the engine busy does not keep it from those that have failed.
+    if bench.turns.is_multiple_of(TURNS_PER_FLUSH) {
+        worked |= flush_late(world);
     }
     for id in 0..world.hcas.len() {
         worked |= expire(world, id);
@@ -136,6 +144,14 @@ fn work(world: &mut World, bench: &mut Bench) -> bool {
         }
     }
     worked || flush_late(world)
+}
+
+/// What a function was about to do when it died does not happen any more, and holds up no other.
+fn forget_plans(hca: &mut Hca) {
+    all_forgotten(hca);
+    hca.engine.delayed.clear();
+    hca.engine.moderated.clear();
+    hca.engine.held = Default::default();
 }
 
 /// Gives the queue at the head of a function's rotation its turn; false if there is none.

@@ -202,6 +202,54 @@ fn a_dead_device_does_nothing() {
     rig.none(0, a.send_cq);
 }
 
+#[test]
+fn a_device_that_dies_busy_is_silent_and_holds_up_no_other() {
+    let mut rig = Rig::new();
+    let (mut dead, mut alive) = (rig.pair().0, rig.end(1));
+    let peer = rig.end(1);
+    rig.connect(&alive, &peer);
+    rig.world.hcas[0].engine.faults.delay_completions = Strike { skip: 0, count: 1 };
+    rig.world.hcas[0].engine.faults.delay = 1000;
+    rig.post(&mut dead, Request::new(opcode::NOP));
+    rig.run();
+    assert!(!rig.world.hcas[0].engine.delayed.is_empty());
+    for _ in 0..2 {
+        rig.post(&mut dead, Request::new(opcode::NOP).unsignaled());
+    }
+    assert!(engine::step(&mut rig.world));
+    assert!(!rig.world.hcas[0].engine.active.is_empty(), "it dies with work to do");
+    rig.world.hcas[0].fatal = true;
+    // The other device hears each doorbell at once, though one waits on a page of the dead one.
+    for _ in 0..12 {
+        rig.ring(&dead);
+        rig.post(&mut alive, Request::new(opcode::NOP));
+        rig.one(1, alive.send_cq);
+        assert!(!rig.world.hcas[0].bar.rung(), "nobody hears it, and it is gone");
+    }
+    rig.advance(Duration::from_secs(1));
+    rig.none(0, dead.send_cq);
+}
+
+#[test]
+fn a_busy_queue_does_not_keep_late_receives_of_a_failed_one_from_being_flushed() {
+    let mut rig = Rig::new();
+    let (mut busy, mut failed) = rig.pair();
+    engine::qp_to_error(&mut rig.world, 1, failed.qpn);
+    rig.run();
+    rig.receive(&mut failed, &[]);
+    let mut turns = 0;
+    let flushed = loop {
+        rig.post(&mut busy, Request::new(opcode::NOP).unsignaled());
+        assert!(engine::step(&mut rig.world), "there is always something to do");
+        if let Some(entry) = rig.poll(1, failed.receive_cq) {
+            break entry;
+        }
+        turns += 1;
+        assert!(turns < 10_000, "the receive waits while others are busy");
+    };
+    assert_eq!(flushed.syndrome(), cqe_syndrome::FLUSHED);
+}
+
 /// Counters of a function's set 7, in which its QPs count from now on.
 fn counting(rig: &mut Rig, ends: [&End; 2]) {
     for end in ends {

@@ -7,7 +7,8 @@ use verbless_devx::abi::core::{AhAttributes, event_type};
 use verbless_devx::{AsyncEvent, Backend, Context, ErrorKind, LinkLayer, PageSizes, UarKind};
 use verbless_model::{Link, Model, ObjectCounts, Profile};
 use verbless_prm::{
-    CreateCqIn, CreateCqOut, QueryAdapterIn, QueryAdapterOut, QueryCqIn, QueryCqOut,
+    CreateCqIn, CreateCqOut, ModifyCqIn, ModifyCqOut, QueryAdapterIn, QueryAdapterOut, QueryCqIn,
+    QueryCqOut,
 };
 
 fn model(link: Link) -> Model {
@@ -70,6 +71,54 @@ fn a_devices_objects_come_and_go_and_nothing_is_left() {
         drop(context);
         assert_eq!(model.counts(0), ObjectCounts::default());
     }
+}
+
+#[test]
+fn a_resized_cq_holds_its_new_memory_and_leaves_the_old_to_its_owner() {
+    let model = model(Link::Infiniband);
+    let context = open(&model, 0);
+    let uar = context.uar_alloc(UarKind::BlueFlame).expect("a UAR page");
+    let mut memory = vec![0u64; 4 * 512];
+    let address = (memory.as_mut_ptr() as u64).next_multiple_of(4096);
+    let [record, old, new] = [0, 1, 2].map(|page| {
+        // SAFETY: the range lies in `memory`, which outlives the registration and is not used meanwhile.
+        unsafe { context.umem_reg(address + page * 4096, 4096, 1, PageSizes::Bitmap(4096)) }
+            .expect("it is mapped")
+    });
+    let mut create = CreateCqIn::new();
+    create.set_cq_umem_id(old.id());
+    let cq_context = create.cq_context_mut();
+    cq_context.set_log_cq_size(5).set_uar_page(uar.page_id());
+    cq_context.set_c_eqn_or_apu_element(context.query_eqn(0).expect("a queue"));
+    cq_context.set_dbr_umem_id(record.id()).set_dbr_addr(0);
+    let mut output = CreateCqOut::default();
+    let cq = context.obj_create(create.as_bytes(), output.as_bytes_mut()).expect("a CQ");
+
+    let mut resize = ModifyCqIn::new();
+    resize.set_op_mod(ModifyCqIn::RESIZE).set_cqn(output.cqn()).set_modify_field_select(7);
+    resize.set_cq_umem_id(new.id());
+    resize.cq_context_mut().set_log_cq_size(7);
+    let too_large = cq.modify(resize.as_bytes(), ModifyCqOut::default().as_bytes_mut());
+    assert!(too_large.is_err(), "128 entries are two pages");
+    resize.cq_context_mut().set_log_cq_size(6);
+    cq.modify(resize.as_bytes(), ModifyCqOut::default().as_bytes_mut()).expect("it fits");
+
+    let mut query = QueryCqIn::new();
+    query.set_cqn(output.cqn());
+    let mut state = QueryCqOut::default();
+    cq.query(query.as_bytes(), state.as_bytes_mut()).expect("its context");
+    assert_eq!((state.cq_context().log_cq_size(), state.cq_context().producer_counter()), (6, 1));
+    old.destroy().expect("the CQ left it");
+    let new = new.destroy().expect_err("the CQ lies in it").object;
+    let record = record.destroy().expect_err("its record lies there").object;
+    cq.destroy().expect("nobody uses it");
+    new.destroy().expect("nobody uses it");
+    record.destroy().expect("nobody uses it");
+    drop((uar, context));
+    let page = (address as usize - memory.as_ptr() as usize) / 8;
+    let op_own = memory[page + 512 + 7].to_ne_bytes()[7];
+    assert_eq!(op_own, 0x50, "the old buffer ends with a CQE of opcode RESIZE_CQ");
+    assert_eq!(model.counts(0), ObjectCounts::default());
 }
 
 #[test]

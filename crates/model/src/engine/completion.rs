@@ -9,8 +9,8 @@ use zerocopy::big_endian::{U16, U32, U64};
 use super::events;
 use super::ring::record;
 use super::state::{Completion, Delayed};
-use crate::hca::Hca;
-use crate::hca::objects::{Arm, Cq, Qp, Sq};
+use crate::hca::objects::{Arm, Cq, Qp, QueueMemory, Sq};
+use crate::hca::{Hca, Refusal};
 use crate::world::{HcaId, World};
 
 /// CQ indexes count in 24 bits where software writes them.
@@ -114,6 +114,15 @@ impl Completion {
             ..ErrCqe::zeroed()
         };
         Self { body: zerocopy::transmute!(cqe), first_half: None, solicited: true }
+    }
+
+    /// The last CQE of a buffer that its CQ leaves.
+    fn resize() -> Self {
+        let cqe = Cqe {
+            op_own: OpOwn::new().with_opcode(cqe_opcode::RESIZE).into_bits(),
+            ..Cqe::zeroed()
+        };
+        Self { body: zerocopy::transmute!(cqe), first_half: None, solicited: false }
     }
 
     fn new(cqe: Cqe, opcode: u8, solicited: bool, inline: Option<&[u8]>, room: u8) -> Self {
@@ -277,6 +286,37 @@ fn write(hca: &mut Hca, cqn: u32, completion: &Completion, now: u64) -> Result<(
     if cq.arm != Arm::Idle {
         fire_if_due(hca, cqn, Some(now));
     }
+    Ok(())
+}
+
+/// Ends the CQ's buffer with a CQE that says so, and goes on in the new one; indexes count on. Software copies what it has not
+/// taken to one entry further on, so that index by index the two buffers together have no gap (Linux `copy_resize_cqes`).
+///
+/// That CQE is one like others: it needs room, software takes it, and an arm for the next CQE reports it. Nothing
+/// changes unless there is room for it in the old buffer, and for all that then waits in the new one.
+pub(crate) fn cq_resize(
+    hca: &mut Hca,
+    cqn: u32,
+    memory: QueueMemory,
+    log_size: u32,
+    now: u64,
+) -> Result<(), Refusal> {
+    let cq = hca.objects.cqs.get_mut(&cqn).ok_or(Refusal::NoSuchCq)?;
+    if cq.overrun {
+        return Err(Refusal::CqState);
+    }
+    if let Ok(word) = record(&*hca.memory, cq.record) {
+        cq.runtime.consumer = word & COUNTER;
+    }
+    let waiting = cq.producer.wrapping_sub(cq.runtime.consumer) & COUNTER;
+    let size = 1_u32.checked_shl(cq.log_size.min(log_size)).ok_or(Refusal::CqSize)?;
+    // Who asked for overruns to be ignored need not keep the record.
+    if waiting >= size && !cq.overrun_ignore {
+        return Err(Refusal::CqOutstanding);
+    }
+    write(hca, cqn, &Completion::resize(), now).map_err(|Overrun| Refusal::CqState)?;
+    let cq = hca.objects.cqs.get_mut(&cqn).ok_or(Refusal::NoSuchCq)?;
+    (cq.memory, cq.log_size) = (memory, log_size);
     Ok(())
 }
 

@@ -47,6 +47,7 @@ use crate::world::{HcaId, World};
 use requester::Turn;
 
 pub(crate) use blueflame::trapped_write;
+pub(crate) use completion::cq_resize;
 pub(crate) use doorbell::{cq_changed, is_named, mmio_write, sender_changed};
 pub(crate) use failure::to_error as qp_to_error;
 pub use inject::Fault;

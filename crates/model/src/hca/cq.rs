@@ -1,9 +1,9 @@
 //! Completion queues.
 
 use verbless_prm::{
-    CqContext, CqModifyField, CqPeriodMode, CqState, CqStatus, CqeSize, CreateCqIn, CreateCqOut,
-    DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut, TimestampFormat,
-    TimestampFormatCap,
+    CqContext, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus, CqeSize, CreateCqIn,
+    CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut,
+    TimestampFormat, TimestampFormatCap,
 };
 
 use super::Hca;
@@ -147,12 +147,12 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
     Ok(())
 }
 
-/// MODIFY_CQ. Resizing is not modelled; the capability says so.
+/// MODIFY_CQ.
 pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOut) -> Outcome {
     let number = input.cqn();
     call.cq(number)?;
     if call.op_mod == ModifyCqIn::RESIZE {
-        return Err(Refusal::Unsupported);
+        return resize(call, input);
     }
     let general = call.hca().caps.general();
     let select = input.modify_field_select();
@@ -197,6 +197,57 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
     if mode {
         cq.context.set_cq_period_mode(new.cq_period_mode());
     }
+    Ok(())
+}
+
+/// MODIFY_CQ with op_mod RESIZE: another buffer, of as many entries as were asked for. What is not selected stays as it is.
+fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
+    let number = input.cqn();
+    let general = call.hca().caps.general();
+    if !general.cq_resize() {
+        return Err(Refusal::Unsupported);
+    }
+    let select = input.modify_field_select();
+    let known = CqResizeField::INFO.values.iter().fold(0, |bits, &(_, bit)| bits | bit as u32);
+    if select & !known != 0 {
+        return Err(Refusal::CqField);
+    }
+    let selected = |field: CqResizeField| select & field.0 != 0;
+    let (cq, new) = (call.cq(number)?, input.cq_context());
+    let mut context = cq.context;
+    if selected(CqResizeField::LOG_CQ_SIZE) {
+        context.set_log_cq_size(new.log_cq_size());
+    }
+    if selected(CqResizeField::PAGE_OFFSET) {
+        context.set_page_offset(new.page_offset());
+    }
+    if selected(CqResizeField::LOG_PAGE_SIZE) {
+        context.set_log_page_size(new.log_page_size());
+    }
+    let log_size = context.log_cq_size();
+    if log_size == 0 || log_size > general.log_max_cq_sz() {
+        return Err(Refusal::CqSize);
+    }
+    let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
+    let place = Place {
+        umem: umem.map(|id| (id, input.cq_umem_offset())),
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+    };
+    let entry = u64::from(cq.cqe_bytes);
+    let memory = call.buffer(&place, entry << log_size, entry, true)?;
+    let now = call.world.clock.now;
+    let hca = call.hca_mut();
+    engine::cq_resize(hca, number, memory, log_size.into(), now)?;
+    let Some(cq) = hca.objects.cqs.get_mut(&number) else { return Err(Refusal::NoSuchCq) };
+    cq.context = context;
+    // The record stays where it is.
+    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
+    let umems: Vec<u32> = [umem, record_umem].into_iter().flatten().collect();
+    let left = std::mem::replace(&mut cq.umems, umems.clone());
+    umem::hold(hca, &umems);
+    umem::release(hca, &left);
     Ok(())
 }
 

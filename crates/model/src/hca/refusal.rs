@@ -107,6 +107,8 @@ refusals! {
     CqSize = 0x62, BAD_PARAM, "log_cq_size is 0 or above log_max_cq_sz.";
     CqeSize = 0x63, BAD_PARAM, "The CQE size is not supported.";
     CqField = 0x64, BAD_PARAM, "A selected field cannot be modified.";
+    CqOutstanding = 0x65, BAD_SIZE_OUTS_CQES, "The CQEs that wait, with the one that ends the resize, do not fit the old buffer or the new.";
+    CqState = 0x66, BAD_RES_STATE, "The CQ overran, or its buffer cannot be written: it takes no more CQEs.";
 
     NoSuchEq = 0x70, BAD_RES, "No such EQ.";
     EqInUse = 0x71, BAD_RES_STATE, "CQs still report to the EQ.";

@@ -56,6 +56,7 @@ static COMMANDS: &[Command] = &[
     plain("DEALLOC_MW", 16, 4, 0, |method, core| method.destroy_by_handle(core.u32(0), object::MW)),
     plain("CREATE_COMP_CHANNEL", 17, 8, 4, |method, core| method.create_comp_channel(core)),
     plain("CREATE_CQ", 18, 32, 8, |method, core| method.write_create_cq(core)),
+    plain("RESIZE_CQ", 19, 16, 8, |method, core| method.resize_cq(core)),
     plain("DESTROY_CQ", 20, 16, 8, |method, core| method.write_destroy_cq(core)),
     plain("CREATE_QP", 24, 56, 32, |method, core| method.write_create_qp(core)),
     plain("QUERY_QP", 25, 16, 128, |method, core| method.query_qp(core)),

@@ -253,6 +253,11 @@ pub static MODIFY_CQ: CommandInfo = CommandInfo {
             why: "A selected field is out of range, or cannot be modified.",
         },
         StatusRule {
+            status: 9,
+            name: "BAD_RES_STATE",
+            why: "RESIZE: the CQ overran and takes no more CQEs.",
+        },
+        StatusRule {
             status: 0x40,
             name: "BAD_SIZE_OUTS_CQES",
             why: "RESIZE: more CQEs are outstanding than the new buffer holds.",

@@ -8,6 +8,7 @@ mod gone;
 mod hostile;
 mod messages;
 mod protection;
+mod resize;
 mod retries;
 mod rig;
 mod shared;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use verbless_prm::hot::{
     AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, Eqe, ErrCqe, InlineHeader,
-    RaddrSegment, completion, opcode,
+    RaddrSegment, completion, cqe_opcode, opcode,
 };
 use verbless_prm::{SqContext, SqState};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::engine::{self, Clock};
-use crate::hca::Hca;
 use crate::hca::objects::*;
+use crate::hca::{Hca, Refusal};
 use crate::memory::{HostMemory, ProcessMemory, UAR_PAGE};
 use crate::profile::Profile;
 use crate::world::World;
@@ -207,6 +207,42 @@ impl Rig {
         self.world.hcas[hca].objects.cqs.insert(cqn, cq);
         engine::queues_changed(&mut self.world, hca);
         cqn
+    }
+
+    /// Moves a CQ to a new buffer, and does what its driver then does: every CQE not taken yet goes to the entry after its own in the
+    /// new buffer, up to the one that ends the old. That one, and the indexes of both buffers, are checked on the way.
+    pub(super) fn resize(&mut self, hca: usize, cqn: u32, log_size: u32) -> Result<(), Refusal> {
+        let cq = self.cq_mut(hca, cqn);
+        let (old, old_log, entry) = (cq.memory.pages[0], cq.log_size, u64::from(cq.cqe_bytes));
+        let record = cq.record;
+        let memory = self.queue_memory(entry << log_size);
+        let new = memory.pages[0];
+        for byte in (0..memory.length).step_by(entry as usize) {
+            self.fill(new + byte + entry - 1, &[0xf1]);
+        }
+        let now = self.world.clock.now;
+        engine::cq_resize(&mut self.world.hcas[hca], cqn, memory, log_size, now)?;
+        let mut index = u32::from_be(self.memory().load32(record).unwrap());
+        let place = |base: u64, log: u32, index: u32| {
+            (base + u64::from(index % (1 << log)) * entry, (index >> log & 1) as u8)
+        };
+        loop {
+            let (at, owner) = place(old, old_log, index);
+            let mut cqe = self.bytes(at, entry as usize);
+            let op_own = cqe.last_mut().unwrap();
+            assert_eq!(*op_own & 1, owner, "entry {index} of the old buffer is software's");
+            if *op_own >> 4 == cqe_opcode::RESIZE {
+                break;
+            }
+            index += 1;
+            let (at, owner) = place(new, log_size, index);
+            *op_own = *op_own & !1 | owner;
+            self.fill(at, &cqe);
+        }
+        assert_eq!(self.cq_mut(hca, cqn).producer, index + 1, "the last CQE has an index too");
+        let taken = u32::from_be(self.memory().load32(record).unwrap()) + 1;
+        self.memory().store32(record, taken.to_be()).unwrap();
+        Ok(())
     }
 
     pub(super) fn cq_mut(&mut self, hca: usize, cqn: u32) -> &mut Cq {

@@ -1,14 +1,14 @@
 //! CQs and EQs.
 
 use verbless_prm::{
-    CqModifyField, CqPeriodMode, CqState, CqStatus, CqeSize, CreateCqIn, CreateEqIn, CreateRmpIn,
-    CreateUmemIn, DestroyEqIn, ModifyCqIn, QueryCqIn, QueryEqIn, WqType,
+    CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus, CqeSize, CreateCqIn, CreateEqIn,
+    CreateRmpIn, CreateUmemIn, DestroyEqIn, ModifyCqIn, QueryCqIn, QueryEqIn, WqType,
 };
 
 use super::rig::{Rig, UMEM, User, pages};
 use crate::hca::Refusal;
 use crate::hca::objects::Arm;
-use crate::profile::Link;
+use crate::profile::{Link, Profile};
 
 const LINK: Link = Link::Infiniband;
 
@@ -291,9 +291,91 @@ fn a_cq_changes_what_was_selected_and_nothing_else() {
     assert!(cq.overrun_ignore && cq.context.cq_max_count() == 9);
     assert_eq!(modify(&mut rig, 0, CqModifyField::EQN.0), Err(Refusal::NoSuchEq));
     assert_eq!(modify(&mut rig, 0, 0x8000_0000), Err(Refusal::CqField));
-    assert_eq!(modify(&mut rig, ModifyCqIn::RESIZE, 1), Err(Refusal::Unsupported));
     assert_eq!(modify(&mut rig, 5, 1), Err(Refusal::UnknownOpMod));
     assert_eq!(rig.world.hcas[0].objects.cqs[&user.cq].eqn, 0x10);
+}
+
+#[test]
+fn every_mistake_in_a_resize_is_refused() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let all = CqResizeField::LOG_CQ_SIZE.0
+        | CqResizeField::PAGE_OFFSET.0
+        | CqResizeField::LOG_PAGE_SIZE.0;
+    type Edit = fn(&mut ModifyCqIn);
+    let cases: &[(u32, Edit, Refusal)] = &[
+        (all | 8, |_| (), Refusal::CqField),
+        (
+            all,
+            |input| {
+                input.cq_context_mut().set_log_cq_size(0);
+            },
+            Refusal::CqSize,
+        ),
+        (
+            all,
+            |input| {
+                input.cq_context_mut().set_log_cq_size(30);
+            },
+            Refusal::CqSize,
+        ),
+        (
+            all,
+            |input| {
+                input.set_cq_umem_offset(1 << 20);
+            },
+            Refusal::UmemBounds,
+        ),
+        (
+            all,
+            |input| {
+                input.set_cq_umem_offset(0x1020);
+            },
+            Refusal::BufferMisaligned,
+        ),
+        (
+            all,
+            |input| {
+                input.set_cq_umem_id(0x99);
+            },
+            Refusal::NoSuchUmem,
+        ),
+        (
+            all,
+            |input| {
+                input.set_cq_umem_valid(false);
+            },
+            Refusal::ListTooShort,
+        ),
+        (
+            all,
+            |input| {
+                input.set_cqn(0x99_9999);
+            },
+            Refusal::NoSuchCq,
+        ),
+        // The CQE that ends the buffer cannot be written there: it was the memory of nobody.
+        (all, |_| (), Refusal::CqState),
+        (all, |_| (), Refusal::CqState),
+    ];
+    for (case, &(select, edit, refusal)) in cases.iter().enumerate() {
+        let answer = rig.call::<ModifyCqIn>(user.uid, ModifyCqIn::RESIZE, &[], 0, |input| {
+            input.set_cqn(user.cq).set_modify_field_select(select);
+            input.set_cq_umem_valid(true).set_cq_umem_id(user.umem).set_cq_umem_offset(0x2000);
+            input.cq_context_mut().set_log_cq_size(5);
+            edit(input);
+        });
+        assert_eq!(answer.map(drop), Err(refusal), "case {case}");
+        assert_eq!(rig.world.hcas[0].objects.cqs[&user.cq].log_size, 6, "case {case}");
+    }
+    let mut rig = Rig::up_of(Profile::load("connectx6vf").unwrap().with_link(LINK));
+    let user = rig.user();
+    let answer = rig.call::<ModifyCqIn>(user.uid, ModifyCqIn::RESIZE, &[], 0, |input| {
+        input.set_cqn(user.cq).set_modify_field_select(all);
+        input.set_cq_umem_valid(true).set_cq_umem_id(user.umem);
+        input.cq_context_mut().set_log_cq_size(5);
+    });
+    assert_eq!(answer.map(drop), Err(Refusal::Unsupported), "without the capability");
 }
 
 #[test]

@@ -340,6 +340,53 @@ fn a_completion_queues_events_are_moderated_by_the_command_that_linux_sends() {
 }
 
 #[test]
+fn a_completion_queue_is_resized_by_the_command_that_linux_sends() {
+    let verbs = Verbs::with(|caps| {
+        caps.set_cq_resize(true);
+    });
+    let (handle, number, entries) = verbs.cq(63, 0, None, &verbs.cq_driver()).expect("a CQ");
+    assert_eq!(entries, 63);
+    let resize = |handle: u64, entries: u64, driver: [u64; 4]| {
+        let core = fields(&[8, 4, 4], &[0, handle, entries]);
+        let driver = fields(&[8, 2, 2, 4], &driver);
+        verbs.write(19, &core, 8, &driver, 0).map(|(core, _)| word(&core))
+    };
+    let buffer = verbs.address + 0x2_0080;
+    assert_eq!(resize(handle, 63, [0; 4]), Ok(63), "as large as it is: no buffer is looked at");
+    assert_eq!(verbs.bench.device.count(op::MODIFY_CQ), 0);
+    assert_eq!(resize(handle, 100, [buffer, 64, 0, 0]), Ok(127));
+    let command: ModifyCqIn = verbs.last(op::MODIFY_CQ, ModifyCqIn::from_prefix);
+    assert_eq!((command.op_mod(), command.cqn()), (ModifyCqIn::RESIZE, number));
+    assert_eq!(command.modify_field_select(), 7);
+    assert_ne!(command.uid(), 0, "of the client's context");
+    let cqc = command.cq_context();
+    assert_eq!((cqc.log_cq_size(), cqc.page_offset(), cqc.log_page_size()), (7, 2, 0));
+    assert_eq!(cqc.cqe_sz(), CqeSize::BYTES_64);
+    let pages = verbs.list(op::MODIFY_CQ, ModifyCqIn::BYTES);
+    assert_eq!(pages, [0, 1, 2].map(|page| verbs.address + 0x2_0000 + page * 0x1000));
+    for (case, answer, errno) in [
+        ("no entries", resize(handle, 0, [buffer, 64, 0, 0]), Errno::EINVAL),
+        ("too many", resize(handle, 4096, [buffer, 64, 0, 0]), Errno::EINVAL),
+        ("a negative number", resize(handle, 0xffff_ffff, [buffer, 64, 0, 0]), Errno::EINVAL),
+        ("a reserved field", resize(handle, 15, [buffer, 64, 1, 0]), Errno::EINVAL),
+        ("another", resize(handle, 15, [buffer, 64, 0, 1]), Errno::EINVAL),
+        ("a buffer of nothing", resize(handle, 15, [buffer, 0, 0, 0]), Errno::EINVAL),
+        ("an odd buffer", resize(handle, 15, [buffer + 4, 64, 0, 0]), Errno::EINVAL),
+    ] {
+        assert_eq!(answer, Err(errno), "{case}");
+    }
+    assert_eq!(verbs.bench.device.count(op::MODIFY_CQ), 1);
+    // More CQEs wait than it would hold.
+    verbs.bench.device.refuse_next(op::MODIFY_CQ, 0x40);
+    assert_eq!(resize(handle, 3, [buffer, 64, 0, 0]), Err(Errno::EINVAL));
+    assert_eq!(resize(handle, 127, [0; 4]), Ok(127), "it stayed as it was");
+    let lacking = Verbs::new();
+    let (handle, _) = lacking.plain_cq();
+    let core = fields(&[8, 4, 4], &[0, handle, 7]);
+    assert_eq!(lacking.write(19, &core, 8, &[0; 16], 0).map(drop), Err(Errno::ENOSYS));
+}
+
+#[test]
 fn a_completion_queue_that_makes_no_sense_is_refused() {
     let verbs = Verbs::new();
     let with = |at: usize, bytes: &[u8]| {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use verbless_prm::{CqModifyField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, TimestampFormat};
+use verbless_prm::{
+    CqModifyField, CqResizeField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, TimestampFormat,
+};
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
@@ -31,6 +33,8 @@ const LONGEST_PERIOD: u16 = 0xfff;
 /// Its bytes, and those up to its flags.
 const DRIVER_BYTES: usize = 32;
 const DRIVER_LEAST: usize = 22;
+/// Bytes of `mlx5_ib_resize_cq`.
+const RESIZE_BYTES: usize = 16;
 
 /// A completion queue.
 #[derive(Debug)]
@@ -41,7 +45,9 @@ pub(in crate::uverbs) struct Cq {
     pub real_time: bool,
     /// Its client reads timestamps.
     pub timestamps: bool,
-    _pinned: Pinned,
+    padded: bool,
+    entries: u32,
+    pinned: Pinned,
 }
 
 /// What is asked for, whichever way it came.
@@ -166,11 +172,7 @@ impl Method<'_> {
         let mut input = CreateCqIn::new();
         input.set_uid(uid);
         let cqc = input.cq_context_mut();
-        cqc.set_cqe_sz(match (cqe_bytes, padded) {
-            (64, _) => CqeSize::BYTES_64,
-            (_, false) => CqeSize::BYTES_128,
-            (_, true) => CqeSize::BYTES_128_PADDED,
-        });
+        cqc.set_cqe_sz(cqe_size(cqe_bytes, padded));
         cqc.set_log_cq_size(entries.trailing_zeros() as u8).set_uar_page(uar_page);
         cqc.set_c_eqn_or_apu_element(eqn).set_dbr_addr(record).set_page_offset(memory.page_offset);
         cqc.set_oi(wanted.flags & FLAG_IGNORE_OVERRUN != 0).set_cqe_comp_en(driver.u8(20) == 1);
@@ -184,7 +186,8 @@ impl Method<'_> {
         let mut destroy = inbox(op::DESTROY_CQ, 0, uid, 16);
         NUMBER.set(&mut destroy, cqn);
         let timestamps = wanted.flags & FLAG_TIMESTAMPS != 0;
-        let cq = Cq { cqn, destroy, cqe_bytes, real_time, timestamps, _pinned: memory.pinned };
+        let pinned = memory.pinned;
+        let cq = Cq { cqn, destroy, cqe_bytes, real_time, timestamps, padded, entries, pinned };
         kernel.listeners.add(
             Kind::Cq,
             cqn,
@@ -224,10 +227,63 @@ impl Method<'_> {
         kernel.exec(input.as_bytes(), &mut [0; 16])
     }
 
+    /// Another buffer. When this returns, the old one ends with the CQE that says so, and is the client's again.
+    pub(in crate::uverbs) fn resize_cq(&mut self, request: &Core) -> Result<(), Errno> {
+        let wanted = request.u32(12);
+        let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
+        let Some(Object::Cq(cq)) = self.state.object(handle) else { return Err(Errno::ENOENT) };
+        let kernel = &self.file.kernel;
+        if !kernel.caps.cq_resize() {
+            return Err(Errno::ENOSYS);
+        }
+        let most = 1u32.checked_shl(kernel.caps.log_max_cq_sz().into()).unwrap_or(0);
+        let entries = wanted
+            .checked_add(1)
+            .and_then(u32::checked_next_power_of_two)
+            .filter(|&entries| wanted != 0 && entries <= most)
+            .ok_or(Errno::EINVAL)?;
+        if entries != cq.entries {
+            let driver = self.driver_request(RESIZE_BYTES, RESIZE_BYTES)?;
+            let cqe_bytes = u32::from(driver.u16(8));
+            if driver.u16(10) != 0 || driver.u32(12) != 0 {
+                return Err(Errno::EINVAL);
+            }
+            let size = u64::from(entries) * u64::from(cqe_bytes);
+            let memory = buffer(self.client, driver.u64(0), size, true)?;
+            let mut input = ModifyCqIn::new();
+            input.set_op_mod(ModifyCqIn::RESIZE).set_uid(self.state.context()?.uid);
+            input.set_cqn(cq.cqn).set_modify_field_select(
+                CqResizeField::LOG_CQ_SIZE.0
+                    | CqResizeField::PAGE_OFFSET.0
+                    | CqResizeField::LOG_PAGE_SIZE.0,
+            );
+            let cqc = input.cq_context_mut();
+            cqc.set_cqe_sz(cqe_size(cqe_bytes, cq.padded)).set_page_offset(memory.page_offset);
+            cqc.set_log_cq_size(entries.trailing_zeros() as u8);
+            kernel.exec(&with_list(input.as_bytes(), &memory.pages), &mut [0; 16])?;
+            let Some(Object::Cq(cq)) = self.state.object_mut(handle) else {
+                return Err(Errno::ENOENT);
+            };
+            (cq.entries, cq.pinned) = (entries, memory.pinned);
+        }
+        let mut reply = Reply::default();
+        reply.u32(entries - 1).u32(0);
+        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
+    }
+
     pub(in crate::uverbs) fn write_destroy_cq(&mut self, request: &Core) -> Result<(), Errno> {
         let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
         let heard = self.file.destroy(self.state, self.client, handle)?;
         self.attrs.put_or_zero(attr::CORE_OUT, &heard_of_cq(heard))
+    }
+}
+
+/// As the context says it.
+fn cqe_size(bytes: u32, padded: bool) -> CqeSize {
+    match (bytes, padded) {
+        (128, false) => CqeSize::BYTES_128,
+        (128, true) => CqeSize::BYTES_128_PADDED,
+        _ => CqeSize::BYTES_64,
     }
 }
 

@@ -160,6 +160,10 @@ pub(crate) fn sender_changed(hca: &mut Hca, number: u32) {
 pub(crate) fn cq_changed(hca: &mut Hca, number: u32) {
     let page = hca.objects.cqs.get(&number).map(|cq| cq.uar_page);
     hca.engine.index.cqs.set(number, page);
+    if page.is_none() {
+        // What a fault holds back for it is not for the next CQ of this number.
+        hca.engine.delayed.retain(|_, delayed| delayed.cqn != number);
+    }
 }
 
 /// Whether a QP, SQ or CQ names the page.

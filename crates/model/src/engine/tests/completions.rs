@@ -245,6 +245,24 @@ fn faults_drop_and_delay_completions_in_order() {
 }
 
 #[test]
+fn a_completion_that_is_late_for_its_cq_is_not_for_the_next_one_of_the_same_number() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let faults = &mut rig.world.hcas[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    nop(&mut rig, &mut a);
+    rig.run();
+    let hca = &mut rig.world.hcas[0];
+    let mut next = hca.objects.cqs.remove(&a.send_cq).unwrap();
+    engine::cq_changed(hca, a.send_cq);
+    next.runtime = Default::default();
+    hca.objects.cqs.insert(a.send_cq, next);
+    engine::cq_changed(hca, a.send_cq);
+    rig.advance(Duration::from_nanos(1000));
+    rig.none(0, a.send_cq);
+}
+
+#[test]
 fn the_user_index_goes_into_every_cqe() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();

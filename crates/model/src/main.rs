@@ -20,77 +20,77 @@ mod explain;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Say on the standard error what goes on: -v warnings and what is refused, with the reason; -vv everything. Without it `run`
-    /// leaves the program's output alone, but for its own failures.
+    /// Log to standard error: -v warnings and whatever is refused, with the reason; -vv also the probes that libraries make
+    /// of every device, and details. Without it, `run` prints only its own failures.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Be PCI devices, over vfio-user, for QEMU's `vfio-user-pci` to attach. Ends when all clients have gone.
+    /// Serve PCI devices over vfio-user, to which QEMU's `vfio-user-pci` connects. Ends when all clients have disconnected.
     #[command(after_help = profiles())]
     Pci {
-        /// Where a function listens, once for each; those of the first device first.
+        /// Unix socket of a PCI function; once for each function, those of the first device first.
         #[arg(long, required = true)]
         socket: Vec<PathBuf>,
-        /// What a device is, once for each: a profile's name (see below), or a TOML file.
+        /// Profile of a device, once for each device: a name from the list below, or a TOML file.
         #[arg(long, default_value = "bluefield3")]
         profile: Vec<String>,
-        /// What their ports are connected to; without it, what the profile says.
+        /// Link type of the ports [default: the profile's].
         #[arg(long)]
         link: Option<LinkArgument>,
         /// Functions per device: 1 to 8.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
         functions: u16,
-        /// Instead, a function for each side that a device has: the host's, then that of a DPU's Arm cores.
+        /// Instead of --functions: one function for each side of a device, the host's, then the one of a DPU's Arm cores.
         #[arg(long, conflicts_with = "functions")]
         sides: bool,
-        /// Map no UAR page into the guest: every doorbell is a message.
+        /// Map no UAR page into the guest: every doorbell is trapped.
         #[arg(long)]
         trap: bool,
-        /// Write every command with its answer to this file, as text that `cargo xtask prm decode` reads.
+        /// Write every command and its answer to this file, as text that `cargo xtask prm decode` reads.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
     },
-    /// Run a program that sees modelled devices, without root and without a virtual machine.
+    /// Run a program with modelled RDMA devices, without root and without a virtual machine.
     ///
-    /// Ends when the program and all that was started have ended, with the program's exit code.
+    /// Ends when the program and every process that it started have ended, with the program's exit code.
     #[command(after_help = profiles())]
     Run {
-        /// What the devices are, one for each: a profile's name (see below), or a TOML file.
+        /// Profile of a device, once for each kind of device: a name from the list below, or a TOML file.
         #[arg(long, default_value = "bluefield3", conflicts_with = "join")]
         profile: Vec<String>,
         /// How many devices of each profile: 1 to 64.
         #[arg(long, default_value_t = 1, conflicts_with = "join", value_parser = clap::value_parser!(u16).range(1..=64))]
         devices: u16,
-        /// What their ports are connected to; without it, what the profile says.
+        /// Link type of the ports [default: the profile's].
         #[arg(long, conflicts_with = "join")]
         link: Option<LinkArgument>,
-        /// Which side of the devices the program is on: the machine that they are plugged into, or the Arm cores on a DPU.
-        /// It sees that side's devices alone, numbered from 0.
+        /// Side of the devices that the program runs on: the host, or the Arm cores of a DPU. It sees only the devices of
+        /// that side, numbered from 0.
         #[arg(long, value_enum, default_value_t = SideArgument::Host)]
         side: SideArgument,
-        /// Meanwhile run this shell command on the DPU side, with an empty standard input. The exit code is the program's, or if that
-        /// is 0, this command's.
+        /// Also run this shell command, on the DPU side and with an empty standard input. The exit code is the program's or,
+        /// if that is 0, this command's.
         #[arg(long, value_name = "COMMAND", conflicts_with_all = ["side", "join"])]
         dpu: Option<OsString>,
-        /// Let others join under this name.
+        /// Name of this run, by which other programs --join it.
         #[arg(long, conflicts_with = "join")]
         name: Option<String>,
-        /// Run the program on the devices of the run that has this name, beside that one's own.
+        /// Run the program on the devices of the run of this name, while that one is running.
         #[arg(long, value_name = "NAME")]
         join: Option<String>,
-        /// Print every ioctl and command as it passes; with a file, write the commands there, as text that `cargo xtask
-        /// prm decode` reads.
+        /// Print every ioctl and command as it passes. With =FILE, write the commands to that file instead, as text that
+        /// `cargo xtask prm decode` reads.
         #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "join")]
         trace: Option<Option<PathBuf>>,
-        /// The program and its arguments; from the program's name on, nothing is an option of `run`.
+        /// The program and its arguments; options that follow the program's name are the program's.
         #[arg(required = true, trailing_var_arg = true)]
         program: Vec<OsString>,
     },
-    /// Say in words what a code means: a syndrome of the model's (564c0008), a command status (0x3, BAD_PARAM), or the
-    /// syndrome of a failed WQE's CQE (0x13).
+    /// Explain a code: the syndrome of a command that the model refused (564c0008), a command status (0x3, BAD_PARAM), or
+    /// the syndrome of an error CQE (0x13).
     Explain {
         /// In hexadecimal, with or without 0x, or a name.
         #[arg(required = true)]

@@ -553,6 +553,21 @@ fn refusals_are_told_when_they_are_asked_for_and_else_nothing_is() {
 }
 
 #[test]
+fn what_libraries_ask_of_every_device_is_told_at_the_second_v_alone() {
+    if Command::new("ibv_devinfo").output().is_err() {
+        return;
+    }
+    for link in ["infiniband", "ethernet"] {
+        let devinfo = ["run", "--link", link, "--", "ibv_devinfo", "-v"];
+        let (code, text) = model(&[&["-v"][..], &devinfo].concat());
+        assert!(code == Some(0) && !text.contains("refused") && !text.contains("INFO"), "{text}");
+        let (_, text) = model(&[&["-vv"][..], &devinfo].concat());
+        assert!(text.contains("QUERY_DEVICE refused with ENOSPC"), "{text}");
+        assert!(text.contains("QUERY_GID_ENTRY refused with ENODATA"), "{text}");
+    }
+}
+
+#[test]
 fn every_attribute_that_the_kernel_has_of_a_port_can_be_read_and_listed() {
     let script = "cd /sys/class/infiniband/mlx5_0; cd ports/1; for name in lid lid_mask_count sm_lid sm_sl rate cap_mask \
         state phys_state link_layer; do cat $name; done; ls counters | wc -l; cat counters/port_xmit_data \

@@ -146,7 +146,8 @@ fn answer(world: &mut World, id: HcaId, input: &[u8], output: &mut [u8]) {
             let opcode = input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
             let refused = &mut world.hcas[id].refused;
             if refused.len() < MOST_REFUSED {
-                refused.push(Refused { opcode, refusal });
+                let kernel = input.get(2..4) == Some(&[0, 0]);
+                refused.push(Refused { opcode, kernel, refusal });
             }
             (refusal.status().0, refusal.syndrome())
         }
@@ -169,18 +170,24 @@ const MOST_REFUSED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Refused {
     opcode: u16,
+    /// Its uid is 0, the kernel's.
+    kernel: bool,
     refusal: Refusal,
 }
 
 impl Refused {
     /// Says it in the log.
     pub(crate) fn log(&self) {
-        let Self { opcode, refusal } = *self;
+        let Self { opcode, kernel, refusal } = *self;
         let command = CommandInfo::by_opcode(opcode).map_or("", |command| command.name);
         let number = format_args!("{opcode:#x}");
         match refusal {
             Refusal::UnknownOpcode => tracing::warn!("opcode {number} is unknown"),
             Refusal::NotModelled => tracing::warn!("{command} ({number}) is not modelled"),
+            // A kernel asks for every page that it knows of.
+            Refusal::NoSuchPage if kernel => {
+                tracing::debug!(command, opcode = number, ?refusal, "{}", refusal.text());
+            }
             _ => tracing::info!(command, opcode = number, ?refusal, "{}", refusal.text()),
         }
     }

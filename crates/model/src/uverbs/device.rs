@@ -5,6 +5,7 @@ use nix::errno::Errno;
 use super::abi::attr;
 use super::file::Method;
 use super::kernel::{GidEntry, Kernel, PortState};
+use super::refused;
 use super::verbs::wire::Core;
 
 /// Bytes of `ib_uverbs_gid_entry`.
@@ -68,7 +69,11 @@ impl Method<'_> {
         self.state.context()?;
         let kernel = &self.file.kernel;
         let port = kernel.function.port(number).ok_or(Errno::EINVAL)?;
-        let entry = find_gid(kernel, &port, index)?;
+        let entry = find_gid(kernel, &port, index).map_err(|errno| match errno {
+            // Programs that list a table ask for every index.
+            Errno::ENODATA => refused::probe(errno, format!("no GID at index {index}")),
+            errno => errno,
+        })?;
         self.attrs.put_or_zero(attr::GID_ENTRY, &gid_entry(number, &entry))
     }
 }

@@ -7,23 +7,31 @@
 //! ```
 //!
 //! The words wait in the thread that answers the ioctl and are logged with the ioctl's name when it has failed, after
-//! all locks are free, at level INFO: `verbless-model -v run` shows them, and so does a subscriber in a test.
+//! all locks are free, at level INFO: `verbless-model -v run` shows them, and so does a subscriber in a test. What
+//! libraries ask in the knowledge that it may be refused ([`probe`]) is logged at level DEBUG (`-vv`).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
 
 use nix::errno::Errno;
+use tracing::Level;
 
 use super::client::Client;
 use super::describe::describe;
 
 thread_local! {
-    static WORDS: RefCell<Option<Cow<'static, str>>> = const { RefCell::new(None) };
+    static WORDS: RefCell<Option<(Level, Cow<'static, str>)>> = const { RefCell::new(None) };
 }
 
 /// The errno itself; `words` are kept for the log: what is refused, and the value or limit.
 pub(super) fn refused(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno {
-    WORDS.set(Some(words.into()));
+    WORDS.set(Some((Level::INFO, words.into())));
+    errno
+}
+
+/// As [`refused`], of a question that libraries ask in every program to learn what there is: no sign of a mistake.
+pub(super) fn probe(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno {
+    WORDS.set(Some((Level::DEBUG, words.into())));
     errno
 }
 
@@ -44,16 +52,20 @@ pub(super) fn logged(
 
 /// Logs that a request was refused, of which the header at least is there.
 pub(crate) fn log(client: &dyn Client, request: &[u64], errno: Errno) {
-    if tracing::enabled!(tracing::Level::INFO) {
-        tracing::info!("{}", line(client, request, errno));
+    if !tracing::enabled!(Level::INFO) {
+        return;
+    }
+    match line(client, request, errno) {
+        (Level::INFO, line) => tracing::info!("{line}"),
+        (_, line) => tracing::debug!("{line}"),
     }
 }
 
-fn line(client: &dyn Client, request: &[u64], errno: Errno) -> String {
+fn line(client: &dyn Client, request: &[u64], errno: Errno) -> (Level, String) {
     let name = describe(request, request, client).name;
     let thread = client.thread();
-    let words = WORDS.take().unwrap_or_else(|| errno.desc().into());
-    format!("thread {thread}: {name} refused with {errno:?}: {words}")
+    let (level, words) = WORDS.take().unwrap_or_else(|| (Level::INFO, errno.desc().into()));
+    (level, format!("thread {thread}: {name} refused with {errno:?}: {words}"))
 }
 
 #[cfg(test)]
@@ -69,12 +81,15 @@ mod tests {
             Err(refused(Errno::EOPNOTSUPP, "memory windows of type 2 are not modelled"))
         });
         assert_eq!(answer, Err(Errno::EOPNOTSUPP));
-        let said = line(&client, &request, Errno::EOPNOTSUPP);
+        let (level, said) = line(&client, &request, Errno::EOPNOTSUPP);
         let expected = "object 0x4d, method 0x3 refused with EOPNOTSUPP: memory windows of type 2 are not modelled";
-        assert!(said.ends_with(expected), "{said}");
+        assert!(level == Level::INFO && said.ends_with(expected), "{said}");
+        let _ = logged(&client, &mut request, |_| Err(probe(Errno::ENODATA, "nothing there")));
+        let _ = probe(Errno::ENODATA, "of an ioctl that went well in the end");
+        assert_eq!(line(&client, &request, Errno::ENODATA).0, Level::DEBUG);
         let _ = refused(Errno::EINVAL, "of an ioctl that went well in the end");
         let _ = logged(&client, &mut request, |_| Err(Errno::EFAULT));
-        let said = line(&client, &request, Errno::EFAULT);
-        assert!(said.ends_with("EFAULT: Bad address"), "{said}");
+        let (level, said) = line(&client, &request, Errno::EFAULT);
+        assert!(level == Level::INFO && said.ends_with("EFAULT: Bad address"), "{said}");
     }
 }

@@ -8,8 +8,8 @@ use super::abi::{attr, object};
 use super::device::find_gid;
 use super::file::{Method, Object};
 use super::rules::op;
-use super::unmodelled;
 use super::verbs::wire::Core;
+use super::{refused, unmodelled};
 
 /// Bit of a command number: the extended form.
 const EXTENDED: u32 = 1 << 31;
@@ -93,6 +93,13 @@ impl Method<'_> {
         }
         let command = COMMANDS.iter().find(|command| command.number == number);
         let command = command.ok_or_else(|| unmodelled::command(number))?;
+        if self.attrs.len(attr::CORE_IN).is_err() && self.attrs.len(attr::CORE_OUT).is_err() {
+            // libibverbs, `has_ioctl_write`: ENOSPC tells it that ioctls carry these commands.
+            return Err(refused::probe(
+                Errno::ENOSPC,
+                "asked without a request and room for an answer",
+            ));
+        }
         let room = |id| self.attrs.len(id).unwrap_or(0);
         if room(attr::CORE_IN) < command.least || room(attr::CORE_OUT) < command.response {
             return Err(Errno::ENOSPC);

@@ -151,7 +151,7 @@ fn copy_order(code: &[String]) -> Result {
         if whole != 4 {
             return Err(format!("ring_by_copy stores a block by {block:?}").into());
         }
-        let words: usize = rest[..first].iter().map(loaded).sum();
+        let words: usize = rest[..first].iter().map(|i| loaded(i)).sum();
         if words < 8 {
             return Err(format!("ring_by_copy loads {words} words before it stores eight").into());
         }
@@ -161,7 +161,7 @@ fn copy_order(code: &[String]) -> Result {
 }
 
 /// 8-byte words that an instruction loads.
-fn loaded(instruction: &String) -> usize {
+fn loaded(instruction: &str) -> usize {
     match instruction.split_once(" x").map(|(mnemonic, _)| mnemonic) {
         Some("ldp") => 2,
         Some("ldr" | "ldur") => 1,

@@ -238,7 +238,14 @@ pub static QUERY_Q_COUNTER: CommandInfo = CommandInfo {
     op_mods: &[],
     states: &[],
     capability: Some("hca_cap.max_qp_cnt"),
-    statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "There is no such set." }],
+    statuses: &[
+        StatusRule {
+            status: 3,
+            name: "BAD_PARAM",
+            why: "other_vport or aggregate of a device without q_counter_other_vport or q_counter_aggregation.",
+        },
+        StatusRule { status: 5, name: "BAD_RES", why: "There is no such set." },
+    ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_Q_COUNTER"],
 };

@@ -524,7 +524,14 @@ pub static QUERY_QP: CommandInfo = CommandInfo {
     op_mods: &[],
     states: &["any"],
     capability: Some("hca_cap.log_max_qp"),
-    statuses: &[StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." }],
+    statuses: &[
+        StatusRule {
+            status: 3,
+            name: "BAD_PARAM",
+            why: "qpc_ext of a device without the context extension.",
+        },
+        StatusRule { status: 5, name: "BAD_RES", why: "No such QP for this uid." },
+    ],
     variants: &[],
     sources: &["linux: MLX5_CMD_OP_QUERY_QP"],
 };

@@ -149,6 +149,7 @@ mod tests {
             grh_required: false,
             service_level: 0,
             mtu: Mtu::B2048,
+            reads: 16,
         };
         let place = Place { peer, memory: RemoteAddr::new(0x7fff_1234_5678, Rkey(0xffff_fff0)) };
         for message in [

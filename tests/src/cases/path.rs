@@ -21,6 +21,7 @@ cases!("path":
     a_roce_path_keeps_its_traffic_class_hop_limit_and_port,
     an_address_that_nobody_has_completes_with_retries_exceeded,
     the_smaller_path_mtu_of_both_sides_is_used,
+    a_side_asks_for_no_more_reads_at_a_time_than_the_other_answers,
     a_path_mtu_above_the_ports_is_refused_by_driver_and_device,
     a_connection_begins_with_a_random_sequence_number_unlike_the_last_one,
     the_options_of_a_path_reach_the_device,
@@ -240,6 +241,27 @@ fn the_smaller_path_mtu_of_both_sides_is_used(lab: &Lab) -> Result<(), Stop> {
     for end in [&pair.a, &pair.b] {
         ensure_eq!(end.qp.object().query()?.mtu().0, Mtu::B256 as u8, "path MTU");
     }
+    exchange(&mut pair)
+}
+
+fn a_side_asks_for_no_more_reads_at_a_time_than_the_other_answers(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::unconnected(lab, &QpConfig::new(16, 16), 64 << 10)?;
+    let ours = ConnectOptions { reads: 16, ..Default::default() };
+    let theirs = ConnectOptions { reads: 3, ..Default::default() };
+    let here = pair.a.domain.address(&pair.a.qp, &ours)?;
+    let there = pair.b.domain.address(&pair.b.qp, &theirs)?;
+    pair.a.domain.connect(&pair.a.qp, &there, &ours)?;
+    pair.b.domain.connect(&pair.b.qp, &here, &theirs)?;
+    let (a, b) = (pair.a.qp.object().query()?, pair.b.qp.object().query()?);
+    ensure!(
+        a.log_sra_max() <= b.log_rra_max() && b.log_sra_max() <= a.log_rra_max(),
+        "READs at a time, as logarithms: asked for {} and {}, answered {} and {}",
+        a.log_sra_max(),
+        b.log_sra_max(),
+        b.log_rra_max(),
+        a.log_rra_max()
+    );
+    ensure!(a.log_sra_max() <= 2, "{} READs are asked of a side that answers 4", a.log_sra_max());
     exchange(&mut pair)
 }
 

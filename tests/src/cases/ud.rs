@@ -274,6 +274,7 @@ fn an_answer_finds_its_way_by_what_the_receive_said(lab: &Lab) -> Result<(), Sto
             grh_required: !ethernet,
             service_level: 0,
             mtu: crate::SMALL_MTU,
+            reads: 0,
         };
         pair.b.domain.destination(&peer, KEY, &options)?
     };

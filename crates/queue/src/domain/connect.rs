@@ -50,7 +50,7 @@ pub struct ConnectOptions {
     pub rnr_retry: u8,
     /// RNR NAK timer code (12: 0.64 ms).
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding in each direction.
+    /// READs and atomics outstanding in each direction; fewer where a device or the peer takes fewer.
     pub reads: u8,
 }
 
@@ -133,7 +133,16 @@ impl Domain {
             grh_required: needs_grh(&port),
             service_level: options.service_level.unwrap_or(0),
             mtu: path_mtu(&port, options)?,
+            reads: self.responder_resources(options),
         })
+    }
+
+    /// READs and atomics of a peer that we answer at a time; the device counts in powers of two.
+    fn responder_resources(&self, options: &ConnectOptions) -> u8 {
+        match options.reads.min(self.device.caps().max_reads_in) {
+            0 => 0,
+            some => some.min(128).next_power_of_two(),
+        }
     }
 
     /// Takes `qp` from RESET through INIT and RTR to RTS, towards `peer`, which must be of the same service.
@@ -155,7 +164,7 @@ impl Domain {
             mtu,
             remote_qpn: peer.qpn,
             receive_psn: peer.psn,
-            max_destination_reads: options.reads.min(caps.max_reads_in),
+            max_destination_reads: self.responder_resources(options),
             min_rnr_timer: options.min_rnr_timer,
         })?;
         object.to_rts(&RtsAttr {
@@ -163,7 +172,7 @@ impl Domain {
             ack_timeout: options.ack_timeout,
             retry_count: options.retry_count,
             rnr_retry: options.rnr_retry,
-            max_reads: options.reads.min(caps.max_reads_out),
+            max_reads: options.reads.min(caps.max_reads_out).min(peer.reads),
         })
     }
 

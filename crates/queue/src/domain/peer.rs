@@ -21,6 +21,9 @@ pub struct PeerAddress {
     pub service_level: u8,
     /// The longest packet that it takes.
     pub mtu: Mtu,
+    /// READs and atomics that it answers at a time (its responder resources): 0, or a power of two up to 128. More at a time are
+    /// refused and end the connection, so the other side asks for no more.
+    pub reads: u8,
 }
 
 /// Version of the encoding.
@@ -28,6 +31,8 @@ const VERSION: u8 = 1;
 /// Flags of the encoding.
 const GRH_REQUIRED: u8 = 1;
 const ETHERNET: u8 = 1 << 1;
+/// Where the code of the responder resources begins among the flags: 0 for none, else one more than their logarithm.
+const READS_SHIFT: u32 = 4;
 /// LIDs from here on are multicast.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 
@@ -35,8 +40,8 @@ impl PeerAddress {
     /// Length of its encoding in bytes.
     pub const BYTES: usize = 28;
 
-    /// The address as bytes, each number in network order: version 1, QPN (3 bytes), flags, PSN (3), LID (2), service level, MTU
-    /// code, GID (16).
+    /// The address as bytes, each number in network order: version 1, QPN (3 bytes), flags with the code of the
+    /// responder resources in their upper half, PSN (3), LID (2), service level, MTU code, GID (16).
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.qpn.0.to_be_bytes());
@@ -44,6 +49,7 @@ impl PeerAddress {
         bytes[0] = VERSION;
         bytes[4] = if self.grh_required { GRH_REQUIRED } else { 0 };
         bytes[4] |= if self.ethernet { ETHERNET } else { 0 };
+        bytes[4] |= self.reads.checked_ilog2().map_or(0, |log| (log as u8 + 1) << READS_SHIFT);
         bytes[8..10].copy_from_slice(&self.lid.to_be_bytes());
         bytes[10] = self.service_level;
         bytes[11] = self.mtu as u8;
@@ -64,9 +70,19 @@ impl PeerAddress {
                  are no address"
             )));
         }
+        let (flags, resources) = (flags & ((1 << READS_SHIFT) - 1), flags >> READS_SHIFT);
         if flags & !(GRH_REQUIRED | ETHERNET) != 0 {
             return Err(refuse(format!("its flags are {flags:#x}, of which some are unknown")));
         }
+        let reads = match resources.checked_sub(1).map(|log| 1_u8.checked_shl(log.into())) {
+            None => 0,
+            Some(Some(reads)) => reads,
+            Some(None) => {
+                return Err(refuse(format!(
+                    "its code of responder resources is {resources}; there are 0 (none) to 8 (128)"
+                )));
+            }
+        };
         let (ethernet, grh_required) = (flags & ETHERNET != 0, flags & GRH_REQUIRED != 0);
         let (lid, gid) = (u16::from_be_bytes([l0, l1]), Gid(gid));
         let mtu = Mtu::of_code(mtu).ok_or_else(|| {
@@ -97,6 +113,7 @@ impl PeerAddress {
             grh_required,
             service_level,
             mtu,
+            reads,
         })
     }
 }
@@ -115,6 +132,7 @@ mod tests {
             grh_required: true,
             service_level: 5,
             mtu: Mtu::B2048,
+            reads: 16,
         }
     }
 
@@ -122,12 +140,13 @@ mod tests {
     fn an_address_reads_back_as_it_was_written() {
         let infiniband = address();
         let ethernet = PeerAddress { ethernet: true, grh_required: false, lid: 0, ..infiniband };
-        for address in [infiniband, ethernet] {
+        let none = PeerAddress { reads: 0, ..infiniband };
+        for address in [infiniband, ethernet, none, PeerAddress { reads: 128, ..infiniband }] {
             let read = PeerAddress::from_bytes(&address.to_bytes()).expect("it is whole");
             assert_eq!(read, address);
         }
         let bytes = infiniband.to_bytes();
-        assert_eq!(bytes[..12], [1, 0x12, 0x34, 0x56, 1, 0xab, 0xcd, 0xef, 0, 7, 5, 4]);
+        assert_eq!(bytes[..12], [1, 0x12, 0x34, 0x56, 0x51, 0xab, 0xcd, 0xef, 0, 7, 5, 4]);
     }
 
     #[test]
@@ -136,6 +155,7 @@ mod tests {
             (&[(0usize, 0u8)][..], "version is 0"),
             (&[(0, 2)], "version is 2"),
             (&[(4, 4)], "flags are 0x4"),
+            (&[(4, 0x91)], "responder resources is 9"),
             (&[(11, 0)], "MTU code is 0"),
             (&[(11, 6)], "MTU code is 6"),
             (&[(10, 16)], "service level is 16, above 15"),

@@ -1,6 +1,6 @@
 //! The log of `verbless-model`: what a client makes the model say again and again cannot flood it or hold it up.
 //!
-//! A place in the code says at most [`LINES_A_SECOND`] lines a second; what it leaves out, it counts. Lines are written by a thread
+//! A place in the code says at most `LINES_A_SECOND` lines a second; what it leaves out, it counts. Lines are written by a thread
 //! of their own: whoever logs, often with the model's lock held, never waits for a terminal or a pipe. When that thread
 //! cannot keep up, lines are lost, and counted too.
 

@@ -19,6 +19,7 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern};
 
 cases!("memory":
     regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte,
+    a_large_region_begins_where_a_huge_page_can,
     memory_at_odd_addresses_is_reached_exactly,
     a_region_of_no_bytes_is_refused,
     a_registration_of_no_bytes_is_refused,
@@ -61,6 +62,29 @@ fn regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte(
         ensure_eq!(byte, *b"x", format!("the last byte of {length}"));
     }
     Ok(())
+}
+
+fn a_large_region_begins_where_a_huge_page_can(lab: &Lab) -> Result<(), Stop> {
+    const HUGE: usize = 2 << 20;
+    let mut pair = Pair::new(lab)?;
+    for length in [HUGE, HUGE + 1, 3 * HUGE - 1] {
+        let region = pair.b.domain.region(length, KeyAccess::ALL)?;
+        ensure_eq!(region.address() % HUGE as u64, 0, format!("offset of {length} bytes"));
+        for at in [0, HUGE - 1, length - 1] {
+            let place = region.remote(at).ok_or_else(|| Stop::fail("no remote key"))?;
+            pair.a.perform(&Write::new(Inline(b"y"), place).signaled())?;
+            let mut byte = [0];
+            region.read_at(at, &mut byte)?;
+            ensure_eq!(byte, *b"y", format!("byte {at} of {length}"));
+        }
+    }
+    match pair.b.domain.region(usize::MAX, KeyAccess::LOCAL) {
+        Ok(_) => Err(Stop::fail("there is no such memory")),
+        Err(error) => {
+            ensure!(error.to_string().contains("ask for less"), "the error says {error}");
+            Ok(())
+        }
+    }
 }
 
 fn memory_at_odd_addresses_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {

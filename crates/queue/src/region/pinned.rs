@@ -11,6 +11,9 @@ use verbless_devx::PageSizes;
 
 use crate::ring::SharedMemory;
 
+/// Bytes of a huge page, on x86-64 and on aarch64 with pages of 4 KiB.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// Registered memory: our handle to its bytes, and the registration.
 ///
 /// Keys and queues on it hold the registration, the registration holds the memory. So the device loses its way to the
@@ -22,7 +25,9 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Fresh zeroed memory of `length` bytes, page-aligned. `access` is flags of [`verbless_devx::abi::core::access`].
+    /// Fresh zeroed memory of `length` bytes, page-aligned; from [`HUGE_PAGE`] on aligned to that and in huge pages as far as the
+    /// system has some, which the kernel then registers as such: a 512th of the translation entries. `access` is flags of
+    /// [`verbless_devx::abi::core::access`].
     pub(crate) fn allocate(
         device: &Device,
         length: usize,
@@ -43,11 +48,21 @@ impl Pinned {
                 "ask for less, or free memory",
             )
         };
-        let mut map = MmapOptions::new().len(length).map_anon().map_err(refused)?;
+        let huge = length >= HUGE_PAGE;
+        // No address space has room for a length that saturates.
+        let room = if huge { length.saturating_add(HUGE_PAGE - 1) } else { length };
+        let mut map = MmapOptions::new().len(room).map_anon().map_err(refused)?;
         // A child of fork would share the pages with the device only until one of the two writes.
         map.advise(Advice::DontFork).map_err(refused)?;
-        let base = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        // SAFETY: the mapping is ours alone, readable and writable, and lives in the owner; no reference into it exists.
+        if huge {
+            // A system without them says EINVAL, and small pages do as well.
+            let _ = map.advise(Advice::HugePage);
+        }
+        let start = map.as_mut_ptr();
+        let skipped = if huge { start.addr().wrapping_neg() % HUGE_PAGE } else { 0 };
+        let base = NonNull::new(start.wrapping_add(skipped)).unwrap_or(NonNull::dangling());
+        // SAFETY: the mapping is ours alone, readable and writable, has `length` bytes from `base`, as fewer than `HUGE_PAGE` are
+        // skipped, and lives in the owner; no reference into it exists.
         unsafe { Self::register(device, base, length, access, pages, Arc::new(map)) }
     }
 

@@ -17,8 +17,8 @@ struct Options {
     /// (mlx5_0).
     #[arg(long, default_value = "auto")]
     device: String,
-    /// The device that it talks to: `auto` (of a model behind a kernel, the next one on its fabric), `none` (the port loops back), or a
-    /// device's name.
+    /// The device that it talks to: `auto` (the next device of the same model, where a kernel shows several; else none),
+    /// `none` (the port loops back), or a device's name.
     #[arg(long, default_value = "auto")]
     peer: String,
     /// The model's profile: connectx6dx, connectx6dx-bond, connectx6dx-realtime, connectx6vf, bluefield3,

@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// Run only the operations whose name contains this.
     #[arg(long)]
     filter: Option<String>,
-    /// Do not look at the machine code.
+    /// Skip the checks of the machine code: no panic, allocation, lock or system call on post and poll, and the order of stores.
     #[arg(long)]
     no_code: bool,
 }

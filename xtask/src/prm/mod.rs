@@ -33,7 +33,7 @@ pub(crate) enum Task {
     Import(import::Options),
     /// Write crates/prm/src/generated from prm/.
     Generate,
-    /// Hold the description against its own rules, and the generated code against it.
+    /// Check that prm/ is consistent (no overlaps, no unnamed gaps, every enum and source known) and that the generated code is up to date.
     Check,
     /// Hold every field against descriptions that it did not come from: a Linux header, the trace of
     /// a real device, golden WQEs.

@@ -55,7 +55,7 @@ pub(crate) struct Options {
     /// Fail when the device's drivers warn of anything.
     #[arg(long)]
     strict: bool,
-    /// Boot each kernel so often, and stop at the first boot that fails.
+    /// Boot each kernel this many times, and stop at the first boot that fails.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     boots: u32,
     /// Boot without a device.

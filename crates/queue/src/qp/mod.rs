@@ -29,6 +29,8 @@ pub use receive::{ReceiveBatch, ReceiveQueue, ReceiveQueueParts};
 pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
 pub use sides::{ReceiveSide, Shared};
 
+use crossbeam_utils::CachePadded;
+
 use crate::completion::{Completion, CompletionError, Datagram, Malformed};
 use crate::cq::{CompletionQueue, Cqe, Request};
 use crate::service::{Rc, Service, Ud};
@@ -37,13 +39,14 @@ use crate::wr::{Gather, PostError, WorkRequest};
 
 /// A send queue and a receive queue of one number.
 ///
-/// The two are independent: [`QueuePair::split`] lets two threads have one each.
+/// The two are independent: [`QueuePair::split`] lets two threads have one each, and so do references to the two fields, which
+/// share no cache line.
 #[derive(Debug)]
 pub struct QueuePair<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
     /// Its send queue.
-    pub send: SendQueue<S>,
+    pub send: CachePadded<SendQueue<S>>,
     /// Its receive queue, or [`Shared`].
-    pub receive: R,
+    pub receive: CachePadded<R>,
 }
 
 impl<S: Service> QueuePair<S> {
@@ -57,12 +60,12 @@ impl<S: Service> QueuePair<S> {
 impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
     /// Joins two queues.
     pub fn new(send: SendQueue<S>, receive: R) -> Self {
-        Self { send, receive }
+        Self { send: CachePadded::new(send), receive: CachePadded::new(receive) }
     }
 
     /// The two queues, for two threads.
     pub fn split(self) -> (SendQueue<S>, R) {
-        (self.send, self.receive)
+        (self.send.into_inner(), self.receive.into_inner())
     }
 
     /// Starts over, as the device does when the queue pair goes to RESET. Completions of what was posted before must have been

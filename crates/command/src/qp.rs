@@ -485,7 +485,10 @@ impl Qp {
         let mut input = prm::Sqerr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
         self.service(input.qpc_mut());
-        self.modify(&input, "only SQER, the state after a failed request of UC or UD, is left so")
+        self.modify(
+            &input,
+            "RTS is entered so from SQER alone, the state after a failed request of UC or UD",
+        )
     }
 
     /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed.

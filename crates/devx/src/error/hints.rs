@@ -40,14 +40,16 @@ fn of_any_command(status: CommandStatus) -> &'static str {
         CommandStatus::BAD_PARAM => {
             "a field of the input is out of range, or a reserved field is not zero"
         }
-        CommandStatus::BAD_SYS_STATE => "the device is in no state for this; it may be resetting",
+        CommandStatus::BAD_SYS_STATE => {
+            "the state of the device does not allow this; it may be resetting"
+        }
         CommandStatus::BAD_RES => {
             "an object named in the input does not exist, or is not this context's"
         }
         CommandStatus::RES_BUSY | CommandStatus::NOT_READY => "send the command again later",
         CommandStatus::LIM => "a limit of the device is reached; compare its capabilities",
         CommandStatus::BAD_RES_STATE => {
-            "the object is in no state for this (a QP goes RST, INIT, RTR, RTS), or others still use it"
+            "the state of the object does not allow this (a QP goes RST, INIT, RTR, RTS), or others still use it"
         }
         CommandStatus::IX => "an index in the input is outside its table",
         CommandStatus::NO_RES => {

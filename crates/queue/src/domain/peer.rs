@@ -102,7 +102,11 @@ impl PeerAddress {
             return Err(refuse(format!("its LID {lid:#x} is none of such a port")));
         }
         if ethernet && grh_required {
-            return Err(refuse("its port is an Ethernet one and says that of InfiniBand".into()));
+            return Err(refuse(
+                "its flags say both that its port is an Ethernet one and that it requires a GRH, which \
+                 only InfiniBand ports do"
+                    .into(),
+            ));
         }
         Ok(Self {
             qpn: Qpn(u32::from_be_bytes([0, q0, q1, q2])),
@@ -162,7 +166,7 @@ mod tests {
             (&[(12, 0xff)], "multicast"),
             (&[(8, 0xc0)], "LID 0xc007"),
             (&[(4, 2)], "LID 0x7"),
-            (&[(4, 3), (9, 0)], "says that of InfiniBand"),
+            (&[(4, 3), (9, 0)], "both that its port is an Ethernet one"),
             (&[(4, 2), (9, 0), (10, 8)], "service level is 8, above 7"),
         ] {
             let mut bytes = address().to_bytes();

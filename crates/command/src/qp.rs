@@ -508,7 +508,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether it may have left RESET since it was made or last reset: then it may have written CQEs.
+    /// Whether it may have left RESET since it was made or last reset: then it may have written CQEs. Transitions that are
+    /// sent as raw commands on [`Qp::object`] are not seen: reset such a queue pair before it is dropped.
     pub fn has_left_reset(&self) -> bool {
         self.left_reset.load(Ordering::Acquire)
     }

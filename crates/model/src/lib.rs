@@ -14,8 +14,10 @@
 //!                       memory: the host's memory, UAR pages
 //! ```
 
-// Without the front ends that need them, some parts of the device have no caller.
-#![cfg_attr(not(feature = "host"), allow(dead_code, unused_imports))]
+#![cfg_attr(
+    not(feature = "host"),
+    allow(dead_code, unused_imports, reason = "only the front ends of `host` call some parts")
+)]
 
 mod engine;
 mod fabric;

@@ -1,9 +1,11 @@
-//! `cargo xtask capture`: what Linux's mlx5_ib and rdma-core send, recorded in a guest and kept as evidence.
+//! `cargo xtask capture`: what Linux's mlx5_ib and rdma-core send, recorded in a guest and kept as
+//! evidence.
 //!
-//! A guest of `cargo xtask vm` with the model as its device, and with rdma-core, runs the `capture` program of `tests/capture`: it
-//! does the same things through libibverbs and libmlx5 and through our driver. The model's recorder writes the commands that reach
-//! the device, the program the ioctls that libmlx5 makes. What the tests of `tests/capture` and `crates/devx` read is made here, and
-//! nowhere else.
+//! A guest of `cargo xtask vm` with the model as its device, and with rdma-core, runs the `capture`
+//! program of `tests/capture`: it does the same things through libibverbs and libmlx5 and through
+//! our driver. The model's recorder writes the commands that reach the device, the program the
+//! ioctls that libmlx5 makes. What the tests of `tests/capture` and `crates/devx` read is made
+//! here, and nowhere else.
 
 use std::fs;
 use std::io::Write;
@@ -27,8 +29,8 @@ pub(crate) struct Options {
     kernel: Selection,
 }
 
-/// The capability that the device must lack so that mlx5_ib says all of a key in CREATE_MKEY; otherwise it changes one from its cache
-/// by a work request.
+/// The capability that the device must lack so that mlx5_ib says all of a key in CREATE_MKEY;
+/// otherwise it changes one from its cache by a work request.
 const PLAIN_KEYS: &str = "umr_modify_entity_size_disabled = true";
 
 /// The profile that the devices are made from.
@@ -83,14 +85,16 @@ fn one(series: Series, program: &Path, profile: &Path) -> Result {
     packed.write_all(&commands)?;
     keep(&format!("prm/evidence/linux-{series}-commands.txt.gz"), &packed.finish()?)?;
     let requests = format!(
-        "# uverbs requests as libmlx5 makes them for calls of mlx5dv and verbs, and what the kernel answered,\n# {origin}\n\
+        "# uverbs requests as libmlx5 makes them for calls of mlx5dv and verbs, and what the \
+         kernel answered,\n# {origin}\n\
          # The format is that of recorded-requests.txt.\n\n{}\n",
         requests.trim_end()
     );
     keep(&format!("crates/devx/tests/data/linux-{series}-requests.txt"), requests.as_bytes())
 }
 
-/// The commands from the first mark to the last, without their times, which are different each time.
+/// The commands from the first mark to the last, without their times, which are different each
+/// time.
 fn commands(record: &str, origin: &str) -> Result<Vec<u8>> {
     let commands = parse_log(record)?;
     let marks: Vec<usize> = (0..commands.len()).filter(|&at| is_mark(&commands[at])).collect();

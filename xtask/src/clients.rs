@@ -1,10 +1,11 @@
-//! Unmodified programs of others on the model: UCX, Open MPI over UCX, libfabric, infiniband-diags, qperf, iproute2, the crate
-//! sideway. The step `run: clients` of `cargo xtask test`.
+//! Unmodified programs of others on the model: UCX, Open MPI over UCX, libfabric, infiniband-diags,
+//! qperf, iproute2, the crate sideway. The step `run: clients` of `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::run::{Checks, Outcome, both_of, model, on_the_path};
+use crate::outcome::Outcome;
+use crate::run::{Checks, both_of, model, on_the_path};
 use crate::{Result, workspace_root};
 
 /// Programs, and the Debian packages that have them.
@@ -18,7 +19,8 @@ const NEEDED: [(&str, &str); 8] = [
     ("rdma", "iproute2"),
     ("cmake", "cmake"),
 ];
-/// The library by which sideway's bindings to libibverbs are made, and the package that has it: no program tells of it.
+/// The library by which sideway's bindings to libibverbs are made, and the package that has it: no
+/// program tells of it.
 const LIBCLANG: (&str, &str) = ("libclang.so", "libclang-dev");
 const LINKS: [&str; 2] = ["infiniband", "ethernet"];
 /// UCX's transports: over libibverbs, and over DevX with queues of its own.
@@ -68,7 +70,8 @@ pub(crate) fn clients() -> Result<Outcome> {
         let options = [&KNOWN_TO_UCX[..], &on].concat();
         for (port, transport) in (port + 1..).zip(TRANSPORTS) {
             let perftest = format!(
-                "env UCX_TLS={transport},self UCX_NET_DEVICES=mlx5_0:1 ucx_perftest -p {port} -t tag_lat \
+                "env UCX_TLS={transport},self UCX_NET_DEVICES=mlx5_0:1 ucx_perftest -p {port} -t \
+                 tag_lat \
                  -n 100 -w 10 -s 4096"
             );
             let script = both_of(&perftest, &format!("{perftest} localhost"));
@@ -103,10 +106,10 @@ fn compile() -> Result<String> {
     let status = Command::new("mpicc")
         .args(["-O2", "-Wall", "-Werror", "-o"])
         .arg(&program)
-        .arg(workspace_root().join("xtask/clients/exchange.c"))
+        .arg(workspace_root().join("tests/clients/exchange.c"))
         .status()?;
     if !status.success() {
-        return Err("xtask/clients/exchange.c does not compile".into());
+        return Err("tests/clients/exchange.c does not compile".into());
     }
     Ok(program.display().to_string())
 }
@@ -116,12 +119,12 @@ fn build_loopback() -> Result<PathBuf> {
     let built = target().join("clients-loopback");
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--quiet", "--locked", "--manifest-path"])
-        .arg(workspace_root().join("xtask/clients/loopback/Cargo.toml"))
+        .arg(workspace_root().join("tests/clients/loopback/Cargo.toml"))
         .arg("--target-dir")
         .arg(&built)
         .status()?;
     if !status.success() {
-        return Err("xtask/clients/loopback does not build".into());
+        return Err("tests/clients/loopback does not build".into());
     }
     Ok(built.join("debug/verbless-loopback"))
 }

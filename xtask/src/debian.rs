@@ -1,8 +1,9 @@
 //! Debian packages unpacked under `target/`, without touching the system's package database.
 //!
-//! Some of what the tests need (the sources of the standard library, a recent QEMU, kernels of other series) is not in the
-//! suite that the machine runs, or must not be installed there. apt fetches and checks it with a state directory of
-//! its own; dpkg reads the archives. The archive's address is the one that the machine's own apt configuration names.
+//! Some of what the tests need (the sources of the standard library, a recent QEMU, kernels of
+//! other series) is not in the suite that the machine runs, or must not be installed there. apt
+//! fetches and checks it with a state directory of its own; dpkg reads the archives. The archive's
+//! address is the one that the machine's own apt configuration names.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -26,8 +27,9 @@ pub(crate) struct Debian {
 pub(crate) enum Choice<'a> {
     /// By its name.
     Named(&'a str),
-    /// The newest of those whose name has a version and no other word between these two: kernels of several series and sorts are in
-    /// one suite, and the package without a version follows the newest series.
+    /// The newest of those whose name has a version and no other word between these two: kernels of
+    /// several series and sorts are in one suite, and the package without a version follows the
+    /// newest series.
     Newest { start: &'a str, end: &'a str },
 }
 
@@ -55,7 +57,8 @@ struct Package {
 }
 
 impl Package {
-    /// A package in a line that `apt-get --simulate` prints: `Inst NAME (VERSION SUITE [ARCHITECTURE])`.
+    /// A package in a line that `apt-get --simulate` prints: `Inst NAME (VERSION SUITE
+    /// [ARCHITECTURE])`.
     fn from_simulation(line: &str) -> Option<Self> {
         let (name, rest) = line.strip_prefix("Inst ")?.split_once(" (")?;
         let name = name.split_whitespace().next()?;
@@ -72,7 +75,8 @@ impl Package {
 }
 
 impl Debian {
-    /// Prepares apt for `suites` under `directory`, and fetches their package lists unless that was done before.
+    /// Prepares apt for `suites` under `directory`, and fetches their package lists unless that was
+    /// done before.
     pub(crate) fn new(directory: &Path, suites: &[&str]) -> Result<Self> {
         let state = directory.join(format!("apt-{}", suites.join("-")));
         for part in ["lists/partial", "cache/archives/partial", "preferences"] {
@@ -110,7 +114,8 @@ impl Debian {
         Ok(debian)
     }
 
-    /// Fetches one package, without what it depends on, and unpacks it under `into`. `version` is the start of the version wanted.
+    /// Fetches one package, without what it depends on, and unpacks it under `into`. `version` is
+    /// the start of the version wanted.
     pub(crate) fn unpack_one(&self, package: &str, version: &str, into: &Path) -> Result<()> {
         self.with_fresh_lists(|| self.try_to_unpack_one(package, version, into))
     }
@@ -141,9 +146,9 @@ impl Debian {
         .into())
     }
 
-    /// Fetches packages of `suite` with all that they depend on, and unpacks those whose name is `wanted` under `into`,
-    /// a tree in which `/bin`, `/sbin`, `/lib` and `/lib64` are links into `/usr`. `what` names it to the user. `into` exists
-    /// only when all of it is there.
+    /// Fetches packages of `suite` with all that they depend on, and unpacks those whose name is
+    /// `wanted` under `into`, a tree in which `/bin`, `/sbin`, `/lib` and `/lib64` are links into
+    /// `/usr`. `what` names it to the user. `into` exists only when all of it is there.
     pub(crate) fn unpack_with_dependencies(
         &self,
         what: &str,
@@ -209,7 +214,8 @@ impl Debian {
             Choice::Named(name) => return Ok(name.to_string()),
             Choice::Newest { start, end } => (start, end),
         };
-        // What apt searches for is a regular expression, in which names may not stand as they are: all that begin alike are asked for.
+        // What apt searches for is a regular expression, in which names may not stand as they are:
+        // all that begin alike are asked for.
         let first: String =
             start.chars().take_while(|letter| letter.is_alphabetic() || *letter == '-').collect();
         let offered = self.run("apt-cache", &["search", "--names-only", &format!("^{first}")])?;
@@ -219,7 +225,8 @@ impl Debian {
         })
     }
 
-    /// Makes an attempt, and another with renewed lists if it fails: the archive may have newer versions than the lists say.
+    /// Makes an attempt, and another with renewed lists if it fails: the archive may have newer
+    /// versions than the lists say.
     fn with_fresh_lists(&self, attempt: impl Fn() -> Result<()>) -> Result<()> {
         attempt().or_else(|_| self.update().and_then(|()| attempt()))
     }
@@ -300,7 +307,8 @@ fn bar(what: &str, length: u64) -> ProgressBar {
     bar
 }
 
-/// Unpacks a package's files. A folder of the package does not replace a link to a folder, as it does with `dpkg -x`.
+/// Unpacks a package's files. A folder of the package does not replace a link to a folder, as it
+/// does with `dpkg -x`.
 fn unpack(archive: &Path, into: &Path) -> Result<()> {
     let (reader, writer) = pipe()?;
     let mut files = Command::new("dpkg-deb")
@@ -323,7 +331,8 @@ fn unpack(archive: &Path, into: &Path) -> Result<()> {
 
 /// The archive that the machine's apt uses, without a suite.
 fn archive_address() -> Result<String> {
-    let no_apt = "no Debian archive is among apt's sources; the packages that this needs are fetched with \
+    let no_apt = "no Debian archive is among apt's sources; the packages that this needs are \
+        fetched with \
                   the apt of a Debian system";
     let sources = Path::new("/etc/apt/sources.list.d/debian.sources");
     let classic = Path::new("/etc/apt/sources.list");
@@ -395,7 +404,8 @@ mod tests {
 
     #[test]
     fn a_simulated_installation_names_the_archives_to_fetch() {
-        let line = "Inst qemu-system-x86 (1:10.1.2+ds-3~bpo13+1 Debian Backports:stable-backports [amd64])";
+        let line = "Inst qemu-system-x86 (1:10.1.2+ds-3~bpo13+1 Debian Backports:stable-backports \
+            [amd64])";
         let package = Package::from_simulation(line).expect("a package");
         assert_eq!(package.archive(), "qemu-system-x86_1%3a10.1.2+ds-3~bpo13+1_amd64.deb");
         let line = "Inst libgcc-s1 (14.2.0-19 Debian:13.7/stable [amd64]) []";

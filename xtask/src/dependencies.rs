@@ -1,8 +1,12 @@
-//! Declared dependencies that nobody uses: each costs whoever builds us time, and says something of us that is not so.
+//! Declared dependencies that nobody uses: each costs whoever builds us time, and says something of
+//! us that is not so.
 //!
-//! A package uses a dependency if its sources name it in a path (`memmap2::`, `use libc;`). That is less than a compiler knows,
-//! and enough: our sources name what they use. Sources of a dependency of the library are `src` and `build.rs`; one that only
-//! tests, benches or examples name belongs into the dev-dependencies.
+//! A package uses a dependency if its sources name it in a path (`memmap2::`, `use libc;`). That is
+//! less than a compiler knows, and enough: our sources name what they use. Sources of a dependency
+//! of the library are `src` and `build.rs`; one that only tests, benches or examples name belongs
+//! into the dev-dependencies.
+//!
+//! And what a user compiles with us (`compiled`): all crates, macros and their helpers included.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,11 +16,12 @@ use toml::{Table, Value};
 use crate::Result;
 
 /// Directories of a package whose sources may use its dependencies.
-const SOURCES: [&str; 2] = ["src", "trials"];
+const SOURCES: [&str; 1] = ["src"];
 /// And those that may use its dev-dependencies besides.
 const TESTS: [&str; 4] = ["tests", "benches", "examples", "fuzz_targets"];
 
-/// One line for each declaration without a user: in a package of the workspace at `root`, or in the workspace's own list.
+/// One line for each declaration without a user: in a package of the workspace at `root`, or in the
+/// workspace's own list.
 pub(crate) fn unused(root: &Path) -> Result<Vec<String>> {
     let workspace = manifest(&root.join("Cargo.toml"))?;
     let mut lines = Vec::new();
@@ -52,6 +57,24 @@ pub(crate) fn unused(root: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(lines)
+}
+
+/// Every crate, with its version, that is compiled for someone who depends on a package of ours
+/// with these features; those of procedural macros and build scripts too.
+#[cfg(test)]
+fn compiled(package: &str, features: &str) -> Result<BTreeSet<String>> {
+    let output = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--no-dedupe"])
+        .args(["--package", package, "--features", features, "--format", "{p}"])
+        .current_dir(crate::workspace_root())
+        .output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    let text = String::from_utf8(output.stdout)?;
+    let crates = text.lines().filter(|line| !line.is_empty());
+    // Name and version; what follows is a path or a mark.
+    Ok(crates.map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect())
 }
 
 fn manifest(path: &Path) -> Result<Table> {
@@ -144,6 +167,21 @@ mod tests {
         assert_eq!(unused(crate::workspace_root()).unwrap(), Vec::<String>::new());
     }
 
+    /// The kernel's part depends on the device, so this is both.
+    #[test]
+    fn a_test_against_the_model_compiles_at_most_25_crates() {
+        let crates = compiled("verbless-model-kernel", "").unwrap();
+        assert!(crates.iter().any(|it| it.starts_with("verbless-model ")), "{crates:?}");
+        assert!(crates.len() <= 25, "{} crates: {crates:?}", crates.len());
+    }
+
+    #[test]
+    fn a_program_with_the_model_compiles_one_syn_at_most() {
+        let crates = compiled("verbless", "model").unwrap();
+        let syn: Vec<_> = crates.iter().filter(|it| it.starts_with("syn ")).collect();
+        assert!(syn.len() <= 1, "{syn:?}");
+    }
+
     #[test]
     fn a_path_or_a_use_names_a_crate_and_nothing_else_does() {
         for code in [
@@ -172,7 +210,8 @@ mod tests {
         };
         write(
             "Cargo.toml",
-            "[workspace]\nmembers = [\"crates/*\"]\n[workspace.dependencies]\nlibc = \"1\"\nnix = \"1\"\n",
+            "[workspace]\nmembers = [\"crates/*\"]\n[workspace.dependencies]\nlibc = \"1\"\nnix = \
+             \"1\"\n",
         );
         write(
             "crates/one/Cargo.toml",
@@ -185,7 +224,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "crates/one/Cargo.toml: [dependencies] only-tests is used by tests only; it is a dev-dependency",
+                "crates/one/Cargo.toml: [dependencies] only-tests is used by tests only; it is a \
+                 dev-dependency",
                 "crates/one/Cargo.toml: [dependencies] nobody is used by nobody; take it out",
                 "Cargo.toml: [workspace.dependencies] nix is taken by no package; take it out",
             ]

@@ -1,8 +1,11 @@
-//! `cargo xtask fuzz`: the fuzz targets of `fuzz/`, each for so many seconds, under the address sanitizer.
+//! `cargo xtask fuzz`: the fuzz targets of `tests/fuzz/`, each for so many seconds, under the
+//! address sanitizer.
 //!
-//! cargo-fuzz builds them, in the version that is pinned here and into `target/fuzz`; libFuzzer, which is C++, runs them. What they
-//! learn stays in `target/fuzz/corpus` for the next run, which begins with `fuzz/seeds` where there is nothing yet. A panic, a
-//! memory error, a leak, a turn that does not end or too much memory is a finding: its input is kept, and said how to run again.
+//! cargo-fuzz builds them, in the version that is pinned here and into `target/fuzz`; libFuzzer,
+//! which is C++, runs them. What they learn stays in `target/fuzz/corpus` for the next run, which
+//! begins with `tests/fuzz/seeds` where there is nothing yet. A panic, a memory error, a leak, a
+//! turn that does not end or too much memory is a finding: its input is kept, and said how to run
+//! again.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -115,7 +118,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// A while of each target that guards a boundary of the model; how many found nothing, and how many something.
+/// A while of each target that guards a boundary of the model; how many found nothing, and how many
+/// something.
 pub(crate) fn smoke() -> Result<(u64, u64)> {
     let targets: Vec<&Target> = TARGETS.iter().filter(|target| target.smoke).collect();
     let programs = build(&targets)?;
@@ -177,9 +181,10 @@ fn build(targets: &[&Target]) -> Result<Vec<PathBuf>> {
     }
     let (tool, output) = (tool()?, directory("build"));
     for target in targets {
-        // The sanitizer's flag is one of those that a stable compiler takes only when it is told to.
+        // The sanitizer's flag is one of those that a stable compiler takes only when it is told
+        // to.
         let built = Command::new(&tool)
-            .args(["build", "--fuzz-dir", "fuzz", "--target-dir"])
+            .args(["build", "--fuzz-dir", "tests/fuzz", "--target-dir"])
             .arg(&output)
             .arg(target.name)
             .env("RUSTC_BOOTSTRAP", "1")
@@ -203,7 +208,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// Takes in a line like `#4096 pulse cov: 6132 ft: 18660 corp: 1130/396Kb lim: 2048 exec/s: 141 rss: 538Mb`.
+    /// Takes in a line like `#4096 pulse cov: 6132 ft: 18660 corp: 1130/396Kb lim: 2048 exec/s: 141
+    /// rss: 538Mb`.
     fn read(&mut self, line: &str) {
         let behind = |label| line.split_once(label).and_then(|(_, rest)| rest.split(' ').next());
         if let Some(coverage) = behind(" cov: ").and_then(|number| number.parse().ok()) {
@@ -225,9 +231,10 @@ fn fuzz(target: &Target, program: &Path, seconds: u32) -> Result<bool> {
     std::fs::create_dir_all(&corpus)?;
     std::fs::create_dir_all(&artifacts)?;
     println!("{}: {}, for {seconds} s", target.name, target.what);
+    let seeds = workspace_root().join("tests/fuzz/seeds").join(target.name);
     let mut child = Command::new(program)
         .arg(&corpus)
-        .args(Some(workspace_root().join("fuzz/seeds").join(target.name)).filter(|it| it.is_dir()))
+        .args(Some(seeds).filter(|it| it.is_dir()))
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-timeout={TIMEOUT}"))
         .arg(format!("-rss_limit_mb={MEMORY}"))

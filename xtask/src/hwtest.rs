@@ -15,8 +15,8 @@ pub(crate) struct Options {
 
 /// Runs it; the result says whether every case passed or was skipped.
 ///
-/// It is built in the profile of this program: on a fresh machine the two then share what they depend on, and cargo shows
-/// how far it is.
+/// It is built in the profile of this program: on a fresh machine the two then share what they
+/// depend on, and cargo shows how far it is.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["run", "--package", "verbless-conformance", "--bin", "hwtest"]);

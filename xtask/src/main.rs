@@ -13,9 +13,12 @@ mod capture;
 mod clients;
 mod debian;
 mod dependencies;
+mod device;
 mod fuzz;
 mod hwtest;
-mod prm;
+mod lines;
+mod mutants;
+mod outcome;
 mod pyverbs;
 mod run;
 mod sandbox;
@@ -31,18 +34,22 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 enum Task {
     /// The PRM as data: import, generate, check, verify, show, decode.
     #[command(subcommand)]
-    Prm(prm::Task),
+    Prm(verbless_prm_tool::Task),
     /// Runs the conformance suite on a device, or on the model where there is none.
     Hwtest(hwtest::Options),
-    /// Counts the instructions of posting and polling, measures how fast the model is, and holds both against bounds.
+    /// Counts the instructions of posting and polling, measures how fast the model is, and holds
+    /// both against bounds.
     Bench(bench::Options),
     /// Runs the fuzz targets, each for a while.
     Fuzz(fuzz::Options),
+    /// Changes the sources in small ways, and says which changes no test notices.
+    Mutants(mutants::Options),
     /// Runs every test that this machine can run.
     Test(test::Options),
     /// Boots a real kernel with the model as its PCI device and runs a program there.
     Vm(vm::Options),
-    /// Records what Linux's mlx5_ib and rdma-core send in a guest, as evidence for the tests that compare it with ours.
+    /// Records what Linux's mlx5_ib and rdma-core send in a guest, as evidence for the tests that
+    /// compare it with ours.
     Capture(capture::Options),
 }
 
@@ -53,10 +60,11 @@ fn workspace_root() -> &'static Path {
 
 fn main() -> ExitCode {
     let result = match Task::parse() {
-        Task::Prm(task) => prm::run(task).map(|()| true),
+        Task::Prm(task) => verbless_prm_tool::run(task).map(|()| true),
         Task::Hwtest(options) => hwtest::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Mutants(options) => mutants::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Capture(options) => capture::run(&options),
         Task::Vm(options) => match vm::run(&options) {

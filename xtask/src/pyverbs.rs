@@ -1,8 +1,9 @@
-//! rdma-core's own Python tests under `verbless-model run`: each in a run of its own, on InfiniBand and on Ethernet. A step of
-//! `cargo xtask test`.
+//! rdma-core's own Python tests under `verbless-model run`: each in a run of its own, on InfiniBand
+//! and on Ethernet. A step of `cargo xtask test`.
 //!
-//! The tests are those of Debian 12's python3-pyverbs, which lie in its documentation. None may fail. One that skips must be in
-//! `tests/pyverbs/skips.txt` with the reason, and what is there must skip, so that the list neither hides nor ages.
+//! The tests are those of Debian 12's python3-pyverbs, which lie in its documentation. None may
+//! fail. One that skips must be in `tests/suite/pyverbs/skips.txt` with the reason, and what is
+//! there must skip, so that the list neither hides nor ages.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,7 +13,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use crate::debian::Debian;
-use crate::run::{Outcome, model};
+use crate::outcome::Outcome;
+use crate::run::model;
 use crate::{Result, workspace_root};
 
 /// The release whose tests the list of skips is about.
@@ -76,8 +78,8 @@ struct Skip {
 }
 
 impl Skip {
-    /// Reads a line: `both`, `infiniband` or `ethernet`, perhaps with a question mark; a test, or its beginning and a star; the
-    /// reason. Empty lines and those that begin with `#` say nothing.
+    /// Reads a line: `both`, `infiniband` or `ethernet`, perhaps with a question mark; a test, or
+    /// its beginning and a star; the reason. Empty lines and those that begin with `#` say nothing.
     fn parse(line: &str) -> std::result::Result<Option<Self>, String> {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -139,7 +141,7 @@ pub(crate) fn check() -> Result<Outcome> {
             "{PACKAGE} is {version}: the list of skips is about {RELEASE}x, of Debian 12"
         )));
     }
-    let list = workspace_root().join("tests/pyverbs/skips.txt");
+    let list = workspace_root().join("tests/suite/pyverbs/skips.txt");
     let skips = fs::read_to_string(&list)?
         .lines()
         .filter_map(|line| Skip::parse(line).transpose())
@@ -183,7 +185,7 @@ pub(crate) fn check() -> Result<Outcome> {
         println!("{}: {passed} passed, {failed} failed, {skipped} skipped", link.name());
     }
     let sum = |column: usize| counts.iter().map(|counts| counts[column]).sum();
-    Ok(Outcome::Ran { passed: sum(0), failed: sum(2) })
+    Ok(Outcome::ran(sum(0), sum(2)))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -198,8 +200,8 @@ fn installed() -> Option<String> {
     text.strip_prefix("ii").map(|version| version.trim().to_string())
 }
 
-/// A directory with the tests, unpacked. They come from the package's documentation, or, where that is not installed (as in
-/// many containers), from the package itself.
+/// A directory with the tests, unpacked. They come from the package's documentation, or, where that
+/// is not installed (as in many containers), from the package itself.
 fn tests() -> Result<PathBuf> {
     let place = workspace_root().join("target/pyverbs");
     let tests = place.join("tests");

@@ -1,9 +1,11 @@
-//! Unmodified programs on the model, by `verbless-model run`: rdma-core's tools, perftest, and the conformance suite with
-//! its real-kernel backend, and programs that are killed or lie. Steps of `cargo xtask test`.
+//! Unmodified programs on the model, by `verbless-model run`: rdma-core's tools, perftest, and the
+//! conformance suite with its real-kernel backend, and programs that are killed or lie. Steps of
+//! `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use crate::outcome::Outcome;
 use crate::{Result, workspace_root};
 
 /// Programs without which there is nothing to run.
@@ -33,11 +35,6 @@ const ETHERNET_PAIRS: &[&str] = &[
     "ibv_ud_pingpong -d mlx5_0 -n 500 -e -g 1",
     "ibv_srq_pingpong -d mlx5_0 -n 500 -e -g 1",
 ];
-/// What a step did: checks that passed and failed, or why it cannot run.
-pub(crate) enum Outcome {
-    Ran { passed: u64, failed: u64 },
-    Skipped(String),
-}
 
 /// rdma-core's tools and perftest.
 pub(crate) fn rdma_core() -> Result<Outcome> {
@@ -82,25 +79,40 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
             &script,
         );
     }
-    Ok(Outcome::Ran { passed: checks.passed, failed: checks.failed })
+    Ok(checks.outcome())
 }
 
-/// Programs that are killed, and programs that lie, while others use the device: what is random comes from a seed that is printed
-/// with a failure.
-pub(crate) fn trials() -> Result<Outcome> {
+/// Programs that are killed, and programs that lie, while others use the device: what is random
+/// comes from a seed that is printed with a failure.
+pub(crate) fn chaos() -> Result<Outcome> {
     let model = model()?;
-    let trials = build("verbless-conformance", &["--bin", "trials"], "trials")?;
-    let trials = trials.display();
+    let chaos = build("verbless-chaos", &["--bin", "chaos"], "chaos")?;
+    let chaos = chaos.display();
     let mut checks = Checks::default();
     let two = ["--devices", "2"];
-    checks.run(&model, &two, "1,000 programs killed", &format!("{trials} kills"));
+    checks.run(&model, &two, "1,000 programs killed", &format!("{chaos} kills"));
     let ethernet = ["--devices", "2", "--link", "ethernet"];
-    let script = format!("{trials} kills --kills 200");
+    let script = format!("{chaos} kills --kills 200");
     checks.run(&model, &ethernet, "200 programs killed (Ethernet)", &script);
-    checks.run(&model, &two, "programs that lie for 10 s", &format!("{trials} lies"));
-    let script = format!("{trials} lies --seconds 5");
+    checks.run(&model, &two, "programs that lie for 10 s", &format!("{chaos} lies"));
+    let script = format!("{chaos} lies --seconds 5");
     checks.run(&model, &ethernet, "programs that lie for 5 s (Ethernet)", &script);
-    Ok(Outcome::Ran { passed: checks.passed, failed: checks.failed })
+    Ok(checks.outcome())
+}
+
+/// Cases of two programs, which join one model, on both kinds of port.
+pub(crate) fn process() -> Result<Outcome> {
+    let model = model()?;
+    let process = build("verbless-process", &["--bin", "process"], "process")?;
+    let (mut passed, mut failed) = (0, 0);
+    for link in ["infiniband", "ethernet"] {
+        let mut command = Command::new(&model);
+        command.args(["run", "--devices", "2", "--link", link, "--"]).arg(&process);
+        command.args(["--device", "mlx5_0", "--expect", "process run"]);
+        let counts = crate::test::count(command)?;
+        (passed, failed) = (passed + counts.passed, failed + counts.failed);
+    }
+    Ok(Outcome::ran(passed, failed))
 }
 
 /// The conformance suite, which takes the modelled devices for the kernel's.
@@ -108,7 +120,10 @@ pub(crate) fn conformance() -> Result<Command> {
     let model = model()?;
     let suite = build("verbless-conformance", &["--bin", "hwtest"], "hwtest")?;
     let mut command = Command::new(model);
-    command.args(["run", "--devices", "2", "--"]).arg(suite).args(["--device", "mlx5_0"]);
+    command
+        .args(["run", "--devices", "2", "--"])
+        .arg(suite)
+        .args(["--device", "mlx5_0", "--expect", "run"]);
     Ok(command)
 }
 
@@ -120,7 +135,8 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Runs a script under the model; it passes when it succeeds, and nothing outlives its programs.
+    /// Runs a script under the model; it passes when it succeeds, and nothing outlives its
+    /// programs.
     pub(crate) fn run(&mut self, model: &PathBuf, options: &[&str], name: &str, script: &str) {
         let mut command = within_limit();
         command.arg(model).arg("run").args(options).args(["--", "bash", "-c", script]);
@@ -135,7 +151,7 @@ impl Checks {
     }
 
     pub(crate) fn outcome(&self) -> Outcome {
-        Outcome::Ran { passed: self.passed, failed: self.failed }
+        Outcome::ran(self.passed, self.failed)
     }
 
     fn check(&mut self, name: &str, mut command: Command) {
@@ -184,10 +200,11 @@ pub(crate) fn both_of(server: &str, client: &str) -> String {
 
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {
-    build("verbless-model", &["--bin", "verbless-model"], "verbless-model")
+    build("verbless-model-host", &["--bin", "verbless-model"], "verbless-model")
 }
 
-/// Builds a program in release mode; `which` names it to cargo, and the result is where it lies, `path` below the release directory.
+/// Builds a program in release mode; `which` names it to cargo, and the result is where it lies,
+/// `path` below the release directory.
 pub(crate) fn build(package: &str, which: &[&str], path: &str) -> Result<PathBuf> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--quiet", "--release", "--package", package])

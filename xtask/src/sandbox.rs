@@ -1,11 +1,13 @@
-//! `verbless-model run` within containers and sandboxes that are set up as their makers do by default. A step of
-//! `cargo xtask test`; what they forbid, call by call, is a test of the model (`tests/places.rs`).
+//! `verbless-model run` within containers and sandboxes that are set up as their makers do by
+//! default. A step of `cargo xtask test`; what they forbid, call by call, is a test of the model
+//! (`tests/preflight.rs`).
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::Result;
-use crate::run::{Outcome, model, on_the_path};
+use crate::outcome::{Outcome, Skip};
+use crate::run::{model, on_the_path};
 
 /// Without it there is no such step.
 const NEEDED: &str = "bwrap";
@@ -31,16 +33,18 @@ const PLACES: &[Place] = &[
     Place { name: "podman", command: "podman run --rm --network none --cgroups=disabled ROOT" },
     Place {
         name: "podman without capabilities",
-        command: "podman run --rm --network none --cgroups=disabled --cap-drop=all --security-opt no-new-privileges ROOT",
+        command: "podman run --rm --network none --cgroups=disabled --cap-drop=all --security-opt \
+            no-new-privileges ROOT",
     },
 ];
-/// This machine's files, which the container may change as it likes, and limits that containers within one may have.
+/// This machine's files, which the container may change as it likes, and limits that containers
+/// within one may have.
 const ROOT: &str = "--ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --rootfs /:O";
 /// podman's runtime wants the second version of control groups alone.
 const UNIFIED: &str =
     "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup; exec \"$@\"";
 
-/// All of them that can be had here.
+/// All of them; those that do not even start `true` here are skipped.
 pub(crate) fn check() -> Result<Outcome> {
     if !on_the_path(NEEDED) {
         return Ok(Outcome::Skipped(format!(
@@ -48,12 +52,14 @@ pub(crate) fn check() -> Result<Outcome> {
         )));
     }
     let model = model()?;
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut skips) = (0, 0, Vec::new());
     for place in PLACES {
         let bare = start(place, Path::new("true"), &[])?;
         if !bare.status.success() {
             let errors = String::from_utf8_lossy(&bare.stderr);
-            println!("skip  {}: {}", place.name, errors.lines().last().unwrap_or("it fails"));
+            let reason = errors.lines().last().unwrap_or("it does not start, and says nothing");
+            println!("skip  {}: {reason}", place.name);
+            skips.push(Skip { name: place.name.into(), reason: reason.into() });
             continue;
         }
         let output = start(place, &model, &["run", "--", "sh", "-c", PROGRAM])?;
@@ -66,7 +72,13 @@ pub(crate) fn check() -> Result<Outcome> {
             println!("{}", String::from_utf8_lossy(&output.stderr));
         }
     }
-    Ok(Outcome::Ran { passed, failed })
+    Ok(Outcome::Ran { passed, failed, skips })
+}
+
+/// Whether there is one of this name.
+#[cfg(test)]
+pub(crate) fn has(name: &str) -> bool {
+    PLACES.iter().any(|place| place.name == name)
 }
 
 fn start(place: &Place, program: &Path, arguments: &[&str]) -> Result<Output> {

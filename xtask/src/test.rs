@@ -1,16 +1,19 @@
 //! `cargo xtask test`: everything that this machine can check, in one run.
 //!
-//! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite on the model in process), 3 (the
-//! suite and rdma-core's programs on a real kernel in a VM) and 4 (the same under `verbless-model run`), with formatting, lints, documentation, the description of the PRM, the
-//! instruction counts of the data path, 45 s of each fuzz target and a check for aarch64. A step that cannot run here is skipped
-//! with its reason; where `CI=true` such a skip is a failure.
+//! Levels 1 (unit, property, golden and documentation tests, sanitizers), 2 (the conformance suite
+//! on the model in process), 3 (the suite and rdma-core's programs on a real kernel in a VM) and 4
+//! (the same under `verbless-model run`), with formatting, lints, documentation, the description of
+//! the PRM, the instruction counts of the data path, 45 s of each fuzz target and a check for
+//! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
+//! where `CI=true` such a skip is a failure, if `xtask/expected-skips.toml` does not list it.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use crate::debian::Debian;
+use crate::outcome::{ExpectedSkips, Outcome, Skip};
 use crate::{Result, workspace_root};
 
 /// Options of `cargo xtask test`.
@@ -24,27 +27,13 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// What a step has to say.
-enum Outcome {
-    /// It ran; so many checks passed and failed.
-    Ran { passed: u64, failed: u64 },
-    /// It cannot run here.
-    Skipped(String),
-}
-
-impl From<crate::run::Outcome> for Outcome {
-    fn from(outcome: crate::run::Outcome) -> Self {
-        match outcome {
-            crate::run::Outcome::Ran { passed, failed } => Self::Ran { passed, failed },
-            crate::run::Outcome::Skipped(reason) => Self::Skipped(reason),
-        }
-    }
-}
-
 struct Step {
     name: &'static str,
     run: fn() -> Result<Outcome>,
 }
+
+/// What programs may ask of `verbless`; its documentation tests use the model.
+const FEATURES: &str = "verbless/model,verbless/serde,verbless/tracing";
 
 const STEPS: &[Step] = &[
     Step { name: "format", run: format },
@@ -53,17 +42,32 @@ const STEPS: &[Step] = &[
     Step { name: "prm verify", run: || once(xtask(&["prm", "verify"])) },
     Step {
         name: "clippy",
-        run: || once(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+        run: || {
+            let mut clippy = cargo(&["clippy", "--workspace", "--all-targets", "--features"]);
+            clippy.args([FEATURES, "--", "-D", "warnings"]);
+            once(clippy)
+        },
     },
-    Step { name: "tests", run: || counted(cargo(&["test", "--workspace", "--no-fail-fast"])) },
-    Step { name: "hwtest on the model", run: || counted(xtask(&["hwtest", "--device", "model"])) },
-    Step { name: "VM: hwtest", run: || in_a_vm(&[]) },
+    Step {
+        name: "tests",
+        run: || counted(cargo(&["test", "--workspace", "--no-fail-fast", "--features", FEATURES])),
+    },
+    Step { name: "hwtest on the model", run: hwtest_on_the_model },
+    Step {
+        name: "VM: hwtest",
+        run: || in_a_vm(&["--", "hwtest", "--device", "mlx5_0", "--expect", "vm"]),
+    },
+    Step {
+        name: "VM: process",
+        run: || in_a_vm(&["--", "process", "--device", "mlx5_0", "--expect", "process run"]),
+    },
     Step { name: "VM: rdma-core", run: || in_a_vm(&["--rdma-core-suite"]) },
-    Step { name: "run: rdma-core", run: run_rdma_core },
-    Step { name: "run: pyverbs", run: || Ok(crate::pyverbs::check()?.into()) },
-    Step { name: "run: clients", run: || Ok(crate::clients::clients()?.into()) },
-    Step { name: "run: trials", run: run_trials },
-    Step { name: "run: sandboxes", run: || Ok(crate::sandbox::check()?.into()) },
+    Step { name: "run: rdma-core", run: crate::run::rdma_core },
+    Step { name: "run: pyverbs", run: crate::pyverbs::check },
+    Step { name: "run: clients", run: crate::clients::clients },
+    Step { name: "run: chaos", run: crate::run::chaos },
+    Step { name: "run: process", run: crate::run::process },
+    Step { name: "run: sandboxes", run: crate::sandbox::check },
     Step { name: "run: hwtest", run: || counted(crate::run::conformance()?) },
     Step {
         name: "rustdoc",
@@ -79,11 +83,13 @@ const STEPS: &[Step] = &[
     Step { name: "fuzz smoke", run: fuzz_smoke },
     Step { name: "aarch64", run: aarch64 },
     Step { name: "aarch64 barriers", run: aarch64_barriers },
+    Step { name: "riscv64imac", run: riscv64imac },
 ];
 
 /// Runs the steps and prints `N passed, N failed, N skipped`; the result says whether all is well.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    let expected = ExpectedSkips::read()?;
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     let mut summary = Vec::new();
     for step in STEPS {
@@ -97,14 +103,21 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         println!("\n=== {}", step.name);
         let start = Instant::now();
         let verdict = match (step.run)() {
-            Ok(Outcome::Ran { passed: good, failed: bad }) => {
+            Ok(Outcome::Ran { passed: good, failed: mut bad, skips }) => {
+                let mut unavailable = 0;
+                for skip in &skips {
+                    println!("skipped: {}: {}", skip.name, skip.reason);
+                    if ci && !expected.has(step.name, skip) {
+                        println!("{}: must not be skipped where CI=true", skip.name);
+                        bad += 1;
+                    } else {
+                        unavailable += 1;
+                    }
+                }
                 passed += good;
                 failed += bad;
-                if bad == 0 {
-                    format!("ok, {good} passed")
-                } else {
-                    format!("FAILED, {bad} of {}", good + bad)
-                }
+                skipped += unavailable;
+                verdict(good, bad, unavailable)
             }
             Ok(Outcome::Skipped(reason)) if ci => {
                 failed += 1;
@@ -133,11 +146,29 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
+/// The words for a step that ran.
+fn verdict(passed: u64, failed: u64, skipped: u64) -> String {
+    match (passed, failed, skipped) {
+        (0, 0, skipped) => format!("skipped, all {skipped}"),
+        (passed, 0, 0) => format!("ok, {passed} passed"),
+        (passed, 0, skipped) => format!("ok, {passed} passed, {skipped} skipped"),
+        (passed, failed, 0) => format!("FAILED, {failed} of {}", passed + failed),
+        (passed, failed, skipped) => {
+            format!("FAILED, {failed} of {}, {skipped} skipped", passed + failed)
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn is_step(name: &str) -> bool {
+    STEPS.iter().any(|step| step.name == name)
+}
+
 /// Every declared dependency has a user.
 fn dependencies() -> Result<Outcome> {
     let unused = crate::dependencies::unused(workspace_root())?;
     unused.iter().for_each(|line| println!("{line}"));
-    Ok(Outcome::Ran { passed: u64::from(unused.is_empty()), failed: unused.len() as u64 })
+    Ok(Outcome::ran(unused.is_empty().into(), unused.len() as u64))
 }
 
 fn cargo(arguments: &[&str]) -> Command {
@@ -155,16 +186,35 @@ fn xtask(arguments: &[&str]) -> Command {
 /// Runs a command that is one check: it passes or it fails.
 fn once(mut command: Command) -> Result<Outcome> {
     let good = command.status()?.success();
-    Ok(Outcome::Ran { passed: good.into(), failed: (!good).into() })
+    Ok(Outcome::ran(good.into(), (!good).into()))
 }
 
 /// Runs a command whose output counts its checks: `N passed; N failed` or `N passed, N failed`.
-fn counted(mut command: Command) -> Result<Outcome> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let (mut passed, mut failed) = (0, 0);
-    let output = child.stdout.take().ok_or("the child's output was not captured")?;
+fn counted(command: Command) -> Result<Outcome> {
+    let Counts { passed, failed, skips } = count(command)?;
+    // A test that says it is skipped returns, and its runner takes that for a success.
+    Ok(Outcome::Ran { passed: passed.saturating_sub(skips.len() as u64), failed, skips })
+}
+
+/// What a command's output said.
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    skips: Vec<Skip>,
+}
+
+/// The same; at least one check passed or failed.
+pub(crate) fn count(mut command: Command) -> Result<Counts> {
+    // One pipe for both, so that lines come out in their order: tests tell of skips on standard
+    // error.
+    let (output, end) = std::io::pipe()?;
+    let mut child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
+    // It holds the ends of the pipe, too.
+    drop(command);
+    let (mut passed, mut failed, mut skips) = (0, 0, Vec::new());
     for line in BufReader::new(output).lines() {
         let line = line?;
+        skips.extend(Skip::of_line(&line));
         if let Some((good, bad)) = counts(&line) {
             passed += good;
             failed += bad;
@@ -177,7 +227,7 @@ fn counted(mut command: Command) -> Result<Outcome> {
     if passed + failed == 0 {
         return Err("it ran no test".into());
     }
-    Ok(Outcome::Ran { passed, failed })
+    Ok(Counts { passed, failed, skips })
 }
 
 /// The counts in a test runner's closing line.
@@ -193,23 +243,27 @@ fn counts(line: &str) -> Option<(u64, u64)> {
     (words.next()? == "failed").then_some((passed, failed))
 }
 
-/// The workspace, and those that are not in it.
+/// The workspace, and those that are not in it; and what rustfmt leaves too long.
 fn format() -> Result<Outcome> {
     let (mut passed, mut failed) = (0, 0);
-    for manifest in ["Cargo.toml", "fuzz/Cargo.toml", "xtask/clients/loopback/Cargo.toml"] {
+    for manifest in [
+        "Cargo.toml",
+        "tests/fuzz/Cargo.toml",
+        "tests/clients/loopback/Cargo.toml",
+        "crates/ring/tests/device/Cargo.toml",
+    ] {
         let all = ["fmt", "--all", "--check", "--manifest-path", manifest];
         let good = cargo(&all).status()?.success();
         if good { passed += 1 } else { failed += 1 }
     }
-    Ok(Outcome::Ran { passed, failed })
+    let long = crate::lines::too_long(workspace_root())?;
+    long.iter().for_each(|line| println!("{line}"));
+    Ok(Outcome::ran(passed + u64::from(long.is_empty()), failed + long.len() as u64))
 }
 
-fn run_rdma_core() -> Result<Outcome> {
-    Ok(crate::run::rdma_core()?.into())
-}
-
-fn run_trials() -> Result<Outcome> {
-    Ok(crate::run::trials()?.into())
+/// On an Ethernet port; `tests` has the suite on an InfiniBand port.
+fn hwtest_on_the_model() -> Result<Outcome> {
+    counted(xtask(&["hwtest", "--device", "model", "--expect", "model ethernet"]))
 }
 
 fn bench() -> Result<Outcome> {
@@ -229,8 +283,8 @@ fn in_a_vm(options: &[&str]) -> Result<Outcome> {
     counted(xtask(&[&guest, options].concat()))
 }
 
-/// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries the runtimes; the
-/// flag is one of those that a stable compiler takes only when it is told to.
+/// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries
+/// the runtimes; the flag is one of those that a stable compiler takes only when it is told to.
 fn sanitized(name: &str) -> Result<Command> {
     let mut command = cargo(&["test", "--lib", "--tests", "--target", &host()?]);
     command
@@ -246,9 +300,17 @@ fn address_sanitizer() -> Result<Outcome> {
 }
 
 /// Crates that the sanitizers look at.
-const SANITIZED: &[&str] = &["verbless-prm", "verbless-queue", "verbless-model"];
+const SANITIZED: &[&str] = &[
+    "verbless-prm",
+    "verbless-ring",
+    "verbless-queue",
+    "verbless-model",
+    "verbless-model-kernel",
+    "verbless-model-host",
+];
 
-/// The thread sanitizer needs a standard library that was built with it, or it takes std's own locks for races.
+/// The thread sanitizer needs a standard library that was built with it, or it takes std's own
+/// locks for races.
 fn thread_sanitizer() -> Result<Outcome> {
     match std_sources() {
         Ok(sources) => {
@@ -266,7 +328,7 @@ fn fuzz_smoke() -> Result<Outcome> {
         Some(why) => Ok(Outcome::Skipped(why)),
         None => {
             let (passed, failed) = crate::fuzz::smoke()?;
-            Ok(Outcome::Ran { passed, failed })
+            Ok(Outcome::ran(passed, failed))
         }
     }
 }
@@ -293,13 +355,25 @@ fn aarch64_barriers() -> Result<Outcome> {
     match std_sources() {
         Ok(sources) => {
             crate::bench::aarch64::check(&sources)?;
-            Ok(Outcome::Ran { passed: 3, failed: 0 })
+            Ok(Outcome::ran(3, 0))
         }
         Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
     }
 }
 
-/// The sources of the standard library of this compiler: the toolchain's own, or Debian's package of the same version.
+/// The DPA's cores have no operating system: a program for them links the rings and nothing more.
+fn riscv64imac() -> Result<Outcome> {
+    match std_sources() {
+        Ok(sources) => {
+            crate::device::check(&sources)?;
+            Ok(Outcome::ran(1, 0))
+        }
+        Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
+    }
+}
+
+/// The sources of the standard library of this compiler: the toolchain's own, or Debian's package
+/// of the same version.
 fn std_sources() -> Result<PathBuf> {
     let sysroot = output_of(Command::new("rustc").args(["--print", "sysroot"]))?;
     let own = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library");
@@ -337,7 +411,27 @@ fn installed(program: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::counts;
+    use std::process::Command;
+
+    use super::{count, counts, verdict};
+
+    #[test]
+    fn skips_on_standard_error_are_found_among_the_lines_of_a_test_runner() {
+        let mut command = Command::new("sh");
+        let script = "echo 'skipped: a: no such tool' >&2; echo 'test a ... ok'; \
+                      echo 'test result: ok. 2 passed; 0 failed; 0 ignored'";
+        command.args(["-c", script]);
+        let found = count(command).unwrap();
+        assert_eq!((found.passed, found.failed, found.skips.len()), (2, 0, 1));
+        assert_eq!((&*found.skips[0].name, &*found.skips[0].reason), ("a", "no such tool"));
+    }
+
+    #[test]
+    fn a_step_of_which_everything_is_skipped_is_not_ok() {
+        assert_eq!(verdict(0, 0, 4), "skipped, all 4");
+        assert_eq!(verdict(2, 0, 2), "ok, 2 passed, 2 skipped");
+        assert_eq!(verdict(2, 1, 0), "FAILED, 1 of 3");
+    }
 
     #[test]
     fn closing_lines_of_test_runners_are_counted() {

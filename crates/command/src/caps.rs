@@ -7,6 +7,7 @@ use verbless_prm::{
 };
 
 use verbless_devx::Context;
+use verbless_ring::wr::Capability;
 
 use crate::Error;
 
@@ -25,8 +26,8 @@ pub enum CapMode {
 /// The capabilities that the driver goes by, in plain units, and the pages that they come from.
 #[derive(Clone)]
 pub struct Caps {
-    /// log2 of the 64-byte blocks of a send ring, and of the WQEs of a receive ring, at most.
-    pub log_max_qp_blocks: u8,
+    /// log2 of the WQEBBs (64 bytes) of a send ring, and of the WQEs of a receive ring, at most.
+    pub log_max_qp_wqebbs: u8,
     /// log2 of the number of queue pairs at most.
     pub log_max_qps: u8,
     /// log2 of the CQEs of a completion queue at most.
@@ -51,15 +52,16 @@ pub struct Caps {
     pub port_type: prm::PortType,
     /// BlueFlame: bytes of a register (two buffers), or `None`.
     pub blue_flame_register: Option<u16>,
-    /// Atomics of 8 bytes on queue pairs, compare-and-swap and fetch-and-add, whose results come in the host's byte order.
+    /// Atomics of 8 bytes on queue pairs, compare-and-swap and fetch-and-add, whose results come in
+    /// the host's byte order.
     pub atomics: bool,
     /// Keys may let the device's writes to memory pass each other on PCI.
     pub relaxed_writes: bool,
     /// The same of its reads. What a device allows only while its PCI function is set so
     /// (`relaxed_ordering_read_pci_enabled`) does not count: that setting cannot be read here.
     pub relaxed_reads: bool,
-    /// What a queue pair's context must say of its CQEs' timestamps: the free-running clock, or the device's default where it
-    /// keeps real time only.
+    /// What a queue pair's context must say of its CQEs' timestamps: the free-running clock, or the
+    /// device's default where it keeps real time only.
     pub qp_timestamps: TimestampFormat,
     /// The whole general page.
     pub general: Box<HcaCap>,
@@ -71,9 +73,10 @@ pub struct Caps {
     pub roce: Option<Box<RoceCap>>,
 }
 
-/// What the context of a queue must say of timestamps, by the capability of its kind: the free-running clock where the
-/// device has it, else the device's default. A device set to real time only refuses the free-running clock, whose value is
-/// the 0 of a field left out. Linux asks the same way (`get_ts_format` of mlx5_ib).
+/// What the context of a queue must say of timestamps, by the capability of its kind: the
+/// free-running clock where the device has it, else the device's default. A device set to real time
+/// only refuses the free-running clock, whose value is the 0 of a field left out. Linux asks the
+/// same way (`get_ts_format` of mlx5_ib).
 const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
     match offered {
         TimestampFormatCap::REAL_TIME => TimestampFormat::DEFAULT,
@@ -81,8 +84,8 @@ const fn timestamp_format(offered: TimestampFormatCap) -> TimestampFormat {
     }
 }
 
-/// Whether the device has what InfiniBand calls atomics (`get_atomic_caps` of mlx5_ib): both operations, of 8 bytes, with the
-/// result in the host's byte order.
+/// Whether the device has what InfiniBand calls atomics (`get_atomic_caps` of mlx5_ib): both
+/// operations, of 8 bytes, with the result in the host's byte order.
 fn has_atomics(page: &AtomicCap) -> bool {
     const COMPARE_SWAP_AND_FETCH_ADD: u16 = 1 | 1 << 1;
     const OF_8_BYTES: u16 = 1 << 3;
@@ -121,7 +124,7 @@ impl Caps {
         let qp_timestamps = roce.as_ref().map_or(g.sq_ts_format(), |roce| roce.qp_ts_format());
         Ok(Self {
             qp_timestamps: timestamp_format(qp_timestamps),
-            log_max_qp_blocks: g.log_max_qp_sz(),
+            log_max_qp_wqebbs: g.log_max_qp_sz(),
             log_max_qps: g.log_max_qp(),
             log_max_cqes: g.log_max_cq_sz(),
             log_max_cqs: g.log_max_cq(),
@@ -147,14 +150,22 @@ impl Caps {
         })
     }
 
-    /// Scatter/gather entries of a send at most: what the largest WQE has room for beside its other segments.
+    /// Whether the device has what an operation needs.
+    pub const fn has(&self, capability: Capability) -> bool {
+        match capability {
+            Capability::Atomics => self.atomics,
+        }
+    }
+
+    /// Scatter/gather entries of a send at most: what the largest WQE has room for beside its other
+    /// segments.
     pub fn max_send_sges(&self) -> usize {
         // An atomic has the longest head: control, remote address and atomic segments.
         (usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES) / 16).saturating_sub(3)
     }
 
-    /// Bytes of inline data of a send at most: what the largest WQE has room for beside control, remote address and the
-    /// inline header.
+    /// Bytes of inline data of a send at most: what the largest WQE has room for beside control,
+    /// remote address and the inline header.
     pub fn max_inline(&self) -> usize {
         usize::from(self.max_send_wqe_bytes).min(MAX_SEND_WQE_BYTES).saturating_sub(32 + 4)
     }
@@ -188,5 +199,6 @@ pub(crate) fn query_hca_cap(
     Ok(Box::new(*output.capability()))
 }
 
-/// The `ds` field of a control segment counts up to 63 units of 16 bytes; the last of 16 blocks is not whole.
+/// The `ds` field of a control segment counts up to 63 units of 16 bytes; the last of 16 blocks is
+/// not whole.
 const MAX_SEND_WQE_BYTES: usize = 61 * 16;

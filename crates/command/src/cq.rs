@@ -39,16 +39,16 @@ pub struct Moderation {
     pub count: u16,
 }
 
-/// A completion queue.
+/// A completion queue as the device has it. `verbless_queue::Cq` joins it with its ring.
 #[derive(Debug)]
-pub struct Cq {
+pub struct CqObject {
     cqn: Cqn,
     owned: Owned<CqAttr>,
 }
 
 impl Device {
     /// CREATE_CQ. Every CQE of the ring must be invalid (opcode 0xf) before.
-    pub fn create_cq(&self, attr: CqAttr) -> Result<Cq, Error> {
+    pub fn create_cq(&self, attr: CqAttr) -> Result<CqObject, Error> {
         let most = self.caps().log_max_cqes;
         if attr.log_cqes > most {
             return Err(limit("CREATE_CQ", "log2 of the CQEs", attr.log_cqes.into(), most.into()));
@@ -62,7 +62,7 @@ impl Device {
         emit_ring(&attr, &mut input);
         let mut output = CreateCqOut::zeroed();
         let object = self.create(&input, &mut output)?;
-        Ok(Cq { cqn: Cqn(output.cqn()), owned: Owned::new(object, attr) })
+        Ok(CqObject { cqn: Cqn(output.cqn()), owned: Owned::new(object, attr) })
     }
 }
 
@@ -80,7 +80,7 @@ fn emit_ring(attr: &CqAttr, input: &mut CreateCqIn) {
         .set_dbr_addr(attr.record.offset());
 }
 
-impl Cq {
+impl CqObject {
     /// The queue's number.
     pub fn cqn(&self) -> Cqn {
         self.cqn

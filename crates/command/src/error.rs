@@ -1,4 +1,5 @@
-//! Errors of this layer: the ones below with what this layer knows, and requests that no device could be asked.
+//! Errors of this layer: the ones below with what this layer knows, and requests that no device
+//! could be asked.
 
 use verbless_devx::{Error, ErrorKind};
 

@@ -1,6 +1,8 @@
-//! General objects: one create, query, modify and destroy for every type of object that came after the first commands.
+//! General objects: one create, query, modify and destroy for every type of object that came after
+//! the first commands.
 //!
-//! The layout of an object follows its header and depends on its type; this layer carries it, the layers above describe it.
+//! The layout of an object follows its header and depends on its type; this layer carries it, the
+//! layers above describe it.
 
 use verbless_devx::Error;
 use verbless_prm as prm;
@@ -34,7 +36,8 @@ impl Device {
         Ok(GeneralObject { id: output.obj_id(), kind, owned: Owned::new(object, ()) })
     }
 
-    /// ALLOW_OTHER_VHCA_ACCESS: lets another function that knows `key` make an alias of one of our objects.
+    /// ALLOW_OTHER_VHCA_ACCESS: lets another function that knows `key` make an alias of one of our
+    /// objects.
     pub fn allow_other_vhca_access(
         &self,
         kind: GeneralObjectType,
@@ -70,7 +73,8 @@ impl GeneralObject {
         Ok(output.split_off(QueryGeneralObjectOut::BYTES))
     }
 
-    /// MODIFY_GENERAL_OBJECT: hands the object's own layout over; which fields count is in the layout.
+    /// MODIFY_GENERAL_OBJECT: hands the object's own layout over; which fields count is in the
+    /// layout.
     pub fn modify(&self, body: &[u8]) -> Result<(), Error> {
         let mut head = ModifyGeneralObjectIn::new();
         head.set_obj_type(self.kind).set_obj_id(self.id);

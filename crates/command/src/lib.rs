@@ -1,7 +1,10 @@
 //! The mlx5 command layer: one typed function per PRM command that a user process may send.
 //!
-//! A [`Device`] is an open context with its capabilities. Objects ([`Mkey`], [`Cq`], [`Qp`], [`GeneralObject`]) hold what they are made
-//! of, are destroyed when they are dropped, and say with [`Qp::destroy`] and its siblings whether that worked.
+//! A [`Device`] is an open context with its capabilities. Objects ([`MkeyObject`], [`CqObject`],
+//! [`QpObject`], [`RmpObject`], [`GeneralObject`]) hold what they are made of, are destroyed when
+//! they are dropped, and say with [`QpObject::destroy`] and its siblings whether that worked. They
+//! are what the device has; `verbless_queue::Qp` and its siblings join them with the rings that a
+//! program posts to and polls.
 //!
 //! Every error names the command, its status and syndrome, and what to check next.
 
@@ -11,7 +14,6 @@ mod error;
 mod general;
 mod memory;
 mod mkey;
-mod number;
 mod owned;
 mod path;
 mod qp;
@@ -28,23 +30,24 @@ use verbless_prm::CommandInput;
 use zerocopy::{FromZeros, IntoBytes};
 
 pub use caps::{CapMode, CapPage, Caps};
-pub use cq::{Cq, CqAttr, Moderation};
+pub use cq::{CqAttr, CqObject, Moderation};
 pub use general::GeneralObject;
 pub use memory::{QueueMemory, UserMemory};
-pub use mkey::{KeyAccess, KeyMemory, KeyPiece, Mkey, MkeyAttr};
-pub use number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey, Rmpn};
+pub use mkey::{KeyMemory, Klm, MkeyAttr, MkeyObject, check_access};
 pub use path::{GlobalRoute, Path, ROCE_V2_FIRST_PORT, RoceVersion};
-pub use qp::{
-    DatagramAttr, InitAttr, Mtu, Qp, QpAttr, RemoteAccess, RtrAttr, RtsAttr, RtsChange, Service,
-};
+pub use qp::{DatagramAttr, InitAttr, Mtu, QpAttr, QpObject, RtrAttr, RtsAttr, RtsChange};
 pub use query::Adapter;
-pub use rmp::{Rmp, RmpAttr};
+pub use rmp::{RmpAttr, RmpObject};
 pub use verbless_devx::{Error, ErrorKind, Gid, MODEL_PSID, ModelToken, Result};
+pub use verbless_prm::ServiceType;
+pub use verbless_ring::access::{KeyAccess, RemoteAccess};
+pub use verbless_ring::number::{Cqn, Eqn, Lkey, QKey, Qpn, Rkey, Rmpn};
 
 /// An open device: a DevX context and what the device can do.
 ///
-/// Clones share the context, which closes when the last clone and the last object on it are gone. It derefs to the
-/// [`Context`], whose functions are the kernel's own: ports, GIDs, protection domains, UMEMs, UARs and event channels.
+/// Clones share the context, which closes when the last clone and the last object on it are gone.
+/// It derefs to the [`Context`], whose functions are the kernel's own: ports, GIDs, protection
+/// domains, UMEMs, UARs and event channels.
 #[derive(Clone)]
 pub struct Device {
     context: Context,
@@ -80,8 +83,8 @@ impl Device {
         &self.known.caps
     }
 
-    /// Ports of the bond (LAG) that queue pairs of this device take turns to send from; 1 where the ports are not bonded. As it
-    /// was when the device was opened.
+    /// Ports of the bond (LAG) that queue pairs of this device take turns to send from; 1 where the
+    /// ports are not bonded. As it was when the device was opened.
     pub fn lag_ports(&self) -> u8 {
         self.known.lag_ports
     }
@@ -99,8 +102,8 @@ impl Device {
         &self.known.adapter
     }
 
-    /// What a typed command needs whose layout only the software model knows; `None` on hardware. Without it, such a command
-    /// is refused before it is sent ([`ErrorKind::ModelOnly`]).
+    /// What a typed command needs whose layout only the software model knows; `None` on hardware.
+    /// Without it, such a command is refused before it is sent ([`ErrorKind::ModelOnly`]).
     pub fn as_model(&self) -> Option<ModelToken> {
         self.adapter().is_model().then(|| self.context.as_model().ok().flatten()).flatten()
     }

@@ -8,8 +8,9 @@ use verbless_devx::{ErrorKind, Umem};
 
 /// A registration and the owner of its memory, which is let go only after the device has.
 ///
-/// Keys and queues hold it in an `Arc`. If it cannot be deregistered the owner is leaked: the device may still
-/// write there. If the device was removed, the owner is kept until the device's file closes, and then dropped.
+/// Keys and queues hold it in an `Arc`. If it cannot be deregistered the owner is leaked: the
+/// device may still write there. If the device was removed, the owner is kept until the device's
+/// file closes, and then dropped.
 pub struct UserMemory {
     /// `None` only while dropping.
     umem: Option<Umem>,
@@ -61,7 +62,8 @@ impl fmt::Debug for UserMemory {
     }
 }
 
-/// A place in registered memory that a queue lives in, and what must not be given back while the queue lives.
+/// A place in registered memory that a queue lives in, and what must not be given back while the
+/// queue lives.
 #[derive(Clone)]
 pub struct QueueMemory {
     umem: Arc<UserMemory>,
@@ -75,7 +77,8 @@ impl QueueMemory {
         Self { umem, offset, _lease: None }
     }
 
-    /// The same, leased from a pool: `lease` is dropped only when the device has let go of the queue.
+    /// The same, leased from a pool: `lease` is dropped only when the device has let go of the
+    /// queue.
     pub fn leased(umem: Arc<UserMemory>, offset: u64, lease: Arc<dyn Any + Send + Sync>) -> Self {
         Self { umem, offset, _lease: Some(lease) }
     }

@@ -1,7 +1,8 @@
 //! Memory keys: what lets a queue pair, and the peer's, reach memory.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use verbless_devx::{Pd, page_size};
 use verbless_prm as prm;
@@ -9,36 +10,11 @@ use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyContext, QueryMkeyIn, QueryM
 
 use crate::error::invalid;
 use crate::owned::Owned;
-use crate::{Device, Error, Lkey, RemoteAccess, Rkey, UserMemory};
+use crate::{Device, Error, KeyAccess, Lkey, Rkey, UserMemory};
 
-/// What a key lets its holders do. Local reads are always allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KeyAccess {
-    /// The local device may write (receives, READ responses, atomic results).
-    pub local_write: bool,
-    /// What peers may do; writes and atomics need `local_write`.
-    pub remote: RemoteAccess,
-    /// Reads and writes may pass each other on PCI. It is a wish: a device that can have only one of them so, or none, does
-    /// what it can ([`Caps::relaxed_reads`](crate::Caps::relaxed_reads), [`relaxed_writes`](crate::Caps::relaxed_writes)).
-    pub relaxed_ordering: bool,
-}
-
-impl KeyAccess {
-    /// Reading by the local device only.
-    pub const LOCAL_READ: Self = Self {
-        local_write: false,
-        remote: RemoteAccess { read: false, write: false, atomic: false },
-        relaxed_ordering: false,
-    };
-    /// Reading and writing by the local device only.
-    pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };
-    /// Everything, by everybody who knows the key.
-    pub const ALL: Self = Self { remote: RemoteAccess::ALL, ..Self::LOCAL };
-}
-
-/// One piece of an indirect key.
+/// A KLM entry of an indirect key: a range of memory under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyPiece {
+pub struct Klm {
     /// Key of the memory behind it.
     pub key: Lkey,
     /// Address under that key.
@@ -57,19 +33,21 @@ pub enum KeyMemory {
         /// First byte.
         offset: u64,
     },
-    /// Pieces of any length, one after the other (KLM). The keys that they name must outlive this one.
-    Pieces(Vec<KeyPiece>),
-    /// Pieces of one power-of-two length (KSM), which the device translates without a search.
-    EqualPieces {
-        /// log2 of the length of each.
+    /// Ranges of any length, one after the other. The keys that they name must outlive this one.
+    Klms(Vec<Klm>),
+    /// Ranges of one power-of-two length (KSM), which the device translates without a search. The
+    /// keys that they name must outlive this one.
+    Ksms {
+        /// log2 of the length of each in bytes.
         log_length: u8,
-        /// The pieces; their `length` is not used.
-        pieces: Vec<KeyPiece>,
+        /// The entries; their `length` is not used.
+        klms: Vec<Klm>,
     },
-    /// None yet: UMR requests say which pieces (KLM), under which rights. The key is free until then; its `length` is 0.
-    Changeable {
-        /// Pieces that there is room for.
-        pieces: u32,
+    /// None yet: UMR requests give the KLM entries and the rights. The key is free until then; its
+    /// `length` is 0.
+    Umr {
+        /// KLM entries that there is room for, 1 to 65532.
+        klms: u32,
         /// A peer's SEND with invalidate may free the key.
         remote_invalidate: bool,
     },
@@ -90,28 +68,33 @@ pub struct MkeyAttr {
     pub memory: KeyMemory,
 }
 
-/// A memory key. It is destroyed before its memory is let go.
+/// A memory key as the device has it. It is destroyed before its memory is let go.
 #[derive(Debug)]
-pub struct Mkey {
+pub struct MkeyObject {
     key: u32,
     owned: Owned<MkeyAttr>,
 }
 
-/// The variant of the next key: a key that is created anew differs from the one that had its index before, so that a peer
-/// which kept the old one fails.
-static NEXT_VARIANT: AtomicU8 = AtomicU8::new(1);
+/// The variant of the next key: a key that is created anew differs from the one that had its index
+/// before, so that a peer which kept the old one fails. The first one is random, for a program that
+/// is started again gets the indexes of the one before.
+fn next_variant() -> u8 {
+    static FIRST: LazyLock<u8> = LazyLock::new(|| RandomState::new().hash_one(0_u8) as u8);
+    static COUNT: AtomicU8 = AtomicU8::new(0);
+    FIRST.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
+}
 
-/// Pieces that one UMR request can count, in fours.
-const MOST_PIECES: u32 = 65_532;
+/// KLM entries that one UMR request can count, in fours.
+const MOST_KLMS: u32 = 65_532;
 
 /// A key that any queue pair of its protection domain may use.
 const ANY_QP: u32 = 0xff_ffff;
 
 impl Device {
     /// CREATE_MKEY.
-    pub fn create_mkey(&self, attr: MkeyAttr) -> Result<Mkey, Error> {
+    pub fn create_mkey(&self, attr: MkeyAttr) -> Result<MkeyObject, Error> {
         check(&attr)?;
-        let variant = NEXT_VARIANT.fetch_add(1, Ordering::Relaxed);
+        let variant = next_variant();
         let mut head = CreateMkeyIn::new();
         let mut tail = Vec::new();
         let (access, caps) = (attr.access, self.caps());
@@ -131,7 +114,8 @@ impl Device {
             .set_len(attr.length);
         match &attr.memory {
             KeyMemory::Umem { umem, offset } => {
-                // The key is cut into pages of the system's size, whatever pages the kernel cut the UMEM into.
+                // The key is cut into pages of the system's size, whatever pages the kernel cut the
+                // UMEM into.
                 let page = page_size() as u64;
                 set_access_mode(context, prm::MkeyAccessMode::MTT);
                 context.set_log_page_size(page.ilog2() as u8);
@@ -142,11 +126,11 @@ impl Device {
                     .set_mkey_umem_offset(*offset)
                     .set_mkey_umem_valid(true);
             }
-            KeyMemory::Pieces(pieces) => {
+            KeyMemory::Klms(klms) => {
                 set_access_mode(context, prm::MkeyAccessMode::KLMS);
-                emit_pieces(&mut head, &mut tail, pieces, |piece| piece.length);
+                emit_klms(&mut head, &mut tail, klms, |klm| klm.length);
             }
-            KeyMemory::Changeable { pieces, remote_invalidate } => {
+            KeyMemory::Umr { klms, remote_invalidate } => {
                 if self.caps().general.umr_indirect_mkey_disabled() {
                     return Err(invalid(
                         "CREATE_MKEY",
@@ -158,12 +142,12 @@ impl Device {
                     .set_free(true)
                     .set_umr_en(true)
                     .set_en_rinval(*remote_invalidate)
-                    .set_translations_octword_size(pieces.next_multiple_of(4));
+                    .set_translations_octword_size(klms.next_multiple_of(4));
             }
-            KeyMemory::EqualPieces { log_length, pieces } => {
+            KeyMemory::Ksms { log_length, klms } => {
                 set_access_mode(context, prm::MkeyAccessMode::KSM);
                 context.set_log_page_size(*log_length);
-                emit_pieces(&mut head, &mut tail, pieces, |_| 0);
+                emit_klms(&mut head, &mut tail, klms, |_| 0);
             }
         }
         let mut output = CreateMkeyOut::zeroed();
@@ -172,14 +156,29 @@ impl Device {
             self.obj_create(&input, output.as_bytes_mut())?
         };
         let key = output.mkey_index() << 8 | u32::from(variant);
-        Ok(Mkey { key, owned: Owned::new(object, attr) })
+        Ok(MkeyObject { key, owned: Owned::new(object, attr) })
     }
 }
 
+/// Fails for rights that no key has together.
+///
+/// # Errors
+/// [`ErrorKind::Input`](crate::ErrorKind::Input): peers may write, or do atomics, and the local
+/// device may not write.
+pub fn check_access(access: KeyAccess) -> Result<(), Error> {
+    if (access.remote.write || access.remote.atomic) && !access.local_write {
+        let what = "its access lets peers write or do atomics but not the local device, and no key \
+                    has the one without the other: set `local_write` too (KeyAccess::ALL has both)";
+        return Err(invalid("CREATE_MKEY", what));
+    }
+    Ok(())
+}
+
 fn check(attr: &MkeyAttr) -> Result<(), Error> {
-    if let KeyMemory::Changeable { pieces, .. } = attr.memory {
-        if attr.length != 0 || !(1..=MOST_PIECES).contains(&pieces) {
-            let what = "a key for UMR has no length yet, and room for 1 to 65532 pieces";
+    if let KeyMemory::Umr { klms, .. } = attr.memory {
+        if attr.length != 0 || !(1..=MOST_KLMS).contains(&klms) {
+            let what = "a key for UMR has length 0 until it is mapped, and room for 1 to 65532 KLM \
+                        entries";
             return Err(invalid("CREATE_MKEY", what));
         }
         return Ok(());
@@ -190,25 +189,23 @@ fn check(attr: &MkeyAttr) -> Result<(), Error> {
     if attr.start.checked_add(attr.length).is_none() {
         return Err(invalid("CREATE_MKEY", "start and length pass the end of the address space"));
     }
-    let remote = attr.access.remote;
-    if (remote.write || remote.atomic) && !attr.access.local_write {
-        return Err(invalid("CREATE_MKEY", "remote write and atomics need local write"));
-    }
+    check_access(attr.access)?;
     match &attr.memory {
         KeyMemory::Umem { umem, offset } => {
             let fits = offset.checked_add(attr.length).is_some_and(|end| end <= umem.length());
             if !fits {
                 return Err(invalid("CREATE_MKEY", "the key passes the end of its UMEM"));
             }
-            if (umem.address().wrapping_add(*offset) ^ attr.start) & (page_size() as u64 - 1) != 0 {
+            let memory = umem.address().wrapping_add(*offset);
+            if !same_page_offset(memory, attr.start, page_size() as u64) {
                 return Err(invalid(
                     "CREATE_MKEY",
                     "start and memory must lie at the same offset within a page",
                 ));
             }
         }
-        KeyMemory::Pieces(pieces) | KeyMemory::EqualPieces { pieces, .. } if pieces.is_empty() => {
-            return Err(invalid("CREATE_MKEY", "an indirect key needs at least one piece"));
+        KeyMemory::Klms(klms) | KeyMemory::Ksms { klms, .. } if klms.is_empty() => {
+            return Err(invalid("CREATE_MKEY", "an indirect key needs at least one KLM entry"));
         }
         _ => {}
     }
@@ -219,37 +216,43 @@ fn set_access_mode(context: &mut MkeyContext, mode: prm::MkeyAccessMode) {
     context.set_access_mode_1_0(mode.0 & 3).set_access_mode_4_2(mode.0 >> 2);
 }
 
-/// 16-byte units of the translation table: two 8-byte page addresses each.
+/// Whether two addresses lie at the same offset within a page.
+fn same_page_offset(one: u64, other: u64, page: u64) -> bool {
+    (one ^ other) & (page - 1) == 0
+}
+
+/// Octowords (16 bytes) of the translation table: two 8-byte page addresses each.
 fn translation_octwords(start: u64, length: u64, page: u64) -> u32 {
     let pages = ((start & (page - 1)) + length).div_ceil(page);
     u32::try_from(pages.div_ceil(2)).unwrap_or(u32::MAX)
 }
 
-fn emit_pieces(
+fn emit_klms(
     head: &mut CreateMkeyIn,
     tail: &mut Vec<u8>,
-    pieces: &[KeyPiece],
-    length: impl Fn(&KeyPiece) -> u32,
+    klms: &[Klm],
+    length: impl Fn(&Klm) -> u32,
 ) {
-    for piece in pieces {
+    for klm in klms {
         let mut entry = prm::Klm::zeroed();
-        entry.set_byte_count(length(piece)).set_mkey(piece.key.0).set_address(piece.address);
+        entry.set_byte_count(length(klm)).set_mkey(klm.key.0).set_address(klm.address);
         tail.extend_from_slice(entry.as_bytes());
     }
     // One entry is one octword; the table is padded to four of them.
-    let entries = u32::try_from(pieces.len()).unwrap_or(u32::MAX).next_multiple_of(4);
+    let entries = u32::try_from(klms.len()).unwrap_or(u32::MAX).next_multiple_of(4);
     tail.resize(entries as usize * prm::Klm::BYTES, 0);
     head.memory_key_mkey_entry_mut().set_translations_octword_size(entries);
     head.set_translations_octword_actual_size(entries);
 }
 
-impl Mkey {
+impl MkeyObject {
     /// The key for local segments.
     pub fn lkey(&self) -> Lkey {
         Lkey(self.key)
     }
 
-    /// The key to give to a peer. It has the value of the local one; what it allows is in `KeyAccess::remote`.
+    /// The key to give to a peer. It has the value of the local one; what it allows is in
+    /// `KeyAccess::remote`.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.key)
     }
@@ -276,5 +279,39 @@ impl Mkey {
     /// DESTROY_MKEY. On failure the key and its memory are leaked.
     pub fn destroy(self) -> Result<(), Error> {
         self.owned.destroy()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    #[test]
+    fn a_key_whose_start_is_not_aligned_needs_the_page_that_its_end_reaches() {
+        for (start, length, octwords) in [
+            (0, 1, 1),
+            (0, 2 * PAGE, 1),
+            (0, 2 * PAGE + 1, 2),
+            (1, 2 * PAGE, 2),
+            (PAGE - 1, 1, 1),
+            (PAGE - 1, PAGE + 1, 1),
+            (PAGE - 1, PAGE + 2, 2),
+            (5 * PAGE, 2 * PAGE, 1),
+            (0x123, 4 * PAGE - 0x123, 2),
+            (0x123, 4 * PAGE - 0x122, 3),
+        ] {
+            let counted = translation_octwords(start, length, PAGE);
+            assert_eq!(counted, octwords, "{length} bytes from {start:#x}");
+        }
+    }
+
+    #[test]
+    fn offsets_within_a_page_agree_in_every_bit_and_pages_need_not() {
+        for bit in 0..64 {
+            let alike = same_page_offset(0x7000_0123, 0x7000_0123 ^ 1 << bit, PAGE);
+            assert_eq!(alike, 1 << bit >= PAGE, "bit {bit}");
+        }
     }
 }

@@ -6,11 +6,13 @@ use verbless_devx::DevxObject;
 
 use crate::{Error, ErrorKind};
 
-/// A DevX object and its parents: the protection domain, user memory and queues that the device may reach through it.
+/// A DevX object and its parents: the protection domain, user memory and queues that the device may
+/// reach through it.
 ///
-/// The object goes first. If the device refuses to destroy it, it may still use the parents, so they are leaked with it
-/// (the context counts such objects) and their memory is never freed. If the device was removed, the parents are let go:
-/// their memory stays until the device's file closes (see [`UserMemory`](crate::UserMemory)).
+/// The object goes first. If the device refuses to destroy it, it may still use the parents, so
+/// they are leaked with it (the context counts such objects) and their memory is never freed. If
+/// the device was removed, the parents are let go: their memory stays until the device's file
+/// closes (see [`UserMemory`](crate::UserMemory)).
 pub(crate) struct Owned<P> {
     /// `None` only while dropping.
     held: Option<(DevxObject, P)>,

@@ -1,12 +1,15 @@
-//! Where a queue pair sends to, and what says so: the address path of its context, or the address vector of a datagram.
+//! Where a queue pair sends to, and what says so: the address path of its context, or the address
+//! vector of a datagram.
 
 use verbless_devx::Gid;
-use verbless_prm::{AddressPath, WqeDatagramSegment};
+use verbless_prm::{AddressPath, DatagramSegment};
+use verbless_ring::AddressHandle;
 
 use crate::Error;
 use crate::error::invalid;
 
-/// The global route header: what carries a packet past its own subnet (InfiniBand) or at all (RoCE).
+/// The global route header: what carries a packet past its own subnet (InfiniBand) or at all
+/// (RoCE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GlobalRoute {
     /// Destination GID.
@@ -111,15 +114,15 @@ impl Path {
         }
     }
 
-    /// The path as a datagram carries it, without Q_Key and queue pair.
+    /// The path as datagrams carry it, to any queue pair at its end.
     ///
     /// # Errors
     /// A field that does not fit.
-    pub fn address_vector(&self) -> Result<WqeDatagramSegment, Error> {
+    pub fn address_handle(&self) -> Result<AddressHandle, Error> {
         if let Some(problem) = self.problem() {
-            return Err(invalid("making an address vector", problem));
+            return Err(invalid("making an address handle", problem));
         }
-        let mut vector = WqeDatagramSegment::zeroed();
+        let mut vector = DatagramSegment::zeroed();
         vector.set_ext(true);
         let route = match self {
             Self::InfiniBand { dlid, sl, source_path_bits, grh } => {
@@ -144,7 +147,7 @@ impl Path {
                 .set_flow_label(route.flow_label)
                 .set_rgid(&route.dgid.0);
         }
-        Ok(vector)
+        Ok(AddressHandle::new(vector))
     }
 
     /// Writes the path into a context. `port` is the local port, counted from 1.
@@ -184,6 +187,7 @@ fn emit_route(route: &GlobalRoute, context: &mut AddressPath) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{QKey, Qpn};
 
     const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1]);
 
@@ -228,6 +232,25 @@ mod tests {
     }
 
     #[test]
+    fn the_vector_of_a_roce_datagram_has_the_priority_above_the_lowest_bit_of_the_level() {
+        for priority in 0..8 {
+            let path = Path::Roce {
+                version: RoceVersion::V2,
+                route: GlobalRoute::new(GID, 3),
+                destination_mac: [2, 0, 0, 0, 0, 1],
+                udp_source_port: 0xd123,
+                priority,
+            };
+            let to = path.address_handle().expect("a path").to(Qpn(0x1234), QKey(0x55));
+            let vector = DatagramSegment::from_prefix(to.as_bytes()).expect("its 48 bytes");
+            assert_eq!(vector.sl(), priority << 1);
+            assert_eq!((vector.udp_sport(), vector.src_addr_index()), (0xd123, 3));
+            assert_eq!((vector.hop_limit(), vector.rgid()), (64, &GID.0));
+            assert!(!vector.grh(), "the bit is InfiniBand's");
+        }
+    }
+
+    #[test]
     fn a_field_that_does_not_fit_is_named() {
         let roce = |udp_source_port, priority| Path::Roce {
             version: RoceVersion::V2,
@@ -250,5 +273,43 @@ mod tests {
             assert!(problem.contains(word), "{path:?}: {problem}");
         }
         assert_eq!(roce(0xffff, 7).problem(), None);
+    }
+
+    /// What libmlx5 builds of the same attributes: `mlx5_create_ah`, and the Q_Key and QPN that
+    /// posting adds.
+    #[test]
+    fn an_infiniband_destination_has_the_bytes_that_libmlx5_writes() {
+        let mut grh = GlobalRoute::new(Gid(*b"the peer's gid.."), 3);
+        (grh.traffic_class, grh.flow_label, grh.hop_limit) = (0x12, 0x3_4567, 9);
+        let path = Path::InfiniBand { dlid: 0xbeef, sl: 5, source_path_bits: 2, grh: Some(grh) };
+        let to = path.address_handle().unwrap().to(Qpn(0x00ab_cdef), QKey(0x1122_3344));
+        let mut expected = [0; 48];
+        expected[..16].copy_from_slice(&[
+            0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0, 0x80, 0xab, 0xcd, 0xef, 0x05, 0x02, 0xbe, 0xef,
+        ]);
+        expected[26..32].copy_from_slice(&[0x12, 9, 0x40, 0x33, 0x45, 0x67]);
+        expected[32..].copy_from_slice(b"the peer's gid..");
+        assert_eq!(to.as_bytes(), expected);
+
+        let plain = Path::to_lid(7).address_handle().unwrap().to(Qpn(1), QKey(2));
+        let mut expected = [0; 48];
+        expected[..16].copy_from_slice(&[0, 0, 0, 2, 0, 0, 0, 0, 0x80, 0, 0, 1, 0, 0, 0, 7]);
+        assert_eq!(plain.as_bytes(), expected);
+    }
+
+    #[test]
+    fn a_roce_destination_has_a_mac_a_port_and_no_bit_for_the_header_that_is_always_there() {
+        let route = GlobalRoute::new(Gid(*b"over ethernet..."), 1);
+        let path = Path::Roce {
+            version: RoceVersion::V2,
+            route,
+            destination_mac: [2, 3, 4, 5, 6, 7],
+            udp_source_port: 0xc123,
+            priority: 3,
+        };
+        let to = path.address_handle().unwrap().to(Qpn(1), QKey(0));
+        let bytes = to.as_bytes();
+        assert_eq!(bytes[12..16], [0x06, 0, 0xc1, 0x23], "the priority is in bits 3:1");
+        assert_eq!(bytes[20..32], [2, 3, 4, 5, 6, 7, 0, 64, 0, 0x10, 0, 0]);
     }
 }

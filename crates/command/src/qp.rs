@@ -1,11 +1,12 @@
 //! Queue pairs: creation, the transitions between their states, and query.
 //!
-//! A queue pair is born in RESET. INIT, RTR (ready to receive) and RTS (ready to send) follow in this order; each step has
-//! a function that takes the attributes legal in that step and no others.
+//! A queue pair is born in RESET. INIT, RTR (ready to receive) and RTS (ready to send) follow in
+//! this order; each step has a function that takes the attributes legal in that step and no others.
+//! They take `&mut self`: who owns the object and its rings can clean up what a transition leaves
+//! behind, such as completions of requests that RESET forgets.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use verbless_devx::{ErrorKind, Pd, Uar};
 use verbless_prm as prm;
@@ -16,83 +17,45 @@ use verbless_prm::{
 
 use crate::error::{fits, invalid, limit};
 use crate::owned::Owned;
-use crate::{Cq, Device, Error, Path, QKey, Qpn, QueueMemory, Rmp};
+use crate::{CqObject, Device, Error, Path, QKey, Qpn, QueueMemory, RemoteAccess, RmpObject};
 
-/// The transport service of a queue pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Service {
-    /// Reliable connected.
-    #[default]
-    Rc,
-    /// Unreliable connected: one peer, no acknowledgement.
-    Uc,
-    /// Unreliable datagram: any peer.
-    Ud,
-}
-
-impl Service {
-    /// Its number on the device.
-    const fn kind(self) -> ServiceType {
-        match self {
-            Self::Rc => ServiceType::RC,
-            Self::Uc => ServiceType::UC,
-            Self::Ud => ServiceType::UD,
-        }
-    }
-
-    /// The optional fields that say what a peer may do.
-    const fn rights(self) -> u32 {
-        match self {
-            Self::Rc => OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0,
-            Self::Uc => OptParamMask::RWE.0,
-            Self::Ud => 0,
-        }
+/// The optional fields that say what a peer may do.
+const fn rights(service: ServiceType) -> u32 {
+    match service {
+        ServiceType::RC => OptParamMask::RRE.0 | OptParamMask::RWE.0 | OptParamMask::RAE.0,
+        ServiceType::UC => OptParamMask::RWE.0,
+        _ => 0,
     }
 }
 
-/// What a queue pair is made of. The memory of its queues lies in user memory that the caller registered.
+/// What a queue pair is made of. The memory of its queues lies in user memory that the caller
+/// registered.
 #[derive(Debug, Clone)]
 pub struct QpAttr {
-    /// Its transport service.
-    pub service: Service,
+    /// Its transport service: RC, UC or UD.
+    pub service: ServiceType,
     /// Protection domain of the queue pair and of the keys that it may use.
     pub pd: Pd,
     /// The UAR page whose doorbells wake it.
     pub uar: Arc<Uar>,
     /// Where completions of sends go.
-    pub send_cq: Arc<Cq>,
+    pub send_cq: Arc<CqObject>,
     /// Where completions of receives go.
-    pub receive_cq: Arc<Cq>,
+    pub receive_cq: Arc<CqObject>,
     /// Memory of the receive ring followed by the send ring.
     pub rings: QueueMemory,
     /// Memory of the doorbell record: 8 bytes, receive counter then send counter.
     pub record: QueueMemory,
-    /// log2 of the number of 64-byte basic blocks of the send ring; `None` for no send queue.
-    pub log_send_blocks: Option<u8>,
+    /// log2 of the number of WQEBBs (64 bytes) of the send ring; `None` for no send queue.
+    pub log_send_wqebbs: Option<u8>,
     /// log2 of the number of receive WQEs; `None` for no receive queue of its own.
     pub log_receive_wqes: Option<u8>,
     /// Where its messages go if it has no receive queue of its own; `None`: it receives nothing.
-    pub shared: Option<Arc<Rmp>>,
+    pub shared: Option<Arc<RmpObject>>,
     /// log2 of the bytes per receive WQE, 4 (one data segment) and up.
     pub log_receive_stride: u8,
     /// Number that the device puts into CQEs beside the queue pair's own (24 bits).
     pub user_index: u32,
-}
-
-/// What a peer may do to memory through a queue pair. A service without READs and atomics takes no notice of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RemoteAccess {
-    /// RDMA READ.
-    pub read: bool,
-    /// RDMA WRITE.
-    pub write: bool,
-    /// Atomics, where the device has them ([`Caps::atomics`](crate::Caps::atomics)); elsewhere nobody gets the right.
-    pub atomic: bool,
-}
-
-impl RemoteAccess {
-    /// Everything.
-    pub const ALL: Self = Self { read: true, write: true, atomic: true };
 }
 
 /// Attributes of RESET → INIT.
@@ -164,8 +127,8 @@ pub struct RtrAttr {
     pub remote_qpn: Qpn,
     /// First packet sequence number that the peer will send (24 bits).
     pub receive_psn: u32,
-    /// READs and atomics that the peer may have outstanding here; a power of two is used. With 0 it has the right to neither,
-    /// whatever INIT said. Reliable services only.
+    /// READs and atomics that the peer may have outstanding here; a power of two is used. With 0 it
+    /// has the right to neither, whatever INIT said. Reliable services only.
     pub max_destination_reads: u8,
     /// RNR NAK timer code, 0 to 31 (1: 0.01 ms, 12: 0.64 ms, 0: 655.36 ms). Reliable services only.
     pub min_rnr_timer: u8,
@@ -195,32 +158,33 @@ pub struct RtsChange {
     pub min_rnr_timer: Option<u8>,
 }
 
-/// A queue pair.
+/// A queue pair as the device has it: no rings, no requests. `verbless_queue::Qp` joins it with
+/// them.
 #[derive(Debug)]
-pub struct Qp {
+pub struct QpObject {
     qpn: Qpn,
     /// What RST2INIT set, for INIT2RTR to say again.
-    init: Mutex<InitAttr>,
-    /// INIT2RTR said that the peer may have no reads outstanding. The least that the context can say is one, so that none is
-    /// a matter of rights.
-    no_reads: AtomicBool,
+    init: InitAttr,
+    /// INIT2RTR said that the peer may have no reads outstanding. The least that the context can
+    /// say is one, so that none is a matter of rights.
+    no_reads: bool,
     log_max_message: u8,
     atomics: bool,
     /// Port of a bond that it sends from, 0 without one.
     lag_port: u8,
-    /// See [`Qp::first_psn`].
-    psn: AtomicU32,
-    left_reset: AtomicBool,
+    /// See [`QpObject::first_psn`].
+    psn: u32,
+    left_reset: bool,
     owned: Owned<QpAttr>,
 }
 
 impl Device {
     /// CREATE_QP: a queue pair in RESET.
-    pub fn create_qp(&self, attr: QpAttr) -> Result<Qp, Error> {
+    pub fn create_qp(&self, attr: QpAttr) -> Result<QpObject, Error> {
         let caps = self.caps();
-        let most = caps.log_max_qp_blocks;
+        let most = caps.log_max_qp_wqebbs;
         for (what, log) in [
-            ("log2 of the send ring's blocks", attr.log_send_blocks),
+            ("log2 of the send ring's WQEBBs", attr.log_send_wqebbs),
             ("log2 of the receive WQEs", attr.log_receive_wqes),
         ] {
             if let Some(log) = log.filter(|&log| log > most) {
@@ -236,7 +200,7 @@ impl Device {
         input.set_wq_umem_valid(true);
         let context = input.qpc_mut();
         context
-            .set_st(attr.service.kind())
+            .set_st(attr.service)
             .set_pm_state(PathMigrationState::MIGRATED)
             .set_ts_format(caps.qp_timestamps)
             .set_pd(attr.pd.pdn())
@@ -247,7 +211,7 @@ impl Device {
             .set_dbr_umem_id(attr.record.umem().id())
             .set_dbr_umem_valid(true)
             .set_dbr_addr(attr.record.offset());
-        match attr.log_send_blocks {
+        match attr.log_send_wqebbs {
             Some(log) => context.set_log_sq_size(log),
             None => context.set_no_sq(true),
         };
@@ -267,25 +231,21 @@ impl Device {
         };
         let mut output = CreateQpOut::zeroed();
         let object = self.create(&input, &mut output)?;
-        Ok(Qp {
+        Ok(QpObject {
             qpn: Qpn(output.qpn()),
-            no_reads: AtomicBool::new(false),
-            init: Mutex::new(InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::default() }),
+            no_reads: false,
+            init: InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::default() },
             log_max_message: caps.log_max_message,
             atomics: caps.atomics,
             lag_port: self.next_lag_port(),
-            psn: AtomicU32::new(random_psn()),
-            left_reset: AtomicBool::new(false),
+            psn: random_psn(),
+            left_reset: false,
             owned: Owned::new(object, attr),
         })
     }
 }
 
-impl Qp {
-    fn init(&self) -> MutexGuard<'_, InitAttr> {
-        self.init.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl QpObject {
     /// The queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
@@ -301,20 +261,20 @@ impl Qp {
         self.owned.object()
     }
 
-    /// A packet sequence number to begin with, drawn at random when the queue pair was made or last reset: so packets of a
-    /// connection that is no more are not taken for the next one's.
+    /// A packet sequence number to begin with, drawn at random when the queue pair was made or last
+    /// reset: so packets of a connection that is no more are not taken for the next one's.
     pub fn first_psn(&self) -> u32 {
-        self.psn.load(Ordering::Relaxed)
+        self.psn
     }
 
     /// RST2INIT_QP: RESET → INIT. Receives may be posted from here on.
-    pub fn to_init(&self, attr: &InitAttr) -> Result<(), Error> {
+    pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
         let mut input = Rst2initQpIn::new();
         input.set_qpn(self.qpn.0);
         let context = input.qpc_mut();
         self.connected("RST2INIT_QP")?;
         self.service(context);
-        self.no_reads.store(false, Ordering::Relaxed);
+        self.no_reads = false;
         self.access(context, attr.access);
         context.set_lag_tx_port_affinity(self.lag_port);
         context
@@ -322,16 +282,16 @@ impl Qp {
             .set_vhca_port_num(attr.port)
             .set_pkey_index(attr.pkey_index);
         self.modify(&input, "INIT needs RESET")?;
-        *self.init() = *attr;
+        self.init = *attr;
         Ok(())
     }
 
     /// INIT2INIT_QP: changes port, partition key and access of a queue pair in INIT.
-    pub fn change_init(&self, attr: &InitAttr) -> Result<(), Error> {
+    pub fn change_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
         let mut input = prm::Init2initQpIn::new();
         input.set_qpn(self.qpn.0);
         self.connected("INIT2INIT_QP")?;
-        let rights = self.owned.parents().service.rights();
+        let rights = rights(self.owned.parents().service);
         input.set_opt_param_mask(rights | OptParamMask::PKEY_INDEX.0 | OptParamMask::PRI_PORT.0);
         let context = input.qpc_mut();
         self.service(context);
@@ -341,12 +301,12 @@ impl Qp {
             .set_vhca_port_num(attr.port)
             .set_pkey_index(attr.pkey_index);
         self.modify(&input, "the queue pair must be in INIT")?;
-        *self.init() = *attr;
+        self.init = *attr;
         Ok(())
     }
 
     /// RST2INIT_QP of a datagram queue pair. Receives may be posted from here on.
-    pub fn to_init_datagram(&self, attr: &DatagramAttr) -> Result<(), Error> {
+    pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
         self.datagram("RST2INIT_QP")?;
         let mut input = Rst2initQpIn::new();
         input.set_qpn(self.qpn.0);
@@ -361,7 +321,7 @@ impl Qp {
     }
 
     /// INIT2RTR_QP of a datagram queue pair: it receives from here on.
-    pub fn to_rtr_datagram(&self) -> Result<(), Error> {
+    pub fn to_rtr_datagram(&mut self) -> Result<(), Error> {
         self.datagram("INIT2RTR_QP")?;
         let mut input = Init2rtrQpIn::new();
         input.set_qpn(self.qpn.0);
@@ -372,9 +332,9 @@ impl Qp {
         self.modify(&input, "RTR needs INIT")
     }
 
-    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Nobody checks its sequence numbers, which
-    /// begin with `send_psn` (24 bits).
-    pub fn to_rts_datagram(&self, send_psn: u32) -> Result<(), Error> {
+    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Nobody checks its
+    /// sequence numbers, which begin with `send_psn` (24 bits).
+    pub fn to_rts_datagram(&mut self, send_psn: u32) -> Result<(), Error> {
         self.datagram("RTR2RTS_QP")?;
         fits("RTR2RTS_QP", "the send PSN", send_psn, 24)?;
         let mut input = Rtr2rtsQpIn::new();
@@ -386,7 +346,7 @@ impl Qp {
     }
 
     /// RTS2RTS_QP of a datagram queue pair: from now on messages must carry another key.
-    pub fn change_q_key(&self, q_key: QKey) -> Result<(), Error> {
+    pub fn change_q_key(&mut self, q_key: QKey) -> Result<(), Error> {
         self.datagram("RTS2RTS_QP")?;
         let mut input = Rts2rtsQpIn::new();
         input.set_qpn(self.qpn.0).set_opt_param_mask(OptParamMask::Q_KEY.0);
@@ -397,7 +357,7 @@ impl Qp {
     }
 
     /// INIT2RTR_QP: INIT → RTR. The queue pair answers its peer from here on.
-    pub fn to_rtr(&self, attr: &RtrAttr) -> Result<(), Error> {
+    pub fn to_rtr(&mut self, attr: &RtrAttr) -> Result<(), Error> {
         self.connected("INIT2RTR_QP")?;
         if let Some(problem) = attr.path.problem() {
             return Err(invalid("INIT2RTR_QP", problem));
@@ -419,13 +379,14 @@ impl Qp {
                 .set_min_rnr_nak(attr.min_rnr_timer)
                 .set_log_rra_max(log2_up(attr.max_destination_reads));
         }
-        let init = *self.init();
+        let init = self.init;
         attr.path.emit(init.port, context.primary_address_path_mut());
         if self.is_reliable() {
-            // The atomic mode counts here, and not only where it was set first; the rights go with it.
-            self.no_reads.store(attr.max_destination_reads == 0, Ordering::Relaxed);
+            // The atomic mode counts here, and not only where it was set first; the rights go with
+            // it.
+            self.no_reads = attr.max_destination_reads == 0;
             self.access(context, init.access);
-            input.set_opt_param_mask(self.owned.parents().service.rights());
+            input.set_opt_param_mask(rights(self.owned.parents().service));
         }
         self.modify(
             &input,
@@ -434,7 +395,7 @@ impl Qp {
     }
 
     /// RTR2RTS_QP: RTR → RTS. Sends may be posted from here on.
-    pub fn to_rts(&self, attr: &RtsAttr) -> Result<(), Error> {
+    pub fn to_rts(&mut self, attr: &RtsAttr) -> Result<(), Error> {
         self.connected("RTR2RTS_QP")?;
         fits("RTR2RTS_QP", "the send PSN", attr.send_psn, 24)?;
         fits("RTR2RTS_QP", "the ACK timeout", attr.ack_timeout.into(), 5)?;
@@ -456,7 +417,7 @@ impl Qp {
     }
 
     /// RTS2RTS_QP: changes a queue pair that is sending.
-    pub fn change(&self, change: &RtsChange) -> Result<(), Error> {
+    pub fn change(&mut self, change: &RtsChange) -> Result<(), Error> {
         self.connected("RTS2RTS_QP")?;
         if change.min_rnr_timer.is_some() && !self.is_reliable() {
             return Err(invalid("RTS2RTS_QP", "only a reliable service has an RNR timer"));
@@ -468,7 +429,7 @@ impl Qp {
         self.service(context);
         if let Some(allowed) = change.access {
             self.access(context, allowed);
-            mask |= self.owned.parents().service.rights();
+            mask |= rights(self.owned.parents().service);
         }
         if let Some(timer) = change.min_rnr_timer {
             fits("RTS2RTS_QP", "the RNR timer", timer.into(), 5)?;
@@ -479,9 +440,9 @@ impl Qp {
         self.modify(&input, "the queue pair must be in RTS")
     }
 
-    /// SQERR2RTS_QP: a queue pair of an unreliable service whose request failed sends again. What was posted behind
-    /// that request has completed as flushed; the queue goes on behind it.
-    pub fn recover(&self) -> Result<(), Error> {
+    /// SQERR2RTS_QP: a queue pair of an unreliable service whose request failed sends again. What
+    /// was posted behind that request has completed as flushed; the queue goes on behind it.
+    pub fn recover(&mut self) -> Result<(), Error> {
         let mut input = prm::Sqerr2rtsQpIn::new();
         input.set_qpn(self.qpn.0);
         self.service(input.qpc_mut());
@@ -492,26 +453,27 @@ impl Qp {
     }
 
     /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed.
-    pub fn to_error(&self) -> Result<(), Error> {
+    pub fn to_error(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2errIn::new();
         input.set_qpn(self.qpn.0);
         self.modify(&input, "the queue pair or its context is gone")
     }
 
     /// 2RST_QP: from any state to RESET. What was posted is forgotten and the rings start over.
-    pub fn to_reset(&self) -> Result<(), Error> {
+    pub fn to_reset(&mut self) -> Result<(), Error> {
         let mut input = prm::Qp2rstIn::new();
         input.set_qpn(self.qpn.0);
         self.modify(&input, "the queue pair or its context is gone")?;
-        self.left_reset.store(false, Ordering::Release);
-        self.psn.store(random_psn(), Ordering::Relaxed);
+        self.left_reset = false;
+        self.psn = random_psn();
         Ok(())
     }
 
-    /// Whether it may have left RESET since it was made or last reset: then it may have written CQEs. Transitions that are
-    /// sent as raw commands on [`Qp::object`] are not seen: reset such a queue pair before it is dropped.
+    /// Whether it may have left RESET since it was made or last reset: then it may have written
+    /// CQEs. Transitions that are sent as raw commands on [`QpObject::object`] are not seen: reset
+    /// such a queue pair before it is dropped.
     pub fn has_left_reset(&self) -> bool {
-        self.left_reset.load(Ordering::Acquire)
+        self.left_reset
     }
 
     /// QUERY_QP: the context as the device holds it now.
@@ -536,13 +498,13 @@ impl Qp {
     /// Every transition repeats the service type and migration state.
     fn service(&self, context: &mut QpContext) {
         let service = self.owned.parents().service;
-        context.set_st(service.kind()).set_pm_state(PathMigrationState::MIGRATED);
+        context.set_st(service).set_pm_state(PathMigrationState::MIGRATED);
     }
 
     fn access(&self, context: &mut QpContext, mut access: RemoteAccess) {
         context.set_rwe(access.write);
         if self.is_reliable() {
-            if self.no_reads.load(Ordering::Relaxed) {
+            if self.no_reads {
                 (access.read, access.atomic) = (false, false);
             }
             // A device without atomics refuses the mode that goes with the right.
@@ -556,15 +518,16 @@ impl Qp {
     }
 
     fn is_reliable(&self) -> bool {
-        self.owned.parents().service == Service::Rc
+        self.owned.parents().service == ServiceType::RC
     }
 
     /// Refuses what a datagram queue pair has no use for.
     fn connected(&self, attempted: &'static str) -> Result<(), Error> {
         match self.owned.parents().service {
-            Service::Ud => Err(invalid(
+            ServiceType::UD => Err(invalid(
                 attempted,
-                "a datagram queue pair has no peer: its transitions are those with `datagram` in their names",
+                "a datagram queue pair has no peer: its transitions are those with `datagram` in \
+                 their names",
             )),
             _ => Ok(()),
         }
@@ -573,16 +536,21 @@ impl Qp {
     /// Refuses what a connected queue pair has no use for.
     fn datagram(&self, attempted: &'static str) -> Result<(), Error> {
         match self.owned.parents().service {
-            Service::Ud => Ok(()),
+            ServiceType::UD => Ok(()),
             _ => Err(invalid(
                 attempted,
-                "a connected queue pair needs a peer: its transitions are those without `datagram` in their names",
+                "a connected queue pair needs a peer: its transitions are those without `datagram` \
+                 in their names",
             )),
         }
     }
 
-    fn modify<I: prm::CommandInput>(&self, input: &I, needs: &'static str) -> Result<(), Error> {
-        self.left_reset.store(true, Ordering::Release);
+    fn modify<I: prm::CommandInput>(
+        &mut self,
+        input: &I,
+        needs: &'static str,
+    ) -> Result<(), Error> {
+        self.left_reset = true;
         crate::modify_object(self.owned.object(), input).map_err(|error| {
             let state = self.state().ok().and_then(|state| state.name());
             match state {
@@ -601,7 +569,8 @@ const LOG_DATAGRAM: u8 = 12;
 /// log2 of the packets after which the requester asks for an ACK.
 const LOG_ACK_REQUEST_FREQUENCY: u8 = 8;
 
-/// 24 bits that nobody can guess: the keys of the standard library's hash maps come from the system's random numbers.
+/// 24 bits that nobody can guess: the keys of the standard library's hash maps come from the
+/// system's random numbers.
 fn random_psn() -> u32 {
     (RandomState::new().hash_one(0_u8) & 0xff_ffff) as u32
 }

@@ -33,8 +33,8 @@ fn printable(bytes: &[u8]) -> String {
     bytes.iter().filter(|byte| byte.is_ascii_graphic()).map(|&byte| char::from(byte)).collect()
 }
 
-/// The ports of a bond (LAG) that queue pairs may be spread over; 1 where there is no choice: the ports are not bonded, or the
-/// device spreads packets by a hash of its own.
+/// The ports of a bond (LAG) that queue pairs may be spread over; 1 where there is no choice: the
+/// ports are not bonded, or the device spreads packets by a hash of its own.
 pub(crate) fn lag_ports(context: &Context, caps: &Caps) -> u8 {
     let general = &caps.general;
     if !general.lag_tx_port_affinity() || general.num_lag_ports() < 2 {

@@ -10,7 +10,8 @@ use crate::error::{invalid, limit};
 use crate::owned::Owned;
 use crate::{Device, Error, QueueMemory, Rmpn};
 
-/// What a receive memory pool is made of. Its ring is a list: each WQE begins with the index of the one behind it.
+/// What a receive memory pool is made of. Its ring is a list: each WQE begins with the index of the
+/// one behind it.
 #[derive(Debug, Clone)]
 pub struct RmpAttr {
     /// Protection domain of the keys in its WQEs.
@@ -25,16 +26,17 @@ pub struct RmpAttr {
     pub log_stride: u8,
 }
 
-/// A receive memory pool. Queue pairs that draw from it keep it.
+/// A receive memory pool as the device has it; `verbless_queue::Srq` joins it with its ring. Queue
+/// pairs that draw from it keep it.
 #[derive(Debug)]
-pub struct Rmp {
+pub struct RmpObject {
     rmpn: Rmpn,
     owned: Owned<RmpAttr>,
 }
 
 impl Device {
     /// CREATE_RMP: a pool of receives, which nothing uses yet.
-    pub fn create_rmp(&self, attr: RmpAttr) -> Result<Rmp, Error> {
+    pub fn create_rmp(&self, attr: RmpAttr) -> Result<RmpObject, Error> {
         let general = &self.caps().general;
         if general.log_max_rmp() == 0 {
             return Err(invalid(
@@ -67,11 +69,11 @@ impl Device {
             .set_dbr_umem_valid(true);
         let mut output = CreateRmpOut::zeroed();
         let object = self.create(&input, &mut output)?;
-        Ok(Rmp { rmpn: Rmpn(output.rmpn()), owned: Owned::new(object, attr) })
+        Ok(RmpObject { rmpn: Rmpn(output.rmpn()), owned: Owned::new(object, attr) })
     }
 }
 
-impl Rmp {
+impl RmpObject {
     /// The pool's number.
     pub fn rmpn(&self) -> Rmpn {
         self.rmpn

@@ -1,29 +1,29 @@
 //! The commands against the model: what is sent arrives, what is refused says why.
 
 use verbless_command::{
-    CapMode, CapPage, Device, ErrorKind, KeyAccess, KeyMemory, KeyPiece, Lkey, MkeyAttr,
+    CapMode, CapPage, Device, ErrorKind, KeyAccess, KeyMemory, Klm, Lkey, MkeyAttr,
 };
 use verbless_devx::Backend;
 use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
 
 fn device() -> (Model, Device) {
     let profile = Profile::load("connectx6dx").expect("a profile of the model's own");
     let model = Model::builder().device(profile).stepped().build();
-    let backend = model.backend();
+    let backend = InProcess::of(&model);
     let info = backend.enumerate().expect("the model has devices").remove(0);
     let device = Device::open(&backend, &info).expect("the model opens");
     (model, device)
 }
 
-fn pieces(device: &Device, count: u32) -> MkeyAttr {
-    let piece =
-        |at: u32| KeyPiece { key: Lkey(0x1200), address: u64::from(at) << 12, length: 4096 };
+fn klms(device: &Device, count: u32) -> MkeyAttr {
+    let klm = |at: u32| Klm { key: Lkey(0x1200), address: u64::from(at) << 12, length: 4096 };
     MkeyAttr {
         pd: device.alloc_pd().expect("a protection domain"),
         access: KeyAccess::ALL,
         start: 0x1_0000,
         length: u64::from(count) * 4096,
-        memory: KeyMemory::Pieces((0..count).map(piece).collect()),
+        memory: KeyMemory::Klms((0..count).map(klm).collect()),
     }
 }
 
@@ -40,7 +40,7 @@ fn a_device_that_shows_another_psid_is_hardware_and_yields_no_token() {
     let other = text.replace("VBL0000000001", "MT_0000000359");
     let profile = Profile::from_toml(&other).expect("a profile");
     let model = Model::builder().device(profile).stepped().build();
-    let backend = model.backend();
+    let backend = InProcess::of(&model);
     let info = backend.enumerate().expect("the model has devices").remove(0);
     let device = Device::open(&backend, &info).expect("the model opens");
     assert!(!device.adapter().is_model());
@@ -60,7 +60,7 @@ fn the_capabilities_are_those_of_the_page() {
 #[test]
 fn a_key_is_what_was_asked_for_and_each_new_one_differs() {
     let (_model, device) = device();
-    let attr = pieces(&device, 3);
+    let attr = klms(&device, 3);
     let first = device.create_mkey(attr.clone()).expect("a key");
     let context = first.query().expect("its context");
     assert_eq!((context.start_addr(), context.len()), (attr.start, attr.length));
@@ -77,14 +77,14 @@ fn a_key_is_what_was_asked_for_and_each_new_one_differs() {
 fn keys_that_cannot_be_are_refused_before_the_device_is_asked() {
     let (_model, device) = device();
     let with = |change: fn(&mut MkeyAttr)| {
-        let mut attr = pieces(&device, 2);
+        let mut attr = klms(&device, 2);
         change(&mut attr);
         device.create_mkey(attr).expect_err("it cannot be").to_string()
     };
     assert!(with(|attr| attr.length = 0).contains("zero bytes"));
     assert!(with(|attr| attr.start = u64::MAX).contains("address space"));
-    assert!(with(|attr| attr.access.local_write = false).contains("local write"));
-    assert!(with(|attr| attr.memory = KeyMemory::Pieces(Vec::new())).contains("piece"));
+    assert!(with(|attr| attr.access.local_write = false).contains("set `local_write` too"));
+    assert!(with(|attr| attr.memory = KeyMemory::Klms(Vec::new())).contains("KLM entry"));
 }
 
 #[test]

@@ -25,12 +25,12 @@ pub struct Ah {
 const WITH_MAC: u32 = 10;
 
 impl Context {
-    /// Makes an address handle for a path. On Ethernet the kernel resolves the GID to a MAC address, by ARP or
-    /// neighbour discovery if it has to, which may take a while.
+    /// Makes an address handle for a path. On Ethernet the kernel resolves the GID to a MAC
+    /// address, by ARP or neighbour discovery if it has to, which may take a while.
     ///
     /// # Errors
-    /// EINVAL for a port, GID index or path that cannot be (Ethernet needs `is_global`); ETIMEDOUT or EHOSTUNREACH
-    /// when the peer does not answer.
+    /// EINVAL for a port, GID index or path that cannot be (Ethernet needs `is_global`); ETIMEDOUT
+    /// or EHOSTUNREACH when the peer does not answer.
     pub fn create_ah(&self, pd: &Pd, path: &AhAttributes) -> Result<Ah> {
         let mut core = CreateAhResponse::default();
         let mut driver = CreateAhDriverResponse::default();

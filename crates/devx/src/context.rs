@@ -14,8 +14,8 @@ use crate::model::Recognition;
 use crate::sys::Request;
 use crate::{Backend, DeviceInfo, Errno, Error, ErrorKind, OpenDevice, Result};
 
-/// A user context with DevX on an open device. Cheap to clone; every object made from it holds it, and the device is
-/// closed with the last of them.
+/// A user context with DevX on an open device. Cheap to clone; every object made from it holds it,
+/// and the device is closed with the last of them.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -32,7 +32,8 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Whoever else has the device keeps its file open. Then what is held must stay, and nobody is left to drop it.
+        // Whoever else has the device keeps its file open. Then what is held must stay, and nobody
+        // is left to drop it.
         if Arc::get_mut(&mut self.device).is_none() {
             let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(held));
@@ -44,7 +45,8 @@ impl Context {
     /// Opens `device` of `backend` and makes a context with DevX and dynamic UARs.
     ///
     /// # Errors
-    /// Those of [`Backend::open`], and [`ErrorKind::NoDevx`] when a context without DevX could be had.
+    /// Those of [`Backend::open`], and [`ErrorKind::NoDevx`] when a context without DevX could be
+    /// had.
     pub fn open(backend: &dyn Backend, device: &DeviceInfo) -> Result<Self> {
         Self::from_device(backend.open(device)?, device.clone())
     }
@@ -68,9 +70,10 @@ impl Context {
                 return Error::new(
                     ErrorKind::NoDevx,
                     format!("opening {} with DevX", info.name),
-                    "it opens without DevX, so its firmware has user contexts disabled (capability log_max_uctx is 0) \
-                     or the kernel was built without CONFIG_INFINIBAND_USER_ACCESS; update the firmware, and on a \
-                     virtual function ask the host",
+                    "it opens without DevX, so its firmware has user contexts disabled (capability \
+                     log_max_uctx is 0) or the kernel was built without \
+                     CONFIG_INFINIBAND_USER_ACCESS; update the firmware, and on a virtual function \
+                     ask the host",
                 )
                 .with_errno(error.errno().unwrap_or(Errno::EOPNOTSUPP));
             }
@@ -105,15 +108,16 @@ impl Context {
         self.0.leaked.load(Ordering::Relaxed)
     }
 
-    /// Objects whose device was removed before they could be destroyed. The kernel takes them back with the device's file;
-    /// until that closes, with the last clone of the context and the last object, their memory is held.
+    /// Objects whose device was removed before they could be destroyed. The kernel takes them back
+    /// with the device's file; until that closes, with the last clone of the context and the last
+    /// object, their memory is held.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Keeps `memory` until the device's file is closed, as a removed device may not have let go of it. What keeps the context
-    /// itself must not be given here: neither would ever go.
+    /// Keeps `memory` until the device's file is closed, as a removed device may not have let go of
+    /// it. What keeps the context itself must not be given here: neither would ever go.
     pub fn hold_until_closed(&self, memory: Box<dyn Any + Send + Sync>) {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
     }
@@ -127,7 +131,8 @@ impl Context {
         }
     }
 
-    /// Counts something that an upper layer had to leak, such as memory whose UMEM could not be deregistered.
+    /// Counts something that an upper layer had to leak, such as memory whose UMEM could not be
+    /// deregistered.
     pub fn count_leak(&self, what: &str, number: u32, error: &Error) {
         self.0.leaked.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "tracing")]
@@ -241,8 +246,8 @@ impl ContextAttributes {
     }
 }
 
-/// What GET_CONTEXT asks for. The static BlueFlame registers that it names are never made, as dynamic UARs are asked
-/// for too; they are there because every user asks so.
+/// What GET_CONTEXT asks for. The static BlueFlame registers that it names are never made, as
+/// dynamic UARs are asked for too; they are there because every user asks so.
 fn allocate(device: &dyn OpenDevice, flags: u32) -> Result<ContextAttributes> {
     let ask = AllocContextRequest {
         total_num_bfregs: 16,
@@ -289,6 +294,40 @@ mod tests {
     }
 
     #[test]
+    fn a_capability_counts_only_if_its_own_bit_of_the_mask_is_set() {
+        let offers = |comp_mask| {
+            let driver = AllocContextResponse { comp_mask, ..response(72) };
+            let it = ContextAttributes::parse(1, 0, driver).unwrap();
+            let clock = it.core_clock_offset().is_some();
+            [it.null_mkey().is_some(), clock, it.takes_mkey_variant(), it.real_time_timestamps()]
+        };
+        let bits = [
+            mlx5::RESP_MASK_DUMP_FILL_MKEY,
+            mlx5::RESP_MASK_CORE_CLOCK_OFFSET,
+            mlx5::RESP_MASK_MKEY_UPDATE_TAG,
+            mlx5::RESP_MASK_REAL_TIME_TS,
+        ];
+        assert_eq!((offers(0), offers(u32::MAX)), ([false; 4], [true; 4]));
+        for (at, bit) in bits.into_iter().enumerate() {
+            let only: [bool; 4] = std::array::from_fn(|other| other == at);
+            assert_eq!(offers(bit), only, "mask {bit:#x}");
+            assert_eq!(offers(!bit), only.map(|it| !it), "mask {:#x}", !bit);
+        }
+    }
+
+    #[test]
+    fn the_mac_is_resolved_only_if_the_kernel_says_so_of_create_ah() {
+        for (cmds_supp_uhw, resolves) in
+            [(0, false), (mlx5::SUPP_UHW_CREATE_AH, true), (!mlx5::SUPP_UHW_CREATE_AH, false)]
+        {
+            let driver = AllocContextResponse { cmds_supp_uhw, ..response(72) };
+            let attributes = ContextAttributes::parse(1, 0, driver).unwrap();
+            assert_eq!(attributes.resolves_mac(), resolves, "{cmds_supp_uhw:#x}");
+            assert_eq!(attributes.blue_flame_bytes(), 256);
+        }
+    }
+
+    #[test]
     fn a_response_shorter_than_its_own_length_field_or_longer_than_asked_is_refused() {
         for length in [0, 43, 73, u32::MAX] {
             let error = ContextAttributes::parse(1, 0, response(length)).unwrap_err();
@@ -306,7 +345,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_response_is_parsed_or_refused(bytes in proptest::array::uniform32(any::<u8>()), tail in proptest::array::uniform32(any::<u8>()), last: u64, length in 0u32..100) {
+        fn any_response_is_parsed_or_refused(
+            bytes in proptest::array::uniform32(any::<u8>()),
+            tail in proptest::array::uniform32(any::<u8>()),
+            last: u64,
+            length in 0u32..100,
+        ) {
             let mut whole = [0; 72];
             whole[..32].copy_from_slice(&bytes);
             whole[32..64].copy_from_slice(&tail);

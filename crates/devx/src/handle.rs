@@ -17,9 +17,10 @@ pub(crate) struct Release {
     pub(crate) attribute: u16,
 }
 
-/// A handle that is owned. Dropping it destroys the object; a failure is counted in [`Context::leaked`], and the
-/// context is then kept open for good, since closing the file would let the kernel free what the device still uses.
-/// A device that was removed uses nothing any more: its objects are counted in [`Context::lost`] and go with the file.
+/// A handle that is owned. Dropping it destroys the object; a failure is counted in
+/// [`Context::leaked`], and the context is then kept open for good, since closing the file would
+/// let the kernel free what the device still uses. A device that was removed uses nothing any more:
+/// its objects are counted in [`Context::lost`] and go with the file.
 pub(crate) struct Handle {
     context: Context,
     release: &'static Release,
@@ -68,8 +69,9 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// An object that could not be destroyed, given back with the reason. The caller decides: try again later, or let go
-/// of it (dropping it tries once more and then counts it as leaked) while keeping alive what the device may still use.
+/// An object that could not be destroyed, given back with the reason. The caller decides: try again
+/// later, or let go of it (dropping it tries once more and then counts it as leaked) while keeping
+/// alive what the device may still use.
 #[derive(Debug)]
 pub struct DestroyError<T> {
     /// The object, still alive.

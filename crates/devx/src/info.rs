@@ -9,7 +9,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Name of its character device, such as `uverbs0`.
     pub node: String,
-    /// PCI address, such as `0000:08:00.0`; of the parent function when the device is a sub-function.
+    /// PCI address, such as `0000:08:00.0`; of the parent function when the device is a
+    /// sub-function.
     pub pci_address: Option<String>,
     /// PCI vendor id; 0x15b3 for hardware.
     pub vendor_id: u16,

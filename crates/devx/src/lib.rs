@@ -1,9 +1,11 @@
-//! Discovery of mlx5 devices, and everything that the kernel does for a user of them: contexts, protection domains,
-//! address handles, GIDs, command mailboxes (DevX), registered memory, doorbell pages and event channels.
+//! Discovery of mlx5 devices, and everything that the kernel does for a user of them: contexts,
+//! protection domains, address handles, GIDs, command mailboxes (DevX), registered memory, doorbell
+//! pages and event channels.
 //!
-//! The [`Backend`] seam is at the bottom: the [`Kernel`] and a software model both implement it, with real file
-//! descriptors and mappings, so nothing above knows which it has. On top of it a [`Context`] makes every other object.
-//! Objects hold their context, are destroyed when dropped, and have a `destroy` that gives them back when that fails.
+//! The [`Backend`] seam is at the bottom: the [`Kernel`] and a software model both implement it,
+//! with real file descriptors and mappings, so nothing above knows which it has. On top of it a
+//! [`Context`] makes every other object. Objects hold their context, are destroyed when dropped,
+//! and have a `destroy` that gives them back when that fails.
 //!
 //! ```no_run
 //! use verbless_devx::{Backend, Context, Kernel, UarKind};

@@ -1,8 +1,9 @@
 //! Recognising the software model, and keeping from hardware what only the model knows.
 //!
-//! Some layouts of `prm/` have no published source: they are the model's own. Every mailbox of a command passes
-//! [`check`] before it leaves this crate, which refuses such a layout unless [`Context::as_model`] has found the model's
-//! PSID in QUERY_ADAPTER. What a layout is, `prm/` says; nothing here names a command.
+//! Some layouts of `prm/` have no published source: they are the model's own. Every mailbox of a
+//! command passes [`check`] before it leaves this crate, which refuses such a layout unless
+//! [`Context::as_model`] has found the model's PSID in QUERY_ADAPTER. What a layout is, `prm/`
+//! says; nothing here names a command.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,8 @@ use crate::{Context, Error, ErrorKind, Result};
 /// The PSID that the model gives itself. Whatever does not show it is hardware.
 pub const MODEL_PSID: &str = "VBL0000000001";
 
-/// Proof that a device showed itself to be the model. A typed command whose layout only the model knows takes one.
+/// Proof that a device showed itself to be the model. A typed command whose layout only the model
+/// knows takes one.
 ///
 /// There is no way to make one but [`Context::as_model`].
 pub struct ModelToken(());
@@ -41,8 +43,8 @@ impl Default for Recognition {
 }
 
 impl Context {
-    /// Asks the device who it is (QUERY_ADAPTER); `None` if it is not the model. From then on this context may send what only
-    /// the model knows.
+    /// Asks the device who it is (QUERY_ADAPTER); `None` if it is not the model. From then on this
+    /// context may send what only the model knows.
     ///
     /// # Errors
     /// As [`devx_other`](Self::devx_other).
@@ -79,9 +81,10 @@ pub(crate) fn check(context: &Context, method: Method, input: &[u8]) -> Result<(
 fn refusal(context: &Context, method: Method, input: &[u8], what: ModelOnly) -> Error {
     let device = &context.info().name;
     let hint = format!(
-        "{what} is known from the software model alone, and {device} has not shown the model's PSID ({MODEL_PSID}), so \
-         nothing was sent: its firmware could take these bytes for something else. On the model, call `as_model` first; \
-         for hardware, the layout must come from a published source into prm/"
+        "{what} is known from the software model alone, and {device} has not shown the model's \
+         PSID ({MODEL_PSID}), so nothing was sent: its firmware could take these bytes for \
+         something else. On the model, call `as_model` first; for hardware, the layout must come \
+         from a published source into prm/"
     );
     Error::new(ErrorKind::ModelOnly, method.name(), hint).with_command(input)
 }

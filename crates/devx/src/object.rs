@@ -17,20 +17,22 @@ const RELEASE: Release = Release {
 /// What stands in place of a handle that the kernel is to make.
 const NEW: u32 = 0;
 
-/// An object that a command created: a QP, a CQ, an mkey and so on. The kernel keeps the command that destroys it.
+/// An object that a command created: a QP, a CQ, an mkey and so on. The kernel keeps the command
+/// that destroys it.
 #[derive(Debug)]
 pub struct DevxObject {
     handle: Handle,
 }
 
 impl Context {
-    /// Sends a command that makes no object (a query of capabilities, for example). Mailboxes are at least 16 bytes;
-    /// the kernel fills in the uid.
+    /// Sends a command that makes no object (a query of capabilities, for example). Mailboxes are
+    /// at least 16 bytes; the kernel fills in the uid.
     ///
     /// # Errors
-    /// [`ErrorKind::Command`](crate::ErrorKind::Command) with status and syndrome when the device refuses it;
-    /// EINVAL when DevX does not pass the command; [`ErrorKind::ModelOnly`](crate::ErrorKind::ModelOnly) when only
-    /// the model knows it and the device is not known to be the model.
+    /// [`ErrorKind::Command`](crate::ErrorKind::Command) with status and syndrome when the device
+    /// refuses it; EINVAL when DevX does not pass the command;
+    /// [`ErrorKind::ModelOnly`](crate::ErrorKind::ModelOnly) when only the model knows it and the
+    /// device is not known to be the model.
     pub fn devx_other(&self, input: &[u8], output: &mut [u8]) -> Result<()> {
         exchange(
             self,
@@ -41,7 +43,8 @@ impl Context {
         )
     }
 
-    /// Sends a command that creates an object. Its number is in `output`, where the command's layout says.
+    /// Sends a command that creates an object. Its number is in `output`, where the command's
+    /// layout says.
     ///
     /// # Errors
     /// As [`devx_other`](Self::devx_other).
@@ -141,8 +144,8 @@ fn exchange(
     check(&answer, method, input.1, (cmd_out, output))
 }
 
-/// Sends a mailbox. Status and syndrome of `output` are cleared first, so that after a failure they are the device's
-/// or 0.
+/// Sends a mailbox. Status and syndrome of `output` are cleared first, so that after a failure they
+/// are the device's or 0.
 fn send(
     context: &Context,
     method: Method,

@@ -15,8 +15,8 @@ use crate::{Context, DestroyError, Error, ErrorKind, Result};
 const RELEASE: Release =
     Release { what: "pd", method: method::PD_DESTROY, attribute: pd_destroy::HANDLE };
 
-/// A protection domain of the kernel. Clones are one domain, destroyed with the last of them, so what lives in it
-/// holds a clone.
+/// A protection domain of the kernel. Clones are one domain, destroyed with the last of them, so
+/// what lives in it holds a clone.
 #[derive(Clone, Debug)]
 pub struct Pd(Arc<Inner>);
 

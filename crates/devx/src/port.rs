@@ -28,7 +28,8 @@ impl PortAttributes {
         LinkLayer::from_code(self.raw.link_layer)
     }
 
-    /// Whether every packet needs a global route header: the port's LID is shared with other virtual ports.
+    /// Whether every packet needs a global route header: the port's LID is shared with other
+    /// virtual ports.
     #[must_use]
     pub const fn is_grh_required(&self) -> bool {
         self.raw.flags & core::GRH_REQUIRED != 0
@@ -89,8 +90,8 @@ impl Context {
     /// The GIDs in use of all ports.
     ///
     /// # Errors
-    /// Those of [`query_port`](Self::query_port), which tells how many there can be; EINVAL if they do not fit one
-    /// request (2047 entries).
+    /// Those of [`query_port`](Self::query_port), which tells how many there can be; EINVAL if they
+    /// do not fit one request (2047 entries).
     pub fn gid_table(&self) -> Result<Vec<GidTableEntry>> {
         let mut room = 0usize;
         for port in 1..=self.attributes().driver.num_ports.clamp(1, 255) {
@@ -144,9 +145,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_gid_table_is_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..320), count in prop_oneof![0u64..12, any::<u64>()]) {
+        fn any_gid_table_is_parsed_or_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..320),
+            count in prop_oneof![0u64..12, any::<u64>()],
+        ) {
             let whole = bytes.len() / 32 * 32;
-            let entries: Vec<_> = bytes[..whole].chunks_exact(32).map(|chunk| GidEntry::read_from_bytes(chunk).unwrap()).collect();
+            let entries: Vec<_> = bytes[..whole]
+                .chunks_exact(32)
+                .map(|chunk| GidEntry::read_from_bytes(chunk).unwrap())
+                .collect();
             match gids(&entries, count) {
                 Ok(table) => prop_assert_eq!(table.len() as u64, count),
                 Err(_) => prop_assert!(count > entries.len() as u64),

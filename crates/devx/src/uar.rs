@@ -18,8 +18,8 @@ pub enum UarKind {
     NonCached,
 }
 
-/// A mapped UAR page. CQ and QP contexts name it by [`page_id`](Self::page_id); a doorbell rung on another page than
-/// the one named is ignored.
+/// A mapped UAR page. CQ and QP contexts name it by [`page_id`](Self::page_id); a doorbell rung on
+/// another page than the one named is ignored.
 #[derive(Debug)]
 pub struct Uar {
     // Given back first; the kernel keeps the page until it is unmapped as well.

@@ -157,3 +157,29 @@ fn a_node_that_is_not_there_is_explained() {
     assert_eq!((kind, errno), (ErrorKind::NoDevice, Some(Errno::ENOENT)));
     assert!(text.contains("--device=/dev/infiniband/uverbs0"), "{text}");
 }
+
+#[test]
+fn a_device_is_found_by_name_or_pci_address_and_an_unknown_one_is_answered_with_what_there_is() {
+    let tree = Tree::new();
+    for (at, address) in ["0000:08:00.0", "0000:08:00.1"].into_iter().enumerate() {
+        let parent = format!("pci0000:00/{address}");
+        let (name, node) = (format!("mlx5_{at}"), format!("uverbs{at}"));
+        tree.function(address, Some("mlx5_core")).rdma(&name, &node, &parent);
+    }
+    let kernel = tree.kernel();
+    for name in ["mlx5_1", "0000:08:00.1"] {
+        assert_eq!(kernel.find(name).expect(name).node, "uverbs1");
+    }
+    let error = kernel.find("mlx5_7").expect_err("there is none");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(
+        error.to_string(),
+        "looking for the device mlx5_7; the kernel has mlx5_0 (0000:08:00.0), mlx5_1 (0000:08:00.1)"
+    );
+}
+
+#[test]
+fn looking_for_a_device_where_there_is_none_says_so_rather_than_not_found() {
+    let error = Tree::new().kernel().find("mlx5_0").expect_err("there is none");
+    assert_eq!(error.kind(), ErrorKind::NoDevice);
+}

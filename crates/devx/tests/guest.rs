@@ -1,8 +1,9 @@
-//! Requests equal those that the real libmlx5 makes in a guest, and the real kernel's answers are understood.
+//! Requests equal those that the real libmlx5 makes in a guest, and the real kernel's answers are
+//! understood.
 //!
-//! `cargo xtask capture` records them; `tests/capture/src/requests.rs` says which calls they are. Here our driver makes
-//! the same calls on a device that holds each request against the recorded one, byte for byte but for pointers, and gives the
-//! recorded answer.
+//! `cargo xtask capture` records them; `tests/capture/src/requests.rs` says which calls they are.
+//! Here our driver makes the same calls on a device that holds each request against the recorded
+//! one, byte for byte but for pointers, and gives the recorded answer.
 #![allow(unsafe_code, reason = "registers memory, which the scripted device never touches")]
 #![cfg(all(target_endian = "little", target_pointer_width = "64"))]
 
@@ -20,7 +21,8 @@ const RECORDINGS: [(&str, &str); 3] = [
     ("7.2", include_str!("data/linux-7.2-requests.txt")),
 ];
 
-/// What libmlx5 was asked for, and which of the requests that it made for it are ours, too, in our order.
+/// What libmlx5 was asked for, and which of the requests that it made for it are ours, too, in our
+/// order.
 const OURS: &[(&str, &str)] = &[
     ("mlx5dv_open_device", "GET_CONTEXT"),
     ("ibv_query_port", "QUERY_PORT"),
@@ -30,7 +32,8 @@ const OURS: &[(&str, &str)] = &[
     ("mlx5dv_devx_general_cmd QUERY_HCA_CAP", "DEVX_OTHER"),
     ("mlx5dv_devx_query_eqn", "DEVX_QUERY_EQN"),
     ("mlx5dv_devx_alloc_uar BF", "UAR_OBJ_ALLOC"),
-    // libmlx5 has its page without write combining from the start, and gives the same to whoever asks.
+    // libmlx5 has its page without write combining from the start, and gives the same to whoever
+    // asks.
     ("mlx5dv_open_device", "UAR_OBJ_ALLOC"),
     ("mlx5dv_devx_umem_reg", "DEVX_UMEM_REG"),
     ("mlx5dv_devx_umem_reg_ex", "DEVX_UMEM_REG"),

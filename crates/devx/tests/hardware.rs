@@ -1,5 +1,5 @@
-//! The kernel backend on a real device. Where there is none, each case is reported as ignored, with the reason.
-//! Only objects of its own are touched.
+//! The kernel backend on a real device. Where there is none, each case is reported as ignored, with
+//! the reason. Only objects of its own are touched.
 #![allow(unsafe_code, reason = "registers memory that outlives the registration")]
 
 use libtest_mimic::{Arguments, Failed, Trial};

@@ -1,4 +1,5 @@
-//! Answers that cannot be right are refused: nothing is read out of bounds, owned twice or lost in silence.
+//! Answers that cannot be right are refused: nothing is read out of bounds, owned twice or lost in
+//! silence.
 
 mod support;
 
@@ -188,7 +189,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_record_is_an_event_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 1..100), omit: bool) {
+    fn any_record_is_an_event_or_an_error(
+        bytes in proptest::collection::vec(any::<u8>(), 1..100),
+        omit: bool,
+    ) {
         let device = Fake::new(|_, _| None);
         let context = Context::from_device(device.clone(), info()).unwrap();
         let events = context.event_channel(omit).unwrap();
@@ -208,7 +212,10 @@ proptest! {
     }
 
     #[test]
-    fn any_output_of_a_failed_command_prints(input in proptest::collection::vec(any::<u8>(), 0..32), output in proptest::collection::vec(any::<u8>(), 0..32)) {
+    fn any_output_of_a_failed_command_prints(
+        input in proptest::collection::vec(any::<u8>(), 0..32),
+        output in proptest::collection::vec(any::<u8>(), 0..32),
+    ) {
         let answer = output.clone();
         let context = context(move |method, call| (method == method::DEVX_OBJ_CREATE).then(|| {
             call.fill(devx_obj_create::CMD_OUT, &answer);

@@ -1,4 +1,5 @@
-//! Objects are destroyed once; what cannot be destroyed comes back or is counted; the context outlives them all.
+//! Objects are destroyed once; what cannot be destroyed comes back or is counted; the context
+//! outlives them all.
 
 mod support;
 

@@ -1,38 +1,40 @@
 //! A software model of the mlx5 device.
 //!
-//! The device core (`memory`, `profile`, `hca`, `engine`, `fabric`) uses `verbless-prm` and nothing else of the
-//! driver, so that a mistake in the driver has no twin here. Only the kernel of the front ends without a real one (`uverbs`,
-//! `run`) knows `verbless-devx`, for the `Backend` trait that it implements.
+//! It is the device alone: objects and commands, the data path, the fabric between devices. It uses
+//! `verbless-prm` and nothing else of the driver, so that a mistake in the driver has no twin here.
+//! Whoever plays the host reaches it through [`device`]:
 //!
 //! ```text
-//!   uverbs (in process)      pci (vfio-user)      run (seccomp)        front ends: who plays the kernel
-//!            \                     |                   /
-//!             `---- commands, MMIO, interrupts -------'                hca::execute, engine::mmio_write, Interrupts
+//!   verbless-model-kernel       verbless-model-host               front ends: they play the kernel
+//!   (in this process)           (PCI over vfio-user; other programs)
+//!            \                     |
+//!             `--- device: commands, MMIO, interrupts, memory
 //!                                  |
-//!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs    one World behind one lock
+//!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  one World, one lock
 //!                                  |
 //!                       memory: the host's memory, UAR pages
 //! ```
+//!
+//! Where new things go:
+//! - an operation of send queues: an entry of the table in `engine/operation.rs`, and what it does
+//!   where its `Action` is matched;
+//! - a transport service: `Service` in `hca/objects.rs`, who may have it in
+//!   `hca/commands/service.rs`, and a module in `engine/transport`;
+//! - a kind of object: an entry of the registry in `hca/kinds.rs`, and a module of handlers in
+//!   `hca/commands`; what its commands mean for queues at work is an `Effect`;
+//! - another command: an entry of the table in `hca/commands/execute.rs`.
+//!
+//! `hca` knows nothing of `engine`, and no circle of modules has more than three files: a test
+//! (`tests/modules.rs`) reads the paths.
 
-#![cfg_attr(
-    not(feature = "host"),
-    allow(dead_code, unused_imports, reason = "only the front ends of `host` call some parts")
-)]
-
+pub mod device;
 mod engine;
 mod fabric;
 mod hca;
-#[cfg(feature = "host")]
-#[doc(hidden)]
-pub mod log;
 pub mod memory;
 mod model;
-#[cfg(feature = "host")]
-pub mod pci;
 pub mod profile;
-#[cfg(feature = "host")]
-pub mod run;
-pub mod uverbs;
+mod runtime;
 mod watch;
 mod world;
 
@@ -41,4 +43,4 @@ pub use hca::Refusal;
 pub use hca::objects::ObjectCounts;
 pub use model::{Builder, Model};
 pub use profile::{Link, Profile, ProfileError, Side};
-pub use watch::Executed;
+pub use watch::{Executed, Request};

@@ -1,21 +1,27 @@
 //! The model's public face: build it, move it, look into it, break it.
 
+use std::any::Any;
+use std::io::Write;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use crate::engine;
+use crate::engine::faults::Fault;
 use crate::hca::Hca;
 use crate::hca::objects::ObjectCounts;
 use crate::memory::HostMemory;
 use crate::profile::{Profile, Side};
-use crate::uverbs::InProcess;
-use crate::world::{Shared, World};
+use crate::watch::{Executed, Request};
+use crate::world::{SharedWorld, World};
 
-/// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to the same one.
+/// A modelled machine room: devices, and the fabric between them. Cloning gives another handle to
+/// the same one.
 #[derive(Clone)]
 pub struct Model {
-    pub(crate) shared: Arc<Shared>,
-    backend: Arc<OnceLock<InProcess>>,
+    pub(crate) shared: Arc<SharedWorld>,
+    auto_advance: bool,
+    /// See [`Model::driver`].
+    pub(crate) driver: Arc<OnceLock<Arc<dyn Any + Send + Sync>>>,
 }
 
 /// One function of a device that is to be.
@@ -34,6 +40,7 @@ struct Function {
 pub struct Builder {
     functions: Vec<Function>,
     stepped: bool,
+    auto_advance: bool,
     memory: Option<Arc<dyn HostMemory>>,
 }
 
@@ -44,8 +51,8 @@ impl Builder {
         self
     }
 
-    /// Adds a device with a function for each side that it has: the host's, then the DPU's. Each counts as a device in
-    /// the methods of [`Model`]; [`Model::backend_of`] shows those of one side.
+    /// Adds a device with a function for each side that it has: the host's, then the DPU's. Each
+    /// counts as a device in the methods of [`Model`]; a backend can show those of one side.
     pub fn device_with_sides(self, profile: Profile) -> Self {
         self.sides(profile.sides().map(|profile| (profile, None)))
     }
@@ -72,8 +79,8 @@ impl Builder {
         self
     }
 
-    /// Adds a device whose functions, one for each memory, do DMA in memories of their own. Each function counts as a
-    /// device in the methods of [`Model`].
+    /// Adds a device whose functions, one for each memory, do DMA in memories of their own. Each
+    /// function counts as a device in the methods of [`Model`].
     pub fn device_in(
         mut self,
         profile: Profile,
@@ -88,9 +95,32 @@ impl Builder {
         self
     }
 
-    /// Nothing moves until [`Model::step`] or [`Model::run_until_idle`], and time only by [`Model::advance`].
+    /// Nothing moves until [`Model::step`] or [`Model::run_until_idle`], and time only by
+    /// [`Model::advance`].
     pub fn stepped(mut self) -> Self {
         self.stepped = true;
+        self
+    }
+
+    /// An idle stepped model does not wait for [`Model::advance`]: when there is nothing else to
+    /// do, [`Model::step`] moves the clock to the next timer. So [`Model::run_until_idle`] goes
+    /// through all retries and delays, and a lost message costs a test no real time.
+    ///
+    /// A request that is retried for ever (an RNR retry count of 7, and no receive) has always a
+    /// next timer: then `run_until_idle` does not return, and a test calls `step` as often as it
+    /// needs to.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// let card = Profile::load("connectx6dx")?;
+    /// let model = Model::builder().device(card).stepped().auto_advance().build();
+    /// model.run_until_idle();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn auto_advance(mut self) -> Self {
+        self.auto_advance = true;
         self
     }
 
@@ -109,23 +139,23 @@ impl Builder {
     /// Builds the model, and in threaded mode starts its thread, which ends with the last handle.
     pub fn build(self) -> Model {
         let memory = self.memory.unwrap_or_else(crate::memory::in_process);
-        let hcas = self
+        let functions = self
             .functions
             .into_iter()
             .enumerate()
             .map(|(index, function)| {
                 let memory = function.memory.unwrap_or_else(|| memory.clone());
-                Hca::new(index, Arc::new(function.profile), memory)
-                    .of_function(index - function.place, function.number)
+                let hca = Hca::new(index, Arc::new(function.profile), memory)
+                    .of_function(index - function.place, function.number);
+                engine::Function::new(hca)
             })
             .collect();
-        let clock = engine::Clock::new(self.stepped);
-        let world = World { hcas, clock, bench: Default::default() };
-        let shared = Shared::new(world, self.stepped);
+        let world = World::new(functions, self.stepped);
+        let shared = SharedWorld::new(world, self.stepped);
         if !self.stepped {
             engine::spawn(&shared);
         }
-        Model { shared, backend: Arc::default() }
+        Model { shared, auto_advance: self.auto_advance, driver: Arc::default() }
     }
 }
 
@@ -137,7 +167,7 @@ impl Model {
 
     /// How many devices there are; they are numbered from 0.
     pub fn devices(&self) -> usize {
-        self.shared.lock().hcas.len()
+        self.shared.lock().functions.len()
     }
 
     /// The side that device `device` is on.
@@ -145,22 +175,15 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn side(&self, device: usize) -> Side {
-        self.world_with(device).hcas[device].profile.side()
+        self.world_with(device).functions[device].hca.profile.side()
     }
 
-    /// The in-process front end; every call gives the same one.
-    pub fn backend(&self) -> InProcess {
-        self.backend.get_or_init(|| InProcess::new(self.shared.clone())).clone()
-    }
-
-    /// The same as a program on one side sees it: there are no devices but those of that side, numbered from 0.
-    pub fn backend_of(&self, side: Side) -> InProcess {
-        self.backend().of_side(side)
-    }
-
-    /// Does the next piece of work, if there is any: one WQE, one packet, one timer. False: there was none.
+    /// Does the next piece of work, if there is any: one WQE, one packet, one timer. False: there
+    /// was none. With [`Builder::auto_advance`] an idle model moves its clock to the next timer
+    /// first, and only where no timer runs there is nothing to do.
     pub fn step(&self) -> bool {
-        self.shared.with(engine::step)
+        let jumps = self.shared.stepped && self.auto_advance;
+        self.shared.with(|world| engine::step(world) || jumps && engine::jump(world))
     }
 
     /// Steps until there is nothing left to do at the present time.
@@ -173,13 +196,71 @@ impl Model {
         self.shared.with(|world| world.clock.advance(by));
     }
 
-    /// Lets the `nth` command from now with that opcode fail on device `device` (1 is the next one), with that status
-    /// and syndrome; it has no other effect.
+    /// Lets the `nth` command from now with that opcode fail on device `device` (1 is the next
+    /// one), with that status and syndrome; it has no other effect.
     ///
     /// # Panics
     /// When there is no such device.
     pub fn fail_command(&self, device: usize, opcode: u16, nth: u32, status: u8, syndrome: u32) {
-        self.world_with(device).hcas[device].faults.add(opcode, nth, status, syndrome);
+        self.world_with(device).functions[device].hca.faults.add(opcode, nth, status, syndrome);
+    }
+
+    /// Lets `fault` hit device `device` at `count` occurrences in a row, after `skip` have passed.
+    /// A new call for the same fault replaces the one before.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn inject(&self, device: usize, fault: Fault, skip: u32, count: u32) {
+        self.check_device(device);
+        self.shared.with(|world| world.functions[device].engine.faults.set(fault, skip, count));
+    }
+
+    /// Lets the `nth` send request that a QP begins from now on fail (1 is the next one): it is not
+    /// executed, its CQE has that syndrome (`CqeSyndrome` of `verbless-prm`), and the QP goes to
+    /// the state to which a failure of its own would take it: ERR, and SQER for UC and UD. `qpn`:
+    /// of that QP; `None`: of any QP of the device. Retries of a request and WQEs that are no
+    /// request do not count, and SQs are not looked at. A fault of one QP ends when it is reset or
+    /// destroyed.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// use verbless_prm::CqeSyndrome;
+    ///
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// // The third request on device 0 fails as if its peer had refused the remote key.
+    /// model.fail_request(0, None, 3, CqeSyndrome::REMOTE_ACCESS.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn fail_request(&self, device: usize, qpn: Option<u32>, nth: u32, syndrome: u8) {
+        let faults = &mut self.world_with(device).functions[device].engine.faults;
+        faults.fail_request(qpn, nth, syndrome);
+    }
+
+    /// Lets `count` messages in a row that one QP sends get lost, after `skip` have passed; each
+    /// try of a request is a message. A new call for the same QP replaces the one before, and it
+    /// ends when the QP is reset or destroyed. [`Fault::LoseMessage`] is the same for all QPs of a
+    /// device.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// // The first two messages of QP 0x80 are lost: a request is sent a third time.
+    /// model.lose_messages(0, 0x80, 0, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn lose_messages(&self, device: usize, qpn: u32, skip: u32, count: u32) {
+        let faults = &mut self.world_with(device).functions[device].engine.faults;
+        faults.lose_messages_of(qpn, skip, count);
     }
 
     /// Device `device` dies: every command fails from now on, and nothing moves any more.
@@ -190,8 +271,9 @@ impl Model {
         self.end(device, false);
     }
 
-    /// Device `device` is taken out: it is dead, and the kernel's driver has let go of it, so that requests of the driver's own,
-    /// those that destroy among them, fail with EIO. What clients have is taken back when they close their files.
+    /// Device `device` is taken out: it is dead, and the kernel's driver has let go of it, so that
+    /// requests of the driver's own, those that destroy among them, fail with EIO. What clients
+    /// have is taken back when they close their files.
     ///
     /// # Panics
     /// When there is no such device.
@@ -202,7 +284,7 @@ impl Model {
     fn end(&self, device: usize, removed: bool) {
         let interrupts = {
             let mut world = self.world_with(device);
-            let hca = &mut world.hcas[device];
+            let hca = &mut world.functions[device].hca;
             hca.fatal = true;
             hca.removed |= removed;
             hca.interrupts.clone()
@@ -212,11 +294,11 @@ impl Model {
         }
     }
 
-    /// The world, of which `device` is to be a part. A number that is none is the caller's mistake: it panics with the lock released,
-    /// since a panic of whoever changes the world ends the model.
+    /// The world, of which `device` is to be a part. A number that is none is the caller's mistake:
+    /// it panics with the lock released, since a panic of whoever changes the world ends the model.
     fn world_with(&self, device: usize) -> MutexGuard<'_, World> {
         let world = self.shared.lock();
-        let devices = world.hcas.len();
+        let devices = world.functions.len();
         if device >= devices {
             drop(world);
             panic!("there is no device {device}: the model has {devices}, numbered from 0");
@@ -234,7 +316,7 @@ impl Model {
     /// # Panics
     /// When there is no such device, or it has no such port.
     pub fn set_port(&self, device: usize, port: u8, up: bool) {
-        let ports = self.world_with(device).hcas[device].ports.len();
+        let ports = self.world_with(device).functions[device].hca.ports.len();
         assert!(
             (1..=ports).contains(&port.into()),
             "there is no port {port}: device {device} has {ports}, numbered from 1"
@@ -247,7 +329,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn pages(&self, device: usize) -> usize {
-        self.world_with(device).hcas[device].pages.given.len()
+        self.world_with(device).functions[device].hca.pages.given.len()
     }
 
     /// How many objects of each kind device `device` holds.
@@ -255,6 +337,49 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn counts(&self, device: usize) -> ObjectCounts {
-        self.world_with(device).hcas[device].objects.counts()
+        self.world_with(device).functions[device].hca.objects.counts()
+    }
+
+    /// Calls `watcher` after every command that any function executes from now on, refused ones
+    /// too, in their order; it takes the place of the one before. It may call the model, but not
+    /// change who watches.
+    pub fn watch_commands(&self, watcher: impl FnMut(&Executed<'_>) + Send + 'static) {
+        self.shared.outbox.watch_commands(watcher);
+    }
+
+    /// Calls `watcher` whenever a QP is done with a send request, signaled or not, failed and
+    /// flushed ones too, in their order; it takes the place of the one before. It may call the
+    /// model, but not change who watches.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// let (sender, requests) = std::sync::mpsc::channel();
+    /// model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
+    /// // … after the program under test has posted:
+    /// model.run_until_idle();
+    /// assert!(requests.try_iter().all(|request| request.syndrome.is_none()), "all succeeded");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn watch_requests(&self, watcher: impl FnMut(&Request) + Send + 'static) {
+        self.shared.outbox.watch_requests(watcher);
+    }
+
+    /// Writes every command from now on to `sink`, as text that `cargo xtask prm decode` reads.
+    /// What cannot be written is lost, and the log says so once.
+    pub fn record_commands(&self, mut sink: impl Write + Send + 'static) {
+        let mut lost = false;
+        self.watch_commands(move |executed| {
+            let mut text = Vec::new();
+            let written = executed.write(&mut text).and_then(|()| sink.write_all(&text));
+            if let Err(error) = written
+                && !lost
+            {
+                tracing::warn!(%error, "the recording of commands is not complete");
+                lost = true;
+            }
+        });
     }
 }

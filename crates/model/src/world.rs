@@ -1,38 +1,45 @@
-//! Everything that exists in one model: the functions, the fabric between them, the clock; all behind one lock.
+//! Everything that exists in one model: the functions, the fabric between them, the clock; all
+//! behind one lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::{Bench, Clock};
-use crate::hca::{Hca, Refused};
-use crate::memory::Interrupts;
-
-/// Index of a function in [`World::hcas`].
-pub(crate) type HcaId = usize;
+use crate::engine::clock::Clock;
+use crate::engine::function::Function;
+use crate::engine::scratch::Scratch;
+use crate::hca::Refused;
+use crate::memory::{Held, Interrupts};
+use crate::watch::Outbox;
 
 /// The state of a model. Commands, doorbells and the data path all run on it, one at a time.
 pub(crate) struct World {
-    pub hcas: Vec<Hca>,
+    pub functions: Vec<Function>,
+    /// What those who watch are told once the lock is released.
+    pub outbox: Arc<Outbox>,
     pub clock: Clock,
     /// The engine's buffers.
-    pub bench: Bench,
+    pub scratch: Scratch,
 }
 
 /// A world behind its lock, as front ends and the engine's thread share it.
-pub(crate) struct Shared {
+pub(crate) struct SharedWorld {
     world: Mutex<World>,
-    /// How many threads wait for the lock, or are about to: the engine's thread lets them in between two batches.
+    pub outbox: Arc<Outbox>,
+    /// How many threads wait for the lock, or are about to: the engine's thread lets them in
+    /// between two batches.
     waiting: AtomicU32,
-    /// Wakes the engine's thread: a doorbell may have been rung, a queue changed, or the model ends.
+    /// Wakes the engine's thread: a doorbell may have been rung, a queue changed, or the model
+    /// ends.
     pub wake: Condvar,
     /// Nothing moves until [`crate::Model::step`] says so.
     pub stepped: bool,
 }
 
-impl Shared {
+impl SharedWorld {
     pub(crate) fn new(world: World, stepped: bool) -> Arc<Self> {
         Arc::new(Self {
+            outbox: world.outbox.clone(),
             world: Mutex::new(world),
             waiting: AtomicU32::new(0),
             wake: Condvar::new(),
@@ -40,8 +47,9 @@ impl Shared {
         })
     }
 
-    /// Runs `f` on the world, then delivers the interrupts that it caused, with the lock released; the engine's thread
-    /// wakes up if it sleeps, since there may be work for it now.
+    /// Runs `f` on the world, then delivers the interrupts that it caused and tells watchers what
+    /// they are to see, with the lock released; the engine's thread wakes up if it sleeps, since
+    /// there may be work for it now.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let result = self.with_unheard(f);
         if !self.stepped {
@@ -50,32 +58,50 @@ impl Shared {
         result
     }
 
-    /// As [`Shared::with`], without a word to the engine's thread: for that thread itself.
+    /// As [`SharedWorld::with`], without a word to the engine's thread: for that thread itself.
     ///
-    /// A panic of `f` is a mistake of the model's and leaves the world in no known state, so that every function is dead from then
-    /// on, as after a fatal error of hardware: no command is answered as if nothing had happened while no data moves.
+    /// A panic of `f` is a mistake of the model's and leaves the world in no known state, so that
+    /// every function is dead from then on, as after a fatal error of hardware: no command is
+    /// answered as if nothing had happened while no data moves. A panic of a watcher has the same
+    /// consequences, so that an assertion in a watcher does not pass unnoticed.
     pub(crate) fn with_unheard<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.lock();
-        let result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
+        let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
         let dead = if result.is_err() { world.die() } else { Vec::new() };
         let raised = world.take_interrupts();
         let refused = world.take_refused();
         drop(world);
-        refused.iter().for_each(Refused::log);
+        // Drivers do not wait for those who watch.
         for (interrupts, vector) in raised {
             interrupts.raise(vector);
         }
-        result.unwrap_or_else(|panic| {
+        if result.is_err() {
             tracing::error!(
                 "the model has failed, which is a mistake of its own: every device is dead from \
                  now on, commands fail and nothing moves; start it anew, and report the panic"
             );
             dead.iter().for_each(|interrupts| interrupts.fatal());
-            resume_unwind(panic)
-        })
+        }
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            refused.iter().for_each(Refused::log);
+            self.outbox.deliver(self.stepped);
+        }));
+        if let Err(panic) = told
+            && result.is_ok()
+        {
+            tracing::error!(
+                "whoever watches the model or writes its log has panicked: every device is dead \
+                 from now on; correct the watcher and start the model anew"
+            );
+            let dead = self.lock().die();
+            dead.iter().for_each(|interrupts| interrupts.fatal());
+            result = Err(panic);
+        }
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// The world itself, for the engine's thread, which waits on [`Shared::wake`] with it. Interrupts are the caller's to deliver.
+    /// The world itself, for the engine's thread, which waits on [`SharedWorld::wake`] with it.
+    /// Interrupts are the caller's to deliver.
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +115,8 @@ impl Shared {
         !matches!(self.world.try_lock(), Err(std::sync::TryLockError::WouldBlock))
     }
 
-    /// Lets those in who wait for the lock: a mutex that is released and taken again at once would starve them.
+    /// Lets those in who wait for the lock: a mutex that is released and taken again at once would
+    /// starve them.
     pub(crate) fn give_way(&self) {
         for _ in 0..100 {
             if self.waiting.load(Ordering::Relaxed) == 0 {
@@ -101,21 +128,36 @@ impl Shared {
 }
 
 impl World {
+    pub(crate) fn new(mut functions: Vec<Function>, stepped: bool) -> Self {
+        let (clock, scratch) = (Clock::new(stepped), Scratch::default());
+        let outbox = Arc::<Outbox>::default();
+        for (number, function) in functions.iter_mut().enumerate() {
+            function.engine.outbox = Some((number, outbox.clone()));
+        }
+        Self { functions, outbox, clock, scratch }
+    }
+
+    /// Shows that nothing moves as long as it lives.
+    pub(crate) fn held(&mut self) -> Held<'_> {
+        Held::new(self)
+    }
+
     /// Every function dies; who is to hear of it, once the lock is released.
     fn die(&mut self) -> Vec<Arc<dyn Interrupts>> {
-        self.hcas.iter_mut().for_each(|hca| hca.fatal = true);
-        self.hcas.iter().filter_map(|hca| hca.interrupts.clone()).collect()
+        self.functions.iter_mut().for_each(|function| function.hca.fatal = true);
+        self.functions.iter().filter_map(|function| function.hca.interrupts.clone()).collect()
     }
 
     /// Takes the refusals that the log has yet to hear of.
     fn take_refused(&mut self) -> Vec<Refused> {
-        self.hcas.iter_mut().flat_map(|hca| std::mem::take(&mut hca.refused)).collect()
+        let functions = self.functions.iter_mut();
+        functions.flat_map(|function| std::mem::take(&mut function.hca.refused)).collect()
     }
 
     /// Takes the interrupts that were raised under the lock and are yet to be delivered.
     pub(crate) fn take_interrupts(&mut self) -> Vec<(Arc<dyn Interrupts>, u32)> {
         let mut raised = Vec::new();
-        for hca in &mut self.hcas {
+        for Function { hca, .. } in &mut self.functions {
             let vectors = std::mem::take(&mut hca.raised);
             if let Some(interrupts) = &hca.interrupts {
                 raised.extend(vectors.into_iter().map(|vector| (interrupts.clone(), vector)));
@@ -128,10 +170,11 @@ impl World {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    use verbless_devx::{AsyncEvent, Backend, Context, ErrorKind};
-
+    use crate::memory::Interrupts;
     use crate::{Model, Profile};
 
     fn model() -> crate::model::Builder {
@@ -139,41 +182,107 @@ mod tests {
         Model::builder().device(profile()).device(profile())
     }
 
-    fn open(model: &Model) -> Vec<Context> {
-        let backend = model.backend();
-        let devices = backend.enumerate().unwrap();
-        devices.iter().map(|device| Context::open(&backend, device).unwrap()).collect()
+    /// Whether a device answers ENABLE_HCA and DISABLE_HCA.
+    fn answers(model: &Model, device: usize) -> bool {
+        let device = model.device(device);
+        [0x104_u16, 0x105].iter().all(|opcode| {
+            let (mut input, mut output) = ([0; 16], [0xff; 16]);
+            input[..2].copy_from_slice(&opcode.to_be_bytes());
+            device.execute(&input, &mut output);
+            output[0] == 0
+        })
+    }
+
+    #[derive(Default)]
+    struct Heard(AtomicBool);
+
+    impl Interrupts for Heard {
+        fn raise(&self, _: u32) {}
+
+        fn fatal(&self) {
+            self.0.store(true, Ordering::Release);
+        }
     }
 
     #[test]
     fn a_panic_of_the_engine_is_a_fatal_error_of_every_device() {
         let model = model().threaded().build();
-        let contexts = open(&model);
-        let files: Vec<_> =
-            contexts.iter().map(|context| context.async_event_alloc().unwrap()).collect();
-        let channels: Vec<_> =
-            contexts.iter().map(|context| context.event_channel(false).unwrap()).collect();
-        model.shared.with(|world| world.hcas[1].engine.faults.panic = true);
+        assert!(answers(&model, 0) && answers(&model, 1));
+        let drivers: [Arc<Heard>; 2] = Default::default();
+        for (device, driver) in drivers.iter().enumerate() {
+            model.device(device).set_interrupts(Some(driver.clone()));
+        }
+        model.shared.with(|world| world.functions[1].engine.faults.panic = true);
         let start = Instant::now();
-        while !model.shared.lock().hcas[0].fatal {
-            assert!(start.elapsed() < Duration::from_secs(20), "the devices live on");
+        while !drivers.iter().all(|driver| driver.0.load(Ordering::Acquire)) {
+            assert!(start.elapsed() < Duration::from_secs(20), "the drivers hear nothing");
             std::thread::yield_now();
         }
-        for channel in &channels {
-            channel.wait(Some(Duration::from_secs(20))).unwrap();
-            assert_eq!(channel.read().unwrap_err().kind(), ErrorKind::DeviceGone);
+        for device in 0..2 {
+            assert!(!model.device(device).is_alive());
+            assert!(!answers(&model, device));
         }
-        for (context, file) in contexts.iter().zip(&files) {
-            assert_eq!(file.read().unwrap(), Some(AsyncEvent::DeviceFatal));
-            assert!(context.alloc_pd().is_err());
-            assert!(context.devx_other(&[8, 13, 0, 0, 0, 0, 0, 0], &mut [0; 16]).is_err());
+    }
+
+    #[test]
+    fn a_panic_of_a_watcher_is_a_fatal_error_of_every_device_and_ends_the_watcher() {
+        let model = model().stepped().build();
+        let drivers: [Arc<Heard>; 2] = Default::default();
+        for (device, driver) in drivers.iter().enumerate() {
+            model.device(device).set_interrupts(Some(driver.clone()));
         }
+        model.watch_commands(|_| panic!("a mistake of the watcher's"));
+        assert!(catch_unwind(AssertUnwindSafe(|| answers(&model, 0))).is_err());
+        assert!(drivers.iter().all(|driver| driver.0.load(Ordering::Acquire)));
+        assert!(!answers(&model, 0) && !answers(&model, 1), "and nobody watches any more");
+    }
+
+    #[test]
+    fn a_driver_hears_of_a_fatal_error_though_a_watcher_panics_as_well() {
+        let model = model().stepped().build();
+        let driver = Arc::new(Heard::default());
+        model.device(0).set_interrupts(Some(driver.clone()));
+        model.watch_commands(|_| panic!("a mistake of the watcher's"));
+        let command = || {
+            model.shared.with(|world| {
+                world.outbox.command(0, 0, &[0; 16], &[0; 16]);
+                panic!("a mistake in a command")
+            })
+        };
+        let panic = catch_unwind(AssertUnwindSafe(command)).expect_err("it panics");
+        assert_eq!(panic.downcast_ref(), Some(&"a mistake in a command"));
+        assert!(driver.0.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn an_interrupt_is_raised_before_watchers_are_told() {
+        struct Raised(Arc<AtomicBool>);
+        impl Interrupts for Raised {
+            fn raise(&self, _: u32) {
+                self.0.store(true, Ordering::Release);
+            }
+            fn fatal(&self) {}
+        }
+        let model = model().stepped().build();
+        let (raised, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        model.device(0).set_interrupts(Some(Arc::new(Raised(raised.clone()))));
+        let heard = told.clone();
+        model.watch_commands(move |_| {
+            heard.store(raised.load(Ordering::Acquire), Ordering::Release);
+        });
+        model.shared.with(|world| {
+            world.outbox.command(0, 0, &[0; 16], &[0; 16]);
+            world.functions[0].hca.raised.push(0);
+        });
+        assert!(told.load(Ordering::Acquire));
     }
 
     #[test]
     fn a_wrong_device_or_port_is_the_callers_mistake_and_leaves_the_model_alive() {
         type Mistake = fn(&Model);
-        let mistakes: [(&str, Mistake); 10] = [
+        let mistakes: [(&str, Mistake); 12] = [
+            ("device 2", |model| model.fail_request(2, None, 1, 0x13)),
+            ("device 2", |model| model.lose_messages(2, 0x80, 0, 1)),
             ("device 2", |model| model.inject(2, crate::Fault::LoseMessage, 0, 1)),
             ("device 2", |model| model.set_port(2, 1, false)),
             ("port 0", |model| model.set_port(0, 0, false)),
@@ -186,25 +295,23 @@ mod tests {
             ("device 18446744073709551615", |model| assert_eq!(model.pages(usize::MAX), 0)),
         ];
         let model = model().stepped().build();
-        let contexts = open(&model);
         for (number, (named, mistake)) in mistakes.iter().enumerate() {
             let panic = catch_unwind(AssertUnwindSafe(|| mistake(&model)));
             let panic = panic.expect_err("there is no such device or port");
             let text = panic.downcast_ref::<String>().expect("words");
             assert!(text.contains(named) && text.contains("from "), "mistake {number}: {text}");
         }
-        for context in &contexts {
-            context.alloc_pd().expect("the device lives");
-        }
+        assert!(answers(&model, 0) && answers(&model, 1), "the devices live");
     }
 
     #[test]
     fn a_refused_command_is_logged_when_the_model_is_free_again() {
-        /// Asks the model something with every line, as one that writes the state of the world beside it.
+        /// Asks the model something with every line, as one that writes the state of the world
+        /// beside it.
         struct Curious(Model, std::sync::mpsc::Sender<usize>);
         impl tracing::Subscriber for Curious {
             fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-                metadata.file().is_some_and(|file| file.ends_with("hca/execute.rs"))
+                metadata.file().is_some_and(|file| file.ends_with("hca/refusal.rs"))
             }
             fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
                 tracing::span::Id::from_u64(1)
@@ -227,7 +334,7 @@ mod tests {
                 input[..2].copy_from_slice(&command);
                 input[7] = 0x77;
                 let mut output = [0; 64];
-                model.shared.with(|world| crate::hca::execute(world, 0, &input, &mut output));
+                model.shared.with(|world| crate::engine::execute(world, 0, &input, &mut output));
                 assert_ne!(output[0], 0);
                 assert_eq!(told.try_recv(), Ok(2), "{command:x?}: told once, and the lock is free");
                 assert!(told.try_recv().is_err());
@@ -238,11 +345,8 @@ mod tests {
     #[test]
     fn a_panic_within_a_command_is_one_as_well_and_reaches_who_sent_it() {
         let model = model().stepped().build();
-        let contexts = open(&model);
         let command = || model.shared.with(|_| panic!("a mistake in a command"));
         assert!(catch_unwind(AssertUnwindSafe(command)).is_err());
-        for context in &contexts {
-            assert!(context.alloc_pd().is_err());
-        }
+        assert!(!answers(&model, 0) && !answers(&model, 1));
     }
 }

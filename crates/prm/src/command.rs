@@ -148,7 +148,8 @@ impl fmt::Display for ModelOnly {
 }
 
 impl CommandInfo {
-    /// What of this command, with these bytes as its input, only the model knows; nothing if hardware may have it.
+    /// What of this command, with these bytes as its input, only the model knows; nothing if
+    /// hardware may have it.
     ///
     /// Bits that are zero say nothing: a field or nested structure counts only when it is not zero.
     pub fn model_only(&self, input: &[u8]) -> Option<ModelOnly> {

@@ -1,11 +1,12 @@
-//! Commands as text: what the kernel's mlx5_core prints with debug messages on, what the model records, and plain hex.
+//! Commands as text: what the kernel's mlx5_core prints with debug messages on, what the model
+//! records, and plain hex.
 //!
 //! The kernel dumps the 64 bytes of the command queue entry, then the mailbox blocks, in lines like
 //! `010: 01040000 00000000 00000000 00000000`, once before and once after the command. The entry
-//! holds the first 16 bytes of input and output; each block holds 512 more, and 64 bytes about itself.
-//! Of some commands it dumps `data` alone: no entry and no blocks, just the bytes. The model records
-//! all its commands in that way, each with its time and its function, so that whatever reads the one
-//! reads the other.
+//! holds the first 16 bytes of input and output; each block holds 512 more, and 64 bytes about
+//! itself. Of some commands it dumps `data` alone: no entry and no blocks, just the bytes. The
+//! model records all its commands in that way, each with its time and its function, so that
+//! whatever reads the one reads the other.
 //!
 //! ```
 //! use verbless_prm::dump::{parse_log, write_command};
@@ -13,7 +14,8 @@
 //! let (nop, done) = ([0x08, 0x0d, 0, 0, 0, 0, 0, 0, 0x2a], [0; 8]);
 //! write_command(&mut text, "[0.5] function 0", "NOP(0x80d)", &nop, &done)?;
 //! let commands = parse_log(std::str::from_utf8(&text).unwrap()).unwrap();
-//! assert_eq!((commands[0].input.as_slice(), commands[0].output.as_deref()), (&nop[..], Some(&done[..])));
+//! assert_eq!(commands[0].input.as_slice(), &nop[..]);
+//! assert_eq!(commands[0].output.as_deref(), Some(&done[..]));
 //! # std::io::Result::Ok(())
 //! ```
 

@@ -23,14 +23,16 @@ pub mod dump;
 #[allow(clippy::len_without_is_empty, reason = "fields are called what the PRM calls them")]
 mod generated;
 #[cfg(feature = "structures")]
-pub mod hot;
+mod macros;
 pub mod reflect;
 #[cfg(feature = "structures")]
 mod structure;
+#[cfg(feature = "structures")]
+mod wqe;
 
 pub use command::{CommandInfo, Devx, ModelOnly};
 #[cfg(feature = "structures")]
 pub use {
     generated::*,
-    structure::{CommandInput, CommandOutput, Structure},
+    structure::{CommandInput, CommandOutput, Layout, Packed, Structure},
 };

@@ -451,6 +451,15 @@ impl fmt::Debug for Array<'_> {
     }
 }
 
+/// A field's name without the `r#` that its accessor has if the name is a keyword.
+#[cfg(feature = "structures")]
+pub(crate) const fn plain(name: &'static str) -> &'static str {
+    match name.as_bytes() {
+        [b'r', b'#', ..] => name.split_at(2).1,
+        _ => name,
+    }
+}
+
 /// A number as people write it: small ones decimal, others hexadecimal.
 fn number(f: &mut fmt::Formatter<'_>, value: u64) -> fmt::Result {
     if value < 10 { write!(f, "{value}") } else { write!(f, "{value:#x}") }

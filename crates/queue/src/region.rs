@@ -1,10 +1,11 @@
 //! Memory regions: memory, and the keys under which the device reaches it.
 //!
-//! A peer that holds the remote key may write at any time, so the bytes are reached by copies that are allowed to
-//! race, never as a slice.
+//! A peer that holds the remote key may write at any time, so the bytes are reached by copies that
+//! are allowed to race, never as a slice.
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
@@ -12,24 +13,31 @@ use crate::ring::{OutOfBounds, SharedMemory};
 use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
 
 mod pinned;
+mod remote;
+mod views;
 
 pub(crate) use pinned::Pinned;
+pub use remote::{RangeError, RemoteRegion};
 
-/// What a region is built from.
-pub struct RegionParts {
+/// What a region is built from. Not for everybody: [`Region::slice_mut`] counts on `written`, and
+/// on no other handle to the memory being used.
+pub(crate) struct RegionParts {
     /// What keeps the keys alive. Dropped first: afterwards no key may reach the memory.
-    pub registration: Box<dyn Any + Send + Sync>,
+    pub(crate) registration: Box<dyn Any + Send + Sync>,
     /// The memory.
-    pub memory: SharedMemory,
+    pub(crate) memory: SharedMemory,
     /// The local key.
-    pub lkey: Lkey,
+    pub(crate) lkey: Lkey,
     /// The remote key, if a peer may have access.
-    pub rkey: Option<Rkey>,
+    pub(crate) rkey: Option<Rkey>,
     /// The address of the first byte, as the keys count.
-    pub address: u64,
+    pub(crate) address: u64,
+    /// Whether any key lets a device write there.
+    pub(crate) written: bool,
 }
 
-/// Registered memory. Reads and writes of it race with the device's, and yield each byte old or new.
+/// Registered memory. Reads and writes of it race with the device's, and yield each byte old or
+/// new.
 pub struct Region {
     /// Declared, and so dropped, before the memory that it gives access to.
     _registration: Box<dyn Any + Send + Sync>,
@@ -37,13 +45,15 @@ pub struct Region {
     lkey: Lkey,
     rkey: Option<Rkey>,
     address: u64,
+    /// Whether any key lets a device write there.
+    written: bool,
 }
 
 impl Region {
     /// A region of these parts.
-    pub fn new(parts: RegionParts) -> Self {
-        let RegionParts { registration, memory, lkey, rkey, address } = parts;
-        Self { _registration: registration, memory, lkey, rkey, address }
+    pub(crate) fn new(parts: RegionParts) -> Self {
+        let RegionParts { registration, memory, lkey, rkey, address, written } = parts;
+        Self { _registration: registration, memory, lkey, rkey, address, written }
     }
 
     /// Bytes.
@@ -71,30 +81,103 @@ impl Region {
         self.address
     }
 
-    /// `length` bytes from `offset` on, for a work request of ours.
-    pub fn sge(&self, offset: usize, length: usize) -> Result<Sge, OutOfBounds> {
-        let error =
-            OutOfBounds { offset: offset as u64, length: length as u64, size: self.len() as u64 };
-        match (offset.checked_add(length), u32::try_from(length)) {
-            (Some(end), Ok(length)) if end <= self.len() => {
-                Ok(Sge::new(self.address.wrapping_add(offset as u64), length, self.lkey))
-            }
-            _ => Err(error),
+    /// `length` bytes from byte `offset` on, for a work request of ours.
+    ///
+    /// # Errors
+    /// A range that is not in the region, or is longer than a request can say.
+    pub fn sge(&self, offset: usize, length: usize) -> Result<Sge, RangeError> {
+        let address = self.range(offset, length)?;
+        match u32::try_from(length) {
+            Ok(length) => Ok(Sge::new(address, length, self.lkey)),
+            Err(_) => Err(RangeError::TooLong(length as u64)),
         }
     }
 
-    /// The place at `offset`, for a work request of the peer; `None` if no peer may have access. The peer's device
-    /// checks its bounds.
-    pub fn remote(&self, offset: usize) -> Option<RemoteAddr> {
-        Some(RemoteAddr::new(self.address.wrapping_add(offset as u64), self.rkey?))
+    /// `length` bytes from byte `offset` on, for a work request of a peer. What is sent to it is
+    /// the place and the key: the peer's request says the length, and our device checks it.
+    ///
+    /// # Errors
+    /// A range that is not in the region; a region whose access allows peers nothing.
+    pub fn remote(&self, offset: usize, length: usize) -> Result<RemoteAddr, RangeError> {
+        let address = self.range(offset, length)?;
+        Ok(RemoteAddr::new(address, self.rkey.ok_or(RangeError::NoRemoteKey)?))
     }
 
-    /// Copies `bytes` in, from `offset` on.
+    /// All of it, for a peer that is to address parts of it by offset.
+    ///
+    /// # Errors
+    /// A region whose access allows peers nothing.
+    pub fn remote_region(&self) -> Result<RemoteRegion, RangeError> {
+        Ok(RemoteRegion::new(self.remote(0, self.len())?, self.len() as u64))
+    }
+
+    /// Whether any key lets a device write there.
+    pub(crate) fn is_written(&self) -> bool {
+        self.written
+    }
+
+    /// The address of the first byte of a range.
+    fn range(&self, offset: usize, length: usize) -> Result<u64, RangeError> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.len() => Ok(self.address.wrapping_add(offset as u64)),
+            _ => {
+                let (offset, length) = (offset as u64, length as u64);
+                Err(OutOfBounds { offset, length, size: self.len() as u64 }.into())
+            }
+        }
+    }
+
+    /// The first byte, for code that keeps the rules of this memory by itself: volatile accesses,
+    /// atomics, or copies that may race, within [`Region::len`] bytes, while the region lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+
+    /// The region as 64-bit words of the machine's own byte order, word `n` at byte `8 * n`, for
+    /// structures without locks that a peer reads, writes, or changes by atomics. A rest of less
+    /// than 8 bytes is left out, and a region that does not begin at a multiple of 8 has none (only
+    /// [`Domain::region_from_raw`](crate::Domain::region_from_raw) makes such).
+    ///
+    /// RDMA READs and WRITEs move an aligned word as a whole, if neither the range nor a packet
+    /// ends inside it: begin the range at a word, so that packets, whose payloads are multiples of
+    /// 8 bytes, end between words. RDMA atomics and those of the CPU are atomic to each other only
+    /// where the device says so; count on it for those of one device, or of one side.
+    /// [`Region::read_at`] and [`Region::write_at`] copy bytes, not words.
+    ///
+    /// The words of one READ are read in no promised order. A peer that reads a version and a value
+    /// by one READ may get the new version and the old value, so write a version on either side of
+    /// the value (the reader takes it if the two are equal), or let the peer read the version by
+    /// one READ and the value by a second, posted when the first has completed.
+    ///
+    /// The orderings of these atomics are between CPUs. What a device is to see in order is ordered
+    /// by the barriers of [`uar::barrier`](crate::uar::barrier); posting a request has those that
+    /// it needs for what was stored before.
+    ///
+    /// ```no_run
+    /// # fn f(region: &verbless_queue::Region) {
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// use verbless_queue::uar::barrier::before_doorbell_record as before_later_stores;
+    ///
+    /// // A version on either side of the value: whoever reads two that differ reads again.
+    /// let words = region.words();
+    /// for (word, value) in [(0, 1), (1, 42), (2, 1)] {
+    ///     words[word].store(value, Ordering::Relaxed);
+    ///     before_later_stores();
+    /// }
+    /// # }
+    /// ```
+    pub fn words(&self) -> &[AtomicU64] {
+        self.memory.words()
+    }
+
+    /// Copies `bytes` in, from byte `offset` on. It is as fast as `memcpy`.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.memory.write_at(offset, bytes)
     }
 
-    /// Copies values in, from byte `offset` on, as they stand in memory: of the machine's own byte order.
+    /// Copies values in, from byte `offset` on, as they stand in memory: of the machine's own byte
+    /// order.
     ///
     /// ```no_run
     /// # fn f(region: &verbless_queue::Region) -> Result<(), verbless_queue::ring::OutOfBounds> {
@@ -108,8 +191,8 @@ impl Region {
         self.write_at(offset, bytemuck::cast_slice(values))
     }
 
-    /// Copies values out from byte `offset` on, as many as `into` takes. A value whose bytes a peer writes meanwhile may be of old ones
-    /// and new ones.
+    /// Copies values out from byte `offset` on, as many as `into` takes. A value whose bytes a peer
+    /// writes meanwhile may be of old ones and new ones.
     pub fn read_slice<T: NoUninit + AnyBitPattern>(
         &self,
         offset: usize,
@@ -148,6 +231,7 @@ mod tests {
             lkey: Lkey(0x100),
             rkey: Some(Rkey(0x200)),
             address: 0xffff_ffff_ffff_f000,
+            written: true,
         })
     }
 
@@ -159,6 +243,9 @@ mod tests {
         assert!(region.sge(4000, 97).is_err());
         assert!(region.sge(usize::MAX, 2).is_err());
         assert!(region.sge(0, usize::MAX).is_err());
+        assert_eq!(region.remote(4000, 96).unwrap().address, 0xffff_ffff_ffff_ffa0);
+        assert!(region.remote(4000, 97).is_err());
+        assert!(region.remote(usize::MAX, 2).is_err());
     }
 
     #[test]
@@ -177,6 +264,26 @@ mod tests {
         assert!(region.write_slice(61, &[0u32]).is_err());
         assert!(region.read_slice(60, &mut [0u32; 2]).is_err());
         region.write_slice::<u64>(64, &[]).unwrap();
+    }
+
+    #[test]
+    fn a_region_without_a_remote_key_says_so_wherever_one_is_asked_for() {
+        let region = Region { rkey: None, ..region(64) };
+        let error = region.remote(0, 8).unwrap_err();
+        assert_eq!(error, RangeError::NoRemoteKey);
+        assert!(error.to_string().contains("KeyAccess"), "{error}");
+        assert_eq!(region.remote_region(), Err(RangeError::NoRemoteKey));
+        assert!(matches!(region.remote(0, 65), Err(RangeError::OutOfBounds(_))));
+    }
+
+    #[test]
+    fn words_and_copies_are_of_the_same_bytes() {
+        let region = region(30);
+        region.words()[2].store(7, Ordering::Relaxed);
+        let mut back = [0u64; 1];
+        region.read_slice(16, &mut back).unwrap();
+        assert_eq!((back, region.words().len()), ([7], 3));
+        assert_eq!(region.as_ptr().addr(), region.words().as_ptr().addr());
     }
 
     #[test]
@@ -211,6 +318,7 @@ mod tests {
             lkey: Lkey(1),
             rkey: None,
             address: 0,
+            written: true,
         }));
         assert!(gone.load(Ordering::Relaxed));
     }

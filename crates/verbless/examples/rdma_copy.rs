@@ -1,11 +1,12 @@
-//! Copies files through RDMA: reads them on one endpoint, writes them with RDMA WRITE into memory of another, which checks
-//! what arrived and stores it.
+//! Copies files through RDMA: reads them on one endpoint, writes them with RDMA WRITE into memory
+//! of another, which checks what arrived and stores it.
 //!
 //! `cargo run --release --example rdma_copy -- FILE… [--to DIR]`
 //!
-//! The two endpoints are two devices of the model, or one real device that talks to itself. Whatever the size of a file, it passes
-//! through a fixed number of slots in two staging buffers: the sender fills a slot and writes it with an immediate
-//! that names it, the receiver empties it and sends a credit back.
+//! The two endpoints are two devices of the model, or one real device that talks to itself.
+//! Whatever the size of a file, it passes through a fixed number of slots in two staging buffers:
+//! the sender fills a slot and writes it with an immediate that names it, the receiver empties it
+//! and sends a credit back.
 
 mod support;
 
@@ -70,8 +71,8 @@ fn run(options: &Options) -> Result {
     let connection = ConnectOptions::default();
     let here = sender.domain.address(&sender.qp, &connection)?;
     let there = receiver.domain.address(&receiver.qp, &connection)?;
-    sender.domain.connect(&sender.qp, &there, &connection)?;
-    receiver.domain.connect(&receiver.qp, &here, &connection)?;
+    sender.domain.connect(&mut sender.qp, &there, &connection)?;
+    receiver.domain.connect(&mut receiver.qp, &here, &connection)?;
     for _ in 0..SLOTS {
         receiver.expect_message()?;
         sender.expect_message()?;
@@ -191,7 +192,8 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if self.file.take().is_some() {
-            // Nothing can be done about a part that cannot be removed; the error that led here is shown.
+            // Nothing can be done about a part that cannot be removed; the error that led here is
+            // shown.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -227,7 +229,7 @@ impl Side {
         self.drain_sends()?;
         self.region.write_at(slot * SLOT, bytes)?;
         let local = self.region.sge(slot * SLOT, bytes.len())?;
-        let remote = there.region.remote(slot * SLOT).ok_or("the receiver gives no remote key")?;
+        let remote = there.region.remote(slot * SLOT, bytes.len())?;
         let note = (slot as u32) << LENGTH_BITS | (bytes.len() as u32 - 1);
         self.qp.post(&WriteImm::new(local, remote, note).signaled(), 0)?;
         Ok(())
@@ -238,7 +240,7 @@ impl Side {
         let Some(completion) = self.qp.poll(&mut self.receives) else { return Ok(None) };
         let completion = completion?;
         let (Operation::ReceiveWriteImm, Some(note)) =
-            (completion.operation, completion.immediate())
+            (completion.operation(), completion.immediate())
         else {
             return Err("a message came that is not one of ours".into());
         };

@@ -1,23 +1,81 @@
-//! A pure-Rust userspace driver for NVIDIA mlx5 devices (ConnectX network adapters, BlueField DPUs).
+//! A pure-Rust userspace driver for NVIDIA mlx5 devices (ConnectX network adapters, BlueField
+//! DPUs).
 //!
-//! It talks DevX ioctls to `/dev/infiniband/uverbsN`, builds work requests, reads completions and rings doorbells through mapped
-//! device pages by itself. No libibverbs, no libmlx5, no C library of a vendor.
+//! It talks DevX ioctls to `/dev/infiniband/uverbsN`, builds work requests, reads completions and
+//! rings doorbells through mapped device pages by itself. No libibverbs, no libmlx5, no C library
+//! of a vendor.
 //!
-//! The layers, from the wire up; each is a crate of its own and can be used alone:
+//! A WRITE from one device into memory of another, here on the software model (feature `model`),
+//! where there is a card with `let backend = Kernel::new();`:
+//!
+#![cfg_attr(feature = "model", doc = "```")]
+#![cfg_attr(not(feature = "model"), doc = "```ignore")]
+//! use verbless::model::{InProcess, Model, Profile};
+//! use verbless::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let card = Profile::load("connectx6dx")?;
+//! let backend = InProcess::of(&Model::builder().device(card.clone()).device(card).build());
+//!
+//! // A domain on each device, and from it memory, a completion queue and a queue pair.
+//! let here = Domain::new(&Device::open(&backend, &backend.find("mlx5_0")?)?)?;
+//! let there = Domain::new(&Device::open(&backend, &backend.find("mlx5_1")?)?)?;
+//! let (from, to) = (here.region(4096, KeyAccess::LOCAL)?, there.region(4096, KeyAccess::ALL)?);
+//! let mut cq = here.completion_queue(&CqConfig::new(16))?;
+//! let far_cq = there.completion_queue(&CqConfig::new(16))?;
+//! let mut qp = here.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
+//! let mut far_qp = there.queue_pair(&QpConfig::new(8, 8), &far_cq, &far_cq)?;
+//!
+//! // Two programs send each other these addresses: `Domain::handshake` does it over a stream.
+//! let options = ConnectOptions::default();
+//! let (ours, theirs) = (here.address(&qp, &options)?, there.address(&far_qp, &options)?);
+//! here.connect(&mut qp, &theirs, &options)?;
+//! there.connect(&mut far_qp, &ours, &options)?;
+//!
+//! from.write_at(0, b"an RDMA write")?;
+//! qp.post(&wr::Write::new(from.sge(0, 13)?, to.remote(0, 13)?).signaled(), 7)?;
+//! // Instead of spinning, `CqEvents` sleeps until a completion arrives.
+//! let done = loop {
+//!     if let Some(done) = qp.poll(&mut cq) {
+//!         break done?;
+//!     }
+//! };
+//! assert_eq!(done.cookie, 7);
+//! let mut arrived = [0; 13];
+//! to.read_at(0, &mut arrived)?;
+//! assert_eq!(&arrived, b"an RDMA write");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The [`prelude`] has what most programs need. The layers, from the wire up; each is a crate of
+//! its own and can be used alone:
 //! - [`prm`]: what commands, contexts and queue entries look like.
 //! - [`devx`]: finding and opening devices; what the kernel does for a user.
 //! - [`command`]: one typed function per device command.
 //! - [`queue`]: memory regions, completion queues, queue pairs.
 //!
-//! With the feature `model`, a software model of the device takes the kernel's and the card's place.
-#![cfg_attr(doctest, doc = include_str!("../../../README.md"))]
+//! Features:
+//! - `model`: the software model of the device, which takes the kernel's and the card's place, as
+//!   the module `model`. For tests.
+//! - `serde`: what is sent to a peer ([`PeerAddress`](queue::PeerAddress),
+//!   [`RemoteAddr`](queue::RemoteAddr), [`RemoteRegion`](queue::RemoteRegion)) can be serialized.
+//! - `tracing`: objects that could not be destroyed are reported as `tracing` warnings.
+#![cfg_attr(all(doctest, feature = "model"), doc = include_str!("../../../README.md"))]
 
 pub use verbless_command as command;
 pub use verbless_devx as devx;
-#[cfg(feature = "model")]
-pub use verbless_model as model;
 pub use verbless_prm as prm;
 pub use verbless_queue as queue;
 
-pub use verbless_command::{Device, Error, ErrorKind, Path};
-pub use verbless_devx::{Backend, DeviceInfo, Kernel};
+/// The software model of the device, and the backend through which a program opens it.
+#[cfg(feature = "model")]
+pub mod model {
+    pub use verbless_model::*;
+    pub use verbless_model_kernel::InProcess;
+}
+
+pub mod prelude;
+
+pub use verbless_command::{Device, Path};
+pub use verbless_devx::{Backend, DeviceInfo, Error, ErrorKind, Kernel, Result};

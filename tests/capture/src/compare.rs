@@ -1,8 +1,9 @@
 //! Two sides' commands of the same case, field by field.
 //!
-//! Numbers that device and kernel give out (of queues, keys, protection domains) are nobody's choice: they must be the same
-//! up to names, one of ours for one of theirs throughout a case. All else must be equal, or have its reason in a table of
-//! [`Explanation`]s. A reason is held to its difference: which values it is about, and that there is such a difference.
+//! Numbers that device and kernel give out (of queues, keys, protection domains) are nobody's
+//! choice: they must be the same up to names, one of ours for one of theirs throughout a case. All
+//! else must be equal, or have its reason in a table of [`Explanation`]s. A reason is held to its
+//! difference: which values it is about, and that there is such a difference.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -44,7 +45,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// A field that the two sides fill differently; `field` is `(sent)` where the sides do not send a command equally often.
+/// A field that the two sides fill differently; `field` is `(sent)` where the sides do not send a
+/// command equally often.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
     /// The case.
@@ -301,7 +303,8 @@ impl Verdict {
         }
     }
 
-    /// Everything that is wrong, for people: differences without a reason, reasons without a difference.
+    /// Everything that is wrong, for people: differences without a reason, reasons without a
+    /// difference.
     #[must_use]
     pub fn complaints(&self, reasons: &[Explanation]) -> Vec<String> {
         let mut all: Vec<String> =

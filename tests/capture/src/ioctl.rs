@@ -1,5 +1,6 @@
-//! The program's own `ioctl`, which every library that it loads comes to: it makes the call, and writes down what was asked
-//! of an RDMA device and what the kernel answered. The format is described in `crates/devx/tests/data/recorded-requests.txt`.
+//! The program's own `ioctl`, which every library that it loads comes to: it makes the call, and
+//! writes down what was asked of an RDMA device and what the kernel answered. The format is
+//! described in `crates/devx/tests/data/recorded-requests.txt`.
 #![allow(
     unsafe_code,
     reason = "it stands between libraries and the kernel; this module is the place for it"
@@ -125,7 +126,8 @@ fn is_response(method: Method, asked: &Attribute) -> bool {
     method == method::INVOKE_WRITE && asked.attr_id == invoke_write::CORE_IN && asked.data != 0
 }
 
-/// Whether the kernel has written where the attribute points. Of the driver's data it does not say so.
+/// Whether the kernel has written where the attribute points. Of the driver's data it does not say
+/// so.
 fn is_output(method: Method, answered: &Attribute) -> bool {
     let driver = method.object < DRIVER_NAMESPACE && answered.attr_id == uhw::OUT;
     answered.flags & VALID_OUTPUT != 0 || driver && answered.len > 0
@@ -151,7 +153,8 @@ fn is_file(of: Method, id: u16) -> bool {
 /// The bytes that an attribute points to.
 fn contents(attribute: &Attribute) -> Vec<u8> {
     let address = std::ptr::with_exposed_provenance::<u8>(attribute.data as usize);
-    // SAFETY: the kernel has just read or written so many bytes there, and the library waits for us.
+    // SAFETY: the kernel has just read or written so many bytes there, and the library waits for
+    // us.
     unsafe { std::slice::from_raw_parts(address, attribute.len.into()) }.to_vec()
 }
 

@@ -1,5 +1,6 @@
-//! `capture [theirs] [ours] [requests]`: does the cases on the first device of this machine, for a recorder behind it, and
-//! prints the ioctls that libmlx5 makes. Without a word, all three. `cargo xtask capture` runs it in a guest.
+//! `capture [theirs] [ours] [requests]`: does the cases on the first device of this machine, for a
+//! recorder behind it, and prints the ioctls that libmlx5 makes. Without a word, all three. `cargo
+//! xtask capture` runs it in a guest.
 
 mod ioctl;
 

@@ -1,7 +1,7 @@
 //! Marks in a recording: where a case begins.
 //!
-//! A mark is a NOP, which DevX passes and which does nothing. What follows its sixteen bytes is no part of the command, so a
-//! name can travel there; every recorder on the way sees it.
+//! A mark is a NOP, which DevX passes and which does nothing. What follows its sixteen bytes is no
+//! part of the command, so a name can travel there; every recorder on the way sees it.
 
 use verbless_prm::{CommandInput, NopIn, NopOut};
 

@@ -64,7 +64,8 @@ impl Pages {
         }
         // SAFETY: the sum stays within the mapping.
         let base = unsafe { self.base.add(offset) };
-        // SAFETY: the mapping lives as long as its clone, is anonymous, and nobody makes a reference into it.
+        // SAFETY: the mapping lives as long as its clone, is anonymous, and nobody makes a
+        // reference into it.
         Ok(unsafe { domain.region_from_raw(base, length, access, self.map.clone()) }?)
     }
 
@@ -78,7 +79,8 @@ impl Pages {
         access: u32,
         pages: PageSizes,
     ) -> Result<Umem, Error> {
-        // SAFETY: the mapping is leaked with its clone, so the registration cannot outlive it; nobody looks into it.
+        // SAFETY: the mapping is leaked with its clone, so the registration cannot outlive it;
+        // nobody looks into it.
         unsafe {
             std::mem::forget(self.map.clone());
             context.umem_reg(self.address(), self.len() as u64, access, pages)

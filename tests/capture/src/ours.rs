@@ -1,13 +1,13 @@
 //! The cases done by our driver.
 
-use std::sync::Arc;
-
 use verbless_command::{
     DatagramAttr, Device, Gid, GlobalRoute, InitAttr, KeyAccess, Moderation, Mtu, Path, QKey, Qpn,
     RemoteAccess, RtrAttr, RtsAttr, RtsChange,
 };
 use verbless_devx::{Backend, Context, DeviceInfo};
-use verbless_queue::domain::{CqConfig, QpConfig, SharedReceiveConfig};
+use verbless_queue::domain::{CqConfig, QpConfig, SrqConfig};
+use verbless_queue::qp::ReceiveSide;
+use verbless_queue::service;
 use verbless_queue::{Domain, Rc, Uc, Ud};
 
 use crate::memory::Pages;
@@ -73,8 +73,8 @@ impl Ours<'_> {
 
     fn srq(&self, case: &Srq) -> Result {
         let domain = Domain::new(&self.device)?;
-        let config = SharedReceiveConfig { receives: case.receives, sges: case.sges };
-        let shared = domain.shared_receive(&config)?;
+        let config = SrqConfig { receives: case.receives, sges: case.sges };
+        let shared = domain.srq(&config)?;
         if let Some(limit) = case.limit {
             shared.arm_limit(limit)?;
         }
@@ -89,7 +89,7 @@ impl Ours<'_> {
         }
     }
 
-    fn qp_of<S: verbless_queue::service::Service>(&self, case: &Qp) -> Result {
+    fn qp_of<S: service::Service>(&self, case: &Qp) -> Result {
         let domain = Domain::new(&self.device)?;
         let cq = CqConfig::new(100);
         let send = domain.completion_queue(&cq)?;
@@ -102,21 +102,31 @@ impl Ours<'_> {
             signal_all: case.signal_all,
             ..QpConfig::new(case.sends, case.receives)
         };
-        let take = if case.service == Service::Ud { take_datagram } else { take_connected };
         if case.shared {
-            let pool = domain.shared_receive(&SharedReceiveConfig::new(64))?;
-            let qp = domain.sharing_queue_pair::<S>(&config, &send, receive, &pool)?;
-            case.steps.iter().try_for_each(|&step| take(qp.object(), step))?;
+            let pool = domain.srq(&SrqConfig::new(64))?;
+            let mut qp = domain.queue_pair_with_srq::<S>(&config, &send, receive, &pool)?;
+            case.steps.iter().try_for_each(|&step| take(&mut qp, step, case.service))?;
         } else {
-            let qp = domain.queue_pair_of::<S>(&config, &send, receive)?;
-            case.steps.iter().try_for_each(|&step| take(qp.object(), step))?;
+            let mut qp = domain.queue_pair_of::<S>(&config, &send, receive)?;
+            case.steps.iter().try_for_each(|&step| take(&mut qp, step, case.service))?;
         }
         Ok(())
     }
 }
 
+fn take<S: service::Service, R: ReceiveSide>(
+    qp: &mut verbless_queue::Qp<S, R>,
+    step: Step,
+    service: Service,
+) -> Result {
+    if service == Service::Ud { take_datagram(qp, step) } else { take_connected(qp, step) }
+}
+
 /// A transition of a connected queue pair.
-fn take_connected(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
+fn take_connected<S: service::Service, R: ReceiveSide>(
+    qp: &mut verbless_queue::Qp<S, R>,
+    step: Step,
+) -> Result {
     match step {
         Step::Init { pkey_index, access } => {
             qp.to_init(&InitAttr { port: 1, pkey_index, access: remote_access(access) })?;
@@ -145,13 +155,16 @@ fn take_connected(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
             min_rnr_timer: Some(rnr_timer),
         })?,
         Step::Error => qp.to_error()?,
-        Step::Reset => qp.to_reset()?,
+        Step::Reset => qp.reset()?,
     }
     Ok(())
 }
 
 /// A transition of a datagram queue pair, of which less can be said.
-fn take_datagram(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
+fn take_datagram<S: service::Service, R: ReceiveSide>(
+    qp: &mut verbless_queue::Qp<S, R>,
+    step: Step,
+) -> Result {
     match step {
         Step::Init { pkey_index, .. } => {
             let q_key = QKey(scenario::QKEY);
@@ -160,7 +173,7 @@ fn take_datagram(qp: &Arc<verbless_command::Qp>, step: Step) -> Result {
         Step::Rtr { .. } => qp.to_rtr_datagram()?,
         Step::Rts { psn, .. } => qp.to_rts_datagram(psn)?,
         Step::Error => qp.to_error()?,
-        Step::Reset => qp.to_reset()?,
+        Step::Reset => qp.reset()?,
         Step::Again { .. } | Step::Change { .. } => {
             return Err("a datagram queue pair has no such rights".into());
         }

@@ -51,7 +51,8 @@ pub fn mark_of(side: &str, case: &str) -> String {
     format!("{side}: {case}")
 }
 
-/// The sections of a run of commands; what comes before the first mark, or after a mark called `end`, belongs to none.
+/// The sections of a run of commands; what comes before the first mark, or after a mark called
+/// `end`, belongs to none.
 #[must_use]
 pub fn sections(commands: impl IntoIterator<Item = Command>) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();

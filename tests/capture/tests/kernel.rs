@@ -1,4 +1,5 @@
-//! What reaches the device from our driver through a real kernel, and what through the model's own in this process.
+//! What reaches the device from our driver through a real kernel, and what through the model's own
+//! in this process.
 
 mod support;
 
@@ -44,7 +45,8 @@ const REASONS: &[Explanation] = &[
     reason("CREATE_UMEM", "mtt", Is::Any, Is::Any, CONTIGUOUS),
 ];
 
-const CONTIGUOUS: &str = "a process's memory is as if behind an IOMMU to the model: contiguous, so that larger pages fit than those \
+const CONTIGUOUS: &str = "a process's memory is as if behind an IOMMU to the model: contiguous, \
+    so that larger pages fit than those \
                           that a real kernel happens to find";
 
 /// A reason, one line each.

@@ -27,7 +27,8 @@ fn identity(field: &str) -> Option<Identity> {
 const RULES: Rules = Rules {
     compared: |command| {
         let name = command.info.name;
-        // What mlx5_ib makes for itself is stamped with no uid; so are the keys that it makes for others.
+        // What mlx5_ib makes for itself is stamped with no uid; so are the keys that it makes for
+        // others.
         let own = command.input[2..4] == [0, 0] && name != "CREATE_MKEY";
         let made = ["CREATE_CQ", "CREATE_QP", "CREATE_RMP", "CREATE_MKEY"];
         let changed = ["MODIFY_CQ", "MODIFY_RMP", "QP_2ERR", "QP_2RST"];
@@ -49,9 +50,12 @@ const fn reason(
     Explanation { command, field, theirs, ours, why }
 }
 
-const MEMORY: &str = "DevX names memory by a UMEM and an offset; mlx5_ib, being the kernel, by a list of pages and DMA addresses";
-const ROOM: &str = "our queue pairs have room for a request in either direction, whatever was asked for: QpConfig says so";
-const CONTEXT: &str = "set at creation, and no transition changes it: mlx5_ib fills a fresh context each time and cannot leave it \
+const MEMORY: &str = "DevX names memory by a UMEM and an offset; mlx5_ib, being the kernel, by a \
+    list of pages and DMA addresses";
+const ROOM: &str = "our queue pairs have room for a request in either direction, whatever was \
+    asked for: QpConfig says so";
+const CONTEXT: &str = "set at creation, and no transition changes it: mlx5_ib fills a fresh \
+    context each time and cannot leave it \
                        out; UCX leaves it out over DevX, as we do";
 
 #[rustfmt::skip]
@@ -69,13 +73,16 @@ const REASONS: &[Explanation] = &[
 
     // Completion queues.
     reason("CREATE_CQ", "cq_context.log_cq_size", Is::Just(9), Is::Just(8),
-        "libmlx5 keeps an entry more than was asked for, for the CQE that ends a resize; our queues are not resized"),
+        "libmlx5 keeps an entry more than was asked for, for the CQE that ends a resize; our \
+         queues are not resized"),
 
     // Queue pairs.
     reason("CREATE_QP", "qpc.log_sq_size", Is::Set, Is::Any,
-        "libmlx5 lets every send be as long as the binding of a memory window, 192 bytes; we bind none by a queue pair of this kind"),
+        "libmlx5 lets every send be as long as the binding of a memory window, 192 bytes; we bind \
+         none by a queue pair of this kind"),
     reason("CREATE_QP", "qpc.cs_res", Is::Just(1), Is::Just(0),
-        "libmlx5 lets 32 bytes of a received message come within the CQE, and copies them out when it polls; our poll copies nothing"),
+        "libmlx5 lets 32 bytes of a received message come within the CQE, and copies them out \
+         when it polls; our poll copies nothing"),
     reason("CREATE_QP", "qpc.cs_req", Is::Just(0x11), Is::Just(0),
         "the same for READ responses, which libmlx5 asks for with sq_sig_all"),
     reason("CREATE_QP", "qpc.srqn_rmpn_xrqn", Is::Set, Is::Just(0),
@@ -87,7 +94,8 @@ const REASONS: &[Explanation] = &[
     reason("CREATE_QP", "qpc.log_rq_size", Is::Just(0), Is::Set, ROOM),
 
     reason("CREATE_RMP", "ctx.wq.log_wq_sz", Is::Set, Is::Set,
-        "libmlx5 makes the list twice as long, to keep receives aside whose memory may have to be paged in; our memory is pinned"),
+        "libmlx5 makes the list twice as long, to keep receives aside whose memory may have to be \
+         paged in; our memory is pinned"),
 
     // Transitions.
     reason("*", "qpc.pd", Is::Set, Is::Just(0), CONTEXT),
@@ -95,25 +103,32 @@ const REASONS: &[Explanation] = &[
     reason("*", "qpc.cqn_rcv", Is::Set, Is::Just(0), CONTEXT),
     reason("RST2INIT_QP", "qpc.dbr_addr", Is::Set, Is::Just(0), CONTEXT),
     reason("*", "qpc.log_ack_req_freq", Is::Just(8), Is::Just(0),
-        "how often a requester asks for an acknowledgement: nothing is sent before RTS, where we say it, as UCX does"),
+        "how often a requester asks for an acknowledgement: nothing is sent before RTS, where we \
+         say it, as UCX does"),
     reason("RST2INIT_QP", "qpc.counter_set_id", Is::Set, Is::Just(0),
         "mlx5_ib counts in its own Q counters, which the device gave to the kernel"),
     reason("RST2INIT_QP", "qpc.rre", Is::Just(0), Is::Just(1),
-        "mlx5_ib grants reads and atomics only with max_dest_rd_atomic, which comes with RTR; we say them here and, by the same rule, in INIT2RTR, from which on a request can come"),
+        "mlx5_ib grants reads and atomics only with max_dest_rd_atomic, which comes with RTR; we \
+         say them here and, by the same rule, in INIT2RTR, from which on a request can come"),
     reason("RST2INIT_QP", "qpc.rae", Is::Just(0), Is::Just(1), "as rre"),
     reason("RST2INIT_QP", "qpc.atomic_mode", Is::Just(0), Is::Just(1), "as rre"),
     reason("R*", "qpc.mtu", Is::Just(5), Is::Just(0),
-        "of datagrams mlx5_ib says in every transition how long they may be; they come from RTR on, where we say it"),
+        "of datagrams mlx5_ib says in every transition how long they may be; they come from RTR \
+         on, where we say it"),
     reason("R*", "qpc.log_msg_max", Is::Just(12), Is::Just(0), "as mtu"),
 
     // Keys.
     reason("CREATE_MKEY", "uid", Is::Just(0), Is::Set,
-        "mlx5_ib makes keys as the kernel, in a protection domain of the user's; DevX stamps what we make"),
+        "mlx5_ib makes keys as the kernel, in a protection domain of the user's; DevX stamps what \
+         we make"),
     reason("CREATE_MKEY", "memory_key_mkey_entry.umr_en", Is::Just(1), Is::Just(0),
-        "mlx5_ib changes keys by work requests, to give them to others later; ours are made once, and a work request that changes one is refused"),
+        "mlx5_ib changes keys by work requests, to give them to others later; ours are made once, \
+         and a work request that changes one is refused"),
     reason("CREATE_MKEY", "memory_key_mkey_entry.log_page_size", Is::Set, Is::Just(12),
-        "mlx5_ib takes the largest pages that the memory happens to be made of; a UMEM cuts it for us, and to whatever pages it does, a key of 4 KiB pages fits"),
-    reason("CREATE_MKEY", "*translations_octword_*", Is::Set, Is::Set, "there are as many entries as pages: see log_page_size"),
+        "mlx5_ib takes the largest pages that the memory happens to be made of; a UMEM cuts it \
+         for us, and to whatever pages it does, a key of 4 KiB pages fits"),
+    reason("CREATE_MKEY", "*translations_octword_*", Is::Set, Is::Set, "there are as many entries \
+        as pages: see log_page_size"),
 ];
 
 #[test]

@@ -1,7 +1,8 @@
-//! The order in which posting and polling touch memory on Arm, in the code that the compiler makes for it.
+//! The order in which posting and polling touch memory on Arm, in the code that the compiler makes
+//! for it.
 //!
-//! BlueField's cores are weakly ordered, and no test on x86 can miss a barrier there. The benchmark is compiled for
-//! aarch64 with assembly as output; nothing is linked or run.
+//! BlueField's cores are weakly ordered, and no test on x86 can miss a barrier there. The benchmark
+//! is compiled for aarch64 with assembly as output; nothing is linked or run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,8 @@ use crate::{Result, workspace_root};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 
-/// Compiles the benchmark against the standard library's `sources` and checks the order; `Err` says what is wrong.
+/// Compiles the benchmark against the standard library's `sources` and checks the order; `Err` says
+/// what is wrong.
 pub(crate) fn check(sources: &Path) -> Result {
     let assembly = std::fs::read_to_string(compile(sources)?)?;
     post_order(&function(&assembly, "line_post")?)?;
@@ -34,7 +36,7 @@ fn compile(sources: &Path) -> Result<PathBuf> {
             "--profile",
             "bench",
             "--package",
-            "verbless-queue",
+            "verbless-ring",
             "--bench",
             "instructions",
         ])
@@ -136,8 +138,8 @@ fn poll_order(code: &[String]) -> Result {
     Ok(())
 }
 
-/// Each block is loaded whole, and then stored by instructions that follow each other. The compiler may unroll the loop over
-/// the blocks: then there are several such groups.
+/// Each block is loaded whole, and then stored by instructions that follow each other. The compiler
+/// may unroll the loop over the blocks: then there are several such groups.
 fn copy_order(code: &[String]) -> Result {
     let pair = |i: &String| i.starts_with("stp x") && !i.contains("[sp");
     let ends = ["]", "#16]", "#32]", "#48]"];
@@ -175,8 +177,10 @@ mod tests {
 
     #[test]
     fn a_copy_with_a_load_between_its_stores_is_found() {
-        let good = "ldp x8, x9, [x1]\nldp x10, x11, [x1, #16]\nldp x12, x13, [x1, #32]\nldp x14, x15, [x1, #48]
-            dsb st\nstp x8, x9, [x0]\nstp x10, x11, [x0, #16]\nstp x12, x13, [x0, #32]\nstp x14, x15, [x0, #48]\ndsb st";
+        let good = "ldp x8, x9, [x1]\nldp x10, x11, [x1, #16]\nldp x12, x13, [x1, #32]\nldp x14, \
+            x15, [x1, #48]
+            dsb st\nstp x8, x9, [x0]\nstp x10, x11, [x0, #16]\nstp x12, x13, [x0, #32]\nstp x14, \
+            x15, [x0, #48]\ndsb st";
         assert!(copy_order(&code(good)).is_ok());
         assert!(copy_order(&code(&format!("{good}\n{good}"))).is_ok(), "a loop that is unrolled");
         let between = good.replace("stp x14", "ldr x16, [x2]\nstp x14");
@@ -192,8 +196,10 @@ mod tests {
         text.lines().map(|line| line.trim().to_string()).collect()
     }
 
-    const POST: &str = "str x8, [x10]\nstr x9, [x10, #8]\nstr x11, [x10, #16]\nstr x9, [x10, #24]\nstr x9, [x10, #32]
-        str x11, [x10, #40]\nstr x11, [sp, #8]\ndmb oshst\nldr x10, [x19, #72]\nstr w9, [x10]\ndsb st\nstr x8, [x9, x10]
+    const POST: &str = "str x8, [x10]\nstr x9, [x10, #8]\nstr x11, [x10, #16]\nstr x9, [x10, \
+        #24]\nstr x9, [x10, #32]
+        str x11, [x10, #40]\nstr x11, [sp, #8]\ndmb oshst\nldr x10, [x19, #72]\nstr w9, \
+        [x10]\ndsb st\nstr x8, [x9, x10]
         str w8, [x19, #128]\ndsb st\nret";
 
     #[test]
@@ -206,7 +212,8 @@ mod tests {
 
     #[test]
     fn a_poll_that_reads_ahead_of_the_owner_bit_is_found() {
-        let good = "ldrb w8, [x10, #63]\ndmb oshld\nldr w8, [x10, #44]\nldr w9, [x10, #56]\nldr w10, [x10, #60]
+        let good = "ldrb w8, [x10, #63]\ndmb oshld\nldr w8, [x10, #44]\nldr w9, [x10, #56]\nldr \
+            w10, [x10, #60]
             dmb oshld\nstr w11, [x12]\nret";
         assert!(poll_order(&code(good)).is_ok());
         let early = format!("ldr w8, [x10, #44]\n{}", good.replacen("ldr w8, [x10, #44]\n", "", 1));

@@ -1,4 +1,5 @@
-//! What the machine code of posting and polling says: where it can get to, and in which order it touches memory.
+//! What the machine code of posting and polling says: where it can get to, and in which order it
+//! touches memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,8 +29,8 @@ const ROOTS: &[&str] = &[
 const FORBIDDEN: &[&str] =
     &["panic", "unwrap_failed", "slice_index", "alloc", "pthread", "futex", "syscall", "mutex"];
 
-/// Functions of other files that an operation may get to. The unwinder is behind a call that could panic, and where
-/// nothing can panic it is never reached.
+/// Functions of other files that an operation may get to. The unwinder is behind a call that could
+/// panic, and where nothing can panic it is never reached.
 const HARMLESS: &[&str] = &["memcpy", "memmove", "memset", "_Unwind_Resume"];
 
 /// Functions, by name: the instructions of each, as `mnemonic operands`.
@@ -72,7 +73,8 @@ fn reachable(functions: &Functions, root: &str) -> std::result::Result<(), Strin
         for instruction in code.iter().filter(|i| i.starts_with("call") || i.starts_with('j')) {
             // A generic function's name has angle brackets of its own.
             let Some((_, target)) = instruction.split_once(" <") else {
-                // A jump through a table stays in its function; a call through a register could go anywhere.
+                // A jump through a table stays in its function; a call through a register could go
+                // anywhere.
                 if instruction.starts_with("call") {
                     return Err(format!("{name} calls through a pointer: {instruction}"));
                 }
@@ -89,8 +91,8 @@ fn reachable(functions: &Functions, root: &str) -> std::result::Result<(), Strin
     Ok(())
 }
 
-/// The doorbell path of `line_post`: stores to the ring, one 4-byte store to the record, a fence, one 8-byte store to
-/// the UAR, a fence.
+/// The doorbell path of `line_post`: stores to the ring, one 4-byte store to the record, a fence,
+/// one 8-byte store to the UAR, a fence.
 fn x86_order(code: &[String]) -> std::result::Result<(), String> {
     let fences: Vec<usize> = (0..code.len()).filter(|&i| code[i].starts_with("sfence")).collect();
     let [first, second] = fences[..] else {
@@ -113,8 +115,8 @@ fn x86_order(code: &[String]) -> std::result::Result<(), String> {
     }
 }
 
-/// The bytes that a plain store of a register writes (AT&T syntax); `None` for every other instruction. Pushes and
-/// stores to the stack do not count.
+/// The bytes that a plain store of a register writes (AT&T syntax); `None` for every other
+/// instruction. Pushes and stores to the stack do not count.
 fn stored_bytes(instruction: &str) -> Option<u32> {
     let (_, operands) = instruction.strip_prefix("mov")?.split_once(' ')?;
     let (source, target) = operands.split_once(',')?;
@@ -132,7 +134,8 @@ fn stored_bytes(instruction: &str) -> Option<u32> {
     }
 }
 
-/// Disassembles the program by objdump. Calls through the global offset table are written as if they were direct.
+/// Disassembles the program by objdump. Calls through the global offset table are written as if
+/// they were direct.
 fn disassemble(program: &Path) -> std::result::Result<Functions, String> {
     let code = objdump(program, &["-d", "--no-show-raw-insn", "-C"])?;
     let table = offset_table(&objdump(program, &["-R"])?);
@@ -168,7 +171,8 @@ fn header(line: &str) -> Option<(u64, &str)> {
     Some((hexadecimal(address)?, name.strip_suffix(">:")?))
 }
 
-/// The slots of the global offset table that the loader fills with an address of the program itself.
+/// The slots of the global offset table that the loader fills with an address of the program
+/// itself.
 fn offset_table(relocations: &str) -> BTreeMap<u64, u64> {
     let entry = |line: &str| {
         let (slot, target) = line.split_once(' ')?;

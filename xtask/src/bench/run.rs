@@ -1,20 +1,25 @@
-//! Programs under `verbless-model run`: how fast data moves between their memory, and how much slower a program is that has
-//! nothing to do with RDMA.
+//! Programs under `verbless-model run`: how fast data moves between their memory, and how much
+//! slower a program is that has nothing to do with RDMA.
 //!
-//! **Rates**: the example `speed` on the kernel's device, which is the model's here, so that every byte passes through
-//! `process_vm_readv` and `process_vm_writev`; what it says of the rows is taken as in [`speed`].
+//! **Rates**: the example `speed` on the kernel's device, which is the model's here, so that every
+//! byte passes through `process_vm_readv` and `process_vm_writev`; what it says of the rows is
+//! taken as in [`speed`].
 //!
-//! **Latencies**: two programs of rdma-core and perftest that poll, each with a processor's worth of work, while the model's thread
-//! needs time too. On two processors three threads share them, and it shows whether the model gets its turn. With
-//! real-time priority it would not: they run with ordinary priority among themselves, and with a high one against the rest of
-//! the machine where that can be had. The best of several short rounds counts, and there are no more once the bound is reached.
+//! **Latencies**: two programs of rdma-core and perftest that poll, each with a processor's worth
+//! of work, while the model's thread needs time too. On two processors three threads share them,
+//! and it shows whether the model gets its turn. With real-time priority it would not: they run
+//! with ordinary priority among themselves, and with a high one against the rest of the machine
+//! where that can be had. The best of several short rounds counts, and there are no more once the
+//! bound is reached.
 //!
-//! **A compile**: what `run` costs it is a sum, not a share. Calls with a path stop, and how many there are depends on the programs
-//! that the compiler starts and the headers that it looks for, not on how much there is to compile. So the sum is taken
-//! where it shows, in a file that is headers only, compiled in turns by a shell under `run` and one that is not; the shortest of many
-//! short times is one that nothing else disturbed, whatever else the machine does. Next to it stands the time
-//! of the same file with functions to optimize, natively and undisturbed as well as the system lets it. One cannot
-//! measure 2 % of the latter directly on a machine that does something else: its own times differ by more.
+//! **A compile**: what `run` costs it is a sum, not a share. Calls with a path stop, and how many
+//! there are depends on the programs that the compiler starts and the headers that it looks for,
+//! not on how much there is to compile. So the sum is taken where it shows, in a file that is
+//! headers only, compiled in turns by a shell under `run` and one that is not; the shortest of many
+//! short times is one that nothing else disturbed, whatever else the machine does. Next to it
+//! stands the time of the same file with functions to optimize, natively and undisturbed as well as
+//! the system lets it. One cannot measure 2 % of the latter directly on a machine that does
+//! something else: its own times differ by more.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
@@ -56,15 +61,18 @@ const LATENCIES: [Latency; 2] = [
 /// Messages in a round, and rounds at most.
 const MESSAGES: u32 = 300;
 const LATENCY_ROUNDS: u32 = 30;
-/// TCP ports by which servers and clients find each other: one after the other, as a closed one is not free at once.
+/// TCP ports by which servers and clients find each other: one after the other, as a closed one is
+/// not free at once.
 const PORTS: std::ops::Range<u16> = 18_900..18_990;
 
-/// How much longer a compile may take, and one of nothing but headers: the worst that `run` does to a build.
+/// How much longer a compile may take, and one of nothing but headers: the worst that `run` does to
+/// a build.
 const COMPILE: (&str, f64) = ("run: a compile", 1.02);
 const HEADERS: (&str, f64) = ("run: a compile of headers only", 2.5);
 /// Functions to compile: a second or two.
 const FUNCTIONS: usize = 270;
-/// Turns of each shell with headers only, at least and at most; nobody wins by the other's bad luck.
+/// Turns of each shell with headers only, at least and at most; nobody wins by the other's bad
+/// luck.
 const LEAST: u32 = 40;
 const MOST: u32 = 400;
 /// Times that the whole is compiled.
@@ -114,7 +122,8 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
 
 fn check_latencies(model: &Path, chosen: impl Fn(&str) -> bool, tally: &mut Tally) -> Result<()> {
     println!(
-        "\nthe best of at most {LATENCY_ROUNDS} rounds of {MESSAGES} messages, two programs that poll\n"
+        "\nthe best of at most {LATENCY_ROUNDS} rounds of {MESSAGES} messages, two programs that \
+         poll\n"
     );
     let mut ports = PORTS;
     for latency in LATENCIES.iter().filter(|latency| chosen(latency.name)) {
@@ -140,9 +149,11 @@ impl Latency {
     /// Runs server and client under one `run`; microseconds as the client says.
     fn round(&self, model: &Path, port: u16) -> Result<f64> {
         let command = format!("{} -d mlx5_0 -n {MESSAGES} -p {port}", self.program);
-        // The scheduler weighs sessions against each other (autogroups), and only then the threads in one.
+        // The scheduler weighs sessions against each other (autogroups), and only then the threads
+        // in one.
         let script = format!(
-            "echo -20 2>/dev/null >/proc/self/autogroup; exec timeout 60 \"$MODEL\" run -- bash -c '{}'",
+            "echo -20 2>/dev/null >/proc/self/autogroup; exec timeout 60 \"$MODEL\" run -- bash \
+             -c '{}'",
             crate::run::both_of(&command, &format!("{command} localhost"))
         );
         let output = Command::new("setsid")
@@ -225,7 +236,8 @@ fn source(functions: usize) -> String {
         INCLUDED.iter().map(|header| format!("#include <{header}>\n")).collect();
     for i in 0..functions {
         source += &format!(
-            "int f{i}(int *a, int n) {{\n    int s = {i};\n    for (int k = 0; k < n; k++) {{\n        \
+            "int f{i}(int *a, int n) \
+             {{\n    int s = {i};\n    for (int k = 0; k < n; k++) {{\n        \
              s += a[k] * {i};\n        if (s & 1) s ^= a[k * {i} % n];\n        \
              else s = s / 3 + strlen((char *)a);\n    }}\n    return s;\n}}\n"
         );

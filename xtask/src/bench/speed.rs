@@ -1,8 +1,9 @@
-//! How fast the model moves data in release mode, as its example `speed` measures it: one thread posts and polls, another is the
-//! device.
+//! How fast the model moves data in release mode, as its example `speed` measures it: one thread
+//! posts and polls, another is the device.
 //!
-//! A rate depends on what else the machine does, unlike a count of instructions. So the best of several short rounds counts, with
-//! real-time priority where the system gives it, and a row ends once its bound is reached.
+//! A rate depends on what else the machine does, unlike a count of instructions. So the best of
+//! several short rounds counts, with real-time priority where the system gives it, and a row ends
+//! once its bound is reached.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -43,7 +44,8 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     print(filter, &ROWS, &report, priority(), tally)
 }
 
-/// A command with real-time priority where the system gives it, so that nothing else that runs is in its way.
+/// A command with real-time priority where the system gives it, so that nothing else that runs is
+/// in its way.
 pub(super) fn urgent(program: &Path) -> Command {
     if !is_urgent() {
         return Command::new(program);
@@ -58,7 +60,8 @@ pub(super) fn priority() -> &'static str {
     if is_urgent() { "with real-time priority" } else { "with ordinary priority" }
 }
 
-/// Whether the system gives real-time priority. Two threads that wait for each other need two processors then.
+/// Whether the system gives real-time priority. Two threads that wait for each other need two
+/// processors then.
 fn is_urgent() -> bool {
     let parallel = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
     let tried =
@@ -68,7 +71,7 @@ fn is_urgent() -> bool {
 
 /// The example, built.
 pub(super) fn program() -> Result<PathBuf> {
-    crate::run::build("verbless-model", &["--example", "speed"], "examples/speed")
+    crate::run::build("verbless-model-kernel", &["--example", "speed"], "examples/speed")
 }
 
 /// What `program`, which is the example or ends in it, says of the rows.

@@ -15,7 +15,8 @@ use super::console::{Account, Console, is_shown};
 use super::model::Model;
 use crate::Result;
 
-/// How long a boot may take until `/init`: seconds, normally; more on a machine that does much else.
+/// How long a boot may take until `/init`: seconds, normally; more on a machine that does much
+/// else.
 const BOOT: Duration = Duration::from_secs(120);
 
 /// What a boot needs beside QEMU.
@@ -41,7 +42,8 @@ pub(crate) struct Outcome {
 }
 
 impl Watch<'_> {
-    /// Boots, and stays until the guest has switched itself off, the model has gone, time is over, or the user has had enough.
+    /// Boots, and stays until the guest has switched itself off, the model has gone, time is over,
+    /// or the user has had enough.
     pub(crate) fn run(mut self, qemu: &Command) -> Result<Outcome> {
         let start = Instant::now();
         let complaints = File::create(self.complaints)?;
@@ -123,7 +125,8 @@ impl Watch<'_> {
             return Some("the guest's log does not end".to_string());
         }
         match &mut self.model {
-            // Its end before the guest's is a failure, but while the guest switches off it may come first.
+            // Its end before the guest's is a failure, but while the guest switches off it may come
+            // first.
             Some(model) if !outcome.account.done => {
                 model.check().err().map(|error| error.to_string())
             }

@@ -1,4 +1,5 @@
-//! What a run leaves on the host while it lasts, and what takes it away whichever way the run ends: processes, a folder, signals.
+//! What a run leaves on the host while it lasts, and what takes it away whichever way the run ends:
+//! processes, a folder, signals.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use crate::Result;
 pub(crate) struct Guarded(Child);
 
 impl Guarded {
-    /// Starts `command` without input. Where the system has `setpriv`, the process ends even when this one is killed outright.
+    /// Starts `command` without input. Where the system has `setpriv`, the process ends even when
+    /// this one is killed outright.
     pub(crate) fn start(command: &Command, stdout: Stdio, stderr: Stdio) -> Result<Self> {
         let program = command.get_program();
         let setpriv = Path::new("/usr/bin/setpriv");
@@ -65,8 +67,8 @@ impl Drop for Guarded {
     }
 }
 
-/// A folder for sockets and the guest's root, gone with its owner. It lies in the system's folder for temporary
-/// files because a socket's path may have no more than 107 bytes.
+/// A folder for sockets and the guest's root, gone with its owner. It lies in the system's folder
+/// for temporary files because a socket's path may have no more than 107 bytes.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -85,7 +87,8 @@ impl Drop for Scratch {
     }
 }
 
-/// While it lives, Ctrl-C and its like do not end this process: they are read from here, so that what was started is ended first.
+/// While it lives, Ctrl-C and its like do not end this process: they are read from here, so that
+/// what was started is ended first.
 pub(crate) struct Signals {
     descriptor: SignalFd,
     set: SigSet,

@@ -1,6 +1,7 @@
 //! What the guest's kernel log says: the marks of its `/init`, and signs of trouble.
 //!
-//! The guest is not trusted: a line is cut at a length, the log at a size, a mark that does not parse is no mark.
+//! The guest is not trusted: a line is cut at a length, the log at a size, a mark that does not
+//! parse is no mark.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -73,7 +74,8 @@ const TROUBLE: &[&str] = &[
     "unregister_netdevice: waiting",
 ];
 
-/// Whether a line of the kernel's log shows that the kernel is in trouble: a panic, an oops, a warning with a trace, a stall.
+/// Whether a line of the kernel's log shows that the kernel is in trouble: a panic, an oops, a
+/// warning with a trace, a stall.
 pub(crate) fn is_trouble(line: &str) -> bool {
     let text = text(line);
     TROUBLE.iter().any(|start| text.starts_with(start))
@@ -124,7 +126,8 @@ impl Console {
 
     fn keep(&mut self, line: String) -> Option<Mark> {
         let mark = mark(&line);
-        // From the first sign of trouble on, its lines are kept: what comes after it may be longer than the tail.
+        // From the first sign of trouble on, its lines are kept: what comes after it may be longer
+        // than the tail.
         if (!self.trouble.is_empty() || is_trouble(&line))
             && self.trouble.len() < Self::TROUBLE_LINES
         {
@@ -153,7 +156,8 @@ impl Console {
     }
 }
 
-/// Whether a byte of the guest's may reach a terminal: no control characters but the end of a line and a tab.
+/// Whether a byte of the guest's may reach a terminal: no control characters but the end of a line
+/// and a tab.
 pub(crate) fn is_shown(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\t' | b' '..=b'~' | 0x80..)
 }

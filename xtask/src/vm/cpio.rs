@@ -53,11 +53,13 @@ impl Archive {
     }
 
     /// # Panics
-    /// If the content does not fit the form's 32-bit size: nothing that goes into a guest is that large.
+    /// If the content does not fit the form's 32-bit size: nothing that goes into a guest is that
+    /// large.
     fn entry(&mut self, path: &str, mode: u32, content: &[u8]) {
         let size = u32::try_from(content.len()).expect("less than 4 GiB");
         self.entries += 1;
-        // inode, mode, uid, gid, links, mtime, size, device (2), special device (2), length of the name, checksum
+        // inode, mode, uid, gid, links, mtime, size, device (2), special device (2), length of the
+        // name, checksum
         let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, path.len() as u32 + 1, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {

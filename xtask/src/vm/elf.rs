@@ -1,8 +1,10 @@
 //! Finds a section of a 64-bit little-endian ELF file by its name.
 //!
-//! Two questions need it: what a kernel module depends on (`.modinfo`), and whether a program needs a loader (`.interp`).
+//! Two questions need it: what a kernel module depends on (`.modinfo`), and whether a program needs
+//! a loader (`.interp`).
 
-/// The content of the section `name`; nothing where `file` is not such a file, has no such section, or is cut short.
+/// The content of the section `name`; nothing where `file` is not such a file, has no such section,
+/// or is cut short.
 pub(crate) fn section<'a>(file: &'a [u8], name: &str) -> Option<&'a [u8]> {
     if !is_elf(file) {
         return None;

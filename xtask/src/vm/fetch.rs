@@ -1,4 +1,5 @@
-//! What the VM is made of, from Debian: QEMU, kernels, busybox, rdma-core. Unpacked under `target/vm` and kept there.
+//! What the VM is made of, from Debian: QEMU, kernels, busybox, rdma-core. Unpacked under
+//! `target/vm` and kept there.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -101,7 +102,8 @@ impl Kernel {
     }
 }
 
-/// A busybox without libraries: the guest's shell and tools, and the host's decompressor of modules.
+/// A busybox without libraries: the guest's shell and tools, and the host's decompressor of
+/// modules.
 pub(crate) fn busybox() -> Result<PathBuf> {
     let tree =
         get("busybox", "busybox", "trixie", &[Choice::Named("busybox-static")], |package| {

@@ -1,8 +1,10 @@
-//! `cargo xtask vm`: a real Linux with its unmodified mlx5 drivers, in QEMU, with the model as its PCI device.
+//! `cargo xtask vm`: a real Linux with its unmodified mlx5 drivers, in QEMU, with the model as its
+//! PCI device.
 //!
-//! The guest runs the conformance suite, or any program, on the real `/dev/infiniband/uverbs0`, and its exit code becomes this
-//! one's. QEMU and the kernels come from Debian and stay in `target/vm`; nothing is
-//! installed, and no privilege is needed. A folder that is deleted there is fetched anew, with what Debian has by then.
+//! The guest runs the conformance suite, or any program, on the real `/dev/infiniband/uverbs0`, and
+//! its exit code becomes this one's. QEMU and the kernels come from Debian and stay in `target/vm`;
+//! nothing is installed, and no privilege is needed. A folder that is deleted there is fetched
+//! anew, with what Debian has by then.
 
 use std::fmt;
 use std::fs::File;
@@ -43,10 +45,12 @@ pub(crate) struct Options {
     kernel: Selection,
     #[command(flatten)]
     shape: Shape,
-    /// Give the guest rdma-core's and perftest's programs, of the Debian suite that its kernel is from.
+    /// Give the guest rdma-core's and perftest's programs, of the Debian suite that its kernel is
+    /// from.
     #[arg(long)]
     with_rdma_core: bool,
-    /// Run the programs of rdma-core and perftest, with a row for each, between the guest's devices.
+    /// Run the programs of rdma-core and perftest, with a row for each, between the guest's
+    /// devices.
     #[arg(long, conflicts_with = "program")]
     rdma_core_suite: bool,
     /// Load the drivers, unload them, and load them again before the program runs.
@@ -56,7 +60,8 @@ pub(crate) struct Options {
     #[arg(long)]
     strict: bool,
     /// Boot each kernel this many times, and stop at the first boot that fails.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     boots: u32,
     /// Boot without a device.
     #[arg(long)]
@@ -70,8 +75,8 @@ pub(crate) struct Options {
     /// Start this program as the model instead of building it.
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// What to run in the guest: a static program of this machine, a command of the guest, or (the default) the conformance suite,
-    /// also as `hwtest` with its options.
+    /// What to run in the guest: a static program of this machine, a command of the guest, or (the
+    /// default) the conformance suite, also as `hwtest` with its options.
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
@@ -97,7 +102,8 @@ struct Guest {
     devices: u32,
 }
 
-/// Fetches what a guest with a kernel of `series` and rdma-core needs, unless it is there; an error says why no guest can run here.
+/// Fetches what a guest with a kernel of `series` and rdma-core needs, unless it is there; an error
+/// says why no guest can run here.
 pub(crate) fn fetch(series: &str) -> Result {
     let selection: Selection = series.parse()?;
     Qemu::get()?;
@@ -109,7 +115,8 @@ pub(crate) fn fetch(series: &str) -> Result {
     Ok(())
 }
 
-/// Runs the program under each kernel that was asked for; the first exit code that is not zero is returned.
+/// Runs the program under each kernel that was asked for; the first exit code that is not zero is
+/// returned.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let qemu = Qemu::get()?;
     let program = match options.rdma_core_suite {
@@ -119,7 +126,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let model = match &options.model {
         _ if options.no_device => None,
         Some(program) => Some(program.clone()),
-        None => Some(program::build("verbless-model", "verbless-model", false)?),
+        None => Some(program::build("verbless-model-host", "verbless-model", false)?),
     };
     let mut log = File::create(fetch::folder().join("last.log"))?;
     let mut code = 0;
@@ -287,7 +294,8 @@ mod tests {
         verdict(&outcome, 1, strict).map_err(|error| error.to_string())
     }
 
-    const GOOD: &str = "verbless: init\nverbless: devices 1\nverbless: exit 7\nverbless: unloaded 0\nverbless: done\n";
+    const GOOD: &str = "verbless: init\nverbless: devices 1\nverbless: exit 7\nverbless: unloaded \
+        0\nverbless: done\n";
 
     #[test]
     fn the_programs_code_is_returned_when_all_else_is_well() {

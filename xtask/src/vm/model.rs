@@ -1,8 +1,10 @@
 //! The model as a process of its own that serves PCI functions to QEMU, each over a socket.
 //!
-//! It is started as `verbless-model pci --socket S [--socket S]… [--profile P]… --link L [--functions N | --sides] [--trap]`: a device for every
-//! profile (one of the model's own choice without), `N` functions for every device, and as many sockets as there are functions, those of
-//! the first device first. A function's socket takes one client; when all clients have gone, the process ends.
+//! It is started as `verbless-model pci --socket S [--socket S]… [--profile P]… --link L
+//! [--functions N | --sides] [--trap]`: a device for every profile (one of the model's own choice
+//! without), `N` functions for every device, and as many sockets as there are functions, those of
+//! the first device first. A function's socket takes one client; when all clients have gone, the
+//! process ends.
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -19,19 +21,24 @@ pub(crate) struct Shape {
     /// The model's device profile; once for every device in the guest.
     #[arg(long = "profile", value_name = "P")]
     pub(crate) profiles: Vec<String>,
-    /// What the ports are connected to. Over Ethernet, Linux wants a network interface for every port, which is not modelled yet.
-    #[arg(long, value_name = "LINK", default_value = "infiniband", value_parser = ["infiniband", "ethernet"])]
+    /// What the ports are connected to. Over Ethernet, Linux wants a network interface for every
+    /// port, which is not modelled yet.
+    #[arg(long, value_name = "LINK", default_value = "infiniband")]
+    #[arg(value_parser = ["infiniband", "ethernet"])]
     pub(crate) link: String,
     /// PCI functions of every device.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) functions: u8,
-    /// Both sides of every device, each as a function of its own: the host's and that of the Arm cores. The profile must have both.
+    /// Both sides of every device, each as a function of its own: the host's and that of the Arm
+    /// cores. The profile must have both.
     #[arg(long, conflicts_with = "functions")]
     pub(crate) sides: bool,
     /// Trap every doorbell page rather than map those of user contexts.
     #[arg(long)]
     pub(crate) trap: bool,
-    /// Write every command of the guest's drivers with its answer to this file, as text that `cargo xtask prm decode` reads.
+    /// Write every command of the guest's drivers with its answer to this file, as text that `cargo
+    /// xtask prm decode` reads.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 }
@@ -193,7 +200,8 @@ mod tests {
         let sockets = [vec!["a0".into(), "a1".into()], vec!["b0".into(), "b1".into()]];
         assert_eq!(
             arguments(&shape, &sockets).join(" "),
-            "--socket a0 --socket a1 --socket b0 --socket b1 --profile a --profile b --link infiniband --functions 2 --trap \
+            "--socket a0 --socket a1 --socket b0 --socket b1 --profile a --profile b --link \
+             infiniband --functions 2 --trap \
              --record r"
         );
     }

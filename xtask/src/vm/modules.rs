@@ -1,7 +1,8 @@
-//! The kernel modules that the guest loads: found, decompressed, and put into the order in which they can be loaded.
+//! The kernel modules that the guest loads: found, decompressed, and put into the order in which
+//! they can be loaded.
 //!
-//! Debian's packages carry no `modules.dep` (it is made when they are installed), so each module is asked for what it depends on:
-//! `depends=` in its `.modinfo`.
+//! Debian's packages carry no `modules.dep` (it is made when they are installed), so each module is
+//! asked for what it depends on: `depends=` in its `.modinfo`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +20,8 @@ pub(crate) struct Module {
     pub(crate) content: Vec<u8>,
 }
 
-/// The modules `wanted` of the kernel whose modules lie in `folder`, each after those it depends on. What the kernel has built in is left out.
+/// The modules `wanted` of the kernel whose modules lie in `folder`, each after those it depends
+/// on. What the kernel has built in is left out.
 pub(crate) fn in_order(folder: &Path, wanted: &[&str], busybox: &Path) -> Result<Vec<Module>> {
     let mut files = BTreeMap::new();
     find(folder, &mut files)?;
@@ -39,7 +41,8 @@ pub(crate) fn in_order(folder: &Path, wanted: &[&str], busybox: &Path) -> Result
     Ok(order)
 }
 
-/// Adds a module after what it depends on. `above` are the modules whose dependencies are being added.
+/// Adds a module after what it depends on. `above` are the modules whose dependencies are being
+/// added.
 fn add(
     name: &str,
     load: &mut dyn FnMut(&str) -> Result<Option<Vec<u8>>>,

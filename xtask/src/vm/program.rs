@@ -1,4 +1,5 @@
-//! What the guest runs: the conformance suite, a program of the host, or a command that the guest has.
+//! What the guest runs: the conformance suite, a program of the host, or a command that the guest
+//! has.
 
 use std::fs;
 use std::io::BufReader;
@@ -11,8 +12,10 @@ use crate::{Result, workspace_root};
 /// The script that runs rdma-core's and perftest's programs: see there.
 const RDMA_CORE: &str = include_str!("rdma_core.sh");
 
-/// The conformance suite's program.
+/// The conformance suite's program, and that of the cases of two programs: each with its package.
 const SUITE: &str = "hwtest";
+const PROGRAMS: [(&str, &str); 2] =
+    [(SUITE, "verbless-conformance"), ("process", "verbless-process")];
 
 /// A program for the guest with its arguments.
 pub(crate) struct Program {
@@ -22,15 +25,18 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// What the words after `--` ask for. None, or `hwtest` with its options, is the conformance suite on the guest's first device; a path
-    /// is a program of the host; anything else is a command of the guest. `libraries` says whether the guest has a C library.
+    /// What the words after `--` ask for. None, or `hwtest` with its options, is the conformance
+    /// suite on the guest's first device; `process` with its options, the cases of two programs; a
+    /// path is a program of the host; anything else is a command of the guest. `libraries` says
+    /// whether the guest has a C library.
     pub(crate) fn new(words: &[String], libraries: bool) -> Result<Self> {
         let (name, arguments) = match words.split_first() {
             None => (SUITE, vec!["--device".to_string(), "mlx5_0".to_string()]),
             Some((name, arguments)) => (name.as_str(), arguments.to_vec()),
         };
-        let file = if name == SUITE {
-            build("verbless-conformance", SUITE, true)?
+        let ours = PROGRAMS.iter().find(|(program, _)| *program == name);
+        let file = if let Some((program, package)) = ours {
+            build(package, program, true)?
         } else if name.contains('/') && Path::new(name).exists() {
             PathBuf::from(name)
         } else {
@@ -41,7 +47,8 @@ impl Program {
         if elf::section(&content, ".interp").is_some() && !libraries {
             return Err(format!(
                 "{} needs shared libraries, and the guest has none; link it statically (for Rust: \
-                 RUSTFLAGS=-Ctarget-feature=+crt-static), or give the guest a C library by --with-rdma-core",
+                 RUSTFLAGS=-Ctarget-feature=+crt-static), or give the guest a C library by \
+                 --with-rdma-core",
                 file.display()
             )
             .into());
@@ -74,8 +81,8 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Builds a program of the workspace in release mode and says where it is. A static one is built in a folder of its own, so that
-/// its flags do not rebuild everything else.
+/// Builds a program of the workspace in release mode and says where it is. A static one is built in
+/// a folder of its own, so that its flags do not rebuild everything else.
 pub(crate) fn build(package: &str, program: &str, is_static: bool) -> Result<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command

@@ -15,16 +15,17 @@ pub(crate) struct Machine<'a> {
     pub(crate) devices: &'a [Vec<PathBuf>],
 }
 
-/// The kernel's command line. All of its log goes to the console; an oops ends the run, as a panic does; and what costs an emulated
-/// processor time to no end is off.
-const KERNEL: &str = "console=ttyS0 loglevel=7 printk.devkmsg=on panic=-1 oops=panic mitigations=off \
+/// The kernel's command line. All of its log goes to the console; an oops ends the run, as a panic
+/// does; and what costs an emulated processor time to no end is off.
+const KERNEL: &str = "console=ttyS0 loglevel=7 printk.devkmsg=on panic=-1 oops=panic \
+    mitigations=off \
                       nokaslr no_timer_check random.trust_cpu=on tsc=reliable";
 
 impl Machine<'_> {
     /// Completes `qemu` with the machine. The kernel's log is QEMU's standard output.
     ///
-    /// One processor: two of them on two host cores make every command of the device cost milliseconds. Memory is a memfd that
-    /// QEMU shares, because the model reads and writes it.
+    /// One processor: two of them on two host cores make every command of the device cost
+    /// milliseconds. Memory is a memfd that QEMU shares, because the model reads and writes it.
     pub(crate) fn describe(&self, qemu: &mut Command) {
         let Self { memory, .. } = self;
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])

@@ -29,8 +29,8 @@ impl Series {
 pub(crate) enum Sort {
     /// The one for virtual machines, which is small.
     Cloud,
-    /// The one for any machine. Only this one has the drivers' part for embedded switches (MLX5_ESWITCH), without which they do
-    /// not ask a function whether it is an embedded CPU's.
+    /// The one for any machine. Only this one has the drivers' part for embedded switches
+    /// (MLX5_ESWITCH), without which they do not ask a function whether it is an embedded CPU's.
     Whole,
 }
 

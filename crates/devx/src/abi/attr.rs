@@ -1,11 +1,15 @@
 //! Attribute ids, one module per method, with what each attribute is.
 //!
-//! The kinds: `in` and `out` carry bytes, `handle` names an object, `new handle` is written by the kernel, and
-//! likewise `fd` and `new fd`. Sources: Linux `ib_user_ioctl_cmds.h` and `mlx5_user_ioctl_cmds.h`; the kinds and sizes
-//! from `drivers/infiniband/core/uverbs_std_types_*.c` and `drivers/infiniband/hw/mlx5/{devx,main}.c`.
+//! The kinds: `in` and `out` carry bytes, `handle` names an object, `new handle` is written by the
+//! kernel, and likewise `fd` and `new fd`. Sources: Linux `ib_user_ioctl_cmds.h` and
+//! `mlx5_user_ioctl_cmds.h`; the kinds and sizes from
+//! `drivers/infiniband/core/uverbs_std_types_*.c` and `drivers/infiniband/hw/mlx5/{devx,main}.c`.
 
 macro_rules! attributes {
-    ($($(#[$module_doc:meta])* $module:ident { $($(#[$doc:meta])* $name:ident = $id:literal,)* })*) => {
+    ($(
+        $(#[$module_doc:meta])*
+        $module:ident { $($(#[$doc:meta])* $name:ident = $id:literal,)* }
+    )*) => {
         $($(#[$module_doc])* pub mod $module { $($(#[$doc])* pub const $name: u16 = $id;)* })*
     };
 }
@@ -24,14 +28,16 @@ attributes! {
         CORE_IN = 0x0,
         /// `UVERBS_ATTR_CORE_OUT`, out: the generic response.
         CORE_OUT = 0x1,
-        /// `UVERBS_ATTR_WRITE_CMD`, in, u64: a [`write_command`](crate::abi::method::write_command).
+        /// `UVERBS_ATTR_WRITE_CMD`, in, u64: a
+        /// [`write_command`](crate::abi::method::write_command).
         WRITE_CMD = 0x2,
     }
     /// [`QUERY_PORT`](crate::abi::method::QUERY_PORT).
     query_port {
         /// `UVERBS_ATTR_QUERY_PORT_PORT_NUM`, in, u64: 1-based.
         PORT_NUM = 0x0,
-        /// `UVERBS_ATTR_QUERY_PORT_RESP`, out: [`QueryPortResponse`](crate::abi::core::QueryPortResponse).
+        /// `UVERBS_ATTR_QUERY_PORT_RESP`, out:
+        /// [`QueryPortResponse`](crate::abi::core::QueryPortResponse).
         RESP = 0x1,
     }
     /// [`GET_CONTEXT`](crate::abi::method::GET_CONTEXT); driver data in [`uhw`].
@@ -47,8 +53,9 @@ attributes! {
         ENTRY_SIZE = 0x0,
         /// `UVERBS_ATTR_QUERY_GID_TABLE_FLAGS`, in, u32: 0.
         FLAGS = 0x1,
-        /// `UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES`, out: [`GidEntry`](crate::abi::core::GidEntry) array; EINVAL if too
-        /// short for all entries in use.
+        /// `UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES`, out:
+        /// [`GidEntry`](crate::abi::core::GidEntry) array; EINVAL if too short for all entries in
+        /// use.
         RESP_ENTRIES = 0x2,
         /// `UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES`, out, u64: entries written.
         RESP_NUM_ENTRIES = 0x3,
@@ -61,7 +68,8 @@ attributes! {
         GID_INDEX = 0x1,
         /// `UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS`, in, u32: 0.
         FLAGS = 0x2,
-        /// `UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY`, out: [`GidEntry`](crate::abi::core::GidEntry); ENODATA if unused.
+        /// `UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY`, out: [`GidEntry`](crate::abi::core::GidEntry);
+        /// ENODATA if unused.
         RESP_ENTRY = 0x3,
     }
     /// [`PD_DESTROY`](crate::abi::method::PD_DESTROY).
@@ -104,11 +112,13 @@ attributes! {
     devx_subscribe_event {
         /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE`, fd of an event channel.
         FD_HANDLE = 0x1000,
-        /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE`, handle; absent for events of the device or a port.
+        /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE`, handle; absent for events of the device
+        /// or a port.
         OBJ_HANDLE = 0x1001,
         /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST`, in: u16 event types, 1 to 16 of them.
         TYPE_NUM_LIST = 0x1002,
-        /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM`, in, u32: an eventfd to signal instead; not with a cookie.
+        /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM`, in, u32: an eventfd to signal instead; not
+        /// with a cookie.
         FD_NUM = 0x1003,
         /// `MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE`, in, u64: comes back with each event.
         COOKIE = 0x1004,
@@ -166,11 +176,13 @@ attributes! {
         ADDR = 0x1001,
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_LEN`, in, u64 bytes.
         LEN = 0x1002,
-        /// `MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS`, in, u32: [`access`](crate::abi::core::access) flags.
+        /// `MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS`, in, u32: [`access`](crate::abi::core::access)
+        /// flags.
         ACCESS = 0x1003,
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID`, out, u32: the umem id for command mailboxes.
         OUT_ID = 0x1004,
-        /// `MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP`, in, u64: page sizes that the user can live with.
+        /// `MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP`, in, u64: page sizes that the user can live
+        /// with.
         PGSZ_BITMAP = 0x1005,
         /// `MLX5_IB_ATTR_DEVX_UMEM_REG_DMABUF_FD`, raw fd of a dmabuf.
         DMABUF_FD = 0x1006,
@@ -189,14 +201,16 @@ attributes! {
     devx_async_event_fd_alloc {
         /// `MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE`, new fd.
         HANDLE = 0x1000,
-        /// `MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS`, in, u32: [`OMIT_DATA`](crate::abi::mlx5::OMIT_DATA) or 0.
+        /// `MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS`, in, u32:
+        /// [`OMIT_DATA`](crate::abi::mlx5::OMIT_DATA) or 0.
         FLAGS = 0x1001,
     }
     /// [`UAR_OBJ_ALLOC`](crate::abi::method::UAR_OBJ_ALLOC).
     uar_obj_alloc {
         /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE`, new handle.
         HANDLE = 0x1000,
-        /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE`, in, u64: [`UAR_BLUE_FLAME`](crate::abi::mlx5::UAR_BLUE_FLAME) or
+        /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE`, in, u64:
+        /// [`UAR_BLUE_FLAME`](crate::abi::mlx5::UAR_BLUE_FLAME) or
         /// [`UAR_NON_CACHED`](crate::abi::mlx5::UAR_NON_CACHED).
         TYPE = 0x1001,
         /// `MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET`, out, u64.

@@ -5,10 +5,14 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 macro_rules! layout {
-    ($($(#[$doc:meta])* $name:ident[$bytes:literal] { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident[$bytes:literal] { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }
+    )*) => {
         $(
             $(#[$doc])*
-            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
             #[repr(C)]
             pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
             const _: () = assert!(size_of::<$name>() == $bytes);

@@ -15,20 +15,23 @@ pub const DRIVER_ID_MLX5: u32 = 1;
 /// First id of objects, methods and attributes that belong to a driver (`UVERBS_ID_DRIVER_NS`).
 pub const DRIVER_NAMESPACE: u16 = 0x1000;
 
-/// The kernel refuses the request with EPROTONOSUPPORT if it does not know this attribute (`UVERBS_ATTR_F_MANDATORY`).
+/// The kernel refuses the request with EPROTONOSUPPORT if it does not know this attribute
+/// (`UVERBS_ATTR_F_MANDATORY`).
 pub const MANDATORY: u16 = 1;
 
 /// The kernel has filled this output (`UVERBS_ATTR_F_VALID_OUTPUT`); set by the kernel only.
 pub const VALID_OUTPUT: u16 = 2;
 
-/// Bytes of payload that travel inside the attribute itself; longer inputs, and outputs of any length, are pointers.
+/// Bytes of payload that travel inside the attribute itself; longer inputs, and outputs of any
+/// length, are pointers.
 pub const INLINE_BYTES: usize = 8;
 
 /// `struct ib_uverbs_ioctl_hdr`, 24 bytes, followed by `num_attrs` [`Attribute`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Header {
-    /// Bytes of header and attributes: 24 + 16 * `num_attrs`. The kernel refuses more than a page, or any other sum.
+    /// Bytes of header and attributes: 24 + 16 * `num_attrs`. The kernel refuses more than a page,
+    /// or any other sum.
     pub length: u16,
     /// Object that the method belongs to.
     pub object_id: u16,
@@ -58,8 +61,9 @@ pub struct Attribute {
     pub elem_id: u8,
     /// Zero, or the kernel answers EINVAL.
     pub reserved: u8,
-    /// Inline input bytes (first byte at the lowest address), a pointer, a handle (u32 widened) or a file descriptor
-    /// (i32 sign-extended). For a new handle or descriptor the kernel writes it here.
+    /// Inline input bytes (first byte at the lowest address), a pointer, a handle (u32 widened) or
+    /// a file descriptor (i32 sign-extended). For a new handle or descriptor the kernel writes it
+    /// here.
     pub data: u64,
 }
 
@@ -90,8 +94,8 @@ impl Header {
         Method { object: self.object_id, method: self.method_id }
     }
 
-    /// The header and the attributes of a request, in place. `None` when the words do not hold a whole header, or
-    /// `num_attrs` and `length` do not describe exactly these words.
+    /// The header and the attributes of a request, in place. `None` when the words do not hold a
+    /// whole header, or `num_attrs` and `length` do not describe exactly these words.
     #[must_use]
     pub fn split(request: &mut [u64]) -> Option<(&mut Self, &mut [Attribute])> {
         let (header, rest) = Self::mut_from_prefix(request.as_mut_bytes()).ok()?;

@@ -1,7 +1,7 @@
 //! Object and method ids.
 //!
-//! Sources: Linux `include/uapi/rdma/ib_user_ioctl_cmds.h` (objects below 0x1000) and `mlx5_user_ioctl_cmds.h`
-//! (from 0x1000).
+//! Sources: Linux `include/uapi/rdma/ib_user_ioctl_cmds.h` (objects below 0x1000) and
+//! `mlx5_user_ioctl_cmds.h` (from 0x1000).
 
 /// What a request calls: a method of an object. Constants of this type may stand in patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,7 +78,8 @@ impl Method {
     }
 }
 
-/// Numbers of the older commands that [`INVOKE_WRITE`] carries (`enum ib_uverbs_write_cmds` of `ib_user_verbs.h`).
+/// Numbers of the older commands that [`INVOKE_WRITE`] carries (`enum ib_uverbs_write_cmds` of
+/// `ib_user_verbs.h`).
 pub mod write_command {
     /// `IB_USER_VERBS_CMD_ALLOC_PD`.
     pub const ALLOC_PD: u32 = 3;

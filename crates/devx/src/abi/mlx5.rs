@@ -1,7 +1,7 @@
 //! Structures and numbers of the mlx5 part of the ABI. All fields are native-endian.
 //!
-//! Sources: Linux `include/uapi/rdma/mlx5-abi.h` and `mlx5_user_ioctl_verbs.h`; the offset encoding from
-//! `drivers/infiniband/hw/mlx5/{main.c,mlx5_ib.h}`.
+//! Sources: Linux `include/uapi/rdma/mlx5-abi.h` and `mlx5_user_ioctl_verbs.h`; the offset encoding
+//! from `drivers/infiniband/hw/mlx5/{main.c,mlx5_ib.h}`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -30,8 +30,8 @@ layout! {
         lib_caps: u64,
     }
 
-    /// `struct mlx5_ib_alloc_ucontext_resp`: the driver's output of GET_CONTEXT. Only the first `response_length`
-    /// bytes are written.
+    /// `struct mlx5_ib_alloc_ucontext_resp`: the driver's output of GET_CONTEXT. Only the first
+    /// `response_length` bytes are written.
     AllocContextResponse[72] {
         /// Entries of the QP table.
         qp_tab_size: u32,
@@ -63,8 +63,8 @@ layout! {
         cqe_version: u8,
         /// [`SUPP_UHW_CREATE_AH`] and others.
         cmds_supp_uhw: u8,
-        /// Least inline header of an Ethernet send: one more than `enum mlx5_user_inline_mode`'s firmware value;
-        /// 0 when not Ethernet.
+        /// Least inline header of an Ethernet send: one more than `enum mlx5_user_inline_mode`'s
+        /// firmware value; 0 when not Ethernet.
         eth_min_inline: u8,
         /// Bit 0: the clock information page can be mapped.
         clock_info_versions: u8,
@@ -96,8 +96,8 @@ layout! {
         reserved: [u8; 6],
     }
 
-    /// `struct mlx5_ib_uapi_devx_async_event_hdr` without its data: a record of an event channel made with
-    /// [`OMIT_DATA`].
+    /// `struct mlx5_ib_uapi_devx_async_event_hdr` without its data: a record of an event channel
+    /// made with [`OMIT_DATA`].
     EventHeader[8] {
         /// Cookie of the subscription.
         cookie: u64,
@@ -111,8 +111,8 @@ layout! {
         eqe: Eqe,
     }
 
-    /// `struct mlx5_ib_uapi_devx_async_cmd_hdr` without its data: starts a record of an async command channel, and
-    /// the command's output follows.
+    /// `struct mlx5_ib_uapi_devx_async_cmd_hdr` without its data: starts a record of an async
+    /// command channel, and the command's output follows.
     AsyncCommandHeader[8] {
         /// The `wr_id` of the query.
         wr_id: u64,
@@ -163,14 +163,15 @@ pub const UAR_BLUE_FLAME: u64 = 0;
 /// `MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC`: mapped non-cached.
 pub const UAR_NON_CACHED: u64 = 1;
 
-/// `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA`: records carry the cookie only, and equal pending ones merge.
+/// `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA`: records carry the cookie only, and equal pending
+/// ones merge.
 pub const OMIT_DATA: u32 = 1 << 0;
 
 /// Most event types of one subscription (`MAX_NUM_EVENTS` of `devx.c`).
 pub const MAX_SUBSCRIBE_EVENTS: usize = 16;
 
-/// Most bytes of answers that may wait in an async command channel (`MAX_ASYNC_BYTES_IN_USE` of `devx.c`); above it
-/// a query gets EAGAIN.
+/// Most bytes of answers that may wait in an async command channel (`MAX_ASYNC_BYTES_IN_USE` of
+/// `devx.c`); above it a query gets EAGAIN.
 pub const MAX_ASYNC_BYTES: usize = 1024 * 1024;
 
 /// mmap commands (`enum mlx5_ib_mmap_cmd`, and the range that allocated objects use).
@@ -185,8 +186,9 @@ pub mod mmap_command {
     pub const CLOCK_INFO: u64 = 7;
 }
 
-/// Byte offset for mmap that carries an 8-bit `command` and a 16-bit `index`, with pages of `1 << page_shift` bytes.
-/// In pages: index bits 7:0 at bit 0, the command at bit 8, index bits 15:8 at bit 16.
+/// Byte offset for mmap that carries an 8-bit `command` and a 16-bit `index`, with pages of `1 <<
+/// page_shift` bytes. In pages: index bits 7:0 at bit 0, the command at bit 8, index bits 15:8 at
+/// bit 16.
 #[must_use]
 pub const fn mmap_offset(command: u64, index: u64, page_shift: u32) -> u64 {
     (((index >> 8 & 0xff) << 16) | ((command & 0xff) << 8) | (index & 0xff)) << page_shift

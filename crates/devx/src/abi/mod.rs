@@ -1,8 +1,9 @@
-//! The uverbs ioctl ABI as numbers and layouts: what both sides of the [backend](crate::Backend) agree on.
+//! The uverbs ioctl ABI as numbers and layouts: what both sides of the [backend](crate::Backend)
+//! agree on.
 //!
-//! The driver above builds requests from these definitions and a software device answers them with the same ones.
-//! Everything here is native-endian (only command mailboxes inside the payloads are big-endian), and every layout
-//! is checked against the size that the kernel's headers give it.
+//! The driver above builds requests from these definitions and a software device answers them with
+//! the same ones. Everything here is native-endian (only command mailboxes inside the payloads are
+//! big-endian), and every layout is checked against the size that the kernel's headers give it.
 //!
 //! - [`frame`]: the request header and its attributes.
 //! - [`method`]: which object and method a request calls.

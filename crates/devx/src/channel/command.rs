@@ -64,8 +64,8 @@ impl CommandChannel {
     /// Starts a query of an object whose answer has `output_length` bytes.
     ///
     /// # Errors
-    /// As [`DevxObject::query`], but the device's own refusal comes with the answer; EAGAIN while 1 MiB of answers
-    /// waits to be read.
+    /// As [`DevxObject::query`], but the device's own refusal comes with the answer; EAGAIN while 1
+    /// MiB of answers waits to be read.
     pub fn query(
         &self,
         object: &DevxObject,

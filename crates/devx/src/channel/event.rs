@@ -1,4 +1,5 @@
-//! Device events (event queue entries) that the kernel passes on: completions, QP and CQ errors, port changes.
+//! Device events (event queue entries) that the kernel passes on: completions, QP and CQ errors,
+//! port changes.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -30,9 +31,10 @@ pub struct Event {
 }
 
 impl Context {
-    /// Makes an event channel. With `omit_data` an event is its cookie only, and while one waits to be read equal
-    /// ones merge into it: right for completions, where the queue itself tells what happened. Without it, each
-    /// event comes with its entry, and the kernel drops events when it runs out of memory for them.
+    /// Makes an event channel. With `omit_data` an event is its cookie only, and while one waits to
+    /// be read equal ones merge into it: right for completions, where the queue itself tells what
+    /// happened. Without it, each event comes with its entry, and the kernel drops events when it
+    /// runs out of memory for them.
     ///
     /// # Errors
     /// EMFILE when the process has too many files.
@@ -49,11 +51,12 @@ impl Context {
 }
 
 impl EventChannel {
-    /// Asks for events of an object (0 is a CQ's completion), or with `None` for events of the device and its ports.
-    /// `cookie` comes back with each.
+    /// Asks for events of an object (0 is a CQ's completion), or with `None` for events of the
+    /// device and its ports. `cookie` comes back with each.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`] for no or more than 16 events; EINVAL for an event that users may not see.
+    /// [`ErrorKind::Input`] for no or more than 16 events; EINVAL for an event that users may not
+    /// see.
     pub fn subscribe(
         &self,
         object: Option<&DevxObject>,
@@ -73,8 +76,8 @@ impl EventChannel {
         Ok(())
     }
 
-    /// The same, but the events signal an eventfd and nothing is read from the channel. Call again with another
-    /// eventfd for another object; the subscription lasts as long as the channel.
+    /// The same, but the events signal an eventfd and nothing is read from the channel. Call again
+    /// with another eventfd for another object; the subscription lasts as long as the channel.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe); EBADF or EINVAL when the file is no eventfd.
@@ -100,8 +103,8 @@ impl EventChannel {
     /// Takes the next event; `None` if there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::EventsLost`] after an overflow: poll every queue and arm it again, then go on reading.
-    /// [`ErrorKind::DeviceGone`] at the end.
+    /// [`ErrorKind::EventsLost`] after an overflow: poll every queue and arm it again, then go on
+    /// reading. [`ErrorKind::DeviceGone`] at the end.
     pub fn read(&self) -> Result<Option<Event>> {
         let mut record = EventWithData::new_zeroed();
         let bytes = if self.omit_data {

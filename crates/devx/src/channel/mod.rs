@@ -1,7 +1,8 @@
-//! Files from which events are read: device events, answers of asynchronous queries, and the verbs' own events.
+//! Files from which events are read: device events, answers of asynchronous queries, and the verbs'
+//! own events.
 //!
-//! A read takes one record. The files are non-blocking; they can be polled (all are [`AsFd`]), or waited for with
-//! [`wait`](EventChannel::wait).
+//! A read takes one record. The files are non-blocking; they can be polled (all are [`AsFd`] and
+//! [`AsRawFd`](std::os::fd::AsRawFd)), or waited for with [`wait`](EventChannel::wait).
 
 mod command;
 mod event;
@@ -67,12 +68,14 @@ impl Channel {
     fn is_closed(&self) -> bool {
         let hung_up = PollFlags::from_bits_retain(libc::POLLRDHUP);
         let mut files = [PollFd::new(self.file.as_fd(), hung_up)];
-        // A POLLRDHUP that comes back is a bit unknown to `PollFlags`, for which `revents` is `None`.
+        // A POLLRDHUP that comes back is a bit unknown to `PollFlags`, for which `revents` is
+        // `None`.
         let closed = |seen: PollFlags| seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
         poll(&mut files, PollTimeout::ZERO) == Ok(1) && files[0].revents().is_none_or(closed)
     }
 
-    /// Waits until there is something to read (a record, or the end): false when `timeout` passed first.
+    /// Waits until there is something to read (a record, or the end): false when `timeout` passed
+    /// first.
     fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -110,7 +113,8 @@ fn outcome(
     match read {
         Ok(0) => Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE)),
         Ok(length) => Ok(Some(length)),
-        // The kernel answers EAGAIN on a non-blocking file even when the device is gone; only poll tells.
+        // The kernel answers EAGAIN on a non-blocking file even when the device is gone; only poll
+        // tells.
         Err(Errno::EAGAIN) if is_closed() => {
             Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE))
         }
@@ -146,7 +150,8 @@ impl AsFd for Channel {
 macro_rules! channel {
     ($name:ident) => {
         impl $name {
-            /// Waits until a read would not answer `None`; false when `timeout` passed first. `None` waits for ever.
+            /// Waits until a read would not answer `None`; false when `timeout` passed first.
+            /// `None` waits for ever.
             ///
             /// # Errors
             /// Those of poll.
@@ -164,6 +169,15 @@ macro_rules! channel {
         impl std::os::fd::AsFd for $name {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
                 self.channel.as_fd()
+            }
+        }
+
+        /// For reactors that take a raw descriptor, such as tokio's `AsyncFd`: the file is
+        /// non-blocking, and readable while [`read`](Self::read) has something or the device is
+        /// gone.
+        impl std::os::fd::AsRawFd for $name {
+            fn as_raw_fd(&self) -> std::os::fd::RawFd {
+                std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(self))
             }
         }
     };

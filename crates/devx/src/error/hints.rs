@@ -35,7 +35,8 @@ fn of_any_command(status: CommandStatus) -> &'static str {
             "the firmware failed inside; the kernel log may hold its health report"
         }
         CommandStatus::BAD_OP => {
-            "this firmware does not know the command, or not for this function; compare its capabilities"
+            "this firmware does not know the command, or not for this function; compare its \
+             capabilities"
         }
         CommandStatus::BAD_PARAM => {
             "a field of the input is out of range, or a reserved field is not zero"
@@ -49,7 +50,8 @@ fn of_any_command(status: CommandStatus) -> &'static str {
         CommandStatus::RES_BUSY | CommandStatus::NOT_READY => "send the command again later",
         CommandStatus::LIM => "a limit of the device is reached; compare its capabilities",
         CommandStatus::BAD_RES_STATE => {
-            "the state of the object does not allow this (a QP goes RST, INIT, RTR, RTS), or others still use it"
+            "the state of the object does not allow this (a QP goes RST, INIT, RTR, RTS), or \
+             others still use it"
         }
         CommandStatus::IX => "an index in the input is outside its table",
         CommandStatus::NO_RES => {
@@ -92,8 +94,9 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
             "the range is not mapped, or not writable as its access asks"
         }
         (method::DEVX_UMEM_REG, Errno::EINVAL) => {
-            "no page size of the bitmap fits the range, the access flags are not among LOCAL_WRITE, REMOTE_WRITE, \
-             REMOTE_READ and RELAXED_ORDERING (remote write needs local write), or the context has no DevX"
+            "no page size of the bitmap fits the range, the access flags are not among \
+             LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ and RELAXED_ORDERING (remote write needs local \
+             write), or the context has no DevX"
         }
         (method::UAR_OBJ_ALLOC, Errno::EOPNOTSUPP) => {
             "this machine has no write combining for the device; allocate a non-cached UAR"
@@ -102,13 +105,15 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
             "DevX does not pass this command as a general one, or its mailbox is too short"
         }
         (method::DEVX_OBJ_CREATE, Errno::EINVAL) => {
-            "DevX does not pass this command as a creation, or its mailbox is too short, or its addresses are not UMEMs"
+            "DevX does not pass this command as a creation, or its mailbox is too short, or its \
+             addresses are not UMEMs"
         }
         (
             method::DEVX_OBJ_MODIFY | method::DEVX_OBJ_QUERY | method::DEVX_OBJ_ASYNC_QUERY,
             Errno::EINVAL,
         ) => {
-            "DevX does not pass this command for objects, or the id in its mailbox is not the object's"
+            "DevX does not pass this command for objects, or the id in its mailbox is not the \
+             object's"
         }
         (method::DEVX_OBJ_ASYNC_QUERY, Errno::EAGAIN) => {
             "1 MiB of answers waits in the channel; read some"
@@ -127,12 +132,14 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
             "the device is not active yet, or resetting; try again"
         }
         (method, Errno::EPROTONOSUPPORT) if is_devx(method) => {
-            "the firmware has user contexts disabled (capability log_max_uctx is 0), or mlx5_ib is older than Linux 6.1's and \
-             not DOCA-OFED's, which a BlueField's own kernel (5.15) needs: `ofed_info -s` names it"
+            "the firmware has user contexts disabled (capability log_max_uctx is 0), or mlx5_ib is \
+             older than Linux 6.1's and not DOCA-OFED's, which a BlueField's own kernel (5.15) \
+             needs: `ofed_info -s` names it"
         }
         (_, Errno::EPROTONOSUPPORT | Errno::ENOTTY) => {
-            "ib_uverbs and mlx5_ib do not know the method: they must be those of Linux 6.1 or later, or, on an older vendor \
-             kernel (a BlueField's 5.15), both those of DOCA-OFED: see `ofed_info -s` and `modinfo -n mlx5_ib`"
+            "ib_uverbs and mlx5_ib do not know the method: they must be those of Linux 6.1 or \
+             later, or, on an older vendor kernel (a BlueField's 5.15), both those of DOCA-OFED: \
+             see `ofed_info -s` and `modinfo -n mlx5_ib`"
         }
         (_, Errno::EBUSY) => "another object still uses this one; destroy that first",
         (_, Errno::ENOENT) => "no such object in this context",
@@ -158,7 +165,7 @@ fn memory_limit() -> String {
         Err(_) => "unknown".to_owned(),
     };
     format!(
-        "registered memory is pinned and counts as locked memory, whose limit is {now}; raise it with `ulimit -l`, \
-             LimitMEMLOCK= or CAP_IPC_LOCK, or register less"
+        "registered memory is pinned and counts as locked memory, whose limit is {now}; raise it \
+         with `ulimit -l`, LimitMEMLOCK= or CAP_IPC_LOCK, or register less"
     )
 }

@@ -1,9 +1,11 @@
 //! What went wrong, of what, and what to look at next.
 
+mod convert;
 mod hints;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
@@ -12,7 +14,8 @@ use crate::abi::Method;
 /// Result of anything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure. Prints as one sentence about what failed and one about what to check next.
+/// A failure, of any layer: what the data path and the system fail with converts into it. Prints as
+/// one sentence about what failed and one about what to check next.
 #[derive(Clone)]
 pub struct Error(Box<Details>);
 
@@ -25,19 +28,24 @@ struct Details {
     status: Option<u8>,
     syndrome: Option<u32>,
     hint: Cow<'static, str>,
+    /// The error of another layer that this one carries; its text is in `attempted`.
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What sort of failure it is.
+/// What sort of failure it is, of this layer or of one above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// This machine has no mlx5 device, or not the one asked for.
+    /// There is no mlx5 device at all, or the one that is there has no device node.
     NoDevice,
+    /// There are devices, but none of the name that was asked for; the hint lists their names.
+    NotFound,
     /// A device is there, but a kernel module that makes it usable is not loaded.
     ModuleMissing,
     /// The kernel refuses access to the device's file.
     Permission,
-    /// Memory could not be pinned: the limit of locked memory is too low, or the machine is out of memory.
+    /// Memory could not be pinned: the limit of locked memory is too low, or the machine is out of
+    /// memory.
     MemoryLimit,
     /// The device or its firmware offers no DevX.
     NoDevx,
@@ -47,15 +55,24 @@ pub enum ErrorKind {
     Refused,
     /// The device was removed or reset; the context is dead.
     DeviceGone,
-    /// The event channel overflowed: events were lost, so every queue must be polled and armed again.
+    /// The event channel overflowed: events were lost, so every queue must be polled and armed
+    /// again.
     EventsLost,
     /// The request cannot be expressed: a payload is too long, or a list too short or too long.
     Input,
     /// The kernel reported success, but its answer cannot be right.
     Answer,
-    /// Only the software model knows the layout of a command, and the device has not shown itself to be the model;
-    /// nothing was sent.
+    /// Only the software model knows the layout of a command, and the device has not shown itself
+    /// to be the model; nothing was sent.
     ModelOnly,
+    /// A queue has no free place: poll its completion queue, then try again.
+    Full,
+    /// A work request completed with an error.
+    Failed,
+    /// The program on the other side sent something that cannot be used.
+    Peer,
+    /// Reading or writing failed outside of the device: the system's own error.
+    Io,
 }
 
 /// A device command named in an error.
@@ -111,6 +128,7 @@ impl Error {
             status: None,
             syndrome: None,
             hint: hint.into(),
+            source: None,
         }))
     }
 
@@ -118,6 +136,13 @@ impl Error {
     #[must_use]
     pub fn with_errno(mut self, errno: Errno) -> Self {
         self.0.errno = Some(errno);
+        self
+    }
+
+    /// The same with the error of another layer, which it then names as its source.
+    #[must_use]
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
         self
     }
 
@@ -140,7 +165,8 @@ impl Error {
         Self::new(kind, method.name(), hints::refused(method, errno)).with_errno(errno)
     }
 
-    /// The same for a method that carries a command: EREMOTEIO is the device's own refusal, explained by `output`.
+    /// The same for a method that carries a command: EREMOTEIO is the device's own refusal,
+    /// explained by `output`.
     pub(crate) fn from_command(method: Method, input: &[u8], output: &[u8], errno: Errno) -> Self {
         let mut error = Self::refused(method, errno);
         error.0.command = Command::of(input);
@@ -161,7 +187,8 @@ impl Error {
         Self::new(
             ErrorKind::Answer,
             format!("{}: {what}", method.name()),
-            "the kernel, or the software that answers in its place, does not keep the uverbs ABI; try another kernel",
+            "the kernel, or the software that answers in its place, does not keep the uverbs ABI; \
+             try another kernel",
         )
     }
 
@@ -171,7 +198,8 @@ impl Error {
         self.0.kind
     }
 
-    /// What was attempted: a method such as `DEVX_OBJ_CREATE`, or a step such as `opening /dev/infiniband/uverbs0`.
+    /// What was attempted: a method such as `DEVX_OBJ_CREATE`, or a step such as `opening
+    /// /dev/infiniband/uverbs0`.
     #[must_use]
     pub fn attempted(&self) -> &str {
         &self.0.attempted
@@ -221,7 +249,7 @@ impl fmt::Display for Error {
         if let Some(syndrome) = details.syndrome {
             write!(f, ", syndrome {syndrome:#x}")?;
         }
-        if let Some(errno) = details.errno {
+        if let Some(errno) = details.errno.filter(|_| details.source.is_none()) {
             write!(f, ": {errno}")?;
         }
         if !details.hint.is_empty() {
@@ -237,4 +265,10 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    /// The error of another layer that this one carries: of a queue, of a completion, of the
+    /// system.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,7 +1,8 @@
 //! Finding mlx5 devices through sysfs, and finding out why there is none.
 //!
-//! Sources: Linux `Documentation/ABI/stable/sysfs-class-infiniband`, `drivers/infiniband/core/{uverbs_main,sysfs}.c`,
-//! `drivers/infiniband/hw/mlx5/main.c` (board_id), the PCI id table of `mlx5_core`.
+//! Sources: Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
+//! `drivers/infiniband/core/{uverbs_main,sysfs}.c`, `drivers/infiniband/hw/mlx5/main.c` (board_id),
+//! the PCI id table of `mlx5_core`.
 
 use std::path::Path;
 
@@ -120,8 +121,8 @@ fn none(sysfs: &Path) -> Error {
             ErrorKind::ModuleMissing,
             format!("{ATTEMPTED}: {seen}, but the kernel module {module} is not loaded"),
             format!(
-                "run `modprobe {module}` (as root, on the host if this is a container); if there is no such module, \
-                     install the kernel's extra modules"
+                "run `modprobe {module}` (as root, on the host if this is a container); if there \
+                 is no such module, install the kernel's extra modules"
             ),
         )
     };
@@ -153,18 +154,21 @@ fn none(sysfs: &Path) -> Error {
         ),
         (Some((address, _)), _) => absent(
             format!("PCI function {address} has its driver, but no uverbs node"),
-            "the device may be resetting, or belong to another network namespace (`rdma system`, `rdma dev`)",
+            "the device may be resetting, or belong to another network namespace (`rdma system`, \
+             `rdma dev`)",
         ),
         (None, Some((address, Some(driver)))) => absent(
             format!("PCI function {address} is bound to {driver}"),
-            "bind it to mlx5_core: unbind it in /sys/bus/pci/drivers and write its address to mlx5_core/bind",
+            "bind it to mlx5_core: unbind it in /sys/bus/pci/drivers and write its address to \
+             mlx5_core/bind",
         ),
         (None, Some((address, None))) => {
             missing("mlx5_core", &format!("PCI function {address} is an mlx5 device"))
         }
         (None, None) if rdma.is_empty() => absent(
             "there is none on the PCI bus".to_owned(),
-            "use a machine with a ConnectX or BlueField, pass one through to this guest, or use the software model",
+            "use a machine with a ConnectX or BlueField, pass one through to this guest, or use \
+             the software model",
         ),
         (None, None) => absent(
             format!("the RDMA devices here are of other kinds ({})", rdma.join(", ")),

@@ -55,20 +55,23 @@ impl Backend for Kernel {
             let (kind, hint) = match errno {
                 Errno::EACCES | Errno::EPERM => (
                     ErrorKind::Permission,
-                    "the node is usually world-writable: restore that with udev (rdma-core's rules) or chmod 666, and in \
-                     a container allow the device in its cgroup too",
+                    "the node is usually world-writable: restore that with udev (rdma-core's \
+                     rules) or chmod 666, and in a container allow the device in its cgroup too",
                 ),
                 Errno::ENOENT => (
                     ErrorKind::NoDevice,
-                    "the device exists but has no node: udev has not made it yet, or this container was not given it \
-                     (--device=/dev/infiniband/uverbs0)",
+                    "the device exists but has no node: udev has not made it yet, or this \
+                     container was not given it (--device=/dev/infiniband/uverbs0)",
                 ),
-                Errno::ENXIO | Errno::ENODEV | Errno::EIO => {
-                    (ErrorKind::DeviceGone, "the device was removed or is being reset; enumerate again")
-                }
+                Errno::ENXIO | Errno::ENODEV | Errno::EIO => (
+                    ErrorKind::DeviceGone,
+                    "the device was removed or is being reset; enumerate \
+                                             again",
+                ),
                 _ => (ErrorKind::Refused, "the kernel log may say more"),
             };
-            Error::new(kind, format!("opening {} for {}", path.display(), device.name), hint).with_errno(errno)
+            Error::new(kind, format!("opening {} for {}", path.display(), device.name), hint)
+                .with_errno(errno)
         })?;
         Ok(Arc::new(UverbsFile(file)))
     }

@@ -26,8 +26,8 @@ pub(super) fn guid(path: impl AsRef<Path>) -> Option<u64> {
         .map(|groups| groups.iter().fold(0, |guid, group| guid << 16 | group))
 }
 
-/// The names in a directory, those with equal text before a trailing number in the order of that number; none if
-/// the directory cannot be read.
+/// The names in a directory, those with equal text before a trailing number in the order of that
+/// number; none if the directory cannot be read.
 pub(super) fn names(path: impl AsRef<Path>) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(path)
         .into_iter()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 pub use nix::errno::Errno;
 
 use super::{Mapping, Protection};
-use crate::{DeviceInfo, Error};
+use crate::{DeviceInfo, Error, ErrorKind};
 
 /// A source of devices: the kernel, or a software model.
 pub trait Backend: Send + Sync {
@@ -16,8 +16,33 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) or
-    /// [`ErrorKind::ModuleMissing`](crate::ErrorKind::ModuleMissing) when there is none, with what to do about it.
+    /// [`ErrorKind::ModuleMissing`](crate::ErrorKind::ModuleMissing) when there is none, with what
+    /// to do about it.
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error>;
+
+    /// The device of this name (`mlx5_0`), or the first one at this PCI address (`0000:08:00.0`).
+    ///
+    /// # Errors
+    /// Those of [`enumerate`](Self::enumerate), and
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) with a list of what there is.
+    fn find(&self, name: &str) -> Result<DeviceInfo, Error> {
+        let devices = self.enumerate()?;
+        let called =
+            |info: &&DeviceInfo| info.name == name || info.pci_address.as_deref() == Some(name);
+        if let Some(found) = devices.iter().find(called) {
+            return Ok(found.clone());
+        }
+        let name_of = |info: &DeviceInfo| match &info.pci_address {
+            Some(address) => format!("{} ({address})", info.name),
+            None => info.name.clone(),
+        };
+        let known: Vec<_> = devices.iter().map(name_of).collect();
+        Err(Error::new(
+            ErrorKind::NotFound,
+            format!("looking for the device {name}"),
+            format!("the {} has {}", self.name(), known.join(", ")),
+        ))
+    }
 
     /// Opens a device that [`enumerate`](Self::enumerate) named. No context is made yet.
     ///
@@ -26,27 +51,27 @@ pub trait Backend: Send + Sync {
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error>;
 }
 
-/// An open device: the file behind `/dev/infiniband/uverbsN`, or what stands for it. Dropping it releases everything
-/// that was made through it.
+/// An open device: the file behind `/dev/infiniband/uverbsN`, or what stands for it. Dropping it
+/// releases everything that was made through it.
 pub trait OpenDevice: Send + Sync {
-    /// Carries out one request. `request` is the whole [`Header`](crate::abi::Header) with its attributes as the
-    /// kernel sees it; new handles, new descriptors and
+    /// Carries out one request. `request` is the whole [`Header`](crate::abi::Header) with its
+    /// attributes as the kernel sees it; new handles, new descriptors and
     /// [`VALID_OUTPUT`](crate::abi::frame::VALID_OUTPUT) flags are written back in place.
     ///
-    /// An implementation must not trust the header or the attributes: lengths, counts and ids may be anything.
-    /// A descriptor that it writes back is newly opened and belongs to the caller.
+    /// An implementation must not trust the header or the attributes: lengths, counts and ids may
+    /// be anything. A descriptor that it writes back is newly opened and belongs to the caller.
     ///
     /// # Errors
-    /// The errno that the kernel would return. EREMOTEIO: the device refused the command, and the command's output
-    /// holds its status and syndrome.
+    /// The errno that the kernel would return. EREMOTEIO: the device refused the command, and the
+    /// command's output holds its status and syndrome.
     ///
     /// # Safety
-    /// Every pointer in the request is valid for the length that its attribute states: inputs longer than 8 bytes
-    /// for reads, outputs for writes, with no other access during the call.
+    /// Every pointer in the request is valid for the length that its attribute states: inputs
+    /// longer than 8 bytes for reads, outputs for writes, with no other access during the call.
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno>;
 
-    /// Maps `length` bytes at `offset`, shared. The offset is one that a request returned, or is made by
-    /// [`mmap_offset`](crate::abi::mlx5::mmap_offset).
+    /// Maps `length` bytes at `offset`, shared. The offset is one that a request returned, or is
+    /// made by [`mmap_offset`](crate::abi::mlx5::mmap_offset).
     ///
     /// # Errors
     /// The errno of mmap.

@@ -2,14 +2,16 @@
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// Takes over the descriptor that a request wrote back. `None` if the number cannot be one, or names no open file.
+/// Takes over the descriptor that a request wrote back. `None` if the number cannot be one, or
+/// names no open file.
 pub(crate) fn adopt(number: u64) -> Option<OwnedFd> {
     let number = RawFd::try_from(number.cast_signed()).ok().filter(|number| *number >= 0)?;
     // SAFETY: F_GETFD has no effect on memory; a stale number is answered with EBADF.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return None;
     }
-    // SAFETY: the number names an open file, and `OpenDevice::ioctl` promises that it is new and the caller's.
+    // SAFETY: the number names an open file, and `OpenDevice::ioctl` promises that it is new and
+    // the caller's.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

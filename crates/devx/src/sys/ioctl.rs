@@ -15,8 +15,8 @@ impl OpenDevice for UverbsFile {
         if Header::split(request).is_none() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the header describes exactly the words of `request`, so the kernel stays within them; the caller
-        // vouches for the pointers inside.
+        // SAFETY: the header describes exactly the words of `request`, so the kernel stays within
+        // them; the caller vouches for the pointers inside.
         let result =
             unsafe { libc::ioctl(self.0.as_raw_fd(), RDMA_VERBS_IOCTL as _, request.as_mut_ptr()) };
         Errno::result(result).map(drop)

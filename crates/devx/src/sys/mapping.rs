@@ -17,8 +17,8 @@ pub enum Protection {
     ReadWrite,
 }
 
-/// A shared mapping, unmapped when dropped. It hands out no references, since the other side may write at any time:
-/// users go through [`as_ptr`](Self::as_ptr) with volatile or atomic accesses.
+/// A shared mapping, unmapped when dropped. It hands out no references, since the other side may
+/// write at any time: users go through [`as_ptr`](Self::as_ptr) with volatile or atomic accesses.
 #[derive(Debug)]
 pub struct Mapping(MmapRaw);
 
@@ -26,7 +26,8 @@ impl Mapping {
     /// Maps `length` bytes of `file` from byte `offset`, shared.
     ///
     /// # Errors
-    /// EINVAL when `length` is 0 or the offset is not a multiple of the page size, and whatever mmap answers.
+    /// EINVAL when `length` is 0 or the offset is not a multiple of the page size, and whatever
+    /// mmap answers.
     pub fn shared(
         file: BorrowedFd<'_>,
         offset: u64,

@@ -1,8 +1,9 @@
-//! The only module of this crate with `unsafe` code: the seam, mappings, raw ioctls, descriptors, pinned memory.
+//! The only module of this crate with `unsafe` code: the seam, mappings, raw ioctls, descriptors,
+//! pinned memory.
 //!
-//! Its invariants: a request that leaves `Request` holds only pointers that borrow live buffers
-//! of the stated length; a [`Mapping`] is unmapped once; a descriptor that a backend hands over is owned once;
-//! memory is registered only by callers who promise to keep it.
+//! Its invariants: a request that leaves `Request` holds only pointers that borrow live buffers of
+//! the stated length; a [`Mapping`] is unmapped once; a descriptor that a backend hands over is
+//! owned once; memory is registered only by callers who promise to keep it.
 #![allow(unsafe_code, reason = "this module exists to hold the unsafe code of the crate")]
 
 mod backend;

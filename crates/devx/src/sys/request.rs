@@ -1,4 +1,5 @@
-//! Building a request so that it is sound to send: every pointer in it borrows the buffer that it points to.
+//! Building a request so that it is sound to send: every pointer in it borrows the buffer that it
+//! points to.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -121,9 +122,9 @@ impl<'a> Request<'a> {
         frame.header = Header::new(method, count as u16);
         let words = <[u64]>::mut_from_bytes(frame.as_mut_bytes())
             .map_err(|_| Failure::Errno { method, errno: Errno::EFAULT })?;
-        // SAFETY: every pointer attribute was made by `input` or `output` from a slice of that length, borrowed for
-        // 'a, which outlives `self` and so this call; outputs are borrowed exclusively. Lengths above u16 were
-        // refused. The header describes exactly these words.
+        // SAFETY: every pointer attribute was made by `input` or `output` from a slice of that
+        // length, borrowed for 'a, which outlives `self` and so this call; outputs are borrowed
+        // exclusively. Lengths above u16 were refused. The header describes exactly these words.
         unsafe { device.ioctl(&mut words[..HEADER_WORDS + count * ATTRIBUTE_WORDS]) }
             .map_err(|errno| Failure::Errno { method, errno })?;
         Ok(Answer { method, frame, count })
@@ -215,7 +216,8 @@ pub(crate) mod testing {
     pub(crate) fn fill(attribute: &Attribute, bytes: &[u8]) {
         let length = bytes.len().min(attribute.len.into());
         let to = std::ptr::with_exposed_provenance_mut::<u8>(attribute.data as usize);
-        // SAFETY: the request promises that many writable bytes there, and nobody else uses them during the call.
+        // SAFETY: the request promises that many writable bytes there, and nobody else uses them
+        // during the call.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) };
     }
 }

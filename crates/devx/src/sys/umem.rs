@@ -14,8 +14,8 @@ const RELEASE: Release =
 
 /// A registered range. Command mailboxes name it by [`id`](Self::id) and an offset.
 ///
-/// Dropping it deregisters it. Whoever owns the memory must use [`destroy`](Self::destroy) instead, and keep the
-/// memory when that fails.
+/// Dropping it deregisters it. Whoever owns the memory must use [`destroy`](Self::destroy) instead,
+/// and keep the memory when that fails.
 #[derive(Debug)]
 pub struct Umem {
     handle: Handle,
@@ -27,9 +27,9 @@ pub struct Umem {
 pub enum PageSizes {
     /// Any from the system's page size up. Then every command must use offset 0 in this UMEM.
     Any,
-    /// Those whose bit is set: bit 12 for 4 KiB, and so on. The largest one bounds the offsets that commands use: the
-    /// buffer of a CQ or QP begins at a multiple of a 64th of the page; that of a work queue (SQ, RQ, RMP) in the first
-    /// half of one, too.
+    /// Those whose bit is set: bit 12 for 4 KiB, and so on. The largest one bounds the offsets that
+    /// commands use: the buffer of a CQ or QP begins at a multiple of a 64th of the page; that of a
+    /// work queue (SQ, RQ, RMP) in the first half of one, too.
     Bitmap(u64),
 }
 
@@ -44,16 +44,18 @@ impl PageSizes {
 }
 
 impl Context {
-    /// Pins and registers `length` bytes from `address`. `access` is flags of [`access`](crate::abi::core::access).
+    /// Pins and registers `length` bytes from `address`. `access` is flags of
+    /// [`access`](crate::abi::core::access).
     ///
     /// # Errors
-    /// [`ErrorKind::MemoryLimit`](crate::ErrorKind::MemoryLimit) when it cannot be pinned; EFAULT when it is not
-    /// mapped; EINVAL for an empty or overflowing range, bad access flags, or page sizes that do not fit.
+    /// [`ErrorKind::MemoryLimit`](crate::ErrorKind::MemoryLimit) when it cannot be pinned; EFAULT
+    /// when it is not mapped; EINVAL for an empty or overflowing range, bad access flags, or page
+    /// sizes that do not fit.
     ///
     /// # Safety
-    /// Until [`Umem::destroy`] has succeeded, the device may read the range, and write it as `access` and later
-    /// keys allow. The caller keeps the range mapped and uses it for nothing that this could harm. Private
-    /// file mappings and memory shared by fork do not qualify.
+    /// Until [`Umem::destroy`] has succeeded, the device may read the range, and write it as
+    /// `access` and later keys allow. The caller keeps the range mapped and uses it for nothing
+    /// that this could harm. Private file mappings and memory shared by fork do not qualify.
     pub unsafe fn umem_reg(
         &self,
         address: u64,
@@ -67,8 +69,8 @@ impl Context {
     /// Registers `length` bytes from `offset` of a dmabuf, which the kernel keeps alive.
     ///
     /// # Errors
-    /// As [`umem_reg`](Self::umem_reg); EBADF or EINVAL when the file is no dmabuf, EOPNOTSUPP when its exporter
-    /// cannot pin.
+    /// As [`umem_reg`](Self::umem_reg); EBADF or EINVAL when the file is no dmabuf, EOPNOTSUPP when
+    /// its exporter cannot pin.
     pub fn umem_reg_dmabuf(
         &self,
         dmabuf: BorrowedFd<'_>,

@@ -1,4 +1,5 @@
-//! A device whose answers are a function. What the function does not answer succeeds with plausible values.
+//! A device whose answers are a function. What the function does not answer succeeds with plausible
+//! values.
 
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};

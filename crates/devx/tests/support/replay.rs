@@ -1,4 +1,5 @@
-//! A device that holds every request against a script of recorded ones and gives the recorded answers.
+//! A device that holds every request against a script of recorded ones and gives the recorded
+//! answers.
 #![allow(
     unsafe_code,
     reason = "it plays the kernel: reads and writes the buffers that requests point to"

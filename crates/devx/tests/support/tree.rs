@@ -59,7 +59,8 @@ impl Tree {
         self
     }
 
-    /// An RDMA device `name` with the node `node` on `parent` (below `sys/devices`), and one RoCE port.
+    /// An RDMA device `name` with the node `node` on `parent` (below `sys/devices`), and one RoCE
+    /// port.
     pub(crate) fn rdma(&self, name: &str, node: &str, parent: &str) -> &Self {
         let rdma = format!("sys/class/infiniband/{name}");
         let port = format!("{rdma}/ports/1");

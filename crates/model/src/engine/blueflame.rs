@@ -1,66 +1,35 @@
 //! Stores to trapped doorbell pages: telling a BlueFlame copy from a doorbell.
 //!
-//! Both begin with the same eight bytes at the same place. A copy goes on, to a multiple of 64 bytes; a doorbell does
-//! not. So a doorbell is held for a moment: if the rest of the WQE follows in order, the WQE is executed from the bytes
-//! that were copied, as a device does that got them in one write-combined packet; else it is a doorbell. A doorbell of
-//! another queue in the middle of a copy becomes part of it: a register that is used for copies is one queue's, or locked.
-
-use std::collections::{BTreeMap, VecDeque};
+//! Both begin with the same eight bytes at the same place. A copy goes on, to a multiple of 64
+//! bytes; a doorbell does not. So a doorbell is held for a moment: if the rest of the WQE follows
+//! in order, the WQE is executed from the bytes that were copied, as a device does that got them in
+//! one write-combined packet; else it is a doorbell. A doorbell of another queue in the middle of a
+//! copy becomes part of it: a register that is used for copies is one queue's, or locked.
 
 use verbless_prm::hot::{CtrlSegment, WQEBB, opcode};
 
 use super::doorbell::{mmio_write, wake};
+use super::function::Function;
 use super::ring::record;
-use crate::hca::Hca;
+use super::state::HeldStore;
 use crate::memory::{SEND, SEND_BUFFERS, SEND_STRIDE, UAR_PAGE};
-use crate::world::{HcaId, World};
+use crate::world::World;
 
-/// How long the next piece of a copy may take, in nanoseconds: a few times what a trapped store takes.
+/// How long the next store of a copy may take, in nanoseconds: a few times what a trapped store
+/// takes.
 const PATIENCE: u64 = 100_000;
-/// The same for a NOP, which nobody waits for. Kernels judge by NOPs whether copies are executed, once and for good; a guest that is
-/// off its CPU in the middle of the first one is to get the same answer as any other.
+/// The same for a NOP, which nobody waits for. Kernels judge by NOPs whether copies are executed,
+/// once and for good; a guest that is off its CPU in the middle of the first one is to get the same
+/// answer as any other.
 const NOP_PATIENCE: u64 = 20_000_000;
-/// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
-const MOST_COPIES: usize = 1 << 4;
-
-/// Stores to the doorbell registers of a function that may go on, by page and register.
-#[derive(Debug, Default)]
-pub(crate) struct Held(BTreeMap<(u32, u64), Copy>);
-
-#[derive(Debug)]
-struct Copy {
-    /// When it counts as a doorbell.
-    due: u64,
-    bytes: Vec<u8>,
-}
-
-/// WQEs that were copied to a doorbell register, by their index, in the order of their indexes.
-#[derive(Debug, Default)]
-pub(crate) struct Copies(VecDeque<(u16, Vec<u8>)>);
-
-impl Held {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// When the next one counts as a doorbell.
-    pub(crate) fn next_due(&self) -> Option<u64> {
-        self.0.values().map(|copy| copy.due).min()
-    }
-}
-
-impl Copies {
-    /// The WQE at `index`, if it was copied; those before it are forgotten.
-    pub(crate) fn take(&mut self, index: u16) -> Option<Vec<u8>> {
-        let position = self.0.iter().position(|(at, _)| *at == index)?;
-        self.0.drain(..=position).next_back().map(|(_, bytes)| bytes)
-    }
-}
 
 /// A store to a UAR page that was trapped.
-pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[u8]) {
+pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]) {
     let register = offset % UAR_PAGE;
-    let Ok(page) = u32::try_from(offset / UAR_PAGE) else { return };
+    let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
+        tracing::debug!(offset, "a store behind the last UAR page");
+        return;
+    };
     if !(SEND..SEND + SEND_BUFFERS * SEND_STRIDE).contains(&register) {
         mmio_write(world, id, offset, bytes);
         return;
@@ -69,7 +38,7 @@ pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[
     let now = world.clock.now;
     let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
     if at == 0 && spoils(world, id, (page, buffer), bytes) {
-        let held = &mut world.hcas[id].engine.held.0;
+        let held = &mut world.functions[id].engine.held.0;
         if let Some(copy) = held.get_mut(&(page, buffer))
             && let (Some(first), Some(bytes)) =
                 (copy.bytes.first_chunk_mut::<8>(), bytes.first_chunk())
@@ -78,10 +47,10 @@ pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[
         }
     } else if at == 0 {
         ring(world, id, (page, buffer));
-        let copy = Copy { due: now.saturating_add(patience(bytes)), bytes: bytes.to_vec() };
-        world.hcas[id].engine.held.0.insert((page, buffer), copy);
+        let copy = HeldStore { due: now.saturating_add(patience(bytes)), bytes: bytes.to_vec() };
+        world.functions[id].engine.held.0.insert((page, buffer), copy);
     } else {
-        let held = &mut world.hcas[id].engine.held.0;
+        let held = &mut world.functions[id].engine.held.0;
         // What does not continue anything is the rest of a copy that took too long.
         let Some(copy) = held.get_mut(&(page, buffer)).filter(|copy| copy.bytes.len() == at) else {
             return;
@@ -89,24 +58,25 @@ pub(crate) fn trapped_write(world: &mut World, id: HcaId, offset: u64, bytes: &[
         copy.bytes.extend_from_slice(bytes);
         copy.due = now.saturating_add(patience(&copy.bytes));
     }
-    let held = &mut world.hcas[id].engine.held.0;
-    let whole = |copy: &mut Copy| copy.bytes.len() >= whole_length(&copy.bytes);
+    let held = &mut world.functions[id].engine.held.0;
+    let whole = |copy: &mut HeldStore| copy.bytes.len() >= whole_length(&copy.bytes);
     if held.get_mut(&(page, buffer)).is_some_and(whole)
         && let Some(copy) = held.remove(&(page, buffer))
     {
-        copied(&mut world.hcas[id], page, copy.bytes);
+        copied(&mut world.functions[id], page, copy.bytes);
     }
 }
 
 /// Whether a doorbell lands in a copy of another queue that is under way.
 ///
-/// There is one buffer at this address, in the CPU that combines the stores as in the device that gets them: the doorbell becomes the
-/// start of what is there, and when the rest of the copy has come, the device has a request that nobody posted.
-fn spoils(world: &World, id: HcaId, register: (u32, u64), doorbell: &[u8]) -> bool {
+/// There is one buffer at this address, in the CPU that combines the stores as in the device that
+/// gets them: the doorbell becomes the start of what is there, and when the rest of the copy has
+/// come, the device has a request that nobody posted.
+fn spoils(world: &World, id: usize, register: (u32, u64), doorbell: &[u8]) -> bool {
     let queue = |bytes: &[u8]| {
         bytes.first_chunk().map(|bytes| (u64::from_be_bytes(*bytes) >> 8) as u32 & 0xff_ffff)
     };
-    world.hcas[id].engine.held.0.get(&register).is_some_and(|copy| {
+    world.functions[id].engine.held.0.get(&register).is_some_and(|copy| {
         doorbell.len() == 8 && copy.bytes.len() > 8 && queue(&copy.bytes) != queue(doorbell)
     })
 }
@@ -117,45 +87,45 @@ fn patience(start: &[u8]) -> u64 {
     if start.get(3) == Some(&opcode::NOP) { NOP_PATIENCE } else { PATIENCE }
 }
 
-/// Bytes of a copy whose first ones are these: whole basic blocks, as many as the WQE takes and the register has.
+/// Bytes of a copy whose first ones are these: whole WQEBBs, as many as the WQE takes and the
+/// register has.
 fn whole_length(start: &[u8]) -> usize {
-    let bytes =
-        CtrlSegment::read(start).map_or(0, |control| usize::from(control.control().ds()) * 16);
+    let bytes = CtrlSegment::from_prefix(start).map_or(0, |control| usize::from(control.ds()) * 16);
     bytes.next_multiple_of(WQEBB).clamp(WQEBB, SEND_STRIDE as usize)
 }
 
-/// A WQE arrived whole: if it is the next one, that is what will be executed; and the doorbell rings.
-fn copied(hca: &mut Hca, page: u32, mut bytes: Vec<u8>) {
-    if let Some(control) = CtrlSegment::read(&bytes).map(|control| control.control())
-        && let Some(sender) = hca.objects.sender(control.qpn())
+/// A WQE arrived whole: if it is the next one, that is what will be executed; and the doorbell
+/// rings.
+fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>) {
+    if let Some(control) = CtrlSegment::from_prefix(&bytes).map(CtrlSegment::ctrl_word)
+        && let Some(sender) = function.hca.objects.sender(control.qpn())
         && sender.uar_page == page
-        && let Ok(producer) = record(&*hca.memory, sender.record)
+        && let Ok(producer) = record(&*function.hca.memory, sender.record)
     {
         let sq = sender.queue;
         let (index, length) = (control.wqe_index(), usize::from(control.ds()) * 16);
         let posted = (producer as u16).wrapping_sub(index);
         let next = index == sq.producer && usize::from(posted) >= length.div_ceil(WQEBB);
-        let copies = &mut sq.runtime.copies.0;
-        if next && (1..=bytes.len()).contains(&length) && copies.len() < MOST_COPIES {
+        if next && (1..=bytes.len()).contains(&length) {
             bytes.truncate(length);
-            copies.push_back((index, bytes));
+            sq.runtime.copies.push(index, bytes);
         }
     }
-    wake(hca, page);
+    wake(function, page);
 }
 
 /// A store that nothing followed is a doorbell.
-fn ring(world: &mut World, id: HcaId, register: (u32, u64)) {
-    if let Some(copy) = world.hcas[id].engine.held.0.remove(&register) {
+fn ring(world: &mut World, id: usize, register: (u32, u64)) {
+    if let Some(copy) = world.functions[id].engine.held.0.remove(&register) {
         let (page, register) = register;
         mmio_write(world, id, u64::from(page) * UAR_PAGE + register, &copy.bytes);
     }
 }
 
 /// Rings the doorbells that nothing followed in time; true if there was one.
-pub(crate) fn expire(world: &mut World, id: HcaId) -> bool {
+pub(crate) fn expire(world: &mut World, id: usize) -> bool {
     let now = world.clock.now;
-    let held = &world.hcas[id].engine.held.0;
+    let held = &world.functions[id].engine.held.0;
     let due = held.iter().filter(|(_, copy)| copy.due <= now).map(|(&register, _)| register);
     let due: Vec<_> = due.collect();
     for &register in &due {

@@ -3,7 +3,7 @@
 use verbless_prm::QueryQCounterOut;
 use verbless_prm::hot::cqe_syndrome;
 
-use crate::hca::objects::Objects;
+use super::context::QueuePair;
 
 macro_rules! counts {
     ($($name:ident $get:ident $set:ident;)*) => {
@@ -56,45 +56,48 @@ counts! {
     CqOverrun cq_overflow set_cq_overflow;
 }
 
-/// Counts what happened to a QP. Set 0 is everybody's, and nobody reads it.
-pub(super) fn count(objects: &mut Objects, qpn: u32, what: Count) {
-    if objects.counters.is_empty() {
-        return;
+impl QueuePair<'_> {
+    /// Counts what happened to the QP, in the set that it names. Set 0 is everybody's, and nobody
+    /// reads it.
+    pub(super) fn count(&mut self, what: Count) {
+        let counters = &mut self.context.counters;
+        if counters.is_empty() {
+            return;
+        }
+        if let Some(counter) = counters.get_mut(&self.qp.context.counter_set_id()) {
+            what.add(&mut counter.values);
+        }
     }
-    let set = objects.qps.get(&qpn).map_or(0, |qp| qp.context.counter_set_id());
-    if let Some(counter) = objects.counters.get_mut(&set) {
-        what.add(&mut counter.values);
+
+    /// Counts an error CQE of a request.
+    pub(super) fn count_request_error(&mut self, syndrome: u8) {
+        self.count(Count::RequesterError);
+        let kind = match syndrome {
+            cqe_syndrome::LOCAL_LENGTH => Count::RequesterLength,
+            cqe_syndrome::LOCAL_QP_OPERATION => Count::RequesterOperation,
+            cqe_syndrome::LOCAL_PROTECTION => Count::RequesterProtection,
+            cqe_syndrome::MEMORY_WINDOW_BIND => Count::RequesterBind,
+            cqe_syndrome::REMOTE_INVALID_REQUEST => Count::RequesterInvalid,
+            cqe_syndrome::REMOTE_ACCESS => Count::RequesterAccess,
+            cqe_syndrome::REMOTE_OPERATION => Count::RequesterRemote,
+            cqe_syndrome::RNR_RETRY_EXCEEDED => Count::RnrExceeded,
+            cqe_syndrome::TRANSPORT_RETRY_EXCEEDED => Count::RetriesExceeded,
+            cqe_syndrome::FLUSHED => Count::RequesterFlushed,
+            _ => return,
+        };
+        self.count(kind);
     }
-}
 
-/// Counts an error CQE of a request.
-pub(super) fn request_failed(objects: &mut Objects, qpn: u32, syndrome: u8) {
-    count(objects, qpn, Count::RequesterError);
-    let kind = match syndrome {
-        cqe_syndrome::LOCAL_LENGTH => Count::RequesterLength,
-        cqe_syndrome::LOCAL_QP_OPERATION => Count::RequesterOperation,
-        cqe_syndrome::LOCAL_PROTECTION => Count::RequesterProtection,
-        cqe_syndrome::MEMORY_WINDOW_BIND => Count::RequesterBind,
-        cqe_syndrome::REMOTE_INVALID_REQUEST => Count::RequesterInvalid,
-        cqe_syndrome::REMOTE_ACCESS => Count::RequesterAccess,
-        cqe_syndrome::REMOTE_OPERATION => Count::RequesterRemote,
-        cqe_syndrome::RNR_RETRY_EXCEEDED => Count::RnrExceeded,
-        cqe_syndrome::TRANSPORT_RETRY_EXCEEDED => Count::RetriesExceeded,
-        cqe_syndrome::FLUSHED => Count::RequesterFlushed,
-        _ => return,
-    };
-    count(objects, qpn, kind);
-}
-
-/// Counts an error CQE of a receive.
-pub(super) fn receive_failed(objects: &mut Objects, qpn: u32, syndrome: u8) {
-    count(objects, qpn, Count::ResponderError);
-    let kind = match syndrome {
-        cqe_syndrome::LOCAL_LENGTH => Count::ResponderLength,
-        cqe_syndrome::LOCAL_QP_OPERATION => Count::ResponderQp,
-        cqe_syndrome::LOCAL_PROTECTION => Count::ResponderProtection,
-        cqe_syndrome::FLUSHED => Count::ResponderFlushed,
-        _ => return,
-    };
-    count(objects, qpn, kind);
+    /// Counts an error CQE of a receive.
+    pub(super) fn count_receive_error(&mut self, syndrome: u8) {
+        self.count(Count::ResponderError);
+        let kind = match syndrome {
+            cqe_syndrome::LOCAL_LENGTH => Count::ResponderLength,
+            cqe_syndrome::LOCAL_QP_OPERATION => Count::ResponderQp,
+            cqe_syndrome::LOCAL_PROTECTION => Count::ResponderProtection,
+            cqe_syndrome::FLUSHED => Count::ResponderFlushed,
+            _ => return,
+        };
+        self.count(kind);
+    }
 }

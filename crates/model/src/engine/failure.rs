@@ -2,105 +2,120 @@
 
 use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
-use super::counters::{self, Count};
+use super::context::QueuePair;
+use super::counters::Count;
+use super::cq::Overrun;
+use super::cqe::Completion;
+use super::operation::Operation;
 use super::ring::record;
-use super::state::Completion;
-use super::{completion, events};
-use crate::hca::objects::{QpState, Service};
-use crate::world::{HcaId, World};
+use super::sender::producer_word;
+use crate::hca::objects::QpState;
 
-/// Moves a QP to the error state and flushes it.
-pub(crate) fn to_error(world: &mut World, id: HcaId, qpn: u32) {
-    let hca = &mut world.hcas[id];
-    let Some(qp) = hca.objects.qps.get_mut(&qpn) else { return };
-    if qp.state == QpState::Error {
-        return;
+impl QueuePair<'_> {
+    /// Moves the QP to the error state and flushes it.
+    pub(super) fn enter_error(&mut self) {
+        if self.qp.state == QpState::Error {
+            return;
+        }
+        self.qp.state = QpState::Error;
+        let waits = self.qp.runtime.resume_at.take();
+        self.context.state.stop_timer(waits, self.qpn);
+        self.context.state.errored.insert(self.qpn);
+        if self.qp.srq.is_some() {
+            // What it had of the shared queue is done with.
+            self.context.events.qp(event_type::SRQ_LAST_WQE, self.qpn);
+        }
+        self.flush();
     }
-    qp.state = QpState::Error;
-    let waits = qp.requester.resume_at.take();
-    let shares = qp.srq.is_some();
-    hca.engine.stop_timer(waits, qpn);
-    hca.engine.errored.insert(qpn);
-    if shares {
-        // What it had of the shared queue is done with.
-        events::queue(hca, event_type::SRQ_LAST_WQE, qpn);
+
+    /// A request failed: of some services only the send queue cannot go on, and SQERR2RTS puts it
+    /// right.
+    pub(super) fn request_failed(&mut self) {
+        if !self.qp.service.goes_on_receiving() || self.qp.state != QpState::Rts {
+            return self.enter_error();
+        }
+        self.qp.state = QpState::SqError;
+        self.flush_send_queue();
     }
-    flush(world, id, qpn);
-}
 
-/// A request failed: with an unreliable service only the send queue cannot go on, and SQERR2RTS puts it right.
-pub(crate) fn of_request(world: &mut World, id: HcaId, qpn: u32) {
-    let Some(qp) = world.hcas[id].objects.qps.get_mut(&qpn) else { return };
-    let receives = qp.service == Service::Uc || qp.service.is_datagram();
-    if !receives || qp.state != QpState::Rts {
-        return to_error(world, id, qpn);
+    /// Writes a CQE to a CQ of the QP's.
+    pub(super) fn complete(&mut self, cqn: u32, completion: Completion) -> Result<(), Overrun> {
+        match self.context.cq(cqn) {
+            Ok(cq) => cq.complete(completion),
+            Err(missing) => {
+                tracing::error!(self.qpn, %missing, "a QP's completion is lost");
+                Err(Overrun)
+            }
+        }
     }
-    qp.state = QpState::SqError;
-    flush_send_queue(world, id, qpn);
+
+    /// The QP's CQ overran: it cannot go on, and says so by an event.
+    pub(super) fn cq_overran(&mut self) {
+        self.count(Count::CqOverrun);
+        self.context.events.qp(event_type::WQ_CATASTROPHIC_ERROR, self.qpn);
+        self.enter_error();
+    }
+
+    /// Completes everything that is posted to a QP in the error state as flushed; true if there was
+    /// anything.
+    pub(super) fn flush(&mut self) -> bool {
+        let worked = self.flush_send_queue();
+        self.flush_receive_queue() || worked
+    }
+
+    /// The send half of [`QueuePair::flush`].
+    pub(super) fn flush_send_queue(&mut self) -> bool {
+        at_most_a_ring(|| self.flush_send())
+    }
+
+    /// The receive half of [`QueuePair::flush`].
+    pub(super) fn flush_receive_queue(&mut self) -> bool {
+        at_most_a_ring(|| self.flush_receive())
+    }
+
+    fn flush_send(&mut self) -> Option<()> {
+        if !matches!(self.qp.state, QpState::Error | QpState::SqError) {
+            return None;
+        }
+        let record = producer_word(self.qp.record);
+        let sq = self.qp.sq.as_mut()?;
+        let (index, wqe_opcode) = sq.skip(self.context.memory, record)?;
+        let cqn = sq.cqn;
+        self.count_request_error(cqe_syndrome::FLUSHED);
+        self.seen(index, Operation::name_of(wqe_opcode), 0, Some(cqe_syndrome::FLUSHED));
+        let opcode = cqe_opcode::REQUESTER_ERROR;
+        let flushed = cqe_syndrome::FLUSHED;
+        let completion = Completion::error(self.qp, self.qpn, opcode, wqe_opcode, index, flushed);
+        // The QP is in error already: that its CQ overruns, an event of the CQ tells.
+        let _ = self.complete(cqn, completion);
+        Some(())
+    }
+
+    fn flush_receive(&mut self) -> Option<()> {
+        if self.qp.state != QpState::Error {
+            return None;
+        }
+        let rq = self.qp.rq.as_mut()?;
+        let posted = record(self.context.memory, self.qp.record).ok()? as u16;
+        let index = rq.consumer;
+        if posted == index {
+            return None;
+        }
+        rq.consumer = index.wrapping_add(1);
+        let cqn = rq.cqn;
+        let (opcode, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
+        let completion = Completion::error(self.qp, self.qpn, opcode, 0, index, flushed);
+        self.count_receive_error(flushed);
+        let _ = self.complete(cqn, completion);
+        Some(())
+    }
 }
 
-/// The QP's CQ overran: it cannot go on, and says so by an event.
-pub(crate) fn no_room(world: &mut World, id: HcaId, qpn: u32) {
-    counters::count(&mut world.hcas[id].objects, qpn, Count::CqOverrun);
-    events::queue(&mut world.hcas[id], event_type::WQ_CATASTROPHIC, qpn);
-    to_error(world, id, qpn);
-}
-
-/// Completes everything that is posted to a QP in the error state as flushed; true if there was anything.
-pub(crate) fn flush(world: &mut World, id: HcaId, qpn: u32) -> bool {
-    let worked = flush_send_queue(world, id, qpn);
-    flush_receive_queue(world, id, qpn) || worked
-}
-
-/// The send half of [`flush`].
-pub(crate) fn flush_send_queue(world: &mut World, id: HcaId, qpn: u32) -> bool {
-    at_most_a_ring(|| flush_send(world, id, qpn))
-}
-
-/// The receive half of [`flush`].
-pub(crate) fn flush_receive_queue(world: &mut World, id: HcaId, qpn: u32) -> bool {
-    at_most_a_ring(|| flush_receive(world, id, qpn))
-}
-
-/// Calls `one` until there is nothing more, but not for ever: software may go on posting meanwhile, and what it posts
-/// after as many as a record can count is flushed when it rings, or later. True if there was anything.
+/// Calls `one` until there is nothing more, but not for ever: software may go on posting meanwhile,
+/// and what it posts after as many as a record can count is flushed when it rings, or later. True
+/// if there was anything.
 pub(super) fn at_most_a_ring(mut one: impl FnMut() -> Option<()>) -> bool {
     (0..=u16::MAX).take_while(|_| one().is_some()).count() > 0
-}
-
-fn flush_send(world: &mut World, id: HcaId, qpn: u32) -> Option<()> {
-    let hca = &mut world.hcas[id];
-    let qp = hca.objects.qps.get(&qpn)?;
-    if !matches!(qp.state, QpState::Error | QpState::SqError) {
-        return None;
-    }
-    let (index, wqe_opcode) = hca.objects.sender(qpn)?.skip(&*hca.memory)?;
-    counters::request_failed(&mut hca.objects, qpn, cqe_syndrome::FLUSHED);
-    let qp = hca.objects.qps.get(&qpn)?;
-    let cqn = qp.sq.as_ref()?.cqn;
-    let opcode = cqe_opcode::REQUESTER_ERROR;
-    let flushed = cqe_syndrome::FLUSHED;
-    let completion = Completion::error(qp, qpn, opcode, wqe_opcode, index, flushed);
-    let _ = completion::complete(world, id, cqn, completion);
-    Some(())
-}
-
-fn flush_receive(world: &mut World, id: HcaId, qpn: u32) -> Option<()> {
-    let hca = &mut world.hcas[id];
-    let qp = hca.objects.qps.get_mut(&qpn).filter(|qp| qp.state == QpState::Error)?;
-    let rq = qp.rq.as_mut()?;
-    let posted = record(&*hca.memory, qp.record).ok()? as u16;
-    let index = rq.consumer;
-    if posted == index {
-        return None;
-    }
-    rq.consumer = index.wrapping_add(1);
-    let cqn = rq.cqn;
-    let opcode = cqe_opcode::RESPONDER_ERROR;
-    let completion = Completion::error(qp, qpn, opcode, 0, index, cqe_syndrome::FLUSHED);
-    counters::receive_failed(&mut hca.objects, qpn, cqe_syndrome::FLUSHED);
-    let _ = completion::complete(world, id, cqn, completion);
-    Some(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
-//! Memory keys: from (key, address, length) to pieces of host memory, with every check that protects it.
+//! Memory keys: from (key, address, length) to SGEs of host memory, with every check that
+//! protects it.
 
-use crate::hca::objects::{Interleaved, Klm, Mkey, Objects, Translation};
+use std::collections::BTreeMap;
+
+use crate::hca::objects::{Interleaved, Klm, Limits, Mkey, Translation};
 
 /// A stretch of memory that a message comes from or goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum Sge {
     /// Host memory.
     Memory { address: u64, length: u64 },
     /// Bytes of the WQE itself (inline data), from this offset.
@@ -13,7 +16,7 @@ pub(crate) enum Piece {
     Null { length: u64 },
 }
 
-impl Piece {
+impl Sge {
     pub(crate) fn length(self) -> u64 {
         match self {
             Self::Memory { length, .. } | Self::Inline { length, .. } | Self::Null { length } => {
@@ -34,8 +37,9 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// What it needs of the keys that an indirect key's entries name: remote rights are those of the key that the peer names (a
-    /// memory window grants what its region does not), the region must be readable or writable.
+    /// What it needs of the keys that an indirect key's entries name: remote rights are those of
+    /// the key that the peer names (a memory window grants what its region does not), the region
+    /// must be readable or writable.
     fn of_entries(self) -> Self {
         match self {
             Self::LocalRead | Self::RemoteRead => Self::LocalRead,
@@ -76,7 +80,8 @@ pub(crate) struct User {
 
 /// The key allows use by any QP.
 pub(crate) const ANY_QP: u32 = 0xff_ffff;
-/// Entries of indirect keys that one list of data segments may visit, so that a key that leads to itself ends, and soon.
+/// Entries of indirect keys that one list of data segments may visit, so that a key that leads to
+/// itself ends, and soon.
 pub(crate) const VISITS: u32 = 1 << 18;
 
 /// A range of addresses of a key.
@@ -87,45 +92,55 @@ pub(crate) struct Range {
     pub length: u64,
 }
 
-/// Finds the memory behind a range and adds it to `pieces`; `visits` is what is left to its list of [`VISITS`].
-///
-/// On a refusal `pieces` may hold part of it. A length of 0 checks the key and adds nothing.
-pub(crate) fn resolve(
-    objects: &Objects,
-    user: User,
-    range: Range,
-    need: Need,
-    visits: &mut u32,
-    pieces: &mut Vec<Piece>,
-) -> Result<(), Refusal> {
-    let mut walk = Walk { objects, user, need, visits, pieces };
-    walk.key(range.key, range.address, range.length, objects.limits.max_indirection)
+/// The keys of a function.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keys<'a> {
+    pub mkeys: &'a BTreeMap<u32, Mkey>,
+    pub limits: &'a Limits,
+}
+
+impl Keys<'_> {
+    /// Finds the memory behind a range and adds it to `sges`; `visits` is what is left to its
+    /// list of [`VISITS`].
+    ///
+    /// On a refusal `sges` may hold part of it. A length of 0 checks the key and adds nothing.
+    pub(crate) fn resolve(
+        self,
+        user: User,
+        range: Range,
+        need: Need,
+        visits: &mut u32,
+        sges: &mut Vec<Sge>,
+    ) -> Result<(), Refusal> {
+        let mut walk = Walk { keys: self, user, need, visits, sges };
+        walk.key(range.key, range.address, range.length, self.limits.max_indirection)
+    }
 }
 
 struct Walk<'a> {
-    objects: &'a Objects,
+    keys: Keys<'a>,
     user: User,
     need: Need,
     visits: &'a mut u32,
-    pieces: &'a mut Vec<Piece>,
+    sges: &'a mut Vec<Sge>,
 }
 
 impl Walk<'_> {
     fn key(&mut self, key: u32, address: u64, length: u64, depth: u32) -> Result<(), Refusal> {
-        let reserved = self.user.reserved_lkey && key == self.objects.limits.reserved_lkey;
+        let reserved = self.user.reserved_lkey && key == self.keys.limits.reserved_lkey;
         if reserved && matches!(self.need, Need::LocalRead | Need::LocalWrite) {
             self.memory(address, length);
             return Ok(());
         }
-        let mkey = self.objects.mkeys.get(&(key >> 8)).ok_or(Refusal::NoKey)?;
+        let mkey = self.keys.mkeys.get(&(key >> 8)).ok_or(Refusal::NoKey)?;
         self.check(mkey, key)?;
         let at = bounds(mkey, address, length)?;
         match &mkey.translation {
             Translation::Physical => self.memory(address, length),
-            Translation::Null => self.pieces.push(Piece::Null { length }),
+            Translation::Null => self.sges.push(Sge::Null { length }),
             Translation::Pages(memory) => {
                 memory
-                    .pieces(at, length, |address, length| self.memory(address, length))
+                    .runs(at, length, |address, length| self.memory(address, length))
                     .map_err(|_| Refusal::Bounds)?;
             }
             Translation::Indirect { entries, log_entry_size } => {
@@ -166,13 +181,13 @@ impl Walk<'_> {
         if length == 0 {
             return;
         }
-        if let Some(Piece::Memory { address: start, length: size }) = self.pieces.last_mut()
+        if let Some(Sge::Memory { address: start, length: size }) = self.sges.last_mut()
             && start.checked_add(*size) == Some(address)
         {
             *size += length;
             return;
         }
-        self.pieces.push(Piece::Memory { address, length });
+        self.sges.push(Sge::Memory { address, length });
     }
 
     /// `at` is the offset into the concatenation of the entries.
@@ -224,20 +239,20 @@ impl Walk<'_> {
             if round >= layout.rounds.into() {
                 return Err(Refusal::Bounds);
             }
-            for (piece, stride) in &*layout.pieces {
+            for (klm, stride) in &*layout.klms {
                 if length == 0 {
                     break;
                 }
                 *self.visits = self.visits.checked_sub(1).ok_or(Refusal::Translation)?;
-                let size = u64::from(piece.length);
+                let size = u64::from(klm.length);
                 if at >= size {
                     at -= size;
                     continue;
                 }
                 let here = (size - at).min(length);
                 let from = round * u64::from(*stride) + at;
-                let address = piece.address.checked_add(from).ok_or(Refusal::Translation)?;
-                self.key(piece.key, address, here, depth)?;
+                let address = klm.address.checked_add(from).ok_or(Refusal::Translation)?;
+                self.key(klm.key, address, here, depth)?;
                 length -= here;
                 at = 0;
             }
@@ -254,7 +269,8 @@ fn bounds(mkey: &Mkey, address: u64, length: u64) -> Result<u64, Refusal> {
         None => Ok(address.wrapping_sub(mkey.start)),
         Some(size) => {
             let at = address.checked_sub(mkey.start).ok_or(Refusal::Bounds)?;
-            // The end of a key that reaches the top of the address space does not fit; compare offsets instead.
+            // The end of a key that reaches the top of the address space does not fit; compare
+            // offsets instead.
             let within = at <= size && end - address <= size - at;
             if within { Ok(at) } else { Err(Refusal::Bounds) }
         }

@@ -1,4 +1,5 @@
-//! Queue memory as bytes and words: every access is checked, whatever a client or a command left there.
+//! Queue memory as bytes and words: every access is checked, whatever a client or a command left
+//! there.
 
 use crate::hca::objects::QueueMemory;
 use crate::memory::{Fault, HostMemory};
@@ -18,9 +19,9 @@ impl QueueMemory {
         Ok((page.checked_add(low).ok_or(fault)?, room))
     }
 
-    /// Calls `each` with the pieces of host memory that hold `length` bytes from `at`; neighbouring pages are one
-    /// piece.
-    pub(crate) fn pieces(
+    /// Calls `each` with the runs of host memory that hold `length` bytes from `at`; neighbouring
+    /// pages are one run.
+    pub(crate) fn runs(
         &self,
         at: u64,
         length: u64,
@@ -80,7 +81,8 @@ impl QueueMemory {
         Ok(())
     }
 
-    /// Writes the entry at `at`: its last byte becomes visible after the rest, and that after everything written before.
+    /// Writes the entry at `at`: its last byte becomes visible after the rest, and that after
+    /// everything written before.
     pub(crate) fn write_entry(
         &self,
         memory: &dyn HostMemory,
@@ -113,23 +115,23 @@ mod tests {
     }
 
     #[test]
-    fn pieces_join_neighbours_and_stop_at_the_end() {
+    fn runs_join_neighbours_and_stop_at_the_end() {
         let memory = queue(&[0x1_0000, 0x1_1000, 0x5_0000], 12, 0x100, 0x2f00);
         let mut seen = vec![];
-        memory.pieces(0xf00, 0x1800, |address, length| seen.push((address, length))).unwrap();
+        memory.runs(0xf00, 0x1800, |address, length| seen.push((address, length))).unwrap();
         assert_eq!(seen, [(0x1_1000, 0x1000), (0x5_0000, 0x800)]);
         seen.clear();
-        memory.pieces(0, 0x1f00, |address, length| seen.push((address, length))).unwrap();
+        memory.runs(0, 0x1f00, |address, length| seen.push((address, length))).unwrap();
         assert_eq!(seen, [(0x1_0100, 0x1f00)]);
-        assert!(memory.pieces(0x2f00, 1, |_, _| {}).is_err());
-        assert!(memory.pieces(0x2eff, 2, |_, _| {}).is_err());
-        assert!(memory.pieces(u64::MAX, 2, |_, _| {}).is_err());
+        assert!(memory.runs(0x2f00, 1, |_, _| {}).is_err());
+        assert!(memory.runs(0x2eff, 2, |_, _| {}).is_err());
+        assert!(memory.runs(u64::MAX, 2, |_, _| {}).is_err());
     }
 
     #[test]
     fn a_page_list_that_is_too_short_is_a_fault() {
         let memory = queue(&[0x1_0000], 12, 0, 0x2000);
-        assert!(memory.pieces(0xfff, 2, |_, _| {}).is_err());
+        assert!(memory.runs(0xfff, 2, |_, _| {}).is_err());
         assert!(queue(&[], 12, 0, 0).read_wrapping(&*in_process(), 0, &mut [0; 4]).is_err());
     }
 

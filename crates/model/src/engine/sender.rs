@@ -1,10 +1,24 @@
-//! Whatever sends, seen alike: the send half of a QP, and an SQ.
+//! Send queues, whatever they belong to: a QP, or an SQ of its own. What was posted, and the WQEs
+//! in the ring.
 
 use verbless_prm::hot::{CtrlSegment, WQEBB};
 
 use super::ring::record;
+use super::work::{LONGEST, Malformed};
 use crate::hca::objects::{Objects, SendQueue};
 use crate::memory::{Fault, HostMemory};
+
+/// WQEBBs that are read at once where that saves calls.
+const WQEBBS_AHEAD: usize = 32;
+
+/// What became of a queue's turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// There may be more to do.
+    Again,
+    /// Nothing to do until a doorbell, a command or a timer.
+    Sleep,
+}
 
 /// A send queue, with what stands beside it in whatever it belongs to.
 pub(crate) struct Sender<'a> {
@@ -16,8 +30,8 @@ pub(crate) struct Sender<'a> {
 }
 
 impl Objects {
-    /// The send queue of this number. It tells enough: QPs and SQs have numbers of one range, since neither WQEs nor doorbells say
-    /// which of the two they mean.
+    /// The send queue of this number. It tells enough: QPs and SQs have numbers of one range, since
+    /// neither WQEs nor doorbells say which of the two they mean.
     pub(crate) fn sender(&mut self, number: u32) -> Option<Sender<'_>> {
         let (queue, record, uar_page) = match self.qps.get_mut(&number) {
             Some(qp) => (qp.sq.as_mut()?, qp.record, qp.uar_page),
@@ -26,34 +40,112 @@ impl Objects {
                 (&mut sq.queue, sq.record, sq.uar_page)
             }
         };
-        Some(Sender { queue, record: record.wrapping_add(4), uar_page })
+        Some(Sender { queue, record: producer_word(record), uar_page })
     }
 }
 
-impl Sender<'_> {
-    /// Learns how much was posted.
-    pub(super) fn read_producer(&mut self, memory: &dyn HostMemory) -> Result<(), Fault> {
-        self.queue.producer = record(memory, self.record)? as u16;
+/// Where in a doorbell record the count of what was posted to the send queue stands.
+pub(super) fn producer_word(record: u64) -> u64 {
+    record.wrapping_add(4)
+}
+
+impl SendQueue {
+    /// Learns how much was posted from the word at `address`.
+    pub(super) fn read_producer(
+        &mut self,
+        memory: &dyn HostMemory,
+        address: u64,
+    ) -> Result<(), Fault> {
+        self.producer = record(memory, address)? as u16;
         Ok(())
     }
 
-    /// Takes the next WQE from the ring without a look at what it asks for: its index and opcode, if one is posted.
-    pub(super) fn skip(&mut self, memory: &dyn HostMemory) -> Option<(u16, u8)> {
-        // A record that cannot be read any more has posted nothing new.
-        let _ = self.read_producer(memory);
-        let queue = &mut *self.queue;
-        queue.runtime.ahead.bytes.clear();
-        let index = queue.consumer;
-        let posted = queue.producer.wrapping_sub(index);
+    /// Copies the WQE at the consumer index to `wqe`: out of the ring, unless it came by BlueFlame;
+    /// gives the number of its WQEBBs.
+    pub(super) fn fetch(
+        &mut self,
+        memory: &dyn HostMemory,
+        longest: usize,
+        wqe: &mut Vec<u8>,
+    ) -> Result<u16, Malformed> {
+        let size = 1_u32.checked_shl(self.log_size).ok_or(Malformed)?;
+        let posted = self.producer.wrapping_sub(self.consumer);
+        if let Some(copy) = self.runtime.copies.take(self.consumer) {
+            *wqe = copy;
+            let wqebbs = wqe.len().div_ceil(WQEBB) as u16;
+            // The record may say less than when the copy came.
+            return if wqebbs <= posted && wqe.len() <= longest {
+                Ok(wqebbs)
+            } else {
+                Err(Malformed)
+            };
+        }
+        // One WQEBB holds the control segment, and most often all of it.
+        wqe.clear();
+        wqe.resize(WQEBB, 0);
+        self.read(memory, 0, wqe).map_err(|_| Malformed)?;
+        let control = CtrlSegment::from_prefix(wqe).ok_or(Malformed)?.ctrl_word();
+        let bytes = usize::from(control.ds()) * 16;
+        let wqebbs = bytes.div_ceil(WQEBB) as u16;
+        if bytes == 0 || bytes > longest || wqebbs > posted || u32::from(wqebbs) > size {
+            return Err(Malformed);
+        }
+        debug_assert!(bytes <= LONGEST);
+        if bytes > WQEBB {
+            wqe.resize(bytes, 0);
+            self.read(memory, 1, &mut wqe[WQEBB..]).map_err(|_| Malformed)?;
+        }
+        wqe.truncate(bytes);
+        Ok(wqebbs)
+    }
+
+    /// Copies from WQEBB `skip` of the WQE at the consumer index on. Where each access is a system
+    /// call, those that are posted behind it come along: whoever rang for them does not change them
+    /// any more.
+    fn read(&mut self, memory: &dyn HostMemory, skip: u16, into: &mut [u8]) -> Result<(), Fault> {
+        let index = self.consumer.wrapping_add(skip);
+        let slot = u64::from(index) & ((1_u64 << self.log_size.min(16)) - 1);
+        let at = slot * WQEBB as u64;
+        if !memory.is_remote() {
+            return self.memory.read_wrapping(memory, at, into);
+        }
+        if let Some(wqebbs) = self.runtime.ahead.wqebbs(index, into.len()) {
+            into.copy_from_slice(wqebbs);
+            return Ok(());
+        }
+        let posted = usize::from(self.producer.wrapping_sub(index)).min(WQEBBS_AHEAD) * WQEBB;
+        let ahead = &mut self.runtime.ahead;
+        ahead.first = index;
+        ahead.bytes.resize(posted.max(into.len()), 0);
+        let read = self.memory.read_wrapping(memory, at, &mut ahead.bytes);
+        if read.is_err() {
+            ahead.bytes.clear();
+            return read;
+        }
+        into.copy_from_slice(&ahead.bytes[..into.len()]);
+        Ok(())
+    }
+
+    /// Takes the next WQE from the ring without a look at what it asks for: its index and opcode,
+    /// if one is posted. `address` is that of the word that counts what was posted.
+    pub(super) fn skip(&mut self, memory: &dyn HostMemory, address: u64) -> Option<(u16, u8)> {
+        if let Err(fault) = self.read_producer(memory, address) {
+            tracing::debug!(%fault, "a doorbell record cannot be read: nothing new is posted");
+        }
+        self.runtime.ahead.bytes.clear();
+        let index = self.consumer;
+        let posted = self.producer.wrapping_sub(index);
         if posted == 0 {
             return None;
         }
         let mut control = [0; CtrlSegment::BYTES];
-        let slot = u64::from(u32::from(index) & (1_u32.checked_shl(queue.log_size)? - 1));
-        let _ = queue.memory.read_wrapping(memory, slot * WQEBB as u64, &mut control);
-        let word = CtrlSegment::read(&control)?.control();
-        let blocks = u16::from(word.ds()).div_ceil(4).clamp(1, posted);
-        queue.consumer = index.wrapping_add(blocks);
+        let slot = u64::from(u32::from(index) & (1_u32.checked_shl(self.log_size)? - 1));
+        if let Err(fault) = self.memory.read_wrapping(memory, slot * WQEBB as u64, &mut control) {
+            tracing::debug!(index, %fault, "a WQE to flush cannot be read: it counts as a NOP");
+        }
+        let word = CtrlSegment::from_prefix(&control)?.ctrl_word();
+        let wqebbs = u16::from(word.ds()).div_ceil(4).clamp(1, posted);
+        self.consumer = index.wrapping_add(wqebbs);
         Some((index, word.opcode()))
     }
 }

@@ -1,110 +1,104 @@
-//! SQs: one WQE a turn, as for the send half of a QP; but no peer, no service and no retries. Packets are not sent yet.
+//! SQs: one WQE a turn, as for the send half of a QP; but no peer, no service and no retries.
+//! Packets are not sent yet.
 
 use verbless_prm::SqState;
-use verbless_prm::hot::{completion as wanted, cqe_opcode, cqe_syndrome, event_type, opcode};
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type};
 
-use super::completion::{self, Requested};
-use super::requester::{Turn, fetch};
-use super::state::{Bench, Completion};
-use super::work::control;
-use super::{events, failure};
-use crate::world::{HcaId, World};
+use super::context::StandaloneSq;
+use super::cq::Overrun;
+use super::cqe::{Completion, Requested};
+use super::failure::at_most_a_ring;
+use super::operation::Refused;
+use super::sender::{Turn, producer_word};
+use super::work::{self, Work};
 
-/// Gives an SQ its turn: executes one WQE, if its state lets it.
-pub(super) fn turn(world: &mut World, id: HcaId, sqn: u32, bench: &mut Bench) -> Turn {
-    let hca = &mut world.hcas[id];
-    let limits = hca.objects.limits;
-    let now = limits.ticks(world.clock.now);
-    let Some(sq) = hca.objects.sqs.get_mut(&sqn) else { return Turn::Sleep };
-    match sq.state {
-        SqState::RDY => {}
-        SqState::ERR => {
-            flush(world, id, sqn);
+impl StandaloneSq<'_> {
+    /// Gives the SQ its turn: executes one WQE, if its state lets it.
+    pub(super) fn turn(&mut self, wqe: &mut Vec<u8>) -> Turn {
+        match self.sq.state {
+            SqState::RDY => {}
+            SqState::ERR => {
+                self.flush();
+                return Turn::Sleep;
+            }
+            _ => return Turn::Sleep,
+        }
+        let queue = &mut self.sq.queue;
+        if queue.consumer == queue.producer {
+            queue.awake = false;
             return Turn::Sleep;
         }
-        _ => return Turn::Sleep,
+        let index = queue.consumer;
+        let fetched = queue.fetch(self.context.memory, self.context.limits.max_wqe_sz_sq, wqe);
+        queue.consumer = index.wrapping_add(fetched.unwrap_or(1));
+        let work = match fetched.map_err(Refused::from).and_then(|_| self.read(wqe, index)) {
+            Ok(work) => work,
+            Err(why) => {
+                self.fail(index, work::opcode(wqe), why);
+                return Turn::Sleep;
+            }
+        };
+        if !work.signaled {
+            return Turn::Again;
+        }
+        let Work { operation, event, .. } = work;
+        let now = self.context.ticks();
+        let done = Requested { operation, index, bytes: 0, event, now };
+        let completion = Completion::requester(self.sq, self.sqn, &done, None);
+        if self.complete(completion).is_err() {
+            self.context.events.sq(event_type::WQ_CATASTROPHIC_ERROR, self.sqn);
+            self.enter_error();
+            return Turn::Sleep;
+        }
+        Turn::Again
     }
-    let queue = &mut sq.queue;
-    if queue.consumer == queue.producer {
-        queue.awake = false;
-        return Turn::Sleep;
-    }
-    let index = queue.consumer;
-    let copy = queue.runtime.copies.take(index);
-    let fetched = fetch(&*hca.memory, queue, copy, limits.max_wqe_sz_sq, &mut bench.wqe);
-    let read = fetched.and_then(|blocks| Ok((blocks, control(&bench.wqe, sqn, index)?)));
-    let Ok((blocks, (word, flags))) = read else {
-        let opcode = bench.wqe.get(3).copied().unwrap_or(opcode::NOP);
-        fail(world, id, sqn, index, fetched.unwrap_or(1), opcode);
-        return Turn::Sleep;
-    };
-    let opcode = word.opcode();
-    if opcode != opcode::NOP {
-        tracing::warn!(sqn, opcode, "an SQ does not do this");
-        fail(world, id, sqn, index, blocks, opcode);
-        return Turn::Sleep;
-    }
-    queue.consumer = index.wrapping_add(blocks);
-    if flags.ce() < wanted::ALWAYS {
-        return Turn::Again;
-    }
-    let event = flags.ce() == wanted::ALWAYS_AND_EVENT;
-    let done = Requested { opcode, index, bytes: 0, event, now };
-    let cqn = queue.cqn;
-    let completion = Completion::requester(sq, sqn, &done, None);
-    if completion::complete(world, id, cqn, completion).is_err() {
-        events::send_queue(&mut world.hcas[id], event_type::WQ_CATASTROPHIC, sqn);
-        to_error(world, id, sqn);
-        return Turn::Sleep;
-    }
-    Turn::Again
-}
 
-/// The WQE is nothing that the SQ does: an error CQE, and the SQ goes no further.
-fn fail(world: &mut World, id: HcaId, sqn: u32, index: u16, blocks: u16, opcode: u8) {
-    let Some(sq) = world.hcas[id].objects.sqs.get_mut(&sqn) else { return };
-    sq.queue.consumer = index.wrapping_add(blocks);
-    let cqn = sq.queue.cqn;
-    let syndrome = cqe_syndrome::LOCAL_QP_OPERATION;
-    let kind = cqe_opcode::REQUESTER_ERROR;
-    let completion = Completion::error(sq, sqn, kind, opcode, index, syndrome);
-    tracing::info!(sqn, index, opcode, "a send request failed");
-    let _ = completion::complete(world, id, cqn, completion);
-    to_error(world, id, sqn);
-}
-
-/// Moves an SQ to the error state, and flushes it.
-pub(crate) fn to_error(world: &mut World, id: HcaId, sqn: u32) {
-    if let Some(sq) = world.hcas[id].objects.sqs.get_mut(&sqn) {
-        sq.state = SqState::ERR;
-        flush(world, id, sqn);
+    fn read(&self, wqe: &[u8], index: u16) -> Result<Work, Refused> {
+        let work = Work::control(wqe, self.sqn, index)?;
+        if work.operation.sq { Ok(work) } else { Err(Refused::Service) }
     }
-}
 
-/// Completes everything that is posted to an SQ in the error state as flushed, if its owner wants to hear of it.
-fn flush(world: &mut World, id: HcaId, sqn: u32) {
-    failure::at_most_a_ring(|| flush_one(world, id, sqn));
-}
-
-fn flush_one(world: &mut World, id: HcaId, sqn: u32) -> Option<()> {
-    let hca = &mut world.hcas[id];
-    let sq = hca.objects.sqs.get(&sqn)?;
-    if sq.state != SqState::ERR || !sq.context.flush_in_error_en() {
-        return None;
+    /// The WQE is nothing that the SQ does: an error CQE, and the SQ goes no further.
+    fn fail(&mut self, index: u16, opcode: u8, why: Refused) {
+        let (kind, syndrome) = (cqe_opcode::REQUESTER_ERROR, cqe_syndrome::LOCAL_QP_OPERATION);
+        let completion = Completion::error(self.sq, self.sqn, kind, opcode, index, syndrome);
+        tracing::info!(self.sqn, index, opcode, ?why, "an SQ does not do what a WQE asks for");
+        // The SQ is about to be in error: that its CQ overruns, an event of the CQ tells.
+        let _ = self.complete(completion);
+        self.enter_error();
     }
-    let (index, wqe_opcode) = hca.objects.sender(sqn)?.skip(&*hca.memory)?;
-    let sq = hca.objects.sqs.get(&sqn)?;
-    let (cqn, kind, flushed) = (sq.queue.cqn, cqe_opcode::REQUESTER_ERROR, cqe_syndrome::FLUSHED);
-    let completion = Completion::error(sq, sqn, kind, wqe_opcode, index, flushed);
-    let _ = completion::complete(world, id, cqn, completion);
-    Some(())
-}
 
-/// An SQ was reset or is about to be destroyed: forgets what was posted, without completions.
-pub(crate) fn reset(world: &mut World, id: HcaId, sqn: u32) {
-    let hca = &mut world.hcas[id];
-    super::doorbell::unqueue(hca, sqn);
-    if let Some(sq) = hca.objects.sqs.get_mut(&sqn) {
-        sq.queue.reset();
+    fn complete(&mut self, completion: Completion) -> Result<(), Overrun> {
+        match self.context.cq(self.sq.queue.cqn) {
+            Ok(cq) => cq.complete(completion),
+            Err(missing) => {
+                tracing::error!(self.sqn, %missing, "an SQ's completion is lost");
+                Err(Overrun)
+            }
+        }
+    }
+
+    /// Moves the SQ to the error state, and flushes it.
+    pub(super) fn enter_error(&mut self) {
+        self.sq.state = SqState::ERR;
+        self.flush();
+    }
+
+    /// Completes everything that is posted to an SQ in the error state as flushed, if its owner
+    /// wants to hear of it.
+    fn flush(&mut self) {
+        at_most_a_ring(|| self.flush_one());
+    }
+
+    fn flush_one(&mut self) -> Option<()> {
+        if self.sq.state != SqState::ERR || !self.sq.context.flush_in_error_en() {
+            return None;
+        }
+        let record = producer_word(self.sq.record);
+        let (index, wqe_opcode) = self.sq.queue.skip(self.context.memory, record)?;
+        let (kind, flushed) = (cqe_opcode::REQUESTER_ERROR, cqe_syndrome::FLUSHED);
+        let completion = Completion::error(self.sq, self.sqn, kind, wqe_opcode, index, flushed);
+        let _ = self.complete(completion);
+        Some(())
     }
 }

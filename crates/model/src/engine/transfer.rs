@@ -1,6 +1,6 @@
-//! Moving payload: from one list of pieces to another.
+//! Moving payload: from one list of SGEs to another.
 
-use super::keys::Piece;
+use super::keys::Sge;
 use crate::memory::HostMemory;
 
 /// Which end of a transfer a fault was at.
@@ -10,24 +10,25 @@ pub(crate) enum End {
     Target,
 }
 
-/// Copies everything in `source` (inline pieces lie in `wqe`) to the start of `target`, which is at least as long.
+/// Copies everything in `source` (inline ones lie in `wqe`) to the start of `target`, which is at
+/// least as long.
 pub(crate) fn transfer(
     from: &dyn HostMemory,
-    source: &[Piece],
+    source: &[Sge],
     wqe: &[u8],
     to: &dyn HostMemory,
-    target: &[Piece],
+    target: &[Sge],
 ) -> Result<(), End> {
     let mut targets = target.iter();
     let mut into = targets.next().copied();
     let mut written = 0;
-    for piece in source {
+    for sge in source {
         let mut read = 0;
-        while read < piece.length() {
+        while read < sge.length() {
             let Some(current) = into else { return Err(End::Target) };
-            let here = (piece.length() - read).min(current.length() - written);
+            let here = (sge.length() - read).min(current.length() - written);
             if here > 0 {
-                copy(from, *piece, read, wqe, to, current, written, here)?;
+                copy(from, *sge, read, wqe, to, current, written, here)?;
             }
             read += here;
             written += here;
@@ -40,21 +41,21 @@ pub(crate) fn transfer(
     Ok(())
 }
 
-#[expect(clippy::too_many_arguments, reason = "two ends, each a memory, a piece and an offset")]
+#[expect(clippy::too_many_arguments, reason = "two ends, each a memory, an SGE and an offset")]
 fn copy(
     from: &dyn HostMemory,
-    source: Piece,
+    source: Sge,
     read: u64,
     wqe: &[u8],
     to: &dyn HostMemory,
-    target: Piece,
+    target: Sge,
     written: u64,
     length: u64,
 ) -> Result<(), End> {
-    let Piece::Memory { address: target, .. } = target else { return Ok(()) };
+    let Sge::Memory { address: target, .. } = target else { return Ok(()) };
     let target = target.checked_add(written).ok_or(End::Target)?;
     match source {
-        Piece::Memory { address, .. } => {
+        Sge::Memory { address, .. } => {
             let address = address.checked_add(read).ok_or(End::Source)?;
             from.copy_to(address, to, target, length).map_err(|fault| {
                 if (address..address.saturating_add(length)).contains(&fault.address) {
@@ -64,12 +65,12 @@ fn copy(
                 }
             })
         }
-        Piece::Inline { at, .. } => {
+        Sge::Inline { at, .. } => {
             let at = at + read as usize;
             let bytes = wqe.get(at..at + length as usize).ok_or(End::Source)?;
             to.write(target, bytes).map_err(|_| End::Target)
         }
-        Piece::Null { .. } => {
+        Sge::Null { .. } => {
             const ZEROS: [u8; 256] = [0; 256];
             let mut done = 0;
             while done < length {
@@ -85,20 +86,20 @@ fn copy(
 /// Copies `source` into `bytes`, as many as there are.
 pub(crate) fn gather(
     from: &dyn HostMemory,
-    source: &[Piece],
+    source: &[Sge],
     wqe: &[u8],
     bytes: &mut [u8],
 ) -> Result<(), End> {
     let mut done = 0;
-    for piece in source {
-        let here = (bytes.len() - done).min(piece.length() as usize);
+    for sge in source {
+        let here = (bytes.len() - done).min(sge.length() as usize);
         let into = &mut bytes[done..done + here];
-        match *piece {
-            Piece::Memory { address, .. } => from.read(address, into).map_err(|_| End::Source)?,
-            Piece::Inline { at, .. } => {
+        match *sge {
+            Sge::Memory { address, .. } => from.read(address, into).map_err(|_| End::Source)?,
+            Sge::Inline { at, .. } => {
                 into.copy_from_slice(wqe.get(at..at + here).ok_or(End::Source)?);
             }
-            Piece::Null { .. } => into.fill(0),
+            Sge::Null { .. } => into.fill(0),
         }
         done += here;
     }
@@ -106,8 +107,8 @@ pub(crate) fn gather(
 }
 
 /// Copies `bytes` to the start of `target`.
-pub(crate) fn scatter(to: &dyn HostMemory, target: &[Piece], bytes: &[u8]) -> Result<(), End> {
-    transfer(to, &[Piece::Inline { at: 0, length: bytes.len() as u64 }], bytes, to, target)
+pub(crate) fn scatter(to: &dyn HostMemory, target: &[Sge], bytes: &[u8]) -> Result<(), End> {
+    transfer(to, &[Sge::Inline { at: 0, length: bytes.len() as u64 }], bytes, to, target)
 }
 
 #[cfg(test)]
@@ -120,21 +121,21 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_unlike_sizes_line_up() {
+    fn sges_of_unlike_sizes_line_up() {
         let memory = in_process();
         let source: Vec<u8> = (1..=20).collect();
         let wqe = [0xee, 77, 78, 79];
         let target = [0u8; 40];
         let from = [
-            Piece::Memory { address: at(&source), length: 7 },
-            Piece::Inline { at: 1, length: 3 },
-            Piece::Null { length: 2 },
-            Piece::Memory { address: at(&source) + 7, length: 13 },
+            Sge::Memory { address: at(&source), length: 7 },
+            Sge::Inline { at: 1, length: 3 },
+            Sge::Null { length: 2 },
+            Sge::Memory { address: at(&source) + 7, length: 13 },
         ];
         let to = [
-            Piece::Memory { address: at(&target), length: 5 },
-            Piece::Null { length: 1 },
-            Piece::Memory { address: at(&target) + 10, length: 30 },
+            Sge::Memory { address: at(&target), length: 5 },
+            Sge::Null { length: 1 },
+            Sge::Memory { address: at(&target) + 10, length: 30 },
         ];
         transfer(&*memory, &from, &wqe, &*memory, &to).unwrap();
         let mut seen = [0; 40];
@@ -153,8 +154,8 @@ mod tests {
     fn a_fault_says_at_which_end() {
         let memory = in_process();
         let good = [0u8; 8];
-        let good = Piece::Memory { address: at(&good), length: 8 };
-        let bad = Piece::Memory { address: 16, length: 8 };
+        let good = Sge::Memory { address: at(&good), length: 8 };
+        let bad = Sge::Memory { address: 16, length: 8 };
         assert_eq!(transfer(&*memory, &[bad], &[], &*memory, &[good]), Err(End::Source));
         assert_eq!(transfer(&*memory, &[good], &[], &*memory, &[]), Err(End::Target));
         assert_eq!(gather(&*memory, &[bad], &[], &mut [0; 4]), Err(End::Source));

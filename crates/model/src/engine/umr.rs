@@ -1,30 +1,33 @@
 //! UMR: work requests that change memory keys, their rights, range and translation entries.
 //!
-//! A key that UMR may change (`umr_en`) keeps its translation entries as software wrote them; when it becomes valid, what the
-//! data path uses is made from them. The kernel's own QP for this (REG_UMR) reaches keys of every domain; others only
-//! those of theirs. Page addresses are host memory itself, so that only the kernel's queues may set them. Sources: Linux
-//! `drivers/infiniband/hw/mlx5/{umr,wr}.c`, `include/linux/mlx5/device.h` (MLX5_UMR_*, MLX5_MKEY_MASK_*).
+//! A key that UMR may change (`umr_en`) keeps its translation entries as software wrote them; when
+//! it becomes valid, what the data path uses is made from them. The kernel's own QP for this
+//! (REG_UMR) reaches keys of every domain; others only those of theirs. Page addresses are host
+//! memory itself, so that only the kernel's queues may set them. Sources: Linux
+//! `drivers/infiniband/hw/mlx5/{umr,wr}.c`, `include/linux/mlx5/device.h` (MLX5_UMR_*,
+//! MLX5_MKEY_MASK_*).
 
 use verbless_prm::hot::{CtrlSegment, OCTOWORD, cqe_syndrome};
-use verbless_prm::{HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrMkeyMask, WqeUmrCtrlSegment};
+use verbless_prm::{HcaCap, MkeyAccessMode, MkeyContext, UmrCheck, UmrCtrlSegment, UmrMkeyMask};
 
-use super::keys::{self, Need, Range, User};
-use super::state::Bench;
+use super::context::Context;
+use super::keys::{self, Keys, Need, Range, User};
+use super::scratch::Scratch;
 use super::transfer;
 use super::work::{Segment, segments};
+use crate::hca::budget::Budget;
 use crate::hca::klm;
-use crate::hca::objects::{Access, Limits, Mkey, Objects, QueueMemory, Service, Translation};
-use crate::hca::room::Room;
+use crate::hca::objects::{Access, Limits, Mkey, Qp, QueueMemory, Service, Translation};
 use crate::memory::HostMemory;
-use crate::world::{HcaId, World};
 
 /// Where the segments of the WQE begin.
 const CONTROL: usize = CtrlSegment::BYTES;
-const CONTEXT: usize = CONTROL + WqeUmrCtrlSegment::BYTES;
+const CONTEXT: usize = CONTROL + UmrCtrlSegment::BYTES;
 const ENTRIES: usize = CONTEXT + MkeyContext::BYTES;
-/// Entries come in multiples of so many units of 16 bytes.
+/// Entries come in multiples of so many ds of 16 bytes.
 const GRANULE: u64 = 4;
-/// The most that the model keeps of one key's entries, in units of 16 bytes: pages of 4 KiB for 32 GiB.
+/// The most that the model keeps of one key's entries, in ds of 16 bytes: pages of 4 KiB for 32
+/// GiB.
 const MOST: u64 = 1 << 22;
 /// What a page that is not there translates to: no host has memory so high.
 const ABSENT: u64 = 1 << 63;
@@ -35,73 +38,75 @@ const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
 /// The key refuses.
 const REFUSED: u8 = cqe_syndrome::MEMORY_WINDOW_BIND;
 
-/// Executes the UMR in `bench.wqe` on a key; the error is the syndrome, and nothing has changed then.
-pub(crate) fn execute(
-    world: &mut World,
-    (id, qpn): (HcaId, u32),
+/// Executes the UMR in `scratch.wqe` on a key; the error is the syndrome, and nothing has changed
+/// then.
+pub(super) fn execute(
+    context: &mut Context<'_>,
+    asker: &Asker,
     key: u32,
-    bench: &mut Bench,
+    scratch: &mut Scratch,
 ) -> Result<(), u8> {
-    let hca = &mut world.hcas[id];
-    let part = |at: usize| bench.wqe.get(at..).unwrap_or_default();
-    let control = *WqeUmrCtrlSegment::from_prefix(part(CONTROL)).ok_or(MALFORMED)?;
+    let part = |at: usize| scratch.wqe.get(at..).unwrap_or_default();
+    let control = *UmrCtrlSegment::from_prefix(part(CONTROL)).ok_or(MALFORMED)?;
     let new = *MkeyContext::from_prefix(part(CONTEXT)).ok_or(MALFORMED)?;
-    let asker = Asker::of(&hca.objects, qpn).ok_or(MALFORMED)?;
-    let mkey = hca.objects.mkeys.get(&(key >> 8)).ok_or(REFUSED)?;
+    let mkey = context.mkeys.get(&(key >> 8)).ok_or(REFUSED)?;
     let fields = Fields::new(control.mkey_mask())?;
-    let general = hca.caps.general();
+    let general = context.caps.general();
     asker.check(mkey, key, &control, &fields, &new, general)?;
 
-    let entries = entries(general, mkey, &control, &asker)?;
-    if entries.is_some() && hca.room.is_full(hca.objects.bytes()) {
-        tracing::info!(qpn, key, "no room for more translation entries");
+    let entries = entries(general, mkey, &control, asker)?;
+    if entries.is_some() && context.budget.is_full() {
+        tracing::info!(
+            qpn = asker.qpn,
+            key,
+            "the memory budget allows no more translation entries"
+        );
         return Err(REFUSED);
     }
     let mut bytes = vec![0; entries.map_or(0, |(_, length)| length)];
-    let mut context = mkey.context;
-    fields.apply(&mut context, &new);
-    let retranslates = !context.free() && (mkey.free || entries.is_some() || fields.moves());
-    if retranslates && !is_sound(&context) {
+    let mut wanted = mkey.context;
+    fields.apply(&mut wanted, &new);
+    let retranslates = !wanted.free() && (mkey.free || entries.is_some() || fields.moves());
+    if retranslates && !is_sound(&wanted) {
         return Err(REFUSED);
     }
     if !bytes.is_empty() {
-        read_entries(&hca.objects, &*hca.memory, &asker, &control, &mut bytes, bench)?;
+        read_entries(context.keys(), context.memory, asker, &control, &mut bytes, scratch)?;
     }
 
-    let limits = hca.objects.limits;
-    let mkey = hca.objects.mkeys.get_mut(&(key >> 8)).ok_or(REFUSED)?;
+    let mkey = context.mkeys.get_mut(&(key >> 8)).ok_or(REFUSED)?;
     if let Some(table) = &mkey.table {
         let part = control.translation_offset_en();
         let table = match entries {
-            Some((at, _)) => hca.room.list(written(table, at, part, &bytes)),
+            Some((at, _)) => context.budget.list(written(table, at, part, &bytes)),
             None => table.clone(),
         };
         if retranslates {
-            let new = translation(&hca.room, &context, &table, &limits);
+            let new = translation(context.budget, &wanted, &table, context.limits);
             mkey.translation = new.ok_or(REFUSED)?;
         }
         mkey.table = Some(table);
     }
-    settle(mkey, context);
+    settle(mkey, wanted);
     Ok(())
 }
 
 /// The QP that asks for the change.
-struct Asker {
+pub(super) struct Asker {
     qpn: u32,
     service: Service,
     pd: u32,
-    /// It may say where in memory a key's pages are: only the kernel's queues can be made so (`fre`).
+    /// It may say where in memory a key's pages are: only the kernel's queues can be made so
+    /// (`fre`).
     fast_registration: bool,
     reserved_lkey: bool,
 }
 
 impl Asker {
-    fn of(objects: &Objects, qpn: u32) -> Option<Self> {
-        let qp = objects.qps.get(&qpn)?;
+    pub(super) fn of(qpn: u32, qp: &Qp) -> Self {
         let fast_registration = qp.uid == 0 && qp.context.fre();
         let reserved_lkey = qp.context.rlky();
-        Some(Self { qpn, service: qp.service, pd: qp.pd, fast_registration, reserved_lkey })
+        Self { qpn, service: qp.service, pd: qp.pd, fast_registration, reserved_lkey }
     }
 
     fn any_domain(&self) -> bool {
@@ -113,7 +118,7 @@ impl Asker {
         &self,
         mkey: &Mkey,
         key: u32,
-        control: &WqeUmrCtrlSegment,
+        control: &UmrCtrlSegment,
         fields: &Fields,
         new: &MkeyContext,
         general: &HcaCap,
@@ -237,11 +242,12 @@ fn mode(context: &MkeyContext) -> MkeyAccessMode {
     MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0())
 }
 
-/// Where in the key's table the request's entries go, and how many bytes there are; `None` if it has none.
+/// Where in the key's table the request's entries go, and how many bytes there are; `None` if it
+/// has none.
 fn entries(
     general: &HcaCap,
     mkey: &Mkey,
-    control: &WqeUmrCtrlSegment,
+    control: &UmrCtrlSegment,
     asker: &Asker,
 ) -> Result<Option<(usize, usize)>, u8> {
     let count = u64::from(control.xlt_octowords());
@@ -269,21 +275,21 @@ fn entries(
 
 /// Copies the request's entries out of the WQE, or from where it points.
 fn read_entries(
-    objects: &Objects,
+    known: Keys<'_>,
     memory: &dyn HostMemory,
     asker: &Asker,
-    control: &WqeUmrCtrlSegment,
+    control: &UmrCtrlSegment,
     bytes: &mut [u8],
-    bench: &mut Bench,
+    scratch: &mut Scratch,
 ) -> Result<(), u8> {
     if control.inline() {
-        let inline = bench.wqe.get(ENTRIES..ENTRIES + bytes.len()).ok_or(MALFORMED)?;
+        let inline = scratch.wqe.get(ENTRIES..ENTRIES + bytes.len()).ok_or(MALFORMED)?;
         bytes.copy_from_slice(inline);
         return Ok(());
     }
-    bench.local.clear();
+    scratch.local.clear();
     let (mut rest, mut visits) = (bytes.len() as u64, keys::VISITS);
-    for segment in segments(&bench.wqe, ENTRIES) {
+    for segment in segments(&scratch.wqe, ENTRIES) {
         if rest == 0 {
             break;
         }
@@ -292,23 +298,24 @@ fn read_entries(
         };
         let here = length.min(rest);
         // The kernel's own QP is in no domain: its pointers are in whichever the key they name is.
-        let pd = match objects.mkeys.get(&(lkey >> 8)) {
+        let pd = match known.mkeys.get(&(lkey >> 8)) {
             Some(mkey) if asker.any_domain() => mkey.pd,
             _ => asker.pd,
         };
         let user = User { pd, qpn: asker.qpn, reserved_lkey: asker.reserved_lkey };
         let range = Range { key: lkey, address, length: here };
-        keys::resolve(objects, user, range, Need::LocalRead, &mut visits, &mut bench.local)
-            .map_err(|refusal| {
+        known.resolve(user, range, Need::LocalRead, &mut visits, &mut scratch.local).map_err(
+            |refusal| {
                 tracing::info!(?range, ?refusal, "translation entries out of reach");
                 cqe_syndrome::LOCAL_PROTECTION
-            })?;
+            },
+        )?;
         rest -= here;
     }
     if rest > 0 {
         return Err(MALFORMED);
     }
-    transfer::gather(memory, &bench.local, &bench.wqe, bytes)
+    transfer::gather(memory, &scratch.local, &scratch.wqe, bytes)
         .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
 }
 
@@ -329,10 +336,10 @@ fn is_sound(context: &MkeyContext) -> bool {
     ends && !(pages && (context.length64() || !(12..=43).contains(&context.log_page_size())))
 }
 
-/// What the entries of a sound key translate to; `None` if they make no sense. Where they do not cover its length, accesses will
-/// fail.
+/// What the entries of a sound key translate to; `None` if they make no sense. Where they do not
+/// cover its length, accesses will fail.
 fn translation(
-    room: &Room,
+    budget: &Budget,
     context: &MkeyContext,
     table: &[u8],
     limits: &Limits,
@@ -348,11 +355,11 @@ fn translation(
             entry => entry & (u64::MAX << log),
         };
         let pages: Vec<u64> = table.chunks_exact(8).take(count).map(page).collect();
-        let pages = room.list(pages);
+        let pages = budget.list(pages);
         return Some(Translation::Pages(QueueMemory { pages, log_page_size: log, offset, length }));
     }
     let log_entry_size = (mode(context) == MkeyAccessMode::KSM).then_some(log);
-    klm::translation(room, table, log_entry_size, limits)
+    klm::translation(budget, table, log_entry_size, limits)
 }
 
 /// Brings what the data path looks at in line with the context.

@@ -1,57 +1,62 @@
 //! Send WQEs: from untrusted bytes to what is to be done.
 
-use super::datagram;
-use crate::hca::objects::Service;
 use verbless_prm::hot::{
-    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, OCTOWORD,
-    RaddrSegment, completion, opcode,
+    AtomicSegment, CtrlSegment, DataSegment, InlineHeader, InlineWord, OCTOWORD, RaddrSegment,
+    completion,
 };
+use verbless_prm::{DatagramSegment, HcaCap};
 
-/// Bytes of the longest WQE: 63 units of 16.
+use super::operation::{Operation, Part, Refused};
+use crate::hca::objects::Service;
+
+/// Bytes of the longest WQE: 63 ds of 16.
 pub(crate) const LONGEST: usize = 63 * OCTOWORD;
+/// Bytes of an address vector that is not extended.
+const COMPACT: usize = 16;
 
-/// The WQE is no request that this device knows: a local QP operation error.
+/// A segment that is not whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What a send WQE asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Nop,
-    Send,
-    SendImm,
-    SendInvalidate,
-    Write,
-    WriteImm,
-    Read,
-    CompareSwap {
-        compare: u64,
-        swap: u64,
-    },
-    FetchAdd {
-        add: u64,
-    },
-    /// A change of a key; what it changes is read where it is executed.
-    Umr,
+impl From<Malformed> for Refused {
+    fn from(Malformed: Malformed) -> Self {
+        Self::Malformed
+    }
 }
 
 /// A send WQE without its data segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
-    pub kind: Kind,
-    pub opcode: u8,
+    pub operation: &'static Operation,
     /// A CQE when it succeeded, too.
     pub signaled: bool,
     /// Its CQE is worth an event to who asked for solicited ones only.
     pub event: bool,
     /// The peer's CQE is.
     pub solicited: bool,
-    /// Immediate, or the rkey to invalidate.
+    /// Immediate, or the key that it is about.
     pub immediate: u32,
     pub remote_address: u64,
     pub rkey: u32,
+    pub operands: Operands,
     /// Where the data segments start.
     pub data: usize,
+}
+
+/// A WQE at its place in the ring.
+pub(crate) struct Placed {
+    pub work: Work,
+    pub index: u16,
+    pub wqebbs: u16,
+    /// Bytes that its data segments name.
+    pub length: u64,
+}
+
+/// The operands of an atomic.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Operands {
+    pub swap_add: u64,
+    pub compare: u64,
 }
 
 /// A data segment of a send or receive WQE.
@@ -61,98 +66,75 @@ pub(crate) enum Segment {
     Inline { at: usize, length: u64 },
 }
 
-/// The control segment of a WQE, whose index and queue must be those of its place.
-pub(crate) fn control(
-    wqe: &[u8],
-    number: u32,
-    index: u16,
-) -> Result<(CtrlWord, CtrlFlags), Malformed> {
-    let control = CtrlSegment::read(wqe).ok_or(Malformed)?;
-    let word = control.control();
-    if word.qpn() != number || word.wqe_index() != index || word.opmod() != 0 {
-        return Err(Malformed);
-    }
-    Ok((word, control.flags()))
+/// The opcode that a WQE shows, whatever else is wrong with it.
+pub(crate) fn opcode(wqe: &[u8]) -> u8 {
+    wqe.get(3).copied().unwrap_or(verbless_prm::hot::opcode::NOP)
 }
 
 impl Work {
-    /// Reads a WQE that is whole: as many bytes as its `ds` says. Index and QP must be those of its place, and its
-    /// segments those that the QP's service has.
+    /// Reads the control segment of a WQE, whose index and queue must be those of its place.
+    pub(crate) fn control(wqe: &[u8], number: u32, index: u16) -> Result<Self, Refused> {
+        let control = CtrlSegment::from_prefix(wqe).ok_or(Malformed)?;
+        let (word, flags) = (control.ctrl_word(), control.ctrl_flags());
+        if word.qpn() != number || word.wqe_index() != index {
+            return Err(Refused::Malformed);
+        }
+        Ok(Self {
+            operation: Operation::find(word.opcode(), word.opmod())?,
+            signaled: flags.ce() >= completion::ALWAYS,
+            event: flags.ce() == completion::ALWAYS_AND_EVENT,
+            solicited: flags.se(),
+            immediate: flags.imm(),
+            remote_address: 0,
+            rkey: 0,
+            operands: Operands::default(),
+            data: CtrlSegment::BYTES,
+        })
+    }
+
+    /// Reads a WQE that is whole: as many bytes as its `ds` says. Index and QP must be those of its
+    /// place, and its segments those that the operation has in the QP's service.
     pub(crate) fn parse(
         wqe: &[u8],
         qpn: u32,
         index: u16,
         service: Service,
-    ) -> Result<Self, Malformed> {
-        let (word, flags) = control(wqe, qpn, index)?;
-        let mut at = CtrlSegment::BYTES;
-        let mut remote = RaddrSegment::zeroed();
-        let opcode = word.opcode();
-        if service.is_datagram() && opcode != opcode::NOP {
-            let (_, length) = datagram::address_vector(wqe, true).ok_or(Malformed)?;
-            at += length;
-        }
-        let has_remote = matches!(
-            opcode,
-            opcode::WRITE
-                | opcode::WRITE_IMM
-                | opcode::READ
-                | opcode::COMPARE_SWAP
-                | opcode::FETCH_ADD
-        );
-        if has_remote {
-            remote = RaddrSegment::read(wqe.get(at..).ok_or(Malformed)?).ok_or(Malformed)?;
-            at += RaddrSegment::BYTES;
-        }
-        let kind = match opcode {
-            opcode::NOP => Kind::Nop,
-            opcode::SEND => Kind::Send,
-            opcode::SEND_IMM => Kind::SendImm,
-            opcode::SEND_INVALIDATE => Kind::SendInvalidate,
-            opcode::WRITE => Kind::Write,
-            opcode::WRITE_IMM => Kind::WriteImm,
-            opcode::READ => Kind::Read,
-            opcode::COMPARE_SWAP | opcode::FETCH_ADD => {
-                let operands =
-                    AtomicSegment::read(wqe.get(at..).ok_or(Malformed)?).ok_or(Malformed)?;
-                at += AtomicSegment::BYTES;
-                if opcode == opcode::FETCH_ADD {
-                    Kind::FetchAdd { add: operands.swap_add.get() }
-                } else {
-                    Kind::CompareSwap {
-                        compare: operands.compare.get(),
-                        swap: operands.swap_add.get(),
-                    }
+        general: &HcaCap,
+    ) -> Result<Self, Refused> {
+        let mut work = Self::control(wqe, qpn, index)?;
+        work.operation.check(service, general)?;
+        for part in work.operation.segments {
+            let rest = wqe.get(work.data..).ok_or(Malformed)?;
+            work.data += match part {
+                Part::Address if service.is_datagram() => address_vector(wqe).ok_or(Malformed)?.1,
+                Part::Address => 0,
+                Part::Remote => {
+                    let remote = RaddrSegment::from_prefix(rest).ok_or(Malformed)?;
+                    (work.remote_address, work.rkey) = (remote.raddr(), remote.rkey());
+                    RaddrSegment::BYTES
                 }
-            }
-            opcode::UMR => {
-                at = wqe.len();
-                Kind::Umr
-            }
-            _ => return Err(Malformed),
-        };
-        Ok(Self {
-            kind,
-            opcode,
-            signaled: flags.ce() >= completion::ALWAYS,
-            event: flags.ce() == completion::ALWAYS_AND_EVENT,
-            solicited: flags.se(),
-            immediate: flags.imm(),
-            remote_address: remote.address.get(),
-            rkey: remote.rkey.get(),
-            data: at,
-        })
+                Part::Atomic => {
+                    let operands = AtomicSegment::from_prefix(rest).ok_or(Malformed)?;
+                    let (swap_add, compare) = (operands.swap_add(), operands.compare());
+                    work.operands = Operands { swap_add, compare };
+                    AtomicSegment::BYTES
+                }
+                Part::Umr => rest.len(),
+            };
+        }
+        Ok(work)
     }
+}
 
-    /// Whether memory of ours receives the data.
-    pub(crate) fn scatters(&self) -> bool {
-        self.kind == Kind::Read || self.is_atomic()
+/// The address vector of the request in `wqe`, and the bytes that it takes there.
+pub(super) fn address_vector(wqe: &[u8]) -> Option<(DatagramSegment, usize)> {
+    let bytes = wqe.get(CtrlSegment::BYTES..)?;
+    let mut vector = DatagramSegment::zeroed();
+    vector.as_bytes_mut()[..COMPACT].copy_from_slice(bytes.get(..COMPACT)?);
+    if vector.ext() {
+        return Some((*DatagramSegment::from_prefix(bytes)?, DatagramSegment::BYTES));
     }
-
-    /// Whether it is COMPARE_SWAP or FETCH_ADD.
-    pub(crate) fn is_atomic(&self) -> bool {
-        matches!(self.kind, Kind::CompareSwap { .. } | Kind::FetchAdd { .. })
-    }
+    Some((vector, COMPACT))
 }
 
 /// The data segments in `bytes[at..]`, up to the end or the entry that ends a short list.
@@ -181,9 +163,13 @@ impl Iterator for Segments<'_> {
 
 impl Segments<'_> {
     fn read(&mut self, rest: &[u8]) -> Option<Result<Segment, Malformed>> {
-        let Some(header) = InlineHeader::read(rest) else { return Some(Err(Malformed)) };
-        if header.is_inline() {
-            let length = header.length() as usize;
+        let Some(header) = InlineHeader::from_prefix(rest) else { return Some(Err(Malformed)) };
+        let header = header.inline_word();
+        if header.inline() {
+            let length = usize::from(header.byte_count());
+            if header != InlineWord::pack(true, header.byte_count()) {
+                return Some(Err(Malformed));
+            }
             let at = self.at + InlineHeader::BYTES;
             if length > rest.len() - InlineHeader::BYTES {
                 return Some(Err(Malformed));
@@ -191,48 +177,54 @@ impl Segments<'_> {
             self.at += (InlineHeader::BYTES + length).next_multiple_of(OCTOWORD);
             return Some(Ok(Segment::Inline { at, length: length as u64 }));
         }
-        let Some(segment) = DataSegment::read(rest) else { return Some(Err(Malformed)) };
+        let Some(segment) = DataSegment::from_prefix(rest) else { return Some(Err(Malformed)) };
         self.at += DataSegment::BYTES;
-        if segment == DataSegment::END {
+        if *segment == DataSegment::END {
             return None;
         }
-        let length = match segment.byte_count.get() {
+        let length = match segment.byte_count() {
             0 => 1 << 31,
             length => u64::from(length),
         };
-        Some(Ok(Segment::Pointer {
-            lkey: segment.lkey.get(),
-            address: segment.address.get(),
-            length,
-        }))
+        Some(Ok(Segment::Pointer { lkey: segment.lkey(), address: segment.addr(), length }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::operation::Action;
     use super::*;
     use proptest::prelude::*;
+    use verbless_prm::hot::{CtrlFlags, CtrlWord, opcode};
     use zerocopy::IntoBytes;
+
+    fn parse(wqe: &[u8], qpn: u32, index: u16) -> Result<Work, Refused> {
+        let mut general = HcaCap::zeroed();
+        general.set_atomic(true);
+        Work::parse(wqe, qpn, index, Service::Rc, &general)
+    }
 
     fn wqe(opcode: u8, tail: &[u8]) -> Vec<u8> {
         let ds = ((16 + tail.len()) / 16) as u8;
         let word = CtrlWord::new().with_opcode(opcode).with_wqe_index(7).with_qpn(5).with_ds(ds);
         let flags = CtrlFlags::new().with_ce(completion::ALWAYS).with_imm(0xcafe);
-        [CtrlSegment::new(word, flags).as_bytes(), tail].concat()
+        [&CtrlSegment::new(word, flags).as_bytes()[..], tail].concat()
     }
 
     #[test]
     fn a_send_with_two_pointers_and_inline_data_between_them_is_read() {
         let tail = [
-            DataSegment::new(10, 0x100, 0x5000).as_bytes(),
-            InlineHeader::new(13).as_bytes(),
+            &DataSegment::new(10, 0x100, 0x5000).as_bytes()[..],
+            InlineHeader::new(InlineWord::pack(true, 13)).as_bytes(),
             &[9; 28],
             DataSegment::new(0, 0x200, 0x6000).as_bytes(),
         ]
         .concat();
         let bytes = wqe(opcode::SEND_IMM, &tail);
-        let work = Work::parse(&bytes, 5, 7, Service::Rc).unwrap();
-        assert_eq!((work.kind, work.immediate, work.signaled), (Kind::SendImm, 0xcafe, true));
+        let work = parse(&bytes, 5, 7).unwrap();
+        assert_eq!(work.operation.action, Action::Send { invalidate: false });
+        assert_eq!((work.operation.name, work.immediate), ("SEND_IMM", 0xcafe));
+        assert!(work.signaled && !work.event);
         let all: Vec<_> = segments(&bytes, work.data).collect();
         assert_eq!(
             all,
@@ -246,29 +238,27 @@ mod tests {
 
     #[test]
     fn the_end_entry_ends_the_list() {
-        let tail = [
-            DataSegment::new(10, 1, 2).as_bytes(),
-            DataSegment::END.as_bytes(),
-            DataSegment::new(11, 1, 2).as_bytes(),
-        ]
-        .concat();
-        assert_eq!(segments(&tail, 0).count(), 1);
+        let tail = [DataSegment::new(10, 1, 2), DataSegment::END, DataSegment::new(11, 1, 2)];
+        let tail = tail.as_bytes();
+        assert_eq!(segments(tail, 0).count(), 1);
     }
 
     #[test]
     fn a_wqe_of_another_place_or_of_no_known_opcode_is_malformed() {
         let bytes = wqe(opcode::SEND, &[]);
-        assert!(Work::parse(&bytes, 5, 7, Service::Rc).is_ok());
-        assert_eq!(Work::parse(&bytes, 6, 7, Service::Rc), Err(Malformed));
-        assert_eq!(Work::parse(&bytes, 5, 8, Service::Rc), Err(Malformed));
-        assert_eq!(Work::parse(&wqe(opcode::LSO, &[0; 112]), 5, 7, Service::Rc), Err(Malformed));
-        assert_eq!(Work::parse(&wqe(opcode::READ, &[]), 5, 7, Service::Rc), Err(Malformed));
-        assert_eq!(
-            Work::parse(&wqe(opcode::FETCH_ADD, &[0; 16]), 5, 7, Service::Rc),
-            Err(Malformed)
-        );
-        let long_inline = wqe(opcode::SEND, InlineHeader::new(13).as_bytes());
-        let work = Work::parse(&long_inline, 5, 7, Service::Rc).unwrap();
+        let refused = |wqe: &[u8], qpn, index| parse(wqe, qpn, index).unwrap_err();
+        assert!(parse(&bytes, 5, 7).is_ok());
+        assert_eq!(refused(&bytes, 6, 7), Refused::Malformed);
+        assert_eq!(refused(&bytes, 5, 8), Refused::Malformed);
+        assert_eq!(refused(&wqe(opcode::LSO, &[0; 112]), 5, 7), Refused::Unknown);
+        assert_eq!(refused(&wqe(opcode::READ, &[]), 5, 7), Refused::Malformed);
+        assert_eq!(refused(&wqe(opcode::FETCH_ADD, &[0; 16]), 5, 7), Refused::Malformed);
+        let mut modified = bytes.clone();
+        modified[0] = 1;
+        assert_eq!(refused(&modified, 5, 7), Refused::Unknown, "SEND has no op_mod but 0");
+        let long_inline =
+            wqe(opcode::SEND, InlineHeader::new(InlineWord::pack(true, 13)).as_bytes());
+        let work = parse(&long_inline, 5, 7).unwrap();
         assert_eq!(segments(&long_inline, work.data).collect::<Vec<_>>(), [Err(Malformed)]);
     }
 
@@ -277,8 +267,9 @@ mod tests {
         fn random_bytes_are_read_without_a_panic_and_within_bounds(
             bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)
         ) {
-            let word = CtrlSegment::read(&bytes).map_or(CtrlWord::new(), |control| control.control());
-            if let Ok(work) = Work::parse(&bytes, word.qpn(), word.wqe_index(), Service::Rc) {
+            let segment = CtrlSegment::from_prefix(&bytes);
+            let word = segment.map_or(CtrlWord::new(), CtrlSegment::ctrl_word);
+            if let Ok(work) = parse(&bytes, word.qpn(), word.wqe_index()) {
                 prop_assert!(work.data <= bytes.len());
             }
             for segment in segments(&bytes, 16).flatten() {

@@ -1,17 +1,15 @@
-//! Capability pages: QUERY_HCA_CAP and SET_HCA_CAP, and what other commands ask of them.
+//! Capability pages, and what commands ask of them.
 
 use std::collections::BTreeMap;
 
 use verbless_prm::reflect::{Kind, View};
 use verbless_prm::{
-    AtomicCap, AtomicReqEndianness, HcaCap, HcaCap2, HcaCapPage, QueryHcaCapIn, QueryHcaCapOut,
-    RoceCap, SetHcaCapIn, SetHcaCapOut, TimestampFormat, TimestampFormatCap, bits,
+    AtomicCap, AtomicReqEndianness, HcaCap, HcaCap2, HcaCapPage, RoceCap, TimestampFormat,
+    TimestampFormatCap, bits,
 };
 
-use super::call::{Call, Outcome};
-use super::refusal::Refusal;
-use super::{Hca, Life};
-use crate::profile::{CapPage, Profile, Side};
+use crate::hca::refusal::Refusal;
+use crate::profile::{CapPage, Profile};
 
 /// What a function can do: the profile's pages, with what SET_HCA_CAP changed.
 #[derive(Debug)]
@@ -41,10 +39,45 @@ impl Capabilities {
         self.pages.get(&page.0).map(|page| &*page.current)
     }
 
+    /// Page `number`, with what is in force and what is the most.
+    pub(crate) fn page(&self, number: u16) -> Result<&CapPage, Refusal> {
+        self.pages.get(&number).ok_or(Refusal::NoSuchPage)
+    }
+
+    /// Sets page `number` to `new`, which may exceed the maximum nowhere.
+    pub(crate) fn set(&mut self, number: u16, new: &[u8]) -> Result<(), Refusal> {
+        if number == HcaCapPage::ATOMIC.0 {
+            return self.set_atomic(new);
+        }
+        let page = self.pages.get_mut(&number).ok_or(Refusal::NoSuchPage)?;
+        let new = &new[..page.max.len()];
+        let mut exceeded = None;
+        View::new(page.info, new).leaves(&mut |path, leaf| {
+            if matches!(leaf.field.kind, Kind::Number | Kind::Enum(_))
+                && bits::get(new, leaf.bit, leaf.width) > bits::get(&page.max, leaf.bit, leaf.width)
+            {
+                exceeded.get_or_insert_with(|| path.to_string());
+            }
+        });
+        if let Some(field) = exceeded {
+            tracing::debug!(field, "set above its maximum");
+            return Err(Refusal::CapabilityExceeded);
+        }
+        page.current.copy_from_slice(new);
+        Ok(())
+    }
+
     /// The general page.
     pub(crate) fn general(&self) -> &HcaCap {
         let page = self.current(HcaCapPage::GENERAL).and_then(HcaCap::from_prefix);
         page.expect("a profile without the general page is refused")
+    }
+
+    /// The same, for a test that wants another device.
+    #[cfg(test)]
+    pub(crate) fn general_mut(&mut self) -> &mut HcaCap {
+        let page = self.pages.get_mut(&HcaCapPage::GENERAL.0);
+        page.and_then(|page| HcaCap::from_prefix_mut(&mut page.current)).unwrap()
     }
 
     /// The second general page; all 0 if there is none.
@@ -62,16 +95,18 @@ impl Capabilities {
         self.current(HcaCapPage::ROCE).and_then(RoceCap::from_prefix).unwrap_or(&NO_ROCE)
     }
 
-    /// The formats of timestamps that a QP has: the RoCE page says it where there is RoCE, else what SQs have holds.
-    pub(super) fn qp_timestamps(&self) -> TimestampFormatCap {
+    /// The formats of timestamps that a QP has: the RoCE page says it where there is RoCE, else
+    /// what SQs have holds.
+    pub(crate) fn qp_timestamps(&self) -> TimestampFormatCap {
         match self.general().roce() {
             true => self.roce().qp_ts_format(),
             false => self.general().sq_ts_format(),
         }
     }
 
-    /// Of the atomic page, only the byte order can be set: Linux sends the page with all the rest 0.
-    fn set_atomic(&mut self, new: &[u8]) -> Outcome {
+    /// Of the atomic page, only the byte order can be set: Linux sends the page with all the rest
+    /// 0.
+    fn set_atomic(&mut self, new: &[u8]) -> Result<(), Refusal> {
         let page = self.pages.get_mut(&HcaCapPage::ATOMIC.0).ok_or(Refusal::NoSuchPage)?;
         let mode = AtomicCap::from_prefix(new).map(AtomicCap::atomic_req_8b_endianness_mode);
         let current = AtomicCap::from_prefix_mut(&mut page.current);
@@ -95,9 +130,12 @@ impl Capabilities {
     }
 }
 
-/// Refuses a clock for timestamps that a kind of queue does not have. Whatever there is, DEFAULT means it: UCX asks for that
-/// on every device.
-pub(super) fn check_timestamps(format: TimestampFormat, offered: TimestampFormatCap) -> Outcome {
+/// Refuses a clock for timestamps that a kind of queue does not have. Whatever there is, DEFAULT
+/// means it: UCX asks for that on every device.
+pub(crate) fn check_timestamps(
+    format: TimestampFormat,
+    offered: TimestampFormatCap,
+) -> Result<(), Refusal> {
     use TimestampFormatCap as Cap;
     let has = match format {
         TimestampFormat::DEFAULT => true,
@@ -108,62 +146,4 @@ pub(super) fn check_timestamps(format: TimestampFormat, offered: TimestampFormat
         _ => false,
     };
     if has { Ok(()) } else { Err(Refusal::TimestampFormat) }
-}
-
-/// Refuses the command if it is about another function: this one manages none.
-pub(super) fn own_function(other: bool, id: u16) -> Outcome {
-    if other || id != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
-}
-
-/// The same for commands that name a function by its side, too: what the embedded CPU's drivers set, and no others.
-pub(super) fn own_side(hca: &Hca, embedded_cpu: bool, id: u16) -> Outcome {
-    own_function(embedded_cpu != (hca.profile.side() == Side::Dpu), id)
-}
-
-/// QUERY_HCA_CAP.
-pub(super) fn query(
-    call: &mut Call<'_>,
-    input: &QueryHcaCapIn,
-    output: &mut QueryHcaCapOut,
-) -> Outcome {
-    own_function(input.other_function(), 0)?;
-    let page = call.hca().caps.pages.get(&(call.op_mod >> 1)).ok_or(Refusal::NoSuchPage)?;
-    let values = if call.op_mod & 1 == 1 { &page.current } else { &page.max };
-    let mut capability = *output.capability();
-    capability[..values.len()].copy_from_slice(values);
-    output.set_capability(&capability);
-    Ok(())
-}
-
-/// SET_HCA_CAP.
-pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut) -> Outcome {
-    if call.hca().life == Life::Up {
-        return Err(Refusal::AlreadyInitialised);
-    }
-    own_function(input.other_function(), 0)?;
-    if call.op_mod & 1 == 1 {
-        return Err(Refusal::NoSuchPage);
-    }
-    let number = call.op_mod >> 1;
-    let caps = &mut call.hca_mut().caps;
-    if number == HcaCapPage::ATOMIC.0 {
-        return caps.set_atomic(input.capability());
-    }
-    let page = caps.pages.get_mut(&number).ok_or(Refusal::NoSuchPage)?;
-    let new = &input.capability()[..page.max.len()];
-    let mut exceeded = None;
-    View::new(page.info, new).leaves(&mut |path, leaf| {
-        if matches!(leaf.field.kind, Kind::Number | Kind::Enum(_))
-            && bits::get(new, leaf.bit, leaf.width) > bits::get(&page.max, leaf.bit, leaf.width)
-        {
-            exceeded.get_or_insert_with(|| path.to_string());
-        }
-    });
-    if let Some(field) = exceeded {
-        tracing::debug!(field, "set above its maximum");
-        return Err(Refusal::CapabilityExceeded);
-    }
-    page.current.copy_from_slice(new);
-    call.hca_mut().capabilities_changed();
-    Ok(())
 }

@@ -1,4 +1,5 @@
-//! The names that make each device unique: GUIDs, MACs, LIDs and GIDs, all derived from the device's number.
+//! The names that make each device unique: GUIDs, MACs, LIDs and GIDs, all derived from the
+//! device's number.
 
 /// What a device calls itself.
 #[derive(Debug, Clone)]

@@ -1,11 +1,12 @@
-//! Translation entries of indirect keys as software writes them, in CREATE_MKEY and in UMR: pieces of other keys (KLM), blocks of
-//! one size (KSM), or pieces that are taken in turn over and over.
+//! Translation entries of indirect keys as software writes them, in CREATE_MKEY and in UMR: ranges
+//! of other keys (KLM), blocks of one size (KSM), or KLMs that are taken in turn over and over.
 //!
-//! The last kind begins with a header in the place of an entry; what has no header is a list. Sources: Linux
-//! `include/linux/mlx5/qp.h` (mlx5_stride_block_*), rdma-core `providers/mlx5/mlx5dv.h` (mlx5_wqe_umr_repeat_*).
+//! The last kind begins with a header in the place of an entry; what has no header is a list.
+//! Sources: Linux `include/linux/mlx5/qp.h` (mlx5_stride_block_*), rdma-core
+//! `providers/mlx5/mlx5dv.h` (mlx5_wqe_umr_repeat_*).
 
-use super::objects::{Interleaved, Klm, Limits, Stride, Translation};
-use super::room::Room;
+use crate::hca::budget::Budget;
+use crate::hca::objects::{Interleaved, Klm, Limits, Stride, Translation};
 
 /// Bytes of an entry.
 pub(crate) const ENTRY: usize = 16;
@@ -22,9 +23,10 @@ fn address(entry: &[u8]) -> u64 {
     u64::from(word(&entry[8..12])) << 32 | u64::from(word(&entry[12..16]))
 }
 
-/// What a list translates to; `None` for a header that does not fit the entries behind it. In a KSM all entries have one size.
+/// What a list translates to; `None` for a header that does not fit the entries behind it. In a KSM
+/// all entries have one size.
 pub(crate) fn translation(
-    room: &Room,
+    budget: &Budget,
     list: &[u8],
     log_entry_size: Option<u32>,
     limits: &Limits,
@@ -39,7 +41,7 @@ pub(crate) fn translation(
             return None;
         }
         entries.next();
-        return interleaved(room, header, entries).map(Translation::Interleaved);
+        return interleaved(budget, header, entries).map(Translation::Interleaved);
     }
     let entries: Vec<Klm> = entries
         .map(|entry| Klm {
@@ -48,31 +50,31 @@ pub(crate) fn translation(
             address: address(entry),
         })
         .collect();
-    Some(Translation::Indirect { entries: room.list(entries), log_entry_size })
+    Some(Translation::Indirect { entries: budget.list(entries), log_entry_size })
 }
 
 fn interleaved<'a>(
-    room: &Room,
+    budget: &Budget,
     header: &[u8],
     entries: impl Iterator<Item = &'a [u8]>,
 ) -> Option<Interleaved> {
     let (length, rounds) = (u64::from(word(&header[..4])), word(&header[8..12]));
     let count = usize::from(half(&header[14..16]));
-    let pieces: Vec<(Klm, Stride)> = entries
+    let klms: Vec<(Klm, Stride)> = entries
         .take(count)
         .map(|entry| {
             let length = half(&entry[2..4]).into();
-            let piece = Klm { length, key: word(&entry[4..8]), address: address(entry) };
-            (piece, half(&entry[..2]))
+            let klm = Klm { length, key: word(&entry[4..8]), address: address(entry) };
+            (klm, half(&entry[..2]))
         })
         .collect();
-    let together: u64 = pieces.iter().map(|(piece, _)| u64::from(piece.length)).sum();
-    let fits = pieces.len() == count && together == length && length != 0 && rounds != 0;
+    let together: u64 = klms.iter().map(|(klm, _)| u64::from(klm.length)).sum();
+    let fits = klms.len() == count && together == length && length != 0 && rounds != 0;
     if !fits {
         tracing::info!(length, together, rounds, count, "an interleaved layout does not add up");
         return None;
     }
-    Some(Interleaved { rounds, length, pieces: room.list(pieces) })
+    Some(Interleaved { rounds, length, klms: budget.list(klms) })
 }
 
 impl Translation {

@@ -1,6 +1,12 @@
-//! Numbers for objects: the lowest free one, as on the device, so that a stale number soon means something else.
+//! Numbers for objects: the lowest free one, as on the device, so that a stale number soon means
+//! something else.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::hca::kinds::{BYTE, HALF, THREE_BYTES, kinds};
+use crate::hca::objects::Uid;
+use crate::profile::Profile;
 
 /// The numbers of one kind of object.
 #[derive(Debug, Clone)]
@@ -11,9 +17,9 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Numbers from `first` to below `end`.
-    pub(crate) fn new(first: u32, end: u32) -> Self {
-        Self { next: first, end, free: BTreeSet::new() }
+    /// The numbers of a range.
+    pub(crate) fn new(range: Range<u32>) -> Self {
+        Self { next: range.start, end: range.end, free: BTreeSet::new() }
     }
 
     /// The lowest free number, if there is one.
@@ -44,5 +50,38 @@ impl Numbers {
         debug_assert!(number < self.next, "a number that was never taken");
         let new = self.free.insert(number);
         debug_assert!(new, "a number that was given back before");
+    }
+}
+
+macro_rules! all_numbers {
+    ($($(#[$doc:meta])* $kind:ident: $key:ty => $object:ty {
+        context: $context:literal,
+        numbers: [$($name:ident: $range:expr),*],
+        remove: $remove:path,
+        commands: { $($commands:tt)* }
+    })*) => {
+        /// The numbers that a function gives to its objects.
+        #[derive(Debug)]
+        pub(crate) struct AllNumbers {
+            $($(pub $name: Numbers,)*)*
+        }
+
+        impl AllNumbers {
+            pub(crate) fn new(profile: &Profile) -> Self {
+                fn of(profile: &Profile, range: impl Fn(&Profile) -> Range<u32>) -> Numbers {
+                    Numbers::new(range(profile))
+                }
+                Self { $($($name: of(profile, $range),)*)* }
+            }
+        }
+    };
+}
+
+kinds!(all_numbers);
+
+impl AllNumbers {
+    /// Those for UAR pages of a user context, or of the kernel.
+    pub(crate) fn uars_of(&mut self, uid: Uid) -> &mut Numbers {
+        if uid == 0 { &mut self.uar } else { &mut self.user_uar }
     }
 }

@@ -1,7 +1,8 @@
 //! What a function holds: every object that commands create and the data path uses.
 //!
-//! Commands (the other modules of `hca`) create, change and destroy these; the engine moves queues forward. The PRM context
-//! that software wrote is kept whole beside the values that the data path needs, so that a query gives back every bit.
+//! Commands (`hca::commands`) create, change and destroy these; the engine moves queues
+//! forward. The PRM context that software wrote is kept whole beside the values that the data path
+//! needs, so that a query gives back every bit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +11,14 @@ use verbless_prm::{
     SqState, XrcSrqContext,
 };
 
-use super::room::List;
-use crate::engine;
+use crate::hca::budget::List;
+use crate::hca::index::Index;
+use crate::hca::kinds::kinds;
 use crate::profile::KeyNumbers;
+use crate::runtime::{CqRuntime, QpRuntime, SendRuntime};
 
-/// A run of host memory that holds a queue, record or translation table: pages of one size and an offset into the first.
+/// A run of host memory that holds a queue, record or translation table: pages of one size and an
+/// offset into the first.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueMemory {
     /// DMA addresses of the pages, in order.
@@ -28,7 +32,8 @@ pub(crate) struct QueueMemory {
 }
 
 impl QueueMemory {
-    /// DMA address of byte `at`; the caller keeps within a naturally aligned 64-byte (or smaller) unit, which never crosses a page.
+    /// DMA address of byte `at`; the caller keeps within a naturally aligned 64-byte (or smaller)
+    /// unit, which never crosses a page.
     pub(crate) fn address(&self, at: u64) -> u64 {
         debug_assert!(at < self.length);
         let at = at + self.offset;
@@ -44,6 +49,9 @@ impl QueueMemory {
 
 /// Who owns an object: 0 is the kernel, others are user contexts (CREATE_UCTX).
 pub(crate) type Uid = u16;
+
+/// The uid that a driver stamps on an event queue which every user context may name in its CQs.
+pub(crate) const SHARED_UID: Uid = 0xffff;
 
 /// A registered piece of user memory (CREATE_UMEM).
 #[derive(Debug)]
@@ -73,28 +81,28 @@ pub(crate) enum Translation {
     Physical,
     /// Pages of one size.
     Pages(QueueMemory),
-    /// A list of (key, length, address) pieces; KSM when all have the same length.
+    /// KLM entries, each a range of another key; KSM when all have the same length.
     Indirect { entries: List<Klm>, log_entry_size: Option<u32> },
-    /// Pieces that are taken in turn, over and over.
+    /// KLM entries that are taken in turn, over and over.
     Interleaved(Interleaved),
     /// The null key: reads give zeros, writes vanish.
     Null,
 }
 
-/// Memory of an indirect key that repeats: a round takes so many bytes of each piece in turn, and every round begins a stride
-/// further in each.
+/// Memory of an indirect key that repeats: a round takes so many bytes of each KLM in turn, and
+/// every round begins a stride further in each.
 #[derive(Debug, Clone)]
 pub(crate) struct Interleaved {
     pub rounds: u32,
     /// Bytes of a round.
     pub length: u64,
-    pub pieces: List<(Klm, Stride)>,
+    pub klms: List<(Klm, Stride)>,
 }
 
-/// Bytes from where one round begins in a piece to where the next one does.
+/// Bytes from where one round begins in a KLM to where the next one does.
 pub(crate) type Stride = u16;
 
-/// One piece of an indirect key.
+/// An entry of an indirect key: a range of another key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Klm {
     pub key: u32,
@@ -172,11 +180,15 @@ pub(crate) struct Cq {
     /// Set when the queue overran: it takes no more CQEs.
     pub overrun: bool,
     pub arm: Arm,
+    /// Index after the last solicited CQE.
+    pub solicited: Option<u32>,
+    /// Index after the last CQE that an event has told of: those before it make no other.
+    pub notified: u32,
     /// QPs that name it.
     pub users: u32,
     pub umems: Vec<u32>,
     /// What the engine keeps; starts as the default.
-    pub runtime: engine::CqRuntime,
+    pub runtime: CqRuntime,
     pub context: CqContext,
 }
 
@@ -210,6 +222,13 @@ pub(crate) struct Eq {
     pub context: EqContext,
 }
 
+impl Eq {
+    /// It asks for events of this type.
+    pub(crate) fn takes(&self, kind: u8) -> bool {
+        self.bitmask[usize::from(kind) / 64] >> (kind % 64) & 1 != 0
+    }
+}
+
 /// QP states, as the PRM numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -224,6 +243,11 @@ pub(crate) enum QpState {
 }
 
 impl QpState {
+    /// A QP takes messages in it.
+    pub(crate) fn receives(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::SqError | Self::SqDrained)
+    }
+
     pub(crate) fn to_prm(self) -> verbless_prm::QpState {
         verbless_prm::QpState(self as u8)
     }
@@ -258,13 +282,18 @@ impl Service {
     pub(crate) fn is_reliable(self) -> bool {
         self == Self::Rc
     }
+
+    /// A request that fails stops the send queue alone, until SQERR2RTS.
+    pub(crate) fn goes_on_receiving(self) -> bool {
+        self == Self::Uc || self.is_datagram()
+    }
 }
 
 /// The send half of a QP, or an SQ.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     pub memory: QueueMemory,
-    /// log2 of the number of 64-byte WQE basic blocks.
+    /// log2 of the number of WQEBBs.
     pub log_size: u32,
     pub cqn: u32,
     /// Next WQEBB to execute, counting on without wrap; the low 16 bits are the WQE's index.
@@ -274,7 +303,7 @@ pub(crate) struct SendQueue {
     /// Woken by a doorbell and not yet run dry.
     pub awake: bool,
     /// What the engine keeps; starts as the default, and again after a reset.
-    pub runtime: engine::SendRuntime,
+    pub runtime: SendRuntime,
 }
 
 impl SendQueue {
@@ -291,10 +320,10 @@ impl SendQueue {
         }
     }
 
-    /// Forgets what was posted.
-    pub(crate) fn reset(&mut self) {
+    /// Forgets what was posted; gives what the engine kept of it.
+    pub(crate) fn reset(&mut self) -> SendRuntime {
         (self.consumer, self.producer, self.awake) = (0, 0, false);
-        self.runtime = Default::default();
+        std::mem::take(&mut self.runtime)
     }
 }
 
@@ -332,8 +361,6 @@ pub(crate) struct Requester {
     pub ack_timeout: u8,
     pub retries_left: u8,
     pub rnr_retries_left: u8,
-    /// The engine's time at which a waiting request goes out again.
-    pub resume_at: Option<u64>,
     pub max_rd_atomic: u8,
 }
 
@@ -367,7 +394,8 @@ pub(crate) struct Qp {
     pub remote: Option<Address>,
     /// The port that it sends from, from 1.
     pub port: u8,
-    /// Goes into every CQE; 0xffffff: the number of the shared receive queue, or 0, goes there instead.
+    /// Goes into every CQE; 0xffffff: the number of the shared receive queue, or 0, goes there
+    /// instead.
     pub user_index: u32,
     /// Bytes of a READ or atomic response that may be delivered in the CQE (0, 32 or 64; cs_req).
     pub requester_inline: u8,
@@ -381,7 +409,7 @@ pub(crate) struct Qp {
     /// The multicast groups that it joined.
     pub groups: Vec<[u8; 16]>,
     /// What the engine keeps; starts as the default, and again after 2RST.
-    pub runtime: engine::QpRuntime,
+    pub runtime: QpRuntime,
     pub context: QpContext,
 }
 
@@ -402,7 +430,7 @@ pub(crate) struct Sq {
 
 /// A receive queue that several QPs share.
 #[derive(Debug)]
-pub(crate) struct SharedQueue {
+pub(crate) struct Srq {
     pub uid: Uid,
     pub pd: u32,
     pub memory: QueueMemory,
@@ -426,12 +454,12 @@ pub(crate) struct SharedQueue {
     /// QPs that receive from it.
     pub users: u32,
     pub umems: Vec<u32>,
-    pub context: SharedContext,
+    pub context: SrqContext,
 }
 
 /// A shared receive queue as software made it.
 #[derive(Debug, Clone)]
-pub(crate) enum SharedContext {
+pub(crate) enum SrqContext {
     XrcSrq(XrcSrqContext),
     Rmp(Box<RmpContext>),
 }
@@ -486,89 +514,169 @@ impl Limits {
     }
 }
 
-/// Every object of one function, by number.
-#[derive(Debug, Default)]
-pub(crate) struct Objects {
-    pub limits: Limits,
-    pub uctxs: BTreeMap<u16, u32>,
-    pub pds: BTreeMap<u32, Uid>,
-    pub tds: BTreeMap<u32, Uid>,
-    pub uars: BTreeMap<u32, Uid>,
-    pub umems: BTreeMap<u32, Umem>,
-    /// By mkey index (key >> 8).
-    pub mkeys: BTreeMap<u32, Mkey>,
-    pub cqs: BTreeMap<u32, Cq>,
-    pub eqs: BTreeMap<u32, Eq>,
-    pub qps: BTreeMap<u32, Qp>,
-    /// Their numbers are of one range with those of QPs.
-    pub sqs: BTreeMap<u32, Sq>,
-    pub xrcds: BTreeMap<u32, Uid>,
-    pub shared: BTreeMap<u32, SharedQueue>,
-    pub counters: BTreeMap<u8, QCounter>,
-    /// The QPs in each multicast group; none is empty.
-    pub groups: BTreeMap<[u8; 16], BTreeSet<u32>>,
-    /// How many members they have together.
-    pub members: usize,
+/// What every kind of object has.
+pub(crate) trait Object {
+    /// Whose it is; what is everybody's is the kernel's, 0.
+    fn owner(&self) -> Uid;
+
+    /// Some command made it: it does not come with the function.
+    fn is_made(&self) -> bool {
+        true
+    }
 }
 
-/// How many objects of each kind a function holds; all zero when nothing leaked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "each is the number of objects of its name")]
-pub struct ObjectCounts {
-    pub uctxs: usize,
-    pub pds: usize,
-    pub tds: usize,
-    pub uars: usize,
-    pub umems: usize,
-    pub mkeys: usize,
-    pub cqs: usize,
-    pub eqs: usize,
-    pub qps: usize,
-    pub sqs: usize,
-    pub xrcds: usize,
-    pub shared: usize,
-    pub counters: usize,
+/// A user context; what it holds says that it is its own.
+#[derive(Debug)]
+pub(crate) struct Uctx;
+
+impl Object for Uctx {
+    fn owner(&self) -> Uid {
+        0
+    }
 }
+
+impl Object for Eq {
+    fn owner(&self) -> Uid {
+        0
+    }
+}
+
+/// A number that belongs to somebody: a PD, a transport or XRC domain, a UAR page.
+impl Object for Uid {
+    fn owner(&self) -> Uid {
+        *self
+    }
+}
+
+impl Object for Mkey {
+    fn owner(&self) -> Uid {
+        self.uid
+    }
+
+    fn is_made(&self) -> bool {
+        !self.is_null()
+    }
+}
+
+macro_rules! owned {
+    ($($object:ident),*) => {$(
+        impl Object for $object {
+            fn owner(&self) -> Uid {
+                self.uid
+            }
+        }
+    )*};
+}
+
+owned!(Qp, Sq, Srq, Cq, Umem, QCounter);
+
+macro_rules! objects {
+    ($($(#[$doc:meta])* $kind:ident: $key:ty => $object:ty {
+        context: $context:literal,
+        numbers: [$($numbers:tt)*],
+        remove: $remove:path,
+        commands: { $($commands:tt)* }
+    })*) => {
+        /// Every object of one function, by number.
+        #[derive(Debug, Default)]
+        pub(crate) struct Objects {
+            pub limits: Limits,
+            $($(#[$doc])* pub $kind: BTreeMap<$key, $object>,)*
+            /// The QPs in each multicast group; none is empty.
+            pub groups: BTreeMap<[u8; 16], BTreeSet<u32>>,
+            /// How many members they have together.
+            pub members: usize,
+            /// QPs, SQs and CQs by the UAR page that they name.
+            pub by_page: Index,
+        }
+
+        /// How many objects of each kind a function holds; all zero when nothing leaked.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct ObjectCounts {
+            $($(#[$doc])* pub $kind: usize,)*
+        }
+
+        impl Objects {
+            /// How many objects there are of any kind that takes a context.
+            pub(crate) fn len(&self) -> usize {
+                0 $(+ if $context { self.$kind.len() } else { 0 })*
+            }
+
+            /// About how many bytes they take, without their lists.
+            pub(crate) fn bytes(&self) -> usize {
+                fn of<K, V>(map: &BTreeMap<K, V>) -> usize {
+                    map.len() * size_of::<(K, V)>()
+                }
+                let groups = of(&self.groups) + self.members * size_of::<[u64; 4]>();
+                groups $(+ of(&self.$kind))*
+            }
+
+            pub(crate) fn counts(&self) -> ObjectCounts {
+                ObjectCounts {
+                    $($kind: self.$kind.values().filter(|object| object.is_made()).count(),)*
+                }
+            }
+        }
+    };
+}
+
+kinds!(objects);
 
 impl Objects {
-    /// How many objects there are of any kind that takes a context.
-    pub(crate) fn len(&self) -> usize {
-        let queues = self.cqs.len() + self.eqs.len() + self.qps.len() + self.shared.len();
-        queues
-            + self.sqs.len()
-            + self.mkeys.len()
-            + self.umems.len()
-            + self.pds.len()
-            + self.uctxs.len()
+    pub(crate) fn add_qp(&mut self, number: u32, qp: Qp) {
+        self.by_page.senders.set(number, Some(qp.uar_page));
+        self.qps.insert(number, qp);
     }
 
-    /// About how many bytes they take, without their lists.
-    pub(crate) fn bytes(&self) -> usize {
-        fn of<K, V>(map: &BTreeMap<K, V>) -> usize {
-            map.len() * size_of::<(K, V)>()
+    pub(crate) fn remove_qp(&mut self, number: u32) -> Option<Qp> {
+        let qp = self.qps.remove(&number)?;
+        self.by_page.senders.set(number, None);
+        Some(qp)
+    }
+
+    pub(crate) fn add_sq(&mut self, number: u32, sq: Sq) {
+        self.by_page.senders.set(number, Some(sq.uar_page));
+        self.sqs.insert(number, sq);
+    }
+
+    pub(crate) fn remove_sq(&mut self, number: u32) -> Option<Sq> {
+        let sq = self.sqs.remove(&number)?;
+        self.by_page.senders.set(number, None);
+        Some(sq)
+    }
+
+    pub(crate) fn add_cq(&mut self, number: u32, cq: Cq) {
+        self.by_page.cqs.set(number, Some(cq.uar_page));
+        self.cqs.insert(number, cq);
+    }
+
+    pub(crate) fn remove_cq(&mut self, number: u32) -> Option<Cq> {
+        let cq = self.cqs.remove(&number)?;
+        self.by_page.cqs.set(number, None);
+        Some(cq)
+    }
+
+    /// Whether a QP, SQ or CQ names the UAR page.
+    pub(crate) fn is_named(&self, page: u32) -> bool {
+        self.by_page.senders.of(page).is_some() || self.by_page.cqs.of(page).is_some()
+    }
+
+    /// Whether some EQ asks for events of type `kind`.
+    pub(crate) fn takes_event(&self, kind: u8) -> bool {
+        self.eqs.values().any(|eq| eq.takes(kind))
+    }
+
+    /// A test may have created, moved or removed any queue behind the commands' back.
+    #[cfg(test)]
+    pub(crate) fn index_again(&mut self) {
+        self.by_page = Index::default();
+        let qps = self.qps.iter().map(|(&number, qp)| (number, qp.uar_page));
+        let sqs = self.sqs.iter().map(|(&number, sq)| (number, sq.uar_page));
+        for (number, page) in qps.chain(sqs) {
+            self.by_page.senders.set(number, Some(page));
         }
-        let numbers = of(&self.uctxs) + of(&self.pds) + of(&self.tds) + of(&self.uars);
-        let queues = of(&self.cqs) + of(&self.eqs) + of(&self.qps) + of(&self.sqs);
-        let memory = of(&self.umems) + of(&self.mkeys);
-        let groups = of(&self.groups) + self.members * size_of::<[u64; 4]>();
-        numbers + queues + memory + groups + of(&self.xrcds) + of(&self.shared)
-    }
-
-    pub(crate) fn counts(&self) -> ObjectCounts {
-        ObjectCounts {
-            uctxs: self.uctxs.len(),
-            pds: self.pds.len(),
-            tds: self.tds.len(),
-            uars: self.uars.len(),
-            umems: self.umems.len(),
-            mkeys: self.mkeys.values().filter(|mkey| !mkey.is_null()).count(),
-            cqs: self.cqs.len(),
-            eqs: self.eqs.len(),
-            qps: self.qps.len(),
-            sqs: self.sqs.len(),
-            xrcds: self.xrcds.len(),
-            shared: self.shared.len(),
-            counters: self.counters.len(),
+        for (&number, cq) in &self.cqs {
+            self.by_page.cqs.set(number, Some(cq.uar_page));
         }
     }
 }

@@ -1,8 +1,10 @@
-//! Why the model refuses commands: one syndrome for each reason, with the status that it comes with.
+//! Why the model refuses commands: one syndrome for each reason, with the status that it comes
+//! with.
 //!
-//! A syndrome is the firmware's own business; these are the model's. They begin with 0x564c so that a log shows who spoke.
+//! A syndrome is the firmware's own business; these are the model's. They begin with 0x564c so that
+//! a log shows who spoke.
 
-use verbless_prm::CommandStatus;
+use verbless_prm::{CommandInfo, CommandStatus};
 
 /// The high half of every syndrome of the model.
 const MARK: u32 = 0x564c_0000;
@@ -71,10 +73,12 @@ refusals! {
 
     KernelOnly = 0x20, BAD_OP, "Only uid 0 may send this command.";
     NoSuchUid = 0x21, BAD_RES, "No such user context.";
-    UctxCapability = 0x22, BAD_PARAM, "The user context asks for a capability that uctx_cap does not offer.";
+    UctxCapability = 0x22, BAD_PARAM,
+        "The user context asks for a capability that uctx_cap does not offer.";
     TooMany = 0x23, LIM, "As many objects of this kind exist as the capability allows.";
     NoNumber = 0x24, NO_RES, "All numbers for objects of this kind are in use.";
-    NoRoom = 0x25, NO_RES, "The function has no room for more objects and translation tables.";
+    OverBudget = 0x25, NO_RES,
+        "The function's objects and translation tables take as much memory as the model allows.";
 
     NoSuchPd = 0x30, BAD_RES, "No such PD for this uid.";
     PdInUse = 0x31, BAD_RES_STATE, "Keys or QPs still belong to the PD.";
@@ -88,9 +92,12 @@ refusals! {
     UmemInUse = 0x41, BAD_RES_STATE, "Keys or queues still lie in the UMEM.";
     UmemPages = 0x42, BAD_PARAM, "The UMEM's pages, page size or offset are out of range.";
     UmemBounds = 0x43, BAD_PARAM, "The range does not lie within the UMEM.";
-    UmemReadOnly = 0x44, BAD_PARAM, "The device must write there, but the UMEM's pages are read-only.";
+    UmemReadOnly = 0x44, BAD_PARAM,
+        "The device must write there, but the UMEM's pages are read-only.";
     BufferMisaligned = 0x45, BAD_PARAM, "A queue buffer is not aligned to its entries.";
-    BufferOffset = 0x47, BAD_PARAM, "A queue buffer begins at no multiple of a 64th of its UMEM's page, or further into it than the queue's page_offset can say.";
+    BufferOffset = 0x47, BAD_PARAM,
+        "A queue buffer begins at no multiple of a 64th of its UMEM's page, or further into it \
+         than the queue's page_offset can say.";
     RecordMisaligned = 0x46, BAD_PARAM, "A doorbell record is not aligned to 8 bytes.";
 
     NoSuchMkey = 0x50, BAD_RES, "No such mkey for this uid.";
@@ -98,7 +105,8 @@ refusals! {
     MkeyLength = 0x52, BAD_PARAM, "The length is 0, or the range overflows.";
     MkeyPageSize = 0x53, BAD_PARAM, "The page or block size does not fit the key.";
     MkeyTranslations = 0x54, BAD_PARAM, "The translation entries do not cover the length.";
-    MkeyOffset = 0x55, BAD_PARAM, "The start address and the UMEM differ in their offset within a page.";
+    MkeyOffset = 0x55, BAD_PARAM,
+        "The start address and the UMEM differ in their offset within a page.";
     MkeyEntries = 0x56, LIM, "The entry list is longer than log_max_klm_list_size.";
     MkeyLength64 = 0x57, BAD_PARAM, "A key of length64 has neither pages nor a UMEM.";
 
@@ -107,8 +115,11 @@ refusals! {
     CqSize = 0x62, BAD_PARAM, "log_cq_size is 0 or above log_max_cq_sz.";
     CqeSize = 0x63, BAD_PARAM, "The CQE size is not supported.";
     CqField = 0x64, BAD_PARAM, "A selected field cannot be modified.";
-    CqOutstanding = 0x65, BAD_SIZE_OUTS_CQES, "The CQEs that wait, with the one that ends the resize, do not fit the old buffer or the new.";
-    CqState = 0x66, BAD_RES_STATE, "The CQ overran, or its buffer cannot be written: it takes no more CQEs.";
+    CqOutstanding = 0x65, BAD_SIZE_OUTS_CQES,
+        "The CQEs that wait, with the one that ends the resize, do not fit the old buffer or the \
+         new.";
+    CqState = 0x66, BAD_RES_STATE,
+        "The CQ overran, or its buffer cannot be written: it takes no more CQEs.";
 
     NoSuchEq = 0x70, BAD_RES, "No such EQ.";
     EqInUse = 0x71, BAD_RES_STATE, "CQs still report to the EQ.";
@@ -118,12 +129,15 @@ refusals! {
 
     NoSuchQp = 0x80, BAD_RES, "No such QP for this uid.";
     QpState = 0x81, BAD_QP_STATE, "The transition does not start from the state that the QP is in.";
-    QpService = 0x82, BAD_PARAM, "The model does not know this transport service, or the sender may not use it.";
+    QpService = 0x82, BAD_PARAM,
+        "The model does not know this transport service, or the sender may not use it.";
     QpQueues = 0x83, BAD_PARAM, "The QP has neither queue, or one that its type forbids.";
     QpSize = 0x84, LIM, "A work queue is larger than log_max_qp_sz.";
-    QpStride = 0x85, BAD_PARAM, "The receive stride is larger than max_wqe_sz_rq, or too short for a WQE.";
-    NoSuchSharedQueue = 0x86, BAD_RES, "No such SRQ, XRC SRQ or RMP for this uid.";
-    QpOptional = 0x87, BAD_PARAM, "opt_param_mask selects a field that the transition does not take.";
+    QpStride = 0x85, BAD_PARAM,
+        "The receive stride is larger than max_wqe_sz_rq, or too short for a WQE.";
+    NoSuchSrq = 0x86, BAD_RES, "No such SRQ, XRC SRQ or RMP for this uid.";
+    QpOptional = 0x87, BAD_PARAM,
+        "opt_param_mask selects a field that the transition does not take.";
     QpMigration = 0x88, BAD_PARAM, "pm_state is not MIGRATED, and path migration is not supported.";
     QpMtu = 0x89, BAD_PARAM, "The MTU is none, or above the port's.";
     QpMessage = 0x8a, BAD_PARAM, "log_msg_max is above the capability.";
@@ -138,23 +152,26 @@ refusals! {
     PathUdpPort = 0x93, BAD_PARAM, "The UDP source port is outside the RoCE range.";
 
     QpLagPort = 0x97, BAD_PARAM, "lag_tx_port_affinity names a port that a bond here cannot have.";
-    TimestampFormat = 0x96, BAD_PARAM, "ts_format asks for a clock that such queues do not have here.";
+    TimestampFormat = 0x96, BAD_PARAM,
+        "ts_format asks for a clock that such queues do not have here.";
 
     NoSuchXrcd = 0x98, BAD_RES, "No such XRC domain for this uid.";
     XrcdInUse = 0x99, BAD_RES_STATE, "Queues still belong to the XRC domain.";
-    SharedInUse = 0x9a, BAD_RES_STATE, "QPs still receive from the queue.";
-    SharedState = 0x9b, BAD_RES_STATE, "The queue is not in that state, or cannot go there.";
-    SharedLimit = 0x9c, BAD_PARAM, "The limit is above the size of the queue.";
+    SrqInUse = 0x9a, BAD_RES_STATE, "QPs still receive from the queue.";
+    SrqState = 0x9b, BAD_RES_STATE, "The queue is not in that state, or cannot go there.";
+    SrqLimit = 0x9c, BAD_PARAM, "The limit is above the size of the queue.";
 
     Group = 0x94, BAD_PARAM, "The GID is no multicast GID, or the QP is not a UD QP.";
     NotInGroup = 0x95, BAD_RES, "The QP is not in the multicast group.";
 
     NoSuchSq = 0xb0, BAD_RES, "No such SQ for this uid.";
-    SqState = 0xb1, BAD_RES_STATE, "The SQ is not in sq_state, or cannot go from there to the new state.";
+    SqState = 0xb1, BAD_RES_STATE,
+        "The SQ is not in sq_state, or cannot go from there to the new state.";
     SqBegin = 0xb2, BAD_PARAM, "An SQ begins in state RST.";
     SqField = 0xb3, BAD_PARAM, "A selected field cannot be modified.";
     NoSuchTis = 0xb4, BAD_RES, "No such TIS for this uid.";
-    WqShape = 0xb5, BAD_PARAM, "The work queue is not cyclic, or its stride is not that of its kind.";
+    WqShape = 0xb5, BAD_PARAM,
+        "The work queue is not cyclic, or its stride is not that of its kind.";
     WqSize = 0xb6, LIM, "The work queue is larger than log_max_wq_sz.";
 
     WrongLink = 0xa0, BAD_PARAM, "The ports are of the other link layer.";
@@ -166,6 +183,34 @@ refusals! {
     VportField = 0xa8, BAD_PARAM, "A selected field of the vport cannot be changed.";
     MadPacket = 0xa7, BAD_PKT, "The datagram is malformed, or no agent of the device serves it.";
     RegisterReadOnly = 0xa5, BAD_OP, "The register cannot be written.";
+}
+
+/// A refused command, for the log: it is told of once the world is free, since whoever writes a log
+/// may take long over it or ask the model something.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub opcode: u16,
+    /// Its uid is 0, the kernel's.
+    pub kernel: bool,
+    pub refusal: Refusal,
+}
+
+impl Refused {
+    /// Says it in the log.
+    pub(crate) fn log(&self) {
+        let Self { opcode, kernel, refusal } = *self;
+        let command = CommandInfo::by_opcode(opcode).map_or("", |command| command.name);
+        let number = format_args!("{opcode:#x}");
+        match refusal {
+            Refusal::UnknownOpcode => tracing::warn!("opcode {number} is unknown"),
+            Refusal::NotModelled => tracing::warn!("{command} ({number}) is not modelled"),
+            // A kernel asks for every page that it knows of.
+            Refusal::NoSuchPage if kernel => {
+                tracing::debug!(command, opcode = number, ?refusal, "{}", refusal.text());
+            }
+            _ => tracing::info!(command, opcode = number, ?refusal, "{}", refusal.text()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
-//! Host memory that is that of other processes: a DMA address names the process and an address of its own.
+//! Host memory that is that of other processes: a DMA address names the process and an address of
+//! its own.
 //!
 //! ```text
 //!   63      48 47                                  0
 //!   [ number ][ virtual address in that process    ]      number 0: this process
 //! ```
 //!
-//! Bytes are moved by `process_vm_readv` and `process_vm_writev` ([`reach`](super::reach)), so that a wild address is a fault and
-//! never a crash, and a process that died takes its memory with it. Each call is done before the next begins: what is written first
-//! is visible first. A call costs more than the bytes that most messages have; so between `hold` and `let_go` they wait
-//! for each other ([`pending`](super::pending)). A fault is found out too late then for the message to fail: what cannot be
-//! reached is left out, as it is unseen on hardware, where a process that unmaps registered memory loses sight of it. But what goes
-//! from one process to another is read at once: a message without its bytes would be a lie of somebody else's.
+//! Bytes are moved by `process_vm_readv` and `process_vm_writev` ([`reach`](super::reach)), so that
+//! a wild address is a fault and never a crash, and a process that died takes its memory with it.
+//! Each call is done before the next begins: what is written first is visible first. A call costs
+//! more than the bytes that most messages have; so between `hold` and `let_go` they wait for each
+//! other ([`pending`](super::pending)). A fault is found out too late then for the message to fail:
+//! what cannot be reached is left out, as it is unseen on hardware, where a process that unmaps
+//! registered memory loses sight of it. But what goes from one process to another is read at once:
+//! a message without its bytes would be a lie of somebody else's.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -19,9 +22,10 @@ use nix::errno::Errno;
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
+use super::host::{Fault, HostMemory, copy_through};
 use super::pending::{Bytes, Far, Pending, Stretch};
+use super::process::ProcessMemory;
 use super::reach::{Reach, settled_word};
-use super::{Fault, HostMemory, ProcessMemory, copy_through};
 
 /// Bits of a DMA address that are an address in its process.
 const ADDRESS_BITS: u32 = 48;
@@ -39,8 +43,8 @@ pub struct ClientMemory {
 #[derive(Debug, Default)]
 struct Numbers {
     taken: BTreeMap<u16, Reach>,
-    /// The last that was given. The next one is another, so that what is left of a dead process does not lead into the
-    /// next that comes.
+    /// The last that was given. The next one is another, so that what is left of a dead process
+    /// does not lead into the next that comes.
     last: u16,
 }
 
@@ -52,7 +56,7 @@ struct Waiting {
 }
 
 /// The DMA address at which process `number` has `address`; `None` where no process has memory.
-pub(crate) fn dma_address(number: u16, address: u64) -> Option<u64> {
+pub fn dma_address(number: u16, address: u64) -> Option<u64> {
     (address >> ADDRESS_BITS == 0).then_some(u64::from(number) << ADDRESS_BITS | address)
 }
 
@@ -64,7 +68,7 @@ enum Place {
 
 impl ClientMemory {
     /// Takes a process in, and gives it a number that no other has; `None` when there are too many.
-    pub(crate) fn add(&self, pid: Pid) -> Option<u16> {
+    pub fn add(&self, pid: Pid) -> Option<u16> {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         let last = processes.last;
         let mut others = (last..u16::MAX).chain(0..last).map(|before| before + 1);
@@ -75,18 +79,19 @@ impl ClientMemory {
     }
 
     /// Forgets a process: its addresses are faults from now on.
-    pub(crate) fn remove(&self, number: u16) {
+    pub fn remove(&self, number: u16) {
         self.processes.write().unwrap_or_else(PoisonError::into_inner).taken.remove(&number);
     }
 
-    /// Lets the memory of a process be reached another way. Whoever has the world's lock knows that no access is under way.
-    pub(crate) fn set_reach(&self, number: u16, reach: Reach) {
+    /// Lets the memory of a process be reached another way. Whoever has the world's lock knows that
+    /// no access is under way.
+    pub fn set_reach(&self, number: u16, reach: Reach) {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
         processes.taken.entry(number).and_modify(|known| *known = reach);
     }
 
     /// The way to the memory of a process that is known.
-    pub(crate) fn reach(&self, number: u16) -> Option<Reach> {
+    pub fn reach(&self, number: u16) -> Option<Reach> {
         let processes = self.processes.read().unwrap_or_else(PoisonError::into_inner);
         processes.taken.get(&number).cloned()
     }
@@ -112,8 +117,8 @@ impl ClientMemory {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `take` put something among what waits, until it says that it is done; carries out what waits whenever `take` finds no
-    /// room for more, and at the end unless it may wait.
+    /// Lets `take` put something among what waits, until it says that it is done; carries out what
+    /// waits whenever `take` finds no room for more, and at the end unless it may wait.
     fn put(&self, mut take: impl FnMut(&mut Pending) -> bool) -> Result<(), Fault> {
         let mut waiting = self.waiting();
         let mut result = Ok(());
@@ -143,7 +148,7 @@ impl ClientMemory {
     fn settle(&self) {
         let mut waiting = self.waiting();
         if let Err(fault) = waiting.pending.carry_out(self) {
-            tracing::info!(%fault, "memory of a program is gone while the device has it registered");
+            tracing::info!(%fault, "memory of a program is gone, and the device has it registered");
         }
     }
 
@@ -284,8 +289,8 @@ impl HostMemory for ClientMemory {
         }
     }
 
-    /// Atomic for the devices of the model, which have one lock, and not for the client's own processors: what a device
-    /// that says IB_ATOMIC_HCA promises.
+    /// Atomic for the devices of the model, which have one lock, and not for the client's own
+    /// processors: what a device that says IB_ATOMIC_HCA promises.
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
         if !address.is_multiple_of(8) {
             return Err(Fault { address, length: 8 });
@@ -316,7 +321,8 @@ impl HostMemory for ClientMemory {
             return copy_through(&mut [0; 4096], self, address, target, target_address, length);
         }
         self.place(target_address, length)?;
-        // Another's program must not get a message that is not there: its sender may be gone by the time that it would be read.
+        // Another's program must not get a message that is not there: its sender may be gone by the
+        // time that it would be read.
         let ours = address >> ADDRESS_BITS == target_address >> ADDRESS_BITS;
         let (mut done, mut read) = (0, Ok(()));
         self.put(|pending| {

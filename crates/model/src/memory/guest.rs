@@ -1,11 +1,12 @@
 //! Host memory that is a virtual machine's: a DMA address is a guest-physical address.
 //!
-//! The machine's monitor hands over its memory as files, range by range. What of it is mapped here, and nothing else,
-//! can be reached; every access is checked against it.
+//! The machine's monitor hands over its memory as files, range by range. What of it is mapped here,
+//! and nothing else, can be reached; every access is checked against it.
 //!
-//! Where a file ends before its mapping does, an access is SIGBUS. So pointers go only into files that are sealed against
-//! shrinking, which is asked of every file. The pages of any other are reached by system calls on our own mapping
-//! (`process_vm_readv`), which answer EFAULT: slower, and an atomic there is one among accesses of the model only.
+//! Where a file ends before its mapping does, an access is SIGBUS. So pointers go only into files
+//! that are sealed against shrinking, which is asked of every file. The pages of any other are
+//! reached by system calls on our own mapping (`process_vm_readv`), which answer EFAULT: slower,
+//! and an atomic there is one among accesses of the model only.
 #![allow(unsafe_code)] // memory that a running guest writes is reached by raw pointer
 
 use std::collections::BTreeMap;
@@ -20,10 +21,9 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
+use super::host::{Fault, Held, HostMemory, copy_through};
 use super::process::racing_copy;
 use super::reach::{Reach, settled_word};
-use super::{Fault, HostMemory, copy_through};
-use crate::world::World;
 
 /// What offsets in a file are multiples of.
 const PAGE: u64 = 4096;
@@ -37,8 +37,8 @@ pub struct GuestMemory {
 
 /// A range of guest memory, mapped here for as long as the value lives.
 ///
-/// Nobody uses the mapping when it goes: accesses hold the lock of `ranges`, and pointers that `direct` gave are used under
-/// the lock of the world only, which whoever removes a range holds.
+/// Nobody uses the mapping when it goes: accesses hold the lock of `ranges`, and pointers that
+/// `direct` gave are used under the lock of the world only, which whoever removes a range holds.
 #[derive(Debug)]
 struct Range {
     mapping: MmapRaw,
@@ -76,7 +76,8 @@ impl GuestMemory {
     /// Maps `length` bytes of `file` from `offset` on at guest-physical `address`.
     ///
     /// # Errors
-    /// What the system says; `EEXIST` if a part of the range is there already, `EINVAL` if it wraps or is empty.
+    /// What the system says; `EEXIST` if a part of the range is there already, `EINVAL` if it wraps
+    /// or is empty.
     pub fn map(
         &self,
         address: u64,
@@ -104,17 +105,18 @@ impl GuestMemory {
             tracing::warn!(
                 address,
                 length,
-                "the guest's memory is in a file that may get shorter, so every access to it is a system call; use a memfd \
-                 that can be sealed (QEMU: memory-backend-memfd)"
+                "the guest's memory is in a file that may get shorter, so every access to it is a \
+                 system call; use a memfd that can be sealed (QEMU: memory-backend-memfd)"
             );
         }
         ranges.insert(address, Range { mapping, writable, sealed, atomic: Mutex::new(()) });
         Ok(())
     }
 
-    /// Takes away every range that lies within the `length` bytes from `address`. The world is there to show that its
-    /// lock is held, so that no pointer that [`HostMemory::direct`] gave is in use.
-    pub(crate) fn unmap(&self, _held: &mut World, address: u64, length: u64) {
+    /// Takes away every range that lies within the `length` bytes from `address`. `_held` shows
+    /// that no pointer that [`HostMemory::direct`] gave is in use. From outside:
+    /// [`Device::unmap`](crate::device::Device::unmap).
+    pub(crate) fn unmap(&self, _held: &Held<'_>, address: u64, length: u64) {
         let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
         ranges.retain(|&start, range| {
             let end = start + range.mapping.len() as u64;
@@ -122,7 +124,8 @@ impl GuestMemory {
         });
     }
 
-    /// Calls `each` with the piece that holds `address` and at most `length` bytes from there; gives its length.
+    /// Calls `each` with the piece that holds `address` and at most `length` bytes from there;
+    /// gives its length.
     fn piece<R>(
         &self,
         address: u64,
@@ -200,7 +203,8 @@ impl HostMemory for GuestMemory {
             let to = &mut into[at..at + size];
             match from {
                 Place::Here(from) => {
-                    // SAFETY: `piece` vouches for the source while the closure runs; the target is ours.
+                    // SAFETY: `piece` vouches for the source while the closure runs; the target is
+                    // ours.
                     unsafe { racing_copy(from.as_ptr(), to.as_mut_ptr(), size) };
                     true
                 }
@@ -228,7 +232,8 @@ impl HostMemory for GuestMemory {
     fn load32(&self, address: u64) -> Result<u32, Fault> {
         self.word(address, 4, false, |at| match at {
             Place::Here(at) => {
-                // SAFETY: mapped and aligned, as `word` checked; only touched by atomics on our side.
+                // SAFETY: mapped and aligned, as `word` checked; only touched by atomics on our
+                // side.
                 let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
                 Some(word.load(Ordering::Acquire))
             }
@@ -297,7 +302,8 @@ impl HostMemory for GuestMemory {
             _ => None,
         });
         if let (Some(from), Some(to)) = (whole?, target.direct(target_address, length)) {
-            // SAFETY: both are mapped here in one piece, and stay so while the world's lock is held.
+            // SAFETY: both are mapped here in one piece, and stay so while the world's lock is
+            // held.
             unsafe { racing_copy(from.as_ptr(), to.as_ptr(), length as usize) };
             return Ok(());
         }
@@ -390,7 +396,8 @@ mod tests {
         }
     }
 
-    /// Every way to three pages of which only the first is there; whoever dies of SIGBUS fails this.
+    /// Every way to three pages of which only the first is there; whoever dies of SIGBUS fails
+    /// this.
     fn all_accesses_fault(memory: &GuestMemory, address: u64) {
         assert!(memory.read(address, &mut [0; 8]).is_err());
         assert!(memory.read(address - 8, &mut [0; 16]).is_err());

@@ -1,4 +1,5 @@
-//! Accesses to the memory of other processes that wait to be made together: one system call moves many stretches.
+//! Accesses to the memory of other processes that wait to be made together: one system call moves
+//! many stretches.
 //!
 //! ```text
 //!   copy   -> [ sources ]  read first, all of them
@@ -8,14 +9,14 @@
 //!             [ owners  ]  then their last bytes, by which software knows that they are there
 //! ```
 //!
-//! Each row is done before the next begins, so that an entry is never seen before its body, nor a body before the payload that
-//! it tells of. What would not survive the change of order
-//! is not taken in, and the owner carries out what waits before it goes on.
+//! Each row is done before the next begins, so that an entry is never seen before its body, nor a
+//! body before the payload that it tells of. What would not survive the change of order is not
+//! taken in, and the owner carries out what waits before it goes on.
 
-use super::Fault;
+use super::host::Fault;
 
-/// Bytes of payload that wait at most. With more, a message would wait long for others; with half as many, messages of 64 KiB move a
-/// tenth slower.
+/// Bytes of payload that wait at most. With more, a message would wait long for others; with half
+/// as many, messages of 64 KiB move a tenth slower.
 const ROOM: usize = 256 << 10;
 /// Stretches of a kind that wait at most; a call takes 1024 (IOV_MAX).
 const MOST: usize = 256;
@@ -27,8 +28,8 @@ const NOWHERE: u64 = u64::MAX;
 
 /// Memory of other processes, of which one call reaches many stretches.
 pub(super) trait Far {
-    /// Moves all stretches, one after another, from or into the bytes. Tells the index of each that could not be moved, and does
-    /// the others.
+    /// Moves all stretches, one after another, from or into the bytes. Tells the index of each that
+    /// could not be moved, and does the others.
     fn move_all(&self, stretches: &[Stretch], bytes: Bytes<'_>, missed: &mut dyn FnMut(usize));
 }
 
@@ -127,8 +128,8 @@ impl Pending {
         self.bodies.touches(stretch) || self.owners.touches(stretch)
     }
 
-    /// Takes in a copy, as much of it as there is room for and as may be in another order than the rest; gives that length.
-    /// 0: what waits must be carried out first.
+    /// Takes in a copy, as much of it as there is room for and as may be in another order than the
+    /// rest; gives that length. 0: what waits must be carried out first.
     pub(super) fn copy(&mut self, from: u64, to: u64, length: u64) -> usize {
         let length = self.copyable(from, to, length);
         if length > 0 {
@@ -201,7 +202,8 @@ impl Pending {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Reads what is yet to be read; what lies in a row here is one call. What cannot be read is not written either.
+    /// Reads what is yet to be read; what lies in a row here is one call. What cannot be read is
+    /// not written either.
     fn fetch(&mut self, far: &dyn Far, missed: &mut dyn FnMut(Stretch)) {
         let mut first = 0;
         while first < self.sources.len() {
@@ -229,7 +231,8 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// A memory of 64 KiB, and what was done to it: `r` or `w` and the first address of each stretch.
+    /// A memory of 64 KiB, and what was done to it: `r` or `w` and the first address of each
+    /// stretch.
     struct Fake {
         memory: RefCell<Vec<u8>>,
         calls: RefCell<Vec<(char, Vec<u64>)>>,

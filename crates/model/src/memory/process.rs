@@ -1,26 +1,30 @@
 //! Host memory that is this process: a DMA address is a virtual address here.
 //!
-//! Nothing checks an address when the device uses it, as nothing does in a PCI device behind an identity IOMMU. What
-//! makes that safe is the front end: an address reaches a page list only after [`probe`] found the whole range mapped
-//! with the access that its registration grants, and the one who registers promises (through the `unsafe` of
-//! `umem_reg`) to keep it mapped until it is deregistered.
-#![allow(unsafe_code)] // copies that race with the client's own accesses cannot be written without raw pointers
+//! Nothing checks an address when the device uses it, as nothing does in a PCI device behind an
+//! identity IOMMU. What makes that safe is the front end: an address reaches a page list only after
+//! [`probe`] found the whole range mapped with the access that its registration grants, and the one
+//! who registers promises (through the `unsafe` of `umem_reg`) to keep it mapped until it is
+//! deregistered.
+// Copies that race with the client's own accesses cannot be written without raw pointers.
+#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::{Fault, HostMemory, copy_through};
+use super::host::{Fault, HostMemory, copy_through};
 
 /// This process's own memory as a DMA space.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct ProcessMemory;
 
-/// Addresses below this are never memory of a user process; a null page list entry or record lands here.
+/// Addresses below this are never memory of a user process; a null page list entry or record lands
+/// here.
 const LOWEST: u64 = 0x1000;
 /// User addresses end here on both architectures that we know (47 and 48 bits; the wider one).
 const HIGHEST: u64 = 1 << 48;
 
-/// Refuses what cannot be user memory at all, so that a zeroed or wild page list is a fault and not a crash.
+/// Refuses what cannot be user memory at all, so that a zeroed or wild page list is a fault and not
+/// a crash.
 #[inline]
 fn plausible(address: u64, length: u64) -> Result<(), Fault> {
     let end = address.checked_add(length);
@@ -37,7 +41,8 @@ fn aligned(address: u64, size: u64) -> Result<(), Fault> {
     if address.is_multiple_of(size) { Ok(()) } else { Err(Fault { address, length: size }) }
 }
 
-/// Copies between two ranges that other threads may be writing and that may overlap, lowest address first.
+/// Copies between two ranges that other threads may be writing and that may overlap, lowest address
+/// first.
 ///
 /// # Safety
 /// Both ranges are mapped, the source readable and the target writable.
@@ -45,19 +50,27 @@ fn aligned(address: u64, size: u64) -> Result<(), Fault> {
 pub(super) unsafe fn racing_copy(from: *const u8, to: *mut u8, length: usize) {
     #[cfg(target_arch = "x86_64")]
     if length > 128 {
-        // SAFETY: the caller vouches for both ranges; the string move is one opaque access to the compiler, so that a
-        // concurrent writer changes the bytes that arrive and nothing else. The direction flag is clear by the ABI.
+        // SAFETY: the caller vouches for both ranges; the string move is one opaque access to the
+        // compiler, so that a concurrent writer changes the bytes that arrive and nothing else. The
+        // direction flag is clear by the ABI.
         unsafe {
-            std::arch::asm!("rep movsb", inout("rcx") length => _, inout("rsi") from => _, inout("rdi") to => _,
-                options(nostack, preserves_flags));
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") length => _,
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                options(nostack, preserves_flags)
+            );
         }
         return;
     }
     let mut at = 0;
-    // Whole words where both sides allow it: what a client polls for (a word at the end of a message) arrives whole.
+    // Whole words where both sides allow it: what a client polls for (a word at the end of a
+    // message) arrives whole.
     if (from as usize | to as usize).is_multiple_of(8) {
         while at + 8 <= length {
-            // SAFETY: within the ranges, and aligned as just checked; atomics, so that a race is none.
+            // SAFETY: within the ranges, and aligned as just checked; atomics, so that a race is
+            // none.
             unsafe {
                 let word =
                     AtomicU64::from_ptr(from.add(at).cast_mut().cast()).load(Ordering::Relaxed);
@@ -142,11 +155,11 @@ impl HostMemory for ProcessMemory {
     }
 }
 
-/// Checks that a range of this process is mapped and readable (and writable, if asked), and faults its pages in, as
-/// the pinning of a registration does.
+/// Checks that a range of this process is mapped and readable (and writable, if asked), and faults
+/// its pages in, as the pinning of a registration does.
 ///
-/// A range that is empty, wraps, or has one page that is missing or lacks the permission is a [`Fault`] that names
-/// the range.
+/// A range that is empty, wraps, or has one page that is missing or lacks the permission is a
+/// [`Fault`] that names the range.
 pub fn probe(address: u64, length: u64, writable: bool) -> Result<(), Fault> {
     let fault = Fault { address, length };
     if length == 0 {
@@ -184,7 +197,8 @@ fn probe_pages(first: u64, end: u64, page: u64, writable: bool) -> Option<()> {
             .map(|i| libc::iovec { iov_base: (at + i * page) as *mut libc::c_void, iov_len: 1 })
             .collect();
         let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: count };
-        // SAFETY: the kernel writes at most `count` bytes into `byte` and checks every remote address itself.
+        // SAFETY: the kernel writes at most `count` bytes into `byte` and checks every remote
+        // address itself.
         let read = unsafe {
             libc::process_vm_readv(
                 libc::getpid(),

@@ -1,9 +1,10 @@
 //! Ways to the memory of another process.
 //!
-//! `process_vm_readv` and `process_vm_writev` reach whatever program the process runs at that moment. While it may be about to
-//! run another (`execve`), its memory is reached through a file of it, `/proc/PID/mem`: that is the memory that
-//! the process had when the file was opened, whatever it runs since, and none once nobody has that memory any more. The file
-//! moves a page at a time and copies twice, so it is not for every day.
+//! `process_vm_readv` and `process_vm_writev` reach whatever program the process runs at that
+//! moment. While it may be about to run another (`execve`), its memory is reached through a file of
+//! it, `/proc/PID/mem`: that is the memory that the process had when the file was opened, whatever
+//! it runs since, and none once nobody has that memory any more. The file moves a page at a time
+//! and copies twice, so it is not for every day.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,7 +17,7 @@ use nix::unistd::Pid;
 
 /// A way to the memory of another process.
 #[derive(Debug, Clone)]
-pub(crate) enum Reach {
+pub enum Reach {
     /// That of the program that this process runs.
     Process(Pid),
     /// That of the program which its process ran when the file was opened.
@@ -24,11 +25,12 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    /// Reads stretches, one after another; gives how many bytes came before the first that is not there.
+    /// Reads stretches, one after another; gives how many bytes came before the first that is not
+    /// there.
     ///
     /// # Errors
     /// ESRCH: there is no such memory any more. EFAULT: nothing is at the first address.
-    pub(crate) fn read(&self, into: &mut [u8], from: &[RemoteIoVec]) -> Result<usize, Errno> {
+    pub fn read(&self, into: &mut [u8], from: &[RemoteIoVec]) -> Result<usize, Errno> {
         match self {
             &Self::Process(pid) => by_a_thread(pid, |thread| {
                 process_vm_readv(thread, &mut [IoSliceMut::new(into)], from)
@@ -43,7 +45,7 @@ impl Reach {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn write(&self, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errno> {
+    pub fn write(&self, from: &[u8], to: &[RemoteIoVec]) -> Result<usize, Errno> {
         match self {
             &Self::Process(pid) => {
                 by_a_thread(pid, |thread| process_vm_writev(thread, &[IoSlice::new(from)], to))
@@ -55,7 +57,7 @@ impl Reach {
     }
 
     /// Whether nobody has that memory any more.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         // An address that nobody has: what fails otherwise says that there is a memory.
         self.read(&mut [0], &[RemoteIoVec { base: 0, len: 1 }]) == Err(Errno::ESRCH)
     }
@@ -64,9 +66,9 @@ impl Reach {
 /// How often a word is read anew that changes while it is read.
 const TRIES: usize = 64;
 
-/// The aligned 64-bit word at an address: read twice until both agree, as the system may copy it byte by byte. Nothing if
-/// there is none.
-pub(crate) fn settled_word(reach: &Reach, base: usize) -> Option<u64> {
+/// The aligned 64-bit word at an address: read twice until both agree, as the system may copy it
+/// byte by byte. Nothing if there is none.
+pub(super) fn settled_word(reach: &Reach, base: usize) -> Option<u64> {
     let mut words = [0u8; 16];
     for _ in 0..TRIES {
         let remote = RemoteIoVec { base, len: 8 };
@@ -81,7 +83,8 @@ pub(crate) fn settled_word(reach: &Reach, base: usize) -> Option<u64> {
     words.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
 
-/// Goes by the first thread of a process, which has the process's number, or by another when that one has ended.
+/// Goes by the first thread of a process, which has the process's number, or by another when that
+/// one has ended.
 fn by_a_thread(pid: Pid, mut go: impl FnMut(Pid) -> Result<usize, Errno>) -> Result<usize, Errno> {
     let first = go(pid);
     if first != Err(Errno::ESRCH) {
@@ -95,7 +98,8 @@ fn by_a_thread(pid: Pid, mut go: impl FnMut(Pid) -> Result<usize, Errno>) -> Res
         .unwrap_or(Err(Errno::ESRCH))
 }
 
-/// Moves stretches by `go`, which takes a part of the near bytes and an address, until one is not moved whole.
+/// Moves stretches by `go`, which takes a part of the near bytes and an address, until one is not
+/// moved whole.
 fn each(
     stretches: &[RemoteIoVec],
     room: usize,

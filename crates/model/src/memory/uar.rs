@@ -1,9 +1,10 @@
 //! The UAR pages of a function: doorbell registers that clients map and the engine drains.
 //!
-//! The pages are one memfd. A front end maps a page of it into its client; the engine maps all of it. A register is
-//! memory here: the client stores into it, the engine takes the value by an atomic swap with 0, so that equal values
-//! stored twice count twice.
-#![allow(unsafe_code)] // registers that another mapping of the same memory writes are reached by raw pointer
+//! The pages are one memfd. A front end maps a page of it into its client; the engine maps all of
+//! it. A register is memory here: the client stores into it, the engine takes the value by an
+//! atomic swap with 0, so that equal values stored twice count twice.
+// Registers that another mapping of the same memory writes are reached by raw pointer.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,8 +18,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 /// Bytes of one UAR page.
 pub const UAR_PAGE: u64 = 4096;
 
-/// Offsets of the 64-bit registers of a page that hold a doorbell: CQ arm, then the eight BlueFlame buffers, whose
-/// first word is the doorbell of an SQ.
+/// Offsets of the 64-bit registers of a page that hold a doorbell: CQ arm, then the eight BlueFlame
+/// buffers, whose first word is the doorbell of an SQ.
 pub(crate) const CQ_ARM: u64 = 0x20;
 /// EQ consumer index with arming.
 pub(crate) const EQ_ARM: u64 = 0x40;
@@ -56,7 +57,8 @@ impl UarSpace {
         let file = memfd_create(c"verbless-uar", flags)?;
         let length = u64::from(pages) * UAR_PAGE;
         nix::unistd::ftruncate(&file, i64::try_from(length).map_err(io::Error::other)?)?;
-        // Clients get the file to map a page of: none of them may take the pages from under the engine.
+        // Clients get the file to map a page of: none of them may take the pages from under the
+        // engine.
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(size))?;
         let mapping = MmapOptions::new().len(length as usize).map_raw(&file)?;
@@ -77,8 +79,9 @@ impl UarSpace {
 
     /// Lets a page be that of another file, at `offset`: a client maps it from there.
     ///
-    /// The file must be sealed against shrinking, or its owner could take the page away from under the engine.
-    pub(crate) fn back(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+    /// The file must be sealed against shrinking, or its owner could take the page away from under
+    /// the engine.
+    pub fn back(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
         let seals = fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate)?;
         let size = nix::sys::stat::fstat(file)?.st_size;
         let end = offset.checked_add(UAR_PAGE).and_then(|end| i64::try_from(end).ok());
@@ -90,7 +93,7 @@ impl UarSpace {
     }
 
     /// Lets a page be one of this space's own file again.
-    pub(crate) fn unback(&self, page: u32) -> Result<(), Errno> {
+    pub fn unback(&self, page: u32) -> Result<(), Errno> {
         if page >= self.pages {
             return Err(Errno::EINVAL);
         }
@@ -101,9 +104,10 @@ impl UarSpace {
         let at = self.mapping.as_mut_ptr() as usize + (u64::from(page) * UAR_PAGE) as usize;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: a page within our own mapping is replaced by another shared one, at once for whoever looks at it; its
-        // words are only touched by atomics, and `back` saw to it that the page exists for as long as it is mapped.
-        // Not by libc's function, which the thread sanitizer takes for a write of the page's words.
+        // SAFETY: a page within our own mapping is replaced by another shared one, at once for
+        // whoever looks at it; its words are only touched by atomics, and `back` saw to it that the
+        // page exists for as long as it is mapped. Not by libc's function, which the thread
+        // sanitizer takes for a write of the page's words.
         Errno::result(unsafe {
             libc::syscall(libc::SYS_mmap, at, UAR_PAGE, protection, flags, file.as_raw_fd(), offset)
         })?;
@@ -189,7 +193,7 @@ impl UarSpace {
 
     /// Stores a register as a client would, without a mapping.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn store64(&self, page: u32, offset: u64, value: u64) {
+    pub fn store64(&self, page: u32, offset: u64, value: u64) {
         self.register64(page, offset).store(value.to_be(), Ordering::Release);
     }
 

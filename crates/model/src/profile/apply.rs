@@ -2,13 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use toml::Value;
 use verbless_prm::reflect::{EnumInfo, FieldInfo, Kind, StructInfo};
 use verbless_prm::{CommandInput, HcaCapPage, QueryHcaCapIn, RegisterId, STRUCTURES, bits};
 
-use super::error::nearest;
-use super::file::{ByLink, Fields, File, OnDpu};
-use super::{CapPage, ProfileError, Register};
+use super::error::{ProfileError, nearest};
+use super::file::{ByLink, File, OnDpu};
+use super::text::{Fields, Value};
+
+/// One capability page: what is in force when the device starts, and the most that may be set.
+#[derive(Debug, Clone)]
+pub(crate) struct CapPage {
+    pub info: &'static verbless_prm::reflect::StructInfo,
+    pub current: Box<[u8]>,
+    pub max: Box<[u8]>,
+}
+
+/// One register, as ACCESS_REGISTER reads it.
+#[derive(Debug, Clone)]
+pub struct Register {
+    /// Its layout.
+    pub info: &'static verbless_prm::reflect::StructInfo,
+    /// What it reads as.
+    pub bytes: Box<[u8]>,
+}
 
 /// All capability pages of a function.
 pub(super) fn pages(
@@ -120,7 +136,7 @@ pub(super) fn fields(
         })?;
         let wrong = |why| ProfileError::Value { section: section.into(), field: name.clone(), why };
         match (field.kind, value) {
-            (Kind::Struct(inner), Value::Table(values)) => {
+            (Kind::Struct(inner), Value::Section(values)) => {
                 let start = field.offset as usize / 8;
                 let section = format!("{section}.{name}");
                 fields(&section, inner, &mut bytes[start..start + inner.bytes], values)?;
@@ -161,7 +177,7 @@ fn number(field: &FieldInfo, value: &Value) -> Result<u64, String> {
             u64::from_str_radix(&text[2..], 16)
                 .map_err(|_| format!("is {text:?}, which is no hexadecimal number of 64 bits"))?
         }
-        (value, _) => return Err(format!("is {}, where a number belongs", value.type_str())),
+        (value, _) => return Err(format!("is {}, where a number belongs", value.kind())),
     };
     if field.width < 64 && number >> field.width != 0 {
         return Err(format!("is {number}, which does not fit its {} bits", field.width));

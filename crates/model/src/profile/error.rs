@@ -1,12 +1,12 @@
 //! What can be wrong with a profile.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// Why a profile cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub enum ProfileError {
     /// No profile of that name comes with the model.
-    #[error("there is no profile {name:?}; there are: {known}, or give the path of a .toml file")]
     NoSuchProfile {
         /// The name asked for.
         name: String,
@@ -14,18 +14,15 @@ pub enum ProfileError {
         known: String,
     },
     /// The file cannot be read.
-    #[error("cannot read the profile {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
-    /// Not TOML, an unknown or missing section, or a value of the wrong type.
-    #[error("{0}")]
-    Syntax(Box<toml::de::Error>),
+    /// Not TOML; the text says what is wrong, and where.
+    Syntax(String),
     /// A section of `caps` or `max` names no capability page.
-    #[error("[{section}]: there is no capability page of that name{}", hint(near))]
     NoSuchPage {
         /// The section.
         section: String,
@@ -33,7 +30,6 @@ pub enum ProfileError {
         near: Option<&'static str>,
     },
     /// A section of `registers` names no register.
-    #[error("[{section}]: there is no register of that name with a known layout{}", hint(near))]
     NoSuchRegister {
         /// The section.
         section: String,
@@ -41,7 +37,6 @@ pub enum ProfileError {
         near: Option<&'static str>,
     },
     /// The PRM has no such field there.
-    #[error("[{section}] {field}: {structure} has no such field{}", hint(near))]
     NoSuchField {
         /// The section.
         section: String,
@@ -52,8 +47,7 @@ pub enum ProfileError {
         /// The name that comes closest.
         near: Option<&'static str>,
     },
-    /// The value cannot be stored in the field.
-    #[error("[{section}] {field} {why}")]
+    /// The field is missing or unknown, or its value cannot be stored there.
     Value {
         /// The section.
         section: String,
@@ -62,6 +56,42 @@ pub enum ProfileError {
         /// What is wrong with its value.
         why: String,
     },
+}
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchProfile { name, known } => write!(
+                f,
+                "there is no profile {name:?}; there are: {known}, or give the path of a .toml file"
+            ),
+            Self::Read { path, source } => {
+                write!(f, "cannot read the profile {}: {source}", path.display())
+            }
+            Self::Syntax(text) => f.write_str(text),
+            Self::NoSuchPage { section, near } => {
+                write!(f, "[{section}]: there is no capability page of that name{}", hint(near))
+            }
+            Self::NoSuchRegister { section, near } => write!(
+                f,
+                "[{section}]: there is no register of that name with a known layout{}",
+                hint(near)
+            ),
+            Self::NoSuchField { section, field, structure, near } => {
+                write!(f, "[{section}] {field}: {structure} has no such field{}", hint(near))
+            }
+            Self::Value { section, field, why } => write!(f, "[{section}] {field} {why}"),
+        }
+    }
+}
+
+impl std::error::Error for ProfileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Read { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 fn hint(near: &Option<&'static str>) -> String {

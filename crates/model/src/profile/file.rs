@@ -1,14 +1,51 @@
-//! A profile as it is written: its sections, checked for names and types by serde.
+//! A profile as it is written: its sections, checked for names and types.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use super::error::ProfileError;
+use super::text::{Fields, Read, Section, Value, misplaced, wrong};
 
-use super::ProfileError;
+/// Structures that are sections with these fields, all of them required but those marked so.
+macro_rules! sections {
+    ($(
+        $(#[$attribute:meta])*
+        $visibility:vis struct $name:ident {
+            $( $(#[doc = $doc:literal])* $of:vis $field:ident: $type:ty $(= $default:ident)?, )*
+        }
+    )*) => {$(
+        $(#[$attribute])*
+        #[derive(Debug, Clone)]
+        $visibility struct $name {
+            $( $(#[doc = $doc])* $of $field: $type, )*
+        }
+
+        impl $name {
+            /// Reads a section.
+            fn of(name: &str, fields: Fields) -> Result<Self, ProfileError> {
+                let mut section = Section::new(name, fields);
+                let read = Self {
+                    $( $field: sections!(@take section $field $($default)?), )*
+                };
+                section.end()?;
+                Ok(read)
+            }
+        }
+
+        impl Read for $name {
+            fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+                Self::of(place, Fields::read(value, place)?)
+            }
+        }
+    )*};
+    (@take $section:ident $field:ident) => { $section.required(stringify!($field))? };
+    (@take $section:ident $field:ident none) => { $section.optional(stringify!($field))? };
+    (@take $section:ident $field:ident empty) => {
+        $section.optional(stringify!($field))?.unwrap_or_default()
+    };
+}
 
 /// What a port is connected to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// An InfiniBand fabric: LIDs, P_Keys.
     Infiniband,
@@ -43,147 +80,142 @@ pub enum Side {
     Dpu,
 }
 
-/// Capability values or context fields by PRM field name.
-pub(super) type Fields = toml::Table;
-
-/// The whole file.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct File {
-    pub name: String,
-    pub link: Link,
-    pub device: DeviceNumbers,
-    pub keys: KeyNumbers,
-    pub first: FirstNumbers,
-    #[serde(default)]
-    pub nic_vport: Fields,
-    /// By capability page: what is in force.
-    pub caps: BTreeMap<String, Fields>,
-    /// By capability page: the most that may be set, where that is not what is in force.
-    #[serde(default)]
-    pub max: BTreeMap<String, Fields>,
-    /// By register.
-    #[serde(default)]
-    pub registers: BTreeMap<String, Fields>,
-    pub infiniband: ByLink,
-    pub ethernet: ByLink,
-    /// The embedded CPU's function; without this section, there is none.
-    #[serde(default)]
-    pub dpu: Option<OnDpu>,
+impl Read for Link {
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+        match &value {
+            Value::String(text) if text == "infiniband" => Ok(Self::Infiniband),
+            Value::String(text) if text == "ethernet" => Ok(Self::Ethernet),
+            Value::String(text) => {
+                Err(wrong(place, format!("is {text:?}; a link is \"infiniband\" or \"ethernet\"")))
+            }
+            other => Err(misplaced(place, other, "a string")),
+        }
+    }
 }
 
-/// What goes over all other values on the DPU side.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OnDpu {
-    pub caps: BTreeMap<String, Fields>,
-}
+sections! {
+    /// The whole file.
+    pub(super) struct File {
+        pub name: String,
+        pub link: Link,
+        pub device: DeviceNumbers,
+        pub keys: KeyNumbers,
+        pub first: FirstNumbers,
+        pub nic_vport: Fields = empty,
+        /// By capability page: what is in force.
+        pub caps: BTreeMap<String, Fields>,
+        /// By capability page: the most that may be set, where that is not what is in force.
+        pub max: BTreeMap<String, Fields> = empty,
+        /// By register.
+        pub registers: BTreeMap<String, Fields> = empty,
+        pub infiniband: ByLink,
+        pub ethernet: ByLink,
+        /// The embedded CPU's function; without this section, there is none.
+        pub dpu: Option<OnDpu> = none,
+    }
 
-/// What goes over the common values when the ports have a certain link.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ByLink {
-    pub port: PortNumbers,
-    #[serde(default)]
-    pub hca_vport: Fields,
-    /// The bond that the ports are in (`lag_context`); without it they are in none.
-    #[serde(default)]
-    pub lag: Fields,
-    #[serde(default)]
-    pub caps: BTreeMap<String, Fields>,
-    #[serde(default)]
-    pub max: BTreeMap<String, Fields>,
-    #[serde(default)]
-    pub registers: BTreeMap<String, Fields>,
-}
+    /// What goes over all other values on the DPU side.
+    pub(super) struct OnDpu {
+        pub caps: BTreeMap<String, Fields>,
+    }
 
-/// What a device is and how large.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DeviceNumbers {
-    /// PCI vendor.
-    pub vendor_id: u16,
-    /// PCI device.
-    pub device_id: u16,
-    /// IEEE OUI of the vendor.
-    pub ieee_vendor_id: u32,
-    /// The parameter set id (PSID), at most 16 characters; a name that no vendor gives.
-    pub board_id: String,
-    /// Firmware version: major, minor, sub-minor.
-    pub firmware: [u16; 3],
-    /// Versions of the software interface (ISSI) that it supports: bit n is version n.
-    pub issi: u32,
-    /// 4 KiB pages that it asks for before it can answer anything.
-    pub boot_pages: u32,
-    /// 4 KiB pages that it asks for before INIT_HCA.
-    pub init_pages: u32,
-    /// Contexts of objects that a page holds: for so many it asks for another page while it runs.
-    pub contexts_per_page: u32,
-    /// Pages that it asks for, and gives back, at a time.
-    pub page_batch: u32,
-    /// 4 KiB UAR pages in its BAR.
-    pub uar_pages: u32,
-    /// MSI-X vectors of a function.
-    pub vectors: u32,
-}
+    /// What goes over the common values when the ports have a certain link.
+    pub(super) struct ByLink {
+        pub port: PortNumbers,
+        pub hca_vport: Fields = empty,
+        /// The bond that the ports are in (`lag_context`); without it they are in none.
+        pub lag: Fields = empty,
+        pub caps: BTreeMap<String, Fields> = empty,
+        pub max: BTreeMap<String, Fields> = empty,
+        pub registers: BTreeMap<String, Fields> = empty,
+    }
 
-/// Keys that exist without being created.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeyNumbers {
-    /// The reserved lkey: all of memory, for the kernel's QPs.
-    pub reserved_lkey: u32,
-    /// Reads give zeros, writes vanish.
-    pub null_mkey: u32,
-    /// Reads are dumped, for filling.
-    pub dump_fill_mkey: u32,
-    /// Ends a scatter list.
-    pub terminate_scatter_list_mkey: u32,
-    /// Marks a repeated block in a KLM list.
-    pub repeated_mkey: u32,
-}
+    /// What a device is and how large.
+    pub struct DeviceNumbers {
+        /// PCI vendor.
+        pub vendor_id: u16,
+        /// PCI device.
+        pub device_id: u16,
+        /// IEEE OUI of the vendor.
+        pub ieee_vendor_id: u32,
+        /// The parameter set id (PSID), at most 16 characters; a name that no vendor gives.
+        pub board_id: String,
+        /// Firmware version: major, minor, sub-minor.
+        pub firmware: [u16; 3],
+        /// Versions of the software interface (ISSI) that it supports: bit n is version n.
+        pub issi: u32,
+        /// 4 KiB pages that it asks for before it can answer anything.
+        pub boot_pages: u32,
+        /// 4 KiB pages that it asks for before INIT_HCA.
+        pub init_pages: u32,
+        /// Contexts of objects that a page holds: for so many it asks for another page while it
+        /// runs.
+        pub contexts_per_page: u32,
+        /// Pages that it asks for, and gives back, at a time.
+        pub page_batch: u32,
+        /// 4 KiB UAR pages in its BAR.
+        pub uar_pages: u32,
+        /// MSI-X vectors of a function.
+        pub vectors: u32,
+    }
 
-/// The first number of each kind of object that the device gives out.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "each is the first number of its kind")]
-pub struct FirstNumbers {
-    pub uid: u32,
-    pub pd: u32,
-    pub transport_domain: u32,
-    /// UAR pages of the kernel.
-    pub uar: u32,
-    /// UAR pages of user contexts; they follow those of the kernel.
-    pub user_uar: u32,
-    pub umem: u32,
-    /// An mkey index: the key without its low byte.
-    pub mkey: u32,
-    pub cq: u32,
-    pub eq: u32,
-    pub qp: u32,
-    pub q_counter: u32,
-    pub xrcd: u32,
-    /// XRC SRQs and RMPs.
-    pub shared_queue: u32,
-}
+    /// Keys that exist without being created.
+    pub struct KeyNumbers {
+        /// The reserved lkey: all of memory, for the kernel's QPs.
+        pub reserved_lkey: u32,
+        /// Reads give zeros, writes vanish.
+        pub null_mkey: u32,
+        /// Reads are dumped, for filling.
+        pub dump_fill_mkey: u32,
+        /// Ends a scatter list.
+        pub terminate_scatter_list_mkey: u32,
+        /// Marks a repeated block in a KLM list.
+        pub repeated_mkey: u32,
+    }
 
-/// What the ports of a device are.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PortNumbers {
-    /// Largest path MTU in bytes: 256 to 4096, a power of two.
-    pub max_mtu: u16,
-    /// Path MTU in force, in bytes.
-    pub active_mtu: u16,
-    /// Active width as InfiniBand encodes it: 1 for 1X, 2 for 4X, 4 for 8X, 8 for 12X.
-    pub active_width: u8,
-    /// Active speed as InfiniBand encodes it: 32 for EDR, 64 for HDR, 128 for NDR.
-    pub active_speed: u16,
-    /// Rate in Mb/s, as QUERY_VPORT_STATE tells it in units of 100.
-    pub rate_mbps: u32,
+    /// The first number of each kind of object that the device gives out.
+    #[expect(missing_docs, reason = "each is the first number of its kind")]
+    pub struct FirstNumbers {
+        pub uid: u32,
+        pub pd: u32,
+        pub transport_domain: u32,
+        /// UAR pages of the kernel.
+        pub uar: u32,
+        /// UAR pages of user contexts; they follow those of the kernel.
+        pub user_uar: u32,
+        pub umem: u32,
+        /// An mkey index: the key without its low byte.
+        pub mkey: u32,
+        pub cq: u32,
+        pub eq: u32,
+        pub qp: u32,
+        pub q_counter: u32,
+        pub xrcd: u32,
+        /// XRC SRQs and RMPs.
+        pub shared_queue: u32,
+    }
+
+    /// What the ports of a device are.
+    pub struct PortNumbers {
+        /// Largest path MTU in bytes: 256 to 4096, a power of two.
+        pub max_mtu: u16,
+        /// Path MTU in force, in bytes.
+        pub active_mtu: u16,
+        /// Active width as InfiniBand encodes it: 1 for 1X, 2 for 4X, 4 for 8X, 8 for 12X.
+        pub active_width: u8,
+        /// Active speed as InfiniBand encodes it: 32 for EDR, 64 for HDR, 128 for NDR.
+        pub active_speed: u16,
+        /// Rate in Mb/s, as QUERY_VPORT_STATE tells it in units of 100.
+        pub rate_mbps: u32,
+    }
 }
 
 impl File {
+    /// Reads a whole profile.
+    pub(super) fn new(fields: Fields) -> Result<Self, ProfileError> {
+        Self::of("", fields)
+    }
+
     pub(super) fn by_link(&self, link: Link) -> &ByLink {
         match link {
             Link::Infiniband => &self.infiniband,

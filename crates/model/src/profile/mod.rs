@@ -1,14 +1,16 @@
 //! Device profiles: every number that a device answers, as TOML.
 //!
-//! A profile names capability values as `prm/` names the fields, page by page, so that no number lives in code. What
-//! depends on the port type stands in the sections `infiniband` and `ethernet` and goes over the common values. A section
-//! `dpu` says that the device has an embedded CPU with a function of its own, and what is different there. `base` names a
-//! profile that comes along, whose values hold where the file says nothing.
+//! A profile names capability values as `prm/` names the fields, page by page, so that no number
+//! lives in code. What depends on the port type stands in the sections `infiniband` and `ethernet`
+//! and goes over the common values. A section `dpu` says that the device has an embedded CPU with a
+//! function of its own, and what is different there. `base` names a profile that comes along, whose
+//! values hold where the file says nothing.
 
 mod apply;
 mod base;
 mod error;
 mod file;
+mod text;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,26 +18,9 @@ use std::sync::Arc;
 
 use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, LagContext, NicVportContext};
 
+pub(crate) use apply::{CapPage, Register};
 pub use error::ProfileError;
 pub use file::{DeviceNumbers, FirstNumbers, KeyNumbers, Link, PortNumbers, Side};
-
-/// The profiles that come with the model: name and text.
-const BUILTIN: [(&str, &str); 5] = [
-    ("connectx6dx", include_str!("../../profiles/connectx6dx.toml")),
-    ("connectx6dx-bond", include_str!("../../profiles/connectx6dx-bond.toml")),
-    ("connectx6dx-realtime", include_str!("../../profiles/connectx6dx-realtime.toml")),
-    ("connectx6vf", include_str!("../../profiles/connectx6vf.toml")),
-    ("bluefield3", include_str!("../../profiles/bluefield3.toml")),
-];
-
-/// The text of a profile that comes along.
-fn builtin(name: &str) -> Result<&'static str, ProfileError> {
-    let found = BUILTIN.iter().find(|(builtin, _)| *builtin == name);
-    found.map(|&(_, text)| text).ok_or_else(|| {
-        let known = Profile::names().collect::<Vec<_>>().join(", ");
-        ProfileError::NoSuchProfile { name: name.into(), known }
-    })
-}
 
 /// A kind of device, with all its capability values.
 #[derive(Debug, Clone)]
@@ -50,25 +35,10 @@ pub struct Profile {
     lag: LagContext,
 }
 
-/// One capability page: what is in force when the device starts, and the most that may be set.
-#[derive(Debug, Clone)]
-pub(crate) struct CapPage {
-    pub info: &'static verbless_prm::reflect::StructInfo,
-    pub current: Box<[u8]>,
-    pub max: Box<[u8]>,
-}
-
-/// One register, as ACCESS_REGISTER reads it.
-#[derive(Debug, Clone)]
-pub(crate) struct Register {
-    pub info: &'static verbless_prm::reflect::StructInfo,
-    pub bytes: Box<[u8]>,
-}
-
 impl Profile {
     /// The names that [`Profile::load`] knows.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        BUILTIN.iter().map(|(name, _)| *name)
+        base::names()
     }
 
     /// A profile by name (see [`Profile::names`]), or from a file if the name ends in `.toml`.
@@ -77,7 +47,7 @@ impl Profile {
     /// When there is no such profile, or the file has a mistake; the error says which and where.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
         if Path::new(name).extension().is_none_or(|extension| extension != "toml") {
-            return Self::from_toml(builtin(name)?);
+            return Self::from_toml(base::builtin(name)?);
         }
         let text = std::fs::read_to_string(name)
             .map_err(|source| ProfileError::Read { path: name.into(), source })?;
@@ -87,16 +57,14 @@ impl Profile {
     /// A profile from its text.
     ///
     /// # Errors
-    /// The first mistake: of TOML, an unknown section or field, a value that does not fit its field.
+    /// The first mistake: of TOML, an unknown section or field, a value that does not fit its
+    /// field.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
-        let file: file::File = match base::merged(text)? {
-            Some(whole) => whole.try_into(),
-            None => toml::from_str(text),
-        }
-        .map_err(|error| ProfileError::Syntax(error.into()))?;
+        let file = file::File::new(base::merged(text)?)?;
         file.check()?;
         let file = Arc::new(file);
-        // Everything is tried, so that a mistake does not wait for whoever first asks for the other port type or side.
+        // Everything is tried, so that a mistake does not wait for whoever first asks for the other
+        // port type or side.
         Self::resolve(file.clone(), file.link.other(), Side::Host)?;
         let host = Self::resolve(file.clone(), file.link, Side::Host)?;
         if file.dpu.is_some() {
@@ -120,7 +88,8 @@ impl Profile {
             .expect("both port types were tried when it was read")
     }
 
-    /// The same device as it is on a side; `None`: it has no such side. Whatever is loaded is the host's.
+    /// The same device as it is on a side; `None`: it has no such side. Whatever is loaded is the
+    /// host's.
     #[must_use]
     pub fn on(self, side: Side) -> Option<Self> {
         if side == Side::Dpu {
@@ -208,7 +177,7 @@ impl Profile {
     }
 
     /// The registers by number.
-    pub(crate) fn registers(&self) -> &BTreeMap<u16, Register> {
+    pub fn registers(&self) -> &BTreeMap<u16, Register> {
         &self.registers
     }
 
@@ -223,7 +192,7 @@ impl Profile {
     }
 
     /// The HCA vport context, but what each device has of its own.
-    pub(crate) fn hca_vport(&self) -> &HcaVportContext {
+    pub fn hca_vport(&self) -> &HcaVportContext {
         &self.hca_vport
     }
 }

@@ -70,7 +70,8 @@ fn every_mistake_is_named() {
         (
             "\"ENTRIES_8\"",
             "\"ENTRIES_9\"",
-            "gid_table_size is \"ENTRIES_9\", which gid_table_size does not have; did you mean ENTRIES_8?",
+            "gid_table_size is \"ENTRIES_9\", which gid_table_size does not have; did you mean \
+             ENTRIES_8?",
         ),
         (
             "[caps.general]",
@@ -80,13 +81,22 @@ fn every_mistake_is_named() {
         (
             "[registers.pmtu]",
             "[registers.pmtuu]",
-            "[registers.pmtuu]: there is no register of that name with a known layout; did you mean PMTU?",
+            "[registers.pmtuu]: there is no register of that name with a known layout; did you \
+             mean PMTU?",
         ),
-        ("[max.general]", "[maximum.general]", "unknown field `maximum`"),
-        ("link = \"ethernet\"", "link = \"token ring\"", "unknown variant `token ring`"),
-        ("name =", "nam =", "unknown field `nam`"),
-        ("device_id = 0x101d", "", "missing field `device_id`"),
-        ("device_id = 0x101d", "device_id = 0x1101d", "invalid value: integer `69661`"),
+        ("[max.general]", "[maximum.general]", "[profile] maximum is no section of a profile"),
+        (
+            "link = \"ethernet\"",
+            "link = \"token ring\"",
+            "[profile] link is \"token ring\"; a link is \"infiniband\" or \"ethernet\"",
+        ),
+        ("name =", "nam =", "[profile] name is missing"),
+        ("device_id = 0x101d", "", "[device] device_id is missing"),
+        (
+            "device_id = 0x101d",
+            "device_id = 0x1101d",
+            "[device] device_id is 69661, not from 0 to 65535",
+        ),
         ("VBL0000000001", "VBL00000000000001", "[device] board_id has more than 16 characters"),
         ("uar_pages = 8192", "uar_pages = 512", "[first] user_uar leaves no page"),
         ("uar_pages = 8192", "uar_pages = 8000", "[device] uar_pages is no power of two"),
@@ -105,7 +115,8 @@ fn every_mistake_is_named() {
         (
             "cap_mask1 = 0xa651e848",
             "cap_mask_1 = 1",
-            "[infiniband.hca_vport] cap_mask_1: hca_vport_context has no such field; did you mean cap_mask1?",
+            "[infiniband.hca_vport] cap_mask_1: hca_vport_context has no such field; did you mean \
+             cap_mask1?",
         ),
         (
             "[nic_vport]",
@@ -143,10 +154,10 @@ fn mistakes_of_the_dpu_side_are_named_with_either_link() {
         Err(error) => error.to_string(),
     };
     for (section, said) in [
-        ("[dpu]", "missing field `caps`"),
+        ("[dpu]", "[dpu] caps is missing"),
         ("[dpu.caps.general]\nvhca_ip = 2", "[dpu.caps.general] vhca_ip: hca_cap has no such"),
         ("[dpu.caps.general]", "[dpu.caps.general] vhca_id is 1, as the host's"),
-        ("[dpu.port]", "unknown field `port`"),
+        ("[dpu.port]\n[dpu.caps]", "[dpu] port is no section of a profile"),
     ] {
         let error = with(section);
         assert!(error.contains(said), "{section:?} says {error:?}, not {said:?}");

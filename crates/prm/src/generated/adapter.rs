@@ -256,58 +256,19 @@ structure! {
     /// Input of QUERY_ADAPTER.
     ///
     /// Source: linux: mlx5_ifc_query_adapter_in_bits.
-    pub struct QueryAdapterIn([u8; 0x10]) = "query_adapter_in" {
-        sources: ["linux: mlx5_ifc_query_adapter_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl QueryAdapterIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    QueryAdapterIn, QueryAdapterInLayout, 0x10 bytes = "query_adapter_in" {
+        sources: ["linux: mlx5_ifc_query_adapter_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -315,129 +276,38 @@ structure! {
     /// Output of QUERY_ADAPTER.
     ///
     /// Source: linux: mlx5_ifc_query_adapter_out_bits.
-    pub struct QueryAdapterOut([u8; 0x110]) = "query_adapter_out" {
-        sources: ["linux: mlx5_ifc_query_adapter_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("query_adapter_struct", 128, QueryAdapterParamBlock::INFO),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    QueryAdapterOut, QueryAdapterOutLayout, 0x110 bytes = "query_adapter_out" {
+        sources: ["linux: mlx5_ifc_query_adapter_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The answer. `0x10, 256 bytes`
+        query_adapter_struct query_adapter_struct_mut: nested(QueryAdapterParamBlock, 128);
     }
 }
 
 impl CommandOutput for QueryAdapterOut {}
 
-impl QueryAdapterOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The answer. `0x10, 256 bytes`
-    #[inline]
-    pub fn query_adapter_struct(&self) -> &QueryAdapterParamBlock {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::query_adapter_struct`], to be written.
-    #[inline]
-    pub fn query_adapter_struct_mut(&mut self) -> &mut QueryAdapterParamBlock {
-        nested_mut(&mut self.0, 0x10)
-    }
-}
-
 structure! {
     /// Who made the adapter, and which board it is.
     ///
     /// Source: linux: mlx5_ifc_query_adapter_param_block_bits.
-    pub struct QueryAdapterParamBlock([u8; 0x100]) = "query_adapter_param_block" {
-        sources: ["linux: mlx5_ifc_query_adapter_param_block_bits"],
-        fields: [
-            FieldInfo::number("ieee_vendor_id", 200, 24),
-            FieldInfo::number("vsd_vendor_id", 240, 16),
-            FieldInfo::bytes("vsd", 256, 208),
-            FieldInfo::bytes("vsd_contd_psid", 1920, 16),
-        ],
-        reserved: [(0, 200), (224, 16)],
-    }
-}
-
-impl QueryAdapterParamBlock {
-    /// IEEE company identifier of the vendor (0x0002c9 for Mellanox). `0x18.23:0`
-    #[inline]
-    pub const fn ieee_vendor_id(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::ieee_vendor_id`].
-    #[inline]
-    pub const fn set_ieee_vendor_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
-    }
-
-    /// PCI vendor identifier of whoever wrote vsd (0x15b3 for Mellanox). `0x1c.15:0`
-    #[inline]
-    pub const fn vsd_vendor_id(&self) -> u16 {
-        bits::get(&self.0, 240, 16) as u16
-    }
-
-    /// Sets [`Self::vsd_vendor_id`].
-    #[inline]
-    pub const fn set_vsd_vendor_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 240, 16, value as u64);
-        self
-    }
-
-    /// Vendor specific data. `0x20, 208 bytes`
-    #[inline]
-    pub const fn vsd(&self) -> &[u8; 208] {
-        bits::array(&self.0, 0x20)
-    }
-
-    /// Sets [`Self::vsd`].
-    #[inline]
-    pub const fn set_vsd(&mut self, value: &[u8; 208]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x20) = *value;
-        self
-    }
-
-    /// Parameter set identifier (PSID) in ASCII, padded with zeros; names the board and its firmware
-    /// configuration. `0xf0, 16 bytes`
-    #[inline]
-    pub const fn vsd_contd_psid(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0xf0)
-    }
-
-    /// Sets [`Self::vsd_contd_psid`].
-    #[inline]
-    pub const fn set_vsd_contd_psid(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0xf0) = *value;
-        self
+    QueryAdapterParamBlock, QueryAdapterParamBlockLayout, 0x100 bytes = "query_adapter_param_block" {
+        sources: ["linux: mlx5_ifc_query_adapter_param_block_bits"];
+        reserved: [(0, 200), (224, 16)];
+        /// IEEE company identifier of the vendor (0x0002c9 for Mellanox). `0x18.23:0`
+        ieee_vendor_id set_ieee_vendor_id: number(u32, 200, 24);
+        /// PCI vendor identifier of whoever wrote vsd (0x15b3 for Mellanox). `0x1c.15:0`
+        vsd_vendor_id set_vsd_vendor_id: number(u16, 240, 16);
+        /// Vendor specific data. `0x20, 208 bytes`
+        vsd set_vsd: bytes(0xd0, 256);
+        /// Parameter set identifier (PSID) in ASCII, padded with zeros; names the board and its
+        /// firmware configuration. `0xf0, 16 bytes`
+        vsd_contd_psid set_vsd_contd_psid: bytes(0x10, 1920);
     }
 }
 
@@ -445,58 +315,19 @@ structure! {
     /// Input of QUERY_ISSI.
     ///
     /// Source: linux: mlx5_ifc_query_issi_in_bits.
-    pub struct QueryIssiIn([u8; 0x10]) = "query_issi_in" {
-        sources: ["linux: mlx5_ifc_query_issi_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl QueryIssiIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    QueryIssiIn, QueryIssiInLayout, 0x10 bytes = "query_issi_in" {
+        sources: ["linux: mlx5_ifc_query_issi_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -505,129 +336,37 @@ structure! {
     /// dword is in use.
     ///
     /// Source: linux: mlx5_ifc_query_issi_out_bits.
-    pub struct QueryIssiOut([u8; 0x70]) = "query_issi_out" {
-        sources: ["linux: mlx5_ifc_query_issi_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("current_issi", 80, 16),
-            FieldInfo::number("supported_issi_dw0", 864, 32),
-        ],
-        reserved: [(8, 24), (64, 16), (96, 768)],
+    QueryIssiOut, QueryIssiOutLayout, 0x70 bytes = "query_issi_out" {
+        sources: ["linux: mlx5_ifc_query_issi_out_bits"];
+        reserved: [(8, 24), (64, 16), (96, 768)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The revision in force. `0x08.15:0`
+        current_issi set_current_issi: number(u16, 80, 16);
+        /// Bitmask of the revisions 0 to 31; bit n is revision n. `0x6c`
+        supported_issi_dw0 set_supported_issi_dw0: number(u32, 864, 32);
     }
 }
 
 impl CommandOutput for QueryIssiOut {}
 
-impl QueryIssiOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The revision in force. `0x08.15:0`
-    #[inline]
-    pub const fn current_issi(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::current_issi`].
-    #[inline]
-    pub const fn set_current_issi(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of the revisions 0 to 31; bit n is revision n. `0x6c`
-    #[inline]
-    pub const fn supported_issi_dw0(&self) -> u32 {
-        bits::get(&self.0, 864, 32) as u32
-    }
-
-    /// Sets [`Self::supported_issi_dw0`].
-    #[inline]
-    pub const fn set_supported_issi_dw0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 864, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of SET_ISSI.
     ///
     /// Source: linux: mlx5_ifc_set_issi_in_bits.
-    pub struct SetIssiIn([u8; 0x10]) = "set_issi_in" {
-        sources: ["linux: mlx5_ifc_set_issi_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("current_issi", 80, 16),
-        ],
-        reserved: [(16, 32), (64, 16), (96, 32)],
-    }
-}
-
-impl SetIssiIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The revision to speak. `0x08.15:0`
-    #[inline]
-    pub const fn current_issi(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::current_issi`].
-    #[inline]
-    pub const fn set_current_issi(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
+    SetIssiIn, SetIssiInLayout, 0x10 bytes = "set_issi_in" {
+        sources: ["linux: mlx5_ifc_set_issi_in_bits"];
+        reserved: [(16, 32), (64, 16), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The revision to speak. `0x08.15:0`
+        current_issi set_current_issi: number(u16, 80, 16);
     }
 }
 
@@ -635,102 +374,34 @@ structure! {
     /// Output of SET_ISSI.
     ///
     /// Source: linux: mlx5_ifc_set_issi_out_bits.
-    pub struct SetIssiOut([u8; 0x10]) = "set_issi_out" {
-        sources: ["linux: mlx5_ifc_set_issi_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    SetIssiOut, SetIssiOutLayout, 0x10 bytes = "set_issi_out" {
+        sources: ["linux: mlx5_ifc_set_issi_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for SetIssiOut {}
 
-impl SetIssiOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of SET_DRIVER_VERSION.
     ///
     /// Source: linux: mlx5_ifc_set_driver_version_in_bits.
-    pub struct SetDriverVersionIn([u8; 0x50]) = "set_driver_version_in" {
-        sources: ["linux: mlx5_ifc_set_driver_version_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::bytes("driver_version", 128, 64),
-        ],
-        reserved: [(16, 32), (64, 64)],
-    }
-}
-
-impl SetDriverVersionIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Name and version of the driver in ASCII, padded with zeros: operating system, driver and
-    /// version, separated by commas. `0x10, 64 bytes`
-    #[inline]
-    pub const fn driver_version(&self) -> &[u8; 64] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::driver_version`].
-    #[inline]
-    pub const fn set_driver_version(&mut self, value: &[u8; 64]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
+    SetDriverVersionIn, SetDriverVersionInLayout, 0x50 bytes = "set_driver_version_in" {
+        sources: ["linux: mlx5_ifc_set_driver_version_in_bits"];
+        reserved: [(16, 32), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Name and version of the driver in ASCII, padded with zeros: operating system, driver and
+        /// version, separated by commas. `0x10, 64 bytes`
+        driver_version set_driver_version: bytes(0x40, 128);
     }
 }
 
@@ -738,87 +409,31 @@ structure! {
     /// Output of SET_DRIVER_VERSION.
     ///
     /// Source: linux: mlx5_ifc_set_driver_version_out_bits.
-    pub struct SetDriverVersionOut([u8; 0x10]) = "set_driver_version_out" {
-        sources: ["linux: mlx5_ifc_set_driver_version_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    SetDriverVersionOut, SetDriverVersionOutLayout, 0x10 bytes = "set_driver_version_out" {
+        sources: ["linux: mlx5_ifc_set_driver_version_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for SetDriverVersionOut {}
 
-impl SetDriverVersionOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_SPECIAL_CONTEXTS.
     ///
     /// Source: linux: mlx5_ifc_query_special_contexts_in_bits.
-    pub struct QuerySpecialContextsIn([u8; 0x10]) = "query_special_contexts_in" {
-        sources: ["linux: mlx5_ifc_query_special_contexts_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(16, 32), (64, 64)],
-    }
-}
-
-impl QuerySpecialContextsIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    QuerySpecialContextsIn, QuerySpecialContextsInLayout, 0x10 bytes = "query_special_contexts_in" {
+        sources: ["linux: mlx5_ifc_query_special_contexts_in_bits"];
+        reserved: [(16, 32), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -826,232 +441,57 @@ structure! {
     /// Output of QUERY_SPECIAL_CONTEXTS.
     ///
     /// Source: linux: mlx5_ifc_query_special_contexts_out_bits.
-    pub struct QuerySpecialContextsOut([u8; 0x20]) = "query_special_contexts_out" {
-        sources: ["linux: mlx5_ifc_query_special_contexts_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("dump_fill_mkey", 64, 32),
-            FieldInfo::number("resd_lkey", 96, 32),
-            FieldInfo::number("null_mkey", 128, 32),
-            FieldInfo::number("terminate_scatter_list_mkey", 160, 32),
-            FieldInfo::number("repeated_mkey", 192, 32),
-        ],
-        reserved: [(8, 24), (224, 32)],
+    QuerySpecialContextsOut, QuerySpecialContextsOutLayout, 0x20 bytes = "query_special_contexts_out" {
+        sources: ["linux: mlx5_ifc_query_special_contexts_out_bits"];
+        reserved: [(8, 24), (224, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Key for padding by the DUMP opcode; needs hca_cap.dump_fill_mkey. `0x08`
+        dump_fill_mkey set_dump_fill_mkey: number(u32, 64, 32);
+        /// The reserved lkey, by which privileged queues reach memory by physical address. `0x0c`
+        resd_lkey set_resd_lkey: number(u32, 96, 32);
+        /// Key whose writes are discarded and whose reads give zeros; needs hca_cap.null_mkey.
+        /// `0x10`
+        null_mkey set_null_mkey: number(u32, 128, 32);
+        /// Key that ends a scatter list; needs hca_cap.terminate_scatter_list_mkey, otherwise 0x100
+        /// does it. `0x14`
+        terminate_scatter_list_mkey set_terminate_scatter_list_mkey: number(u32, 160, 32);
+        /// Key that starts a repeated (strided) block in a list of keys; needs
+        /// hca_cap.repeated_mkey. `0x18`
+        repeated_mkey set_repeated_mkey: number(u32, 192, 32);
     }
 }
 
 impl CommandOutput for QuerySpecialContextsOut {}
 
-impl QuerySpecialContextsOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Key for padding by the DUMP opcode; needs hca_cap.dump_fill_mkey. `0x08`
-    #[inline]
-    pub const fn dump_fill_mkey(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::dump_fill_mkey`].
-    #[inline]
-    pub const fn set_dump_fill_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// The reserved lkey, by which privileged queues reach memory by physical address. `0x0c`
-    #[inline]
-    pub const fn resd_lkey(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::resd_lkey`].
-    #[inline]
-    pub const fn set_resd_lkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// Key whose writes are discarded and whose reads give zeros; needs hca_cap.null_mkey. `0x10`
-    #[inline]
-    pub const fn null_mkey(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::null_mkey`].
-    #[inline]
-    pub const fn set_null_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Key that ends a scatter list; needs hca_cap.terminate_scatter_list_mkey, otherwise 0x100 does
-    /// it. `0x14`
-    #[inline]
-    pub const fn terminate_scatter_list_mkey(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::terminate_scatter_list_mkey`].
-    #[inline]
-    pub const fn set_terminate_scatter_list_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// Key that starts a repeated (strided) block in a list of keys; needs hca_cap.repeated_mkey.
-    /// `0x18`
-    #[inline]
-    pub const fn repeated_mkey(&self) -> u32 {
-        bits::get(&self.0, 192, 32) as u32
-    }
-
-    /// Sets [`Self::repeated_mkey`].
-    #[inline]
-    pub const fn set_repeated_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 192, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MAD_IFC.
     ///
     /// Source: linux: mlx5_ifc_mad_ifc_in_bits.
-    pub struct MadIfcIn([u8; 0x110]) = "mad_ifc_in" {
-        sources: ["linux: mlx5_ifc_mad_ifc_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("remote_lid", 64, 16),
-            FieldInfo::number("plane_index", 80, 8),
-            FieldInfo::number("port", 88, 8),
-            FieldInfo::bytes("mad", 128, 256),
-        ],
-        reserved: [(32, 16), (96, 32)],
-    }
-}
-
-impl MadIfcIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py MadIfcIn.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// LID that the datagram came from. `0x08.31:16`
-    #[inline]
-    pub const fn remote_lid(&self) -> u16 {
-        bits::get(&self.0, 64, 16) as u16
-    }
-
-    /// Sets [`Self::remote_lid`].
-    #[inline]
-    pub const fn set_remote_lid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 64, 16, value as u64);
-        self
-    }
-
-    /// Plane of a multi-plane port; 0 otherwise. `0x08.15:8`
-    #[inline]
-    pub const fn plane_index(&self) -> u8 {
-        bits::get(&self.0, 80, 8) as u8
-    }
-
-    /// Sets [`Self::plane_index`].
-    #[inline]
-    pub const fn set_plane_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 80, 8, value as u64);
-        self
-    }
-
-    /// Port, from 1. `0x08.7:0`
-    #[inline]
-    pub const fn port(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::port`].
-    #[inline]
-    pub const fn set_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-
-    /// The datagram. `0x10, 256 bytes`
-    #[inline]
-    pub const fn mad(&self) -> &[u8; 256] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::mad`].
-    #[inline]
-    pub const fn set_mad(&mut self, value: &[u8; 256]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
+    MadIfcIn, MadIfcInLayout, 0x110 bytes = "mad_ifc_in" {
+        sources: ["linux: mlx5_ifc_mad_ifc_in_bits"];
+        reserved: [(32, 16), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py MadIfcIn.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// LID that the datagram came from. `0x08.31:16`
+        remote_lid set_remote_lid: number(u16, 64, 16);
+        /// Plane of a multi-plane port; 0 otherwise. `0x08.15:8`
+        plane_index set_plane_index: number(u8, 80, 8);
+        /// Port, from 1. `0x08.7:0`
+        port set_port: number(u8, 88, 8);
+        /// The datagram. `0x10, 256 bytes`
+        mad set_mad: bytes(0x100, 128);
     }
 }
 
@@ -1059,118 +499,39 @@ structure! {
     /// Output of MAD_IFC.
     ///
     /// Source: linux: mlx5_ifc_mad_ifc_out_bits.
-    pub struct MadIfcOut([u8; 0x110]) = "mad_ifc_out" {
-        sources: ["linux: mlx5_ifc_mad_ifc_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::bytes("response_mad_packet", 128, 256),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    MadIfcOut, MadIfcOutLayout, 0x110 bytes = "mad_ifc_out" {
+        sources: ["linux: mlx5_ifc_mad_ifc_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The answering datagram. `0x10, 256 bytes`
+        response_mad_packet set_response_mad_packet: bytes(0x100, 128);
     }
 }
 
 impl CommandOutput for MadIfcOut {}
 
-impl MadIfcOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The answering datagram. `0x10, 256 bytes`
-    #[inline]
-    pub const fn response_mad_packet(&self) -> &[u8; 256] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::response_mad_packet`].
-    #[inline]
-    pub const fn set_response_mad_packet(&mut self, value: &[u8; 256]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
-    }
-}
-
 structure! {
     /// Input of NOP.
     ///
     /// Source: linux: mlx5_ifc_nop_in_bits.
-    pub struct NopIn([u8; 0x10]) = "nop_in" {
-        sources: ["linux: mlx5_ifc_nop_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl NopIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    NopIn, NopInLayout, 0x10 bytes = "nop_in" {
+        sources: ["linux: mlx5_ifc_nop_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -1178,146 +539,42 @@ structure! {
     /// Output of NOP.
     ///
     /// Source: linux: mlx5_ifc_nop_out_bits.
-    pub struct NopOut([u8; 0x10]) = "nop_out" {
-        sources: ["linux: mlx5_ifc_nop_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    NopOut, NopOutLayout, 0x10 bytes = "nop_out" {
+        sources: ["linux: mlx5_ifc_nop_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for NopOut {}
 
-impl NopOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_VUID.
     ///
     /// Source: linux: mlx5_ifc_query_vuid_in_bits.
-    pub struct QueryVuidIn([u8; 0x10]) = "query_vuid_in" {
-        sources: ["linux: mlx5_ifc_query_vuid_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("query_vfs_vuid", 96, 1),
-            FieldInfo::number("data_direct", 97, 1),
-            FieldInfo::number("vhca_id", 112, 16),
-        ],
-        reserved: [(32, 16), (64, 32), (98, 14)],
-    }
-}
-
-impl QueryVuidIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_cmd_in_bits.
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Ask for the VUIDs of the virtual functions as well. `0x0c.31`
-    #[inline]
-    pub const fn query_vfs_vuid(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::query_vfs_vuid`].
-    #[inline]
-    pub const fn set_query_vfs_vuid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// Ask for the VUID of the data direct function that belongs to vhca_id. `0x0c.30`
-    #[inline]
-    pub const fn data_direct(&self) -> bool {
-        bits::flag(&self.0, 97)
-    }
-
-    /// Sets [`Self::data_direct`].
-    #[inline]
-    pub const fn set_data_direct(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 97, value);
-        self
-    }
-
-    /// Virtual HCA to ask about. `0x0c.15:0`
-    #[inline]
-    pub const fn vhca_id(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::vhca_id`].
-    #[inline]
-    pub const fn set_vhca_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
+    QueryVuidIn, QueryVuidInLayout, 0x10 bytes = "query_vuid_in" {
+        sources: ["linux: mlx5_ifc_query_vuid_in_bits"];
+        reserved: [(32, 16), (64, 32), (98, 14)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_cmd_in_bits.
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Ask for the VUIDs of the virtual functions as well. `0x0c.31`
+        query_vfs_vuid set_query_vfs_vuid: flag(96);
+        /// Ask for the VUID of the data direct function that belongs to vhca_id. `0x0c.30`
+        data_direct set_data_direct: flag(97);
+        /// Virtual HCA to ask about. `0x0c.15:0`
+        vhca_id set_vhca_id: number(u16, 112, 16);
     }
 }
 
@@ -1325,120 +582,38 @@ structure! {
     /// Output of QUERY_VUID.
     ///
     /// Source: linux: mlx5_ifc_query_vuid_out_bits.
-    pub struct QueryVuidOut([u8; 0x40]) = "query_vuid_out" {
-        sources: ["linux: mlx5_ifc_query_vuid_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("num_of_entries", 496, 16),
-            FieldInfo::bytes("vuid", 512, 128).tail(),
-        ],
-        reserved: [(8, 24), (64, 432)],
+    QueryVuidOut, QueryVuidOutLayout, 0x40 bytes = "query_vuid_out" {
+        sources: ["linux: mlx5_ifc_query_vuid_out_bits"];
+        reserved: [(8, 24), (64, 432)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of VUIDs that follow. `0x3c.15:0`
+        num_of_entries set_num_of_entries: number(u16, 496, 16);
+        /// VUIDs: 128 bytes of ASCII each, ended by a zero. `0x40, 128 bytes`
+        vuid VUID_OFFSET: tail(bytes(0x80, 512));
     }
 }
 
 impl CommandOutput for QueryVuidOut {}
 
-impl QueryVuidOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of VUIDs that follow. `0x3c.15:0`
-    #[inline]
-    pub const fn num_of_entries(&self) -> u16 {
-        bits::get(&self.0, 496, 16) as u16
-    }
-
-    /// Sets [`Self::num_of_entries`].
-    #[inline]
-    pub const fn set_num_of_entries(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 496, 16, value as u64);
-        self
-    }
-
-    /// VUIDs: 128 bytes of ASCII each, ended by a zero. `0x40, 128 bytes`
-    pub const VUID_OFFSET: usize = 0x40;
-}
-
 structure! {
     /// Input of ALLOC_Q_COUNTER.
     ///
     /// Source: linux: mlx5_ifc_alloc_q_counter_in_bits.
-    pub struct AllocQCounterIn([u8; 0x10]) = "alloc_q_counter_in" {
-        sources: ["linux: mlx5_ifc_alloc_q_counter_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl AllocQCounterIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    AllocQCounterIn, AllocQCounterInLayout, 0x10 bytes = "alloc_q_counter_in" {
+        sources: ["linux: mlx5_ifc_alloc_q_counter_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -1446,132 +621,41 @@ structure! {
     /// Output of ALLOC_Q_COUNTER.
     ///
     /// Source: linux: mlx5_ifc_alloc_q_counter_out_bits.
-    pub struct AllocQCounterOut([u8; 0x10]) = "alloc_q_counter_out" {
-        sources: ["linux: mlx5_ifc_alloc_q_counter_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("counter_set_id", 88, 8),
-        ],
-        reserved: [(8, 24), (64, 24), (96, 32)],
+    AllocQCounterOut, AllocQCounterOutLayout, 0x10 bytes = "alloc_q_counter_out" {
+        sources: ["linux: mlx5_ifc_alloc_q_counter_out_bits"];
+        reserved: [(8, 24), (64, 24), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the new set: what QPs and RQs name in their counter_set_id. `0x08.7:0`
+        counter_set_id set_counter_set_id: number(u8, 88, 8);
     }
 }
 
 impl CommandOutput for AllocQCounterOut {}
 
-impl AllocQCounterOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the new set: what QPs and RQs name in their counter_set_id. `0x08.7:0`
-    #[inline]
-    pub const fn counter_set_id(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::counter_set_id`].
-    #[inline]
-    pub const fn set_counter_set_id(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DEALLOC_Q_COUNTER.
     ///
     /// Source: linux: mlx5_ifc_dealloc_q_counter_in_bits.
-    pub struct DeallocQCounterIn([u8; 0x10]) = "dealloc_q_counter_in" {
-        sources: ["linux: mlx5_ifc_dealloc_q_counter_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("counter_set_id", 88, 8),
-        ],
-        reserved: [(32, 16), (64, 24), (96, 32)],
-    }
-}
-
-impl DeallocQCounterIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the set to free; no queue may count in it any more. `0x08.7:0`
-    #[inline]
-    pub const fn counter_set_id(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::counter_set_id`].
-    #[inline]
-    pub const fn set_counter_set_id(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
+    DeallocQCounterIn, DeallocQCounterInLayout, 0x10 bytes = "dealloc_q_counter_in" {
+        sources: ["linux: mlx5_ifc_dealloc_q_counter_in_bits"];
+        reserved: [(32, 16), (64, 24), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the set to free; no queue may count in it any more. `0x08.7:0`
+        counter_set_id set_counter_set_id: number(u8, 88, 8);
     }
 }
 
@@ -1579,174 +663,50 @@ structure! {
     /// Output of DEALLOC_Q_COUNTER.
     ///
     /// Source: linux: mlx5_ifc_dealloc_q_counter_out_bits.
-    pub struct DeallocQCounterOut([u8; 0x10]) = "dealloc_q_counter_out" {
-        sources: ["linux: mlx5_ifc_dealloc_q_counter_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DeallocQCounterOut, DeallocQCounterOutLayout, 0x10 bytes = "dealloc_q_counter_out" {
+        sources: ["linux: mlx5_ifc_dealloc_q_counter_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DeallocQCounterOut {}
 
-impl DeallocQCounterOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_Q_COUNTER.
     ///
     /// Source: linux: mlx5_ifc_query_q_counter_in_bits.
-    pub struct QueryQCounterIn([u8; 0x20]) = "query_q_counter_in" {
-        sources: ["linux: mlx5_ifc_query_q_counter_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("vport_number", 80, 16),
-            FieldInfo::number("clear", 192, 1),
-            FieldInfo::number("aggregate", 193, 1),
-            FieldInfo::number("counter_set_id", 248, 8),
-        ],
-        reserved: [(32, 16), (65, 15), (96, 96), (194, 54)],
-    }
-}
-
-impl QueryQCounterIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Read a counter of the virtual port vport_number; needs hca_cap.q_counter_other_vport. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Set the counters to 0 after reading. `0x18.31`
-    #[inline]
-    pub const fn clear(&self) -> bool {
-        bits::flag(&self.0, 192)
-    }
-
-    /// Sets [`Self::clear`].
-    #[inline]
-    pub const fn set_clear(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 192, value);
-        self
-    }
-
-    /// Give the sum over all sets of the virtual port; needs hca_cap.q_counter_aggregation. `0x18.30`
-    #[inline]
-    pub const fn aggregate(&self) -> bool {
-        bits::flag(&self.0, 193)
-    }
-
-    /// Sets [`Self::aggregate`].
-    #[inline]
-    pub const fn set_aggregate(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 193, value);
-        self
-    }
-
-    /// Number of the set to read, unless aggregate asks for the sum of all. `0x1c.7:0`
-    #[inline]
-    pub const fn counter_set_id(&self) -> u8 {
-        bits::get(&self.0, 248, 8) as u8
-    }
-
-    /// Sets [`Self::counter_set_id`].
-    #[inline]
-    pub const fn set_counter_set_id(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 248, 8, value as u64);
-        self
+    QueryQCounterIn, QueryQCounterInLayout, 0x20 bytes = "query_q_counter_in" {
+        sources: ["linux: mlx5_ifc_query_q_counter_in_bits"];
+        reserved: [(32, 16), (65, 15), (96, 96), (194, 54)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Read a counter of the virtual port vport_number; needs hca_cap.q_counter_other_vport.
+        /// `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
+        /// Set the counters to 0 after reading. `0x18.31`
+        clear set_clear: flag(192);
+        /// Give the sum over all sets of the virtual port; needs hca_cap.q_counter_aggregation.
+        /// `0x18.30`
+        aggregate set_aggregate: flag(193);
+        /// Number of the set to read, unless aggregate asks for the sum of all. `0x1c.7:0`
+        counter_set_id set_counter_set_id: number(u8, 248, 8);
     }
 }
 
@@ -1755,568 +715,96 @@ structure! {
     /// out_of_seq_cnt, retransmission_q_counters and enhanced_error_q_counters tell which it keeps.
     ///
     /// Source: linux: mlx5_ifc_query_q_counter_out_bits.
-    pub struct QueryQCounterOut([u8; 0x100]) = "query_q_counter_out" {
-        sources: ["linux: mlx5_ifc_query_q_counter_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("rx_write_requests", 128, 32),
-            FieldInfo::number("rx_read_requests", 192, 32),
-            FieldInfo::number("rx_atomic_requests", 256, 32),
-            FieldInfo::number("rx_dct_connect", 320, 32),
-            FieldInfo::number("out_of_buffer", 384, 32),
-            FieldInfo::number("out_of_sequence", 448, 32),
-            FieldInfo::number("duplicate_request", 512, 32),
-            FieldInfo::number("rnr_nak_retry_err", 576, 32),
-            FieldInfo::number("packet_seq_err", 640, 32),
-            FieldInfo::number("implied_nak_seq_err", 704, 32),
-            FieldInfo::number("local_ack_timeout_err", 768, 32),
-            FieldInfo::number("resp_rnr_nak", 832, 32),
-            FieldInfo::number("req_rnr_retries_exceeded", 896, 32),
-            FieldInfo::number("resp_local_length_error", 960, 32),
-            FieldInfo::number("req_local_length_error", 992, 32),
-            FieldInfo::number("resp_local_qp_error", 1024, 32),
-            FieldInfo::number("local_operation_error", 1056, 32),
-            FieldInfo::number("resp_local_protection", 1088, 32),
-            FieldInfo::number("req_local_protection", 1120, 32),
-            FieldInfo::number("resp_cqe_error", 1152, 32),
-            FieldInfo::number("req_cqe_error", 1184, 32),
-            FieldInfo::number("req_mw_binding", 1216, 32),
-            FieldInfo::number("req_bad_response", 1248, 32),
-            FieldInfo::number("req_remote_invalid_request", 1280, 32),
-            FieldInfo::number("resp_remote_invalid_request", 1312, 32),
-            FieldInfo::number("req_remote_access_errors", 1344, 32),
-            FieldInfo::number("resp_remote_access_errors", 1376, 32),
-            FieldInfo::number("req_remote_operation_errors", 1408, 32),
-            FieldInfo::number("req_transport_retries_exceeded", 1440, 32),
-            FieldInfo::number("cq_overflow", 1472, 32),
-            FieldInfo::number("resp_cqe_flush_error", 1504, 32),
-            FieldInfo::number("req_cqe_flush_error", 1536, 32),
-            FieldInfo::number("roce_adp_retrans", 1600, 32),
-            FieldInfo::number("roce_adp_retrans_to", 1632, 32),
-            FieldInfo::number("roce_slow_restart", 1664, 32),
-            FieldInfo::number("roce_slow_restart_cnps", 1696, 32),
-            FieldInfo::number("roce_slow_restart_trans", 1728, 32),
-        ],
+    QueryQCounterOut, QueryQCounterOutLayout, 0x100 bytes = "query_q_counter_out" {
+        sources: ["linux: mlx5_ifc_query_q_counter_out_bits"];
         reserved: [
             (8, 24), (64, 64), (160, 32), (224, 32), (288, 32), (352, 32), (416, 32),
             (480, 32), (544, 32), (608, 32), (672, 32), (736, 32), (800, 32), (864, 32),
             (928, 32), (1568, 32), (1760, 288),
-        ],
+        ];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// RDMA WRITE requests received. `0x10`
+        rx_write_requests set_rx_write_requests: number(u32, 128, 32);
+        /// RDMA READ requests received. `0x18`
+        rx_read_requests set_rx_read_requests: number(u32, 192, 32);
+        /// Atomic requests received. `0x20`
+        rx_atomic_requests set_rx_atomic_requests: number(u32, 256, 32);
+        /// Connect requests received by DC targets. `0x28`
+        rx_dct_connect set_rx_dct_connect: number(u32, 320, 32);
+        /// Packets dropped because no receive WQE was posted. `0x30`
+        out_of_buffer set_out_of_buffer: number(u32, 384, 32);
+        /// Packets that arrived out of sequence. `0x38`
+        out_of_sequence set_out_of_sequence: number(u32, 448, 32);
+        /// Requests that arrived again. `0x40`
+        duplicate_request set_duplicate_request: number(u32, 512, 32);
+        /// RNR NAKs received, while retries were left. `0x48`
+        rnr_nak_retry_err set_rnr_nak_retry_err: number(u32, 576, 32);
+        /// Sequence error NAKs received, while retries were left. `0x50`
+        packet_seq_err set_packet_seq_err: number(u32, 640, 32);
+        /// Requests repeated because a later answer skipped over theirs. `0x58`
+        implied_nak_seq_err set_implied_nak_seq_err: number(u32, 704, 32);
+        /// Acknowledge timeouts of requesters. `0x60`
+        local_ack_timeout_err set_local_ack_timeout_err: number(u32, 768, 32);
+        /// RNR NAKs sent by responders. FreeBSD's header alone names it. `0x68`
+        ///
+        /// Source: freebsd: mlx5_ifc_query_q_counter_out_bits.
+        resp_rnr_nak set_resp_rnr_nak: number(u32, 832, 32);
+        /// Requesters that ran out of RNR retries. `0x70`
+        req_rnr_retries_exceeded set_req_rnr_retries_exceeded: number(u32, 896, 32);
+        /// Responders that completed with a local length error. `0x78`
+        resp_local_length_error set_resp_local_length_error: number(u32, 960, 32);
+        /// Requesters that completed with a local length error. `0x7c`
+        req_local_length_error set_req_local_length_error: number(u32, 992, 32);
+        /// Responders that completed with a local QP error. `0x80`
+        resp_local_qp_error set_resp_local_qp_error: number(u32, 1024, 32);
+        /// Requesters that completed with a local operation error. `0x84`
+        local_operation_error set_local_operation_error: number(u32, 1056, 32);
+        /// Responders that completed with a local protection error. `0x88`
+        resp_local_protection set_resp_local_protection: number(u32, 1088, 32);
+        /// Requesters that completed with a local protection error. `0x8c`
+        req_local_protection set_req_local_protection: number(u32, 1120, 32);
+        /// Responder completions with an error. `0x90`
+        resp_cqe_error set_resp_cqe_error: number(u32, 1152, 32);
+        /// Requester completions with an error. `0x94`
+        req_cqe_error set_req_cqe_error: number(u32, 1184, 32);
+        /// Memory window binds that failed. `0x98`
+        req_mw_binding set_req_mw_binding: number(u32, 1216, 32);
+        /// Requesters that completed with a bad response. `0x9c`
+        req_bad_response set_req_bad_response: number(u32, 1248, 32);
+        /// Requesters that were told of an invalid request. `0xa0`
+        req_remote_invalid_request set_req_remote_invalid_request: number(u32, 1280, 32);
+        /// Responders that found an invalid request. `0xa4`
+        resp_remote_invalid_request set_resp_remote_invalid_request: number(u32, 1312, 32);
+        /// Requesters that were told of an access error. `0xa8`
+        req_remote_access_errors set_req_remote_access_errors: number(u32, 1344, 32);
+        /// Responders that found an access error. `0xac`
+        resp_remote_access_errors set_resp_remote_access_errors: number(u32, 1376, 32);
+        /// Requesters that were told of an operation error. `0xb0`
+        req_remote_operation_errors set_req_remote_operation_errors: number(u32, 1408, 32);
+        /// Requesters that ran out of transport retries. `0xb4`
+        req_transport_retries_exceeded set_req_transport_retries_exceeded: number(u32, 1440, 32);
+        /// CQ overruns. `0xb8`
+        cq_overflow set_cq_overflow: number(u32, 1472, 32);
+        /// Responder completions flushed. `0xbc`
+        resp_cqe_flush_error set_resp_cqe_flush_error: number(u32, 1504, 32);
+        /// Requester completions flushed. `0xc0`
+        req_cqe_flush_error set_req_cqe_flush_error: number(u32, 1536, 32);
+        /// RoCE adaptive retransmissions. `0xc8`
+        roce_adp_retrans set_roce_adp_retrans: number(u32, 1600, 32);
+        /// RoCE timeouts under adaptive retransmission. `0xcc`
+        roce_adp_retrans_to set_roce_adp_retrans_to: number(u32, 1632, 32);
+        /// Times that RoCE slow restart was used. `0xd0`
+        roce_slow_restart set_roce_slow_restart: number(u32, 1664, 32);
+        /// Congestion notifications that RoCE slow restart made. `0xd4`
+        roce_slow_restart_cnps set_roce_slow_restart_cnps: number(u32, 1696, 32);
+        /// Times that RoCE slow restart changed state. `0xd8`
+        roce_slow_restart_trans set_roce_slow_restart_trans: number(u32, 1728, 32);
     }
 }
 
 impl CommandOutput for QueryQCounterOut {}
-
-impl QueryQCounterOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// RDMA WRITE requests received. `0x10`
-    #[inline]
-    pub const fn rx_write_requests(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::rx_write_requests`].
-    #[inline]
-    pub const fn set_rx_write_requests(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// RDMA READ requests received. `0x18`
-    #[inline]
-    pub const fn rx_read_requests(&self) -> u32 {
-        bits::get(&self.0, 192, 32) as u32
-    }
-
-    /// Sets [`Self::rx_read_requests`].
-    #[inline]
-    pub const fn set_rx_read_requests(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 192, 32, value as u64);
-        self
-    }
-
-    /// Atomic requests received. `0x20`
-    #[inline]
-    pub const fn rx_atomic_requests(&self) -> u32 {
-        bits::get(&self.0, 256, 32) as u32
-    }
-
-    /// Sets [`Self::rx_atomic_requests`].
-    #[inline]
-    pub const fn set_rx_atomic_requests(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 256, 32, value as u64);
-        self
-    }
-
-    /// Connect requests received by DC targets. `0x28`
-    #[inline]
-    pub const fn rx_dct_connect(&self) -> u32 {
-        bits::get(&self.0, 320, 32) as u32
-    }
-
-    /// Sets [`Self::rx_dct_connect`].
-    #[inline]
-    pub const fn set_rx_dct_connect(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 320, 32, value as u64);
-        self
-    }
-
-    /// Packets dropped because no receive WQE was posted. `0x30`
-    #[inline]
-    pub const fn out_of_buffer(&self) -> u32 {
-        bits::get(&self.0, 384, 32) as u32
-    }
-
-    /// Sets [`Self::out_of_buffer`].
-    #[inline]
-    pub const fn set_out_of_buffer(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 384, 32, value as u64);
-        self
-    }
-
-    /// Packets that arrived out of sequence. `0x38`
-    #[inline]
-    pub const fn out_of_sequence(&self) -> u32 {
-        bits::get(&self.0, 448, 32) as u32
-    }
-
-    /// Sets [`Self::out_of_sequence`].
-    #[inline]
-    pub const fn set_out_of_sequence(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 448, 32, value as u64);
-        self
-    }
-
-    /// Requests that arrived again. `0x40`
-    #[inline]
-    pub const fn duplicate_request(&self) -> u32 {
-        bits::get(&self.0, 512, 32) as u32
-    }
-
-    /// Sets [`Self::duplicate_request`].
-    #[inline]
-    pub const fn set_duplicate_request(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 512, 32, value as u64);
-        self
-    }
-
-    /// RNR NAKs received, while retries were left. `0x48`
-    #[inline]
-    pub const fn rnr_nak_retry_err(&self) -> u32 {
-        bits::get(&self.0, 576, 32) as u32
-    }
-
-    /// Sets [`Self::rnr_nak_retry_err`].
-    #[inline]
-    pub const fn set_rnr_nak_retry_err(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 576, 32, value as u64);
-        self
-    }
-
-    /// Sequence error NAKs received, while retries were left. `0x50`
-    #[inline]
-    pub const fn packet_seq_err(&self) -> u32 {
-        bits::get(&self.0, 640, 32) as u32
-    }
-
-    /// Sets [`Self::packet_seq_err`].
-    #[inline]
-    pub const fn set_packet_seq_err(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 640, 32, value as u64);
-        self
-    }
-
-    /// Requests repeated because a later answer skipped over theirs. `0x58`
-    #[inline]
-    pub const fn implied_nak_seq_err(&self) -> u32 {
-        bits::get(&self.0, 704, 32) as u32
-    }
-
-    /// Sets [`Self::implied_nak_seq_err`].
-    #[inline]
-    pub const fn set_implied_nak_seq_err(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 704, 32, value as u64);
-        self
-    }
-
-    /// Acknowledge timeouts of requesters. `0x60`
-    #[inline]
-    pub const fn local_ack_timeout_err(&self) -> u32 {
-        bits::get(&self.0, 768, 32) as u32
-    }
-
-    /// Sets [`Self::local_ack_timeout_err`].
-    #[inline]
-    pub const fn set_local_ack_timeout_err(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 768, 32, value as u64);
-        self
-    }
-
-    /// RNR NAKs sent by responders. FreeBSD's header alone names it. `0x68`
-    ///
-    /// Source: freebsd: mlx5_ifc_query_q_counter_out_bits.
-    #[inline]
-    pub const fn resp_rnr_nak(&self) -> u32 {
-        bits::get(&self.0, 832, 32) as u32
-    }
-
-    /// Sets [`Self::resp_rnr_nak`].
-    #[inline]
-    pub const fn set_resp_rnr_nak(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 832, 32, value as u64);
-        self
-    }
-
-    /// Requesters that ran out of RNR retries. `0x70`
-    #[inline]
-    pub const fn req_rnr_retries_exceeded(&self) -> u32 {
-        bits::get(&self.0, 896, 32) as u32
-    }
-
-    /// Sets [`Self::req_rnr_retries_exceeded`].
-    #[inline]
-    pub const fn set_req_rnr_retries_exceeded(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 896, 32, value as u64);
-        self
-    }
-
-    /// Responders that completed with a local length error. `0x78`
-    #[inline]
-    pub const fn resp_local_length_error(&self) -> u32 {
-        bits::get(&self.0, 960, 32) as u32
-    }
-
-    /// Sets [`Self::resp_local_length_error`].
-    #[inline]
-    pub const fn set_resp_local_length_error(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 960, 32, value as u64);
-        self
-    }
-
-    /// Requesters that completed with a local length error. `0x7c`
-    #[inline]
-    pub const fn req_local_length_error(&self) -> u32 {
-        bits::get(&self.0, 992, 32) as u32
-    }
-
-    /// Sets [`Self::req_local_length_error`].
-    #[inline]
-    pub const fn set_req_local_length_error(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 992, 32, value as u64);
-        self
-    }
-
-    /// Responders that completed with a local QP error. `0x80`
-    #[inline]
-    pub const fn resp_local_qp_error(&self) -> u32 {
-        bits::get(&self.0, 1024, 32) as u32
-    }
-
-    /// Sets [`Self::resp_local_qp_error`].
-    #[inline]
-    pub const fn set_resp_local_qp_error(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1024, 32, value as u64);
-        self
-    }
-
-    /// Requesters that completed with a local operation error. `0x84`
-    #[inline]
-    pub const fn local_operation_error(&self) -> u32 {
-        bits::get(&self.0, 1056, 32) as u32
-    }
-
-    /// Sets [`Self::local_operation_error`].
-    #[inline]
-    pub const fn set_local_operation_error(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1056, 32, value as u64);
-        self
-    }
-
-    /// Responders that completed with a local protection error. `0x88`
-    #[inline]
-    pub const fn resp_local_protection(&self) -> u32 {
-        bits::get(&self.0, 1088, 32) as u32
-    }
-
-    /// Sets [`Self::resp_local_protection`].
-    #[inline]
-    pub const fn set_resp_local_protection(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1088, 32, value as u64);
-        self
-    }
-
-    /// Requesters that completed with a local protection error. `0x8c`
-    #[inline]
-    pub const fn req_local_protection(&self) -> u32 {
-        bits::get(&self.0, 1120, 32) as u32
-    }
-
-    /// Sets [`Self::req_local_protection`].
-    #[inline]
-    pub const fn set_req_local_protection(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1120, 32, value as u64);
-        self
-    }
-
-    /// Responder completions with an error. `0x90`
-    #[inline]
-    pub const fn resp_cqe_error(&self) -> u32 {
-        bits::get(&self.0, 1152, 32) as u32
-    }
-
-    /// Sets [`Self::resp_cqe_error`].
-    #[inline]
-    pub const fn set_resp_cqe_error(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1152, 32, value as u64);
-        self
-    }
-
-    /// Requester completions with an error. `0x94`
-    #[inline]
-    pub const fn req_cqe_error(&self) -> u32 {
-        bits::get(&self.0, 1184, 32) as u32
-    }
-
-    /// Sets [`Self::req_cqe_error`].
-    #[inline]
-    pub const fn set_req_cqe_error(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1184, 32, value as u64);
-        self
-    }
-
-    /// Memory window binds that failed. `0x98`
-    #[inline]
-    pub const fn req_mw_binding(&self) -> u32 {
-        bits::get(&self.0, 1216, 32) as u32
-    }
-
-    /// Sets [`Self::req_mw_binding`].
-    #[inline]
-    pub const fn set_req_mw_binding(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1216, 32, value as u64);
-        self
-    }
-
-    /// Requesters that completed with a bad response. `0x9c`
-    #[inline]
-    pub const fn req_bad_response(&self) -> u32 {
-        bits::get(&self.0, 1248, 32) as u32
-    }
-
-    /// Sets [`Self::req_bad_response`].
-    #[inline]
-    pub const fn set_req_bad_response(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1248, 32, value as u64);
-        self
-    }
-
-    /// Requesters that were told of an invalid request. `0xa0`
-    #[inline]
-    pub const fn req_remote_invalid_request(&self) -> u32 {
-        bits::get(&self.0, 1280, 32) as u32
-    }
-
-    /// Sets [`Self::req_remote_invalid_request`].
-    #[inline]
-    pub const fn set_req_remote_invalid_request(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1280, 32, value as u64);
-        self
-    }
-
-    /// Responders that found an invalid request. `0xa4`
-    #[inline]
-    pub const fn resp_remote_invalid_request(&self) -> u32 {
-        bits::get(&self.0, 1312, 32) as u32
-    }
-
-    /// Sets [`Self::resp_remote_invalid_request`].
-    #[inline]
-    pub const fn set_resp_remote_invalid_request(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1312, 32, value as u64);
-        self
-    }
-
-    /// Requesters that were told of an access error. `0xa8`
-    #[inline]
-    pub const fn req_remote_access_errors(&self) -> u32 {
-        bits::get(&self.0, 1344, 32) as u32
-    }
-
-    /// Sets [`Self::req_remote_access_errors`].
-    #[inline]
-    pub const fn set_req_remote_access_errors(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1344, 32, value as u64);
-        self
-    }
-
-    /// Responders that found an access error. `0xac`
-    #[inline]
-    pub const fn resp_remote_access_errors(&self) -> u32 {
-        bits::get(&self.0, 1376, 32) as u32
-    }
-
-    /// Sets [`Self::resp_remote_access_errors`].
-    #[inline]
-    pub const fn set_resp_remote_access_errors(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1376, 32, value as u64);
-        self
-    }
-
-    /// Requesters that were told of an operation error. `0xb0`
-    #[inline]
-    pub const fn req_remote_operation_errors(&self) -> u32 {
-        bits::get(&self.0, 1408, 32) as u32
-    }
-
-    /// Sets [`Self::req_remote_operation_errors`].
-    #[inline]
-    pub const fn set_req_remote_operation_errors(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1408, 32, value as u64);
-        self
-    }
-
-    /// Requesters that ran out of transport retries. `0xb4`
-    #[inline]
-    pub const fn req_transport_retries_exceeded(&self) -> u32 {
-        bits::get(&self.0, 1440, 32) as u32
-    }
-
-    /// Sets [`Self::req_transport_retries_exceeded`].
-    #[inline]
-    pub const fn set_req_transport_retries_exceeded(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1440, 32, value as u64);
-        self
-    }
-
-    /// CQ overruns. `0xb8`
-    #[inline]
-    pub const fn cq_overflow(&self) -> u32 {
-        bits::get(&self.0, 1472, 32) as u32
-    }
-
-    /// Sets [`Self::cq_overflow`].
-    #[inline]
-    pub const fn set_cq_overflow(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1472, 32, value as u64);
-        self
-    }
-
-    /// Responder completions flushed. `0xbc`
-    #[inline]
-    pub const fn resp_cqe_flush_error(&self) -> u32 {
-        bits::get(&self.0, 1504, 32) as u32
-    }
-
-    /// Sets [`Self::resp_cqe_flush_error`].
-    #[inline]
-    pub const fn set_resp_cqe_flush_error(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1504, 32, value as u64);
-        self
-    }
-
-    /// Requester completions flushed. `0xc0`
-    #[inline]
-    pub const fn req_cqe_flush_error(&self) -> u32 {
-        bits::get(&self.0, 1536, 32) as u32
-    }
-
-    /// Sets [`Self::req_cqe_flush_error`].
-    #[inline]
-    pub const fn set_req_cqe_flush_error(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1536, 32, value as u64);
-        self
-    }
-
-    /// RoCE adaptive retransmissions. `0xc8`
-    #[inline]
-    pub const fn roce_adp_retrans(&self) -> u32 {
-        bits::get(&self.0, 1600, 32) as u32
-    }
-
-    /// Sets [`Self::roce_adp_retrans`].
-    #[inline]
-    pub const fn set_roce_adp_retrans(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1600, 32, value as u64);
-        self
-    }
-
-    /// RoCE timeouts under adaptive retransmission. `0xcc`
-    #[inline]
-    pub const fn roce_adp_retrans_to(&self) -> u32 {
-        bits::get(&self.0, 1632, 32) as u32
-    }
-
-    /// Sets [`Self::roce_adp_retrans_to`].
-    #[inline]
-    pub const fn set_roce_adp_retrans_to(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1632, 32, value as u64);
-        self
-    }
-
-    /// Times that RoCE slow restart was used. `0xd0`
-    #[inline]
-    pub const fn roce_slow_restart(&self) -> u32 {
-        bits::get(&self.0, 1664, 32) as u32
-    }
-
-    /// Sets [`Self::roce_slow_restart`].
-    #[inline]
-    pub const fn set_roce_slow_restart(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1664, 32, value as u64);
-        self
-    }
-
-    /// Congestion notifications that RoCE slow restart made. `0xd4`
-    #[inline]
-    pub const fn roce_slow_restart_cnps(&self) -> u32 {
-        bits::get(&self.0, 1696, 32) as u32
-    }
-
-    /// Sets [`Self::roce_slow_restart_cnps`].
-    #[inline]
-    pub const fn set_roce_slow_restart_cnps(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1696, 32, value as u64);
-        self
-    }
-
-    /// Times that RoCE slow restart changed state. `0xd8`
-    #[inline]
-    pub const fn roce_slow_restart_trans(&self) -> u32 {
-        bits::get(&self.0, 1728, 32) as u32
-    }
-
-    /// Sets [`Self::roce_slow_restart_trans`].
-    #[inline]
-    pub const fn set_roce_slow_restart_trans(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1728, 32, value as u64);
-        self
-    }
-}

@@ -100,56 +100,16 @@ structure! {
     /// The start of every command's input.
     ///
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_in_bits.
-    pub struct CommandHeaderIn([u8; 0x8]) = "command_header_in" {
-        sources: ["linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16)],
-    }
-}
-
-impl CommandHeaderIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context on whose behalf the command runs; 0 is the kernel itself. Commands that cannot
-    /// carry one have it reserved. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; obj_type in the general object commands. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    CommandHeaderIn, CommandHeaderInLayout, 0x8 bytes = "command_header_in" {
+        sources: ["linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_in_bits"];
+        reserved: [(32, 16)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context on whose behalf the command runs; 0 is the kernel itself. Commands that
+        /// cannot carry one have it reserved. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; obj_type in the general object commands. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -157,41 +117,13 @@ structure! {
     /// The start of every command's output.
     ///
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_out_bits.
-    pub struct CommandHeaderOut([u8; 0x8]) = "command_header_out" {
-        sources: ["linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24)],
-    }
-}
-
-impl CommandHeaderOut {
-    /// Outcome of the command. `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's code for the reason of a failure. `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
+    CommandHeaderOut, CommandHeaderOutLayout, 0x8 bytes = "command_header_out" {
+        sources: ["linux: drivers/net/ethernet/mellanox/mlx5/core/cmd.c mlx5_ifc_mbox_out_bits"];
+        reserved: [(8, 24)];
+        /// Outcome of the command. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's code for the reason of a failure. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
@@ -200,196 +132,38 @@ structure! {
     /// command_doorbell_vector.
     ///
     /// Source: linux: mlx5_ifc_cmd_queue_entry_bits.
-    pub struct CommandQueueEntry([u8; 0x40]) = "command_queue_entry" {
-        sources: ["linux: mlx5_ifc_cmd_queue_entry_bits"],
-        fields: [
-            FieldInfo::number("type", 0, 8).of(CommandTransport::INFO),
-            FieldInfo::number("input_length", 32, 32),
-            FieldInfo::number("input_mailbox_pointer_63_32", 64, 32),
-            FieldInfo::number("input_mailbox_pointer_31_9", 96, 23),
-            FieldInfo::bytes("command_input_inline_data", 128, 16),
-            FieldInfo::bytes("command_output_inline_data", 256, 16),
-            FieldInfo::number("output_mailbox_pointer_63_32", 384, 32),
-            FieldInfo::number("output_mailbox_pointer_31_9", 416, 23),
-            FieldInfo::number("output_length", 448, 32),
-            FieldInfo::number("token", 480, 8),
-            FieldInfo::number("signature", 488, 8),
-            FieldInfo::number("status", 504, 7).of(DeliveryStatus::INFO),
-            FieldInfo::number("ownership", 511, 1).of(CommandOwnership::INFO),
-        ],
-        reserved: [(8, 24), (119, 9), (439, 9), (496, 8)],
-    }
-}
-
-impl CommandQueueEntry {
-    /// Kind of the entry. `0x00.31:24`
-    #[inline]
-    pub const fn r#type(&self) -> CommandTransport {
-        CommandTransport(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::type`].
-    #[inline]
-    pub const fn set_type(&mut self, value: CommandTransport) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Length of the input in bytes, header included. `0x04`
-    #[inline]
-    pub const fn input_length(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::input_length`].
-    #[inline]
-    pub const fn set_input_length(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// High half of the physical address of the first input mailbox; 0 if 16 bytes are enough. `0x08`
-    #[inline]
-    pub const fn input_mailbox_pointer_63_32(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::input_mailbox_pointer_63_32`].
-    #[inline]
-    pub const fn set_input_mailbox_pointer_63_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Low half of that address, bits 31:9; blocks are 512-byte aligned. `0x0c.31:9`
-    #[inline]
-    pub const fn input_mailbox_pointer_31_9(&self) -> u32 {
-        bits::get(&self.0, 96, 23) as u32
-    }
-
-    /// Sets [`Self::input_mailbox_pointer_31_9`].
-    #[inline]
-    pub const fn set_input_mailbox_pointer_31_9(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 23, value as u64);
-        self
-    }
-
-    /// The first 16 bytes of the input. `0x10, 16 bytes`
-    #[inline]
-    pub const fn command_input_inline_data(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::command_input_inline_data`].
-    #[inline]
-    pub const fn set_command_input_inline_data(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
-    }
-
-    /// The first 16 bytes of the output; written by the device. `0x20, 16 bytes`
-    #[inline]
-    pub const fn command_output_inline_data(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x20)
-    }
-
-    /// Sets [`Self::command_output_inline_data`].
-    #[inline]
-    pub const fn set_command_output_inline_data(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x20) = *value;
-        self
-    }
-
-    /// High half of the physical address of the first output mailbox; 0 if 16 bytes are enough. `0x30`
-    #[inline]
-    pub const fn output_mailbox_pointer_63_32(&self) -> u32 {
-        bits::get(&self.0, 384, 32) as u32
-    }
-
-    /// Sets [`Self::output_mailbox_pointer_63_32`].
-    #[inline]
-    pub const fn set_output_mailbox_pointer_63_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 384, 32, value as u64);
-        self
-    }
-
-    /// Low half of that address, bits 31:9. `0x34.31:9`
-    #[inline]
-    pub const fn output_mailbox_pointer_31_9(&self) -> u32 {
-        bits::get(&self.0, 416, 23) as u32
-    }
-
-    /// Sets [`Self::output_mailbox_pointer_31_9`].
-    #[inline]
-    pub const fn set_output_mailbox_pointer_31_9(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 416, 23, value as u64);
-        self
-    }
-
-    /// Length of the output buffer in bytes. `0x38`
-    #[inline]
-    pub const fn output_length(&self) -> u32 {
-        bits::get(&self.0, 448, 32) as u32
-    }
-
-    /// Sets [`Self::output_length`].
-    #[inline]
-    pub const fn set_output_length(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 448, 32, value as u64);
-        self
-    }
-
-    /// Nonzero tag that all mailboxes of this command repeat, so that a stale mailbox is noticed.
-    /// `0x3c.31:24`
-    #[inline]
-    pub const fn token(&self) -> u8 {
-        bits::get(&self.0, 480, 8) as u8
-    }
-
-    /// Sets [`Self::token`].
-    #[inline]
-    pub const fn set_token(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 480, 8, value as u64);
-        self
-    }
-
-    /// Chosen so that the XOR of all 64 bytes is 0xff, when checksums are enabled. `0x3c.23:16`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 488, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 488, 8, value as u64);
-        self
-    }
-
-    /// Delivery status; written by the device with ownership. `0x3c.7:1`
-    #[inline]
-    pub const fn status(&self) -> DeliveryStatus {
-        DeliveryStatus(bits::get(&self.0, 504, 7) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: DeliveryStatus) -> &mut Self {
-        bits::set(&mut self.0, 504, 7, value.0 as u64);
-        self
-    }
-
-    /// Set by the driver last, cleared by the device when the answer is complete. `0x3c.0`
-    #[inline]
-    pub const fn ownership(&self) -> CommandOwnership {
-        CommandOwnership(bits::get(&self.0, 511, 1) as u8)
-    }
-
-    /// Sets [`Self::ownership`].
-    #[inline]
-    pub const fn set_ownership(&mut self, value: CommandOwnership) -> &mut Self {
-        bits::set(&mut self.0, 511, 1, value.0 as u64);
-        self
+    CommandQueueEntry, CommandQueueEntryLayout, 0x40 bytes = "command_queue_entry" {
+        sources: ["linux: mlx5_ifc_cmd_queue_entry_bits"];
+        reserved: [(8, 24), (119, 9), (439, 9), (496, 8)];
+        /// Kind of the entry. `0x00.31:24`
+        r#type set_type: named(CommandTransport(u8), 0, 8);
+        /// Length of the input in bytes, header included. `0x04`
+        input_length set_input_length: number(u32, 32, 32);
+        /// High half of the physical address of the first input mailbox; 0 if 16 bytes are enough.
+        /// `0x08`
+        input_mailbox_pointer_63_32 set_input_mailbox_pointer_63_32: number(u32, 64, 32);
+        /// Low half of that address, bits 31:9; blocks are 512-byte aligned. `0x0c.31:9`
+        input_mailbox_pointer_31_9 set_input_mailbox_pointer_31_9: number(u32, 96, 23);
+        /// The first 16 bytes of the input. `0x10, 16 bytes`
+        command_input_inline_data set_command_input_inline_data: bytes(0x10, 128);
+        /// The first 16 bytes of the output; written by the device. `0x20, 16 bytes`
+        command_output_inline_data set_command_output_inline_data: bytes(0x10, 256);
+        /// High half of the physical address of the first output mailbox; 0 if 16 bytes are enough.
+        /// `0x30`
+        output_mailbox_pointer_63_32 set_output_mailbox_pointer_63_32: number(u32, 384, 32);
+        /// Low half of that address, bits 31:9. `0x34.31:9`
+        output_mailbox_pointer_31_9 set_output_mailbox_pointer_31_9: number(u32, 416, 23);
+        /// Length of the output buffer in bytes. `0x38`
+        output_length set_output_length: number(u32, 448, 32);
+        /// Nonzero tag that all mailboxes of this command repeat, so that a stale mailbox is
+        /// noticed. `0x3c.31:24`
+        token set_token: number(u8, 480, 8);
+        /// Chosen so that the XOR of all 64 bytes is 0xff, when checksums are enabled. `0x3c.23:16`
+        signature set_signature: number(u8, 488, 8);
+        /// Delivery status; written by the device with ownership. `0x3c.7:1`
+        status set_status: named(DeliveryStatus(u8), 504, 7);
+        /// Set by the driver last, cleared by the device when the answer is complete. `0x3c.0`
+        ownership set_ownership: named(CommandOwnership(u8), 511, 1);
     }
 }
 
@@ -397,112 +171,26 @@ structure! {
     /// A mailbox block: 512 bytes of input or output beyond the inline 16, linked into a list.
     ///
     /// Source: linux: mlx5_ifc_cmd_if_box_bits; linux: struct mlx5_cmd_prot_block.
-    pub struct CommandMailbox([u8; 0x240]) = "command_mailbox" {
-        sources: ["linux: mlx5_ifc_cmd_if_box_bits", "linux: struct mlx5_cmd_prot_block"],
-        fields: [
-            FieldInfo::bytes("mailbox_data", 0, 512),
-            FieldInfo::number("next_pointer_63_32", 4480, 32),
-            FieldInfo::number("next_pointer_31_10", 4512, 22),
-            FieldInfo::number("block_number", 4544, 32),
-            FieldInfo::number("token", 4584, 8),
-            FieldInfo::number("ctrl_signature", 4592, 8),
-            FieldInfo::number("signature", 4600, 8),
-        ],
-        reserved: [(4096, 384), (4534, 10), (4576, 8)],
-    }
-}
-
-impl CommandMailbox {
-    /// 512 bytes of the command's input or output. `0x00, 512 bytes`
-    #[inline]
-    pub const fn mailbox_data(&self) -> &[u8; 512] {
-        bits::array(&self.0, 0x0)
-    }
-
-    /// Sets [`Self::mailbox_data`].
-    #[inline]
-    pub const fn set_mailbox_data(&mut self, value: &[u8; 512]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x0) = *value;
-        self
-    }
-
-    /// High half of the physical address of the next block; 0 with the low half at the end. `0x230`
-    #[inline]
-    pub const fn next_pointer_63_32(&self) -> u32 {
-        bits::get(&self.0, 4480, 32) as u32
-    }
-
-    /// Sets [`Self::next_pointer_63_32`].
-    #[inline]
-    pub const fn set_next_pointer_63_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 4480, 32, value as u64);
-        self
-    }
-
-    /// Low half of that address, bits 31:10. `0x234.31:10`
-    #[inline]
-    pub const fn next_pointer_31_10(&self) -> u32 {
-        bits::get(&self.0, 4512, 22) as u32
-    }
-
-    /// Sets [`Self::next_pointer_31_10`].
-    #[inline]
-    pub const fn set_next_pointer_31_10(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 4512, 22, value as u64);
-        self
-    }
-
-    /// Place of this block in its list, from 0. `0x238`
-    #[inline]
-    pub const fn block_number(&self) -> u32 {
-        bits::get(&self.0, 4544, 32) as u32
-    }
-
-    /// Sets [`Self::block_number`].
-    #[inline]
-    pub const fn set_block_number(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 4544, 32, value as u64);
-        self
-    }
-
-    /// The token of the command queue entry. `0x23c.23:16`
-    #[inline]
-    pub const fn token(&self) -> u8 {
-        bits::get(&self.0, 4584, 8) as u8
-    }
-
-    /// Sets [`Self::token`].
-    #[inline]
-    pub const fn set_token(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4584, 8, value as u64);
-        self
-    }
-
-    /// Chosen so that the XOR of the bytes from 0x200 through this one is 0xff, when checksums are
-    /// enabled. `0x23c.15:8`
-    #[inline]
-    pub const fn ctrl_signature(&self) -> u8 {
-        bits::get(&self.0, 4592, 8) as u8
-    }
-
-    /// Sets [`Self::ctrl_signature`].
-    #[inline]
-    pub const fn set_ctrl_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4592, 8, value as u64);
-        self
-    }
-
-    /// Chosen so that the XOR of the whole block is 0xff, when checksums are enabled. `0x23c.7:0`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 4600, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4600, 8, value as u64);
-        self
+    CommandMailbox, CommandMailboxLayout, 0x240 bytes = "command_mailbox" {
+        sources: ["linux: mlx5_ifc_cmd_if_box_bits", "linux: struct mlx5_cmd_prot_block"];
+        reserved: [(4096, 384), (4534, 10), (4576, 8)];
+        /// 512 bytes of the command's input or output. `0x00, 512 bytes`
+        mailbox_data set_mailbox_data: bytes(0x200, 0);
+        /// High half of the physical address of the next block; 0 with the low half at the end.
+        /// `0x230`
+        next_pointer_63_32 set_next_pointer_63_32: number(u32, 4480, 32);
+        /// Low half of that address, bits 31:10. `0x234.31:10`
+        next_pointer_31_10 set_next_pointer_31_10: number(u32, 4512, 22);
+        /// Place of this block in its list, from 0. `0x238`
+        block_number set_block_number: number(u32, 4544, 32);
+        /// The token of the command queue entry. `0x23c.23:16`
+        token set_token: number(u8, 4584, 8);
+        /// Chosen so that the XOR of the bytes from 0x200 through this one is 0xff, when checksums
+        /// are enabled. `0x23c.15:8`
+        ctrl_signature set_ctrl_signature: number(u8, 4592, 8);
+        /// Chosen so that the XOR of the whole block is 0xff, when checksums are enabled.
+        /// `0x23c.7:0`
+        signature set_signature: number(u8, 4600, 8);
     }
 }
 
@@ -510,40 +198,12 @@ structure! {
     /// A physical page address.
     ///
     /// Source: linux: mlx5_ifc_cmd_pas_bits.
-    pub struct CommandPas([u8; 0x8]) = "command_pas" {
-        sources: ["linux: mlx5_ifc_cmd_pas_bits"],
-        fields: [
-            FieldInfo::number("pa_h", 0, 32),
-            FieldInfo::number("pa_l", 32, 20),
-        ],
-        reserved: [(52, 12)],
-    }
-}
-
-impl CommandPas {
-    /// Address bits 63:32. `0x00`
-    #[inline]
-    pub const fn pa_h(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::pa_h`].
-    #[inline]
-    pub const fn set_pa_h(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Address bits 31:12. `0x04.31:12`
-    #[inline]
-    pub const fn pa_l(&self) -> u32 {
-        bits::get(&self.0, 32, 20) as u32
-    }
-
-    /// Sets [`Self::pa_l`].
-    #[inline]
-    pub const fn set_pa_l(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 20, value as u64);
-        self
+    CommandPas, CommandPasLayout, 0x8 bytes = "command_pas" {
+        sources: ["linux: mlx5_ifc_cmd_pas_bits"];
+        reserved: [(52, 12)];
+        /// Address bits 63:32. `0x00`
+        pa_h set_pa_h: number(u32, 0, 32);
+        /// Address bits 31:12. `0x04.31:12`
+        pa_l set_pa_l: number(u32, 32, 20);
     }
 }

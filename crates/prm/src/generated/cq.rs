@@ -280,501 +280,102 @@ structure! {
     /// Completion queue context, in CREATE_CQ, MODIFY_CQ and QUERY_CQ.
     ///
     /// Source: linux: mlx5_ifc_cqc_bits.
-    pub struct CqContext([u8; 0x40]) = "cq_context" {
-        sources: ["linux: mlx5_ifc_cqc_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 4).of(CqStatus::INFO),
-            FieldInfo::number("as_notify", 4, 1),
-            FieldInfo::number("initiator_src_dct", 5, 1),
-            FieldInfo::number("dbr_umem_valid", 6, 1),
-            FieldInfo::number("apu_cq", 7, 1),
-            FieldInfo::number("cqe_sz", 8, 3).of(CqeSize::INFO),
-            FieldInfo::number("cc", 11, 1),
-            FieldInfo::number("scqe_break_moderation_en", 13, 1),
-            FieldInfo::number("oi", 14, 1),
-            FieldInfo::number("cq_period_mode", 15, 2).of(CqPeriodMode::INFO),
-            FieldInfo::number("cqe_comp_en", 17, 1),
-            FieldInfo::number("mini_cqe_res_format", 18, 2).of(MiniCqeFormat::INFO),
-            FieldInfo::number("st", 20, 4).of(CqState::INFO),
-            FieldInfo::number("always_armed_cq", 24, 1),
-            FieldInfo::number("ext_element_type", 25, 3),
-            FieldInfo::number("cqe_compression_layout", 30, 2).of(CqeCompressionLayout::INFO),
-            FieldInfo::number("dbr_umem_id", 32, 32),
-            FieldInfo::number("page_offset", 84, 6),
-            FieldInfo::number("mini_cqe_res_format_ext", 92, 2).of(MiniCqeFormatExt::INFO),
-            FieldInfo::number("cq_timestamp_format", 94, 2).of(TimestampFormat::INFO),
-            FieldInfo::number("log_cq_size", 99, 5),
-            FieldInfo::number("uar_page", 104, 24),
-            FieldInfo::number("cq_period", 132, 12),
-            FieldInfo::number("cq_max_count", 144, 16),
-            FieldInfo::number("c_eqn_or_apu_element", 160, 32),
-            FieldInfo::number("log_page_size", 195, 5),
-            FieldInfo::number("last_notified_index", 264, 24),
-            FieldInfo::number("last_solicit_index", 296, 24),
-            FieldInfo::number("consumer_counter", 328, 24),
-            FieldInfo::number("producer_counter", 360, 24),
-            FieldInfo::number("local_partition_id", 384, 12),
-            FieldInfo::number("process_id", 396, 20),
-            FieldInfo::number("dbr_addr", 448, 64),
-        ],
+    CqContext, CqContextLayout, 0x40 bytes = "cq_context" {
+        sources: ["linux: mlx5_ifc_cqc_bits"];
         reserved: [
             (12, 1), (28, 2), (64, 20), (90, 2), (96, 3), (128, 4), (192, 3),
             (200, 64), (288, 8), (320, 8), (352, 8), (416, 32),
-        ],
-    }
-}
-
-impl CqContext {
-    /// Health of the CQ (read only). `0x00.31:28`
-    #[inline]
-    pub const fn status(&self) -> CqStatus {
-        CqStatus(bits::get(&self.0, 0, 4) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CqStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 4, value.0 as u64);
-        self
-    }
-
-    /// Completion events are delivered as address-space notifications. `0x00.27`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
-    #[inline]
-    pub const fn as_notify(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::as_notify`].
-    #[inline]
-    pub const fn set_as_notify(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// CQEs of DC initiators name the source DCT. `0x00.26`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
-    #[inline]
-    pub const fn initiator_src_dct(&self) -> bool {
-        bits::flag(&self.0, 5)
-    }
-
-    /// Sets [`Self::initiator_src_dct`].
-    #[inline]
-    pub const fn set_initiator_src_dct(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 5, value);
-        self
-    }
-
-    /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands. `0x00.25`
-    #[inline]
-    pub const fn dbr_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 6)
-    }
-
-    /// Sets [`Self::dbr_umem_valid`].
-    #[inline]
-    pub const fn set_dbr_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 6, value);
-        self
-    }
-
-    /// c_eqn_or_apu_element names an element other than an EQ, such as a DPA thread. `0x00.24`
-    #[inline]
-    pub const fn apu_cq(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::apu_cq`].
-    #[inline]
-    pub const fn set_apu_cq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Size of a CQE. `0x00.23:21`
-    #[inline]
-    pub const fn cqe_sz(&self) -> CqeSize {
-        CqeSize(bits::get(&self.0, 8, 3) as u8)
-    }
-
-    /// Sets [`Self::cqe_sz`].
-    #[inline]
-    pub const fn set_cqe_sz(&mut self, value: CqeSize) -> &mut Self {
-        bits::set(&mut self.0, 8, 3, value.0 as u64);
-        self
-    }
-
-    /// Collapsed CQ: every completion is written to entry 0, with its wqe_counter telling progress;
-    /// overruns cannot happen. `0x00.20`
-    #[inline]
-    pub const fn cc(&self) -> bool {
-        bits::flag(&self.0, 11)
-    }
-
-    /// Sets [`Self::cc`].
-    #[inline]
-    pub const fn set_cc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 11, value);
-        self
-    }
-
-    /// A solicited CQE raises its event at once, moderation or not. `0x00.18`
-    #[inline]
-    pub const fn scqe_break_moderation_en(&self) -> bool {
-        bits::flag(&self.0, 13)
-    }
-
-    /// Sets [`Self::scqe_break_moderation_en`].
-    #[inline]
-    pub const fn set_scqe_break_moderation_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 13, value);
-        self
-    }
-
-    /// Overrun ignore: the device does not check the consumer index and overwrites CQEs when the CQ is
-    /// full. `0x00.17`
-    #[inline]
-    pub const fn oi(&self) -> bool {
-        bits::flag(&self.0, 14)
-    }
-
-    /// Sets [`Self::oi`].
-    #[inline]
-    pub const fn set_oi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 14, value);
-        self
-    }
-
-    /// What starts the moderation timer. `0x00.16:15`
-    #[inline]
-    pub const fn cq_period_mode(&self) -> CqPeriodMode {
-        CqPeriodMode(bits::get(&self.0, 15, 2) as u8)
-    }
-
-    /// Sets [`Self::cq_period_mode`].
-    #[inline]
-    pub const fn set_cq_period_mode(&mut self, value: CqPeriodMode) -> &mut Self {
-        bits::set(&mut self.0, 15, 2, value.0 as u64);
-        self
-    }
-
-    /// Compress bursts of similar receive CQEs into mini CQEs. `0x00.14`
-    #[inline]
-    pub const fn cqe_comp_en(&self) -> bool {
-        bits::flag(&self.0, 17)
-    }
-
-    /// Sets [`Self::cqe_comp_en`].
-    #[inline]
-    pub const fn set_cqe_comp_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 17, value);
-        self
-    }
-
-    /// What mini CQEs of responders carry. `0x00.13:12`
-    #[inline]
-    pub const fn mini_cqe_res_format(&self) -> MiniCqeFormat {
-        MiniCqeFormat(bits::get(&self.0, 18, 2) as u8)
-    }
-
-    /// Sets [`Self::mini_cqe_res_format`].
-    #[inline]
-    pub const fn set_mini_cqe_res_format(&mut self, value: MiniCqeFormat) -> &mut Self {
-        bits::set(&mut self.0, 18, 2, value.0 as u64);
-        self
-    }
-
-    /// Whether the CQ is armed (read only). `0x00.11:8`
-    #[inline]
-    pub const fn st(&self) -> CqState {
-        CqState(bits::get(&self.0, 20, 4) as u8)
-    }
-
-    /// Sets [`Self::st`].
-    #[inline]
-    pub const fn set_st(&mut self, value: CqState) -> &mut Self {
-        bits::set(&mut self.0, 20, 4, value.0 as u64);
-        self
-    }
-
-    /// Every completion raises an event without arming. `0x00.7`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits.
-    #[inline]
-    pub const fn always_armed_cq(&self) -> bool {
-        bits::flag(&self.0, 24)
-    }
-
-    /// Sets [`Self::always_armed_cq`].
-    #[inline]
-    pub const fn set_always_armed_cq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 24, value);
-        self
-    }
-
-    /// Kind of the element named by c_eqn_or_apu_element when apu_cq is set. `0x00.6:4`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits.
-    #[inline]
-    pub const fn ext_element_type(&self) -> u8 {
-        bits::get(&self.0, 25, 3) as u8
-    }
-
-    /// Sets [`Self::ext_element_type`].
-    #[inline]
-    pub const fn set_ext_element_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 25, 3, value as u64);
-        self
-    }
-
-    /// Layout of compressed CQEs. `0x00.1:0`
-    #[inline]
-    pub const fn cqe_compression_layout(&self) -> CqeCompressionLayout {
-        CqeCompressionLayout(bits::get(&self.0, 30, 2) as u8)
-    }
-
-    /// Sets [`Self::cqe_compression_layout`].
-    #[inline]
-    pub const fn set_cqe_compression_layout(&mut self, value: CqeCompressionLayout) -> &mut Self {
-        bits::set(&mut self.0, 30, 2, value.0 as u64);
-        self
-    }
-
-    /// UMEM that holds the doorbell record. `0x04`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
-    #[inline]
-    pub const fn dbr_umem_id(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::dbr_umem_id`].
-    #[inline]
-    pub const fn set_dbr_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.11:6`
-    #[inline]
-    pub const fn page_offset(&self) -> u8 {
-        bits::get(&self.0, 84, 6) as u8
-    }
-
-    /// Sets [`Self::page_offset`].
-    #[inline]
-    pub const fn set_page_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 84, 6, value as u64);
-        self
-    }
-
-    /// High bits of the format of responders' mini CQEs, above mini_cqe_res_format. `0x08.3:2`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
-    #[inline]
-    pub const fn mini_cqe_res_format_ext(&self) -> MiniCqeFormatExt {
-        MiniCqeFormatExt(bits::get(&self.0, 92, 2) as u8)
-    }
-
-    /// Sets [`Self::mini_cqe_res_format_ext`].
-    #[inline]
-    pub const fn set_mini_cqe_res_format_ext(&mut self, value: MiniCqeFormatExt) -> &mut Self {
-        bits::set(&mut self.0, 92, 2, value.0 as u64);
-        self
-    }
-
-    /// Clock of the CQEs' timestamps. `0x08.1:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
-    #[inline]
-    pub const fn cq_timestamp_format(&self) -> TimestampFormat {
-        TimestampFormat(bits::get(&self.0, 94, 2) as u8)
-    }
-
-    /// Sets [`Self::cq_timestamp_format`].
-    #[inline]
-    pub const fn set_cq_timestamp_format(&mut self, value: TimestampFormat) -> &mut Self {
-        bits::set(&mut self.0, 94, 2, value.0 as u64);
-        self
-    }
-
-    /// log2 of the number of CQEs. `0x0c.28:24`
-    #[inline]
-    pub const fn log_cq_size(&self) -> u8 {
-        bits::get(&self.0, 99, 5) as u8
-    }
-
-    /// Sets [`Self::log_cq_size`].
-    #[inline]
-    pub const fn set_log_cq_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 99, 5, value as u64);
-        self
-    }
-
-    /// UAR page index on which this CQ is armed. `0x0c.23:0`
-    #[inline]
-    pub const fn uar_page(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::uar_page`].
-    #[inline]
-    pub const fn set_uar_page(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
-    }
-
-    /// Event moderation: raise the event at the latest after this many microseconds; 0 is no
-    /// moderation. `0x10.27:16`
-    #[inline]
-    pub const fn cq_period(&self) -> u16 {
-        bits::get(&self.0, 132, 12) as u16
-    }
-
-    /// Sets [`Self::cq_period`].
-    #[inline]
-    pub const fn set_cq_period(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 132, 12, value as u64);
-        self
-    }
-
-    /// Event moderation: raise the event at the latest after this many completions; 0 is no moderation.
-    /// `0x10.15:0`
-    #[inline]
-    pub const fn cq_max_count(&self) -> u16 {
-        bits::get(&self.0, 144, 16) as u16
-    }
-
-    /// Sets [`Self::cq_max_count`].
-    #[inline]
-    pub const fn set_cq_max_count(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 144, 16, value as u64);
-        self
-    }
-
-    /// EQ that gets the completion events; the number that QUERY_EQN gives under DevX. `0x14`
-    #[inline]
-    pub const fn c_eqn_or_apu_element(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::c_eqn_or_apu_element`].
-    #[inline]
-    pub const fn set_c_eqn_or_apu_element(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// log2 of the page size of the buffer, in units of 4 KiB. `0x18.28:24`
-    #[inline]
-    pub const fn log_page_size(&self) -> u8 {
-        bits::get(&self.0, 195, 5) as u8
-    }
-
-    /// Sets [`Self::log_page_size`].
-    #[inline]
-    pub const fn set_log_page_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 195, 5, value as u64);
-        self
-    }
-
-    /// Consumer index at the last event (read only). `0x20.23:0`
-    #[inline]
-    pub const fn last_notified_index(&self) -> u32 {
-        bits::get(&self.0, 264, 24) as u32
-    }
-
-    /// Sets [`Self::last_notified_index`].
-    #[inline]
-    pub const fn set_last_notified_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 264, 24, value as u64);
-        self
-    }
-
-    /// Index of the last solicited CQE (read only). `0x24.23:0`
-    #[inline]
-    pub const fn last_solicit_index(&self) -> u32 {
-        bits::get(&self.0, 296, 24) as u32
-    }
-
-    /// Sets [`Self::last_solicit_index`].
-    #[inline]
-    pub const fn set_last_solicit_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 296, 24, value as u64);
-        self
-    }
-
-    /// Consumer index as the device last read it (read only). `0x28.23:0`
-    #[inline]
-    pub const fn consumer_counter(&self) -> u32 {
-        bits::get(&self.0, 328, 24) as u32
-    }
-
-    /// Sets [`Self::consumer_counter`].
-    #[inline]
-    pub const fn set_consumer_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 328, 24, value as u64);
-        self
-    }
-
-    /// Index of the next CQE that the device writes (read only). `0x2c.23:0`
-    #[inline]
-    pub const fn producer_counter(&self) -> u32 {
-        bits::get(&self.0, 360, 24) as u32
-    }
-
-    /// Sets [`Self::producer_counter`].
-    #[inline]
-    pub const fn set_producer_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 360, 24, value as u64);
-        self
-    }
-
-    /// Part of the address of the process to notify, with as_notify. `0x30.31:20`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
-    #[inline]
-    pub const fn local_partition_id(&self) -> u16 {
-        bits::get(&self.0, 384, 12) as u16
-    }
-
-    /// Sets [`Self::local_partition_id`].
-    #[inline]
-    pub const fn set_local_partition_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 384, 12, value as u64);
-        self
-    }
-
-    /// Process to notify, with as_notify. `0x30.19:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
-    #[inline]
-    pub const fn process_id(&self) -> u32 {
-        bits::get(&self.0, 396, 20) as u32
-    }
-
-    /// Sets [`Self::process_id`].
-    #[inline]
-    pub const fn set_process_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 396, 20, value as u64);
-        self
-    }
-
-    /// Address of the doorbell record, 8-byte aligned; an offset into the UMEM named by dbr_umem_id
-    /// when dbr_umem_valid is set. `0x38, 8 bytes`
-    #[inline]
-    pub const fn dbr_addr(&self) -> u64 {
-        bits::get(&self.0, 448, 64)
-    }
-
-    /// Sets [`Self::dbr_addr`].
-    #[inline]
-    pub const fn set_dbr_addr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 448, 64, value);
-        self
+        ];
+        /// Health of the CQ (read only). `0x00.31:28`
+        status set_status: named(CqStatus(u8), 0, 4);
+        /// Completion events are delivered as address-space notifications. `0x00.27`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+        as_notify set_as_notify: flag(4);
+        /// CQEs of DC initiators name the source DCT. `0x00.26`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+        initiator_src_dct set_initiator_src_dct: flag(5);
+        /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands.
+        /// `0x00.25`
+        dbr_umem_valid set_dbr_umem_valid: flag(6);
+        /// c_eqn_or_apu_element names an element other than an EQ, such as a DPA thread. `0x00.24`
+        apu_cq set_apu_cq: flag(7);
+        /// Size of a CQE. `0x00.23:21`
+        cqe_sz set_cqe_sz: named(CqeSize(u8), 8, 3);
+        /// Collapsed CQ: every completion is written to entry 0, with its wqe_counter telling
+        /// progress; overruns cannot happen. `0x00.20`
+        cc set_cc: flag(11);
+        /// A solicited CQE raises its event at once, moderation or not. `0x00.18`
+        scqe_break_moderation_en set_scqe_break_moderation_en: flag(13);
+        /// Overrun ignore: the device does not check the consumer index and overwrites CQEs when
+        /// the CQ is full. `0x00.17`
+        oi set_oi: flag(14);
+        /// What starts the moderation timer. `0x00.16:15`
+        cq_period_mode set_cq_period_mode: named(CqPeriodMode(u8), 15, 2);
+        /// Compress bursts of similar receive CQEs into mini CQEs. `0x00.14`
+        cqe_comp_en set_cqe_comp_en: flag(17);
+        /// What mini CQEs of responders carry. `0x00.13:12`
+        mini_cqe_res_format set_mini_cqe_res_format: named(MiniCqeFormat(u8), 18, 2);
+        /// Whether the CQ is armed (read only). `0x00.11:8`
+        st set_st: named(CqState(u8), 20, 4);
+        /// Every completion raises an event without arming. `0x00.7`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits.
+        always_armed_cq set_always_armed_cq: flag(24);
+        /// Kind of the element named by c_eqn_or_apu_element when apu_cq is set. `0x00.6:4`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits.
+        ext_element_type set_ext_element_type: number(u8, 25, 3);
+        /// Layout of compressed CQEs. `0x00.1:0`
+        cqe_compression_layout set_cqe_compression_layout: named(CqeCompressionLayout(u8), 30, 2);
+        /// UMEM that holds the doorbell record. `0x04`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+        dbr_umem_id set_dbr_umem_id: number(u32, 32, 32);
+        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.11:6`
+        page_offset set_page_offset: number(u8, 84, 6);
+        /// High bits of the format of responders' mini CQEs, above mini_cqe_res_format. `0x08.3:2`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+        mini_cqe_res_format_ext set_mini_cqe_res_format_ext: named(MiniCqeFormatExt(u8), 92, 2);
+        /// Clock of the CQEs' timestamps. `0x08.1:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+        cq_timestamp_format set_cq_timestamp_format: named(TimestampFormat(u8), 94, 2);
+        /// log2 of the number of CQEs. `0x0c.28:24`
+        log_cq_size set_log_cq_size: number(u8, 99, 5);
+        /// UAR page index on which this CQ is armed. `0x0c.23:0`
+        uar_page set_uar_page: number(u32, 104, 24);
+        /// Event moderation: raise the event at the latest after this many microseconds; 0 is no
+        /// moderation. `0x10.27:16`
+        cq_period set_cq_period: number(u16, 132, 12);
+        /// Event moderation: raise the event at the latest after this many completions; 0 is no
+        /// moderation. `0x10.15:0`
+        cq_max_count set_cq_max_count: number(u16, 144, 16);
+        /// EQ that gets the completion events; the number that QUERY_EQN gives under DevX. `0x14`
+        c_eqn_or_apu_element set_c_eqn_or_apu_element: number(u32, 160, 32);
+        /// log2 of the page size of the buffer, in units of 4 KiB. `0x18.28:24`
+        log_page_size set_log_page_size: number(u8, 195, 5);
+        /// Consumer index at the last event (read only). `0x20.23:0`
+        last_notified_index set_last_notified_index: number(u32, 264, 24);
+        /// Index of the last solicited CQE (read only). `0x24.23:0`
+        last_solicit_index set_last_solicit_index: number(u32, 296, 24);
+        /// Consumer index as the device last read it (read only). `0x28.23:0`
+        consumer_counter set_consumer_counter: number(u32, 328, 24);
+        /// Index of the next CQE that the device writes (read only). `0x2c.23:0`
+        producer_counter set_producer_counter: number(u32, 360, 24);
+        /// Part of the address of the process to notify, with as_notify. `0x30.31:20`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+        local_partition_id set_local_partition_id: number(u16, 384, 12);
+        /// Process to notify, with as_notify. `0x30.19:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_cqc_bits; ucx: uct_ib_mlx5_cqc_bits.
+        process_id set_process_id: number(u32, 396, 20);
+        /// Address of the doorbell record, 8-byte aligned; an offset into the UMEM named by
+        /// dbr_umem_id when dbr_umem_valid is set. `0x38, 8 bytes`
+        dbr_addr set_dbr_addr: number(u64, 448, 64);
     }
 }
 
@@ -782,252 +383,71 @@ structure! {
     /// Input of CREATE_CQ.
     ///
     /// Source: linux: mlx5_ifc_create_cq_in_bits.
-    pub struct CreateCqIn([u8; 0x110]) = "create_cq_in" {
-        sources: ["linux: mlx5_ifc_create_cq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("cq_context", 128, CqContext::INFO),
-            FieldInfo::number("cq_umem_offset", 640, 64),
-            FieldInfo::number("cq_umem_id", 704, 32),
-            FieldInfo::number("cq_umem_valid", 736, 1),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(32, 16), (64, 64), (737, 1439)],
+    CreateCqIn, CreateCqInLayout, 0x110 bytes = "create_cq_in" {
+        sources: ["linux: mlx5_ifc_create_cq_in_bits"];
+        reserved: [(32, 16), (64, 64), (737, 1439)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The CQ to create. `0x10, 64 bytes`
+        cq_context cq_context_mut: nested(CqContext, 128);
+        /// Where the CQ buffer starts in the UMEM, in bytes. `0x50, 8 bytes`
+        ///
+        /// Source: dpdk: mlx5_ifc_create_cq_in_bits; ucx: uct_ib_mlx5_create_cq_in_bits.
+        cq_umem_offset set_cq_umem_offset: number(u64, 640, 64);
+        /// UMEM that holds the CQ buffer. `0x58`
+        ///
+        /// Source: dpdk: mlx5_ifc_create_cq_in_bits; ucx: uct_ib_mlx5_create_cq_in_bits.
+        cq_umem_id set_cq_umem_id: number(u32, 704, 32);
+        /// The CQ buffer is the UMEM cq_umem_id, and pas is absent; the kernel sets it on DevX
+        /// commands. `0x5c.31`
+        cq_umem_valid set_cq_umem_valid: flag(736);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
-}
-
-impl CreateCqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The CQ to create. `0x10, 64 bytes`
-    #[inline]
-    pub fn cq_context(&self) -> &CqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::cq_context`], to be written.
-    #[inline]
-    pub fn cq_context_mut(&mut self) -> &mut CqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Where the CQ buffer starts in the UMEM, in bytes. `0x50, 8 bytes`
-    ///
-    /// Source: dpdk: mlx5_ifc_create_cq_in_bits; ucx: uct_ib_mlx5_create_cq_in_bits.
-    #[inline]
-    pub const fn cq_umem_offset(&self) -> u64 {
-        bits::get(&self.0, 640, 64)
-    }
-
-    /// Sets [`Self::cq_umem_offset`].
-    #[inline]
-    pub const fn set_cq_umem_offset(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 640, 64, value);
-        self
-    }
-
-    /// UMEM that holds the CQ buffer. `0x58`
-    ///
-    /// Source: dpdk: mlx5_ifc_create_cq_in_bits; ucx: uct_ib_mlx5_create_cq_in_bits.
-    #[inline]
-    pub const fn cq_umem_id(&self) -> u32 {
-        bits::get(&self.0, 704, 32) as u32
-    }
-
-    /// Sets [`Self::cq_umem_id`].
-    #[inline]
-    pub const fn set_cq_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 704, 32, value as u64);
-        self
-    }
-
-    /// The CQ buffer is the UMEM cq_umem_id, and pas is absent; the kernel sets it on DevX commands.
-    /// `0x5c.31`
-    #[inline]
-    pub const fn cq_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 736)
-    }
-
-    /// Sets [`Self::cq_umem_valid`].
-    #[inline]
-    pub const fn set_cq_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 736, value);
-        self
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
 }
 
 structure! {
     /// Output of CREATE_CQ.
     ///
     /// Source: linux: mlx5_ifc_create_cq_out_bits.
-    pub struct CreateCqOut([u8; 0x10]) = "create_cq_out" {
-        sources: ["linux: mlx5_ifc_create_cq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("cqn", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateCqOut, CreateCqOutLayout, 0x10 bytes = "create_cq_out" {
+        sources: ["linux: mlx5_ifc_create_cq_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the CQ. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateCqOut {}
 
-impl CreateCqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the CQ. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_CQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_cq_in_bits.
-    pub struct DestroyCqIn([u8; 0x10]) = "destroy_cq_in" {
-        sources: ["linux: mlx5_ifc_destroy_cq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("cqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyCqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the CQ. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyCqIn, DestroyCqInLayout, 0x10 bytes = "destroy_cq_in" {
+        sources: ["linux: mlx5_ifc_destroy_cq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the CQ. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
     }
 }
 
@@ -1035,118 +455,39 @@ structure! {
     /// Output of DESTROY_CQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_cq_out_bits.
-    pub struct DestroyCqOut([u8; 0x10]) = "destroy_cq_out" {
-        sources: ["linux: mlx5_ifc_destroy_cq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyCqOut, DestroyCqOutLayout, 0x10 bytes = "destroy_cq_out" {
+        sources: ["linux: mlx5_ifc_destroy_cq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyCqOut {}
 
-impl DestroyCqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_CQ.
     ///
     /// Source: linux: mlx5_ifc_query_cq_in_bits.
-    pub struct QueryCqIn([u8; 0x10]) = "query_cq_in" {
-        sources: ["linux: mlx5_ifc_query_cq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("cqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QueryCqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the CQ. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryCqIn, QueryCqInLayout, 0x10 bytes = "query_cq_in" {
+        sources: ["linux: mlx5_ifc_query_cq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the CQ. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
     }
 }
 
@@ -1154,258 +495,76 @@ structure! {
     /// Output of QUERY_CQ.
     ///
     /// Source: linux: mlx5_ifc_query_cq_out_bits.
-    pub struct QueryCqOut([u8; 0x110]) = "query_cq_out" {
-        sources: ["linux: mlx5_ifc_query_cq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("cq_context", 128, CqContext::INFO),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(8, 24), (64, 64), (640, 1536)],
+    QueryCqOut, QueryCqOutLayout, 0x110 bytes = "query_cq_out" {
+        sources: ["linux: mlx5_ifc_query_cq_out_bits"];
+        reserved: [(8, 24), (64, 64), (640, 1536)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The CQ's context as the device holds it. `0x10, 64 bytes`
+        cq_context cq_context_mut: nested(CqContext, 128);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
 }
 
 impl CommandOutput for QueryCqOut {}
 
-impl QueryCqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The CQ's context as the device holds it. `0x10, 64 bytes`
-    #[inline]
-    pub fn cq_context(&self) -> &CqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::cq_context`], to be written.
-    #[inline]
-    pub fn cq_context_mut(&mut self) -> &mut CqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
-}
-
 structure! {
     /// Input of MODIFY_CQ.
     ///
     /// Source: linux: mlx5_ifc_modify_cq_in_bits.
-    pub struct ModifyCqIn([u8; 0x110]) = "modify_cq_in" {
-        sources: ["linux: mlx5_ifc_modify_cq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("cqn", 72, 24),
-            FieldInfo::number("modify_field_select", 96, 32),
-            FieldInfo::nested("cq_context", 128, CqContext::INFO),
-            FieldInfo::number("cq_umem_offset", 640, 64),
-            FieldInfo::number("cq_umem_id", 704, 32),
-            FieldInfo::number("cq_umem_valid", 736, 1),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(32, 16), (64, 8), (737, 1439)],
+    ModifyCqIn, ModifyCqInLayout, 0x110 bytes = "modify_cq_in" {
+        sources: ["linux: mlx5_ifc_modify_cq_in_bits"];
+        reserved: [(32, 16), (64, 8), (737, 1439)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the CQ. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
+        /// Fields of the context to take: cq_modify_field bits, or cq_resize_field bits with op_mod
+        /// RESIZE. `0x0c`
+        modify_field_select set_modify_field_select: number(u32, 96, 32);
+        /// New values of the selected fields. `0x10, 64 bytes`
+        cq_context cq_context_mut: nested(CqContext, 128);
+        /// Where the new buffer starts in the UMEM, in bytes. `0x50, 8 bytes`
+        ///
+        /// Source: dpdk: mlx5_ifc_create_cq_in_bits.
+        cq_umem_offset set_cq_umem_offset: number(u64, 640, 64);
+        /// UMEM that holds the new buffer. `0x58`
+        ///
+        /// Source: dpdk: mlx5_ifc_create_cq_in_bits.
+        cq_umem_id set_cq_umem_id: number(u32, 704, 32);
+        /// The new buffer is the UMEM cq_umem_id; the kernel sets it on DevX commands. `0x5c.31`
+        cq_umem_valid set_cq_umem_valid: flag(736);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
-}
-
-impl ModifyCqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the CQ. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Fields of the context to take: cq_modify_field bits, or cq_resize_field bits with op_mod RESIZE.
-    /// `0x0c`
-    #[inline]
-    pub const fn modify_field_select(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::modify_field_select`].
-    #[inline]
-    pub const fn set_modify_field_select(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// New values of the selected fields. `0x10, 64 bytes`
-    #[inline]
-    pub fn cq_context(&self) -> &CqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::cq_context`], to be written.
-    #[inline]
-    pub fn cq_context_mut(&mut self) -> &mut CqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Where the new buffer starts in the UMEM, in bytes. `0x50, 8 bytes`
-    ///
-    /// Source: dpdk: mlx5_ifc_create_cq_in_bits.
-    #[inline]
-    pub const fn cq_umem_offset(&self) -> u64 {
-        bits::get(&self.0, 640, 64)
-    }
-
-    /// Sets [`Self::cq_umem_offset`].
-    #[inline]
-    pub const fn set_cq_umem_offset(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 640, 64, value);
-        self
-    }
-
-    /// UMEM that holds the new buffer. `0x58`
-    ///
-    /// Source: dpdk: mlx5_ifc_create_cq_in_bits.
-    #[inline]
-    pub const fn cq_umem_id(&self) -> u32 {
-        bits::get(&self.0, 704, 32) as u32
-    }
-
-    /// Sets [`Self::cq_umem_id`].
-    #[inline]
-    pub const fn set_cq_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 704, 32, value as u64);
-        self
-    }
-
-    /// The new buffer is the UMEM cq_umem_id; the kernel sets it on DevX commands. `0x5c.31`
-    #[inline]
-    pub const fn cq_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 736)
-    }
-
-    /// Sets [`Self::cq_umem_valid`].
-    #[inline]
-    pub const fn set_cq_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 736, value);
-        self
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
 }
 
 structure! {
     /// Output of MODIFY_CQ.
     ///
     /// Source: linux: mlx5_ifc_modify_cq_out_bits.
-    pub struct ModifyCqOut([u8; 0x10]) = "modify_cq_out" {
-        sources: ["linux: mlx5_ifc_modify_cq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyCqOut, ModifyCqOutLayout, 0x10 bytes = "modify_cq_out" {
+        sources: ["linux: mlx5_ifc_modify_cq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyCqOut {}
-
-impl ModifyCqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}

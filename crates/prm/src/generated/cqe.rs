@@ -39,7 +39,7 @@ enumeration! {
     /// MLX5_INLINE_SCATTER_32, MLX5_INLINE_SCATTER_64.
     pub struct CqeFormat(pub u8) = "cqe_format", 2 bits {
         /// Where the WQE says.
-        NO_INLINE = 0,
+        PLAIN = 0,
         /// In the first 32 bytes of this CQE (cqe_inline_32).
         INLINE_32 = 1,
         /// In the 64 bytes before this CQE (cqe_128).
@@ -62,9 +62,9 @@ enumeration! {
         /// A local key, address or right is wrong.
         LOCAL_PROTECTION = 4,
         /// The QP went to error before the WQE was done.
-        WR_FLUSHED = 5,
+        FLUSHED = 5,
         /// A memory window could not be bound.
-        MW_BIND = 6,
+        MEMORY_WINDOW_BIND = 6,
         /// The peer sent a response that makes no sense.
         BAD_RESPONSE = 0x10,
         /// A response could not be written to local memory.
@@ -235,611 +235,129 @@ structure! {
     /// queue.
     ///
     /// Source: linux: struct mlx5_cqe64; rdma-core: struct mlx5_cqe64.
-    pub struct Cqe([u8; 0x40]) = "cqe" {
-        sources: ["linux: struct mlx5_cqe64", "rdma-core: struct mlx5_cqe64"],
-        fields: [
-            FieldInfo::number("tls_offload", 3, 2).of(CqeTlsOffload::INFO),
-            FieldInfo::number("tunneled", 7, 1),
-            FieldInfo::number("wqe_id", 16, 16),
-            FieldInfo::number("lro_tcppsh", 33, 1),
-            FieldInfo::number("lro_min_ttl", 40, 8),
-            FieldInfo::number("lro_tcp_win", 48, 16),
-            FieldInfo::number("lro_ack_seq_num", 64, 32),
-            FieldInfo::number("rx_hash_result", 96, 32),
-            FieldInfo::number("rx_hash_l4", 128, 2).of(CqeHashL4::INFO),
-            FieldInfo::number("rx_hash_ip", 132, 2).of(CqeHashIp::INFO),
-            FieldInfo::number("ml_path", 137, 7),
-            FieldInfo::number("check_sum", 160, 16),
-            FieldInfo::number("slid", 176, 16),
-            FieldInfo::number("g", 194, 2),
-            FieldInfo::number("sl", 196, 4).overlay(),
-            FieldInfo::number("roce_l3_type", 198, 2).of(CqeRoceL3Type::INFO).overlay(),
-            FieldInfo::number("rqpn", 200, 24),
-            FieldInfo::number("l4_ok", 229, 1),
-            FieldInfo::number("l3_ok", 230, 1),
-            FieldInfo::number("l2_ok", 231, 1),
-            FieldInfo::number("l4_hdr_type", 233, 3).of(CqeL4Type::INFO),
-            FieldInfo::number("l3_hdr_type", 236, 2).of(CqeL3Type::INFO),
-            FieldInfo::number("has_vlan", 239, 1),
-            FieldInfo::number("vlan_info", 240, 16),
-            FieldInfo::number("lro_num_seg", 256, 8),
-            FieldInfo::number("srqn_uidx", 264, 24),
-            FieldInfo::number("imm_inval_pkey", 288, 32),
-            FieldInfo::number("app", 320, 8),
-            FieldInfo::number("app_op", 328, 8).of(TagMatchingAppOp::INFO),
-            FieldInfo::number("app_info", 336, 16),
-            FieldInfo::number("byte_cnt", 352, 32),
-            FieldInfo::number("timestamp", 384, 64),
-            FieldInfo::number("sop", 448, 8).of(WqeOpcode::INFO),
-            FieldInfo::number("qpn", 456, 24),
-            FieldInfo::number("wqe_counter", 480, 16),
-            FieldInfo::number("signature", 496, 8),
-            FieldInfo::number("opcode", 504, 4).of(CqeOpcode::INFO),
-            FieldInfo::number("format", 508, 2).of(CqeFormat::INFO),
-            FieldInfo::number("se", 510, 1),
-            FieldInfo::number("owner", 511, 1),
-        ],
+    Cqe, CqeLayout, 0x40 bytes = "cqe" {
+        sources: ["linux: struct mlx5_cqe64", "rdma-core: struct mlx5_cqe64"];
         reserved: [
             (0, 3), (5, 2), (8, 8), (32, 1), (34, 6), (130, 2), (134, 3),
             (144, 16), (192, 2), (224, 5), (232, 1), (238, 1),
-        ],
-    }
-}
-
-impl Cqe {
-    /// Ethernet: TLS receive offload. `0x00.28:27`
-    ///
-    /// Source: linux: get_cqe_tls_offload.
-    #[inline]
-    pub const fn tls_offload(&self) -> CqeTlsOffload {
-        CqeTlsOffload(bits::get(&self.0, 3, 2) as u8)
-    }
-
-    /// Sets [`Self::tls_offload`].
-    #[inline]
-    pub const fn set_tls_offload(&mut self, value: CqeTlsOffload) -> &mut Self {
-        bits::set(&mut self.0, 3, 2, value.0 as u64);
-        self
-    }
-
-    /// Ethernet: the packet is a tunnel packet; l3 and l4 types are of the inner headers. `0x00.24`
-    ///
-    /// Source: linux: cqe_is_tunneled.
-    #[inline]
-    pub const fn tunneled(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::tunneled`].
-    #[inline]
-    pub const fn set_tunneled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Striding receive queue: id of the WQE. `0x00.15:0`
-    #[inline]
-    pub const fn wqe_id(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_id`].
-    #[inline]
-    pub const fn set_wqe_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// LRO: a segment had PSH. `0x04.30`
-    ///
-    /// Source: linux: get_cqe_lro_tcppsh.
-    #[inline]
-    pub const fn lro_tcppsh(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::lro_tcppsh`].
-    #[inline]
-    pub const fn set_lro_tcppsh(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// LRO: lowest TTL of the segments. `0x04.23:16`
-    ///
-    /// Source: linux: struct mlx5_cqe64.
-    #[inline]
-    pub const fn lro_min_ttl(&self) -> u8 {
-        bits::get(&self.0, 40, 8) as u8
-    }
-
-    /// Sets [`Self::lro_min_ttl`].
-    #[inline]
-    pub const fn set_lro_min_ttl(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 40, 8, value as u64);
-        self
-    }
-
-    /// LRO: TCP window of the last segment. `0x04.15:0`
-    ///
-    /// Source: linux: struct mlx5_cqe64.
-    #[inline]
-    pub const fn lro_tcp_win(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::lro_tcp_win`].
-    #[inline]
-    pub const fn set_lro_tcp_win(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// LRO: ACK number of the last segment. `0x08`
-    ///
-    /// Source: linux: struct mlx5_cqe64.
-    #[inline]
-    pub const fn lro_ack_seq_num(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::lro_ack_seq_num`].
-    #[inline]
-    pub const fn set_lro_ack_seq_num(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Ethernet: receive hash. `0x0c`
-    ///
-    /// Source: linux: struct mlx5_cqe64.
-    #[inline]
-    pub const fn rx_hash_result(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::rx_hash_result`].
-    #[inline]
-    pub const fn set_rx_hash_result(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// Ethernet: L4 header in the hash. `0x10.31:30`
-    ///
-    /// Source: linux: CQE_RSS_HTYPE_L4.
-    #[inline]
-    pub const fn rx_hash_l4(&self) -> CqeHashL4 {
-        CqeHashL4(bits::get(&self.0, 128, 2) as u8)
-    }
-
-    /// Sets [`Self::rx_hash_l4`].
-    #[inline]
-    pub const fn set_rx_hash_l4(&mut self, value: CqeHashL4) -> &mut Self {
-        bits::set(&mut self.0, 128, 2, value.0 as u64);
-        self
-    }
-
-    /// Ethernet: IP header in the hash. `0x10.27:26`
-    ///
-    /// Source: linux: CQE_RSS_HTYPE_IP.
-    #[inline]
-    pub const fn rx_hash_ip(&self) -> CqeHashIp {
-        CqeHashIp(bits::get(&self.0, 132, 2) as u8)
-    }
-
-    /// Sets [`Self::rx_hash_ip`].
-    #[inline]
-    pub const fn set_rx_hash_ip(&mut self, value: CqeHashIp) -> &mut Self {
-        bits::set(&mut self.0, 132, 2, value.0 as u64);
-        self
-    }
-
-    /// Path bits of the destination LID (InfiniBand UD). `0x10.22:16`
-    #[inline]
-    pub const fn ml_path(&self) -> u8 {
-        bits::get(&self.0, 137, 7) as u8
-    }
-
-    /// Sets [`Self::ml_path`].
-    #[inline]
-    pub const fn set_ml_path(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 137, 7, value as u64);
-        self
-    }
-
-    /// Ethernet: ones' complement sum over the packet. `0x14.31:16`
-    ///
-    /// Source: linux: struct mlx5_cqe64.
-    #[inline]
-    pub const fn check_sum(&self) -> u16 {
-        bits::get(&self.0, 160, 16) as u16
-    }
-
-    /// Sets [`Self::check_sum`].
-    #[inline]
-    pub const fn set_check_sum(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 160, 16, value as u64);
-        self
-    }
-
-    /// Source LID (InfiniBand UD). `0x14.15:0`
-    #[inline]
-    pub const fn slid(&self) -> u16 {
-        bits::get(&self.0, 176, 16) as u16
-    }
-
-    /// Sets [`Self::slid`].
-    #[inline]
-    pub const fn set_slid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 176, 16, value as u64);
-        self
-    }
-
-    /// Nonzero if there was a GRH (InfiniBand). `0x18.29:28`
-    #[inline]
-    pub const fn g(&self) -> u8 {
-        bits::get(&self.0, 194, 2) as u8
-    }
-
-    /// Sets [`Self::g`].
-    #[inline]
-    pub const fn set_g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 194, 2, value as u64);
-        self
-    }
-
-    /// Service level (InfiniBand). `0x18.27:24`
-    #[inline]
-    pub const fn sl(&self) -> u8 {
-        bits::get(&self.0, 196, 4) as u8
-    }
-
-    /// Sets [`Self::sl`].
-    #[inline]
-    pub const fn set_sl(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 196, 4, value as u64);
-        self
-    }
-
-    /// Network header of a RoCE packet. `0x18.25:24`
-    ///
-    /// Source: linux: drivers/infiniband/hw/mlx5/cq.c handle_responder.
-    #[inline]
-    pub const fn roce_l3_type(&self) -> CqeRoceL3Type {
-        CqeRoceL3Type(bits::get(&self.0, 198, 2) as u8)
-    }
-
-    /// Sets [`Self::roce_l3_type`].
-    #[inline]
-    pub const fn set_roce_l3_type(&mut self, value: CqeRoceL3Type) -> &mut Self {
-        bits::set(&mut self.0, 198, 2, value.0 as u64);
-        self
-    }
-
-    /// Source QP (UD). `0x18.23:0`
-    #[inline]
-    pub const fn rqpn(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::rqpn`].
-    #[inline]
-    pub const fn set_rqpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
-    }
-
-    /// The L4 checksum is right. `0x1c.26`
-    #[inline]
-    pub const fn l4_ok(&self) -> bool {
-        bits::flag(&self.0, 229)
-    }
-
-    /// Sets [`Self::l4_ok`].
-    #[inline]
-    pub const fn set_l4_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 229, value);
-        self
-    }
-
-    /// The IP checksum is right. `0x1c.25`
-    #[inline]
-    pub const fn l3_ok(&self) -> bool {
-        bits::flag(&self.0, 230)
-    }
-
-    /// Sets [`Self::l3_ok`].
-    #[inline]
-    pub const fn set_l3_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 230, value);
-        self
-    }
-
-    /// The Ethernet frame is sound. `0x1c.24`
-    #[inline]
-    pub const fn l2_ok(&self) -> bool {
-        bits::flag(&self.0, 231)
-    }
-
-    /// Sets [`Self::l2_ok`].
-    #[inline]
-    pub const fn set_l2_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 231, value);
-        self
-    }
-
-    /// L4 header of the packet. `0x1c.22:20`
-    #[inline]
-    pub const fn l4_hdr_type(&self) -> CqeL4Type {
-        CqeL4Type(bits::get(&self.0, 233, 3) as u8)
-    }
-
-    /// Sets [`Self::l4_hdr_type`].
-    #[inline]
-    pub const fn set_l4_hdr_type(&mut self, value: CqeL4Type) -> &mut Self {
-        bits::set(&mut self.0, 233, 3, value.0 as u64);
-        self
-    }
-
-    /// L3 header of the packet. `0x1c.19:18`
-    #[inline]
-    pub const fn l3_hdr_type(&self) -> CqeL3Type {
-        CqeL3Type(bits::get(&self.0, 236, 2) as u8)
-    }
-
-    /// Sets [`Self::l3_hdr_type`].
-    #[inline]
-    pub const fn set_l3_hdr_type(&mut self, value: CqeL3Type) -> &mut Self {
-        bits::set(&mut self.0, 236, 2, value.0 as u64);
-        self
-    }
-
-    /// A VLAN tag was stripped. `0x1c.16`
-    ///
-    /// Source: linux: cqe_has_vlan.
-    #[inline]
-    pub const fn has_vlan(&self) -> bool {
-        bits::flag(&self.0, 239)
-    }
-
-    /// Sets [`Self::has_vlan`].
-    #[inline]
-    pub const fn set_has_vlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 239, value);
-        self
-    }
-
-    /// The stripped VLAN tag. `0x1c.15:0`
-    #[inline]
-    pub const fn vlan_info(&self) -> u16 {
-        bits::get(&self.0, 240, 16) as u16
-    }
-
-    /// Sets [`Self::vlan_info`].
-    #[inline]
-    pub const fn set_vlan_info(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 240, 16, value as u64);
-        self
-    }
-
-    /// LRO: number of segments that were merged. `0x20.31:24`
-    ///
-    /// Source: linux: struct mlx5_cqe64.
-    #[inline]
-    pub const fn lro_num_seg(&self) -> u8 {
-        bits::get(&self.0, 256, 8) as u8
-    }
-
-    /// Sets [`Self::lro_num_seg`].
-    #[inline]
-    pub const fn set_lro_num_seg(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 256, 8, value as u64);
-        self
-    }
-
-    /// CQE version 1: user_index of the queue that completes; version 0: SRQ number. `0x20.23:0`
-    #[inline]
-    pub const fn srqn_uidx(&self) -> u32 {
-        bits::get(&self.0, 264, 24) as u32
-    }
-
-    /// Sets [`Self::srqn_uidx`].
-    #[inline]
-    pub const fn set_srqn_uidx(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 264, 24, value as u64);
-        self
-    }
-
-    /// Immediate data, or the invalidated key; P_Key index in the low half (UD QP 1); flow metadata
-    /// (Ethernet). `0x24`
-    #[inline]
-    pub const fn imm_inval_pkey(&self) -> u32 {
-        bits::get(&self.0, 288, 32) as u32
-    }
-
-    /// Sets [`Self::imm_inval_pkey`].
-    #[inline]
-    pub const fn set_imm_inval_pkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 288, 32, value as u64);
-        self
-    }
-
-    /// Application: 1 for tag matching. `0x28.31:24`
-    ///
-    /// Source: rdma-core: struct mlx5_cqe64.
-    #[inline]
-    pub const fn app(&self) -> u8 {
-        bits::get(&self.0, 320, 8) as u8
-    }
-
-    /// Sets [`Self::app`].
-    #[inline]
-    pub const fn set_app(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 320, 8, value as u64);
-        self
-    }
-
-    /// What the application did. `0x28.23:16`
-    ///
-    /// Source: rdma-core: struct mlx5_cqe64.
-    #[inline]
-    pub const fn app_op(&self) -> TagMatchingAppOp {
-        TagMatchingAppOp(bits::get(&self.0, 328, 8) as u8)
-    }
-
-    /// Sets [`Self::app_op`].
-    #[inline]
-    pub const fn set_app_op(&mut self, value: TagMatchingAppOp) -> &mut Self {
-        bits::set(&mut self.0, 328, 8, value.0 as u64);
-        self
-    }
-
-    /// The application's information: the list entry. `0x28.15:0`
-    ///
-    /// Source: rdma-core: struct mlx5_cqe64.
-    #[inline]
-    pub const fn app_info(&self) -> u16 {
-        bits::get(&self.0, 336, 16) as u16
-    }
-
-    /// Sets [`Self::app_info`].
-    #[inline]
-    pub const fn set_app_info(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 336, 16, value as u64);
-        self
-    }
-
-    /// Bytes transferred: received, read, or returned by an atomic. `0x2c`
-    #[inline]
-    pub const fn byte_cnt(&self) -> u32 {
-        bits::get(&self.0, 352, 32) as u32
-    }
-
-    /// Sets [`Self::byte_cnt`].
-    #[inline]
-    pub const fn set_byte_cnt(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 352, 32, value as u64);
-        self
-    }
-
-    /// Time of completion in the queue's timestamp format. `0x30, 8 bytes`
-    #[inline]
-    pub const fn timestamp(&self) -> u64 {
-        bits::get(&self.0, 384, 64)
-    }
-
-    /// Sets [`Self::timestamp`].
-    #[inline]
-    pub const fn set_timestamp(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 384, 64, value);
-        self
-    }
-
-    /// Requester: opcode of the WQE. `0x38.31:24`
-    #[inline]
-    pub const fn sop(&self) -> WqeOpcode {
-        WqeOpcode(bits::get(&self.0, 448, 8) as u8)
-    }
-
-    /// Sets [`Self::sop`].
-    #[inline]
-    pub const fn set_sop(&mut self, value: WqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 448, 8, value.0 as u64);
-        self
-    }
-
-    /// Number of the QP or SQ; on Ethernet receive the flow tag. `0x38.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 456, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 456, 24, value as u64);
-        self
-    }
-
-    /// Index of the WQE: of its first WQEBB for a requester, of the receive WQE for a responder; all
-    /// earlier ones are done too. `0x3c.31:16`
-    #[inline]
-    pub const fn wqe_counter(&self) -> u16 {
-        bits::get(&self.0, 480, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_counter`].
-    #[inline]
-    pub const fn set_wqe_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 480, 16, value as u64);
-        self
-    }
-
-    /// Signature of the CQE, or validity counter of enhanced compression. `0x3c.15:8`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 496, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 496, 8, value as u64);
-        self
-    }
-
-    /// Kind of the CQE. `0x3c.7:4`
-    #[inline]
-    pub const fn opcode(&self) -> CqeOpcode {
-        CqeOpcode(bits::get(&self.0, 504, 4) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: CqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 504, 4, value.0 as u64);
-        self
-    }
-
-    /// Where small data is. `0x3c.3:2`
-    #[inline]
-    pub const fn format(&self) -> CqeFormat {
-        CqeFormat(bits::get(&self.0, 508, 2) as u8)
-    }
-
-    /// Sets [`Self::format`].
-    #[inline]
-    pub const fn set_format(&mut self, value: CqeFormat) -> &mut Self {
-        bits::set(&mut self.0, 508, 2, value.0 as u64);
-        self
-    }
-
-    /// Solicited. `0x3c.1`
-    #[inline]
-    pub const fn se(&self) -> bool {
-        bits::flag(&self.0, 510)
-    }
-
-    /// Sets [`Self::se`].
-    #[inline]
-    pub const fn set_se(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 510, value);
-        self
-    }
-
-    /// Ownership phase: the CQE is new when this equals the wrap count's low bit of the consumer index.
-    /// `0x3c.0`
-    #[inline]
-    pub const fn owner(&self) -> bool {
-        bits::flag(&self.0, 511)
-    }
-
-    /// Sets [`Self::owner`].
-    #[inline]
-    pub const fn set_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 511, value);
-        self
+        ];
+        /// Ethernet: TLS receive offload. `0x00.28:27`
+        ///
+        /// Source: linux: get_cqe_tls_offload.
+        tls_offload set_tls_offload: named(CqeTlsOffload(u8), 3, 2);
+        /// Ethernet: the packet is a tunnel packet; l3 and l4 types are of the inner headers.
+        /// `0x00.24`
+        ///
+        /// Source: linux: cqe_is_tunneled.
+        tunneled set_tunneled: flag(7);
+        /// Striding receive queue: id of the WQE. `0x00.15:0`
+        wqe_id set_wqe_id: number(u16, 16, 16);
+        /// LRO: a segment had PSH. `0x04.30`
+        ///
+        /// Source: linux: get_cqe_lro_tcppsh.
+        lro_tcppsh set_lro_tcppsh: flag(33);
+        /// LRO: lowest TTL of the segments. `0x04.23:16`
+        ///
+        /// Source: linux: struct mlx5_cqe64.
+        lro_min_ttl set_lro_min_ttl: number(u8, 40, 8);
+        /// LRO: TCP window of the last segment. `0x04.15:0`
+        ///
+        /// Source: linux: struct mlx5_cqe64.
+        lro_tcp_win set_lro_tcp_win: number(u16, 48, 16);
+        /// LRO: ACK number of the last segment. `0x08`
+        ///
+        /// Source: linux: struct mlx5_cqe64.
+        lro_ack_seq_num set_lro_ack_seq_num: number(u32, 64, 32);
+        /// Ethernet: receive hash. `0x0c`
+        ///
+        /// Source: linux: struct mlx5_cqe64.
+        rx_hash_result set_rx_hash_result: number(u32, 96, 32);
+        /// Ethernet: L4 header in the hash. `0x10.31:30`
+        ///
+        /// Source: linux: CQE_RSS_HTYPE_L4.
+        rx_hash_l4 set_rx_hash_l4: named(CqeHashL4(u8), 128, 2);
+        /// Ethernet: IP header in the hash. `0x10.27:26`
+        ///
+        /// Source: linux: CQE_RSS_HTYPE_IP.
+        rx_hash_ip set_rx_hash_ip: named(CqeHashIp(u8), 132, 2);
+        /// Path bits of the destination LID (InfiniBand UD). `0x10.22:16`
+        ml_path set_ml_path: number(u8, 137, 7);
+        /// Ethernet: ones' complement sum over the packet. `0x14.31:16`
+        ///
+        /// Source: linux: struct mlx5_cqe64.
+        check_sum set_check_sum: number(u16, 160, 16);
+        /// Source LID (InfiniBand UD). `0x14.15:0`
+        slid set_slid: number(u16, 176, 16);
+        /// Nonzero if there was a GRH (InfiniBand). `0x18.29:28`
+        g set_g: number(u8, 194, 2);
+        /// Service level (InfiniBand). `0x18.27:24`
+        sl set_sl: number(u8, 196, 4) overlay;
+        /// Network header of a RoCE packet. `0x18.25:24`
+        ///
+        /// Source: linux: drivers/infiniband/hw/mlx5/cq.c handle_responder.
+        roce_l3_type set_roce_l3_type: named(CqeRoceL3Type(u8), 198, 2) overlay;
+        /// Source QP (UD). `0x18.23:0`
+        rqpn set_rqpn: number(u32, 200, 24);
+        /// The L4 checksum is right. `0x1c.26`
+        l4_ok set_l4_ok: flag(229);
+        /// The IP checksum is right. `0x1c.25`
+        l3_ok set_l3_ok: flag(230);
+        /// The Ethernet frame is sound. `0x1c.24`
+        l2_ok set_l2_ok: flag(231);
+        /// L4 header of the packet. `0x1c.22:20`
+        l4_hdr_type set_l4_hdr_type: named(CqeL4Type(u8), 233, 3);
+        /// L3 header of the packet. `0x1c.19:18`
+        l3_hdr_type set_l3_hdr_type: named(CqeL3Type(u8), 236, 2);
+        /// A VLAN tag was stripped. `0x1c.16`
+        ///
+        /// Source: linux: cqe_has_vlan.
+        has_vlan set_has_vlan: flag(239);
+        /// The stripped VLAN tag. `0x1c.15:0`
+        vlan_info set_vlan_info: number(u16, 240, 16);
+        /// LRO: number of segments that were merged. `0x20.31:24`
+        ///
+        /// Source: linux: struct mlx5_cqe64.
+        lro_num_seg set_lro_num_seg: number(u8, 256, 8);
+        /// CQE version 1: user_index of the queue that completes; version 0: SRQ number.
+        /// `0x20.23:0`
+        srqn_uidx set_srqn_uidx: number(u32, 264, 24);
+        /// Immediate data, or the invalidated key; P_Key index in the low half (UD QP 1); flow
+        /// metadata (Ethernet). `0x24`
+        imm_inval_pkey set_imm_inval_pkey: number(u32, 288, 32);
+        /// Application: 1 for tag matching. `0x28.31:24`
+        ///
+        /// Source: rdma-core: struct mlx5_cqe64.
+        app set_app: number(u8, 320, 8);
+        /// What the application did. `0x28.23:16`
+        ///
+        /// Source: rdma-core: struct mlx5_cqe64.
+        app_op set_app_op: named(TagMatchingAppOp(u8), 328, 8);
+        /// The application's information: the list entry. `0x28.15:0`
+        ///
+        /// Source: rdma-core: struct mlx5_cqe64.
+        app_info set_app_info: number(u16, 336, 16);
+        /// Bytes transferred: received, read, or returned by an atomic. `0x2c`
+        byte_cnt set_byte_cnt: number(u32, 352, 32);
+        /// Time of completion in the queue's timestamp format. `0x30, 8 bytes`
+        timestamp set_timestamp: number(u64, 384, 64);
+        /// Requester: opcode of the WQE. `0x38.31:24`
+        wqe_opcode set_wqe_opcode: named(WqeOpcode(u8), 448, 8);
+        /// Number of the QP or SQ; on Ethernet receive the flow tag. `0x38.23:0`
+        qpn set_qpn: number(u32, 456, 24);
+        /// Index of the WQE: of its first WQEBB for a requester, of the receive WQE for a
+        /// responder; all earlier ones are done too. `0x3c.31:16`
+        wqe_counter set_wqe_counter: number(u16, 480, 16);
+        /// Signature of the CQE, or validity counter of enhanced compression. `0x3c.15:8`
+        signature set_signature: number(u8, 496, 8);
+        /// Kind of the CQE. `0x3c.7:4`
+        opcode set_opcode: named(CqeOpcode(u8), 504, 4);
+        /// Where small data is. `0x3c.3:2`
+        format set_format: named(CqeFormat(u8), 508, 2);
+        /// Solicited. `0x3c.1`
+        se set_se: flag(510);
+        /// Ownership phase: the CQE is new when this equals the wrap count's low bit of the
+        /// consumer index. `0x3c.0`
+        owner set_owner: flag(511);
     }
 }
 
@@ -847,219 +365,47 @@ structure! {
     /// A CQE of a WQE that failed.
     ///
     /// Source: linux: struct mlx5_err_cqe; rdma-core: struct mlx5_err_cqe.
-    pub struct CqeError([u8; 0x40]) = "cqe_error" {
-        sources: ["linux: struct mlx5_err_cqe", "rdma-core: struct mlx5_err_cqe"],
-        fields: [
-            FieldInfo::number("srqn_uidx", 264, 24),
-            FieldInfo::number("byte_cnt", 352, 32),
-            FieldInfo::number("hw_error_syndrome", 416, 8),
-            FieldInfo::number("hw_syndrome_type", 424, 4),
-            FieldInfo::number("vendor_err_synd", 432, 8).of(CqeVendorSyndrome::INFO),
-            FieldInfo::number("syndrome", 440, 8).of(CqeSyndrome::INFO),
-            FieldInfo::number("s_wqe_opcode", 448, 8).of(WqeOpcode::INFO),
-            FieldInfo::number("qpn", 456, 24),
-            FieldInfo::number("wqe_counter", 480, 16),
-            FieldInfo::number("signature", 496, 8),
-            FieldInfo::number("opcode", 504, 4).of(CqeOpcode::INFO),
-            FieldInfo::number("format", 508, 2).of(CqeFormat::INFO),
-            FieldInfo::number("se", 510, 1),
-            FieldInfo::number("owner", 511, 1),
-        ],
-        reserved: [(0, 264), (288, 64), (384, 32), (428, 4)],
-    }
-}
-
-impl CqeError {
-    /// CQE version 1: user_index of the queue; version 0: SRQ number. `0x20.23:0`
-    #[inline]
-    pub const fn srqn_uidx(&self) -> u32 {
-        bits::get(&self.0, 264, 24) as u32
-    }
-
-    /// Sets [`Self::srqn_uidx`].
-    #[inline]
-    pub const fn set_srqn_uidx(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 264, 24, value as u64);
-        self
-    }
-
-    /// Bytes transferred before the failure. `0x2c`
-    ///
-    /// Source: dpdk: struct mlx5_error_cqe.
-    #[inline]
-    pub const fn byte_cnt(&self) -> u32 {
-        bits::get(&self.0, 352, 32) as u32
-    }
-
-    /// Sets [`Self::byte_cnt`].
-    #[inline]
-    pub const fn set_byte_cnt(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 352, 32, value as u64);
-        self
-    }
-
-    /// Hardware's code for the reason. `0x34.31:24`
-    ///
-    /// Source: linux: mlx5_ifc_cqe_error_syndrome_bits; dpdk: struct mlx5_error_cqe.
-    #[inline]
-    pub const fn hw_error_syndrome(&self) -> u8 {
-        bits::get(&self.0, 416, 8) as u8
-    }
-
-    /// Sets [`Self::hw_error_syndrome`].
-    #[inline]
-    pub const fn set_hw_error_syndrome(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 416, 8, value as u64);
-        self
-    }
-
-    /// Kind of hw_error_syndrome. `0x34.23:20`
-    ///
-    /// Source: linux: mlx5_ifc_cqe_error_syndrome_bits; dpdk: struct mlx5_error_cqe.
-    #[inline]
-    pub const fn hw_syndrome_type(&self) -> u8 {
-        bits::get(&self.0, 424, 4) as u8
-    }
-
-    /// Sets [`Self::hw_syndrome_type`].
-    #[inline]
-    pub const fn set_hw_syndrome_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 424, 4, value as u64);
-        self
-    }
-
-    /// Vendor's code for the reason. `0x34.15:8`
-    #[inline]
-    pub const fn vendor_err_synd(&self) -> CqeVendorSyndrome {
-        CqeVendorSyndrome(bits::get(&self.0, 432, 8) as u8)
-    }
-
-    /// Sets [`Self::vendor_err_synd`].
-    #[inline]
-    pub const fn set_vendor_err_synd(&mut self, value: CqeVendorSyndrome) -> &mut Self {
-        bits::set(&mut self.0, 432, 8, value.0 as u64);
-        self
-    }
-
-    /// Why the WQE failed. `0x34.7:0`
-    #[inline]
-    pub const fn syndrome(&self) -> CqeSyndrome {
-        CqeSyndrome(bits::get(&self.0, 440, 8) as u8)
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: CqeSyndrome) -> &mut Self {
-        bits::set(&mut self.0, 440, 8, value.0 as u64);
-        self
-    }
-
-    /// Requester: opcode of the WQE. `0x38.31:24`
-    #[inline]
-    pub const fn s_wqe_opcode(&self) -> WqeOpcode {
-        WqeOpcode(bits::get(&self.0, 448, 8) as u8)
-    }
-
-    /// Sets [`Self::s_wqe_opcode`].
-    #[inline]
-    pub const fn set_s_wqe_opcode(&mut self, value: WqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 448, 8, value.0 as u64);
-        self
-    }
-
-    /// Number of the QP or SQ. `0x38.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 456, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 456, 24, value as u64);
-        self
-    }
-
-    /// Index of the WQE. `0x3c.31:16`
-    #[inline]
-    pub const fn wqe_counter(&self) -> u16 {
-        bits::get(&self.0, 480, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_counter`].
-    #[inline]
-    pub const fn set_wqe_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 480, 16, value as u64);
-        self
-    }
-
-    /// Signature of the CQE. `0x3c.15:8`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 496, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 496, 8, value as u64);
-        self
-    }
-
-    /// REQUESTER_ERROR or RESPONDER_ERROR. `0x3c.7:4`
-    #[inline]
-    pub const fn opcode(&self) -> CqeOpcode {
-        CqeOpcode(bits::get(&self.0, 504, 4) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: CqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 504, 4, value.0 as u64);
-        self
-    }
-
-    /// No inline data. `0x3c.3:2`
-    ///
-    /// Source: linux: mlx5_get_cqe_format.
-    #[inline]
-    pub const fn format(&self) -> CqeFormat {
-        CqeFormat(bits::get(&self.0, 508, 2) as u8)
-    }
-
-    /// Sets [`Self::format`].
-    #[inline]
-    pub const fn set_format(&mut self, value: CqeFormat) -> &mut Self {
-        bits::set(&mut self.0, 508, 2, value.0 as u64);
-        self
-    }
-
-    /// Solicited; an error counts as such anyway. `0x3c.1`
-    ///
-    /// Source: rdma-core: mlx5dv_get_cqe_se.
-    #[inline]
-    pub const fn se(&self) -> bool {
-        bits::flag(&self.0, 510)
-    }
-
-    /// Sets [`Self::se`].
-    #[inline]
-    pub const fn set_se(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 510, value);
-        self
-    }
-
-    /// Ownership phase. `0x3c.0`
-    #[inline]
-    pub const fn owner(&self) -> bool {
-        bits::flag(&self.0, 511)
-    }
-
-    /// Sets [`Self::owner`].
-    #[inline]
-    pub const fn set_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 511, value);
-        self
+    CqeError, CqeErrorLayout, 0x40 bytes = "cqe_error" {
+        sources: ["linux: struct mlx5_err_cqe", "rdma-core: struct mlx5_err_cqe"];
+        reserved: [(0, 264), (288, 64), (384, 32), (428, 4)];
+        /// CQE version 1: user_index of the queue; version 0: SRQ number. `0x20.23:0`
+        srqn_uidx set_srqn_uidx: number(u32, 264, 24);
+        /// Bytes transferred before the failure. `0x2c`
+        ///
+        /// Source: dpdk: struct mlx5_error_cqe.
+        byte_cnt set_byte_cnt: number(u32, 352, 32);
+        /// Hardware's code for the reason. `0x34.31:24`
+        ///
+        /// Source: linux: mlx5_ifc_cqe_error_syndrome_bits; dpdk: struct mlx5_error_cqe.
+        hw_error_syndrome set_hw_error_syndrome: number(u8, 416, 8);
+        /// Kind of hw_error_syndrome. `0x34.23:20`
+        ///
+        /// Source: linux: mlx5_ifc_cqe_error_syndrome_bits; dpdk: struct mlx5_error_cqe.
+        hw_syndrome_type set_hw_syndrome_type: number(u8, 424, 4);
+        /// Vendor's code for the reason. `0x34.15:8`
+        vendor_err_synd set_vendor_err_synd: named(CqeVendorSyndrome(u8), 432, 8);
+        /// Why the WQE failed. `0x34.7:0`
+        syndrome set_syndrome: named(CqeSyndrome(u8), 440, 8);
+        /// Requester: opcode of the WQE. `0x38.31:24`
+        wqe_opcode set_wqe_opcode: named(WqeOpcode(u8), 448, 8);
+        /// Number of the QP or SQ. `0x38.23:0`
+        qpn set_qpn: number(u32, 456, 24);
+        /// Index of the WQE. `0x3c.31:16`
+        wqe_counter set_wqe_counter: number(u16, 480, 16);
+        /// Signature of the CQE. `0x3c.15:8`
+        signature set_signature: number(u8, 496, 8);
+        /// REQUESTER_ERROR or RESPONDER_ERROR. `0x3c.7:4`
+        opcode set_opcode: named(CqeOpcode(u8), 504, 4);
+        /// No inline data. `0x3c.3:2`
+        ///
+        /// Source: linux: mlx5_get_cqe_format.
+        format set_format: named(CqeFormat(u8), 508, 2);
+        /// Solicited; an error counts as such anyway. `0x3c.1`
+        ///
+        /// Source: rdma-core: mlx5dv_get_cqe_se.
+        se set_se: flag(510);
+        /// Ownership phase. `0x3c.0`
+        owner set_owner: flag(511);
     }
 }
 
@@ -1067,201 +413,41 @@ structure! {
     /// A CQE for data that does not fit its signature.
     ///
     /// Source: linux: struct mlx5_sig_err_cqe; rdma-core: struct mlx5_sigerr_cqe.
-    pub struct CqeSignatureError([u8; 0x40]) = "cqe_signature_error" {
-        sources: ["linux: struct mlx5_sig_err_cqe", "rdma-core: struct mlx5_sigerr_cqe"],
-        fields: [
-            FieldInfo::number("expected_trans_sig", 128, 32),
-            FieldInfo::number("actual_trans_sig", 160, 32),
-            FieldInfo::number("expected_reftag", 192, 32),
-            FieldInfo::number("actual_reftag", 224, 32),
-            FieldInfo::number("syndrome", 256, 16).of(SignatureSyndrome::INFO),
-            FieldInfo::number("sig_type", 272, 8),
-            FieldInfo::number("domain", 280, 8),
-            FieldInfo::number("mkey", 288, 32),
-            FieldInfo::number("err_offset", 320, 64),
-            FieldInfo::number("qpn", 456, 24),
-            FieldInfo::number("signature", 496, 8),
-            FieldInfo::number("opcode", 504, 4).of(CqeOpcode::INFO),
-            FieldInfo::number("owner", 511, 1),
-        ],
-        reserved: [(0, 128), (384, 72), (480, 16), (508, 3)],
-    }
-}
-
-impl CqeSignatureError {
-    /// Expected signature: guard in the high half, application tag in the low half. `0x10`
-    #[inline]
-    pub const fn expected_trans_sig(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::expected_trans_sig`].
-    #[inline]
-    pub const fn set_expected_trans_sig(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Signature found. `0x14`
-    #[inline]
-    pub const fn actual_trans_sig(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::actual_trans_sig`].
-    #[inline]
-    pub const fn set_actual_trans_sig(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// Expected reference tag. `0x18`
-    #[inline]
-    pub const fn expected_reftag(&self) -> u32 {
-        bits::get(&self.0, 192, 32) as u32
-    }
-
-    /// Sets [`Self::expected_reftag`].
-    #[inline]
-    pub const fn set_expected_reftag(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 192, 32, value as u64);
-        self
-    }
-
-    /// Reference tag found. `0x1c`
-    #[inline]
-    pub const fn actual_reftag(&self) -> u32 {
-        bits::get(&self.0, 224, 32) as u32
-    }
-
-    /// Sets [`Self::actual_reftag`].
-    #[inline]
-    pub const fn set_actual_reftag(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 224, 32, value as u64);
-        self
-    }
-
-    /// Bits that tell what differs. `0x20.31:16`
-    #[inline]
-    pub const fn syndrome(&self) -> SignatureSyndrome {
-        SignatureSyndrome(bits::get(&self.0, 256, 16) as u16)
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: SignatureSyndrome) -> &mut Self {
-        bits::set(&mut self.0, 256, 16, value.0 as u64);
-        self
-    }
-
-    /// Kind of the signature. `0x20.15:8`
-    ///
-    /// Source: rdma-core: struct mlx5_sigerr_cqe.
-    #[inline]
-    pub const fn sig_type(&self) -> u8 {
-        bits::get(&self.0, 272, 8) as u8
-    }
-
-    /// Sets [`Self::sig_type`].
-    #[inline]
-    pub const fn set_sig_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 272, 8, value as u64);
-        self
-    }
-
-    /// Where it was checked: memory or wire. `0x20.7:0`
-    ///
-    /// Source: rdma-core: struct mlx5_sigerr_cqe.
-    #[inline]
-    pub const fn domain(&self) -> u8 {
-        bits::get(&self.0, 280, 8) as u8
-    }
-
-    /// Sets [`Self::domain`].
-    #[inline]
-    pub const fn set_domain(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 280, 8, value as u64);
-        self
-    }
-
-    /// Key of the data. `0x24`
-    #[inline]
-    pub const fn mkey(&self) -> u32 {
-        bits::get(&self.0, 288, 32) as u32
-    }
-
-    /// Sets [`Self::mkey`].
-    #[inline]
-    pub const fn set_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 288, 32, value as u64);
-        self
-    }
-
-    /// Offset of the bad block in the data, in bytes. `0x28, 8 bytes`
-    #[inline]
-    pub const fn err_offset(&self) -> u64 {
-        bits::get(&self.0, 320, 64)
-    }
-
-    /// Sets [`Self::err_offset`].
-    #[inline]
-    pub const fn set_err_offset(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 320, 64, value);
-        self
-    }
-
-    /// Number of the QP. `0x38.23:0`
-    ///
-    /// Source: linux: struct mlx5_sig_err_cqe.
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 456, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 456, 24, value as u64);
-        self
-    }
-
-    /// Signature of the CQE. `0x3c.15:8`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 496, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 496, 8, value as u64);
-        self
-    }
-
-    /// SIGNATURE_ERROR. `0x3c.7:4`
-    #[inline]
-    pub const fn opcode(&self) -> CqeOpcode {
-        CqeOpcode(bits::get(&self.0, 504, 4) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: CqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 504, 4, value.0 as u64);
-        self
-    }
-
-    /// Ownership phase. `0x3c.0`
-    #[inline]
-    pub const fn owner(&self) -> bool {
-        bits::flag(&self.0, 511)
-    }
-
-    /// Sets [`Self::owner`].
-    #[inline]
-    pub const fn set_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 511, value);
-        self
+    CqeSignatureError, CqeSignatureErrorLayout, 0x40 bytes = "cqe_signature_error" {
+        sources: ["linux: struct mlx5_sig_err_cqe", "rdma-core: struct mlx5_sigerr_cqe"];
+        reserved: [(0, 128), (384, 72), (480, 16), (508, 3)];
+        /// Expected signature: guard in the high half, application tag in the low half. `0x10`
+        expected_trans_sig set_expected_trans_sig: number(u32, 128, 32);
+        /// Signature found. `0x14`
+        actual_trans_sig set_actual_trans_sig: number(u32, 160, 32);
+        /// Expected reference tag. `0x18`
+        expected_reftag set_expected_reftag: number(u32, 192, 32);
+        /// Reference tag found. `0x1c`
+        actual_reftag set_actual_reftag: number(u32, 224, 32);
+        /// Bits that tell what differs. `0x20.31:16`
+        syndrome set_syndrome: named(SignatureSyndrome(u16), 256, 16);
+        /// Kind of the signature. `0x20.15:8`
+        ///
+        /// Source: rdma-core: struct mlx5_sigerr_cqe.
+        sig_type set_sig_type: number(u8, 272, 8);
+        /// Where it was checked: memory or wire. `0x20.7:0`
+        ///
+        /// Source: rdma-core: struct mlx5_sigerr_cqe.
+        domain set_domain: number(u8, 280, 8);
+        /// Key of the data. `0x24`
+        mkey set_mkey: number(u32, 288, 32);
+        /// Offset of the bad block in the data, in bytes. `0x28, 8 bytes`
+        err_offset set_err_offset: number(u64, 320, 64);
+        /// Number of the QP. `0x38.23:0`
+        ///
+        /// Source: linux: struct mlx5_sig_err_cqe.
+        qpn set_qpn: number(u32, 456, 24);
+        /// Signature of the CQE. `0x3c.15:8`
+        signature set_signature: number(u8, 496, 8);
+        /// SIGNATURE_ERROR. `0x3c.7:4`
+        opcode set_opcode: named(CqeOpcode(u8), 504, 4);
+        /// Ownership phase. `0x3c.0`
+        owner set_owner: flag(511);
     }
 }
 
@@ -1269,41 +455,13 @@ structure! {
     /// The CQE that marks where a resized CQ goes on in its new buffer.
     ///
     /// Source: linux: include/linux/mlx5/cq.h MLX5_CQE_RESIZE_CQ; linux: struct mlx5_cqe64.
-    pub struct CqeResize([u8; 0x40]) = "cqe_resize" {
-        sources: ["linux: include/linux/mlx5/cq.h MLX5_CQE_RESIZE_CQ", "linux: struct mlx5_cqe64"],
-        fields: [
-            FieldInfo::number("opcode", 504, 4).of(CqeOpcode::INFO),
-            FieldInfo::number("owner", 511, 1),
-        ],
-        reserved: [(0, 504), (508, 3)],
-    }
-}
-
-impl CqeResize {
-    /// RESIZE. `0x3c.7:4`
-    #[inline]
-    pub const fn opcode(&self) -> CqeOpcode {
-        CqeOpcode(bits::get(&self.0, 504, 4) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: CqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 504, 4, value.0 as u64);
-        self
-    }
-
-    /// Ownership phase. `0x3c.0`
-    #[inline]
-    pub const fn owner(&self) -> bool {
-        bits::flag(&self.0, 511)
-    }
-
-    /// Sets [`Self::owner`].
-    #[inline]
-    pub const fn set_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 511, value);
-        self
+    CqeResize, CqeResizeLayout, 0x40 bytes = "cqe_resize" {
+        sources: ["linux: include/linux/mlx5/cq.h MLX5_CQE_RESIZE_CQ", "linux: struct mlx5_cqe64"];
+        reserved: [(0, 504), (508, 3)];
+        /// RESIZE. `0x3c.7:4`
+        opcode set_opcode: named(CqeOpcode(u8), 504, 4);
+        /// Ownership phase. `0x3c.0`
+        owner set_owner: flag(511);
     }
 }
 
@@ -1312,195 +470,35 @@ structure! {
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_INLINE_DATA32_SEG; rdma-core:
     /// providers/mlx5/cq.c.
-    pub struct CqeInline32([u8; 0x40]) = "cqe_inline_32" {
-        sources: ["linux: include/linux/mlx5/device.h MLX5_INLINE_DATA32_SEG", "rdma-core: providers/mlx5/cq.c"],
-        fields: [
-            FieldInfo::bytes("data", 0, 32),
-            FieldInfo::number("srqn_uidx", 264, 24),
-            FieldInfo::number("imm_inval_pkey", 288, 32),
-            FieldInfo::number("byte_cnt", 352, 32),
-            FieldInfo::number("timestamp", 384, 64),
-            FieldInfo::number("sop", 448, 8).of(WqeOpcode::INFO),
-            FieldInfo::number("qpn", 456, 24),
-            FieldInfo::number("wqe_counter", 480, 16),
-            FieldInfo::number("signature", 496, 8),
-            FieldInfo::number("opcode", 504, 4).of(CqeOpcode::INFO),
-            FieldInfo::number("format", 508, 2).of(CqeFormat::INFO),
-            FieldInfo::number("se", 510, 1),
-            FieldInfo::number("owner", 511, 1),
-        ],
-        reserved: [(256, 8), (320, 32)],
-    }
-}
-
-impl CqeInline32 {
-    /// The data; byte_cnt tells how much of it. `0x00, 32 bytes`
-    #[inline]
-    pub const fn data(&self) -> &[u8; 32] {
-        bits::array(&self.0, 0x0)
-    }
-
-    /// Sets [`Self::data`].
-    #[inline]
-    pub const fn set_data(&mut self, value: &[u8; 32]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x0) = *value;
-        self
-    }
-
-    /// As in cqe. `0x20.23:0`
-    #[inline]
-    pub const fn srqn_uidx(&self) -> u32 {
-        bits::get(&self.0, 264, 24) as u32
-    }
-
-    /// Sets [`Self::srqn_uidx`].
-    #[inline]
-    pub const fn set_srqn_uidx(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 264, 24, value as u64);
-        self
-    }
-
-    /// As in cqe. `0x24`
-    #[inline]
-    pub const fn imm_inval_pkey(&self) -> u32 {
-        bits::get(&self.0, 288, 32) as u32
-    }
-
-    /// Sets [`Self::imm_inval_pkey`].
-    #[inline]
-    pub const fn set_imm_inval_pkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 288, 32, value as u64);
-        self
-    }
-
-    /// Bytes of data. `0x2c`
-    #[inline]
-    pub const fn byte_cnt(&self) -> u32 {
-        bits::get(&self.0, 352, 32) as u32
-    }
-
-    /// Sets [`Self::byte_cnt`].
-    #[inline]
-    pub const fn set_byte_cnt(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 352, 32, value as u64);
-        self
-    }
-
-    /// As in cqe. `0x30, 8 bytes`
-    #[inline]
-    pub const fn timestamp(&self) -> u64 {
-        bits::get(&self.0, 384, 64)
-    }
-
-    /// Sets [`Self::timestamp`].
-    #[inline]
-    pub const fn set_timestamp(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 384, 64, value);
-        self
-    }
-
-    /// As in cqe. `0x38.31:24`
-    #[inline]
-    pub const fn sop(&self) -> WqeOpcode {
-        WqeOpcode(bits::get(&self.0, 448, 8) as u8)
-    }
-
-    /// Sets [`Self::sop`].
-    #[inline]
-    pub const fn set_sop(&mut self, value: WqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 448, 8, value.0 as u64);
-        self
-    }
-
-    /// As in cqe. `0x38.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 456, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 456, 24, value as u64);
-        self
-    }
-
-    /// As in cqe. `0x3c.31:16`
-    #[inline]
-    pub const fn wqe_counter(&self) -> u16 {
-        bits::get(&self.0, 480, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_counter`].
-    #[inline]
-    pub const fn set_wqe_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 480, 16, value as u64);
-        self
-    }
-
-    /// As in cqe. `0x3c.15:8`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 496, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 496, 8, value as u64);
-        self
-    }
-
-    /// As in cqe. `0x3c.7:4`
-    #[inline]
-    pub const fn opcode(&self) -> CqeOpcode {
-        CqeOpcode(bits::get(&self.0, 504, 4) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: CqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 504, 4, value.0 as u64);
-        self
-    }
-
-    /// INLINE_32. `0x3c.3:2`
-    #[inline]
-    pub const fn format(&self) -> CqeFormat {
-        CqeFormat(bits::get(&self.0, 508, 2) as u8)
-    }
-
-    /// Sets [`Self::format`].
-    #[inline]
-    pub const fn set_format(&mut self, value: CqeFormat) -> &mut Self {
-        bits::set(&mut self.0, 508, 2, value.0 as u64);
-        self
-    }
-
-    /// Solicited. `0x3c.1`
-    #[inline]
-    pub const fn se(&self) -> bool {
-        bits::flag(&self.0, 510)
-    }
-
-    /// Sets [`Self::se`].
-    #[inline]
-    pub const fn set_se(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 510, value);
-        self
-    }
-
-    /// Ownership phase. `0x3c.0`
-    #[inline]
-    pub const fn owner(&self) -> bool {
-        bits::flag(&self.0, 511)
-    }
-
-    /// Sets [`Self::owner`].
-    #[inline]
-    pub const fn set_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 511, value);
-        self
+    CqeInline32, CqeInline32Layout, 0x40 bytes = "cqe_inline_32" {
+        sources: ["linux: include/linux/mlx5/device.h MLX5_INLINE_DATA32_SEG", "rdma-core: providers/mlx5/cq.c"];
+        reserved: [(256, 8), (320, 32)];
+        /// The data; byte_cnt tells how much of it. `0x00, 32 bytes`
+        data set_data: bytes(0x20, 0);
+        /// As in cqe. `0x20.23:0`
+        srqn_uidx set_srqn_uidx: number(u32, 264, 24);
+        /// As in cqe. `0x24`
+        imm_inval_pkey set_imm_inval_pkey: number(u32, 288, 32);
+        /// Bytes of data. `0x2c`
+        byte_cnt set_byte_cnt: number(u32, 352, 32);
+        /// As in cqe. `0x30, 8 bytes`
+        timestamp set_timestamp: number(u64, 384, 64);
+        /// As in cqe. `0x38.31:24`
+        wqe_opcode set_wqe_opcode: named(WqeOpcode(u8), 448, 8);
+        /// As in cqe. `0x38.23:0`
+        qpn set_qpn: number(u32, 456, 24);
+        /// As in cqe. `0x3c.31:16`
+        wqe_counter set_wqe_counter: number(u16, 480, 16);
+        /// As in cqe. `0x3c.15:8`
+        signature set_signature: number(u8, 496, 8);
+        /// As in cqe. `0x3c.7:4`
+        opcode set_opcode: named(CqeOpcode(u8), 504, 4);
+        /// INLINE_32. `0x3c.3:2`
+        format set_format: named(CqeFormat(u8), 508, 2);
+        /// Solicited. `0x3c.1`
+        se set_se: flag(510);
+        /// Ownership phase. `0x3c.0`
+        owner set_owner: flag(511);
     }
 }
 
@@ -1508,40 +506,13 @@ structure! {
     /// A slot of a CQ with 128-byte CQEs.
     ///
     /// Source: linux: struct mlx5_cqe128; rdma-core: providers/mlx5/cq.c.
-    pub struct Cqe128([u8; 0x80]) = "cqe_128" {
-        sources: ["linux: struct mlx5_cqe128", "rdma-core: providers/mlx5/cq.c"],
-        fields: [
-            FieldInfo::bytes("data", 0, 64),
-            FieldInfo::nested("cqe", 512, Cqe::INFO),
-        ],
-        reserved: [],
-    }
-}
-
-impl Cqe128 {
-    /// Data of the message (format INLINE_64), or the GRH of a UD packet. `0x00, 64 bytes`
-    #[inline]
-    pub const fn data(&self) -> &[u8; 64] {
-        bits::array(&self.0, 0x0)
-    }
-
-    /// Sets [`Self::data`].
-    #[inline]
-    pub const fn set_data(&mut self, value: &[u8; 64]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x0) = *value;
-        self
-    }
-
-    /// The completion itself, laid out as a CQE of 64 bytes. `0x40, 64 bytes`
-    #[inline]
-    pub fn cqe(&self) -> &Cqe {
-        nested(&self.0, 0x40)
-    }
-
-    /// [`Self::cqe`], to be written.
-    #[inline]
-    pub fn cqe_mut(&mut self) -> &mut Cqe {
-        nested_mut(&mut self.0, 0x40)
+    Cqe128, Cqe128Layout, 0x80 bytes = "cqe_128" {
+        sources: ["linux: struct mlx5_cqe128", "rdma-core: providers/mlx5/cq.c"];
+        reserved: [];
+        /// Data of the message (format INLINE_64), or the GRH of a UD packet. `0x00, 64 bytes`
+        data set_data: bytes(0x40, 0);
+        /// The completion itself, laid out as a CQE of 64 bytes. `0x40, 64 bytes`
+        cqe cqe_mut: nested(Cqe, 512);
     }
 }
 
@@ -1549,197 +520,37 @@ structure! {
     /// A CQE of tag matching (opcode NO_PACKET, or app 1).
     ///
     /// Source: rdma-core: struct mlx5_tm_cqe; rdma-core: struct mlx5_cqe64.
-    pub struct CqeTagMatching([u8; 0x40]) = "cqe_tag_matching" {
-        sources: ["rdma-core: struct mlx5_tm_cqe", "rdma-core: struct mlx5_cqe64"],
-        fields: [
-            FieldInfo::number("success", 0, 1),
-            FieldInfo::number("hw_phase_cnt", 32, 16),
-            FieldInfo::number("srqn_uidx", 264, 24),
-            FieldInfo::number("app", 320, 8),
-            FieldInfo::number("app_op", 328, 8).of(TagMatchingAppOp::INFO),
-            FieldInfo::number("app_info", 336, 16),
-            FieldInfo::number("byte_cnt", 352, 32),
-            FieldInfo::number("qpn", 456, 24),
-            FieldInfo::number("wqe_counter", 480, 16),
-            FieldInfo::number("signature", 496, 8),
-            FieldInfo::number("opcode", 504, 4).of(CqeOpcode::INFO),
-            FieldInfo::number("format", 508, 2).of(CqeFormat::INFO),
-            FieldInfo::number("owner", 511, 1),
-        ],
-        reserved: [(1, 31), (48, 216), (288, 32), (384, 72), (510, 1)],
-    }
-}
-
-impl CqeTagMatching {
-    /// The operation on the list was done. `0x00.31`
-    ///
-    /// Source: rdma-core: MLX5_TMC_SUCCESS.
-    #[inline]
-    pub const fn success(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::success`].
-    #[inline]
-    pub const fn set_success(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Unexpected messages that the device has counted. `0x04.31:16`
-    #[inline]
-    pub const fn hw_phase_cnt(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::hw_phase_cnt`].
-    #[inline]
-    pub const fn set_hw_phase_cnt(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// As in cqe. `0x20.23:0`
-    #[inline]
-    pub const fn srqn_uidx(&self) -> u32 {
-        bits::get(&self.0, 264, 24) as u32
-    }
-
-    /// Sets [`Self::srqn_uidx`].
-    #[inline]
-    pub const fn set_srqn_uidx(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 264, 24, value as u64);
-        self
-    }
-
-    /// 1. `0x28.31:24`
-    #[inline]
-    pub const fn app(&self) -> u8 {
-        bits::get(&self.0, 320, 8) as u8
-    }
-
-    /// Sets [`Self::app`].
-    #[inline]
-    pub const fn set_app(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 320, 8, value as u64);
-        self
-    }
-
-    /// What was done. `0x28.23:16`
-    #[inline]
-    pub const fn app_op(&self) -> TagMatchingAppOp {
-        TagMatchingAppOp(bits::get(&self.0, 328, 8) as u8)
-    }
-
-    /// Sets [`Self::app_op`].
-    #[inline]
-    pub const fn set_app_op(&mut self, value: TagMatchingAppOp) -> &mut Self {
-        bits::set(&mut self.0, 328, 8, value.0 as u64);
-        self
-    }
-
-    /// The list entry. `0x28.15:0`
-    #[inline]
-    pub const fn app_info(&self) -> u16 {
-        bits::get(&self.0, 336, 16) as u16
-    }
-
-    /// Sets [`Self::app_info`].
-    #[inline]
-    pub const fn set_app_info(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 336, 16, value as u64);
-        self
-    }
-
-    /// Bytes of the message. `0x2c`
-    #[inline]
-    pub const fn byte_cnt(&self) -> u32 {
-        bits::get(&self.0, 352, 32) as u32
-    }
-
-    /// Sets [`Self::byte_cnt`].
-    #[inline]
-    pub const fn set_byte_cnt(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 352, 32, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x38.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 456, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 456, 24, value as u64);
-        self
-    }
-
-    /// As in cqe. `0x3c.31:16`
-    #[inline]
-    pub const fn wqe_counter(&self) -> u16 {
-        bits::get(&self.0, 480, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_counter`].
-    #[inline]
-    pub const fn set_wqe_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 480, 16, value as u64);
-        self
-    }
-
-    /// As in cqe. `0x3c.15:8`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 496, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 496, 8, value as u64);
-        self
-    }
-
-    /// Kind of the CQE. `0x3c.7:4`
-    #[inline]
-    pub const fn opcode(&self) -> CqeOpcode {
-        CqeOpcode(bits::get(&self.0, 504, 4) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: CqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 504, 4, value.0 as u64);
-        self
-    }
-
-    /// Where small data is. `0x3c.3:2`
-    #[inline]
-    pub const fn format(&self) -> CqeFormat {
-        CqeFormat(bits::get(&self.0, 508, 2) as u8)
-    }
-
-    /// Sets [`Self::format`].
-    #[inline]
-    pub const fn set_format(&mut self, value: CqeFormat) -> &mut Self {
-        bits::set(&mut self.0, 508, 2, value.0 as u64);
-        self
-    }
-
-    /// Ownership phase. `0x3c.0`
-    #[inline]
-    pub const fn owner(&self) -> bool {
-        bits::flag(&self.0, 511)
-    }
-
-    /// Sets [`Self::owner`].
-    #[inline]
-    pub const fn set_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 511, value);
-        self
+    CqeTagMatching, CqeTagMatchingLayout, 0x40 bytes = "cqe_tag_matching" {
+        sources: ["rdma-core: struct mlx5_tm_cqe", "rdma-core: struct mlx5_cqe64"];
+        reserved: [(1, 31), (48, 216), (288, 32), (384, 72), (510, 1)];
+        /// The operation on the list was done. `0x00.31`
+        ///
+        /// Source: rdma-core: MLX5_TMC_SUCCESS.
+        success set_success: flag(0);
+        /// Unexpected messages that the device has counted. `0x04.31:16`
+        hw_phase_cnt set_hw_phase_cnt: number(u16, 32, 16);
+        /// As in cqe. `0x20.23:0`
+        srqn_uidx set_srqn_uidx: number(u32, 264, 24);
+        /// 1. `0x28.31:24`
+        app set_app: number(u8, 320, 8);
+        /// What was done. `0x28.23:16`
+        app_op set_app_op: named(TagMatchingAppOp(u8), 328, 8);
+        /// The list entry. `0x28.15:0`
+        app_info set_app_info: number(u16, 336, 16);
+        /// Bytes of the message. `0x2c`
+        byte_cnt set_byte_cnt: number(u32, 352, 32);
+        /// Number of the QP. `0x38.23:0`
+        qpn set_qpn: number(u32, 456, 24);
+        /// As in cqe. `0x3c.31:16`
+        wqe_counter set_wqe_counter: number(u16, 480, 16);
+        /// As in cqe. `0x3c.15:8`
+        signature set_signature: number(u8, 496, 8);
+        /// Kind of the CQE. `0x3c.7:4`
+        opcode set_opcode: named(CqeOpcode(u8), 504, 4);
+        /// Where small data is. `0x3c.3:2`
+        format set_format: named(CqeFormat(u8), 508, 2);
+        /// Ownership phase. `0x3c.0`
+        owner set_owner: flag(511);
     }
 }
 
@@ -1747,97 +558,21 @@ structure! {
     /// A mini CQE: what differs from the title CQE.
     ///
     /// Source: linux: struct mlx5_mini_cqe8.
-    pub struct MiniCqe([u8; 0x8]) = "mini_cqe" {
-        sources: ["linux: struct mlx5_mini_cqe8"],
-        fields: [
-            FieldInfo::number("checksum", 0, 16).overlay(),
-            FieldInfo::number("wqe_counter", 0, 16).overlay(),
-            FieldInfo::number("rx_hash_result", 0, 32).overlay(),
-            FieldInfo::number("s_wqe_opcode", 16, 8).of(WqeOpcode::INFO).overlay(),
-            FieldInfo::number("stride_index", 16, 16).overlay(),
-            FieldInfo::number("byte_cnt", 32, 32),
-        ],
-        reserved: [],
-    }
-}
-
-impl MiniCqe {
-    /// Responder, format CHECKSUM and CHECKSUM_STRIDE_INDEX: the checksum. `0x00.31:16`
-    #[inline]
-    pub const fn checksum(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::checksum`].
-    #[inline]
-    pub const fn set_checksum(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Requester: index of the WQE. `0x00.31:16`
-    #[inline]
-    pub const fn wqe_counter(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_counter`].
-    #[inline]
-    pub const fn set_wqe_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Responder, format RX_HASH: the receive hash. `0x00`
-    #[inline]
-    pub const fn rx_hash_result(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::rx_hash_result`].
-    #[inline]
-    pub const fn set_rx_hash_result(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Requester: opcode of the WQE. `0x00.15:8`
-    #[inline]
-    pub const fn s_wqe_opcode(&self) -> WqeOpcode {
-        WqeOpcode(bits::get(&self.0, 16, 8) as u8)
-    }
-
-    /// Sets [`Self::s_wqe_opcode`].
-    #[inline]
-    pub const fn set_s_wqe_opcode(&mut self, value: WqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 16, 8, value.0 as u64);
-        self
-    }
-
-    /// Responder, format CHECKSUM_STRIDE_INDEX: the stride index. `0x00.15:0`
-    #[inline]
-    pub const fn stride_index(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::stride_index`].
-    #[inline]
-    pub const fn set_stride_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Bytes received, or sent, in place of the title CQE's byte_cnt. `0x04`
-    #[inline]
-    pub const fn byte_cnt(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::byte_cnt`].
-    #[inline]
-    pub const fn set_byte_cnt(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
+    MiniCqe, MiniCqeLayout, 0x8 bytes = "mini_cqe" {
+        sources: ["linux: struct mlx5_mini_cqe8"];
+        reserved: [];
+        /// Responder, format CHECKSUM and CHECKSUM_STRIDE_INDEX: the checksum. `0x00.31:16`
+        checksum set_checksum: number(u16, 0, 16) overlay;
+        /// Requester: index of the WQE. `0x00.31:16`
+        wqe_counter set_wqe_counter: number(u16, 0, 16) overlay;
+        /// Responder, format RX_HASH: the receive hash. `0x00`
+        rx_hash_result set_rx_hash_result: number(u32, 0, 32) overlay;
+        /// Requester: opcode of the WQE. `0x00.15:8`
+        s_wqe_opcode set_s_wqe_opcode: named(WqeOpcode(u8), 16, 8) overlay;
+        /// Responder, format CHECKSUM_STRIDE_INDEX: the stride index. `0x00.15:0`
+        stride_index set_stride_index: number(u16, 16, 16) overlay;
+        /// Bytes received, or sent, in place of the title CQE's byte_cnt. `0x04`
+        byte_cnt set_byte_cnt: number(u32, 32, 32);
     }
 }
 
@@ -1847,27 +582,11 @@ structure! {
     ///
     /// Source: linux: include/linux/mlx5/device.h MLX5_MINI_CQE_ARRAY_SIZE; rdma-core: struct
     /// mlx5_cqe64.
-    pub struct MiniCqeArray([u8; 0x40]) = "mini_cqe_array" {
-        sources: ["linux: include/linux/mlx5/device.h MLX5_MINI_CQE_ARRAY_SIZE", "rdma-core: struct mlx5_cqe64"],
-        fields: [
-            FieldInfo::number("minis", 0, 64).times(8),
-        ],
-        reserved: [],
-    }
-}
-
-impl MiniCqeArray {
-    /// The mini CQEs (mini_cqe). `0x00, 64 bytes`
-    #[inline]
-    pub const fn minis(&self, index: usize) -> u64 {
-        bits::get(&self.0, bits::element(0, 64, 8, index), 64)
-    }
-
-    /// Sets [`Self::minis`].
-    #[inline]
-    pub const fn set_minis(&mut self, index: usize, value: u64) -> &mut Self {
-        bits::set(&mut self.0, bits::element(0, 64, 8, index), 64, value);
-        self
+    MiniCqeArray, MiniCqeArrayLayout, 0x40 bytes = "mini_cqe_array" {
+        sources: ["linux: include/linux/mlx5/device.h MLX5_MINI_CQE_ARRAY_SIZE", "rdma-core: struct mlx5_cqe64"];
+        reserved: [];
+        /// The mini CQEs (mini_cqe). `0x00, 64 bytes`
+        minis set_minis: number(u64, 0, 64) [8];
     }
 }
 
@@ -1876,69 +595,17 @@ structure! {
     ///
     /// Source: linux: include/linux/mlx5/device.h get_cqe_enhanced_num_mini_cqes; linux: struct
     /// mlx5_cqe64.
-    pub struct MiniCqeBlock([u8; 0x40]) = "mini_cqe_block" {
-        sources: ["linux: include/linux/mlx5/device.h get_cqe_enhanced_num_mini_cqes", "linux: struct mlx5_cqe64"],
-        fields: [
-            FieldInfo::number("minis", 0, 64).times(7),
-            FieldInfo::number("validity_iteration_count", 496, 8),
-            FieldInfo::number("num_minis_minus_1", 504, 4),
-            FieldInfo::number("format", 508, 2).of(CqeFormat::INFO),
-        ],
-        reserved: [(448, 48), (510, 2)],
-    }
-}
-
-impl MiniCqeBlock {
-    /// The mini CQEs (mini_cqe). `0x00, 56 bytes`
-    #[inline]
-    pub const fn minis(&self, index: usize) -> u64 {
-        bits::get(&self.0, bits::element(0, 64, 7, index), 64)
-    }
-
-    /// Sets [`Self::minis`].
-    #[inline]
-    pub const fn set_minis(&mut self, index: usize, value: u64) -> &mut Self {
-        bits::set(&mut self.0, bits::element(0, 64, 7, index), 64, value);
-        self
-    }
-
-    /// Counts passes over the CQ; the block is new when it equals the consumer's. `0x3c.15:8`
-    #[inline]
-    pub const fn validity_iteration_count(&self) -> u8 {
-        bits::get(&self.0, 496, 8) as u8
-    }
-
-    /// Sets [`Self::validity_iteration_count`].
-    #[inline]
-    pub const fn set_validity_iteration_count(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 496, 8, value as u64);
-        self
-    }
-
-    /// Number of mini CQEs less one. `0x3c.7:4`
-    #[inline]
-    pub const fn num_minis_minus_1(&self) -> u8 {
-        bits::get(&self.0, 504, 4) as u8
-    }
-
-    /// Sets [`Self::num_minis_minus_1`].
-    #[inline]
-    pub const fn set_num_minis_minus_1(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 504, 4, value as u64);
-        self
-    }
-
-    /// COMPRESSED. `0x3c.3:2`
-    #[inline]
-    pub const fn format(&self) -> CqeFormat {
-        CqeFormat(bits::get(&self.0, 508, 2) as u8)
-    }
-
-    /// Sets [`Self::format`].
-    #[inline]
-    pub const fn set_format(&mut self, value: CqeFormat) -> &mut Self {
-        bits::set(&mut self.0, 508, 2, value.0 as u64);
-        self
+    MiniCqeBlock, MiniCqeBlockLayout, 0x40 bytes = "mini_cqe_block" {
+        sources: ["linux: include/linux/mlx5/device.h get_cqe_enhanced_num_mini_cqes", "linux: struct mlx5_cqe64"];
+        reserved: [(448, 48), (510, 2)];
+        /// The mini CQEs (mini_cqe). `0x00, 56 bytes`
+        minis set_minis: number(u64, 0, 64) [7];
+        /// Counts passes over the CQ; the block is new when it equals the consumer's. `0x3c.15:8`
+        validity_iteration_count set_validity_iteration_count: number(u8, 496, 8);
+        /// Number of mini CQEs less one. `0x3c.7:4`
+        num_minis_minus_1 set_num_minis_minus_1: number(u8, 504, 4);
+        /// COMPRESSED. `0x3c.3:2`
+        format set_format: named(CqeFormat(u8), 508, 2);
     }
 }
 
@@ -1946,68 +613,16 @@ structure! {
     /// Why a QP failed, as the QP context extension tells it.
     ///
     /// Source: linux: mlx5_ifc_cqe_error_syndrome_bits.
-    pub struct CqeErrorSyndrome([u8; 0x4]) = "cqe_error_syndrome" {
-        sources: ["linux: mlx5_ifc_cqe_error_syndrome_bits"],
-        fields: [
-            FieldInfo::number("hw_error_syndrome", 0, 8),
-            FieldInfo::number("hw_syndrome_type", 8, 4),
-            FieldInfo::number("vendor_error_syndrome", 16, 8),
-            FieldInfo::number("syndrome", 24, 8).of(CqeSyndrome::INFO),
-        ],
-        reserved: [(12, 4)],
-    }
-}
-
-impl CqeErrorSyndrome {
-    /// Hardware's code for the reason. `0x00.31:24`
-    #[inline]
-    pub const fn hw_error_syndrome(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::hw_error_syndrome`].
-    #[inline]
-    pub const fn set_hw_error_syndrome(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// Kind of hw_error_syndrome. `0x00.23:20`
-    #[inline]
-    pub const fn hw_syndrome_type(&self) -> u8 {
-        bits::get(&self.0, 8, 4) as u8
-    }
-
-    /// Sets [`Self::hw_syndrome_type`].
-    #[inline]
-    pub const fn set_hw_syndrome_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 4, value as u64);
-        self
-    }
-
-    /// Vendor's code for the reason. `0x00.15:8`
-    #[inline]
-    pub const fn vendor_error_syndrome(&self) -> u8 {
-        bits::get(&self.0, 16, 8) as u8
-    }
-
-    /// Sets [`Self::vendor_error_syndrome`].
-    #[inline]
-    pub const fn set_vendor_error_syndrome(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 16, 8, value as u64);
-        self
-    }
-
-    /// Reason, as in error CQEs. `0x00.7:0`
-    #[inline]
-    pub const fn syndrome(&self) -> CqeSyndrome {
-        CqeSyndrome(bits::get(&self.0, 24, 8) as u8)
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: CqeSyndrome) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value.0 as u64);
-        self
+    CqeErrorSyndrome, CqeErrorSyndromeLayout, 0x4 bytes = "cqe_error_syndrome" {
+        sources: ["linux: mlx5_ifc_cqe_error_syndrome_bits"];
+        reserved: [(12, 4)];
+        /// Hardware's code for the reason. `0x00.31:24`
+        hw_error_syndrome set_hw_error_syndrome: number(u8, 0, 8);
+        /// Kind of hw_error_syndrome. `0x00.23:20`
+        hw_syndrome_type set_hw_syndrome_type: number(u8, 8, 4);
+        /// Vendor's code for the reason. `0x00.15:8`
+        vendor_error_syndrome set_vendor_error_syndrome: number(u8, 16, 8);
+        /// Reason, as in error CQEs. `0x00.7:0`
+        syndrome set_syndrome: named(CqeSyndrome(u8), 24, 8);
     }
 }

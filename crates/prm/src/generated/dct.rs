@@ -158,532 +158,96 @@ structure! {
     /// Context of a target of dynamic connections.
     ///
     /// Source: linux: mlx5_ifc_dctc_bits.
-    pub struct DctContext([u8; 0x40]) = "dct_context" {
-        sources: ["linux: mlx5_ifc_dctc_bits"],
-        fields: [
-            FieldInfo::number("state", 4, 4).of(DctState::INFO),
-            FieldInfo::number("offload_type", 24, 4),
-            FieldInfo::number("data_in_order", 29, 1),
-            FieldInfo::number("dp_ordering_force", 39, 1),
-            FieldInfo::number("user_index", 40, 24),
-            FieldInfo::number("cqn", 72, 24),
-            FieldInfo::number("counter_set_id", 96, 8),
-            FieldInfo::number("atomic_mode", 104, 4).of(AtomicMode::INFO),
-            FieldInfo::number("rre", 108, 1),
-            FieldInfo::number("rwe", 109, 1),
-            FieldInfo::number("rae", 110, 1),
-            FieldInfo::number("atomic_like_write_en", 111, 1),
-            FieldInfo::number("latency_sensitive", 112, 1),
-            FieldInfo::number("rlky", 113, 1),
-            FieldInfo::number("free_ar", 114, 1).overlay(),
-            FieldInfo::number("force_full_handshake", 114, 1).overlay(),
-            FieldInfo::number("dp_ordering_0", 115, 1),
-            FieldInfo::number("dp_ordering_1", 116, 1),
-            FieldInfo::number("cs_res", 136, 8).of(DctScatterToCqe::INFO),
-            FieldInfo::number("min_rnr_nak", 147, 5),
-            FieldInfo::number("srqn_xrqn", 168, 24),
-            FieldInfo::number("pd", 200, 24),
-            FieldInfo::number("tclass", 224, 8),
-            FieldInfo::number("flow_label", 236, 20),
-            FieldInfo::number("dc_access_key", 256, 64),
-            FieldInfo::number("mtu", 325, 3).of(PathMtu::INFO),
-            FieldInfo::number("port", 328, 8),
-            FieldInfo::number("pkey_index", 336, 16),
-            FieldInfo::number("my_addr_index", 360, 8),
-            FieldInfo::number("hop_limit", 376, 8),
-            FieldInfo::number("dc_access_key_violation_count", 384, 32),
-            FieldInfo::number("dei_cfi", 436, 1),
-            FieldInfo::number("eth_prio", 437, 3),
-            FieldInfo::number("ecn", 440, 2),
-            FieldInfo::number("dscp", 442, 6),
-            FieldInfo::number("ece", 480, 32),
-        ],
+    DctContext, DctContextLayout, 0x40 bytes = "dct_context" {
+        sources: ["linux: mlx5_ifc_dctc_bits"];
         reserved: [
             (0, 4), (8, 16), (28, 1), (30, 9), (64, 8), (117, 19), (144, 3),
             (152, 16), (192, 8), (232, 4), (320, 5), (352, 8), (368, 8), (416, 20),
             (448, 32),
-        ],
-    }
-}
-
-impl DctContext {
-    /// State of the DCT. `0x00.27:24`
-    #[inline]
-    pub const fn state(&self) -> DctState {
-        DctState(bits::get(&self.0, 4, 4) as u8)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: DctState) -> &mut Self {
-        bits::set(&mut self.0, 4, 4, value.0 as u64);
-        self
-    }
-
-    /// Tag matching offload; 1 is rendezvous, 0 none. `0x00.7:4`
-    ///
-    /// Source: ucx: uct_ib_mlx5_dctc_bits.
-    #[inline]
-    pub const fn offload_type(&self) -> u8 {
-        bits::get(&self.0, 24, 4) as u8
-    }
-
-    /// Sets [`Self::offload_type`].
-    #[inline]
-    pub const fn set_offload_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 4, value as u64);
-        self
-    }
-
-    /// Payload is written to memory in address order within a message. `0x00.2`
-    ///
-    /// Source: rdma-core: mlx5_ifc_dctc_bits.
-    #[inline]
-    pub const fn data_in_order(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::data_in_order`].
-    #[inline]
-    pub const fn set_data_in_order(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// Take the data placement ordering code as given. `0x04.24`
-    #[inline]
-    pub const fn dp_ordering_force(&self) -> bool {
-        bits::flag(&self.0, 39)
-    }
-
-    /// Sets [`Self::dp_ordering_force`].
-    #[inline]
-    pub const fn set_dp_ordering_force(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 39, value);
-        self
-    }
-
-    /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x04.23:0`
-    #[inline]
-    pub const fn user_index(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::user_index`].
-    #[inline]
-    pub const fn set_user_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
-    }
-
-    /// CQ that gets the completions. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Q counter that counts this queue's events. `0x0c.31:24`
-    #[inline]
-    pub const fn counter_set_id(&self) -> u8 {
-        bits::get(&self.0, 96, 8) as u8
-    }
-
-    /// Sets [`Self::counter_set_id`].
-    #[inline]
-    pub const fn set_counter_set_id(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 96, 8, value as u64);
-        self
-    }
-
-    /// Which atomic sizes the responder accepts. `0x0c.23:20`
-    #[inline]
-    pub const fn atomic_mode(&self) -> AtomicMode {
-        AtomicMode(bits::get(&self.0, 104, 4) as u8)
-    }
-
-    /// Sets [`Self::atomic_mode`].
-    #[inline]
-    pub const fn set_atomic_mode(&mut self, value: AtomicMode) -> &mut Self {
-        bits::set(&mut self.0, 104, 4, value.0 as u64);
-        self
-    }
-
-    /// Accept RDMA READ from the peer. `0x0c.19`
-    #[inline]
-    pub const fn rre(&self) -> bool {
-        bits::flag(&self.0, 108)
-    }
-
-    /// Sets [`Self::rre`].
-    #[inline]
-    pub const fn set_rre(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 108, value);
-        self
-    }
-
-    /// Accept RDMA WRITE from the peer. `0x0c.18`
-    #[inline]
-    pub const fn rwe(&self) -> bool {
-        bits::flag(&self.0, 109)
-    }
-
-    /// Sets [`Self::rwe`].
-    #[inline]
-    pub const fn set_rwe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 109, value);
-        self
-    }
-
-    /// Accept atomics from the peer. `0x0c.17`
-    #[inline]
-    pub const fn rae(&self) -> bool {
-        bits::flag(&self.0, 110)
-    }
-
-    /// Sets [`Self::rae`].
-    #[inline]
-    pub const fn set_rae(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 110, value);
-        self
-    }
-
-    /// Large writes are ordered as atomics are. `0x0c.16`
-    #[inline]
-    pub const fn atomic_like_write_en(&self) -> bool {
-        bits::flag(&self.0, 111)
-    }
-
-    /// Sets [`Self::atomic_like_write_en`].
-    #[inline]
-    pub const fn set_atomic_like_write_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 111, value);
-        self
-    }
-
-    /// Serve this object with lower latency, at the cost of throughput. `0x0c.15`
-    #[inline]
-    pub const fn latency_sensitive(&self) -> bool {
-        bits::flag(&self.0, 112)
-    }
-
-    /// Sets [`Self::latency_sensitive`].
-    #[inline]
-    pub const fn set_latency_sensitive(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 112, value);
-        self
-    }
-
-    /// The reserved lkey may be used in receive WQEs. `0x0c.14`
-    #[inline]
-    pub const fn rlky(&self) -> bool {
-        bits::flag(&self.0, 113)
-    }
-
-    /// Sets [`Self::rlky`].
-    #[inline]
-    pub const fn set_rlky(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 113, value);
-        self
-    }
-
-    /// Packets may take any route (adaptive routing), and so arrive out of order. `0x0c.13`
-    #[inline]
-    pub const fn free_ar(&self) -> bool {
-        bits::flag(&self.0, 114)
-    }
-
-    /// Sets [`Self::free_ar`].
-    #[inline]
-    pub const fn set_free_ar(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 114, value);
-        self
-    }
-
-    /// UCX's name for the bit that Linux calls free_ar: initiators must connect with a full handshake.
-    /// `0x0c.13`
-    ///
-    /// Source: ucx: uct_ib_mlx5_dctc_bits.
-    #[inline]
-    pub const fn force_full_handshake(&self) -> bool {
-        bits::flag(&self.0, 114)
-    }
-
-    /// Sets [`Self::force_full_handshake`].
-    #[inline]
-    pub const fn set_force_full_handshake(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 114, value);
-        self
-    }
-
-    /// Low bit of the data placement ordering code. `0x0c.12`
-    ///
-    /// Source: ucx: uct_ib_mlx5_dctc_bits.
-    #[inline]
-    pub const fn dp_ordering_0(&self) -> bool {
-        bits::flag(&self.0, 115)
-    }
-
-    /// Sets [`Self::dp_ordering_0`].
-    #[inline]
-    pub const fn set_dp_ordering_0(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 115, value);
-        self
-    }
-
-    /// High bit of the data placement ordering code. `0x0c.11`
-    #[inline]
-    pub const fn dp_ordering_1(&self) -> bool {
-        bits::flag(&self.0, 116)
-    }
-
-    /// Sets [`Self::dp_ordering_1`].
-    #[inline]
-    pub const fn set_dp_ordering_1(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 116, value);
-        self
-    }
-
-    /// Inline scatter into CQEs. `0x10.23:16`
-    #[inline]
-    pub const fn cs_res(&self) -> DctScatterToCqe {
-        DctScatterToCqe(bits::get(&self.0, 136, 8) as u8)
-    }
-
-    /// Sets [`Self::cs_res`].
-    #[inline]
-    pub const fn set_cs_res(&mut self, value: DctScatterToCqe) -> &mut Self {
-        bits::set(&mut self.0, 136, 8, value.0 as u64);
-        self
-    }
-
-    /// RNR timer code that this responder sends in RNR NAKs (InfiniBand encoding: 0 = 655.36 ms, 1 =
-    /// 0.01 ms … 31 = 491.52 ms). `0x10.12:8`
-    #[inline]
-    pub const fn min_rnr_nak(&self) -> u8 {
-        bits::get(&self.0, 147, 5) as u8
-    }
-
-    /// Sets [`Self::min_rnr_nak`].
-    #[inline]
-    pub const fn set_min_rnr_nak(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 147, 5, value as u64);
-        self
-    }
-
-    /// SRQ (an XRC SRQ) or XRQ that the DCT receives into. `0x14.23:0`
-    #[inline]
-    pub const fn srqn_xrqn(&self) -> u32 {
-        bits::get(&self.0, 168, 24) as u32
-    }
-
-    /// Sets [`Self::srqn_xrqn`].
-    #[inline]
-    pub const fn set_srqn_xrqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 168, 24, value as u64);
-        self
-    }
-
-    /// Protection domain number. `0x18.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
-    }
-
-    /// Traffic class of responses. `0x1c.31:24`
-    #[inline]
-    pub const fn tclass(&self) -> u8 {
-        bits::get(&self.0, 224, 8) as u8
-    }
-
-    /// Sets [`Self::tclass`].
-    #[inline]
-    pub const fn set_tclass(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 224, 8, value as u64);
-        self
-    }
-
-    /// Flow label of responses. `0x1c.19:0`
-    #[inline]
-    pub const fn flow_label(&self) -> u32 {
-        bits::get(&self.0, 236, 20) as u32
-    }
-
-    /// Sets [`Self::flow_label`].
-    #[inline]
-    pub const fn set_flow_label(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 236, 20, value as u64);
-        self
-    }
-
-    /// Key that a DC initiator must present. `0x20, 8 bytes`
-    #[inline]
-    pub const fn dc_access_key(&self) -> u64 {
-        bits::get(&self.0, 256, 64)
-    }
-
-    /// Sets [`Self::dc_access_key`].
-    #[inline]
-    pub const fn set_dc_access_key(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 256, 64, value);
-        self
-    }
-
-    /// Largest packet payload. `0x28.26:24`
-    #[inline]
-    pub const fn mtu(&self) -> PathMtu {
-        PathMtu(bits::get(&self.0, 325, 3) as u8)
-    }
-
-    /// Sets [`Self::mtu`].
-    #[inline]
-    pub const fn set_mtu(&mut self, value: PathMtu) -> &mut Self {
-        bits::set(&mut self.0, 325, 3, value.0 as u64);
-        self
-    }
-
-    /// Port of the device, from 1. `0x28.23:16`
-    #[inline]
-    pub const fn port(&self) -> u8 {
-        bits::get(&self.0, 328, 8) as u8
-    }
-
-    /// Sets [`Self::port`].
-    #[inline]
-    pub const fn set_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 328, 8, value as u64);
-        self
-    }
-
-    /// Index of the P_Key of the connections. `0x28.15:0`
-    #[inline]
-    pub const fn pkey_index(&self) -> u16 {
-        bits::get(&self.0, 336, 16) as u16
-    }
-
-    /// Sets [`Self::pkey_index`].
-    #[inline]
-    pub const fn set_pkey_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 336, 16, value as u64);
-        self
-    }
-
-    /// Index of the source address in the port's GID (RoCE address) table. `0x2c.23:16`
-    #[inline]
-    pub const fn my_addr_index(&self) -> u8 {
-        bits::get(&self.0, 360, 8) as u8
-    }
-
-    /// Sets [`Self::my_addr_index`].
-    #[inline]
-    pub const fn set_my_addr_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 360, 8, value as u64);
-        self
-    }
-
-    /// Hop limit of responses. `0x2c.7:0`
-    #[inline]
-    pub const fn hop_limit(&self) -> u8 {
-        bits::get(&self.0, 376, 8) as u8
-    }
-
-    /// Sets [`Self::hop_limit`].
-    #[inline]
-    pub const fn set_hop_limit(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 376, 8, value as u64);
-        self
-    }
-
-    /// Wrong keys seen (read only). `0x30`
-    #[inline]
-    pub const fn dc_access_key_violation_count(&self) -> u32 {
-        bits::get(&self.0, 384, 32) as u32
-    }
-
-    /// Sets [`Self::dc_access_key_violation_count`].
-    #[inline]
-    pub const fn set_dc_access_key_violation_count(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 384, 32, value as u64);
-        self
-    }
-
-    /// Drop eligible bit of the VLAN tag. `0x34.11`
-    #[inline]
-    pub const fn dei_cfi(&self) -> bool {
-        bits::flag(&self.0, 436)
-    }
-
-    /// Sets [`Self::dei_cfi`].
-    #[inline]
-    pub const fn set_dei_cfi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 436, value);
-        self
-    }
-
-    /// Priority in the VLAN tag. `0x34.10:8`
-    #[inline]
-    pub const fn eth_prio(&self) -> u8 {
-        bits::get(&self.0, 437, 3) as u8
-    }
-
-    /// Sets [`Self::eth_prio`].
-    #[inline]
-    pub const fn set_eth_prio(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 437, 3, value as u64);
-        self
-    }
-
-    /// ECN bits of responses. `0x34.7:6`
-    #[inline]
-    pub const fn ecn(&self) -> u8 {
-        bits::get(&self.0, 440, 2) as u8
-    }
-
-    /// Sets [`Self::ecn`].
-    #[inline]
-    pub const fn set_ecn(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 440, 2, value as u64);
-        self
-    }
-
-    /// DSCP of responses. `0x34.5:0`
-    #[inline]
-    pub const fn dscp(&self) -> u8 {
-        bits::get(&self.0, 442, 6) as u8
-    }
-
-    /// Sets [`Self::dscp`].
-    #[inline]
-    pub const fn set_dscp(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 442, 6, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options, where Linux has them; UCX knows the context as 0x70
-    /// bytes with ece at 0x40. `0x3c`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 480, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 480, 32, value as u64);
-        self
+        ];
+        /// State of the DCT. `0x00.27:24`
+        state set_state: named(DctState(u8), 4, 4);
+        /// Tag matching offload; 1 is rendezvous, 0 none. `0x00.7:4`
+        ///
+        /// Source: ucx: uct_ib_mlx5_dctc_bits.
+        offload_type set_offload_type: number(u8, 24, 4);
+        /// Payload is written to memory in address order within a message. `0x00.2`
+        ///
+        /// Source: rdma-core: mlx5_ifc_dctc_bits.
+        data_in_order set_data_in_order: flag(29);
+        /// Take the data placement ordering code as given. `0x04.24`
+        dp_ordering_force set_dp_ordering_force: flag(39);
+        /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x04.23:0`
+        user_index set_user_index: number(u32, 40, 24);
+        /// CQ that gets the completions. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
+        /// Q counter that counts this queue's events. `0x0c.31:24`
+        counter_set_id set_counter_set_id: number(u8, 96, 8);
+        /// Which atomic sizes the responder accepts. `0x0c.23:20`
+        atomic_mode set_atomic_mode: named(AtomicMode(u8), 104, 4);
+        /// Accept RDMA READ from the peer. `0x0c.19`
+        rre set_rre: flag(108);
+        /// Accept RDMA WRITE from the peer. `0x0c.18`
+        rwe set_rwe: flag(109);
+        /// Accept atomics from the peer. `0x0c.17`
+        rae set_rae: flag(110);
+        /// Large writes are ordered as atomics are. `0x0c.16`
+        atomic_like_write_en set_atomic_like_write_en: flag(111);
+        /// Serve this object with lower latency, at the cost of throughput. `0x0c.15`
+        latency_sensitive set_latency_sensitive: flag(112);
+        /// The reserved lkey may be used in receive WQEs. `0x0c.14`
+        rlky set_rlky: flag(113);
+        /// Packets may take any route (adaptive routing), and so arrive out of order. `0x0c.13`
+        free_ar set_free_ar: flag(114) overlay;
+        /// UCX's name for the bit that Linux calls free_ar: initiators must connect with a full
+        /// handshake. `0x0c.13`
+        ///
+        /// Source: ucx: uct_ib_mlx5_dctc_bits.
+        force_full_handshake set_force_full_handshake: flag(114) overlay;
+        /// Low bit of the data placement ordering code. `0x0c.12`
+        ///
+        /// Source: ucx: uct_ib_mlx5_dctc_bits.
+        dp_ordering_0 set_dp_ordering_0: flag(115);
+        /// High bit of the data placement ordering code. `0x0c.11`
+        dp_ordering_1 set_dp_ordering_1: flag(116);
+        /// Inline scatter into CQEs. `0x10.23:16`
+        cs_res set_cs_res: named(DctScatterToCqe(u8), 136, 8);
+        /// RNR timer code that this responder sends in RNR NAKs (InfiniBand encoding: 0 = 655.36
+        /// ms, 1 = 0.01 ms … 31 = 491.52 ms). `0x10.12:8`
+        min_rnr_nak set_min_rnr_nak: number(u8, 147, 5);
+        /// SRQ (an XRC SRQ) or XRQ that the DCT receives into. `0x14.23:0`
+        srqn_xrqn set_srqn_xrqn: number(u32, 168, 24);
+        /// Protection domain number. `0x18.23:0`
+        pd set_pd: number(u32, 200, 24);
+        /// Traffic class of responses. `0x1c.31:24`
+        tclass set_tclass: number(u8, 224, 8);
+        /// Flow label of responses. `0x1c.19:0`
+        flow_label set_flow_label: number(u32, 236, 20);
+        /// Key that a DC initiator must present. `0x20, 8 bytes`
+        dc_access_key set_dc_access_key: number(u64, 256, 64);
+        /// Largest packet payload. `0x28.26:24`
+        mtu set_mtu: named(PathMtu(u8), 325, 3);
+        /// Port of the device, from 1. `0x28.23:16`
+        port set_port: number(u8, 328, 8);
+        /// Index of the P_Key of the connections. `0x28.15:0`
+        pkey_index set_pkey_index: number(u16, 336, 16);
+        /// Index of the source address in the port's GID (RoCE address) table. `0x2c.23:16`
+        my_addr_index set_my_addr_index: number(u8, 360, 8);
+        /// Hop limit of responses. `0x2c.7:0`
+        hop_limit set_hop_limit: number(u8, 376, 8);
+        /// Wrong keys seen (read only). `0x30`
+        dc_access_key_violation_count set_dc_access_key_violation_count: number(u32, 384, 32);
+        /// Drop eligible bit of the VLAN tag. `0x34.11`
+        dei_cfi set_dei_cfi: flag(436);
+        /// Priority in the VLAN tag. `0x34.10:8`
+        eth_prio set_eth_prio: number(u8, 437, 3);
+        /// ECN bits of responses. `0x34.7:6`
+        ecn set_ecn: number(u8, 440, 2);
+        /// DSCP of responses. `0x34.5:0`
+        dscp set_dscp: number(u8, 442, 6);
+        /// Enhanced connection establishment options, where Linux has them; UCX knows the context
+        /// as 0x70 bytes with ece at 0x40. `0x3c`
+        ece set_ece: number(u32, 480, 32);
     }
 }
 
@@ -691,69 +255,18 @@ structure! {
     /// Input of CREATE_DCT.
     ///
     /// Source: linux: mlx5_ifc_create_dct_in_bits.
-    pub struct CreateDctIn([u8; 0x80]) = "create_dct_in" {
-        sources: ["linux: mlx5_ifc_create_dct_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("dct_context_entry", 128, DctContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 64), (640, 384)],
-    }
-}
-
-impl CreateDctIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The DCT to create. `0x10, 64 bytes`
-    #[inline]
-    pub fn dct_context_entry(&self) -> &DctContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::dct_context_entry`], to be written.
-    #[inline]
-    pub fn dct_context_entry_mut(&mut self) -> &mut DctContext {
-        nested_mut(&mut self.0, 0x10)
+    CreateDctIn, CreateDctInLayout, 0x80 bytes = "create_dct_in" {
+        sources: ["linux: mlx5_ifc_create_dct_in_bits"];
+        reserved: [(32, 16), (64, 64), (640, 384)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The DCT to create. `0x10, 64 bytes`
+        dct_context_entry dct_context_entry_mut: nested(DctContext, 128);
     }
 }
 
@@ -761,145 +274,41 @@ structure! {
     /// Output of CREATE_DCT.
     ///
     /// Source: linux: mlx5_ifc_create_dct_out_bits.
-    pub struct CreateDctOut([u8; 0x10]) = "create_dct_out" {
-        sources: ["linux: mlx5_ifc_create_dct_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("dctn", 72, 24),
-            FieldInfo::number("ece", 96, 32),
-        ],
-        reserved: [(8, 24), (64, 8)],
+    CreateDctOut, CreateDctOutLayout, 0x10 bytes = "create_dct_out" {
+        sources: ["linux: mlx5_ifc_create_dct_out_bits"];
+        reserved: [(8, 24), (64, 8)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the DCT. `0x08.23:0`
+        dctn set_dctn: number(u32, 72, 24);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x0c`
+        ece set_ece: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for CreateDctOut {}
 
-impl CreateDctOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the DCT. `0x08.23:0`
-    #[inline]
-    pub const fn dctn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::dctn`].
-    #[inline]
-    pub const fn set_dctn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x0c`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_DCT.
     ///
     /// Source: linux: mlx5_ifc_destroy_dct_in_bits.
-    pub struct DestroyDctIn([u8; 0x10]) = "destroy_dct_in" {
-        sources: ["linux: mlx5_ifc_destroy_dct_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("dctn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyDctIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the DCT. `0x08.23:0`
-    #[inline]
-    pub const fn dctn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::dctn`].
-    #[inline]
-    pub const fn set_dctn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyDctIn, DestroyDctInLayout, 0x10 bytes = "destroy_dct_in" {
+        sources: ["linux: mlx5_ifc_destroy_dct_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the DCT. `0x08.23:0`
+        dctn set_dctn: number(u32, 72, 24);
     }
 }
 
@@ -907,116 +316,36 @@ structure! {
     /// Output of DESTROY_DCT.
     ///
     /// Source: linux: mlx5_ifc_destroy_dct_out_bits.
-    pub struct DestroyDctOut([u8; 0x10]) = "destroy_dct_out" {
-        sources: ["linux: mlx5_ifc_destroy_dct_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyDctOut, DestroyDctOutLayout, 0x10 bytes = "destroy_dct_out" {
+        sources: ["linux: mlx5_ifc_destroy_dct_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyDctOut {}
 
-impl DestroyDctOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DRAIN_DCT.
     ///
     /// Source: linux: mlx5_ifc_drain_dct_in_bits.
-    pub struct DrainDctIn([u8; 0x10]) = "drain_dct_in" {
-        sources: ["linux: mlx5_ifc_drain_dct_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("dctn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DrainDctIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the DCT. `0x08.23:0`
-    #[inline]
-    pub const fn dctn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::dctn`].
-    #[inline]
-    pub const fn set_dctn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DrainDctIn, DrainDctInLayout, 0x10 bytes = "drain_dct_in" {
+        sources: ["linux: mlx5_ifc_drain_dct_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the DCT. `0x08.23:0`
+        dctn set_dctn: number(u32, 72, 24);
     }
 }
 
@@ -1024,118 +353,39 @@ structure! {
     /// Output of DRAIN_DCT.
     ///
     /// Source: linux: mlx5_ifc_drain_dct_out_bits.
-    pub struct DrainDctOut([u8; 0x10]) = "drain_dct_out" {
-        sources: ["linux: mlx5_ifc_drain_dct_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DrainDctOut, DrainDctOutLayout, 0x10 bytes = "drain_dct_out" {
+        sources: ["linux: mlx5_ifc_drain_dct_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DrainDctOut {}
 
-impl DrainDctOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_DCT.
     ///
     /// Source: linux: mlx5_ifc_query_dct_in_bits.
-    pub struct QueryDctIn([u8; 0x10]) = "query_dct_in" {
-        sources: ["linux: mlx5_ifc_query_dct_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("dctn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QueryDctIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the DCT. `0x08.23:0`
-    #[inline]
-    pub const fn dctn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::dctn`].
-    #[inline]
-    pub const fn set_dctn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryDctIn, QueryDctInLayout, 0x10 bytes = "query_dct_in" {
+        sources: ["linux: mlx5_ifc_query_dct_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the DCT. `0x08.23:0`
+        dctn set_dctn: number(u32, 72, 24);
     }
 }
 
@@ -1143,131 +393,41 @@ structure! {
     /// Output of QUERY_DCT.
     ///
     /// Source: linux: mlx5_ifc_query_dct_out_bits.
-    pub struct QueryDctOut([u8; 0x80]) = "query_dct_out" {
-        sources: ["linux: mlx5_ifc_query_dct_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("dct_context_entry", 128, DctContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 64), (640, 384)],
+    QueryDctOut, QueryDctOutLayout, 0x80 bytes = "query_dct_out" {
+        sources: ["linux: mlx5_ifc_query_dct_out_bits"];
+        reserved: [(8, 24), (64, 64), (640, 384)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The DCT as it is now. `0x10, 64 bytes`
+        dct_context_entry dct_context_entry_mut: nested(DctContext, 128);
     }
 }
 
 impl CommandOutput for QueryDctOut {}
 
-impl QueryDctOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The DCT as it is now. `0x10, 64 bytes`
-    #[inline]
-    pub fn dct_context_entry(&self) -> &DctContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::dct_context_entry`], to be written.
-    #[inline]
-    pub fn dct_context_entry_mut(&mut self) -> &mut DctContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-}
-
 structure! {
     /// Input of ARM_DCT_FOR_KEY_VIOLATION.
     ///
     /// Source: linux: mlx5_ifc_arm_dct_in_bits.
-    pub struct ArmDctIn([u8; 0x10]) = "arm_dct_in" {
-        sources: ["linux: mlx5_ifc_arm_dct_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("dct_number", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl ArmDctIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the DCT to watch, as CREATE_DCT gave it. `0x08.23:0`
-    #[inline]
-    pub const fn dct_number(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::dct_number`].
-    #[inline]
-    pub const fn set_dct_number(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    ArmDctIn, ArmDctInLayout, 0x10 bytes = "arm_dct_in" {
+        sources: ["linux: mlx5_ifc_arm_dct_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the DCT to watch, as CREATE_DCT gave it. `0x08.23:0`
+        dct_number set_dct_number: number(u32, 72, 24);
     }
 }
 
@@ -1275,44 +435,16 @@ structure! {
     /// Output of ARM_DCT_FOR_KEY_VIOLATION.
     ///
     /// Source: linux: mlx5_ifc_arm_dct_out_bits.
-    pub struct ArmDctOut([u8; 0x10]) = "arm_dct_out" {
-        sources: ["linux: mlx5_ifc_arm_dct_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ArmDctOut, ArmDctOutLayout, 0x10 bytes = "arm_dct_out" {
+        sources: ["linux: mlx5_ifc_arm_dct_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ArmDctOut {}
-
-impl ArmDctOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}

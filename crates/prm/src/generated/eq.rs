@@ -209,170 +209,34 @@ structure! {
     /// Event queue context, in CREATE_EQ and QUERY_EQ.
     ///
     /// Source: linux: mlx5_ifc_eqc_bits.
-    pub struct EqContext([u8; 0x40]) = "eq_context" {
-        sources: ["linux: mlx5_ifc_eqc_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 4).of(EqStatus::INFO),
-            FieldInfo::number("ec", 13, 1),
-            FieldInfo::number("oi", 14, 1),
-            FieldInfo::number("st", 20, 4).of(EqState::INFO),
-            FieldInfo::number("page_offset", 84, 6),
-            FieldInfo::number("log_eq_size", 99, 5),
-            FieldInfo::number("uar_page", 104, 24),
-            FieldInfo::number("intr", 180, 12),
-            FieldInfo::number("log_page_size", 195, 5),
-            FieldInfo::number("consumer_counter", 328, 24),
-            FieldInfo::number("producer_counter", 360, 24),
-        ],
+    EqContext, EqContextLayout, 0x40 bytes = "eq_context" {
+        sources: ["linux: mlx5_ifc_eqc_bits"];
         reserved: [
             (4, 9), (15, 5), (24, 60), (90, 9), (128, 52), (192, 3), (200, 128),
             (352, 8), (384, 128),
-        ],
-    }
-}
-
-impl EqContext {
-    /// Health of the EQ (read only). `0x00.31:28`
-    #[inline]
-    pub const fn status(&self) -> EqStatus {
-        EqStatus(bits::get(&self.0, 0, 4) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: EqStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 4, value.0 as u64);
-        self
-    }
-
-    /// Collapsed EQ: every event is written to entry 0. `0x00.18`
-    #[inline]
-    pub const fn ec(&self) -> bool {
-        bits::flag(&self.0, 13)
-    }
-
-    /// Sets [`Self::ec`].
-    #[inline]
-    pub const fn set_ec(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 13, value);
-        self
-    }
-
-    /// Overrun ignore: the consumer index is not checked. `0x00.17`
-    #[inline]
-    pub const fn oi(&self) -> bool {
-        bits::flag(&self.0, 14)
-    }
-
-    /// Sets [`Self::oi`].
-    #[inline]
-    pub const fn set_oi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 14, value);
-        self
-    }
-
-    /// Whether the EQ is armed. `0x00.11:8`
-    #[inline]
-    pub const fn st(&self) -> EqState {
-        EqState(bits::get(&self.0, 20, 4) as u8)
-    }
-
-    /// Sets [`Self::st`].
-    #[inline]
-    pub const fn set_st(&mut self, value: EqState) -> &mut Self {
-        bits::set(&mut self.0, 20, 4, value.0 as u64);
-        self
-    }
-
-    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.11:6`
-    #[inline]
-    pub const fn page_offset(&self) -> u8 {
-        bits::get(&self.0, 84, 6) as u8
-    }
-
-    /// Sets [`Self::page_offset`].
-    #[inline]
-    pub const fn set_page_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 84, 6, value as u64);
-        self
-    }
-
-    /// log2 of the number of EQEs. `0x0c.28:24`
-    #[inline]
-    pub const fn log_eq_size(&self) -> u8 {
-        bits::get(&self.0, 99, 5) as u8
-    }
-
-    /// Sets [`Self::log_eq_size`].
-    #[inline]
-    pub const fn set_log_eq_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 99, 5, value as u64);
-        self
-    }
-
-    /// UAR page index on which this queue's doorbells are rung. `0x0c.23:0`
-    #[inline]
-    pub const fn uar_page(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::uar_page`].
-    #[inline]
-    pub const fn set_uar_page(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
-    }
-
-    /// Interrupt vector (MSI-X index) to raise. `0x14.11:0`
-    #[inline]
-    pub const fn intr(&self) -> u16 {
-        bits::get(&self.0, 180, 12) as u16
-    }
-
-    /// Sets [`Self::intr`].
-    #[inline]
-    pub const fn set_intr(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 180, 12, value as u64);
-        self
-    }
-
-    /// log2 of the page size of the buffer, in units of 4 KiB. `0x18.28:24`
-    #[inline]
-    pub const fn log_page_size(&self) -> u8 {
-        bits::get(&self.0, 195, 5) as u8
-    }
-
-    /// Sets [`Self::log_page_size`].
-    #[inline]
-    pub const fn set_log_page_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 195, 5, value as u64);
-        self
-    }
-
-    /// Consumer index as the device last got it (read only). `0x28.23:0`
-    #[inline]
-    pub const fn consumer_counter(&self) -> u32 {
-        bits::get(&self.0, 328, 24) as u32
-    }
-
-    /// Sets [`Self::consumer_counter`].
-    #[inline]
-    pub const fn set_consumer_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 328, 24, value as u64);
-        self
-    }
-
-    /// Index of the next EQE that the device writes (read only). `0x2c.23:0`
-    #[inline]
-    pub const fn producer_counter(&self) -> u32 {
-        bits::get(&self.0, 360, 24) as u32
-    }
-
-    /// Sets [`Self::producer_counter`].
-    #[inline]
-    pub const fn set_producer_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 360, 24, value as u64);
-        self
+        ];
+        /// Health of the EQ (read only). `0x00.31:28`
+        status set_status: named(EqStatus(u8), 0, 4);
+        /// Collapsed EQ: every event is written to entry 0. `0x00.18`
+        ec set_ec: flag(13);
+        /// Overrun ignore: the consumer index is not checked. `0x00.17`
+        oi set_oi: flag(14);
+        /// Whether the EQ is armed. `0x00.11:8`
+        st set_st: named(EqState(u8), 20, 4);
+        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.11:6`
+        page_offset set_page_offset: number(u8, 84, 6);
+        /// log2 of the number of EQEs. `0x0c.28:24`
+        log_eq_size set_log_eq_size: number(u8, 99, 5);
+        /// UAR page index on which this queue's doorbells are rung. `0x0c.23:0`
+        uar_page set_uar_page: number(u32, 104, 24);
+        /// Interrupt vector (MSI-X index) to raise. `0x14.11:0`
+        intr set_intr: number(u16, 180, 12);
+        /// log2 of the page size of the buffer, in units of 4 KiB. `0x18.28:24`
+        log_page_size set_log_page_size: number(u8, 195, 5);
+        /// Consumer index as the device last got it (read only). `0x28.23:0`
+        consumer_counter set_consumer_counter: number(u32, 328, 24);
+        /// Index of the next EQE that the device writes (read only). `0x2c.23:0`
+        producer_counter set_producer_counter: number(u32, 360, 24);
     }
 }
 
@@ -380,205 +244,60 @@ structure! {
     /// Input of CREATE_EQ.
     ///
     /// Source: linux: mlx5_ifc_create_eq_in_bits.
-    pub struct CreateEqIn([u8; 0x110]) = "create_eq_in" {
-        sources: ["linux: mlx5_ifc_create_eq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("eq_context_entry", 128, EqContext::INFO),
-            FieldInfo::number("event_bitmask", 704, 64).times(4),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(32, 16), (64, 64), (640, 64), (960, 1216)],
+    CreateEqIn, CreateEqInLayout, 0x110 bytes = "create_eq_in" {
+        sources: ["linux: mlx5_ifc_create_eq_in_bits"];
+        reserved: [(32, 16), (64, 64), (640, 64), (960, 1216)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The EQ to create. `0x10, 64 bytes`
+        eq_context_entry eq_context_entry_mut: nested(EqContext, 128);
+        /// Events to deliver here, one bit per event_type: element 0 holds types 0 to 63; 0
+        /// everywhere makes a completion EQ. `0x58, 32 bytes`
+        event_bitmask set_event_bitmask: number(u64, 704, 64) [4];
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
-}
-
-impl CreateEqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The EQ to create. `0x10, 64 bytes`
-    #[inline]
-    pub fn eq_context_entry(&self) -> &EqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::eq_context_entry`], to be written.
-    #[inline]
-    pub fn eq_context_entry_mut(&mut self) -> &mut EqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Events to deliver here, one bit per event_type: element 0 holds types 0 to 63; 0 everywhere
-    /// makes a completion EQ. `0x58, 32 bytes`
-    #[inline]
-    pub const fn event_bitmask(&self, index: usize) -> u64 {
-        bits::get(&self.0, bits::element(704, 64, 4, index), 64)
-    }
-
-    /// Sets [`Self::event_bitmask`].
-    #[inline]
-    pub const fn set_event_bitmask(&mut self, index: usize, value: u64) -> &mut Self {
-        bits::set(&mut self.0, bits::element(704, 64, 4, index), 64, value);
-        self
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
 }
 
 structure! {
     /// Output of CREATE_EQ.
     ///
     /// Source: linux: mlx5_ifc_create_eq_out_bits.
-    pub struct CreateEqOut([u8; 0x10]) = "create_eq_out" {
-        sources: ["linux: mlx5_ifc_create_eq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("eq_number", 88, 8),
-        ],
-        reserved: [(8, 24), (64, 24), (96, 32)],
+    CreateEqOut, CreateEqOutLayout, 0x10 bytes = "create_eq_out" {
+        sources: ["linux: mlx5_ifc_create_eq_out_bits"];
+        reserved: [(8, 24), (64, 24), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the new EQ. `0x08.7:0`
+        eq_number set_eq_number: number(u8, 88, 8);
     }
 }
 
 impl CommandOutput for CreateEqOut {}
 
-impl CreateEqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the new EQ. `0x08.7:0`
-    #[inline]
-    pub const fn eq_number(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::eq_number`].
-    #[inline]
-    pub const fn set_eq_number(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_EQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_eq_in_bits.
-    pub struct DestroyEqIn([u8; 0x10]) = "destroy_eq_in" {
-        sources: ["linux: mlx5_ifc_destroy_eq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("eq_number", 88, 8),
-        ],
-        reserved: [(16, 32), (64, 24), (96, 32)],
-    }
-}
-
-impl DestroyEqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the EQ to destroy, as CREATE_EQ gave it. `0x08.7:0`
-    #[inline]
-    pub const fn eq_number(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::eq_number`].
-    #[inline]
-    pub const fn set_eq_number(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
+    DestroyEqIn, DestroyEqInLayout, 0x10 bytes = "destroy_eq_in" {
+        sources: ["linux: mlx5_ifc_destroy_eq_in_bits"];
+        reserved: [(16, 32), (64, 24), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the EQ to destroy, as CREATE_EQ gave it. `0x08.7:0`
+        eq_number set_eq_number: number(u8, 88, 8);
     }
 }
 
@@ -586,101 +305,33 @@ structure! {
     /// Output of DESTROY_EQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_eq_out_bits.
-    pub struct DestroyEqOut([u8; 0x10]) = "destroy_eq_out" {
-        sources: ["linux: mlx5_ifc_destroy_eq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyEqOut, DestroyEqOutLayout, 0x10 bytes = "destroy_eq_out" {
+        sources: ["linux: mlx5_ifc_destroy_eq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyEqOut {}
 
-impl DestroyEqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_EQ.
     ///
     /// Source: linux: mlx5_ifc_query_eq_in_bits.
-    pub struct QueryEqIn([u8; 0x10]) = "query_eq_in" {
-        sources: ["linux: mlx5_ifc_query_eq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("eq_number", 88, 8),
-        ],
-        reserved: [(16, 32), (64, 24), (96, 32)],
-    }
-}
-
-impl QueryEqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the EQ to look at, as CREATE_EQ gave it. `0x08.7:0`
-    #[inline]
-    pub const fn eq_number(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::eq_number`].
-    #[inline]
-    pub const fn set_eq_number(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
+    QueryEqIn, QueryEqInLayout, 0x10 bytes = "query_eq_in" {
+        sources: ["linux: mlx5_ifc_query_eq_in_bits"];
+        reserved: [(16, 32), (64, 24), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the EQ to look at, as CREATE_EQ gave it. `0x08.7:0`
+        eq_number set_eq_number: number(u8, 88, 8);
     }
 }
 
@@ -688,147 +339,42 @@ structure! {
     /// Output of QUERY_EQ.
     ///
     /// Source: linux: mlx5_ifc_query_eq_out_bits.
-    pub struct QueryEqOut([u8; 0x110]) = "query_eq_out" {
-        sources: ["linux: mlx5_ifc_query_eq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("eq_context_entry", 128, EqContext::INFO),
-            FieldInfo::number("event_bitmask", 704, 64),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(8, 24), (64, 64), (640, 64), (768, 1408)],
+    QueryEqOut, QueryEqOutLayout, 0x110 bytes = "query_eq_out" {
+        sources: ["linux: mlx5_ifc_query_eq_out_bits"];
+        reserved: [(8, 24), (64, 64), (640, 64), (768, 1408)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The EQ as it is now, state and counters included. `0x10, 64 bytes`
+        eq_context_entry eq_context_entry_mut: nested(EqContext, 128);
+        /// Events of types 0 to 63 that the EQ delivers. `0x58, 8 bytes`
+        event_bitmask set_event_bitmask: number(u64, 704, 64);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
 }
 
 impl CommandOutput for QueryEqOut {}
 
-impl QueryEqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The EQ as it is now, state and counters included. `0x10, 64 bytes`
-    #[inline]
-    pub fn eq_context_entry(&self) -> &EqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::eq_context_entry`], to be written.
-    #[inline]
-    pub fn eq_context_entry_mut(&mut self) -> &mut EqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Events of types 0 to 63 that the EQ delivers. `0x58, 8 bytes`
-    #[inline]
-    pub const fn event_bitmask(&self) -> u64 {
-        bits::get(&self.0, 704, 64)
-    }
-
-    /// Sets [`Self::event_bitmask`].
-    #[inline]
-    pub const fn set_event_bitmask(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 704, 64, value);
-        self
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
-}
-
 structure! {
     /// Input of GEN_EQE.
     ///
     /// Source: linux: mlx5_ifc_gen_eqe_in_bits.
-    pub struct GenEqeIn([u8; 0x50]) = "gen_eqe_in" {
-        sources: ["linux: mlx5_ifc_gen_eqe_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("eq_number", 88, 8),
-            FieldInfo::bytes("eqe", 128, 64),
-        ],
-        reserved: [(16, 32), (64, 24), (96, 32)],
-    }
-}
-
-impl GenEqeIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the EQ that gets the event. `0x08.7:0`
-    #[inline]
-    pub const fn eq_number(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::eq_number`].
-    #[inline]
-    pub const fn set_eq_number(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-
-    /// The EQE to write; owner and signature are the device's. `0x10, 64 bytes`
-    #[inline]
-    pub const fn eqe(&self) -> &[u8; 64] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::eqe`].
-    #[inline]
-    pub const fn set_eqe(&mut self, value: &[u8; 64]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
+    GenEqeIn, GenEqeInLayout, 0x50 bytes = "gen_eqe_in" {
+        sources: ["linux: mlx5_ifc_gen_eqe_in_bits"];
+        reserved: [(16, 32), (64, 24), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the EQ that gets the event. `0x08.7:0`
+        eq_number set_eq_number: number(u8, 88, 8);
+        /// The EQE to write; owner and signature are the device's. `0x10, 64 bytes`
+        eqe set_eqe: bytes(0x40, 128);
     }
 }
 
@@ -836,44 +382,16 @@ structure! {
     /// Output of GEN_EQE.
     ///
     /// Source: linux: mlx5_ifc_gen_eq_out_bits.
-    pub struct GenEqeOut([u8; 0x10]) = "gen_eqe_out" {
-        sources: ["linux: mlx5_ifc_gen_eq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    GenEqeOut, GenEqeOutLayout, 0x10 bytes = "gen_eqe_out" {
+        sources: ["linux: mlx5_ifc_gen_eq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for GenEqeOut {}
-
-impl GenEqeOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}

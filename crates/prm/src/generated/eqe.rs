@@ -159,84 +159,20 @@ structure! {
     /// An event queue element.
     ///
     /// Source: linux: mlx5_ifc_eqe_bits; linux: struct mlx5_eqe.
-    pub struct Eqe([u8; 0x40]) = "eqe" {
-        sources: ["linux: mlx5_ifc_eqe_bits", "linux: struct mlx5_eqe"],
-        fields: [
-            FieldInfo::number("event_type", 8, 8).of(EventType::INFO),
-            FieldInfo::number("event_sub_type", 24, 8),
-            FieldInfo::bytes("event_data", 256, 28),
-            FieldInfo::number("signature", 496, 8),
-            FieldInfo::number("owner", 511, 1),
-        ],
-        reserved: [(0, 8), (16, 8), (32, 224), (480, 16), (504, 7)],
-    }
-}
-
-impl Eqe {
-    /// Kind of the event. `0x00.23:16`
-    #[inline]
-    pub const fn event_type(&self) -> EventType {
-        EventType(bits::get(&self.0, 8, 8) as u8)
-    }
-
-    /// Sets [`Self::event_type`].
-    #[inline]
-    pub const fn set_event_type(&mut self, value: EventType) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value.0 as u64);
-        self
-    }
-
-    /// Sub type, by kind. `0x00.7:0`
-    #[inline]
-    pub const fn event_sub_type(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::event_sub_type`].
-    #[inline]
-    pub const fn set_event_sub_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Data of the event, by kind. `0x20, 28 bytes`
-    #[inline]
-    pub const fn event_data(&self) -> &[u8; 28] {
-        bits::array(&self.0, 0x20)
-    }
-
-    /// Sets [`Self::event_data`].
-    #[inline]
-    pub const fn set_event_data(&mut self, value: &[u8; 28]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x20) = *value;
-        self
-    }
-
-    /// Signature, where checksums are enabled. `0x3c.15:8`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 496, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 496, 8, value as u64);
-        self
-    }
-
-    /// Ownership phase: the EQE is new when this equals the low bit of the consumer index's wrap count.
-    /// `0x3c.0`
-    #[inline]
-    pub const fn owner(&self) -> bool {
-        bits::flag(&self.0, 511)
-    }
-
-    /// Sets [`Self::owner`].
-    #[inline]
-    pub const fn set_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 511, value);
-        self
+    Eqe, EqeLayout, 0x40 bytes = "eqe" {
+        sources: ["linux: mlx5_ifc_eqe_bits", "linux: struct mlx5_eqe"];
+        reserved: [(0, 8), (16, 8), (32, 224), (480, 16), (504, 7)];
+        /// Kind of the event. `0x00.23:16`
+        event_type set_event_type: named(EventType(u8), 8, 8);
+        /// Sub type, by kind. `0x00.7:0`
+        event_sub_type set_event_sub_type: number(u8, 24, 8);
+        /// Data of the event, by kind. `0x20, 28 bytes`
+        event_data set_event_data: bytes(0x1c, 256);
+        /// Signature, where checksums are enabled. `0x3c.15:8`
+        signature set_signature: number(u8, 496, 8);
+        /// Ownership phase: the EQE is new when this equals the low bit of the consumer index's
+        /// wrap count. `0x3c.0`
+        owner set_owner: flag(511);
     }
 }
 
@@ -245,27 +181,11 @@ structure! {
     ///
     /// Source: linux: mlx5_ifc_comp_event_bits; linux: struct mlx5_eqe_comp; rdma-core: struct
     /// mlx5_eqe_comp.
-    pub struct EqeCompletion([u8; 0x1c]) = "eqe_completion" {
-        sources: ["linux: mlx5_ifc_comp_event_bits", "linux: struct mlx5_eqe_comp", "rdma-core: struct mlx5_eqe_comp"],
-        fields: [
-            FieldInfo::number("cqn", 200, 24),
-        ],
-        reserved: [(0, 200)],
-    }
-}
-
-impl EqeCompletion {
-    /// CQ that got a completion. `0x18.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
+    EqeCompletion, EqeCompletionLayout, 0x1c bytes = "eqe_completion" {
+        sources: ["linux: mlx5_ifc_comp_event_bits", "linux: struct mlx5_eqe_comp", "rdma-core: struct mlx5_eqe_comp"];
+        reserved: [(0, 200)];
+        /// CQ that got a completion. `0x18.23:0`
+        cqn set_cqn: number(u32, 200, 24);
     }
 }
 
@@ -274,43 +194,15 @@ structure! {
     ///
     /// Source: linux: mlx5_ifc_qp_events_bits; linux: struct mlx5_eqe_qp_srq; rdma-core: struct
     /// mlx5_eqe_qp_srq.
-    pub struct EqeQpSrq([u8; 0x1c]) = "eqe_qp_srq" {
-        sources: ["linux: mlx5_ifc_qp_events_bits", "linux: struct mlx5_eqe_qp_srq", "rdma-core: struct mlx5_eqe_qp_srq"],
-        fields: [
-            FieldInfo::number("type", 160, 8).of(EqeQueueType::INFO),
-            FieldInfo::number("qpn_rqn_sqn", 200, 24),
-        ],
-        reserved: [(0, 160), (168, 32)],
-    }
-}
-
-impl EqeQpSrq {
-    /// Kind of the queue. `0x14.31:24`
-    ///
-    /// Source: linux: mlx5_ifc_qp_events_bits.
-    #[inline]
-    pub const fn r#type(&self) -> EqeQueueType {
-        EqeQueueType(bits::get(&self.0, 160, 8) as u8)
-    }
-
-    /// Sets [`Self::type`].
-    #[inline]
-    pub const fn set_type(&mut self, value: EqeQueueType) -> &mut Self {
-        bits::set(&mut self.0, 160, 8, value.0 as u64);
-        self
-    }
-
-    /// Number of the queue. `0x18.23:0`
-    #[inline]
-    pub const fn qpn_rqn_sqn(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::qpn_rqn_sqn`].
-    #[inline]
-    pub const fn set_qpn_rqn_sqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
+    EqeQpSrq, EqeQpSrqLayout, 0x1c bytes = "eqe_qp_srq" {
+        sources: ["linux: mlx5_ifc_qp_events_bits", "linux: struct mlx5_eqe_qp_srq", "rdma-core: struct mlx5_eqe_qp_srq"];
+        reserved: [(0, 160), (168, 32)];
+        /// Kind of the queue. `0x14.31:24`
+        ///
+        /// Source: linux: mlx5_ifc_qp_events_bits.
+        r#type set_type: named(EqeQueueType(u8), 160, 8);
+        /// Number of the queue. `0x18.23:0`
+        qpn_rqn_sqn set_qpn_rqn_sqn: number(u32, 200, 24);
     }
 }
 
@@ -318,27 +210,11 @@ structure! {
     /// Data of DCT_DRAINED and DCT_KEY_VIOLATION.
     ///
     /// Source: linux: mlx5_ifc_dct_events_bits; linux: struct mlx5_eqe_dct.
-    pub struct EqeDct([u8; 0x1c]) = "eqe_dct" {
-        sources: ["linux: mlx5_ifc_dct_events_bits", "linux: struct mlx5_eqe_dct"],
-        fields: [
-            FieldInfo::number("dctn", 200, 24),
-        ],
-        reserved: [(0, 200)],
-    }
-}
-
-impl EqeDct {
-    /// Number of the DCT. `0x18.23:0`
-    #[inline]
-    pub const fn dctn(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::dctn`].
-    #[inline]
-    pub const fn set_dctn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
+    EqeDct, EqeDctLayout, 0x1c bytes = "eqe_dct" {
+        sources: ["linux: mlx5_ifc_dct_events_bits", "linux: struct mlx5_eqe_dct"];
+        reserved: [(0, 200)];
+        /// Number of the DCT. `0x18.23:0`
+        dctn set_dctn: number(u32, 200, 24);
     }
 }
 
@@ -346,41 +222,13 @@ structure! {
     /// Data of CQ_ERROR.
     ///
     /// Source: linux: mlx5_ifc_cq_error_bits; linux: struct mlx5_eqe_cq_err.
-    pub struct EqeCqError([u8; 0x1c]) = "eqe_cq_error" {
-        sources: ["linux: mlx5_ifc_cq_error_bits", "linux: struct mlx5_eqe_cq_err"],
-        fields: [
-            FieldInfo::number("cqn", 8, 24),
-            FieldInfo::number("syndrome", 88, 8).of(CqErrorSyndrome::INFO),
-        ],
-        reserved: [(0, 8), (32, 56), (96, 128)],
-    }
-}
-
-impl EqeCqError {
-    /// CQ that failed. `0x00.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 8, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 8, 24, value as u64);
-        self
-    }
-
-    /// Why. `0x08.7:0`
-    #[inline]
-    pub const fn syndrome(&self) -> CqErrorSyndrome {
-        CqErrorSyndrome(bits::get(&self.0, 88, 8) as u8)
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: CqErrorSyndrome) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value.0 as u64);
-        self
+    EqeCqError, EqeCqErrorLayout, 0x1c bytes = "eqe_cq_error" {
+        sources: ["linux: mlx5_ifc_cq_error_bits", "linux: struct mlx5_eqe_cq_err"];
+        reserved: [(0, 8), (32, 56), (96, 128)];
+        /// CQ that failed. `0x00.23:0`
+        cqn set_cqn: number(u32, 8, 24);
+        /// Why. `0x08.7:0`
+        syndrome set_syndrome: named(CqErrorSyndrome(u8), 88, 8);
     }
 }
 
@@ -388,41 +236,13 @@ structure! {
     /// Data of XRQ_ERROR.
     ///
     /// Source: linux: struct mlx5_eqe_xrq_err.
-    pub struct EqeXrqError([u8; 0x1c]) = "eqe_xrq_error" {
-        sources: ["linux: struct mlx5_eqe_xrq_err"],
-        fields: [
-            FieldInfo::number("type", 160, 8),
-            FieldInfo::number("xrqn", 168, 24),
-        ],
-        reserved: [(0, 160), (192, 32)],
-    }
-}
-
-impl EqeXrqError {
-    /// Kind of the error. `0x14.31:24`
-    #[inline]
-    pub const fn r#type(&self) -> u8 {
-        bits::get(&self.0, 160, 8) as u8
-    }
-
-    /// Sets [`Self::type`].
-    #[inline]
-    pub const fn set_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 160, 8, value as u64);
-        self
-    }
-
-    /// Number of the XRQ. `0x14.23:0`
-    #[inline]
-    pub const fn xrqn(&self) -> u32 {
-        bits::get(&self.0, 168, 24) as u32
-    }
-
-    /// Sets [`Self::xrqn`].
-    #[inline]
-    pub const fn set_xrqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 168, 24, value as u64);
-        self
+    EqeXrqError, EqeXrqErrorLayout, 0x1c bytes = "eqe_xrq_error" {
+        sources: ["linux: struct mlx5_eqe_xrq_err"];
+        reserved: [(0, 160), (192, 32)];
+        /// Kind of the error. `0x14.31:24`
+        r#type set_type: number(u8, 160, 8);
+        /// Number of the XRQ. `0x14.23:0`
+        xrqn set_xrqn: number(u32, 168, 24);
     }
 }
 
@@ -430,27 +250,11 @@ structure! {
     /// Data of COMMAND_COMPLETION.
     ///
     /// Source: linux: mlx5_ifc_cmd_inter_comp_event_bits; linux: struct mlx5_eqe_cmd.
-    pub struct EqeCommand([u8; 0x1c]) = "eqe_command" {
-        sources: ["linux: mlx5_ifc_cmd_inter_comp_event_bits", "linux: struct mlx5_eqe_cmd"],
-        fields: [
-            FieldInfo::number("vector", 0, 32),
-        ],
-        reserved: [(32, 192)],
-    }
-}
-
-impl EqeCommand {
-    /// One bit per entry of the command queue that is complete. `0x00`
-    #[inline]
-    pub const fn vector(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::vector`].
-    #[inline]
-    pub const fn set_vector(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
+    EqeCommand, EqeCommandLayout, 0x1c bytes = "eqe_command" {
+        sources: ["linux: mlx5_ifc_cmd_inter_comp_event_bits", "linux: struct mlx5_eqe_cmd"];
+        reserved: [(32, 192)];
+        /// One bit per entry of the command queue that is complete. `0x00`
+        vector set_vector: number(u32, 0, 32);
     }
 }
 
@@ -458,73 +262,22 @@ structure! {
     /// Data of PAGE_REQUEST.
     ///
     /// Source: linux: mlx5_ifc_pages_req_event_bits; linux: struct mlx5_eqe_page_req.
-    pub struct EqePageRequest([u8; 0x1c]) = "eqe_page_request" {
-        sources: ["linux: mlx5_ifc_pages_req_event_bits", "linux: struct mlx5_eqe_page_req"],
-        fields: [
-            FieldInfo::number("embedded_cpu_function", 0, 1),
-            FieldInfo::number("release_all_pages", 1, 1),
-            FieldInfo::number("function_id", 16, 16),
-            FieldInfo::number("num_pages", 32, 32),
-        ],
-        reserved: [(2, 14), (64, 160)],
-    }
-}
-
-impl EqePageRequest {
-    /// The function belongs to the embedded CPU. `0x00.31`
-    ///
-    /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/pagealloc.c EC_FUNCTION_MASK.
-    #[inline]
-    pub const fn embedded_cpu_function(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::embedded_cpu_function`].
-    #[inline]
-    pub const fn set_embedded_cpu_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// All pages of the function are free. `0x00.30`
-    ///
-    /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/pagealloc.c RELEASE_ALL_PAGES_MASK.
-    #[inline]
-    pub const fn release_all_pages(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::release_all_pages`].
-    #[inline]
-    pub const fn set_release_all_pages(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Function that needs pages. `0x00.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Pages of 4 KiB wanted; negative (two's complement) gives pages back. `0x04`
-    #[inline]
-    pub const fn num_pages(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::num_pages`].
-    #[inline]
-    pub const fn set_num_pages(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
+    EqePageRequest, EqePageRequestLayout, 0x1c bytes = "eqe_page_request" {
+        sources: ["linux: mlx5_ifc_pages_req_event_bits", "linux: struct mlx5_eqe_page_req"];
+        reserved: [(2, 14), (64, 160)];
+        /// The function belongs to the embedded CPU. `0x00.31`
+        ///
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/pagealloc.c EC_FUNCTION_MASK.
+        embedded_cpu_function set_embedded_cpu_function: flag(0);
+        /// All pages of the function are free. `0x00.30`
+        ///
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/pagealloc.c
+        /// RELEASE_ALL_PAGES_MASK.
+        release_all_pages set_release_all_pages: flag(1);
+        /// Function that needs pages. `0x00.15:0`
+        function_id set_function_id: number(u16, 16, 16);
+        /// Pages of 4 KiB wanted; negative (two's complement) gives pages back. `0x04`
+        num_pages set_num_pages: number(u32, 32, 32);
     }
 }
 
@@ -532,27 +285,11 @@ structure! {
     /// Data of PORT_CHANGE.
     ///
     /// Source: linux: mlx5_ifc_port_state_change_event_bits; linux: struct mlx5_eqe_port_state.
-    pub struct EqePortState([u8; 0x1c]) = "eqe_port_state" {
-        sources: ["linux: mlx5_ifc_port_state_change_event_bits", "linux: struct mlx5_eqe_port_state"],
-        fields: [
-            FieldInfo::number("port_num", 64, 4),
-        ],
-        reserved: [(0, 64), (68, 156)],
-    }
-}
-
-impl EqePortState {
-    /// Port, from 1. `0x08.31:28`
-    #[inline]
-    pub const fn port_num(&self) -> u8 {
-        bits::get(&self.0, 64, 4) as u8
-    }
-
-    /// Sets [`Self::port_num`].
-    #[inline]
-    pub const fn set_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 64, 4, value as u64);
-        self
+    EqePortState, EqePortStateLayout, 0x1c bytes = "eqe_port_state" {
+        sources: ["linux: mlx5_ifc_port_state_change_event_bits", "linux: struct mlx5_eqe_port_state"];
+        reserved: [(0, 64), (68, 156)];
+        /// Port, from 1. `0x08.31:28`
+        port_num set_port_num: number(u8, 64, 4);
     }
 }
 
@@ -561,133 +298,33 @@ structure! {
     ///
     /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits; linux: struct
     /// mlx5_eqe_page_fault.
-    pub struct EqePageFaultWqe([u8; 0x1c]) = "eqe_page_fault_wqe" {
-        sources: ["linux: mlx5_ifc_wqe_associated_page_fault_event_bits", "linux: struct mlx5_eqe_page_fault"],
-        fields: [
-            FieldInfo::number("bytes_committed", 0, 32),
-            FieldInfo::number("wqe_index", 48, 16),
-            FieldInfo::number("packet_length", 80, 16),
-            FieldInfo::number("token", 96, 32),
-            FieldInfo::number("rdma", 197, 1),
-            FieldInfo::number("write_read", 198, 1),
-            FieldInfo::number("requestor", 199, 1),
-            FieldInfo::number("qpn", 200, 24),
-        ],
-        reserved: [(32, 16), (64, 16), (128, 69)],
-    }
-}
-
-impl EqePageFaultWqe {
-    /// Bytes done before the fault. `0x00`
-    #[inline]
-    pub const fn bytes_committed(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::bytes_committed`].
-    #[inline]
-    pub const fn set_bytes_committed(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Index in its ring of the WQE whose list, or whose ring page, faulted. `0x04.15:0`
-    #[inline]
-    pub const fn wqe_index(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_index`].
-    #[inline]
-    pub const fn set_wqe_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Length of the packet in bytes. `0x08.15:0`
-    #[inline]
-    pub const fn packet_length(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::packet_length`].
-    #[inline]
-    pub const fn set_packet_length(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// To be returned in PAGE_FAULT_RESUME. `0x0c`
-    ///
-    /// Source: linux: struct mlx5_eqe_page_fault.
-    #[inline]
-    pub const fn token(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::token`].
-    #[inline]
-    pub const fn set_token(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// The fault is by an RDMA request. `0x18.26`
-    ///
-    /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits.
-    #[inline]
-    pub const fn rdma(&self) -> bool {
-        bits::flag(&self.0, 197)
-    }
-
-    /// Sets [`Self::rdma`].
-    #[inline]
-    pub const fn set_rdma(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 197, value);
-        self
-    }
-
-    /// The access is a write. `0x18.25`
-    ///
-    /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits.
-    #[inline]
-    pub const fn write_read(&self) -> bool {
-        bits::flag(&self.0, 198)
-    }
-
-    /// Sets [`Self::write_read`].
-    #[inline]
-    pub const fn set_write_read(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 198, value);
-        self
-    }
-
-    /// The queue is the requester. `0x18.24`
-    ///
-    /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits.
-    #[inline]
-    pub const fn requestor(&self) -> bool {
-        bits::flag(&self.0, 199)
-    }
-
-    /// Sets [`Self::requestor`].
-    #[inline]
-    pub const fn set_requestor(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 199, value);
-        self
-    }
-
-    /// Number of the work queue. `0x18.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
+    EqePageFaultWqe, EqePageFaultWqeLayout, 0x1c bytes = "eqe_page_fault_wqe" {
+        sources: ["linux: mlx5_ifc_wqe_associated_page_fault_event_bits", "linux: struct mlx5_eqe_page_fault"];
+        reserved: [(32, 16), (64, 16), (128, 69)];
+        /// Bytes done before the fault. `0x00`
+        bytes_committed set_bytes_committed: number(u32, 0, 32);
+        /// Index in its ring of the WQE whose list, or whose ring page, faulted. `0x04.15:0`
+        wqe_index set_wqe_index: number(u16, 48, 16);
+        /// Length of the packet in bytes. `0x08.15:0`
+        packet_length set_packet_length: number(u16, 80, 16);
+        /// To be returned in PAGE_FAULT_RESUME. `0x0c`
+        ///
+        /// Source: linux: struct mlx5_eqe_page_fault.
+        token set_token: number(u32, 96, 32);
+        /// The fault is by an RDMA request. `0x18.26`
+        ///
+        /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits.
+        rdma set_rdma: flag(197);
+        /// The access is a write. `0x18.25`
+        ///
+        /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits.
+        write_read set_write_read: flag(198);
+        /// The queue is the requester. `0x18.24`
+        ///
+        /// Source: linux: mlx5_ifc_wqe_associated_page_fault_event_bits.
+        requestor set_requestor: flag(199);
+        /// Number of the work queue. `0x18.23:0`
+        qpn set_qpn: number(u32, 200, 24);
     }
 }
 
@@ -695,145 +332,33 @@ structure! {
     /// Data of PAGE_FAULT by a request from the network.
     ///
     /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits; linux: struct mlx5_eqe_page_fault.
-    pub struct EqePageFaultRdma([u8; 0x1c]) = "eqe_page_fault_rdma" {
-        sources: ["linux: mlx5_ifc_rdma_page_fault_event_bits", "linux: struct mlx5_eqe_page_fault"],
-        fields: [
-            FieldInfo::number("bytes_committed", 0, 32),
-            FieldInfo::number("r_key", 32, 32),
-            FieldInfo::number("packet_length", 80, 16),
-            FieldInfo::number("rdma_op_len", 96, 32),
-            FieldInfo::number("rdma_va", 128, 64),
-            FieldInfo::number("rdma", 197, 1),
-            FieldInfo::number("write", 198, 1),
-            FieldInfo::number("requestor", 199, 1),
-            FieldInfo::number("qp_number", 200, 24),
-        ],
-        reserved: [(64, 16), (192, 5)],
-    }
-}
-
-impl EqePageFaultRdma {
-    /// Bytes done before the fault. `0x00`
-    #[inline]
-    pub const fn bytes_committed(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::bytes_committed`].
-    #[inline]
-    pub const fn set_bytes_committed(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Key of the request. `0x04`
-    #[inline]
-    pub const fn r_key(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::r_key`].
-    #[inline]
-    pub const fn set_r_key(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Length of the packet in bytes. `0x08.15:0`
-    #[inline]
-    pub const fn packet_length(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::packet_length`].
-    #[inline]
-    pub const fn set_packet_length(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Length of the request in bytes. `0x0c`
-    #[inline]
-    pub const fn rdma_op_len(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::rdma_op_len`].
-    #[inline]
-    pub const fn set_rdma_op_len(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// Address of the request. `0x10, 8 bytes`
-    #[inline]
-    pub const fn rdma_va(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::rdma_va`].
-    #[inline]
-    pub const fn set_rdma_va(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
-    }
-
-    /// The fault is by an RDMA request. `0x18.26`
-    ///
-    /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits.
-    #[inline]
-    pub const fn rdma(&self) -> bool {
-        bits::flag(&self.0, 197)
-    }
-
-    /// Sets [`Self::rdma`].
-    #[inline]
-    pub const fn set_rdma(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 197, value);
-        self
-    }
-
-    /// The access is a write. `0x18.25`
-    ///
-    /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits.
-    #[inline]
-    pub const fn write(&self) -> bool {
-        bits::flag(&self.0, 198)
-    }
-
-    /// Sets [`Self::write`].
-    #[inline]
-    pub const fn set_write(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 198, value);
-        self
-    }
-
-    /// The queue is the requester. `0x18.24`
-    ///
-    /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits.
-    #[inline]
-    pub const fn requestor(&self) -> bool {
-        bits::flag(&self.0, 199)
-    }
-
-    /// Sets [`Self::requestor`].
-    #[inline]
-    pub const fn set_requestor(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 199, value);
-        self
-    }
-
-    /// The responder whose peer sent the request that faulted. `0x18.23:0`
-    #[inline]
-    pub const fn qp_number(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::qp_number`].
-    #[inline]
-    pub const fn set_qp_number(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
+    EqePageFaultRdma, EqePageFaultRdmaLayout, 0x1c bytes = "eqe_page_fault_rdma" {
+        sources: ["linux: mlx5_ifc_rdma_page_fault_event_bits", "linux: struct mlx5_eqe_page_fault"];
+        reserved: [(64, 16), (192, 5)];
+        /// Bytes done before the fault. `0x00`
+        bytes_committed set_bytes_committed: number(u32, 0, 32);
+        /// Key of the request. `0x04`
+        r_key set_r_key: number(u32, 32, 32);
+        /// Length of the packet in bytes. `0x08.15:0`
+        packet_length set_packet_length: number(u16, 80, 16);
+        /// Length of the request in bytes. `0x0c`
+        rdma_op_len set_rdma_op_len: number(u32, 96, 32);
+        /// Address of the request. `0x10, 8 bytes`
+        rdma_va set_rdma_va: number(u64, 128, 64);
+        /// The fault is by an RDMA request. `0x18.26`
+        ///
+        /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits.
+        rdma set_rdma: flag(197);
+        /// The access is a write. `0x18.25`
+        ///
+        /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits.
+        write set_write: flag(198);
+        /// The queue is the requester. `0x18.24`
+        ///
+        /// Source: linux: mlx5_ifc_rdma_page_fault_event_bits.
+        requestor set_requestor: flag(199);
+        /// The responder whose peer sent the request that faulted. `0x18.23:0`
+        qp_number set_qp_number: number(u32, 200, 24);
     }
 }
 
@@ -841,126 +366,26 @@ structure! {
     /// Data of PAGE_FAULT told by address.
     ///
     /// Source: linux: struct mlx5_eqe_page_fault.
-    pub struct EqePageFaultMemory([u8; 0x1c]) = "eqe_page_fault_memory" {
-        sources: ["linux: struct mlx5_eqe_page_fault"],
-        fields: [
-            FieldInfo::number("flags", 0, 8),
-            FieldInfo::number("post_demand_fault_pages", 16, 16),
-            FieldInfo::number("pre_demand_fault_pages", 32, 16),
-            FieldInfo::number("token_47_32", 48, 16),
-            FieldInfo::number("token_31_0", 64, 32),
-            FieldInfo::number("demand_fault_pages", 96, 20),
-            FieldInfo::number("mkey", 128, 32),
-            FieldInfo::number("va", 160, 64),
-        ],
-        reserved: [(8, 8), (116, 12)],
-    }
-}
-
-impl EqePageFaultMemory {
-    /// Bit 7 marks the last event of a page fault (Linux: MLX5_MEMORY_PAGE_FAULT_FLAGS_LAST); only then
-    /// Linux sends PAGE_FAULT_RESUME. `0x00.31:24`
-    #[inline]
-    pub const fn flags(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::flags`].
-    #[inline]
-    pub const fn set_flags(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// Pages behind the faulting ones that will be touched. `0x00.15:0`
-    #[inline]
-    pub const fn post_demand_fault_pages(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::post_demand_fault_pages`].
-    #[inline]
-    pub const fn set_post_demand_fault_pages(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Pages before the faulting ones that were touched. `0x04.31:16`
-    #[inline]
-    pub const fn pre_demand_fault_pages(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::pre_demand_fault_pages`].
-    #[inline]
-    pub const fn set_pre_demand_fault_pages(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Token, bits 47:32. `0x04.15:0`
-    #[inline]
-    pub const fn token_47_32(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::token_47_32`].
-    #[inline]
-    pub const fn set_token_47_32(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Token, bits 31:0. `0x08`
-    #[inline]
-    pub const fn token_31_0(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::token_31_0`].
-    #[inline]
-    pub const fn set_token_31_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Faulting pages of 4 KiB. `0x0c.31:12`
-    #[inline]
-    pub const fn demand_fault_pages(&self) -> u32 {
-        bits::get(&self.0, 96, 20) as u32
-    }
-
-    /// Sets [`Self::demand_fault_pages`].
-    #[inline]
-    pub const fn set_demand_fault_pages(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 20, value as u64);
-        self
-    }
-
-    /// Key of the access. `0x10`
-    #[inline]
-    pub const fn mkey(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::mkey`].
-    #[inline]
-    pub const fn set_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Address of the first faulting page. `0x14, 8 bytes`
-    #[inline]
-    pub const fn va(&self) -> u64 {
-        bits::get(&self.0, 160, 64)
-    }
-
-    /// Sets [`Self::va`].
-    #[inline]
-    pub const fn set_va(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 160, 64, value);
-        self
+    EqePageFaultMemory, EqePageFaultMemoryLayout, 0x1c bytes = "eqe_page_fault_memory" {
+        sources: ["linux: struct mlx5_eqe_page_fault"];
+        reserved: [(8, 8), (116, 12)];
+        /// Bit 7 marks the last event of a page fault (Linux: MLX5_MEMORY_PAGE_FAULT_FLAGS_LAST);
+        /// only then Linux sends PAGE_FAULT_RESUME. `0x00.31:24`
+        flags set_flags: number(u8, 0, 8);
+        /// Pages behind the faulting ones that will be touched. `0x00.15:0`
+        post_demand_fault_pages set_post_demand_fault_pages: number(u16, 16, 16);
+        /// Pages before the faulting ones that were touched. `0x04.31:16`
+        pre_demand_fault_pages set_pre_demand_fault_pages: number(u16, 32, 16);
+        /// Token, bits 47:32. `0x04.15:0`
+        token_47_32 set_token_47_32: number(u16, 48, 16);
+        /// Token, bits 31:0. `0x08`
+        token_31_0 set_token_31_0: number(u32, 64, 32);
+        /// Faulting pages of 4 KiB. `0x0c.31:12`
+        demand_fault_pages set_demand_fault_pages: number(u32, 96, 20);
+        /// Key of the access. `0x10`
+        mkey set_mkey: number(u32, 128, 32);
+        /// Address of the first faulting page. `0x14, 8 bytes`
+        va set_va: number(u64, 160, 64);
     }
 }
 
@@ -968,27 +393,11 @@ structure! {
     /// Data of NIC_VPORT_CHANGE.
     ///
     /// Source: linux: struct mlx5_eqe_vport_change.
-    pub struct EqeVportChange([u8; 0x1c]) = "eqe_vport_change" {
-        sources: ["linux: struct mlx5_eqe_vport_change"],
-        fields: [
-            FieldInfo::number("vport_num", 16, 16),
-        ],
-        reserved: [(0, 16), (32, 192)],
-    }
-}
-
-impl EqeVportChange {
-    /// The virtual port whose context changed; 0 is the physical function's. `0x00.15:0`
-    #[inline]
-    pub const fn vport_num(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::vport_num`].
-    #[inline]
-    pub const fn set_vport_num(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
+    EqeVportChange, EqeVportChangeLayout, 0x1c bytes = "eqe_vport_change" {
+        sources: ["linux: struct mlx5_eqe_vport_change"];
+        reserved: [(0, 16), (32, 192)];
+        /// The virtual port whose context changed; 0 is the physical function's. `0x00.15:0`
+        vport_num set_vport_num: number(u16, 16, 16);
     }
 }
 
@@ -996,41 +405,13 @@ structure! {
     /// Data of VHCA_STATE_CHANGE.
     ///
     /// Source: linux: struct mlx5_eqe_vhca_state.
-    pub struct EqeVhcaState([u8; 0x1c]) = "eqe_vhca_state" {
-        sources: ["linux: struct mlx5_eqe_vhca_state"],
-        fields: [
-            FieldInfo::number("ec_function", 0, 16),
-            FieldInfo::number("function_id", 16, 16),
-        ],
-        reserved: [(32, 192)],
-    }
-}
-
-impl EqeVhcaState {
-    /// Nonzero for a function of the embedded CPU. `0x00.31:16`
-    #[inline]
-    pub const fn ec_function(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::ec_function`].
-    #[inline]
-    pub const fn set_ec_function(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Number of the function. `0x00.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
+    EqeVhcaState, EqeVhcaStateLayout, 0x1c bytes = "eqe_vhca_state" {
+        sources: ["linux: struct mlx5_eqe_vhca_state"];
+        reserved: [(32, 192)];
+        /// Nonzero for a function of the embedded CPU. `0x00.31:16`
+        ec_function set_ec_function: number(u16, 0, 16);
+        /// Number of the function. `0x00.15:0`
+        function_id set_function_id: number(u16, 16, 16);
     }
 }
 
@@ -1038,55 +419,15 @@ structure! {
     /// Data of PORT_MODULE.
     ///
     /// Source: linux: struct mlx5_eqe_port_module.
-    pub struct EqePortModule([u8; 0x1c]) = "eqe_port_module" {
-        sources: ["linux: struct mlx5_eqe_port_module"],
-        fields: [
-            FieldInfo::number("module", 8, 8),
-            FieldInfo::number("module_status", 28, 4).of(ModuleStatus::INFO),
-            FieldInfo::number("error_type", 52, 4).of(ModuleError::INFO),
-        ],
-        reserved: [(0, 8), (16, 12), (32, 20), (56, 168)],
-    }
-}
-
-impl EqePortModule {
-    /// Number of the module. `0x00.23:16`
-    #[inline]
-    pub const fn module(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::module`].
-    #[inline]
-    pub const fn set_module(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// What happened to it. `0x00.3:0`
-    #[inline]
-    pub const fn module_status(&self) -> ModuleStatus {
-        ModuleStatus(bits::get(&self.0, 28, 4) as u8)
-    }
-
-    /// Sets [`Self::module_status`].
-    #[inline]
-    pub const fn set_module_status(&mut self, value: ModuleStatus) -> &mut Self {
-        bits::set(&mut self.0, 28, 4, value.0 as u64);
-        self
-    }
-
-    /// Kind of error, with status ERROR. `0x04.11:8`
-    #[inline]
-    pub const fn error_type(&self) -> ModuleError {
-        ModuleError(bits::get(&self.0, 52, 4) as u8)
-    }
-
-    /// Sets [`Self::error_type`].
-    #[inline]
-    pub const fn set_error_type(&mut self, value: ModuleError) -> &mut Self {
-        bits::set(&mut self.0, 52, 4, value.0 as u64);
-        self
+    EqePortModule, EqePortModuleLayout, 0x1c bytes = "eqe_port_module" {
+        sources: ["linux: struct mlx5_eqe_port_module"];
+        reserved: [(0, 8), (16, 12), (32, 20), (56, 168)];
+        /// Number of the module. `0x00.23:16`
+        module set_module: number(u8, 8, 8);
+        /// What happened to it. `0x00.3:0`
+        module_status set_module_status: named(ModuleStatus(u8), 28, 4);
+        /// Kind of error, with status ERROR. `0x04.11:8`
+        error_type set_error_type: named(ModuleError(u8), 52, 4);
     }
 }
 
@@ -1094,69 +435,17 @@ structure! {
     /// Data of PPS.
     ///
     /// Source: linux: struct mlx5_eqe_pps.
-    pub struct EqePps([u8; 0x1c]) = "eqe_pps" {
-        sources: ["linux: struct mlx5_eqe_pps"],
-        fields: [
-            FieldInfo::number("pin", 24, 8),
-            FieldInfo::number("time_sec", 64, 32).overlay(),
-            FieldInfo::number("time_stamp", 64, 64).overlay(),
-            FieldInfo::number("time_nsec", 96, 32).overlay(),
-        ],
-        reserved: [(0, 24), (32, 32), (128, 96)],
-    }
-}
-
-impl EqePps {
-    /// Which of the device's PPS pins had the event, from 0. `0x00.7:0`
-    #[inline]
-    pub const fn pin(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::pin`].
-    #[inline]
-    pub const fn set_pin(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Real time clock: seconds. `0x08`
-    #[inline]
-    pub const fn time_sec(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::time_sec`].
-    #[inline]
-    pub const fn set_time_sec(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Free-running clock: ticks. `0x08, 8 bytes`
-    #[inline]
-    pub const fn time_stamp(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::time_stamp`].
-    #[inline]
-    pub const fn set_time_stamp(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
-    }
-
-    /// Real time clock: nanoseconds. `0x0c`
-    #[inline]
-    pub const fn time_nsec(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::time_nsec`].
-    #[inline]
-    pub const fn set_time_nsec(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    EqePps, EqePpsLayout, 0x1c bytes = "eqe_pps" {
+        sources: ["linux: struct mlx5_eqe_pps"];
+        reserved: [(0, 24), (32, 32), (128, 96)];
+        /// Which of the device's PPS pins had the event, from 0. `0x00.7:0`
+        pin set_pin: number(u8, 24, 8);
+        /// Real time clock: seconds. `0x08`
+        time_sec set_time_sec: number(u32, 64, 32) overlay;
+        /// Free-running clock: ticks. `0x08, 8 bytes`
+        time_stamp set_time_stamp: number(u64, 64, 64) overlay;
+        /// Real time clock: nanoseconds. `0x0c`
+        time_nsec set_time_nsec: number(u32, 96, 32) overlay;
     }
 }
 
@@ -1164,41 +453,13 @@ structure! {
     /// Data of GPIO.
     ///
     /// Source: linux: mlx5_ifc_gpio_event_bits.
-    pub struct EqeGpio([u8; 0x1c]) = "eqe_gpio" {
-        sources: ["linux: mlx5_ifc_gpio_event_bits"],
-        fields: [
-            FieldInfo::number("gpio_event_hi", 96, 32),
-            FieldInfo::number("gpio_event_lo", 128, 32),
-        ],
-        reserved: [(0, 96), (160, 64)],
-    }
-}
-
-impl EqeGpio {
-    /// Pins 63:32, one bit each. `0x0c`
-    #[inline]
-    pub const fn gpio_event_hi(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::gpio_event_hi`].
-    #[inline]
-    pub const fn set_gpio_event_hi(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// Pins 31:0, one bit each. `0x10`
-    #[inline]
-    pub const fn gpio_event_lo(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::gpio_event_lo`].
-    #[inline]
-    pub const fn set_gpio_event_lo(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
+    EqeGpio, EqeGpioLayout, 0x1c bytes = "eqe_gpio" {
+        sources: ["linux: mlx5_ifc_gpio_event_bits"];
+        reserved: [(0, 96), (160, 64)];
+        /// Pins 63:32, one bit each. `0x0c`
+        gpio_event_hi set_gpio_event_hi: number(u32, 96, 32);
+        /// Pins 31:0, one bit each. `0x10`
+        gpio_event_lo set_gpio_event_lo: number(u32, 128, 32);
     }
 }
 
@@ -1206,41 +467,13 @@ structure! {
     /// Data of TEMPERATURE_WARNING.
     ///
     /// Source: linux: struct mlx5_eqe_temp_warning.
-    pub struct EqeTemperatureWarning([u8; 0x1c]) = "eqe_temperature_warning" {
-        sources: ["linux: struct mlx5_eqe_temp_warning"],
-        fields: [
-            FieldInfo::number("sensor_warning_msb", 0, 64),
-            FieldInfo::number("sensor_warning_lsb", 64, 64),
-        ],
-        reserved: [(128, 96)],
-    }
-}
-
-impl EqeTemperatureWarning {
-    /// Sensors 127:64, one bit each. `0x00, 8 bytes`
-    #[inline]
-    pub const fn sensor_warning_msb(&self) -> u64 {
-        bits::get(&self.0, 0, 64)
-    }
-
-    /// Sets [`Self::sensor_warning_msb`].
-    #[inline]
-    pub const fn set_sensor_warning_msb(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 0, 64, value);
-        self
-    }
-
-    /// Sensors 63:0, one bit each. `0x08, 8 bytes`
-    #[inline]
-    pub const fn sensor_warning_lsb(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::sensor_warning_lsb`].
-    #[inline]
-    pub const fn set_sensor_warning_lsb(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
+    EqeTemperatureWarning, EqeTemperatureWarningLayout, 0x1c bytes = "eqe_temperature_warning" {
+        sources: ["linux: struct mlx5_eqe_temp_warning"];
+        reserved: [(128, 96)];
+        /// Sensors 127:64, one bit each. `0x00, 8 bytes`
+        sensor_warning_msb set_sensor_warning_msb: number(u64, 0, 64);
+        /// Sensors 63:0, one bit each. `0x08, 8 bytes`
+        sensor_warning_lsb set_sensor_warning_lsb: number(u64, 64, 64);
     }
 }
 
@@ -1248,41 +481,13 @@ structure! {
     /// Data of DOORBELL_CONGESTION.
     ///
     /// Source: linux: mlx5_ifc_db_bf_congestion_event_bits; linux: struct mlx5_eqe_congestion.
-    pub struct EqeCongestion([u8; 0x1c]) = "eqe_congestion" {
-        sources: ["linux: mlx5_ifc_db_bf_congestion_event_bits", "linux: struct mlx5_eqe_congestion"],
-        fields: [
-            FieldInfo::number("event_subtype", 0, 8),
-            FieldInfo::number("congestion_level", 16, 8),
-        ],
-        reserved: [(8, 8), (24, 200)],
-    }
-}
-
-impl EqeCongestion {
-    /// Whether congestion began or ended. `0x00.31:24`
-    #[inline]
-    pub const fn event_subtype(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::event_subtype`].
-    #[inline]
-    pub const fn set_event_subtype(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// How bad it is. `0x00.15:8`
-    #[inline]
-    pub const fn congestion_level(&self) -> u8 {
-        bits::get(&self.0, 16, 8) as u8
-    }
-
-    /// Sets [`Self::congestion_level`].
-    #[inline]
-    pub const fn set_congestion_level(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 16, 8, value as u64);
-        self
+    EqeCongestion, EqeCongestionLayout, 0x1c bytes = "eqe_congestion" {
+        sources: ["linux: mlx5_ifc_db_bf_congestion_event_bits", "linux: struct mlx5_eqe_congestion"];
+        reserved: [(8, 8), (24, 200)];
+        /// Whether congestion began or ended. `0x00.31:24`
+        event_subtype set_event_subtype: number(u8, 0, 8);
+        /// How bad it is. `0x00.15:8`
+        congestion_level set_congestion_level: number(u8, 16, 8);
     }
 }
 
@@ -1290,41 +495,13 @@ structure! {
     /// Data of STALL_VL.
     ///
     /// Source: linux: mlx5_ifc_stall_vl_event_bits; linux: struct mlx5_eqe_stall_vl.
-    pub struct EqeStallVl([u8; 0x1c]) = "eqe_stall_vl" {
-        sources: ["linux: mlx5_ifc_stall_vl_event_bits", "linux: struct mlx5_eqe_stall_vl"],
-        fields: [
-            FieldInfo::number("port_num", 24, 1),
-            FieldInfo::number("vl", 28, 4),
-        ],
-        reserved: [(0, 24), (25, 3), (32, 192)],
-    }
-}
-
-impl EqeStallVl {
-    /// Port: 0 the first, 1 the second. `0x00.7`
-    #[inline]
-    pub const fn port_num(&self) -> bool {
-        bits::flag(&self.0, 24)
-    }
-
-    /// Sets [`Self::port_num`].
-    #[inline]
-    pub const fn set_port_num(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 24, value);
-        self
-    }
-
-    /// Virtual lane. `0x00.3:0`
-    #[inline]
-    pub const fn vl(&self) -> u8 {
-        bits::get(&self.0, 28, 4) as u8
-    }
-
-    /// Sets [`Self::vl`].
-    #[inline]
-    pub const fn set_vl(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 28, 4, value as u64);
-        self
+    EqeStallVl, EqeStallVlLayout, 0x1c bytes = "eqe_stall_vl" {
+        sources: ["linux: mlx5_ifc_stall_vl_event_bits", "linux: struct mlx5_eqe_stall_vl"];
+        reserved: [(0, 24), (25, 3), (32, 192)];
+        /// Port: 0 the first, 1 the second. `0x00.7`
+        port_num set_port_num: flag(24);
+        /// Virtual lane. `0x00.3:0`
+        vl set_vl: number(u8, 28, 4);
     }
 }
 
@@ -1332,41 +509,13 @@ structure! {
     /// Data of OBJECT_CHANGE.
     ///
     /// Source: linux: struct mlx5_eqe_obj_change; linux: mlx5_ifc_affiliated_event_header_bits.
-    pub struct EqeObjectChange([u8; 0x1c]) = "eqe_object_change" {
-        sources: ["linux: struct mlx5_eqe_obj_change", "linux: mlx5_ifc_affiliated_event_header_bits"],
-        fields: [
-            FieldInfo::number("obj_type", 16, 16).of(GeneralObjectType::INFO),
-            FieldInfo::number("obj_id", 32, 32),
-        ],
-        reserved: [(0, 16), (64, 160)],
-    }
-}
-
-impl EqeObjectChange {
-    /// Type of the general object. `0x00.15:0`
-    #[inline]
-    pub const fn obj_type(&self) -> GeneralObjectType {
-        GeneralObjectType(bits::get(&self.0, 16, 16) as u16)
-    }
-
-    /// Sets [`Self::obj_type`].
-    #[inline]
-    pub const fn set_obj_type(&mut self, value: GeneralObjectType) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value.0 as u64);
-        self
-    }
-
-    /// Number of the object. `0x04`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
+    EqeObjectChange, EqeObjectChangeLayout, 0x1c bytes = "eqe_object_change" {
+        sources: ["linux: struct mlx5_eqe_obj_change", "linux: mlx5_ifc_affiliated_event_header_bits"];
+        reserved: [(0, 16), (64, 160)];
+        /// Type of the general object. `0x00.15:0`
+        obj_type set_obj_type: named(GeneralObjectType(u16), 16, 16);
+        /// Number of the object. `0x04`
+        obj_id set_obj_id: number(u32, 32, 32);
     }
 }
 
@@ -1374,27 +523,11 @@ structure! {
     /// Data of GENERAL with sub type PCI_SYNC_FOR_FW_UPDATE.
     ///
     /// Source: linux: struct mlx5_eqe_sync_fw_update.
-    pub struct EqeSyncFwUpdate([u8; 0x1c]) = "eqe_sync_fw_update" {
-        sources: ["linux: struct mlx5_eqe_sync_fw_update"],
-        fields: [
-            FieldInfo::number("sync_rst_state", 28, 4).of(SyncFwUpdateState::INFO),
-        ],
-        reserved: [(0, 28), (32, 192)],
-    }
-}
-
-impl EqeSyncFwUpdate {
-    /// Step of the reset. `0x00.3:0`
-    #[inline]
-    pub const fn sync_rst_state(&self) -> SyncFwUpdateState {
-        SyncFwUpdateState(bits::get(&self.0, 28, 4) as u8)
-    }
-
-    /// Sets [`Self::sync_rst_state`].
-    #[inline]
-    pub const fn set_sync_rst_state(&mut self, value: SyncFwUpdateState) -> &mut Self {
-        bits::set(&mut self.0, 28, 4, value.0 as u64);
-        self
+    EqeSyncFwUpdate, EqeSyncFwUpdateLayout, 0x1c bytes = "eqe_sync_fw_update" {
+        sources: ["linux: struct mlx5_eqe_sync_fw_update"];
+        reserved: [(0, 28), (32, 192)];
+        /// Step of the reset. `0x00.3:0`
+        sync_rst_state set_sync_rst_state: named(SyncFwUpdateState(u8), 28, 4);
     }
 }
 
@@ -1402,42 +535,14 @@ structure! {
     /// Data of FPGA_ERROR and FPGA_QP_ERROR.
     ///
     /// Source: linux: mlx5_ifc_fpga_error_event_bits; linux: mlx5_ifc_fpga_qp_error_event_bits.
-    pub struct EqeFpgaError([u8; 0x1c]) = "eqe_fpga_error" {
-        sources: ["linux: mlx5_ifc_fpga_error_event_bits", "linux: mlx5_ifc_fpga_qp_error_event_bits"],
-        fields: [
-            FieldInfo::number("syndrome", 88, 8),
-            FieldInfo::number("fpga_qpn", 200, 24),
-        ],
-        reserved: [(0, 88), (96, 104)],
-    }
-}
-
-impl EqeFpgaError {
-    /// Why. `0x08.7:0`
-    #[inline]
-    pub const fn syndrome(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-
-    /// QP of the FPGA (FPGA_QP_ERROR). `0x18.23:0`
-    ///
-    /// Source: linux: mlx5_ifc_fpga_qp_error_event_bits.
-    #[inline]
-    pub const fn fpga_qpn(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::fpga_qpn`].
-    #[inline]
-    pub const fn set_fpga_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
+    EqeFpgaError, EqeFpgaErrorLayout, 0x1c bytes = "eqe_fpga_error" {
+        sources: ["linux: mlx5_ifc_fpga_error_event_bits", "linux: mlx5_ifc_fpga_qp_error_event_bits"];
+        reserved: [(0, 88), (96, 104)];
+        /// Why. `0x08.7:0`
+        syndrome set_syndrome: number(u8, 88, 8);
+        /// QP of the FPGA (FPGA_QP_ERROR). `0x18.23:0`
+        ///
+        /// Source: linux: mlx5_ifc_fpga_qp_error_event_bits.
+        fpga_qpn set_fpga_qpn: number(u32, 200, 24);
     }
 }

@@ -226,99 +226,23 @@ structure! {
     /// Head of the input of every general object command; the object's own fields follow.
     ///
     /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits.
-    pub struct GeneralObjInCmdHdr([u8; 0x10]) = "general_obj_in_cmd_hdr" {
-        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("vhca_tunnel_id", 32, 16),
-            FieldInfo::number("obj_type", 48, 16).of(GeneralObjectType::INFO),
-            FieldInfo::number("obj_id", 64, 32),
-            FieldInfo::number("op_param", 96, 32),
-        ],
-        reserved: [],
-    }
-}
-
-impl GeneralObjInCmdHdr {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Act for another function through a tunnel; 0 none. `0x04.31:16`
-    #[inline]
-    pub const fn vhca_tunnel_id(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::vhca_tunnel_id`].
-    #[inline]
-    pub const fn set_vhca_tunnel_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Type of the object. `0x04.15:0`
-    #[inline]
-    pub const fn obj_type(&self) -> GeneralObjectType {
-        GeneralObjectType(bits::get(&self.0, 48, 16) as u16)
-    }
-
-    /// Sets [`Self::obj_type`].
-    #[inline]
-    pub const fn set_obj_type(&mut self, value: GeneralObjectType) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value.0 as u64);
-        self
-    }
-
-    /// Number of the object; 0 in CREATE. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Parameters by operation: of CREATE general_obj_create_param, of QUERY general_obj_query_param.
-    /// `0x0c`
-    #[inline]
-    pub const fn op_param(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::op_param`].
-    #[inline]
-    pub const fn set_op_param(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    GeneralObjInCmdHdr, GeneralObjInCmdHdrLayout, 0x10 bytes = "general_obj_in_cmd_hdr" {
+        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"];
+        reserved: [];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
+        /// Type of the object. `0x04.15:0`
+        obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
+        /// Number of the object; 0 in CREATE. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
+        /// Parameters by operation: of CREATE general_obj_create_param, of QUERY
+        /// general_obj_query_param. `0x0c`
+        op_param set_op_param: number(u32, 96, 32);
     }
 }
 
@@ -326,57 +250,17 @@ structure! {
     /// Head of the output of every general object command.
     ///
     /// Source: linux: mlx5_ifc_general_obj_out_cmd_hdr_bits.
-    pub struct GeneralObjOutCmdHdr([u8; 0x10]) = "general_obj_out_cmd_hdr" {
-        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("obj_id", 64, 32),
-        ],
-        reserved: [(8, 24), (96, 32)],
-    }
-}
-
-impl GeneralObjOutCmdHdr {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the object. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
+    GeneralObjOutCmdHdr, GeneralObjOutCmdHdrLayout, 0x10 bytes = "general_obj_out_cmd_hdr" {
+        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
+        reserved: [(8, 24), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the object. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
     }
 }
 
@@ -384,41 +268,13 @@ structure! {
     /// op_param of CREATE_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_create_param_bits.
-    pub struct GeneralObjCreateParam([u8; 0x4]) = "general_obj_create_param" {
-        sources: ["linux: mlx5_ifc_general_obj_create_param_bits"],
-        fields: [
-            FieldInfo::number("alias_object", 0, 1),
-            FieldInfo::number("log_obj_range", 3, 5),
-        ],
-        reserved: [(1, 2), (8, 24)],
-    }
-}
-
-impl GeneralObjCreateParam {
-    /// Create an alias of another function's object (alias_context follows). `0x00.31`
-    #[inline]
-    pub const fn alias_object(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::alias_object`].
-    #[inline]
-    pub const fn set_alias_object(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// log2 of the number of objects to create. `0x00.28:24`
-    #[inline]
-    pub const fn log_obj_range(&self) -> u8 {
-        bits::get(&self.0, 3, 5) as u8
-    }
-
-    /// Sets [`Self::log_obj_range`].
-    #[inline]
-    pub const fn set_log_obj_range(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 3, 5, value as u64);
-        self
+    GeneralObjCreateParam, GeneralObjCreateParamLayout, 0x4 bytes = "general_obj_create_param" {
+        sources: ["linux: mlx5_ifc_general_obj_create_param_bits"];
+        reserved: [(1, 2), (8, 24)];
+        /// Create an alias of another function's object (alias_context follows). `0x00.31`
+        alias_object set_alias_object: flag(0);
+        /// log2 of the number of objects to create. `0x00.28:24`
+        log_obj_range set_log_obj_range: number(u8, 3, 5);
     }
 }
 
@@ -426,41 +282,13 @@ structure! {
     /// op_param of QUERY_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_query_param_bits.
-    pub struct GeneralObjQueryParam([u8; 0x4]) = "general_obj_query_param" {
-        sources: ["linux: mlx5_ifc_general_obj_query_param_bits"],
-        fields: [
-            FieldInfo::number("alias_object", 0, 1),
-            FieldInfo::number("obj_offset", 1, 31),
-        ],
-        reserved: [],
-    }
-}
-
-impl GeneralObjQueryParam {
-    /// Query the alias and not the object behind it. `0x00.31`
-    #[inline]
-    pub const fn alias_object(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::alias_object`].
-    #[inline]
-    pub const fn set_alias_object(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Which object of a range. `0x00.30:0`
-    #[inline]
-    pub const fn obj_offset(&self) -> u32 {
-        bits::get(&self.0, 1, 31) as u32
-    }
-
-    /// Sets [`Self::obj_offset`].
-    #[inline]
-    pub const fn set_obj_offset(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1, 31, value as u64);
-        self
+    GeneralObjQueryParam, GeneralObjQueryParamLayout, 0x4 bytes = "general_obj_query_param" {
+        sources: ["linux: mlx5_ifc_general_obj_query_param_bits"];
+        reserved: [];
+        /// Query the alias and not the object behind it. `0x00.31`
+        alias_object set_alias_object: flag(0);
+        /// Which object of a range. `0x00.30:0`
+        obj_offset set_obj_offset: number(u32, 1, 31);
     }
 }
 
@@ -468,116 +296,28 @@ structure! {
     /// Input of CREATE_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits.
-    pub struct CreateGeneralObjectIn([u8; 0x10]) = "create_general_object_in" {
-        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("vhca_tunnel_id", 32, 16),
-            FieldInfo::number("obj_type", 48, 16).of(GeneralObjectType::INFO),
-            FieldInfo::number("obj_id", 64, 32),
-            FieldInfo::number("alias_object", 96, 1),
-            FieldInfo::number("log_obj_range", 99, 5),
-        ],
-        reserved: [(97, 2), (104, 24)],
-    }
-}
-
-impl CreateGeneralObjectIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Act for another function through a tunnel; 0 none. `0x04.31:16`
-    #[inline]
-    pub const fn vhca_tunnel_id(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::vhca_tunnel_id`].
-    #[inline]
-    pub const fn set_vhca_tunnel_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Type of the object. `0x04.15:0`
-    #[inline]
-    pub const fn obj_type(&self) -> GeneralObjectType {
-        GeneralObjectType(bits::get(&self.0, 48, 16) as u16)
-    }
-
-    /// Sets [`Self::obj_type`].
-    #[inline]
-    pub const fn set_obj_type(&mut self, value: GeneralObjectType) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value.0 as u64);
-        self
-    }
-
-    /// Reserved: 0. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Create an alias of another function's object (alias_context follows). `0x0c.31`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_create_param_bits.
-    #[inline]
-    pub const fn alias_object(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::alias_object`].
-    #[inline]
-    pub const fn set_alias_object(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// log2 of the number of objects to create. `0x0c.28:24`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_create_param_bits.
-    #[inline]
-    pub const fn log_obj_range(&self) -> u8 {
-        bits::get(&self.0, 99, 5) as u8
-    }
-
-    /// Sets [`Self::log_obj_range`].
-    #[inline]
-    pub const fn set_log_obj_range(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 99, 5, value as u64);
-        self
+    CreateGeneralObjectIn, CreateGeneralObjectInLayout, 0x10 bytes = "create_general_object_in" {
+        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"];
+        reserved: [(97, 2), (104, 24)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
+        /// Type of the object. `0x04.15:0`
+        obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
+        /// Reserved: 0. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
+        /// Create an alias of another function's object (alias_context follows). `0x0c.31`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_create_param_bits.
+        alias_object set_alias_object: flag(96);
+        /// log2 of the number of objects to create. `0x0c.28:24`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_create_param_bits.
+        log_obj_range set_log_obj_range: number(u8, 99, 5);
     }
 }
 
@@ -585,179 +325,51 @@ structure! {
     /// Output of CREATE_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_out_cmd_hdr_bits.
-    pub struct CreateGeneralObjectOut([u8; 0x10]) = "create_general_object_out" {
-        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("obj_id", 64, 32),
-        ],
-        reserved: [(8, 24), (96, 32)],
+    CreateGeneralObjectOut, CreateGeneralObjectOutLayout, 0x10 bytes = "create_general_object_out" {
+        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
+        reserved: [(8, 24), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the new object, or of the first of the range. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
     }
 }
 
 impl CommandOutput for CreateGeneralObjectOut {}
 
-impl CreateGeneralObjectOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the new object, or of the first of the range. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MODIFY_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits.
-    pub struct ModifyGeneralObjectIn([u8; 0x10]) = "modify_general_object_in" {
-        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("vhca_tunnel_id", 32, 16),
-            FieldInfo::number("obj_type", 48, 16).of(GeneralObjectType::INFO),
-            FieldInfo::number("obj_id", 64, 32),
-            FieldInfo::number("alias_object", 96, 1),
-            FieldInfo::number("log_obj_range", 99, 5),
-        ],
-        reserved: [(97, 2), (104, 24)],
-    }
-}
-
-impl ModifyGeneralObjectIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Act for another function through a tunnel; 0 none. `0x04.31:16`
-    #[inline]
-    pub const fn vhca_tunnel_id(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::vhca_tunnel_id`].
-    #[inline]
-    pub const fn set_vhca_tunnel_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Type of the object. `0x04.15:0`
-    #[inline]
-    pub const fn obj_type(&self) -> GeneralObjectType {
-        GeneralObjectType(bits::get(&self.0, 48, 16) as u16)
-    }
-
-    /// Sets [`Self::obj_type`].
-    #[inline]
-    pub const fn set_obj_type(&mut self, value: GeneralObjectType) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value.0 as u64);
-        self
-    }
-
-    /// Number of the object. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// The object is an alias of another function's (alias_context). `0x0c.31`
-    ///
-    /// Source: dpdk: mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx:
-    /// uct_ib_mlx5_general_obj_in_cmd_hdr_bits.
-    #[inline]
-    pub const fn alias_object(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::alias_object`].
-    #[inline]
-    pub const fn set_alias_object(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// log2 of the number of objects to change, counted from obj_id. `0x0c.28:24`
-    ///
-    /// Source: linux: Linux 6.1 mlx5_ifc_general_obj_in_cmd_hdr_bits; dpdk:
-    /// mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx: uct_ib_mlx5_general_obj_in_cmd_hdr_bits; rdma-core:
-    /// mlx5_ifc_general_obj_in_cmd_hdr_bits.
-    #[inline]
-    pub const fn log_obj_range(&self) -> u8 {
-        bits::get(&self.0, 99, 5) as u8
-    }
-
-    /// Sets [`Self::log_obj_range`].
-    #[inline]
-    pub const fn set_log_obj_range(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 99, 5, value as u64);
-        self
+    ModifyGeneralObjectIn, ModifyGeneralObjectInLayout, 0x10 bytes = "modify_general_object_in" {
+        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"];
+        reserved: [(97, 2), (104, 24)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
+        /// Type of the object. `0x04.15:0`
+        obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
+        /// Number of the object. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
+        /// The object is an alias of another function's (alias_context). `0x0c.31`
+        ///
+        /// Source: dpdk: mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx:
+        /// uct_ib_mlx5_general_obj_in_cmd_hdr_bits.
+        alias_object set_alias_object: flag(96);
+        /// log2 of the number of objects to change, counted from obj_id. `0x0c.28:24`
+        ///
+        /// Source: linux: Linux 6.1 mlx5_ifc_general_obj_in_cmd_hdr_bits; dpdk:
+        /// mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx: uct_ib_mlx5_general_obj_in_cmd_hdr_bits;
+        /// rdma-core: mlx5_ifc_general_obj_in_cmd_hdr_bits.
+        log_obj_range set_log_obj_range: number(u8, 99, 5);
     }
 }
 
@@ -765,176 +377,48 @@ structure! {
     /// Output of MODIFY_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_out_cmd_hdr_bits.
-    pub struct ModifyGeneralObjectOut([u8; 0x10]) = "modify_general_object_out" {
-        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("obj_id", 64, 32),
-        ],
-        reserved: [(8, 24), (96, 32)],
+    ModifyGeneralObjectOut, ModifyGeneralObjectOutLayout, 0x10 bytes = "modify_general_object_out" {
+        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
+        reserved: [(8, 24), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the object. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
     }
 }
 
 impl CommandOutput for ModifyGeneralObjectOut {}
 
-impl ModifyGeneralObjectOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the object. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits.
-    pub struct QueryGeneralObjectIn([u8; 0x10]) = "query_general_object_in" {
-        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("vhca_tunnel_id", 32, 16),
-            FieldInfo::number("obj_type", 48, 16).of(GeneralObjectType::INFO),
-            FieldInfo::number("obj_id", 64, 32),
-            FieldInfo::number("alias_object", 96, 1),
-            FieldInfo::number("obj_offset", 97, 31),
-        ],
-        reserved: [],
-    }
-}
-
-impl QueryGeneralObjectIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Act for another function through a tunnel; 0 none. `0x04.31:16`
-    #[inline]
-    pub const fn vhca_tunnel_id(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::vhca_tunnel_id`].
-    #[inline]
-    pub const fn set_vhca_tunnel_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Type of the object. `0x04.15:0`
-    #[inline]
-    pub const fn obj_type(&self) -> GeneralObjectType {
-        GeneralObjectType(bits::get(&self.0, 48, 16) as u16)
-    }
-
-    /// Sets [`Self::obj_type`].
-    #[inline]
-    pub const fn set_obj_type(&mut self, value: GeneralObjectType) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value.0 as u64);
-        self
-    }
-
-    /// Number of the object. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Query the alias and not the object behind it. `0x0c.31`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_query_param_bits.
-    #[inline]
-    pub const fn alias_object(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::alias_object`].
-    #[inline]
-    pub const fn set_alias_object(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// Which object of a range. `0x0c.30:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_query_param_bits.
-    #[inline]
-    pub const fn obj_offset(&self) -> u32 {
-        bits::get(&self.0, 97, 31) as u32
-    }
-
-    /// Sets [`Self::obj_offset`].
-    #[inline]
-    pub const fn set_obj_offset(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 97, 31, value as u64);
-        self
+    QueryGeneralObjectIn, QueryGeneralObjectInLayout, 0x10 bytes = "query_general_object_in" {
+        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"];
+        reserved: [];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
+        /// Type of the object. `0x04.15:0`
+        obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
+        /// Number of the object. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
+        /// Query the alias and not the object behind it. `0x0c.31`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_query_param_bits.
+        alias_object set_alias_object: flag(96);
+        /// Which object of a range. `0x0c.30:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_query_param_bits.
+        obj_offset set_obj_offset: number(u32, 97, 31);
     }
 }
 
@@ -942,179 +426,51 @@ structure! {
     /// Output of QUERY_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_out_cmd_hdr_bits.
-    pub struct QueryGeneralObjectOut([u8; 0x10]) = "query_general_object_out" {
-        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("obj_id", 64, 32),
-        ],
-        reserved: [(8, 24), (96, 32)],
+    QueryGeneralObjectOut, QueryGeneralObjectOutLayout, 0x10 bytes = "query_general_object_out" {
+        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
+        reserved: [(8, 24), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the object. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
     }
 }
 
 impl CommandOutput for QueryGeneralObjectOut {}
 
-impl QueryGeneralObjectOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the object. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits.
-    pub struct DestroyGeneralObjectIn([u8; 0x10]) = "destroy_general_object_in" {
-        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("vhca_tunnel_id", 32, 16),
-            FieldInfo::number("obj_type", 48, 16).of(GeneralObjectType::INFO),
-            FieldInfo::number("obj_id", 64, 32),
-            FieldInfo::number("alias_object", 96, 1),
-            FieldInfo::number("log_obj_range", 99, 5),
-        ],
-        reserved: [(97, 2), (104, 24)],
-    }
-}
-
-impl DestroyGeneralObjectIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Act for another function through a tunnel; 0 none. `0x04.31:16`
-    #[inline]
-    pub const fn vhca_tunnel_id(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::vhca_tunnel_id`].
-    #[inline]
-    pub const fn set_vhca_tunnel_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Type of the object. `0x04.15:0`
-    #[inline]
-    pub const fn obj_type(&self) -> GeneralObjectType {
-        GeneralObjectType(bits::get(&self.0, 48, 16) as u16)
-    }
-
-    /// Sets [`Self::obj_type`].
-    #[inline]
-    pub const fn set_obj_type(&mut self, value: GeneralObjectType) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value.0 as u64);
-        self
-    }
-
-    /// Number of the object. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// The object is an alias of another function's (alias_context). `0x0c.31`
-    ///
-    /// Source: dpdk: mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx:
-    /// uct_ib_mlx5_general_obj_in_cmd_hdr_bits.
-    #[inline]
-    pub const fn alias_object(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::alias_object`].
-    #[inline]
-    pub const fn set_alias_object(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// log2 of the number of objects to destroy, counted from obj_id. `0x0c.28:24`
-    ///
-    /// Source: linux: Linux 6.1 mlx5_ifc_general_obj_in_cmd_hdr_bits; dpdk:
-    /// mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx: uct_ib_mlx5_general_obj_in_cmd_hdr_bits; rdma-core:
-    /// mlx5_ifc_general_obj_in_cmd_hdr_bits.
-    #[inline]
-    pub const fn log_obj_range(&self) -> u8 {
-        bits::get(&self.0, 99, 5) as u8
-    }
-
-    /// Sets [`Self::log_obj_range`].
-    #[inline]
-    pub const fn set_log_obj_range(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 99, 5, value as u64);
-        self
+    DestroyGeneralObjectIn, DestroyGeneralObjectInLayout, 0x10 bytes = "destroy_general_object_in" {
+        sources: ["linux: mlx5_ifc_general_obj_in_cmd_hdr_bits"];
+        reserved: [(97, 2), (104, 24)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Act for another function through a tunnel; 0 none. `0x04.31:16`
+        vhca_tunnel_id set_vhca_tunnel_id: number(u16, 32, 16);
+        /// Type of the object. `0x04.15:0`
+        obj_type set_obj_type: named(GeneralObjectType(u16), 48, 16);
+        /// Number of the object. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
+        /// The object is an alias of another function's (alias_context). `0x0c.31`
+        ///
+        /// Source: dpdk: mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx:
+        /// uct_ib_mlx5_general_obj_in_cmd_hdr_bits.
+        alias_object set_alias_object: flag(96);
+        /// log2 of the number of objects to destroy, counted from obj_id. `0x0c.28:24`
+        ///
+        /// Source: linux: Linux 6.1 mlx5_ifc_general_obj_in_cmd_hdr_bits; dpdk:
+        /// mlx5_ifc_general_obj_in_cmd_hdr_bits; ucx: uct_ib_mlx5_general_obj_in_cmd_hdr_bits;
+        /// rdma-core: mlx5_ifc_general_obj_in_cmd_hdr_bits.
+        log_obj_range set_log_obj_range: number(u8, 99, 5);
     }
 }
 
@@ -1122,157 +478,41 @@ structure! {
     /// Output of DESTROY_GENERAL_OBJECT.
     ///
     /// Source: linux: mlx5_ifc_general_obj_out_cmd_hdr_bits.
-    pub struct DestroyGeneralObjectOut([u8; 0x10]) = "destroy_general_object_out" {
-        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("obj_id", 64, 32),
-        ],
-        reserved: [(8, 24), (96, 32)],
+    DestroyGeneralObjectOut, DestroyGeneralObjectOutLayout, 0x10 bytes = "destroy_general_object_out" {
+        sources: ["linux: mlx5_ifc_general_obj_out_cmd_hdr_bits"];
+        reserved: [(8, 24), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the object. `0x08`
+        obj_id set_obj_id: number(u32, 64, 32);
     }
 }
 
 impl CommandOutput for DestroyGeneralObjectOut {}
 
-impl DestroyGeneralObjectOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the object. `0x08`
-    #[inline]
-    pub const fn obj_id(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::obj_id`].
-    #[inline]
-    pub const fn set_obj_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// An alias: an object here that stands for one of another function.
     ///
     /// Source: linux: mlx5_ifc_alias_context_bits.
-    pub struct AliasContext([u8; 0x40]) = "alias_context" {
-        sources: ["linux: mlx5_ifc_alias_context_bits"],
-        fields: [
-            FieldInfo::number("vhca_id_to_be_accessed", 0, 16),
-            FieldInfo::number("vhca_id_type", 27, 1),
-            FieldInfo::number("status", 29, 3),
-            FieldInfo::number("object_id_to_be_accessed", 32, 32),
-            FieldInfo::bytes("access_key", 128, 32),
-            FieldInfo::bytes("metadata", 384, 16),
-        ],
-        reserved: [(16, 11), (28, 1), (64, 64)],
-    }
-}
-
-impl AliasContext {
-    /// Function that owns the object. `0x00.31:16`
-    #[inline]
-    pub const fn vhca_id_to_be_accessed(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::vhca_id_to_be_accessed`].
-    #[inline]
-    pub const fn set_vhca_id_to_be_accessed(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Which numbering vhca_id_to_be_accessed is of: 0 hardware's, 1 software's. `0x00.4`
-    #[inline]
-    pub const fn vhca_id_type(&self) -> bool {
-        bits::flag(&self.0, 27)
-    }
-
-    /// Sets [`Self::vhca_id_type`].
-    #[inline]
-    pub const fn set_vhca_id_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 27, value);
-        self
-    }
-
-    /// State of the alias (read only); 0 is good. `0x00.2:0`
-    #[inline]
-    pub const fn status(&self) -> u8 {
-        bits::get(&self.0, 29, 3) as u8
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 29, 3, value as u64);
-        self
-    }
-
-    /// Number of the object there. `0x04`
-    #[inline]
-    pub const fn object_id_to_be_accessed(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::object_id_to_be_accessed`].
-    #[inline]
-    pub const fn set_object_id_to_be_accessed(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The secret that the owner gave in ALLOW_OTHER_VHCA_ACCESS. `0x10, 32 bytes`
-    #[inline]
-    pub const fn access_key(&self) -> &[u8; 32] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::access_key`].
-    #[inline]
-    pub const fn set_access_key(&mut self, value: &[u8; 32]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
-    }
-
-    /// Anything that the user wants to keep with the alias. `0x30, 16 bytes`
-    #[inline]
-    pub const fn metadata(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x30)
-    }
-
-    /// Sets [`Self::metadata`].
-    #[inline]
-    pub const fn set_metadata(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x30) = *value;
-        self
+    AliasContext, AliasContextLayout, 0x40 bytes = "alias_context" {
+        sources: ["linux: mlx5_ifc_alias_context_bits"];
+        reserved: [(16, 11), (28, 1), (64, 64)];
+        /// Function that owns the object. `0x00.31:16`
+        vhca_id_to_be_accessed set_vhca_id_to_be_accessed: number(u16, 0, 16);
+        /// Which numbering vhca_id_to_be_accessed is of: 0 hardware's, 1 software's. `0x00.4`
+        vhca_id_type set_vhca_id_type: flag(27);
+        /// State of the alias (read only); 0 is good. `0x00.2:0`
+        status set_status: number(u8, 29, 3);
+        /// Number of the object there. `0x04`
+        object_id_to_be_accessed set_object_id_to_be_accessed: number(u32, 32, 32);
+        /// The secret that the owner gave in ALLOW_OTHER_VHCA_ACCESS. `0x10, 32 bytes`
+        access_key set_access_key: bytes(0x20, 128);
+        /// Anything that the user wants to keep with the alias. `0x30, 16 bytes`
+        metadata set_metadata: bytes(0x10, 384);
     }
 }
 
@@ -1280,39 +520,14 @@ structure! {
     /// Input of CREATE_GENERAL_OBJECT for an alias.
     ///
     /// Source: linux: mlx5_ifc_create_alias_obj_in_bits.
-    pub struct CreateAliasObjIn([u8; 0x50]) = "create_alias_obj_in" {
-        sources: ["linux: mlx5_ifc_create_alias_obj_in_bits"],
-        fields: [
-            FieldInfo::nested("hdr", 0, GeneralObjInCmdHdr::INFO),
-            FieldInfo::nested("alias_ctx", 128, AliasContext::INFO),
-        ],
-        reserved: [],
-    }
-}
-
-impl CreateAliasObjIn {
-    /// Head, with alias_object set. `0x00, 16 bytes`
-    #[inline]
-    pub fn hdr(&self) -> &GeneralObjInCmdHdr {
-        nested(&self.0, 0x0)
-    }
-
-    /// [`Self::hdr`], to be written.
-    #[inline]
-    pub fn hdr_mut(&mut self) -> &mut GeneralObjInCmdHdr {
-        nested_mut(&mut self.0, 0x0)
-    }
-
-    /// Which object of which function is to be reached, and the key that allows it. `0x10, 64 bytes`
-    #[inline]
-    pub fn alias_ctx(&self) -> &AliasContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::alias_ctx`], to be written.
-    #[inline]
-    pub fn alias_ctx_mut(&mut self) -> &mut AliasContext {
-        nested_mut(&mut self.0, 0x10)
+    CreateAliasObjIn, CreateAliasObjInLayout, 0x50 bytes = "create_alias_obj_in" {
+        sources: ["linux: mlx5_ifc_create_alias_obj_in_bits"];
+        reserved: [];
+        /// Head, with alias_object set. `0x00, 16 bytes`
+        hdr hdr_mut: nested(GeneralObjInCmdHdr, 0);
+        /// Which object of which function is to be reached, and the key that allows it. `0x10, 64
+        /// bytes`
+        alias_ctx alias_ctx_mut: nested(AliasContext, 128);
     }
 }
 
@@ -1320,98 +535,22 @@ structure! {
     /// Input of ALLOW_OTHER_VHCA_ACCESS.
     ///
     /// Source: linux: mlx5_ifc_allow_other_vhca_access_in_bits.
-    pub struct AllowOtherVhcaAccessIn([u8; 0x40]) = "allow_other_vhca_access_in" {
-        sources: ["linux: mlx5_ifc_allow_other_vhca_access_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("object_type_to_be_accessed", 144, 16).of(GeneralObjectType::INFO),
-            FieldInfo::number("object_id_to_be_accessed", 160, 32),
-            FieldInfo::bytes("access_key", 256, 32),
-        ],
-        reserved: [(32, 16), (64, 80), (192, 64)],
-    }
-}
-
-impl AllowOtherVhcaAccessIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Type of the object that is opened to the others. `0x10.15:0`
-    #[inline]
-    pub const fn object_type_to_be_accessed(&self) -> GeneralObjectType {
-        GeneralObjectType(bits::get(&self.0, 144, 16) as u16)
-    }
-
-    /// Sets [`Self::object_type_to_be_accessed`].
-    #[inline]
-    pub const fn set_object_type_to_be_accessed(&mut self, value: GeneralObjectType) -> &mut Self {
-        bits::set(&mut self.0, 144, 16, value.0 as u64);
-        self
-    }
-
-    /// Number of the object. `0x14`
-    #[inline]
-    pub const fn object_id_to_be_accessed(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::object_id_to_be_accessed`].
-    #[inline]
-    pub const fn set_object_id_to_be_accessed(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// The secret, 32 bytes; a new one takes the place of the old. `0x20, 32 bytes`
-    #[inline]
-    pub const fn access_key(&self) -> &[u8; 32] {
-        bits::array(&self.0, 0x20)
-    }
-
-    /// Sets [`Self::access_key`].
-    #[inline]
-    pub const fn set_access_key(&mut self, value: &[u8; 32]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x20) = *value;
-        self
+    AllowOtherVhcaAccessIn, AllowOtherVhcaAccessInLayout, 0x40 bytes = "allow_other_vhca_access_in" {
+        sources: ["linux: mlx5_ifc_allow_other_vhca_access_in_bits"];
+        reserved: [(32, 16), (64, 80), (192, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Type of the object that is opened to the others. `0x10.15:0`
+        object_type_to_be_accessed set_object_type_to_be_accessed: named(GeneralObjectType(u16), 144, 16);
+        /// Number of the object. `0x14`
+        object_id_to_be_accessed set_object_id_to_be_accessed: number(u32, 160, 32);
+        /// The secret, 32 bytes; a new one takes the place of the old. `0x20, 32 bytes`
+        access_key set_access_key: bytes(0x20, 256);
     }
 }
 
@@ -1419,44 +558,16 @@ structure! {
     /// Output of ALLOW_OTHER_VHCA_ACCESS.
     ///
     /// Source: linux: mlx5_ifc_allow_other_vhca_access_out_bits.
-    pub struct AllowOtherVhcaAccessOut([u8; 0x10]) = "allow_other_vhca_access_out" {
-        sources: ["linux: mlx5_ifc_allow_other_vhca_access_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    AllowOtherVhcaAccessOut, AllowOtherVhcaAccessOutLayout, 0x10 bytes = "allow_other_vhca_access_out" {
+        sources: ["linux: mlx5_ifc_allow_other_vhca_access_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for AllowOtherVhcaAccessOut {}
-
-impl AllowOtherVhcaAccessOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}

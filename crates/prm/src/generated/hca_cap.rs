@@ -664,451 +664,8 @@ structure! {
     /// General device capabilities, capability page 0: the page that every driver reads first.
     ///
     /// Source: linux: mlx5_ifc_cmd_hca_cap_bits.
-    pub struct HcaCap([u8; 0x100]) = "hca_cap" {
-        sources: ["linux: mlx5_ifc_cmd_hca_cap_bits"],
-        fields: [
-            FieldInfo::number("access_other_hca_roce", 0, 1),
-            FieldInfo::number("alloc_flow_counter_pd", 1, 1),
-            FieldInfo::number("flow_counter_access_aso", 2, 1),
-            FieldInfo::number("query_match_sample_info", 3, 1),
-            FieldInfo::number("page_request_disable", 6, 1),
-            FieldInfo::number("abs_native_port_num", 7, 1),
-            FieldInfo::number("flow_access_aso_opc_mod", 8, 8),
-            FieldInfo::number("shared_object_to_user_object_allowed", 16, 1),
-            FieldInfo::number("vhca_resource_manager", 31, 1),
-            FieldInfo::number("hca_cap_2", 32, 1),
-            FieldInfo::number("create_lag_when_not_master_up", 33, 1),
-            FieldInfo::number("dtor", 34, 1),
-            FieldInfo::number("event_on_vhca_state_teardown_request", 35, 1),
-            FieldInfo::number("event_on_vhca_state_in_use", 36, 1),
-            FieldInfo::number("event_on_vhca_state_active", 37, 1),
-            FieldInfo::number("event_on_vhca_state_allocated", 38, 1),
-            FieldInfo::number("event_on_vhca_state_invalid", 39, 1),
-            FieldInfo::number("vhca_id", 48, 16),
-            FieldInfo::number("qp_data_in_order", 98, 1),
-            FieldInfo::number("log_regexp_scatter_gather_size", 99, 5),
-            FieldInfo::number("log_dma_mmo_size", 107, 5),
-            FieldInfo::number("log_compress_mmo_size", 115, 5),
-            FieldInfo::number("decompress_lz4_data_only_v2", 120, 1),
-            FieldInfo::number("decompress_lz4_no_checksum_v2", 121, 1),
-            FieldInfo::number("decompress_lz4_checksum_v2", 122, 1),
-            FieldInfo::number("log_decompress_mmo_size", 123, 5),
-            FieldInfo::number("log_max_srq_sz", 128, 8),
-            FieldInfo::number("log_max_qp_sz", 136, 8),
-            FieldInfo::number("event_cap", 144, 1),
-            FieldInfo::number("isolate_vl_tc_new", 147, 1),
-            FieldInfo::number("nvmeotcp", 150, 1),
-            FieldInfo::number("prio_tag_required", 152, 1),
-            FieldInfo::number("wqe_index_ignore_cap", 153, 1),
-            FieldInfo::number("dynamic_qp_allocation", 154, 1),
-            FieldInfo::number("log_max_qp", 155, 5),
-            FieldInfo::number("ece_support", 163, 1),
-            FieldInfo::number("regexp_num_of_engines", 164, 4),
-            FieldInfo::number("reg_c_preserve", 169, 1),
-            FieldInfo::number("log_max_srq", 171, 5),
-            FieldInfo::number("uplink_follow", 177, 1),
-            FieldInfo::number("ts_cqe_to_dest_cqn", 178, 1),
-            FieldInfo::number("go_back_n", 185, 1),
-            FieldInfo::number("scatter_fcs_w_decap_disable", 187, 1),
-            FieldInfo::number("max_sgl_for_optimized_performance", 192, 8),
-            FieldInfo::number("log_max_cq_sz", 200, 8),
-            FieldInfo::number("relaxed_ordering_write_umr", 208, 1),
-            FieldInfo::number("relaxed_ordering_read_umr", 209, 1),
-            FieldInfo::number("access_register_user", 210, 1),
-            FieldInfo::number("virtio_net_device_emualtion_manager", 217, 1),
-            FieldInfo::number("virtio_blk_device_emualtion_manager", 218, 1),
-            FieldInfo::number("log_max_cq", 219, 5),
-            FieldInfo::number("log_max_eq_sz", 224, 8),
-            FieldInfo::number("relaxed_ordering_write", 232, 1),
-            FieldInfo::number("relaxed_ordering_read_pci_enabled", 233, 1),
-            FieldInfo::number("log_max_mkey", 234, 6),
-            FieldInfo::number("tunneled_atomic", 240, 1),
-            FieldInfo::number("as_notify", 241, 1),
-            FieldInfo::number("m_pci_port", 242, 1),
-            FieldInfo::number("m_vhca_mk", 243, 1),
-            FieldInfo::number("cmd_on_behalf", 244, 1),
-            FieldInfo::number("device_emulation_manager", 245, 1),
-            FieldInfo::number("terminate_scatter_list_mkey", 246, 1),
-            FieldInfo::number("repeated_mkey", 247, 1),
-            FieldInfo::number("dump_fill_mkey", 248, 1),
-            FieldInfo::number("dpp", 249, 1),
-            FieldInfo::number("fast_teardown", 251, 1),
-            FieldInfo::number("log_max_eq", 252, 4),
-            FieldInfo::number("max_indirection", 256, 8),
-            FieldInfo::number("fixed_buffer_size", 264, 1),
-            FieldInfo::number("log_max_mrw_sz", 265, 7),
-            FieldInfo::number("force_teardown", 272, 1),
-            FieldInfo::number("log_max_bsf_list_size", 274, 6),
-            FieldInfo::number("umr_extended_translation_offset", 280, 1),
-            FieldInfo::number("null_mkey", 281, 1),
-            FieldInfo::number("log_max_klm_list_size", 282, 6),
-            FieldInfo::number("non_wire_sq", 288, 1),
-            FieldInfo::number("qpc_extension", 290, 1),
-            FieldInfo::number("log_max_ra_req_dc", 298, 6),
-            FieldInfo::number("eth_wqe_too_small", 306, 1),
-            FieldInfo::number("log_max_static_sq_wq", 307, 5),
-            FieldInfo::number("ooo_sl_mask", 312, 1),
-            FieldInfo::number("vnic_env_cq_overrun", 313, 1),
-            FieldInfo::number("log_max_ra_res_dc", 314, 6),
-            FieldInfo::number("release_all_pages", 325, 1),
-            FieldInfo::number("must_not_use", 326, 1),
-            FieldInfo::number("sig_crc64_xp10", 327, 1),
-            FieldInfo::number("sig_crc32c", 328, 1),
-            FieldInfo::number("roce_accl", 329, 1),
-            FieldInfo::number("log_max_ra_req_qp", 330, 6),
-            FieldInfo::number("rtr2rts_qp_counters_set_id", 336, 1),
-            FieldInfo::number("rts2rts_udp_sport", 337, 1),
-            FieldInfo::number("rts2rts_lag_tx_port_affinity", 338, 1),
-            FieldInfo::number("dma_mmo_sq", 339, 1),
-            FieldInfo::number("compress_min_block_size", 340, 4),
-            FieldInfo::number("compress_mmo_sq", 344, 1),
-            FieldInfo::number("decompress_mmo_sq", 345, 1),
-            FieldInfo::number("log_max_ra_res_qp", 346, 6),
-            FieldInfo::number("end_pad", 352, 1),
-            FieldInfo::number("cc_query_allowed", 353, 1),
-            FieldInfo::number("cc_modify_allowed", 354, 1),
-            FieldInfo::number("start_pad", 355, 1),
-            FieldInfo::number("cache_line_128byte", 356, 1),
-            FieldInfo::number("gid_table_size_ro", 357, 1),
-            FieldInfo::number("pkey_table_size_ro", 358, 1),
-            FieldInfo::number("rnr_nak_q_counters", 360, 1),
-            FieldInfo::number("rts2rts_qp_counters_set_id", 361, 1),
-            FieldInfo::number("rts2rts_qp_dscp", 362, 1),
-            FieldInfo::number("vnic_env_int_rq_oob", 364, 1),
-            FieldInfo::number("sbcam_reg", 365, 1),
-            FieldInfo::number("qcam_reg", 367, 1),
-            FieldInfo::number("gid_table_size", 368, 16).of(GidTableSize::INFO),
-            FieldInfo::number("out_of_seq_cnt", 384, 1),
-            FieldInfo::number("vport_counters", 385, 1),
-            FieldInfo::number("retransmission_q_counters", 386, 1),
-            FieldInfo::number("debug", 387, 1),
-            FieldInfo::number("modify_rq_counter_set_id", 388, 1),
-            FieldInfo::number("rq_delay_drop", 389, 1),
-            FieldInfo::number("max_qp_cnt", 390, 10),
-            FieldInfo::number("pkey_table_size", 400, 16).of(PkeyTableSize::INFO),
-            FieldInfo::number("vport_group_manager", 416, 1),
-            FieldInfo::number("vhca_group_manager", 417, 1),
-            FieldInfo::number("ib_virt", 418, 1),
-            FieldInfo::number("eth_virt", 419, 1),
-            FieldInfo::number("vnic_env_queue_counters", 420, 1),
-            FieldInfo::number("ets", 421, 1),
-            FieldInfo::number("nic_flow_table", 422, 1),
-            FieldInfo::number("eswitch_manager", 423, 1),
-            FieldInfo::number("device_memory", 424, 1),
-            FieldInfo::number("mcam_reg", 425, 1),
-            FieldInfo::number("pcam_reg", 426, 1),
-            FieldInfo::number("local_ca_ack_delay", 427, 5),
-            FieldInfo::number("port_module_event", 432, 1),
-            FieldInfo::number("enhanced_error_q_counters", 433, 1),
-            FieldInfo::number("ports_check", 434, 1),
-            FieldInfo::number("pulse_gen_control", 435, 1),
-            FieldInfo::number("disable_link_up", 436, 1),
-            FieldInfo::number("beacon_led", 437, 1),
-            FieldInfo::number("port_type", 438, 2).of(PortType::INFO),
-            FieldInfo::number("num_ports", 440, 8),
-            FieldInfo::number("snapshot", 448, 1),
-            FieldInfo::number("pps", 449, 1),
-            FieldInfo::number("pps_modify", 450, 1),
-            FieldInfo::number("log_max_msg", 451, 5),
-            FieldInfo::number("dp_ordering_ooo_rw_xrc", 456, 1),
-            FieldInfo::number("dp_ordering_ooo_rw_dc", 457, 1),
-            FieldInfo::number("dp_ordering_ooo_rw_rc", 458, 1),
-            FieldInfo::number("traffic_fast_control", 459, 1),
-            FieldInfo::number("max_tc", 460, 4),
-            FieldInfo::number("temp_warn_event", 464, 1),
-            FieldInfo::number("dcbx", 465, 1),
-            FieldInfo::number("general_notification_event", 466, 1),
-            FieldInfo::number("multi_prio_sq", 467, 1),
-            FieldInfo::number("afu_owner", 468, 1),
-            FieldInfo::number("fpga", 469, 1),
-            FieldInfo::number("rol_s", 470, 1),
-            FieldInfo::number("rol_g", 471, 1),
-            FieldInfo::number("ib_port_sniffer", 472, 1),
-            FieldInfo::number("wol_s", 473, 1),
-            FieldInfo::number("wol_g", 474, 1),
-            FieldInfo::number("wol_a", 475, 1),
-            FieldInfo::number("wol_b", 476, 1),
-            FieldInfo::number("wol_m", 477, 1),
-            FieldInfo::number("wol_u", 478, 1),
-            FieldInfo::number("wol_p", 479, 1),
-            FieldInfo::number("stat_rate_support", 480, 16),
-            FieldInfo::number("sig_block_4048", 496, 1),
-            FieldInfo::number("pci_sync_for_fw_update_event", 497, 1),
-            FieldInfo::number("init2_lag_tx_port_affinity", 504, 1),
-            FieldInfo::number("wqe_based_flow_table_update_cap", 507, 1),
-            FieldInfo::number("cqe_version", 508, 4),
-            FieldInfo::number("compact_address_vector", 512, 1),
-            FieldInfo::number("striding_rq", 513, 1),
-            FieldInfo::number("ipoib_enhanced_offloads", 515, 1),
-            FieldInfo::number("ipoib_basic_offloads", 516, 1),
-            FieldInfo::number("ib_striding_wq", 517, 1),
-            FieldInfo::number("repeated_block_disabled", 518, 1),
-            FieldInfo::number("umr_modify_entity_size_disabled", 519, 1),
-            FieldInfo::number("umr_modify_atomic_disabled", 520, 1),
-            FieldInfo::number("umr_indirect_mkey_disabled", 521, 1),
-            FieldInfo::number("umr_fence", 522, 2).of(UmrFence::INFO),
-            FieldInfo::number("dc_req_scat_data_cqe", 524, 1),
-            FieldInfo::number("dc_connect_qp", 525, 1),
-            FieldInfo::number("dc_cnak_trace", 526, 1),
-            FieldInfo::number("drain_sigerr", 527, 1),
-            FieldInfo::number("cmdif_checksum", 528, 2).of(CmdifChecksum::INFO),
-            FieldInfo::number("sigerr_cqe", 530, 1),
-            FieldInfo::number("wq_signature", 532, 1),
-            FieldInfo::number("sctr_data_cqe", 533, 1),
-            FieldInfo::number("bsf_in_create_mkey", 534, 1),
-            FieldInfo::number("sho", 535, 1),
-            FieldInfo::number("tph", 536, 1),
-            FieldInfo::number("rf", 537, 1),
-            FieldInfo::number("dct", 538, 1),
-            FieldInfo::number("qos", 539, 1),
-            FieldInfo::number("eth_net_offloads", 540, 1),
-            FieldInfo::number("roce", 541, 1),
-            FieldInfo::number("atomic", 542, 1),
-            FieldInfo::number("extended_retry_count", 543, 1),
-            FieldInfo::number("cq_oi", 544, 1),
-            FieldInfo::number("cq_resize", 545, 1),
-            FieldInfo::number("cq_moderation", 546, 1),
-            FieldInfo::number("cq_period_mode_modify", 547, 1),
-            FieldInfo::number("cq_invalidate", 548, 1),
-            FieldInfo::number("cq_eq_remap", 550, 1),
-            FieldInfo::number("pg", 551, 1),
-            FieldInfo::number("block_lb_mc", 552, 1),
-            FieldInfo::number("exponential_backoff", 553, 1),
-            FieldInfo::number("scqe_break_moderation", 554, 1),
-            FieldInfo::number("cq_period_start_from_cqe", 555, 1),
-            FieldInfo::number("cd", 556, 1),
-            FieldInfo::number("atm", 557, 1),
-            FieldInfo::number("apm", 558, 1),
-            FieldInfo::number("vector_calc", 559, 1),
-            FieldInfo::number("umr_ptr_rlky", 560, 1),
-            FieldInfo::number("imaicl", 561, 1),
-            FieldInfo::number("qp_packet_based", 562, 1),
-            FieldInfo::number("ipoib_enhanced_pkey_change", 564, 1),
-            FieldInfo::number("initiator_src_dct_in_cqe", 565, 1),
-            FieldInfo::number("qkv", 566, 1),
-            FieldInfo::number("pkv", 567, 1),
-            FieldInfo::number("set_deth_sqpn", 568, 1),
-            FieldInfo::number("rts2rts_primary_sl", 569, 1),
-            FieldInfo::number("initiator_src_dct", 570, 1),
-            FieldInfo::number("dc_v2", 571, 1),
-            FieldInfo::number("xrc", 572, 1),
-            FieldInfo::number("ud", 573, 1),
-            FieldInfo::number("uc", 574, 1),
-            FieldInfo::number("rc", 575, 1),
-            FieldInfo::number("uar_4k", 576, 1),
-            FieldInfo::number("fl_rc_qp_when_roce_disabled", 584, 1),
-            FieldInfo::number("regexp_params", 585, 1),
-            FieldInfo::number("uar_sz", 586, 6),
-            FieldInfo::number("port_selection_cap", 592, 1),
-            FieldInfo::number("nic_cap_reg", 593, 1),
-            FieldInfo::number("umem_uid_0", 594, 1),
-            FieldInfo::number("log_max_dc_cnak_qps", 595, 5),
-            FieldInfo::number("log_pg_sz", 600, 8),
-            FieldInfo::number("bf", 608, 1),
-            FieldInfo::number("driver_version", 609, 1),
-            FieldInfo::number("pad_tx_eth_packet", 610, 1),
-            FieldInfo::number("query_driver_version", 611, 1),
-            FieldInfo::number("max_qp_retry_freq", 612, 1),
-            FieldInfo::number("qp_by_name", 613, 1),
-            FieldInfo::number("mkey_by_name", 614, 1),
-            FieldInfo::number("log_bf_reg_size", 619, 5),
-            FieldInfo::number("disciplined_fr_counter", 624, 1),
-            FieldInfo::number("qp_error_syndrome", 627, 1),
-            FieldInfo::number("lag_dct", 630, 2),
-            FieldInfo::number("lag_tx_port_affinity", 632, 1),
-            FieldInfo::number("lag_native_fdb_selection", 633, 1),
-            FieldInfo::number("lag_master", 635, 1),
-            FieldInfo::number("num_lag_ports", 636, 4),
-            FieldInfo::number("num_of_diagnostic_counters", 640, 16),
-            FieldInfo::number("max_wqe_sz_sq", 656, 16),
-            FieldInfo::number("icm_mng_function_id_mode", 672, 1).of(FunctionIdMode::INFO),
-            FieldInfo::number("mkey_pcie_tph", 679, 1),
-            FieldInfo::number("tis_tir_td_order", 681, 1),
-            FieldInfo::number("psp", 682, 1),
-            FieldInfo::number("shampo", 683, 1),
-            FieldInfo::number("regexp_mmo_sq", 684, 1),
-            FieldInfo::number("regexp_version", 685, 3),
-            FieldInfo::number("max_wqe_sz_rq", 688, 16),
-            FieldInfo::number("max_flow_counter_31_16", 704, 16),
-            FieldInfo::number("max_wqe_sz_sq_dc", 720, 16),
-            FieldInfo::number("query_host_net_function_num_max", 736, 5),
-            FieldInfo::number("max_qp_mcg", 743, 25),
-            FieldInfo::number("mlnx_tag_ethertype", 768, 16),
-            FieldInfo::number("flow_counter_bulk_alloc", 784, 8),
-            FieldInfo::number("log_max_mcg", 792, 8),
-            FieldInfo::number("log_max_transport_domain", 803, 5),
-            FieldInfo::number("relaxed_ordering_read", 810, 1),
-            FieldInfo::number("log_max_pd", 811, 5),
-            FieldInfo::number("dp_ordering_ooo_all_ud", 816, 1),
-            FieldInfo::number("dp_ordering_ooo_all_uc", 817, 1),
-            FieldInfo::number("dp_ordering_ooo_all_xrc", 818, 1),
-            FieldInfo::number("dp_ordering_ooo_all_dc", 819, 1),
-            FieldInfo::number("dp_ordering_ooo_all_rc", 820, 1),
-            FieldInfo::number("pcie_reset_using_hotreset_method", 821, 1),
-            FieldInfo::number("pci_sync_for_fw_update_with_driver_unload", 822, 1),
-            FieldInfo::number("vnic_env_cnt_steering_fail", 823, 1),
-            FieldInfo::number("vport_counter_local_loopback", 824, 1),
-            FieldInfo::number("q_counter_aggregation", 825, 1),
-            FieldInfo::number("q_counter_other_vport", 826, 1),
-            FieldInfo::number("log_max_xrcd", 827, 5),
-            FieldInfo::number("nic_receive_steering_discard", 832, 1),
-            FieldInfo::number("receive_discard_vport_down", 833, 1),
-            FieldInfo::number("transmit_discard_vport_down", 834, 1),
-            FieldInfo::number("eq_overrun_count", 835, 1),
-            FieldInfo::number("nic_receive_steering_depth", 836, 1),
-            FieldInfo::number("invalid_command_count", 837, 1),
-            FieldInfo::number("quota_exceeded_count", 838, 1),
-            FieldInfo::number("log_max_flow_counter_bulk", 840, 8),
-            FieldInfo::number("max_flow_counter_15_0", 848, 16),
-            FieldInfo::number("modify_tis", 864, 1),
-            FieldInfo::number("flow_counters_dump", 865, 1),
-            FieldInfo::number("log_max_rq", 867, 5),
-            FieldInfo::number("ft_alias_sw_vhca_id", 872, 1),
-            FieldInfo::number("log_max_sq", 875, 5),
-            FieldInfo::number("log_max_tir", 883, 5),
-            FieldInfo::number("log_max_tis", 891, 5),
-            FieldInfo::number("basic_cyclic_rcv_wqe", 896, 1),
-            FieldInfo::number("mem_rq_rmp", 898, 1),
-            FieldInfo::number("log_max_rmp", 899, 5),
-            FieldInfo::number("sd_group_size", 904, 1),
-            FieldInfo::number("log_max_rqt", 907, 5),
-            FieldInfo::number("log_max_rqt_size", 915, 5),
-            FieldInfo::number("tlp_device_emulation_manager", 920, 1),
-            FieldInfo::number("vnic_env_cnt_bar_uar_access", 921, 1),
-            FieldInfo::number("vnic_env_cnt_odp_page_fault", 922, 1),
-            FieldInfo::number("log_max_tis_per_sq", 923, 5),
-            FieldInfo::number("ext_stride_num_range", 928, 1),
-            FieldInfo::number("roce_rw_supported", 929, 1),
-            FieldInfo::number("log_max_current_uc_list_wr_supported", 930, 1),
-            FieldInfo::number("log_max_stride_sz_rq", 931, 5),
-            FieldInfo::number("mkc_order_write_after_write_ro_only", 937, 1),
-            FieldInfo::number("log_min_stride_sz_rq", 939, 5),
-            FieldInfo::number("log_max_stride_sz_sq", 947, 5),
-            FieldInfo::number("log_min_stride_sz_sq", 955, 5),
-            FieldInfo::number("hairpin", 960, 1),
-            FieldInfo::number("log_max_hairpin_queues", 963, 5),
-            FieldInfo::number("log_max_hairpin_wq_data_sz", 971, 5),
-            FieldInfo::number("log_max_hairpin_num_packets", 979, 5),
-            FieldInfo::number("log_max_wq_sz", 987, 5),
-            FieldInfo::number("nic_vport_change_event", 992, 1),
-            FieldInfo::number("disable_local_lb_uc", 993, 1),
-            FieldInfo::number("disable_local_lb_mc", 994, 1),
-            FieldInfo::number("log_min_hairpin_wq_data_sz", 995, 5),
-            FieldInfo::number("silent_mode_set", 1001, 1),
-            FieldInfo::number("vhca_state", 1002, 1),
-            FieldInfo::number("log_max_vlan_list", 1003, 5),
-            FieldInfo::number("aes_xts_single_block_le_tweak", 1009, 1),
-            FieldInfo::number("aes_xts_multi_block_be_tweak", 1010, 1),
-            FieldInfo::number("log_max_current_mc_list", 1011, 5),
-            FieldInfo::number("silent_mode_query", 1017, 1),
-            FieldInfo::number("query_host_net_function_v1", 1018, 1),
-            FieldInfo::number("log_max_current_uc_list", 1019, 5),
-            FieldInfo::number("general_obj_types", 1024, 64),
-            FieldInfo::number("sq_ts_format", 1088, 2).of(TimestampFormatCap::INFO),
-            FieldInfo::number("rq_ts_format", 1090, 2).of(TimestampFormatCap::INFO),
-            FieldInfo::number("steering_format_version", 1092, 4).of(SteeringFormat::INFO),
-            FieldInfo::number("create_qp_start_hint", 1096, 24),
-            FieldInfo::number("ats", 1121, 1),
-            FieldInfo::number("cross_vhca_rqt", 1122, 1),
-            FieldInfo::number("log_max_uctx", 1123, 5),
-            FieldInfo::number("aes_xts", 1128, 1),
-            FieldInfo::number("crypto", 1129, 1),
-            FieldInfo::number("ipsec_offload", 1130, 1),
-            FieldInfo::number("log_max_umem", 1131, 5),
-            FieldInfo::number("max_num_eqs", 1136, 16),
-            FieldInfo::number("tls_tx", 1153, 1),
-            FieldInfo::number("tls_rx", 1154, 1),
-            FieldInfo::number("log_max_l2_table", 1155, 5),
-            FieldInfo::number("log_uar_page_sz", 1168, 16),
-            FieldInfo::number("device_frequency_mhz", 1216, 32),
-            FieldInfo::number("device_frequency_khz", 1248, 32),
-            FieldInfo::number("capi", 1280, 1),
-            FieldInfo::number("create_pec", 1281, 1),
-            FieldInfo::number("nvmf_target_offload", 1282, 1),
-            FieldInfo::number("capi_invalidate", 1283, 1),
-            FieldInfo::number("log_max_pasid", 1307, 5),
-            FieldInfo::number("num_of_uars_per_page", 1312, 32),
-            FieldInfo::number("flex_parser_protocols", 1344, 32),
-            FieldInfo::number("max_geneve_tlv_options", 1376, 8),
-            FieldInfo::number("max_geneve_tlv_option_data_len", 1387, 5),
-            FieldInfo::number("flex_parser_header_modify", 1392, 1),
-            FieldInfo::number("adv_rdma", 1393, 1),
-            FieldInfo::number("log_max_guaranteed_connections", 1395, 5),
-            FieldInfo::number("driver_version_before_init_hca", 1400, 1),
-            FieldInfo::number("adv_virtualization", 1401, 1),
-            FieldInfo::number("log_max_dct_connections", 1403, 5),
-            FieldInfo::number("log_max_atomic_size_qp", 1408, 8),
-            FieldInfo::number("log_max_dci_stream_channels", 1419, 5),
-            FieldInfo::number("log_max_dci_errored_streams", 1427, 5),
-            FieldInfo::number("log_max_atomic_size_dc", 1432, 8),
-            FieldInfo::number("max_multi_user_group_size", 1440, 16),
-            FieldInfo::number("enhanced_cqe_compression", 1456, 1),
-            FieldInfo::number("crossing_vhca_mkey", 1458, 1),
-            FieldInfo::number("log_max_dek", 1459, 5),
-            FieldInfo::number("mini_cqe_resp_l3_l4_tag", 1465, 1),
-            FieldInfo::number("mini_cqe_resp_flow_tag", 1466, 1),
-            FieldInfo::number("mini_cqe_resp_stride_index", 1468, 1),
-            FieldInfo::number("cqe_128_always", 1469, 1),
-            FieldInfo::number("cqe_compression_128", 1470, 1),
-            FieldInfo::number("cqe_compression", 1471, 1),
-            FieldInfo::number("cqe_compression_timeout", 1472, 16),
-            FieldInfo::number("cqe_compression_max_num", 1488, 16),
-            FieldInfo::number("flex_parser_id_gtpu_dw_0", 1512, 4),
-            FieldInfo::number("log_max_tm_offloaded_op_size", 1516, 4),
-            FieldInfo::number("tag_matching", 1520, 1),
-            FieldInfo::number("rndv_offload_rc", 1521, 1),
-            FieldInfo::number("rndv_offload_dc", 1522, 1),
-            FieldInfo::number("log_tag_matching_list_sz", 1523, 5),
-            FieldInfo::number("log_max_xrq", 1531, 5),
-            FieldInfo::number("affiliate_nic_vport_criteria", 1536, 8),
-            FieldInfo::number("native_port_num", 1544, 8),
-            FieldInfo::number("num_vhca_ports", 1552, 8),
-            FieldInfo::number("flex_parser_id_gtpu_teid", 1560, 4),
-            FieldInfo::number("trusted_vnic_vhca", 1565, 1),
-            FieldInfo::number("sw_owner_id", 1566, 1),
-            FieldInfo::number("max_num_of_monitor_counters", 1568, 16),
-            FieldInfo::number("num_ppcnt_monitor_counters", 1584, 16),
-            FieldInfo::number("max_num_sf", 1600, 16),
-            FieldInfo::number("num_q_monitor_counters", 1616, 16),
-            FieldInfo::number("sf", 1664, 1),
-            FieldInfo::number("sf_set_partition", 1665, 1),
-            FieldInfo::number("log_max_sf", 1667, 5),
-            FieldInfo::number("apu", 1672, 1),
-            FieldInfo::number("wait_on_data", 1675, 1),
-            FieldInfo::number("wait_on_time", 1676, 1),
-            FieldInfo::number("migration", 1677, 1),
-            FieldInfo::number("log_min_sf_size", 1680, 8),
-            FieldInfo::number("max_num_sf_partitions", 1688, 8),
-            FieldInfo::number("uctx_cap", 1696, 32),
-            FieldInfo::number("flex_parser_id_geneve_tlv_option_0", 1732, 4),
-            FieldInfo::number("flex_parser_id_icmp_dw1", 1736, 4),
-            FieldInfo::number("flex_parser_id_icmp_dw0", 1740, 4),
-            FieldInfo::number("flex_parser_id_icmpv6_dw1", 1744, 4),
-            FieldInfo::number("flex_parser_id_icmpv6_dw0", 1748, 4),
-            FieldInfo::number("flex_parser_id_outer_first_mpls_over_gre", 1752, 4),
-            FieldInfo::number("flex_parser_id_outer_first_mpls_over_udp_label", 1756, 4),
-            FieldInfo::number("max_num_match_definer", 1760, 16),
-            FieldInfo::number("sf_base_id", 1776, 16),
-            FieldInfo::number("flex_parser_id_gtpu_dw_2", 1792, 4),
-            FieldInfo::number("flex_parser_id_gtpu_first_ext_dw_0", 1796, 4),
-            FieldInfo::number("num_total_dynamic_vf_msix", 1800, 24),
-            FieldInfo::number("dynamic_msix_table_size", 1844, 12),
-            FieldInfo::number("dma_mmo_qp", 1864, 1),
-            FieldInfo::number("regexp_mmo_qp", 1865, 1),
-            FieldInfo::number("compress_mmo_qp", 1866, 1),
-            FieldInfo::number("decompress_deflate_v1", 1867, 1),
-            FieldInfo::number("min_dynamic_vf_msix_table_size", 1868, 4),
-            FieldInfo::number("decompress_deflate_v2", 1872, 1),
-            FieldInfo::number("data_direct", 1874, 1),
-            FieldInfo::number("max_dynamic_vf_msix_table_size", 1876, 12),
-            FieldInfo::number("log_max_num_header_modify_argument", 1891, 5),
-            FieldInfo::number("log_header_modify_argument_granularity_offset", 1896, 4),
-            FieldInfo::number("log_header_modify_argument_granularity", 1900, 4),
-            FieldInfo::number("log_header_modify_argument_max_alloc", 1907, 5),
-            FieldInfo::number("max_flow_execute_aso", 1915, 5),
-            FieldInfo::number("vhca_tunnel_commands", 1920, 64),
-            FieldInfo::number("match_definer_format_supported", 1984, 64),
-        ],
+    HcaCap, HcaCapLayout, 0x100 bytes = "hca_cap" {
+        sources: ["linux: mlx5_ifc_cmd_hca_cap_bits"];
         reserved: [
             (4, 2), (17, 14), (40, 8), (64, 34), (104, 3), (112, 3), (145, 2),
             (148, 2), (151, 1), (160, 3), (168, 1), (170, 1), (176, 1), (179, 6),
@@ -1123,6066 +680,1280 @@ structure! {
             (1424, 3), (1457, 1), (1464, 1), (1467, 1), (1504, 8), (1528, 3), (1564, 1),
             (1567, 1), (1632, 32), (1666, 1), (1673, 2), (1678, 2), (1728, 4), (1824, 20),
             (1856, 8), (1873, 1), (1875, 1), (1888, 3), (1904, 3), (1912, 3),
-        ],
-    }
-}
-
-impl HcaCap {
-    /// SET_HCA_CAP and QUERY_HCA_CAP may act on the RoCE switch of another function. `0x00.31`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn access_other_hca_roce(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::access_other_hca_roce`].
-    #[inline]
-    pub const fn set_access_other_hca_roce(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// ALLOC_FLOW_COUNTER takes a protection domain. `0x00.30`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn alloc_flow_counter_pd(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::alloc_flow_counter_pd`].
-    #[inline]
-    pub const fn set_alloc_flow_counter_pd(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Flow counters may be read and written by the ACCESS_ASO opcode. `0x00.29`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn flow_counter_access_aso(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::flow_counter_access_aso`].
-    #[inline]
-    pub const fn set_flow_counter_access_aso(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// QUERY_MATCH_SAMPLE_INFO is supported. `0x00.28`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn query_match_sample_info(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::query_match_sample_info`].
-    #[inline]
-    pub const fn set_query_match_sample_info(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// The device sends no page request events, so no EQ for them is needed. `0x00.25`
-    #[inline]
-    pub const fn page_request_disable(&self) -> bool {
-        bits::flag(&self.0, 6)
-    }
-
-    /// Sets [`Self::page_request_disable`].
-    #[inline]
-    pub const fn set_page_request_disable(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 6, value);
-        self
-    }
-
-    /// native_port_num counts ports over the whole device and not within the function's own hardware
-    /// unit. `0x00.24`
-    #[inline]
-    pub const fn abs_native_port_num(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::abs_native_port_num`].
-    #[inline]
-    pub const fn set_abs_native_port_num(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Value of opc_mod with which ACCESS_ASO reaches flow counters. `0x00.23:16`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn flow_access_aso_opc_mod(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::flow_access_aso_opc_mod`].
-    #[inline]
-    pub const fn set_flow_access_aso_opc_mod(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// An object made with the shared uid may be referred to by objects of any user context. `0x00.15`
-    #[inline]
-    pub const fn shared_object_to_user_object_allowed(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::shared_object_to_user_object_allowed`].
-    #[inline]
-    pub const fn set_shared_object_to_user_object_allowed(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
-    }
-
-    /// The function manages resources (such as interrupt vectors) of other virtual HCAs, as an E-Switch
-    /// manager does. `0x00.0`
-    #[inline]
-    pub const fn vhca_resource_manager(&self) -> bool {
-        bits::flag(&self.0, 31)
-    }
-
-    /// Sets [`Self::vhca_resource_manager`].
-    #[inline]
-    pub const fn set_vhca_resource_manager(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 31, value);
-        self
-    }
-
-    /// Capability page 0x20 (general 2) exists. `0x04.31`
-    #[inline]
-    pub const fn hca_cap_2(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::hca_cap_2`].
-    #[inline]
-    pub const fn set_hca_cap_2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// CREATE_LAG works also before the master function's interface is up. `0x04.30`
-    #[inline]
-    pub const fn create_lag_when_not_master_up(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::create_lag_when_not_master_up`].
-    #[inline]
-    pub const fn set_create_lag_when_not_master_up(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// The DTOR register exists; it holds the timeouts that the device asks of its driver. `0x04.29`
-    #[inline]
-    pub const fn dtor(&self) -> bool {
-        bits::flag(&self.0, 34)
-    }
-
-    /// Sets [`Self::dtor`].
-    #[inline]
-    pub const fn set_dtor(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 34, value);
-        self
-    }
-
-    /// An event can be raised when a virtual HCA goes to state TEARDOWN_REQUEST. `0x04.28`
-    #[inline]
-    pub const fn event_on_vhca_state_teardown_request(&self) -> bool {
-        bits::flag(&self.0, 35)
-    }
-
-    /// Sets [`Self::event_on_vhca_state_teardown_request`].
-    #[inline]
-    pub const fn set_event_on_vhca_state_teardown_request(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 35, value);
-        self
-    }
-
-    /// An event can be raised when a virtual HCA goes to state IN_USE. `0x04.27`
-    #[inline]
-    pub const fn event_on_vhca_state_in_use(&self) -> bool {
-        bits::flag(&self.0, 36)
-    }
-
-    /// Sets [`Self::event_on_vhca_state_in_use`].
-    #[inline]
-    pub const fn set_event_on_vhca_state_in_use(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 36, value);
-        self
-    }
-
-    /// An event can be raised when a virtual HCA goes to state ACTIVE. `0x04.26`
-    #[inline]
-    pub const fn event_on_vhca_state_active(&self) -> bool {
-        bits::flag(&self.0, 37)
-    }
-
-    /// Sets [`Self::event_on_vhca_state_active`].
-    #[inline]
-    pub const fn set_event_on_vhca_state_active(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 37, value);
-        self
-    }
-
-    /// An event can be raised when a virtual HCA goes to state ALLOCATED. `0x04.25`
-    #[inline]
-    pub const fn event_on_vhca_state_allocated(&self) -> bool {
-        bits::flag(&self.0, 38)
-    }
-
-    /// Sets [`Self::event_on_vhca_state_allocated`].
-    #[inline]
-    pub const fn set_event_on_vhca_state_allocated(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 38, value);
-        self
-    }
-
-    /// An event can be raised when a virtual HCA goes to state INVALID. `0x04.24`
-    #[inline]
-    pub const fn event_on_vhca_state_invalid(&self) -> bool {
-        bits::flag(&self.0, 39)
-    }
-
-    /// Sets [`Self::event_on_vhca_state_invalid`].
-    #[inline]
-    pub const fn set_event_on_vhca_state_invalid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 39, value);
-        self
-    }
-
-    /// Number that identifies this function among all virtual HCAs of the device. `0x04.15:0`
-    #[inline]
-    pub const fn vhca_id(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::vhca_id`].
-    #[inline]
-    pub const fn set_vhca_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// QUERY_QP and QUERY_DCT tell whether a queue's data reaches memory in order; rdma-core asks only
-    /// then (ibv_query_qp_data_in_order). `0x0c.29`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn qp_data_in_order(&self) -> bool {
-        bits::flag(&self.0, 98)
-    }
-
-    /// Sets [`Self::qp_data_in_order`].
-    #[inline]
-    pub const fn set_qp_data_in_order(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 98, value);
-        self
-    }
-
-    /// log2 of the largest scatter or gather list of a regular expression job. `0x0c.28:24`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_regexp_scatter_gather_size(&self) -> u8 {
-        bits::get(&self.0, 99, 5) as u8
-    }
-
-    /// Sets [`Self::log_regexp_scatter_gather_size`].
-    #[inline]
-    pub const fn set_log_regexp_scatter_gather_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 99, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest DMA memory-to-memory operation in bytes. `0x0c.20:16`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_dma_mmo_size(&self) -> u8 {
-        bits::get(&self.0, 107, 5) as u8
-    }
-
-    /// Sets [`Self::log_dma_mmo_size`].
-    #[inline]
-    pub const fn set_log_dma_mmo_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 107, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest compression job in bytes. `0x0c.12:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_compress_mmo_size(&self) -> u8 {
-        bits::get(&self.0, 115, 5) as u8
-    }
-
-    /// Sets [`Self::log_compress_mmo_size`].
-    #[inline]
-    pub const fn set_log_compress_mmo_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 115, 5, value as u64);
-        self
-    }
-
-    /// The decompressor takes raw LZ4 blocks. `0x0c.7`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn decompress_lz4_data_only_v2(&self) -> bool {
-        bits::flag(&self.0, 120)
-    }
-
-    /// Sets [`Self::decompress_lz4_data_only_v2`].
-    #[inline]
-    pub const fn set_decompress_lz4_data_only_v2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 120, value);
-        self
-    }
-
-    /// The decompressor takes LZ4 frames without block checksums. `0x0c.6`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn decompress_lz4_no_checksum_v2(&self) -> bool {
-        bits::flag(&self.0, 121)
-    }
-
-    /// Sets [`Self::decompress_lz4_no_checksum_v2`].
-    #[inline]
-    pub const fn set_decompress_lz4_no_checksum_v2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 121, value);
-        self
-    }
-
-    /// The decompressor takes LZ4 frames with block checksums. `0x0c.5`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn decompress_lz4_checksum_v2(&self) -> bool {
-        bits::flag(&self.0, 122)
-    }
-
-    /// Sets [`Self::decompress_lz4_checksum_v2`].
-    #[inline]
-    pub const fn set_decompress_lz4_checksum_v2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 122, value);
-        self
-    }
-
-    /// log2 of the largest decompression job in bytes. `0x0c.4:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_decompress_mmo_size(&self) -> u8 {
-        bits::get(&self.0, 123, 5) as u8
-    }
-
-    /// Sets [`Self::log_decompress_mmo_size`].
-    #[inline]
-    pub const fn set_log_decompress_mmo_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 123, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of WQEs in an SRQ or XRC SRQ. `0x10.31:24`
-    #[inline]
-    pub const fn log_max_srq_sz(&self) -> u8 {
-        bits::get(&self.0, 128, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_srq_sz`].
-    #[inline]
-    pub const fn set_log_max_srq_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 128, 8, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of WQE basic blocks (64 bytes) in the work queue of a QP.
-    /// `0x10.23:16`
-    #[inline]
-    pub const fn log_max_qp_sz(&self) -> u8 {
-        bits::get(&self.0, 136, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_qp_sz`].
-    #[inline]
-    pub const fn set_log_max_qp_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 136, 8, value as u64);
-        self
-    }
-
-    /// Capability page 0x14 (events that user contexts may subscribe to) exists. `0x10.15`
-    #[inline]
-    pub const fn event_cap(&self) -> bool {
-        bits::flag(&self.0, 144)
-    }
-
-    /// Sets [`Self::event_cap`].
-    #[inline]
-    pub const fn set_event_cap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 144, value);
-        self
-    }
-
-    /// Steering QPs can use the virtual lane and traffic class that are isolated for software steering
-    /// (isolate_vl_tc in the QP context). `0x10.12`
-    #[inline]
-    pub const fn isolate_vl_tc_new(&self) -> bool {
-        bits::flag(&self.0, 147)
-    }
-
-    /// Sets [`Self::isolate_vl_tc_new`].
-    #[inline]
-    pub const fn set_isolate_vl_tc_new(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 147, value);
-        self
-    }
-
-    /// NVMe over TCP can be offloaded (nvmeotcp_zerocopy_en and nvmeotcp_crc_en in the TIR context).
-    /// `0x10.9`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
-    #[inline]
-    pub const fn nvmeotcp(&self) -> bool {
-        bits::flag(&self.0, 150)
-    }
-
-    /// Sets [`Self::nvmeotcp`].
-    #[inline]
-    pub const fn set_nvmeotcp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 150, value);
-        self
-    }
-
-    /// The E-Switch needs a priority tag on packets of untagged functions, so software pushes VLAN 0
-    /// where it would pop a VLAN. `0x10.7`
-    #[inline]
-    pub const fn prio_tag_required(&self) -> bool {
-        bits::flag(&self.0, 152)
-    }
-
-    /// Sets [`Self::prio_tag_required`].
-    #[inline]
-    pub const fn set_prio_tag_required(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 152, value);
-        self
-    }
-
-    /// A queue can ignore the index in its WQEs (wqe_index_ignore). `0x10.6`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn wqe_index_ignore_cap(&self) -> bool {
-        bits::flag(&self.0, 153)
-    }
-
-    /// Sets [`Self::wqe_index_ignore_cap`].
-    #[inline]
-    pub const fn set_wqe_index_ignore_cap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 153, value);
-        self
-    }
-
-    /// Memory for QP contexts is allocated when they are made. `0x10.5`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dynamic_qp_allocation(&self) -> bool {
-        bits::flag(&self.0, 154)
-    }
-
-    /// Sets [`Self::dynamic_qp_allocation`].
-    #[inline]
-    pub const fn set_dynamic_qp_allocation(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 154, value);
-        self
-    }
-
-    /// log2 of the largest number of QPs. `0x10.4:0`
-    #[inline]
-    pub const fn log_max_qp(&self) -> u8 {
-        bits::get(&self.0, 155, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_qp`].
-    #[inline]
-    pub const fn set_log_max_qp(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 155, 5, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment: QP transition commands take and return the ece options word.
-    /// `0x14.28`
-    #[inline]
-    pub const fn ece_support(&self) -> bool {
-        bits::flag(&self.0, 163)
-    }
-
-    /// Sets [`Self::ece_support`].
-    #[inline]
-    pub const fn set_ece_support(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 163, value);
-        self
-    }
-
-    /// Number of regular expression engines. `0x14.27:24`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn regexp_num_of_engines(&self) -> u8 {
-        bits::get(&self.0, 164, 4) as u8
-    }
-
-    /// Sets [`Self::regexp_num_of_engines`].
-    #[inline]
-    pub const fn set_regexp_num_of_engines(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 164, 4, value as u64);
-        self
-    }
-
-    /// Steering metadata register C keeps its value when a packet passes from one domain to another.
-    /// `0x14.22`
-    #[inline]
-    pub const fn reg_c_preserve(&self) -> bool {
-        bits::flag(&self.0, 169)
-    }
-
-    /// Sets [`Self::reg_c_preserve`].
-    #[inline]
-    pub const fn set_reg_c_preserve(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 169, value);
-        self
-    }
-
-    /// log2 of the largest number of SRQs. `0x14.20:16`
-    #[inline]
-    pub const fn log_max_srq(&self) -> u8 {
-        bits::get(&self.0, 171, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_srq`].
-    #[inline]
-    pub const fn set_log_max_srq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 171, 5, value as u64);
-        self
-    }
-
-    /// The physical link goes up and down with the uplink by itself, so the driver need not set the
-    /// port state. `0x14.14`
-    #[inline]
-    pub const fn uplink_follow(&self) -> bool {
-        bits::flag(&self.0, 177)
-    }
-
-    /// Sets [`Self::uplink_follow`].
-    #[inline]
-    pub const fn set_uplink_follow(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 177, value);
-        self
-    }
-
-    /// The timestamp CQE of an SQ can go to a CQ other than the one of its completions
-    /// (ts_cqe_to_dest_cqn in the SQ context). `0x14.13`
-    #[inline]
-    pub const fn ts_cqe_to_dest_cqn(&self) -> bool {
-        bits::flag(&self.0, 178)
-    }
-
-    /// Sets [`Self::ts_cqe_to_dest_cqn`].
-    #[inline]
-    pub const fn set_ts_cqe_to_dest_cqn(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 178, value);
-        self
-    }
-
-    /// InfiniBand RC and XRC QPs can retransmit everything from the lost packet on (go-back-N).
-    /// `0x14.6`
-    #[inline]
-    pub const fn go_back_n(&self) -> bool {
-        bits::flag(&self.0, 185)
-    }
-
-    /// Sets [`Self::go_back_n`].
-    #[inline]
-    pub const fn set_go_back_n(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 185, value);
-        self
-    }
-
-    /// Scattering the FCS excludes decapsulation of tunnels. `0x14.4`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn scatter_fcs_w_decap_disable(&self) -> bool {
-        bits::flag(&self.0, 187)
-    }
-
-    /// Sets [`Self::scatter_fcs_w_decap_disable`].
-    #[inline]
-    pub const fn set_scatter_fcs_w_decap_disable(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 187, value);
-        self
-    }
-
-    /// Number of gather entries up to which a send WQE runs at full rate; 0 when not reported.
-    /// `0x18.31:24`
-    #[inline]
-    pub const fn max_sgl_for_optimized_performance(&self) -> u8 {
-        bits::get(&self.0, 192, 8) as u8
-    }
-
-    /// Sets [`Self::max_sgl_for_optimized_performance`].
-    #[inline]
-    pub const fn set_max_sgl_for_optimized_performance(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 192, 8, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of CQEs in a CQ. `0x18.23:16`
-    #[inline]
-    pub const fn log_max_cq_sz(&self) -> u8 {
-        bits::get(&self.0, 200, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_cq_sz`].
-    #[inline]
-    pub const fn set_log_max_cq_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 200, 8, value as u64);
-        self
-    }
-
-    /// A UMR may set or clear relaxed_ordering_write of an mkey. `0x18.15`
-    #[inline]
-    pub const fn relaxed_ordering_write_umr(&self) -> bool {
-        bits::flag(&self.0, 208)
-    }
-
-    /// Sets [`Self::relaxed_ordering_write_umr`].
-    #[inline]
-    pub const fn set_relaxed_ordering_write_umr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 208, value);
-        self
-    }
-
-    /// A UMR may set or clear relaxed_ordering_read of an mkey. `0x18.14`
-    #[inline]
-    pub const fn relaxed_ordering_read_umr(&self) -> bool {
-        bits::flag(&self.0, 209)
-    }
-
-    /// Sets [`Self::relaxed_ordering_read_umr`].
-    #[inline]
-    pub const fn set_relaxed_ordering_read_umr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 209, value);
-        self
-    }
-
-    /// ACCESS_REGISTER_USER is supported. `0x18.13`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn access_register_user(&self) -> bool {
-        bits::flag(&self.0, 210)
-    }
-
-    /// Sets [`Self::access_register_user`].
-    #[inline]
-    pub const fn set_access_register_user(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 210, value);
-        self
-    }
-
-    /// The function manages emulated virtio-net devices (the spelling is Linux's). `0x18.6`
-    #[inline]
-    pub const fn virtio_net_device_emualtion_manager(&self) -> bool {
-        bits::flag(&self.0, 217)
-    }
-
-    /// Sets [`Self::virtio_net_device_emualtion_manager`].
-    #[inline]
-    pub const fn set_virtio_net_device_emualtion_manager(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 217, value);
-        self
-    }
-
-    /// The function manages emulated virtio-blk devices (the spelling is Linux's). `0x18.5`
-    #[inline]
-    pub const fn virtio_blk_device_emualtion_manager(&self) -> bool {
-        bits::flag(&self.0, 218)
-    }
-
-    /// Sets [`Self::virtio_blk_device_emualtion_manager`].
-    #[inline]
-    pub const fn set_virtio_blk_device_emualtion_manager(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 218, value);
-        self
-    }
-
-    /// log2 of the largest number of CQs. `0x18.4:0`
-    #[inline]
-    pub const fn log_max_cq(&self) -> u8 {
-        bits::get(&self.0, 219, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_cq`].
-    #[inline]
-    pub const fn set_log_max_cq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 219, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of EQEs in an EQ. `0x1c.31:24`
-    #[inline]
-    pub const fn log_max_eq_sz(&self) -> u8 {
-        bits::get(&self.0, 224, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_eq_sz`].
-    #[inline]
-    pub const fn set_log_max_eq_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 224, 8, value as u64);
-        self
-    }
-
-    /// An mkey may let its writes to memory pass one another on PCI. `0x1c.23`
-    #[inline]
-    pub const fn relaxed_ordering_write(&self) -> bool {
-        bits::flag(&self.0, 232)
-    }
-
-    /// Sets [`Self::relaxed_ordering_write`].
-    #[inline]
-    pub const fn set_relaxed_ordering_write(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 232, value);
-        self
-    }
-
-    /// An mkey may use relaxed ordering for reads, provided that relaxed ordering is enabled in PCI
-    /// configuration space. `0x1c.22`
-    #[inline]
-    pub const fn relaxed_ordering_read_pci_enabled(&self) -> bool {
-        bits::flag(&self.0, 233)
-    }
-
-    /// Sets [`Self::relaxed_ordering_read_pci_enabled`].
-    #[inline]
-    pub const fn set_relaxed_ordering_read_pci_enabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 233, value);
-        self
-    }
-
-    /// log2 of the largest number of mkeys, indexes before the 8-bit variant. `0x1c.21:16`
-    #[inline]
-    pub const fn log_max_mkey(&self) -> u8 {
-        bits::get(&self.0, 234, 6) as u8
-    }
-
-    /// Sets [`Self::log_max_mkey`].
-    #[inline]
-    pub const fn set_log_max_mkey(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 234, 6, value as u64);
-        self
-    }
-
-    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.15`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn tunneled_atomic(&self) -> bool {
-        bits::flag(&self.0, 240)
-    }
-
-    /// Sets [`Self::tunneled_atomic`].
-    #[inline]
-    pub const fn set_tunneled_atomic(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 240, value);
-        self
-    }
-
-    /// Events may be delivered as address-space notifications (as_notify in the CQ context). `0x1c.14`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn as_notify(&self) -> bool {
-        bits::flag(&self.0, 241)
-    }
-
-    /// Sets [`Self::as_notify`].
-    #[inline]
-    pub const fn set_as_notify(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 241, value);
-        self
-    }
-
-    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.13`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn m_pci_port(&self) -> bool {
-        bits::flag(&self.0, 242)
-    }
-
-    /// Sets [`Self::m_pci_port`].
-    #[inline]
-    pub const fn set_m_pci_port(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 242, value);
-        self
-    }
-
-    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.12`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn m_vhca_mk(&self) -> bool {
-        bits::flag(&self.0, 243)
-    }
-
-    /// Sets [`Self::m_vhca_mk`].
-    #[inline]
-    pub const fn set_m_vhca_mk(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 243, value);
-        self
-    }
-
-    /// By its name, commands may act on behalf of another function. UCX and rdma-core name it so;
-    /// rdma-core's tests have hotplug_manager here. `0x1c.11`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn cmd_on_behalf(&self) -> bool {
-        bits::flag(&self.0, 244)
-    }
-
-    /// Sets [`Self::cmd_on_behalf`].
-    #[inline]
-    pub const fn set_cmd_on_behalf(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 244, value);
-        self
-    }
-
-    /// By its name, this function may manage emulated devices. UCX and rdma-core name it so;
-    /// rdma-core's tests have nvme_device_emulation_manager here. `0x1c.10`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn device_emulation_manager(&self) -> bool {
-        bits::flag(&self.0, 245)
-    }
-
-    /// Sets [`Self::device_emulation_manager`].
-    #[inline]
-    pub const fn set_device_emulation_manager(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 245, value);
-        self
-    }
-
-    /// A special mkey exists that ends a scatter list; QUERY_SPECIAL_CONTEXTS tells its value. `0x1c.9`
-    #[inline]
-    pub const fn terminate_scatter_list_mkey(&self) -> bool {
-        bits::flag(&self.0, 246)
-    }
-
-    /// Sets [`Self::terminate_scatter_list_mkey`].
-    #[inline]
-    pub const fn set_terminate_scatter_list_mkey(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 246, value);
-        self
-    }
-
-    /// Strided (repeated block) layouts in an mkey are supported. `0x1c.8`
-    #[inline]
-    pub const fn repeated_mkey(&self) -> bool {
-        bits::flag(&self.0, 247)
-    }
-
-    /// Sets [`Self::repeated_mkey`].
-    #[inline]
-    pub const fn set_repeated_mkey(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 247, value);
-        self
-    }
-
-    /// A special mkey for the DUMP opcode and for padding exists; QUERY_SPECIAL_CONTEXTS tells its
-    /// value. `0x1c.7`
-    #[inline]
-    pub const fn dump_fill_mkey(&self) -> bool {
-        bits::flag(&self.0, 248)
-    }
-
-    /// Sets [`Self::dump_fill_mkey`].
-    #[inline]
-    pub const fn set_dump_fill_mkey(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 248, value);
-        self
-    }
-
-    /// Rdma-core's tests call it dpp and libdpcp, whose RQ contexts have fields of that name, ibq; no
-    /// more is known. `0x1c.6`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
-    #[inline]
-    pub const fn dpp(&self) -> bool {
-        bits::flag(&self.0, 249)
-    }
-
-    /// Sets [`Self::dpp`].
-    #[inline]
-    pub const fn set_dpp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 249, value);
-        self
-    }
-
-    /// TEARDOWN_HCA can prepare a teardown that completes by a write to the initialisation segment.
-    /// `0x1c.4`
-    #[inline]
-    pub const fn fast_teardown(&self) -> bool {
-        bits::flag(&self.0, 251)
-    }
-
-    /// Sets [`Self::fast_teardown`].
-    #[inline]
-    pub const fn set_fast_teardown(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 251, value);
-        self
-    }
-
-    /// log2 of the largest number of EQs. `0x1c.3:0`
-    #[inline]
-    pub const fn log_max_eq(&self) -> u8 {
-        bits::get(&self.0, 252, 4) as u8
-    }
-
-    /// Sets [`Self::log_max_eq`].
-    #[inline]
-    pub const fn set_log_max_eq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 252, 4, value as u64);
-        self
-    }
-
-    /// Largest depth of mkeys that point to other mkeys. `0x20.31:24`
-    #[inline]
-    pub const fn max_indirection(&self) -> u8 {
-        bits::get(&self.0, 256, 8) as u8
-    }
-
-    /// Sets [`Self::max_indirection`].
-    #[inline]
-    pub const fn set_max_indirection(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 256, 8, value as u64);
-        self
-    }
-
-    /// An mkey may describe fixed-size buffers (KSM entries with log_entity_size). `0x20.23`
-    #[inline]
-    pub const fn fixed_buffer_size(&self) -> bool {
-        bits::flag(&self.0, 264)
-    }
-
-    /// Sets [`Self::fixed_buffer_size`].
-    #[inline]
-    pub const fn set_fixed_buffer_size(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 264, value);
-        self
-    }
-
-    /// log2 of the largest memory region or window in bytes. `0x20.22:16`
-    #[inline]
-    pub const fn log_max_mrw_sz(&self) -> u8 {
-        bits::get(&self.0, 265, 7) as u8
-    }
-
-    /// Sets [`Self::log_max_mrw_sz`].
-    #[inline]
-    pub const fn set_log_max_mrw_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 265, 7, value as u64);
-        self
-    }
-
-    /// TEARDOWN_HCA can close the function by force, without waiting for its objects. `0x20.15`
-    #[inline]
-    pub const fn force_teardown(&self) -> bool {
-        bits::flag(&self.0, 272)
-    }
-
-    /// Sets [`Self::force_teardown`].
-    #[inline]
-    pub const fn set_force_teardown(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 272, value);
-        self
-    }
-
-    /// log2 of the largest list of byte stream formats (BSF, for signatures) in an mkey. `0x20.13:8`
-    #[inline]
-    pub const fn log_max_bsf_list_size(&self) -> u8 {
-        bits::get(&self.0, 274, 6) as u8
-    }
-
-    /// Sets [`Self::log_max_bsf_list_size`].
-    #[inline]
-    pub const fn set_log_max_bsf_list_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 274, 6, value as u64);
-        self
-    }
-
-    /// A UMR may address the translation table with a wider offset (translation_offset_high in its
-    /// control segment). `0x20.7`
-    #[inline]
-    pub const fn umr_extended_translation_offset(&self) -> bool {
-        bits::flag(&self.0, 280)
-    }
-
-    /// Sets [`Self::umr_extended_translation_offset`].
-    #[inline]
-    pub const fn set_umr_extended_translation_offset(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 280, value);
-        self
-    }
-
-    /// A null mkey exists: writes to it are discarded and reads give zeros; QUERY_SPECIAL_CONTEXTS
-    /// tells its value. `0x20.6`
-    #[inline]
-    pub const fn null_mkey(&self) -> bool {
-        bits::flag(&self.0, 281)
-    }
-
-    /// Sets [`Self::null_mkey`].
-    #[inline]
-    pub const fn set_null_mkey(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 281, value);
-        self
-    }
-
-    /// log2 of the largest number of KLM entries in an indirect mkey. `0x20.5:0`
-    #[inline]
-    pub const fn log_max_klm_list_size(&self) -> u8 {
-        bits::get(&self.0, 282, 6) as u8
-    }
-
-    /// Sets [`Self::log_max_klm_list_size`].
-    #[inline]
-    pub const fn set_log_max_klm_list_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 282, 6, value as u64);
-        self
-    }
-
-    /// An SQ can be made that never sends to the wire (non_wire). `0x24.31`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn non_wire_sq(&self) -> bool {
-        bits::flag(&self.0, 288)
-    }
-
-    /// Sets [`Self::non_wire_sq`].
-    #[inline]
-    pub const fn set_non_wire_sq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 288, value);
-        self
-    }
-
-    /// CREATE_QP and QP transitions can carry the QP context extension. `0x24.29`
-    #[inline]
-    pub const fn qpc_extension(&self) -> bool {
-        bits::flag(&self.0, 290)
-    }
-
-    /// Sets [`Self::qpc_extension`].
-    #[inline]
-    pub const fn set_qpc_extension(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 290, value);
-        self
-    }
-
-    /// log2 of the largest number of RDMA reads and atomics that a DC initiator may have outstanding.
-    /// `0x24.21:16`
-    #[inline]
-    pub const fn log_max_ra_req_dc(&self) -> u8 {
-        bits::get(&self.0, 298, 6) as u8
-    }
-
-    /// Sets [`Self::log_max_ra_req_dc`].
-    #[inline]
-    pub const fn set_log_max_ra_req_dc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 298, 6, value as u64);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts Ethernet send WQEs that were too small. `0x24.13`
-    #[inline]
-    pub const fn eth_wqe_too_small(&self) -> bool {
-        bits::flag(&self.0, 306)
-    }
-
-    /// Sets [`Self::eth_wqe_too_small`].
-    #[inline]
-    pub const fn set_eth_wqe_too_small(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 306, value);
-        self
-    }
-
-    /// log2 of the largest static SQ, whose WQEs stay and are run again (static_sq_wq), in WQE basic
-    /// blocks. `0x24.12:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_max_static_sq_wq(&self) -> u8 {
-        bits::get(&self.0, 307, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_static_sq_wq`].
-    #[inline]
-    pub const fn set_log_max_static_sq_wq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 307, 5, value as u64);
-        self
-    }
-
-    /// HCA_VPORT_CONTEXT tells which service levels are routed adaptively (its ooo_sl_mask). `0x24.7`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
-    #[inline]
-    pub const fn ooo_sl_mask(&self) -> bool {
-        bits::flag(&self.0, 312)
-    }
-
-    /// Sets [`Self::ooo_sl_mask`].
-    #[inline]
-    pub const fn set_ooo_sl_mask(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 312, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts CQ overruns. `0x24.6`
-    #[inline]
-    pub const fn vnic_env_cq_overrun(&self) -> bool {
-        bits::flag(&self.0, 313)
-    }
-
-    /// Sets [`Self::vnic_env_cq_overrun`].
-    #[inline]
-    pub const fn set_vnic_env_cq_overrun(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 313, value);
-        self
-    }
-
-    /// log2 of the largest number of RDMA reads and atomics that a DC target serves at a time.
-    /// `0x24.5:0`
-    #[inline]
-    pub const fn log_max_ra_res_dc(&self) -> u8 {
-        bits::get(&self.0, 314, 6) as u8
-    }
-
-    /// Sets [`Self::log_max_ra_res_dc`].
-    #[inline]
-    pub const fn set_log_max_ra_res_dc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 314, 6, value as u64);
-        self
-    }
-
-    /// MANAGE_PAGES can return all pages of a function in one command. `0x28.26`
-    #[inline]
-    pub const fn release_all_pages(&self) -> bool {
-        bits::flag(&self.0, 325)
-    }
-
-    /// Sets [`Self::release_all_pages`].
-    #[inline]
-    pub const fn set_release_all_pages(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 325, value);
-        self
-    }
-
-    /// Must be ignored by software and never set. `0x28.25`
-    #[inline]
-    pub const fn must_not_use(&self) -> bool {
-        bits::flag(&self.0, 326)
-    }
-
-    /// Sets [`Self::must_not_use`].
-    #[inline]
-    pub const fn set_must_not_use(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 326, value);
-        self
-    }
-
-    /// Signatures may be CRC64 with the XP10 polynomial. `0x28.24`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn sig_crc64_xp10(&self) -> bool {
-        bits::flag(&self.0, 327)
-    }
-
-    /// Sets [`Self::sig_crc64_xp10`].
-    #[inline]
-    pub const fn set_sig_crc64_xp10(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 327, value);
-        self
-    }
-
-    /// Signatures may be CRC32C. `0x28.23`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn sig_crc32c(&self) -> bool {
-        bits::flag(&self.0, 328)
-    }
-
-    /// Sets [`Self::sig_crc32c`].
-    #[inline]
-    pub const fn set_sig_crc32c(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 328, value);
-        self
-    }
-
-    /// RoCE acceleration settings exist (the ROCE_ACCL register). `0x28.22`
-    #[inline]
-    pub const fn roce_accl(&self) -> bool {
-        bits::flag(&self.0, 329)
-    }
-
-    /// Sets [`Self::roce_accl`].
-    #[inline]
-    pub const fn set_roce_accl(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 329, value);
-        self
-    }
-
-    /// log2 of the largest number of RDMA reads and atomics that a QP may have outstanding.
-    /// `0x28.21:16`
-    #[inline]
-    pub const fn log_max_ra_req_qp(&self) -> u8 {
-        bits::get(&self.0, 330, 6) as u8
-    }
-
-    /// Sets [`Self::log_max_ra_req_qp`].
-    #[inline]
-    pub const fn set_log_max_ra_req_qp(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 330, 6, value as u64);
-        self
-    }
-
-    /// RTR2RTS_QP may change the counter set of a QP. `0x28.15`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn rtr2rts_qp_counters_set_id(&self) -> bool {
-        bits::flag(&self.0, 336)
-    }
-
-    /// Sets [`Self::rtr2rts_qp_counters_set_id`].
-    #[inline]
-    pub const fn set_rtr2rts_qp_counters_set_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 336, value);
-        self
-    }
-
-    /// RTS2RTS_QP may change the UDP source port of a RoCE QP. `0x28.14`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn rts2rts_udp_sport(&self) -> bool {
-        bits::flag(&self.0, 337)
-    }
-
-    /// Sets [`Self::rts2rts_udp_sport`].
-    #[inline]
-    pub const fn set_rts2rts_udp_sport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 337, value);
-        self
-    }
-
-    /// RTS2RTS_QP may change the port on which a bonded device sends. `0x28.13`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn rts2rts_lag_tx_port_affinity(&self) -> bool {
-        bits::flag(&self.0, 338)
-    }
-
-    /// Sets [`Self::rts2rts_lag_tx_port_affinity`].
-    #[inline]
-    pub const fn set_rts2rts_lag_tx_port_affinity(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 338, value);
-        self
-    }
-
-    /// SQs run DMA memory-to-memory operations. `0x28.12`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dma_mmo_sq(&self) -> bool {
-        bits::flag(&self.0, 339)
-    }
-
-    /// Sets [`Self::dma_mmo_sq`].
-    #[inline]
-    pub const fn set_dma_mmo_sq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 339, value);
-        self
-    }
-
-    /// Smallest block of a compression job, as the log2 code that its control segment takes.
-    /// `0x28.11:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn compress_min_block_size(&self) -> u8 {
-        bits::get(&self.0, 340, 4) as u8
-    }
-
-    /// Sets [`Self::compress_min_block_size`].
-    #[inline]
-    pub const fn set_compress_min_block_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 340, 4, value as u64);
-        self
-    }
-
-    /// SQs run compression jobs. `0x28.7`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn compress_mmo_sq(&self) -> bool {
-        bits::flag(&self.0, 344)
-    }
-
-    /// Sets [`Self::compress_mmo_sq`].
-    #[inline]
-    pub const fn set_compress_mmo_sq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 344, value);
-        self
-    }
-
-    /// SQs run decompression jobs. `0x28.6`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn decompress_mmo_sq(&self) -> bool {
-        bits::flag(&self.0, 345)
-    }
-
-    /// Sets [`Self::decompress_mmo_sq`].
-    #[inline]
-    pub const fn set_decompress_mmo_sq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 345, value);
-        self
-    }
-
-    /// log2 of the largest number of RDMA reads and atomics that a QP serves at a time. `0x28.5:0`
-    #[inline]
-    pub const fn log_max_ra_res_qp(&self) -> u8 {
-        bits::get(&self.0, 346, 6) as u8
-    }
-
-    /// Sets [`Self::log_max_ra_res_qp`].
-    #[inline]
-    pub const fn set_log_max_ra_res_qp(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 346, 6, value as u64);
-        self
-    }
-
-    /// Receive buffers may be padded at their end up to a cache line (end_padding_mode). `0x2c.31`
-    #[inline]
-    pub const fn end_pad(&self) -> bool {
-        bits::flag(&self.0, 352)
-    }
-
-    /// Sets [`Self::end_pad`].
-    #[inline]
-    pub const fn set_end_pad(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 352, value);
-        self
-    }
-
-    /// This function may query the port's congestion control parameters and counters. `0x2c.30`
-    #[inline]
-    pub const fn cc_query_allowed(&self) -> bool {
-        bits::flag(&self.0, 353)
-    }
-
-    /// Sets [`Self::cc_query_allowed`].
-    #[inline]
-    pub const fn set_cc_query_allowed(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 353, value);
-        self
-    }
-
-    /// This function may change the port's congestion control parameters. `0x2c.29`
-    #[inline]
-    pub const fn cc_modify_allowed(&self) -> bool {
-        bits::flag(&self.0, 354)
-    }
-
-    /// Sets [`Self::cc_modify_allowed`].
-    #[inline]
-    pub const fn set_cc_modify_allowed(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 354, value);
-        self
-    }
-
-    /// Receive buffers may be padded at their start. `0x2c.28`
-    #[inline]
-    pub const fn start_pad(&self) -> bool {
-        bits::flag(&self.0, 355)
-    }
-
-    /// Sets [`Self::start_pad`].
-    #[inline]
-    pub const fn set_start_pad(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 355, value);
-        self
-    }
-
-    /// The device can work with 128-byte cache lines; set through SET_HCA_CAP when the host has them.
-    /// `0x2c.27`
-    #[inline]
-    pub const fn cache_line_128byte(&self) -> bool {
-        bits::flag(&self.0, 356)
-    }
-
-    /// Sets [`Self::cache_line_128byte`].
-    #[inline]
-    pub const fn set_cache_line_128byte(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 356, value);
-        self
-    }
-
-    /// By its name, gid_table_size is read-only. Rdma-core's header and tests name it, no driver uses
-    /// it, and no more is known. `0x2c.26`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn gid_table_size_ro(&self) -> bool {
-        bits::flag(&self.0, 357)
-    }
-
-    /// Sets [`Self::gid_table_size_ro`].
-    #[inline]
-    pub const fn set_gid_table_size_ro(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 357, value);
-        self
-    }
-
-    /// By its name, pkey_table_size is read-only. Rdma-core's header and tests name it, no driver uses
-    /// it, and no more is known. `0x2c.25`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn pkey_table_size_ro(&self) -> bool {
-        bits::flag(&self.0, 358)
-    }
-
-    /// Sets [`Self::pkey_table_size_ro`].
-    #[inline]
-    pub const fn set_pkey_table_size_ro(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 358, value);
-        self
-    }
-
-    /// By its name, Q counters count RNR NAKs. Rdma-core's header and tests name it, no driver uses it,
-    /// and no more is known. `0x2c.23`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn rnr_nak_q_counters(&self) -> bool {
-        bits::flag(&self.0, 360)
-    }
-
-    /// Sets [`Self::rnr_nak_q_counters`].
-    #[inline]
-    pub const fn set_rnr_nak_q_counters(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 360, value);
-        self
-    }
-
-    /// RTS2RTS_QP may change the counter set of a QP. `0x2c.22`
-    #[inline]
-    pub const fn rts2rts_qp_counters_set_id(&self) -> bool {
-        bits::flag(&self.0, 361)
-    }
-
-    /// Sets [`Self::rts2rts_qp_counters_set_id`].
-    #[inline]
-    pub const fn set_rts2rts_qp_counters_set_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 361, value);
-        self
-    }
-
-    /// By its name, RTS2RTS_QP may change the DSCP of a path. Rdma-core's header and tests name it, no
-    /// driver uses it, and no more is known. `0x2c.21`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn rts2rts_qp_dscp(&self) -> bool {
-        bits::flag(&self.0, 362)
-    }
-
-    /// Sets [`Self::rts2rts_qp_dscp`].
-    #[inline]
-    pub const fn set_rts2rts_qp_dscp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 362, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts packets dropped because an internal receive queue had no buffer. `0x2c.19`
-    #[inline]
-    pub const fn vnic_env_int_rq_oob(&self) -> bool {
-        bits::flag(&self.0, 364)
-    }
-
-    /// Sets [`Self::vnic_env_int_rq_oob`].
-    #[inline]
-    pub const fn set_vnic_env_int_rq_oob(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 364, value);
-        self
-    }
-
-    /// The SBCAM register exists. `0x2c.18`
-    #[inline]
-    pub const fn sbcam_reg(&self) -> bool {
-        bits::flag(&self.0, 365)
-    }
-
-    /// Sets [`Self::sbcam_reg`].
-    #[inline]
-    pub const fn set_sbcam_reg(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 365, value);
-        self
-    }
-
-    /// The QCAM register exists; it tells which QoS registers and features exist. `0x2c.16`
-    #[inline]
-    pub const fn qcam_reg(&self) -> bool {
-        bits::flag(&self.0, 367)
-    }
-
-    /// Sets [`Self::qcam_reg`].
-    #[inline]
-    pub const fn set_qcam_reg(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 367, value);
-        self
-    }
-
-    /// Number of entries in the GID table of an InfiniBand port, as a code. `0x2c.15:0`
-    #[inline]
-    pub const fn gid_table_size(&self) -> GidTableSize {
-        GidTableSize(bits::get(&self.0, 368, 16) as u16)
-    }
-
-    /// Sets [`Self::gid_table_size`].
-    #[inline]
-    pub const fn set_gid_table_size(&mut self, value: GidTableSize) -> &mut Self {
-        bits::set(&mut self.0, 368, 16, value.0 as u64);
-        self
-    }
-
-    /// Q counters count packets that arrived out of sequence. `0x30.31`
-    #[inline]
-    pub const fn out_of_seq_cnt(&self) -> bool {
-        bits::flag(&self.0, 384)
-    }
-
-    /// Sets [`Self::out_of_seq_cnt`].
-    #[inline]
-    pub const fn set_out_of_seq_cnt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 384, value);
-        self
-    }
-
-    /// QUERY_VPORT_COUNTER is supported. `0x30.30`
-    #[inline]
-    pub const fn vport_counters(&self) -> bool {
-        bits::flag(&self.0, 385)
-    }
-
-    /// Sets [`Self::vport_counters`].
-    #[inline]
-    pub const fn set_vport_counters(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 385, value);
-        self
-    }
-
-    /// Q counters count retransmission events (timeouts, sequence errors, RNR). `0x30.29`
-    #[inline]
-    pub const fn retransmission_q_counters(&self) -> bool {
-        bits::flag(&self.0, 386)
-    }
-
-    /// Sets [`Self::retransmission_q_counters`].
-    #[inline]
-    pub const fn set_retransmission_q_counters(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 386, value);
-        self
-    }
-
-    /// Capability page 0xd (debug) exists. `0x30.28`
-    #[inline]
-    pub const fn debug(&self) -> bool {
-        bits::flag(&self.0, 387)
-    }
-
-    /// Sets [`Self::debug`].
-    #[inline]
-    pub const fn set_debug(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 387, value);
-        self
-    }
-
-    /// MODIFY_RQ may change the counter set of an RQ. `0x30.27`
-    #[inline]
-    pub const fn modify_rq_counter_set_id(&self) -> bool {
-        bits::flag(&self.0, 388)
-    }
-
-    /// Sets [`Self::modify_rq_counter_set_id`].
-    #[inline]
-    pub const fn set_modify_rq_counter_set_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 388, value);
-        self
-    }
-
-    /// An RQ may hold packets for a while, rather than drop them, when it has no buffer
-    /// (delay_drop_en). `0x30.26`
-    #[inline]
-    pub const fn rq_delay_drop(&self) -> bool {
-        bits::flag(&self.0, 389)
-    }
-
-    /// Sets [`Self::rq_delay_drop`].
-    #[inline]
-    pub const fn set_rq_delay_drop(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 389, value);
-        self
-    }
-
-    /// Number of Q counters that can be allocated. `0x30.25:16`
-    #[inline]
-    pub const fn max_qp_cnt(&self) -> u16 {
-        bits::get(&self.0, 390, 10) as u16
-    }
-
-    /// Sets [`Self::max_qp_cnt`].
-    #[inline]
-    pub const fn set_max_qp_cnt(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 390, 10, value as u64);
-        self
-    }
-
-    /// Number of entries in the P_Key table of an InfiniBand port, as a code; SET_HCA_CAP may lower it.
-    /// `0x30.15:0`
-    #[inline]
-    pub const fn pkey_table_size(&self) -> PkeyTableSize {
-        PkeyTableSize(bits::get(&self.0, 400, 16) as u16)
-    }
-
-    /// Sets [`Self::pkey_table_size`].
-    #[inline]
-    pub const fn set_pkey_table_size(&mut self, value: PkeyTableSize) -> &mut Self {
-        bits::set(&mut self.0, 400, 16, value.0 as u64);
-        self
-    }
-
-    /// The function manages the virtual ports of its group: it may act on other_vport in the vport
-    /// commands. `0x34.31`
-    #[inline]
-    pub const fn vport_group_manager(&self) -> bool {
-        bits::flag(&self.0, 416)
-    }
-
-    /// Sets [`Self::vport_group_manager`].
-    #[inline]
-    pub const fn set_vport_group_manager(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 416, value);
-        self
-    }
-
-    /// The function manages the virtual HCAs of its group. `0x34.30`
-    #[inline]
-    pub const fn vhca_group_manager(&self) -> bool {
-        bits::flag(&self.0, 417)
-    }
-
-    /// Sets [`Self::vhca_group_manager`].
-    #[inline]
-    pub const fn set_vhca_group_manager(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 417, value);
-        self
-    }
-
-    /// InfiniBand virtualisation: HCA vport commands may address virtual ports. `0x34.29`
-    #[inline]
-    pub const fn ib_virt(&self) -> bool {
-        bits::flag(&self.0, 418)
-    }
-
-    /// Sets [`Self::ib_virt`].
-    #[inline]
-    pub const fn set_ib_virt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 418, value);
-        self
-    }
-
-    /// Ethernet virtualisation: NIC vport commands may address virtual ports. `0x34.28`
-    #[inline]
-    pub const fn eth_virt(&self) -> bool {
-        bits::flag(&self.0, 419)
-    }
-
-    /// Sets [`Self::eth_virt`].
-    #[inline]
-    pub const fn set_eth_virt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 419, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts queue events such as queues in error and send queue overruns. `0x34.27`
-    #[inline]
-    pub const fn vnic_env_queue_counters(&self) -> bool {
-        bits::flag(&self.0, 420)
-    }
-
-    /// Sets [`Self::vnic_env_queue_counters`].
-    #[inline]
-    pub const fn set_vnic_env_queue_counters(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 420, value);
-        self
-    }
-
-    /// Enhanced transmission selection (the QETC register) is supported. `0x34.26`
-    #[inline]
-    pub const fn ets(&self) -> bool {
-        bits::flag(&self.0, 421)
-    }
-
-    /// Sets [`Self::ets`].
-    #[inline]
-    pub const fn set_ets(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 421, value);
-        self
-    }
-
-    /// Capability page 7 exists: NIC receive and transmit flow tables are supported. `0x34.25`
-    #[inline]
-    pub const fn nic_flow_table(&self) -> bool {
-        bits::flag(&self.0, 422)
-    }
-
-    /// Sets [`Self::nic_flow_table`].
-    #[inline]
-    pub const fn set_nic_flow_table(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 422, value);
-        self
-    }
-
-    /// The function manages the embedded switch and may build FDB flow tables. `0x34.24`
-    #[inline]
-    pub const fn eswitch_manager(&self) -> bool {
-        bits::flag(&self.0, 423)
-    }
-
-    /// Sets [`Self::eswitch_manager`].
-    #[inline]
-    pub const fn set_eswitch_manager(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 423, value);
-        self
-    }
-
-    /// Capability page 0xf exists: device memory (MEMIC) or software-owned ICM is supported. `0x34.23`
-    #[inline]
-    pub const fn device_memory(&self) -> bool {
-        bits::flag(&self.0, 424)
-    }
-
-    /// Sets [`Self::device_memory`].
-    #[inline]
-    pub const fn set_device_memory(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 424, value);
-        self
-    }
-
-    /// The MCAM register exists; it tells which management registers exist. `0x34.22`
-    #[inline]
-    pub const fn mcam_reg(&self) -> bool {
-        bits::flag(&self.0, 425)
-    }
-
-    /// Sets [`Self::mcam_reg`].
-    #[inline]
-    pub const fn set_mcam_reg(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 425, value);
-        self
-    }
-
-    /// The PCAM register exists; it tells which port registers exist. `0x34.21`
-    #[inline]
-    pub const fn pcam_reg(&self) -> bool {
-        bits::flag(&self.0, 426)
-    }
-
-    /// Sets [`Self::pcam_reg`].
-    #[inline]
-    pub const fn set_pcam_reg(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 426, value);
-        self
-    }
-
-    /// Time the device takes to answer a packet, as an InfiniBand timeout code: 4.096 us times 2 to
-    /// this power. `0x34.20:16`
-    #[inline]
-    pub const fn local_ca_ack_delay(&self) -> u8 {
-        bits::get(&self.0, 427, 5) as u8
-    }
-
-    /// Sets [`Self::local_ca_ack_delay`].
-    #[inline]
-    pub const fn set_local_ca_ack_delay(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 427, 5, value as u64);
-        self
-    }
-
-    /// Events about cables and modules can be raised. `0x34.15`
-    #[inline]
-    pub const fn port_module_event(&self) -> bool {
-        bits::flag(&self.0, 432)
-    }
-
-    /// Sets [`Self::port_module_event`].
-    #[inline]
-    pub const fn set_port_module_event(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 432, value);
-        self
-    }
-
-    /// Q counters count also error completions (local length, protection and access errors, flushes).
-    /// `0x34.14`
-    #[inline]
-    pub const fn enhanced_error_q_counters(&self) -> bool {
-        bits::flag(&self.0, 433)
-    }
-
-    /// Sets [`Self::enhanced_error_q_counters`].
-    #[inline]
-    pub const fn set_enhanced_error_q_counters(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 433, value);
-        self
-    }
-
-    /// The device checks the ports that commands name. `0x34.13`
-    #[inline]
-    pub const fn ports_check(&self) -> bool {
-        bits::flag(&self.0, 434)
-    }
-
-    /// Sets [`Self::ports_check`].
-    #[inline]
-    pub const fn set_ports_check(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 434, value);
-        self
-    }
-
-    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x34.12`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn pulse_gen_control(&self) -> bool {
-        bits::flag(&self.0, 435)
-    }
-
-    /// Sets [`Self::pulse_gen_control`].
-    #[inline]
-    pub const fn set_pulse_gen_control(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 435, value);
-        self
-    }
-
-    /// The link can be kept down until software brings it up. `0x34.11`
-    #[inline]
-    pub const fn disable_link_up(&self) -> bool {
-        bits::flag(&self.0, 436)
-    }
-
-    /// Sets [`Self::disable_link_up`].
-    #[inline]
-    pub const fn set_disable_link_up(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 436, value);
-        self
-    }
-
-    /// The port's LED can be made to blink, through the MLCR register. `0x34.10`
-    #[inline]
-    pub const fn beacon_led(&self) -> bool {
-        bits::flag(&self.0, 437)
-    }
-
-    /// Sets [`Self::beacon_led`].
-    #[inline]
-    pub const fn set_beacon_led(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 437, value);
-        self
-    }
-
-    /// Link layer of the port. `0x34.9:8`
-    #[inline]
-    pub const fn port_type(&self) -> PortType {
-        PortType(bits::get(&self.0, 438, 2) as u8)
-    }
-
-    /// Sets [`Self::port_type`].
-    #[inline]
-    pub const fn set_port_type(&mut self, value: PortType) -> &mut Self {
-        bits::set(&mut self.0, 438, 2, value.0 as u64);
-        self
-    }
-
-    /// Number of ports of this function. `0x34.7:0`
-    #[inline]
-    pub const fn num_ports(&self) -> u8 {
-        bits::get(&self.0, 440, 8) as u8
-    }
-
-    /// Sets [`Self::num_ports`].
-    #[inline]
-    pub const fn set_num_ports(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 440, 8, value as u64);
-        self
-    }
-
-    /// Capability page 0xa exists: snapshots (FreeBSD's snapshot_cap: QPs are suspended, and QPs, keys,
-    /// PDs and UARs restored). `0x38.31`
-    ///
-    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
-    #[inline]
-    pub const fn snapshot(&self) -> bool {
-        bits::flag(&self.0, 448)
-    }
-
-    /// Sets [`Self::snapshot`].
-    #[inline]
-    pub const fn set_snapshot(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 448, value);
-        self
-    }
-
-    /// A pulse per second can be put in or out on pins (the MTPPS register). `0x38.30`
-    #[inline]
-    pub const fn pps(&self) -> bool {
-        bits::flag(&self.0, 449)
-    }
-
-    /// Sets [`Self::pps`].
-    #[inline]
-    pub const fn set_pps(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 449, value);
-        self
-    }
-
-    /// The pulse-per-second settings may be changed. `0x38.29`
-    #[inline]
-    pub const fn pps_modify(&self) -> bool {
-        bits::flag(&self.0, 450)
-    }
-
-    /// Sets [`Self::pps_modify`].
-    #[inline]
-    pub const fn set_pps_modify(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 450, value);
-        self
-    }
-
-    /// log2 of the largest message in bytes. `0x38.28:24`
-    #[inline]
-    pub const fn log_max_msg(&self) -> u8 {
-        bits::get(&self.0, 451, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_msg`].
-    #[inline]
-    pub const fn set_log_max_msg(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 451, 5, value as u64);
-        self
-    }
-
-    /// XRC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the context);
-    /// UCX sets the ordering by it, rdma-core names it multi_path_xrc_rdma. `0x38.23`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dp_ordering_ooo_rw_xrc(&self) -> bool {
-        bits::flag(&self.0, 456)
-    }
-
-    /// Sets [`Self::dp_ordering_ooo_rw_xrc`].
-    #[inline]
-    pub const fn set_dp_ordering_ooo_rw_xrc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 456, value);
-        self
-    }
-
-    /// DC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the context);
-    /// UCX sets the ordering by it, rdma-core names it multi_path_dc_rdma. `0x38.22`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dp_ordering_ooo_rw_dc(&self) -> bool {
-        bits::flag(&self.0, 457)
-    }
-
-    /// Sets [`Self::dp_ordering_ooo_rw_dc`].
-    #[inline]
-    pub const fn set_dp_ordering_ooo_rw_dc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 457, value);
-        self
-    }
-
-    /// RC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the context);
-    /// UCX sets the ordering by it, rdma-core names it multi_path_rc_rdma. `0x38.21`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dp_ordering_ooo_rw_rc(&self) -> bool {
-        bits::flag(&self.0, 458)
-    }
-
-    /// Sets [`Self::dp_ordering_ooo_rw_rc`].
-    #[inline]
-    pub const fn set_dp_ordering_ooo_rw_rc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 458, value);
-        self
-    }
-
-    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x38.20`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn traffic_fast_control(&self) -> bool {
-        bits::flag(&self.0, 459)
-    }
-
-    /// Sets [`Self::traffic_fast_control`].
-    #[inline]
-    pub const fn set_traffic_fast_control(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 459, value);
-        self
-    }
-
-    /// Number of traffic classes. `0x38.19:16`
-    #[inline]
-    pub const fn max_tc(&self) -> u8 {
-        bits::get(&self.0, 460, 4) as u8
-    }
-
-    /// Sets [`Self::max_tc`].
-    #[inline]
-    pub const fn set_max_tc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 460, 4, value as u64);
-        self
-    }
-
-    /// An event can be raised when the device gets too warm. `0x38.15`
-    #[inline]
-    pub const fn temp_warn_event(&self) -> bool {
-        bits::flag(&self.0, 464)
-    }
-
-    /// Sets [`Self::temp_warn_event`].
-    #[inline]
-    pub const fn set_temp_warn_event(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 464, value);
-        self
-    }
-
-    /// The device can run the DCBX protocol itself (the DCBX_PARAM register). `0x38.14`
-    #[inline]
-    pub const fn dcbx(&self) -> bool {
-        bits::flag(&self.0, 465)
-    }
-
-    /// Sets [`Self::dcbx`].
-    #[inline]
-    pub const fn set_dcbx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 465, value);
-        self
-    }
-
-    /// General notification events (delay drop timeout and others) can be raised. `0x38.13`
-    #[inline]
-    pub const fn general_notification_event(&self) -> bool {
-        bits::flag(&self.0, 466)
-    }
-
-    /// Sets [`Self::general_notification_event`].
-    #[inline]
-    pub const fn set_general_notification_event(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 466, value);
-        self
-    }
-
-    /// By its name, one SQ may send with several priorities. Rdma-core's header and tests name it, no
-    /// driver uses it, and no more is known. `0x38.12`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn multi_prio_sq(&self) -> bool {
-        bits::flag(&self.0, 467)
-    }
-
-    /// Sets [`Self::multi_prio_sq`].
-    #[inline]
-    pub const fn set_multi_prio_sq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 467, value);
-        self
-    }
-
-    /// Of CAPI (PCI accelerators of POWER), by its name: the function owns an accelerator function
-    /// unit. Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x38.11`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn afu_owner(&self) -> bool {
-        bits::flag(&self.0, 468)
-    }
-
-    /// Sets [`Self::afu_owner`].
-    #[inline]
-    pub const fn set_afu_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 468, value);
-        self
-    }
-
-    /// The card has an FPGA beside the NIC. What it can do is no capability page: Linux reads the
-    /// register FPGA_CAP. `0x38.10`
-    #[inline]
-    pub const fn fpga(&self) -> bool {
-        bits::flag(&self.0, 469)
-    }
-
-    /// Sets [`Self::fpga`].
-    #[inline]
-    pub const fn set_fpga(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 469, value);
-        self
-    }
-
-    /// Reset on LAN by a magic packet with a SecureOn password. `0x38.9`
-    #[inline]
-    pub const fn rol_s(&self) -> bool {
-        bits::flag(&self.0, 470)
-    }
-
-    /// Sets [`Self::rol_s`].
-    #[inline]
-    pub const fn set_rol_s(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 470, value);
-        self
-    }
-
-    /// Reset on LAN by a magic packet. `0x38.8`
-    #[inline]
-    pub const fn rol_g(&self) -> bool {
-        bits::flag(&self.0, 471)
-    }
-
-    /// Sets [`Self::rol_g`].
-    #[inline]
-    pub const fn set_rol_g(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 471, value);
-        self
-    }
-
-    /// By its name, the packets of an InfiniBand port can be sniffed. Rdma-core's header and tests name
-    /// it, no driver uses it, and no more is known. `0x38.7`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn ib_port_sniffer(&self) -> bool {
-        bits::flag(&self.0, 472)
-    }
-
-    /// Sets [`Self::ib_port_sniffer`].
-    #[inline]
-    pub const fn set_ib_port_sniffer(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 472, value);
-        self
-    }
-
-    /// Wake on LAN by a magic packet with a SecureOn password. `0x38.6`
-    #[inline]
-    pub const fn wol_s(&self) -> bool {
-        bits::flag(&self.0, 473)
-    }
-
-    /// Sets [`Self::wol_s`].
-    #[inline]
-    pub const fn set_wol_s(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 473, value);
-        self
-    }
-
-    /// Wake on LAN by a magic packet. `0x38.5`
-    #[inline]
-    pub const fn wol_g(&self) -> bool {
-        bits::flag(&self.0, 474)
-    }
-
-    /// Sets [`Self::wol_g`].
-    #[inline]
-    pub const fn set_wol_g(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 474, value);
-        self
-    }
-
-    /// Wake on LAN by an ARP packet. `0x38.4`
-    #[inline]
-    pub const fn wol_a(&self) -> bool {
-        bits::flag(&self.0, 475)
-    }
-
-    /// Sets [`Self::wol_a`].
-    #[inline]
-    pub const fn set_wol_a(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 475, value);
-        self
-    }
-
-    /// Wake on LAN by a broadcast packet. `0x38.3`
-    #[inline]
-    pub const fn wol_b(&self) -> bool {
-        bits::flag(&self.0, 476)
-    }
-
-    /// Sets [`Self::wol_b`].
-    #[inline]
-    pub const fn set_wol_b(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 476, value);
-        self
-    }
-
-    /// Wake on LAN by a multicast packet. `0x38.2`
-    #[inline]
-    pub const fn wol_m(&self) -> bool {
-        bits::flag(&self.0, 477)
-    }
-
-    /// Sets [`Self::wol_m`].
-    #[inline]
-    pub const fn set_wol_m(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 477, value);
-        self
-    }
-
-    /// Wake on LAN by a unicast packet. `0x38.1`
-    #[inline]
-    pub const fn wol_u(&self) -> bool {
-        bits::flag(&self.0, 478)
-    }
-
-    /// Sets [`Self::wol_u`].
-    #[inline]
-    pub const fn set_wol_u(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 478, value);
-        self
-    }
-
-    /// Wake on LAN by physical activity on the link. `0x38.0`
-    #[inline]
-    pub const fn wol_p(&self) -> bool {
-        bits::flag(&self.0, 479)
-    }
-
-    /// Sets [`Self::wol_p`].
-    #[inline]
-    pub const fn set_wol_p(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 479, value);
-        self
-    }
-
-    /// Bitmask of the static rates that an address path may ask for; bit n is stat_rate code n.
-    /// `0x3c.31:16`
-    #[inline]
-    pub const fn stat_rate_support(&self) -> u16 {
-        bits::get(&self.0, 480, 16) as u16
-    }
-
-    /// Sets [`Self::stat_rate_support`].
-    #[inline]
-    pub const fn set_stat_rate_support(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 480, 16, value as u64);
-        self
-    }
-
-    /// Signatures may cover blocks of 4048 bytes. `0x3c.15`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn sig_block_4048(&self) -> bool {
-        bits::flag(&self.0, 496)
-    }
-
-    /// Sets [`Self::sig_block_4048`].
-    #[inline]
-    pub const fn set_sig_block_4048(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 496, value);
-        self
-    }
-
-    /// Events tell the driver the steps of a synchronised reset for a firmware update. `0x3c.14`
-    #[inline]
-    pub const fn pci_sync_for_fw_update_event(&self) -> bool {
-        bits::flag(&self.0, 497)
-    }
-
-    /// Sets [`Self::pci_sync_for_fw_update_event`].
-    #[inline]
-    pub const fn set_pci_sync_for_fw_update_event(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 497, value);
-        self
-    }
-
-    /// The transmit port of a bonded device may be set in RST2INIT_QP and INIT2RTR_QP as well. `0x3c.7`
-    #[inline]
-    pub const fn init2_lag_tx_port_affinity(&self) -> bool {
-        bits::flag(&self.0, 504)
-    }
-
-    /// Sets [`Self::init2_lag_tx_port_affinity`].
-    #[inline]
-    pub const fn set_init2_lag_tx_port_affinity(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 504, value);
-        self
-    }
-
-    /// Capability page 0x1b exists: flow tables can be updated by WQEs. `0x3c.4`
-    #[inline]
-    pub const fn wqe_based_flow_table_update_cap(&self) -> bool {
-        bits::flag(&self.0, 507)
-    }
-
-    /// Sets [`Self::wqe_based_flow_table_update_cap`].
-    #[inline]
-    pub const fn set_wqe_based_flow_table_update_cap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 507, value);
-        self
-    }
-
-    /// Highest CQE format version; 1 means that CQEs carry the user index (srqn_user_index). `0x3c.3:0`
-    #[inline]
-    pub const fn cqe_version(&self) -> u8 {
-        bits::get(&self.0, 508, 4) as u8
-    }
-
-    /// Sets [`Self::cqe_version`].
-    #[inline]
-    pub const fn set_cqe_version(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 508, 4, value as u64);
-        self
-    }
-
-    /// UD WQEs may carry the short 16-byte address vector; otherwise the 48-byte one is needed.
-    /// `0x40.31`
-    #[inline]
-    pub const fn compact_address_vector(&self) -> bool {
-        bits::flag(&self.0, 512)
-    }
-
-    /// Sets [`Self::compact_address_vector`].
-    #[inline]
-    pub const fn set_compact_address_vector(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 512, value);
-        self
-    }
-
-    /// Receive WQEs may be shared by several packets, in strides. `0x40.30`
-    #[inline]
-    pub const fn striding_rq(&self) -> bool {
-        bits::flag(&self.0, 513)
-    }
-
-    /// Sets [`Self::striding_rq`].
-    #[inline]
-    pub const fn set_striding_rq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 513, value);
-        self
-    }
-
-    /// Capability page 6 exists: IPoIB enhanced mode with stateless offloads. `0x40.28`
-    #[inline]
-    pub const fn ipoib_enhanced_offloads(&self) -> bool {
-        bits::flag(&self.0, 515)
-    }
-
-    /// Sets [`Self::ipoib_enhanced_offloads`].
-    #[inline]
-    pub const fn set_ipoib_enhanced_offloads(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 515, value);
-        self
-    }
-
-    /// Capability page 5 exists: checksum and segmentation offloads for IPoIB QPs. `0x40.27`
-    #[inline]
-    pub const fn ipoib_basic_offloads(&self) -> bool {
-        bits::flag(&self.0, 516)
-    }
-
-    /// Sets [`Self::ipoib_basic_offloads`].
-    #[inline]
-    pub const fn set_ipoib_basic_offloads(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 516, value);
-        self
-    }
-
-    /// InfiniBand receive queues may have strides (the tests of rdma-core say ib_link_list_striding_wq:
-    /// as a linked list). `0x40.26`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn ib_striding_wq(&self) -> bool {
-        bits::flag(&self.0, 517)
-    }
-
-    /// Sets [`Self::ib_striding_wq`].
-    #[inline]
-    pub const fn set_ib_striding_wq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 517, value);
-        self
-    }
-
-    /// The device does not support repeated block entries in mkeys. `0x40.25`
-    #[inline]
-    pub const fn repeated_block_disabled(&self) -> bool {
-        bits::flag(&self.0, 518)
-    }
-
-    /// Sets [`Self::repeated_block_disabled`].
-    #[inline]
-    pub const fn set_repeated_block_disabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 518, value);
-        self
-    }
-
-    /// A UMR may not change log_entity_size of an mkey. `0x40.24`
-    #[inline]
-    pub const fn umr_modify_entity_size_disabled(&self) -> bool {
-        bits::flag(&self.0, 519)
-    }
-
-    /// Sets [`Self::umr_modify_entity_size_disabled`].
-    #[inline]
-    pub const fn set_umr_modify_entity_size_disabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 519, value);
-        self
-    }
-
-    /// A UMR may not change the atomic permission of an mkey. `0x40.23`
-    #[inline]
-    pub const fn umr_modify_atomic_disabled(&self) -> bool {
-        bits::flag(&self.0, 520)
-    }
-
-    /// Sets [`Self::umr_modify_atomic_disabled`].
-    #[inline]
-    pub const fn set_umr_modify_atomic_disabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 520, value);
-        self
-    }
-
-    /// A UMR may not change an indirect mkey. `0x40.22`
-    #[inline]
-    pub const fn umr_indirect_mkey_disabled(&self) -> bool {
-        bits::flag(&self.0, 521)
-    }
-
-    /// Sets [`Self::umr_indirect_mkey_disabled`].
-    #[inline]
-    pub const fn set_umr_indirect_mkey_disabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 521, value);
-        self
-    }
-
-    /// Fence that a WQE after a UMR needs before it uses the mkey. `0x40.21:20`
-    #[inline]
-    pub const fn umr_fence(&self) -> UmrFence {
-        UmrFence(bits::get(&self.0, 522, 2) as u8)
-    }
-
-    /// Sets [`Self::umr_fence`].
-    #[inline]
-    pub const fn set_umr_fence(&mut self, value: UmrFence) -> &mut Self {
-        bits::set(&mut self.0, 522, 2, value.0 as u64);
-        self
-    }
-
-    /// DC initiators may get small read responses in the CQE. `0x40.19`
-    #[inline]
-    pub const fn dc_req_scat_data_cqe(&self) -> bool {
-        bits::flag(&self.0, 524)
-    }
-
-    /// Sets [`Self::dc_req_scat_data_cqe`].
-    #[inline]
-    pub const fn set_dc_req_scat_data_cqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 524, value);
-        self
-    }
-
-    /// Of the dynamically connected transport. FreeBSD's header and rdma-core's header and tests name
-    /// it, no driver uses it, and no more is known. `0x40.18`
-    ///
-    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dc_connect_qp(&self) -> bool {
-        bits::flag(&self.0, 525)
-    }
-
-    /// Sets [`Self::dc_connect_qp`].
-    #[inline]
-    pub const fn set_dc_connect_qp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 525, value);
-        self
-    }
-
-    /// CNAK packets of the dynamically connected transport can be traced. FreeBSD's header and
-    /// rdma-core's header and tests name it, no driver uses it, and no more is known. `0x40.17`
-    ///
-    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dc_cnak_trace(&self) -> bool {
-        bits::flag(&self.0, 526)
-    }
-
-    /// Sets [`Self::dc_cnak_trace`].
-    #[inline]
-    pub const fn set_dc_cnak_trace(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 526, value);
-        self
-    }
-
-    /// A QP can be drained on a signature error (drain_sigerr in the QP context), so that the WQEs
-    /// behind it wait. `0x40.16`
-    #[inline]
-    pub const fn drain_sigerr(&self) -> bool {
-        bits::flag(&self.0, 527)
-    }
-
-    /// Sets [`Self::drain_sigerr`].
-    #[inline]
-    pub const fn set_drain_sigerr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 527, value);
-        self
-    }
-
-    /// Whether signatures of command queue entries and mailboxes are made and checked. `0x40.15:14`
-    #[inline]
-    pub const fn cmdif_checksum(&self) -> CmdifChecksum {
-        CmdifChecksum(bits::get(&self.0, 528, 2) as u8)
-    }
-
-    /// Sets [`Self::cmdif_checksum`].
-    #[inline]
-    pub const fn set_cmdif_checksum(&mut self, value: CmdifChecksum) -> &mut Self {
-        bits::set(&mut self.0, 528, 2, value.0 as u64);
-        self
-    }
-
-    /// Signature errors are reported by CQEs. `0x40.13`
-    #[inline]
-    pub const fn sigerr_cqe(&self) -> bool {
-        bits::flag(&self.0, 530)
-    }
-
-    /// Sets [`Self::sigerr_cqe`].
-    #[inline]
-    pub const fn set_sigerr_cqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 530, value);
-        self
-    }
-
-    /// WQE signatures may be made and checked. `0x40.11`
-    #[inline]
-    pub const fn wq_signature(&self) -> bool {
-        bits::flag(&self.0, 532)
-    }
-
-    /// Sets [`Self::wq_signature`].
-    #[inline]
-    pub const fn set_wq_signature(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 532, value);
-        self
-    }
-
-    /// Small responses and messages may be scattered into the CQE (cs_req and cs_res). `0x40.10`
-    #[inline]
-    pub const fn sctr_data_cqe(&self) -> bool {
-        bits::flag(&self.0, 533)
-    }
-
-    /// Sets [`Self::sctr_data_cqe`].
-    #[inline]
-    pub const fn set_sctr_data_cqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 533, value);
-        self
-    }
-
-    /// CREATE_MKEY may carry the byte stream format (bsf) of a signature mkey. `0x40.9`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
-    #[inline]
-    pub const fn bsf_in_create_mkey(&self) -> bool {
-        bits::flag(&self.0, 534)
-    }
-
-    /// Sets [`Self::bsf_in_create_mkey`].
-    #[inline]
-    pub const fn set_bsf_in_create_mkey(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 534, value);
-        self
-    }
-
-    /// Signature handover (T10 DIF and the like) is supported. `0x40.8`
-    #[inline]
-    pub const fn sho(&self) -> bool {
-        bits::flag(&self.0, 535)
-    }
-
-    /// Sets [`Self::sho`].
-    #[inline]
-    pub const fn set_sho(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 535, value);
-        self
-    }
-
-    /// PCI TLP processing hints are supported. `0x40.7`
-    #[inline]
-    pub const fn tph(&self) -> bool {
-        bits::flag(&self.0, 536)
-    }
-
-    /// Sets [`Self::tph`].
-    #[inline]
-    pub const fn set_tph(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 536, value);
-        self
-    }
-
-    /// Called rf in the header; no source that we may use says what it stands for. `0x40.6`
-    #[inline]
-    pub const fn rf(&self) -> bool {
-        bits::flag(&self.0, 537)
-    }
-
-    /// Sets [`Self::rf`].
-    #[inline]
-    pub const fn set_rf(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 537, value);
-        self
-    }
-
-    /// Dynamically connected transport is supported. `0x40.5`
-    #[inline]
-    pub const fn dct(&self) -> bool {
-        bits::flag(&self.0, 538)
-    }
-
-    /// Sets [`Self::dct`].
-    #[inline]
-    pub const fn set_dct(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 538, value);
-        self
-    }
-
-    /// Capability page 0xc (QoS) exists. `0x40.4`
-    #[inline]
-    pub const fn qos(&self) -> bool {
-        bits::flag(&self.0, 539)
-    }
-
-    /// Sets [`Self::qos`].
-    #[inline]
-    pub const fn set_qos(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 539, value);
-        self
-    }
-
-    /// Capability page 1 exists: Ethernet stateless offloads are supported. `0x40.3`
-    #[inline]
-    pub const fn eth_net_offloads(&self) -> bool {
-        bits::flag(&self.0, 540)
-    }
-
-    /// Sets [`Self::eth_net_offloads`].
-    #[inline]
-    pub const fn set_eth_net_offloads(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 540, value);
-        self
-    }
-
-    /// Capability page 4 exists: RoCE is supported and enabled; cleared through SET_HCA_CAP where
-    /// roce_rw_supported is set. `0x40.2`
-    #[inline]
-    pub const fn roce(&self) -> bool {
-        bits::flag(&self.0, 541)
-    }
-
-    /// Sets [`Self::roce`].
-    #[inline]
-    pub const fn set_roce(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 541, value);
-        self
-    }
-
-    /// Capability page 3 exists: RDMA atomics are supported. `0x40.1`
-    #[inline]
-    pub const fn atomic(&self) -> bool {
-        bits::flag(&self.0, 542)
-    }
-
-    /// Sets [`Self::atomic`].
-    #[inline]
-    pub const fn set_atomic(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 542, value);
-        self
-    }
-
-    /// By its name, the transport retry count of a QP may be larger than its 3 bits hold. Rdma-core's
-    /// header and tests name it, no driver uses it, and no more is known. `0x40.0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn extended_retry_count(&self) -> bool {
-        bits::flag(&self.0, 543)
-    }
-
-    /// Sets [`Self::extended_retry_count`].
-    #[inline]
-    pub const fn set_extended_retry_count(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 543, value);
-        self
-    }
-
-    /// A CQ may ignore overruns (oi in the CQ context). `0x44.31`
-    #[inline]
-    pub const fn cq_oi(&self) -> bool {
-        bits::flag(&self.0, 544)
-    }
-
-    /// Sets [`Self::cq_oi`].
-    #[inline]
-    pub const fn set_cq_oi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 544, value);
-        self
-    }
-
-    /// MODIFY_CQ may resize a CQ. `0x44.30`
-    #[inline]
-    pub const fn cq_resize(&self) -> bool {
-        bits::flag(&self.0, 545)
-    }
-
-    /// Sets [`Self::cq_resize`].
-    #[inline]
-    pub const fn set_cq_resize(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 545, value);
-        self
-    }
-
-    /// Completion events may be moderated by count and time (cq_max_count, cq_period). `0x44.29`
-    #[inline]
-    pub const fn cq_moderation(&self) -> bool {
-        bits::flag(&self.0, 546)
-    }
-
-    /// Sets [`Self::cq_moderation`].
-    #[inline]
-    pub const fn set_cq_moderation(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 546, value);
-        self
-    }
-
-    /// MODIFY_CQ may change the moderation mode of a CQ. `0x44.28`
-    #[inline]
-    pub const fn cq_period_mode_modify(&self) -> bool {
-        bits::flag(&self.0, 547)
-    }
-
-    /// Sets [`Self::cq_period_mode_modify`].
-    #[inline]
-    pub const fn set_cq_period_mode_modify(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 547, value);
-        self
-    }
-
-    /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no more is
-    /// known. `0x44.27`
-    ///
-    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn cq_invalidate(&self) -> bool {
-        bits::flag(&self.0, 548)
-    }
-
-    /// Sets [`Self::cq_invalidate`].
-    #[inline]
-    pub const fn set_cq_invalidate(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 548, value);
-        self
-    }
-
-    /// MODIFY_CQ may move a CQ to another EQ. `0x44.25`
-    #[inline]
-    pub const fn cq_eq_remap(&self) -> bool {
-        bits::flag(&self.0, 550)
-    }
-
-    /// Sets [`Self::cq_eq_remap`].
-    #[inline]
-    pub const fn set_cq_eq_remap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 550, value);
-        self
-    }
-
-    /// Capability page 2 exists: on-demand paging is supported. `0x44.24`
-    #[inline]
-    pub const fn pg(&self) -> bool {
-        bits::flag(&self.0, 551)
-    }
-
-    /// Sets [`Self::pg`].
-    #[inline]
-    pub const fn set_pg(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 551, value);
-        self
-    }
-
-    /// QPs may suppress multicast packets that they sent themselves. `0x44.23`
-    #[inline]
-    pub const fn block_lb_mc(&self) -> bool {
-        bits::flag(&self.0, 552)
-    }
-
-    /// Sets [`Self::block_lb_mc`].
-    #[inline]
-    pub const fn set_block_lb_mc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 552, value);
-        self
-    }
-
-    /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no more is
-    /// known. `0x44.22`
-    ///
-    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn exponential_backoff(&self) -> bool {
-        bits::flag(&self.0, 553)
-    }
-
-    /// Sets [`Self::exponential_backoff`].
-    #[inline]
-    pub const fn set_exponential_backoff(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 553, value);
-        self
-    }
-
-    /// A solicited CQE may break moderation and raise its event at once. `0x44.21`
-    #[inline]
-    pub const fn scqe_break_moderation(&self) -> bool {
-        bits::flag(&self.0, 554)
-    }
-
-    /// Sets [`Self::scqe_break_moderation`].
-    #[inline]
-    pub const fn set_scqe_break_moderation(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 554, value);
-        self
-    }
-
-    /// The moderation timer of a CQ may restart with each CQE. `0x44.20`
-    #[inline]
-    pub const fn cq_period_start_from_cqe(&self) -> bool {
-        bits::flag(&self.0, 555)
-    }
-
-    /// Sets [`Self::cq_period_start_from_cqe`].
-    #[inline]
-    pub const fn set_cq_period_start_from_cqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 555, value);
-        self
-    }
-
-    /// Collective operations offload (CORE-Direct: WAIT and SEND_EN) is supported. `0x44.19`
-    #[inline]
-    pub const fn cd(&self) -> bool {
-        bits::flag(&self.0, 556)
-    }
-
-    /// Sets [`Self::cd`].
-    #[inline]
-    pub const fn set_cd(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 556, value);
-        self
-    }
-
-    /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no more is
-    /// known. `0x44.18`
-    ///
-    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn atm(&self) -> bool {
-        bits::flag(&self.0, 557)
-    }
-
-    /// Sets [`Self::atm`].
-    #[inline]
-    pub const fn set_atm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 557, value);
-        self
-    }
-
-    /// Automatic path migration is supported. `0x44.17`
-    #[inline]
-    pub const fn apm(&self) -> bool {
-        bits::flag(&self.0, 558)
-    }
-
-    /// Sets [`Self::apm`].
-    #[inline]
-    pub const fn set_apm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 558, value);
-        self
-    }
-
-    /// Vector calculation on payload (the CALC offload) is supported. `0x44.16`
-    #[inline]
-    pub const fn vector_calc(&self) -> bool {
-        bits::flag(&self.0, 559)
-    }
-
-    /// Sets [`Self::vector_calc`].
-    #[inline]
-    pub const fn set_vector_calc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 559, value);
-        self
-    }
-
-    /// A UMR may take its translation entries from memory named by an lkey and pointer and not inline.
-    /// `0x44.15`
-    #[inline]
-    pub const fn umr_ptr_rlky(&self) -> bool {
-        bits::flag(&self.0, 560)
-    }
-
-    /// Sets [`Self::umr_ptr_rlky`].
-    #[inline]
-    pub const fn set_umr_ptr_rlky(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 560, value);
-        self
-    }
-
-    /// Memory windows (types 1 and 2B) are supported; the name is the PRM's. `0x44.14`
-    #[inline]
-    pub const fn imaicl(&self) -> bool {
-        bits::flag(&self.0, 561)
-    }
-
-    /// Sets [`Self::imaicl`].
-    #[inline]
-    pub const fn set_imaicl(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 561, value);
-        self
-    }
-
-    /// A QP may keep its credits by packets rather than messages (packet based credit mode). `0x44.13`
-    #[inline]
-    pub const fn qp_packet_based(&self) -> bool {
-        bits::flag(&self.0, 562)
-    }
-
-    /// Sets [`Self::qp_packet_based`].
-    #[inline]
-    pub const fn set_qp_packet_based(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 562, value);
-        self
-    }
-
-    /// By its name, the P_Key of an enhanced IPoIB QP may change. Rdma-core's header and tests name it,
-    /// no driver uses it, and no more is known. `0x44.11`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn ipoib_enhanced_pkey_change(&self) -> bool {
-        bits::flag(&self.0, 564)
-    }
-
-    /// Sets [`Self::ipoib_enhanced_pkey_change`].
-    #[inline]
-    pub const fn set_ipoib_enhanced_pkey_change(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 564, value);
-        self
-    }
-
-    /// The CQEs of DC initiators can name the source DCT (initiator_src_dct in the CQ context).
-    /// `0x44.10`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn initiator_src_dct_in_cqe(&self) -> bool {
-        bits::flag(&self.0, 565)
-    }
-
-    /// Sets [`Self::initiator_src_dct_in_cqe`].
-    #[inline]
-    pub const fn set_initiator_src_dct_in_cqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 565, value);
-        self
-    }
-
-    /// Q_Key violations are counted. `0x44.9`
-    #[inline]
-    pub const fn qkv(&self) -> bool {
-        bits::flag(&self.0, 566)
-    }
-
-    /// Sets [`Self::qkv`].
-    #[inline]
-    pub const fn set_qkv(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 566, value);
-        self
-    }
-
-    /// P_Key violations are counted. `0x44.8`
-    #[inline]
-    pub const fn pkv(&self) -> bool {
-        bits::flag(&self.0, 567)
-    }
-
-    /// Sets [`Self::pkv`].
-    #[inline]
-    pub const fn set_pkv(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 567, value);
-        self
-    }
-
-    /// A UD QP may send with a source QP number that software chooses (deth_sqpn). `0x44.7`
-    #[inline]
-    pub const fn set_deth_sqpn(&self) -> bool {
-        bits::flag(&self.0, 568)
-    }
-
-    /// Sets [`Self::set_deth_sqpn`].
-    #[inline]
-    pub const fn set_set_deth_sqpn(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 568, value);
-        self
-    }
-
-    /// RTS2RTS_QP may change the service level of the primary path. `0x44.6`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn rts2rts_primary_sl(&self) -> bool {
-        bits::flag(&self.0, 569)
-    }
-
-    /// Sets [`Self::rts2rts_primary_sl`].
-    #[inline]
-    pub const fn set_rts2rts_primary_sl(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 569, value);
-        self
-    }
-
-    /// A DC initiator may name its own source DCT. `0x44.5`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn initiator_src_dct(&self) -> bool {
-        bits::flag(&self.0, 570)
-    }
-
-    /// Sets [`Self::initiator_src_dct`].
-    #[inline]
-    pub const fn set_initiator_src_dct(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 570, value);
-        self
-    }
-
-    /// A second version of the dynamically connected transport. Rdma-core's header and tests name it,
-    /// no driver uses it, and no more is known. `0x44.4`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dc_v2(&self) -> bool {
-        bits::flag(&self.0, 571)
-    }
-
-    /// Sets [`Self::dc_v2`].
-    #[inline]
-    pub const fn set_dc_v2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 571, value);
-        self
-    }
-
-    /// XRC transport is supported. `0x44.3`
-    #[inline]
-    pub const fn xrc(&self) -> bool {
-        bits::flag(&self.0, 572)
-    }
-
-    /// Sets [`Self::xrc`].
-    #[inline]
-    pub const fn set_xrc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 572, value);
-        self
-    }
-
-    /// UD transport is supported. `0x44.2`
-    #[inline]
-    pub const fn ud(&self) -> bool {
-        bits::flag(&self.0, 573)
-    }
-
-    /// Sets [`Self::ud`].
-    #[inline]
-    pub const fn set_ud(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 573, value);
-        self
-    }
-
-    /// UC transport is supported. `0x44.1`
-    #[inline]
-    pub const fn uc(&self) -> bool {
-        bits::flag(&self.0, 574)
-    }
-
-    /// Sets [`Self::uc`].
-    #[inline]
-    pub const fn set_uc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 574, value);
-        self
-    }
-
-    /// RC transport is supported. `0x44.0`
-    #[inline]
-    pub const fn rc(&self) -> bool {
-        bits::flag(&self.0, 575)
-    }
-
-    /// Sets [`Self::rc`].
-    #[inline]
-    pub const fn set_rc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 575, value);
-        self
-    }
-
-    /// UARs are numbered in units of 4 KiB also where the host's pages are larger; switched on through
-    /// SET_HCA_CAP. `0x48.31`
-    #[inline]
-    pub const fn uar_4k(&self) -> bool {
-        bits::flag(&self.0, 576)
-    }
-
-    /// Sets [`Self::uar_4k`].
-    #[inline]
-    pub const fn set_uar_4k(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 576, value);
-        self
-    }
-
-    /// Force-loopback RC QPs work also while RoCE is disabled. `0x48.23`
-    #[inline]
-    pub const fn fl_rc_qp_when_roce_disabled(&self) -> bool {
-        bits::flag(&self.0, 584)
-    }
-
-    /// Sets [`Self::fl_rc_qp_when_roce_disabled`].
-    #[inline]
-    pub const fn set_fl_rc_qp_when_roce_disabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 584, value);
-        self
-    }
-
-    /// The regular expression engine's parameters can be queried. `0x48.22`
-    #[inline]
-    pub const fn regexp_params(&self) -> bool {
-        bits::flag(&self.0, 585)
-    }
-
-    /// Sets [`Self::regexp_params`].
-    #[inline]
-    pub const fn set_regexp_params(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 585, value);
-        self
-    }
-
-    /// log2 of the size of the UAR BAR in MiB. `0x48.21:16`
-    #[inline]
-    pub const fn uar_sz(&self) -> u8 {
-        bits::get(&self.0, 586, 6) as u8
-    }
-
-    /// Sets [`Self::uar_sz`].
-    #[inline]
-    pub const fn set_uar_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 586, 6, value as u64);
-        self
-    }
-
-    /// Capability page 0x25 exists: the port of a bonded device may be selected by a flow table.
-    /// `0x48.15`
-    #[inline]
-    pub const fn port_selection_cap(&self) -> bool {
-        bits::flag(&self.0, 592)
-    }
-
-    /// Sets [`Self::port_selection_cap`].
-    #[inline]
-    pub const fn set_port_selection_cap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 592, value);
-        self
-    }
-
-    /// The NIC_CAP register exists. `0x48.14`
-    #[inline]
-    pub const fn nic_cap_reg(&self) -> bool {
-        bits::flag(&self.0, 593)
-    }
-
-    /// Sets [`Self::nic_cap_reg`].
-    #[inline]
-    pub const fn set_nic_cap_reg(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 593, value);
-        self
-    }
-
-    /// CREATE_UMEM accepts uid 0. `0x48.13`
-    #[inline]
-    pub const fn umem_uid_0(&self) -> bool {
-        bits::flag(&self.0, 594)
-    }
-
-    /// Sets [`Self::umem_uid_0`].
-    #[inline]
-    pub const fn set_umem_uid_0(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 594, value);
-        self
-    }
-
-    /// log2 of the number of QPs for CNAK packets of the dynamically connected transport. Rdma-core's
-    /// header and tests name it, no driver uses it, and no more is known. `0x48.12:8`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_max_dc_cnak_qps(&self) -> u8 {
-        bits::get(&self.0, 595, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_dc_cnak_qps`].
-    #[inline]
-    pub const fn set_log_max_dc_cnak_qps(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 595, 5, value as u64);
-        self
-    }
-
-    /// log2 of the page size of the device in bytes, the smallest for queue buffers and mkeys.
-    /// `0x48.7:0`
-    #[inline]
-    pub const fn log_pg_sz(&self) -> u8 {
-        bits::get(&self.0, 600, 8) as u8
-    }
-
-    /// Sets [`Self::log_pg_sz`].
-    #[inline]
-    pub const fn set_log_pg_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 600, 8, value as u64);
-        self
-    }
-
-    /// BlueFlame: a WQE may be written right into the UAR. `0x4c.31`
-    #[inline]
-    pub const fn bf(&self) -> bool {
-        bits::flag(&self.0, 608)
-    }
-
-    /// Sets [`Self::bf`].
-    #[inline]
-    pub const fn set_bf(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 608, value);
-        self
-    }
-
-    /// SET_DRIVER_VERSION is supported. `0x4c.30`
-    #[inline]
-    pub const fn driver_version(&self) -> bool {
-        bits::flag(&self.0, 609)
-    }
-
-    /// Sets [`Self::driver_version`].
-    #[inline]
-    pub const fn set_driver_version(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 609, value);
-        self
-    }
-
-    /// The device pads short Ethernet packets that it sends. `0x4c.29`
-    #[inline]
-    pub const fn pad_tx_eth_packet(&self) -> bool {
-        bits::flag(&self.0, 610)
-    }
-
-    /// Sets [`Self::pad_tx_eth_packet`].
-    #[inline]
-    pub const fn set_pad_tx_eth_packet(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 610, value);
-        self
-    }
-
-    /// By its name, the text of SET_DRIVER_VERSION can be read back. Rdma-core's header and tests name
-    /// it, no driver uses it, and no more is known. `0x4c.28`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn query_driver_version(&self) -> bool {
-        bits::flag(&self.0, 611)
-    }
-
-    /// Sets [`Self::query_driver_version`].
-    #[inline]
-    pub const fn set_query_driver_version(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 611, value);
-        self
-    }
-
-    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x4c.27`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn max_qp_retry_freq(&self) -> bool {
-        bits::flag(&self.0, 612)
-    }
-
-    /// Sets [`Self::max_qp_retry_freq`].
-    #[inline]
-    pub const fn set_max_qp_retry_freq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 612, value);
-        self
-    }
-
-    /// CREATE_QP may choose the number of the QP (input_qpn), as mkey_by_name does for mkeys. `0x4c.26`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn qp_by_name(&self) -> bool {
-        bits::flag(&self.0, 613)
-    }
-
-    /// Sets [`Self::qp_by_name`].
-    #[inline]
-    pub const fn set_qp_by_name(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 613, value);
-        self
-    }
-
-    /// CREATE_MKEY may ask for a particular mkey. `0x4c.25`
-    #[inline]
-    pub const fn mkey_by_name(&self) -> bool {
-        bits::flag(&self.0, 614)
-    }
-
-    /// Sets [`Self::mkey_by_name`].
-    #[inline]
-    pub const fn set_mkey_by_name(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 614, value);
-        self
-    }
-
-    /// log2 of the size in bytes of the BlueFlame register pair in a UAR; each of the two buffers is
-    /// half of it. `0x4c.20:16`
-    #[inline]
-    pub const fn log_bf_reg_size(&self) -> u8 {
-        bits::get(&self.0, 619, 5) as u8
-    }
-
-    /// Sets [`Self::log_bf_reg_size`].
-    #[inline]
-    pub const fn set_log_bf_reg_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 619, 5, value as u64);
-        self
-    }
-
-    /// The free-running clock is disciplined: in real-time mode it runs at the rate of real time.
-    /// `0x4c.15`
-    #[inline]
-    pub const fn disciplined_fr_counter(&self) -> bool {
-        bits::flag(&self.0, 624)
-    }
-
-    /// Sets [`Self::disciplined_fr_counter`].
-    #[inline]
-    pub const fn set_disciplined_fr_counter(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 624, value);
-        self
-    }
-
-    /// QUERY_QP reports why a QP went to the error state. `0x4c.12`
-    #[inline]
-    pub const fn qp_error_syndrome(&self) -> bool {
-        bits::flag(&self.0, 627)
-    }
-
-    /// Sets [`Self::qp_error_syndrome`].
-    #[inline]
-    pub const fn set_qp_error_syndrome(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 627, value);
-        self
-    }
-
-    /// How DC targets work on a bonded device; 0 means that they cannot be made while it is bonded.
-    /// `0x4c.9:8`
-    #[inline]
-    pub const fn lag_dct(&self) -> u8 {
-        bits::get(&self.0, 630, 2) as u8
-    }
-
-    /// Sets [`Self::lag_dct`].
-    #[inline]
-    pub const fn set_lag_dct(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 630, 2, value as u64);
-        self
-    }
-
-    /// QPs, SQs and TISs may name the port on which a bonded device sends them. `0x4c.7`
-    #[inline]
-    pub const fn lag_tx_port_affinity(&self) -> bool {
-        bits::flag(&self.0, 632)
-    }
-
-    /// Sets [`Self::lag_tx_port_affinity`].
-    #[inline]
-    pub const fn set_lag_tx_port_affinity(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 632, value);
-        self
-    }
-
-    /// The bond's mode with a shared FDB may be chosen natively by the device. `0x4c.6`
-    #[inline]
-    pub const fn lag_native_fdb_selection(&self) -> bool {
-        bits::flag(&self.0, 633)
-    }
-
-    /// Sets [`Self::lag_native_fdb_selection`].
-    #[inline]
-    pub const fn set_lag_native_fdb_selection(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 633, value);
-        self
-    }
-
-    /// The function may be the master of a bond. `0x4c.4`
-    #[inline]
-    pub const fn lag_master(&self) -> bool {
-        bits::flag(&self.0, 635)
-    }
-
-    /// Sets [`Self::lag_master`].
-    #[inline]
-    pub const fn set_lag_master(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 635, value);
-        self
-    }
-
-    /// Number of ports that a bond can have. `0x4c.3:0`
-    #[inline]
-    pub const fn num_lag_ports(&self) -> u8 {
-        bits::get(&self.0, 636, 4) as u8
-    }
-
-    /// Sets [`Self::num_lag_ports`].
-    #[inline]
-    pub const fn set_num_lag_ports(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 636, 4, value as u64);
-        self
-    }
-
-    /// Number of diagnostic counters; which ones, debug_cap.diagnostic_counter lists. `0x50.31:16`
-    ///
-    /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn num_of_diagnostic_counters(&self) -> u16 {
-        bits::get(&self.0, 640, 16) as u16
-    }
-
-    /// Sets [`Self::num_of_diagnostic_counters`].
-    #[inline]
-    pub const fn set_num_of_diagnostic_counters(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 640, 16, value as u64);
-        self
-    }
-
-    /// Largest send WQE in bytes. `0x50.15:0`
-    #[inline]
-    pub const fn max_wqe_sz_sq(&self) -> u16 {
-        bits::get(&self.0, 656, 16) as u16
-    }
-
-    /// Sets [`Self::max_wqe_sz_sq`].
-    #[inline]
-    pub const fn set_max_wqe_sz_sq(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 656, 16, value as u64);
-        self
-    }
-
-    /// How page management commands name functions. `0x54.31`
-    #[inline]
-    pub const fn icm_mng_function_id_mode(&self) -> FunctionIdMode {
-        FunctionIdMode(bits::get(&self.0, 672, 1) as u8)
-    }
-
-    /// Sets [`Self::icm_mng_function_id_mode`].
-    #[inline]
-    pub const fn set_icm_mng_function_id_mode(&mut self, value: FunctionIdMode) -> &mut Self {
-        bits::set(&mut self.0, 672, 1, value.0 as u64);
-        self
-    }
-
-    /// An mkey may carry PCI TLP processing hints and a steering tag. `0x54.24`
-    #[inline]
-    pub const fn mkey_pcie_tph(&self) -> bool {
-        bits::flag(&self.0, 679)
-    }
-
-    /// Sets [`Self::mkey_pcie_tph`].
-    #[inline]
-    pub const fn set_mkey_pcie_tph(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 679, value);
-        self
-    }
-
-    /// Loopback blocking holds in whatever order the TIRs and SQs of a transport domain are made;
-    /// without it the TIRs have to come last or be modified again. `0x54.22`
-    #[inline]
-    pub const fn tis_tir_td_order(&self) -> bool {
-        bits::flag(&self.0, 681)
-    }
-
-    /// Sets [`Self::tis_tir_td_order`].
-    #[inline]
-    pub const fn set_tis_tir_td_order(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 681, value);
-        self
-    }
-
-    /// Capability for the PSP security protocol exists (capability page of psp_cap). `0x54.21`
-    #[inline]
-    pub const fn psp(&self) -> bool {
-        bits::flag(&self.0, 682)
-    }
-
-    /// Sets [`Self::psp`].
-    #[inline]
-    pub const fn set_psp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 682, value);
-        self
-    }
-
-    /// Header split and payload merge of received packets (SHAMPO) is supported. `0x54.20`
-    #[inline]
-    pub const fn shampo(&self) -> bool {
-        bits::flag(&self.0, 683)
-    }
-
-    /// Sets [`Self::shampo`].
-    #[inline]
-    pub const fn set_shampo(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 683, value);
-        self
-    }
-
-    /// SQs run regular expression jobs. `0x54.19`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn regexp_mmo_sq(&self) -> bool {
-        bits::flag(&self.0, 684)
-    }
-
-    /// Sets [`Self::regexp_mmo_sq`].
-    #[inline]
-    pub const fn set_regexp_mmo_sq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 684, value);
-        self
-    }
-
-    /// Version of the regular expression engine. `0x54.18:16`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn regexp_version(&self) -> u8 {
-        bits::get(&self.0, 685, 3) as u8
-    }
-
-    /// Sets [`Self::regexp_version`].
-    #[inline]
-    pub const fn set_regexp_version(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 685, 3, value as u64);
-        self
-    }
-
-    /// Largest receive WQE in bytes. `0x54.15:0`
-    #[inline]
-    pub const fn max_wqe_sz_rq(&self) -> u16 {
-        bits::get(&self.0, 688, 16) as u16
-    }
-
-    /// Sets [`Self::max_wqe_sz_rq`].
-    #[inline]
-    pub const fn set_max_wqe_sz_rq(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 688, 16, value as u64);
-        self
-    }
-
-    /// High half of the number of flow counters; the low half is max_flow_counter_15_0. `0x58.31:16`
-    #[inline]
-    pub const fn max_flow_counter_31_16(&self) -> u16 {
-        bits::get(&self.0, 704, 16) as u16
-    }
-
-    /// Sets [`Self::max_flow_counter_31_16`].
-    #[inline]
-    pub const fn set_max_flow_counter_31_16(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 704, 16, value as u64);
-        self
-    }
-
-    /// Largest send WQE of a DC initiator in bytes. `0x58.15:0`
-    #[inline]
-    pub const fn max_wqe_sz_sq_dc(&self) -> u16 {
-        bits::get(&self.0, 720, 16) as u16
-    }
-
-    /// Sets [`Self::max_wqe_sz_sq_dc`].
-    #[inline]
-    pub const fn set_max_wqe_sz_sq_dc(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 720, 16, value as u64);
-        self
-    }
-
-    /// Number of host network functions that QUERY_ESW_FUNCTIONS can report. `0x5c.31:27`
-    #[inline]
-    pub const fn query_host_net_function_num_max(&self) -> u8 {
-        bits::get(&self.0, 736, 5) as u8
-    }
-
-    /// Sets [`Self::query_host_net_function_num_max`].
-    #[inline]
-    pub const fn set_query_host_net_function_num_max(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 736, 5, value as u64);
-        self
-    }
-
-    /// Largest number of QPs attached to one multicast group. `0x5c.24:0`
-    #[inline]
-    pub const fn max_qp_mcg(&self) -> u32 {
-        bits::get(&self.0, 743, 25) as u32
-    }
-
-    /// Sets [`Self::max_qp_mcg`].
-    #[inline]
-    pub const fn set_max_qp_mcg(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 743, 25, value as u64);
-        self
-    }
-
-    /// Ethertype of a tag of the vendor's own, by its name. Rdma-core's header and tests name it, no
-    /// driver uses it, and no more is known. `0x60.31:16`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn mlnx_tag_ethertype(&self) -> u16 {
-        bits::get(&self.0, 768, 16) as u16
-    }
-
-    /// Sets [`Self::mlnx_tag_ethertype`].
-    #[inline]
-    pub const fn set_mlnx_tag_ethertype(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 768, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of bulk sizes for ALLOC_FLOW_COUNTER; bit n is 128 times 2 to the n counters.
-    /// `0x60.15:8`
-    #[inline]
-    pub const fn flow_counter_bulk_alloc(&self) -> u8 {
-        bits::get(&self.0, 784, 8) as u8
-    }
-
-    /// Sets [`Self::flow_counter_bulk_alloc`].
-    #[inline]
-    pub const fn set_flow_counter_bulk_alloc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 784, 8, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of multicast groups. `0x60.7:0`
-    #[inline]
-    pub const fn log_max_mcg(&self) -> u8 {
-        bits::get(&self.0, 792, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_mcg`].
-    #[inline]
-    pub const fn set_log_max_mcg(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 792, 8, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of transport domains. `0x64.28:24`
-    #[inline]
-    pub const fn log_max_transport_domain(&self) -> u8 {
-        bits::get(&self.0, 803, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_transport_domain`].
-    #[inline]
-    pub const fn set_log_max_transport_domain(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 803, 5, value as u64);
-        self
-    }
-
-    /// An mkey may use relaxed ordering for reads, whatever PCI configuration space says. `0x64.21`
-    #[inline]
-    pub const fn relaxed_ordering_read(&self) -> bool {
-        bits::flag(&self.0, 810)
-    }
-
-    /// Sets [`Self::relaxed_ordering_read`].
-    #[inline]
-    pub const fn set_relaxed_ordering_read(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 810, value);
-        self
-    }
-
-    /// log2 of the largest number of protection domains. `0x64.20:16`
-    #[inline]
-    pub const fn log_max_pd(&self) -> u8 {
-        bits::get(&self.0, 811, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_pd`].
-    #[inline]
-    pub const fn set_log_max_pd(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 811, 5, value as u64);
-        self
-    }
-
-    /// UD QPs may place packets out of order with every opcode. `0x64.15`
-    #[inline]
-    pub const fn dp_ordering_ooo_all_ud(&self) -> bool {
-        bits::flag(&self.0, 816)
-    }
-
-    /// Sets [`Self::dp_ordering_ooo_all_ud`].
-    #[inline]
-    pub const fn set_dp_ordering_ooo_all_ud(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 816, value);
-        self
-    }
-
-    /// UC QPs may place packets out of order with every opcode. `0x64.14`
-    #[inline]
-    pub const fn dp_ordering_ooo_all_uc(&self) -> bool {
-        bits::flag(&self.0, 817)
-    }
-
-    /// Sets [`Self::dp_ordering_ooo_all_uc`].
-    #[inline]
-    pub const fn set_dp_ordering_ooo_all_uc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 817, value);
-        self
-    }
-
-    /// XRC QPs may place packets out of order with every opcode. `0x64.13`
-    #[inline]
-    pub const fn dp_ordering_ooo_all_xrc(&self) -> bool {
-        bits::flag(&self.0, 818)
-    }
-
-    /// Sets [`Self::dp_ordering_ooo_all_xrc`].
-    #[inline]
-    pub const fn set_dp_ordering_ooo_all_xrc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 818, value);
-        self
-    }
-
-    /// DC QPs may place packets out of order with every opcode. `0x64.12`
-    #[inline]
-    pub const fn dp_ordering_ooo_all_dc(&self) -> bool {
-        bits::flag(&self.0, 819)
-    }
-
-    /// Sets [`Self::dp_ordering_ooo_all_dc`].
-    #[inline]
-    pub const fn set_dp_ordering_ooo_all_dc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 819, value);
-        self
-    }
-
-    /// RC QPs may place packets out of order with every opcode. `0x64.11`
-    #[inline]
-    pub const fn dp_ordering_ooo_all_rc(&self) -> bool {
-        bits::flag(&self.0, 820)
-    }
-
-    /// Sets [`Self::dp_ordering_ooo_all_rc`].
-    #[inline]
-    pub const fn set_dp_ordering_ooo_all_rc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 820, value);
-        self
-    }
-
-    /// A reset for a firmware update can go through a PCI hot reset. `0x64.10`
-    #[inline]
-    pub const fn pcie_reset_using_hotreset_method(&self) -> bool {
-        bits::flag(&self.0, 821)
-    }
-
-    /// Sets [`Self::pcie_reset_using_hotreset_method`].
-    #[inline]
-    pub const fn set_pcie_reset_using_hotreset_method(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 821, value);
-        self
-    }
-
-    /// A synchronised reset for a firmware update can go with the driver unloaded. `0x64.9`
-    #[inline]
-    pub const fn pci_sync_for_fw_update_with_driver_unload(&self) -> bool {
-        bits::flag(&self.0, 822)
-    }
-
-    /// Sets [`Self::pci_sync_for_fw_update_with_driver_unload`].
-    #[inline]
-    pub const fn set_pci_sync_for_fw_update_with_driver_unload(
-        &mut self,
-        value: bool,
-    ) -> &mut Self {
-        bits::set_flag(&mut self.0, 822, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts packets whose steering failed. `0x64.8`
-    #[inline]
-    pub const fn vnic_env_cnt_steering_fail(&self) -> bool {
-        bits::flag(&self.0, 823)
-    }
-
-    /// Sets [`Self::vnic_env_cnt_steering_fail`].
-    #[inline]
-    pub const fn set_vnic_env_cnt_steering_fail(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 823, value);
-        self
-    }
-
-    /// QUERY_VPORT_COUNTER counts packets looped back inside the device. `0x64.7`
-    #[inline]
-    pub const fn vport_counter_local_loopback(&self) -> bool {
-        bits::flag(&self.0, 824)
-    }
-
-    /// Sets [`Self::vport_counter_local_loopback`].
-    #[inline]
-    pub const fn set_vport_counter_local_loopback(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 824, value);
-        self
-    }
-
-    /// QUERY_Q_COUNTER can sum over all Q counters. `0x64.6`
-    #[inline]
-    pub const fn q_counter_aggregation(&self) -> bool {
-        bits::flag(&self.0, 825)
-    }
-
-    /// Sets [`Self::q_counter_aggregation`].
-    #[inline]
-    pub const fn set_q_counter_aggregation(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 825, value);
-        self
-    }
-
-    /// QUERY_Q_COUNTER can read counters of another virtual port. `0x64.5`
-    #[inline]
-    pub const fn q_counter_other_vport(&self) -> bool {
-        bits::flag(&self.0, 826)
-    }
-
-    /// Sets [`Self::q_counter_other_vport`].
-    #[inline]
-    pub const fn set_q_counter_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 826, value);
-        self
-    }
-
-    /// log2 of the largest number of XRC domains. `0x64.4:0`
-    #[inline]
-    pub const fn log_max_xrcd(&self) -> u8 {
-        bits::get(&self.0, 827, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_xrcd`].
-    #[inline]
-    pub const fn set_log_max_xrcd(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 827, 5, value as u64);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts packets that receive steering discarded. `0x68.31`
-    #[inline]
-    pub const fn nic_receive_steering_discard(&self) -> bool {
-        bits::flag(&self.0, 832)
-    }
-
-    /// Sets [`Self::nic_receive_steering_discard`].
-    #[inline]
-    pub const fn set_nic_receive_steering_discard(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 832, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts packets dropped on receive because the virtual port was down. `0x68.30`
-    #[inline]
-    pub const fn receive_discard_vport_down(&self) -> bool {
-        bits::flag(&self.0, 833)
-    }
-
-    /// Sets [`Self::receive_discard_vport_down`].
-    #[inline]
-    pub const fn set_receive_discard_vport_down(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 833, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts packets dropped on transmit because the virtual port was down. `0x68.29`
-    #[inline]
-    pub const fn transmit_discard_vport_down(&self) -> bool {
-        bits::flag(&self.0, 834)
-    }
-
-    /// Sets [`Self::transmit_discard_vport_down`].
-    #[inline]
-    pub const fn set_transmit_discard_vport_down(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 834, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts EQ overruns. `0x68.28`
-    #[inline]
-    pub const fn eq_overrun_count(&self) -> bool {
-        bits::flag(&self.0, 835)
-    }
-
-    /// Sets [`Self::eq_overrun_count`].
-    #[inline]
-    pub const fn set_eq_overrun_count(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 835, value);
-        self
-    }
-
-    /// By its name, the depth of receive steering is limited, at
-    /// flow_table_cap.nic_receive_max_steering_depth. Rdma-core's header and tests name it, no driver
-    /// uses it, and no more is known. `0x68.27`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn nic_receive_steering_depth(&self) -> bool {
-        bits::flag(&self.0, 836)
-    }
-
-    /// Sets [`Self::nic_receive_steering_depth`].
-    #[inline]
-    pub const fn set_nic_receive_steering_depth(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 836, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts commands that were invalid. `0x68.26`
-    #[inline]
-    pub const fn invalid_command_count(&self) -> bool {
-        bits::flag(&self.0, 837)
-    }
-
-    /// Sets [`Self::invalid_command_count`].
-    #[inline]
-    pub const fn set_invalid_command_count(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 837, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts commands refused for a quota. `0x68.25`
-    #[inline]
-    pub const fn quota_exceeded_count(&self) -> bool {
-        bits::flag(&self.0, 838)
-    }
-
-    /// Sets [`Self::quota_exceeded_count`].
-    #[inline]
-    pub const fn set_quota_exceeded_count(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 838, value);
-        self
-    }
-
-    /// log2 of the largest number of flow counters that one query reads. `0x68.23:16`
-    #[inline]
-    pub const fn log_max_flow_counter_bulk(&self) -> u8 {
-        bits::get(&self.0, 840, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_flow_counter_bulk`].
-    #[inline]
-    pub const fn set_log_max_flow_counter_bulk(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 840, 8, value as u64);
-        self
-    }
-
-    /// Low half of the number of flow counters; the high half is max_flow_counter_31_16. `0x68.15:0`
-    #[inline]
-    pub const fn max_flow_counter_15_0(&self) -> u16 {
-        bits::get(&self.0, 848, 16) as u16
-    }
-
-    /// Sets [`Self::max_flow_counter_15_0`].
-    #[inline]
-    pub const fn set_max_flow_counter_15_0(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 848, 16, value as u64);
-        self
-    }
-
-    /// MODIFY_TIS is supported. `0x6c.31`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn modify_tis(&self) -> bool {
-        bits::flag(&self.0, 864)
-    }
-
-    /// Sets [`Self::modify_tis`].
-    #[inline]
-    pub const fn set_modify_tis(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 864, value);
-        self
-    }
-
-    /// Flow counters can be read in bulk. `0x6c.30`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn flow_counters_dump(&self) -> bool {
-        bits::flag(&self.0, 865)
-    }
-
-    /// Sets [`Self::flow_counters_dump`].
-    #[inline]
-    pub const fn set_flow_counters_dump(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 865, value);
-        self
-    }
-
-    /// log2 of the largest number of RQs. `0x6c.28:24`
-    #[inline]
-    pub const fn log_max_rq(&self) -> u8 {
-        bits::get(&self.0, 867, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_rq`].
-    #[inline]
-    pub const fn set_log_max_rq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 867, 5, value as u64);
-        self
-    }
-
-    /// A flow table alias may name its owner by software vhca_id. `0x6c.23`
-    #[inline]
-    pub const fn ft_alias_sw_vhca_id(&self) -> bool {
-        bits::flag(&self.0, 872)
-    }
-
-    /// Sets [`Self::ft_alias_sw_vhca_id`].
-    #[inline]
-    pub const fn set_ft_alias_sw_vhca_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 872, value);
-        self
-    }
-
-    /// log2 of the largest number of SQs. `0x6c.20:16`
-    #[inline]
-    pub const fn log_max_sq(&self) -> u8 {
-        bits::get(&self.0, 875, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_sq`].
-    #[inline]
-    pub const fn set_log_max_sq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 875, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of TIRs. `0x6c.12:8`
-    #[inline]
-    pub const fn log_max_tir(&self) -> u8 {
-        bits::get(&self.0, 883, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_tir`].
-    #[inline]
-    pub const fn set_log_max_tir(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 883, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of TISs. `0x6c.4:0`
-    #[inline]
-    pub const fn log_max_tis(&self) -> u8 {
-        bits::get(&self.0, 891, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_tis`].
-    #[inline]
-    pub const fn set_log_max_tis(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 891, 5, value as u64);
-        self
-    }
-
-    /// Cyclic receive queues may leave out the next segment of their WQEs. `0x70.31`
-    #[inline]
-    pub const fn basic_cyclic_rcv_wqe(&self) -> bool {
-        bits::flag(&self.0, 896)
-    }
-
-    /// Sets [`Self::basic_cyclic_rcv_wqe`].
-    #[inline]
-    pub const fn set_basic_cyclic_rcv_wqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 896, value);
-        self
-    }
-
-    /// RQs may take their buffers from an RMP (mem_rq_type). `0x70.29`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn mem_rq_rmp(&self) -> bool {
-        bits::flag(&self.0, 898)
-    }
-
-    /// Sets [`Self::mem_rq_rmp`].
-    #[inline]
-    pub const fn set_mem_rq_rmp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 898, value);
-        self
-    }
-
-    /// log2 of the largest number of RMPs (shared receive memory pools). `0x70.28:24`
-    #[inline]
-    pub const fn log_max_rmp(&self) -> u8 {
-        bits::get(&self.0, 899, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_rmp`].
-    #[inline]
-    pub const fn set_log_max_rmp(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 899, 5, value as u64);
-        self
-    }
-
-    /// The NIC vport context reports sd_group_size. `0x70.23`
-    #[inline]
-    pub const fn sd_group_size(&self) -> bool {
-        bits::flag(&self.0, 904)
-    }
-
-    /// Sets [`Self::sd_group_size`].
-    #[inline]
-    pub const fn set_sd_group_size(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 904, value);
-        self
-    }
-
-    /// log2 of the largest number of RQ tables. `0x70.20:16`
-    #[inline]
-    pub const fn log_max_rqt(&self) -> u8 {
-        bits::get(&self.0, 907, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_rqt`].
-    #[inline]
-    pub const fn set_log_max_rqt(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 907, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of RQs in an RQ table. `0x70.12:8`
-    #[inline]
-    pub const fn log_max_rqt_size(&self) -> u8 {
-        bits::get(&self.0, 915, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_rqt_size`].
-    #[inline]
-    pub const fn set_log_max_rqt_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 915, 5, value as u64);
-        self
-    }
-
-    /// The function manages emulated PCI devices at the level of TLPs. `0x70.7`
-    #[inline]
-    pub const fn tlp_device_emulation_manager(&self) -> bool {
-        bits::flag(&self.0, 920)
-    }
-
-    /// Sets [`Self::tlp_device_emulation_manager`].
-    #[inline]
-    pub const fn set_tlp_device_emulation_manager(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 920, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts accesses to the UAR BAR. `0x70.6`
-    #[inline]
-    pub const fn vnic_env_cnt_bar_uar_access(&self) -> bool {
-        bits::flag(&self.0, 921)
-    }
-
-    /// Sets [`Self::vnic_env_cnt_bar_uar_access`].
-    #[inline]
-    pub const fn set_vnic_env_cnt_bar_uar_access(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 921, value);
-        self
-    }
-
-    /// QUERY_VNIC_ENV counts on-demand page faults. `0x70.5`
-    #[inline]
-    pub const fn vnic_env_cnt_odp_page_fault(&self) -> bool {
-        bits::flag(&self.0, 922)
-    }
-
-    /// Sets [`Self::vnic_env_cnt_odp_page_fault`].
-    #[inline]
-    pub const fn set_vnic_env_cnt_odp_page_fault(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 922, value);
-        self
-    }
-
-    /// log2 of the largest number of TISs that one SQ may use. `0x70.4:0`
-    #[inline]
-    pub const fn log_max_tis_per_sq(&self) -> u8 {
-        bits::get(&self.0, 923, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_tis_per_sq`].
-    #[inline]
-    pub const fn set_log_max_tis_per_sq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 923, 5, value as u64);
-        self
-    }
-
-    /// A striding RQ may have fewer strides per WQE than the usual minimum. `0x74.31`
-    #[inline]
-    pub const fn ext_stride_num_range(&self) -> bool {
-        bits::flag(&self.0, 928)
-    }
-
-    /// Sets [`Self::ext_stride_num_range`].
-    #[inline]
-    pub const fn set_ext_stride_num_range(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 928, value);
-        self
-    }
-
-    /// SET_HCA_CAP may switch RoCE on and off. `0x74.30`
-    #[inline]
-    pub const fn roce_rw_supported(&self) -> bool {
-        bits::flag(&self.0, 929)
-    }
-
-    /// Sets [`Self::roce_rw_supported`].
-    #[inline]
-    pub const fn set_roce_rw_supported(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 929, value);
-        self
-    }
-
-    /// SET_HCA_CAP may write log_max_current_uc_list. `0x74.29`
-    #[inline]
-    pub const fn log_max_current_uc_list_wr_supported(&self) -> bool {
-        bits::flag(&self.0, 930)
-    }
-
-    /// Sets [`Self::log_max_current_uc_list_wr_supported`].
-    #[inline]
-    pub const fn set_log_max_current_uc_list_wr_supported(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 930, value);
-        self
-    }
-
-    /// log2 of the largest WQE stride of an RQ in bytes. `0x74.28:24`
-    #[inline]
-    pub const fn log_max_stride_sz_rq(&self) -> u8 {
-        bits::get(&self.0, 931, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_stride_sz_rq`].
-    #[inline]
-    pub const fn set_log_max_stride_sz_rq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 931, 5, value as u64);
-        self
-    }
-
-    /// Mkeys may be made only with relaxed ordering of writes after writes; UCX and DPDK then set it in
-    /// every mkey. `0x74.22`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits; ucx: uct_ib_mlx5_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn mkc_order_write_after_write_ro_only(&self) -> bool {
-        bits::flag(&self.0, 937)
-    }
-
-    /// Sets [`Self::mkc_order_write_after_write_ro_only`].
-    #[inline]
-    pub const fn set_mkc_order_write_after_write_ro_only(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 937, value);
-        self
-    }
-
-    /// log2 of the smallest WQE stride of an RQ in bytes. `0x74.20:16`
-    #[inline]
-    pub const fn log_min_stride_sz_rq(&self) -> u8 {
-        bits::get(&self.0, 939, 5) as u8
-    }
-
-    /// Sets [`Self::log_min_stride_sz_rq`].
-    #[inline]
-    pub const fn set_log_min_stride_sz_rq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 939, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest WQE stride of an SQ in bytes. `0x74.12:8`
-    #[inline]
-    pub const fn log_max_stride_sz_sq(&self) -> u8 {
-        bits::get(&self.0, 947, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_stride_sz_sq`].
-    #[inline]
-    pub const fn set_log_max_stride_sz_sq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 947, 5, value as u64);
-        self
-    }
-
-    /// log2 of the smallest WQE stride of an SQ in bytes. `0x74.4:0`
-    #[inline]
-    pub const fn log_min_stride_sz_sq(&self) -> u8 {
-        bits::get(&self.0, 955, 5) as u8
-    }
-
-    /// Sets [`Self::log_min_stride_sz_sq`].
-    #[inline]
-    pub const fn set_log_min_stride_sz_sq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 955, 5, value as u64);
-        self
-    }
-
-    /// RQs and SQs may be paired so that received packets go out again without the host (hairpin).
-    /// `0x78.31`
-    #[inline]
-    pub const fn hairpin(&self) -> bool {
-        bits::flag(&self.0, 960)
-    }
-
-    /// Sets [`Self::hairpin`].
-    #[inline]
-    pub const fn set_hairpin(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 960, value);
-        self
-    }
-
-    /// log2 of the largest number of hairpin queues. `0x78.28:24`
-    #[inline]
-    pub const fn log_max_hairpin_queues(&self) -> u8 {
-        bits::get(&self.0, 963, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_hairpin_queues`].
-    #[inline]
-    pub const fn set_log_max_hairpin_queues(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 963, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest data buffer of a hairpin queue in bytes. `0x78.20:16`
-    #[inline]
-    pub const fn log_max_hairpin_wq_data_sz(&self) -> u8 {
-        bits::get(&self.0, 971, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_hairpin_wq_data_sz`].
-    #[inline]
-    pub const fn set_log_max_hairpin_wq_data_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 971, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of packets in a hairpin queue. `0x78.12:8`
-    #[inline]
-    pub const fn log_max_hairpin_num_packets(&self) -> u8 {
-        bits::get(&self.0, 979, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_hairpin_num_packets`].
-    #[inline]
-    pub const fn set_log_max_hairpin_num_packets(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 979, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of WQEs in a work queue of an RQ, SQ or RMP. `0x78.4:0`
-    #[inline]
-    pub const fn log_max_wq_sz(&self) -> u8 {
-        bits::get(&self.0, 987, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_wq_sz`].
-    #[inline]
-    pub const fn set_log_max_wq_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 987, 5, value as u64);
-        self
-    }
-
-    /// Changes of the NIC vport context can raise events. `0x7c.31`
-    #[inline]
-    pub const fn nic_vport_change_event(&self) -> bool {
-        bits::flag(&self.0, 992)
-    }
-
-    /// Sets [`Self::nic_vport_change_event`].
-    #[inline]
-    pub const fn set_nic_vport_change_event(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 992, value);
-        self
-    }
-
-    /// Loopback of unicast packets inside the device can be switched off (disable_uc_local_lb).
-    /// `0x7c.30`
-    #[inline]
-    pub const fn disable_local_lb_uc(&self) -> bool {
-        bits::flag(&self.0, 993)
-    }
-
-    /// Sets [`Self::disable_local_lb_uc`].
-    #[inline]
-    pub const fn set_disable_local_lb_uc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 993, value);
-        self
-    }
-
-    /// Loopback of multicast packets inside the device can be switched off (disable_mc_local_lb).
-    /// `0x7c.29`
-    #[inline]
-    pub const fn disable_local_lb_mc(&self) -> bool {
-        bits::flag(&self.0, 994)
-    }
-
-    /// Sets [`Self::disable_local_lb_mc`].
-    #[inline]
-    pub const fn set_disable_local_lb_mc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 994, value);
-        self
-    }
-
-    /// log2 of the smallest data buffer of a hairpin queue in bytes. `0x7c.28:24`
-    #[inline]
-    pub const fn log_min_hairpin_wq_data_sz(&self) -> u8 {
-        bits::get(&self.0, 995, 5) as u8
-    }
-
-    /// Sets [`Self::log_min_hairpin_wq_data_sz`].
-    #[inline]
-    pub const fn set_log_min_hairpin_wq_data_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 995, 5, value as u64);
-        self
-    }
-
-    /// SET_L2_TABLE_ENTRY may put the function in silent mode, in which it neither sends nor receives
-    /// on the wire. `0x7c.22`
-    #[inline]
-    pub const fn silent_mode_set(&self) -> bool {
-        bits::flag(&self.0, 1001)
-    }
-
-    /// Sets [`Self::silent_mode_set`].
-    #[inline]
-    pub const fn set_silent_mode_set(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1001, value);
-        self
-    }
-
-    /// Virtual HCA states can be queried and changed, and their events raised. `0x7c.21`
-    #[inline]
-    pub const fn vhca_state(&self) -> bool {
-        bits::flag(&self.0, 1002)
-    }
-
-    /// Sets [`Self::vhca_state`].
-    #[inline]
-    pub const fn set_vhca_state(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1002, value);
-        self
-    }
-
-    /// log2 of the largest VLAN list in the NIC vport context. `0x7c.20:16`
-    #[inline]
-    pub const fn log_max_vlan_list(&self) -> u8 {
-        bits::get(&self.0, 1003, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_vlan_list`].
-    #[inline]
-    pub const fn set_log_max_vlan_list(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1003, 5, value as u64);
-        self
-    }
-
-    /// AES-XTS takes a little-endian tweak for a single block. `0x7c.14`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn aes_xts_single_block_le_tweak(&self) -> bool {
-        bits::flag(&self.0, 1009)
-    }
-
-    /// Sets [`Self::aes_xts_single_block_le_tweak`].
-    #[inline]
-    pub const fn set_aes_xts_single_block_le_tweak(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1009, value);
-        self
-    }
-
-    /// AES-XTS takes a big-endian tweak over several blocks. `0x7c.13`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn aes_xts_multi_block_be_tweak(&self) -> bool {
-        bits::flag(&self.0, 1010)
-    }
-
-    /// Sets [`Self::aes_xts_multi_block_be_tweak`].
-    #[inline]
-    pub const fn set_aes_xts_multi_block_be_tweak(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1010, value);
-        self
-    }
-
-    /// log2 of the largest multicast address list in the NIC vport context. `0x7c.12:8`
-    #[inline]
-    pub const fn log_max_current_mc_list(&self) -> u8 {
-        bits::get(&self.0, 1011, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_current_mc_list`].
-    #[inline]
-    pub const fn set_log_max_current_mc_list(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1011, 5, value as u64);
-        self
-    }
-
-    /// QUERY_L2_TABLE_ENTRY tells whether the function is in silent mode. `0x7c.6`
-    #[inline]
-    pub const fn silent_mode_query(&self) -> bool {
-        bits::flag(&self.0, 1017)
-    }
-
-    /// Sets [`Self::silent_mode_query`].
-    #[inline]
-    pub const fn set_silent_mode_query(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1017, value);
-        self
-    }
-
-    /// QUERY_ESW_FUNCTIONS has the layout of version 1 (one record per network function). `0x7c.5`
-    #[inline]
-    pub const fn query_host_net_function_v1(&self) -> bool {
-        bits::flag(&self.0, 1018)
-    }
-
-    /// Sets [`Self::query_host_net_function_v1`].
-    #[inline]
-    pub const fn set_query_host_net_function_v1(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1018, value);
-        self
-    }
-
-    /// log2 of the largest unicast address list in the NIC vport context; SET_HCA_CAP may write it
-    /// where log_max_current_uc_list_wr_supported is set. `0x7c.4:0`
-    #[inline]
-    pub const fn log_max_current_uc_list(&self) -> u8 {
-        bits::get(&self.0, 1019, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_current_uc_list`].
-    #[inline]
-    pub const fn set_log_max_current_uc_list(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1019, 5, value as u64);
-        self
-    }
-
-    /// Bitmask of the general object types 0 to 63 that can be created; bit n is obj_type n. `0x80, 8
-    /// bytes`
-    #[inline]
-    pub const fn general_obj_types(&self) -> u64 {
-        bits::get(&self.0, 1024, 64)
-    }
-
-    /// Sets [`Self::general_obj_types`].
-    #[inline]
-    pub const fn set_general_obj_types(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 1024, 64, value);
-        self
-    }
-
-    /// Timestamp formats that an SQ supports. `0x88.31:30`
-    #[inline]
-    pub const fn sq_ts_format(&self) -> TimestampFormatCap {
-        TimestampFormatCap(bits::get(&self.0, 1088, 2) as u8)
-    }
-
-    /// Sets [`Self::sq_ts_format`].
-    #[inline]
-    pub const fn set_sq_ts_format(&mut self, value: TimestampFormatCap) -> &mut Self {
-        bits::set(&mut self.0, 1088, 2, value.0 as u64);
-        self
-    }
-
-    /// Timestamp formats that an RQ supports. `0x88.29:28`
-    #[inline]
-    pub const fn rq_ts_format(&self) -> TimestampFormatCap {
-        TimestampFormatCap(bits::get(&self.0, 1090, 2) as u8)
-    }
-
-    /// Sets [`Self::rq_ts_format`].
-    #[inline]
-    pub const fn set_rq_ts_format(&mut self, value: TimestampFormatCap) -> &mut Self {
-        bits::set(&mut self.0, 1090, 2, value.0 as u64);
-        self
-    }
-
-    /// Version of the hardware steering entry format. `0x88.27:24`
-    #[inline]
-    pub const fn steering_format_version(&self) -> SteeringFormat {
-        SteeringFormat(bits::get(&self.0, 1092, 4) as u8)
-    }
-
-    /// Sets [`Self::steering_format_version`].
-    #[inline]
-    pub const fn set_steering_format_version(&mut self, value: SteeringFormat) -> &mut Self {
-        bits::set(&mut self.0, 1092, 4, value.0 as u64);
-        self
-    }
-
-    /// A hint for CREATE_QP about the QP number to start from; Linux does not use it. `0x88.23:0`
-    #[inline]
-    pub const fn create_qp_start_hint(&self) -> u32 {
-        bits::get(&self.0, 1096, 24) as u32
-    }
-
-    /// Sets [`Self::create_qp_start_hint`].
-    #[inline]
-    pub const fn set_create_qp_start_hint(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1096, 24, value as u64);
-        self
-    }
-
-    /// Address translation service: mkeys may use translated PCI addresses (ma_translation_mode).
-    /// `0x8c.30`
-    #[inline]
-    pub const fn ats(&self) -> bool {
-        bits::flag(&self.0, 1121)
-    }
-
-    /// Sets [`Self::ats`].
-    #[inline]
-    pub const fn set_ats(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1121, value);
-        self
-    }
-
-    /// An RQ table may hold RQs of other virtual HCAs. `0x8c.29`
-    #[inline]
-    pub const fn cross_vhca_rqt(&self) -> bool {
-        bits::flag(&self.0, 1122)
-    }
-
-    /// Sets [`Self::cross_vhca_rqt`].
-    #[inline]
-    pub const fn set_cross_vhca_rqt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1122, value);
-        self
-    }
-
-    /// log2 of the largest number of user contexts; 0 means that CREATE_UCTX is not supported.
-    /// `0x8c.28:24`
-    #[inline]
-    pub const fn log_max_uctx(&self) -> u8 {
-        bits::get(&self.0, 1123, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_uctx`].
-    #[inline]
-    pub const fn set_log_max_uctx(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1123, 5, value as u64);
-        self
-    }
-
-    /// Mkeys can encrypt and decrypt with AES-XTS. `0x8c.23`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn aes_xts(&self) -> bool {
-        bits::flag(&self.0, 1128)
-    }
-
-    /// Sets [`Self::aes_xts`].
-    #[inline]
-    pub const fn set_aes_xts(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1128, value);
-        self
-    }
-
-    /// Capability page 0x1a (crypto) exists. `0x8c.22`
-    #[inline]
-    pub const fn crypto(&self) -> bool {
-        bits::flag(&self.0, 1129)
-    }
-
-    /// Sets [`Self::crypto`].
-    #[inline]
-    pub const fn set_crypto(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1129, value);
-        self
-    }
-
-    /// Capability page 0x15 (IPsec) exists. `0x8c.21`
-    #[inline]
-    pub const fn ipsec_offload(&self) -> bool {
-        bits::flag(&self.0, 1130)
-    }
-
-    /// Sets [`Self::ipsec_offload`].
-    #[inline]
-    pub const fn set_ipsec_offload(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1130, value);
-        self
-    }
-
-    /// log2 of the largest number of UMEMs. `0x8c.20:16`
-    #[inline]
-    pub const fn log_max_umem(&self) -> u8 {
-        bits::get(&self.0, 1131, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_umem`].
-    #[inline]
-    pub const fn set_log_max_umem(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1131, 5, value as u64);
-        self
-    }
-
-    /// Number of EQs that this function may create; 0 means that only log_max_eq limits it. `0x8c.15:0`
-    #[inline]
-    pub const fn max_num_eqs(&self) -> u16 {
-        bits::get(&self.0, 1136, 16) as u16
-    }
-
-    /// Sets [`Self::max_num_eqs`].
-    #[inline]
-    pub const fn set_max_num_eqs(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1136, 16, value as u64);
-        self
-    }
-
-    /// TLS records may be encrypted on transmit. `0x90.30`
-    #[inline]
-    pub const fn tls_tx(&self) -> bool {
-        bits::flag(&self.0, 1153)
-    }
-
-    /// Sets [`Self::tls_tx`].
-    #[inline]
-    pub const fn set_tls_tx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1153, value);
-        self
-    }
-
-    /// TLS records may be decrypted on receive. `0x90.29`
-    #[inline]
-    pub const fn tls_rx(&self) -> bool {
-        bits::flag(&self.0, 1154)
-    }
-
-    /// Sets [`Self::tls_rx`].
-    #[inline]
-    pub const fn set_tls_rx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1154, value);
-        self
-    }
-
-    /// log2 of the largest number of entries in the L2 address table. `0x90.28:24`
-    #[inline]
-    pub const fn log_max_l2_table(&self) -> u8 {
-        bits::get(&self.0, 1155, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_l2_table`].
-    #[inline]
-    pub const fn set_log_max_l2_table(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1155, 5, value as u64);
-        self
-    }
-
-    /// log2 of the UAR page size in units of 4 KiB; SET_HCA_CAP sets it to the host's page size.
-    /// `0x90.15:0`
-    #[inline]
-    pub const fn log_uar_page_sz(&self) -> u16 {
-        bits::get(&self.0, 1168, 16) as u16
-    }
-
-    /// Sets [`Self::log_uar_page_sz`].
-    #[inline]
-    pub const fn set_log_uar_page_sz(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1168, 16, value as u64);
-        self
-    }
-
-    /// Frequency of the free-running clock in MHz. `0x98`
-    #[inline]
-    pub const fn device_frequency_mhz(&self) -> u32 {
-        bits::get(&self.0, 1216, 32) as u32
-    }
-
-    /// Sets [`Self::device_frequency_mhz`].
-    #[inline]
-    pub const fn set_device_frequency_mhz(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1216, 32, value as u64);
-        self
-    }
-
-    /// Frequency of the free-running clock in kHz. `0x9c`
-    #[inline]
-    pub const fn device_frequency_khz(&self) -> u32 {
-        bits::get(&self.0, 1248, 32) as u32
-    }
-
-    /// Sets [`Self::device_frequency_khz`].
-    #[inline]
-    pub const fn set_device_frequency_khz(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1248, 32, value as u64);
-        self
-    }
-
-    /// CAPI (PCI accelerators of POWER) is supported, by its name. Rdma-core's header and tests name
-    /// it, no driver uses it, and no more is known. `0xa0.31`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn capi(&self) -> bool {
-        bits::flag(&self.0, 1280)
-    }
-
-    /// Sets [`Self::capi`].
-    #[inline]
-    pub const fn set_capi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1280, value);
-        self
-    }
-
-    /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0xa0.30`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn create_pec(&self) -> bool {
-        bits::flag(&self.0, 1281)
-    }
-
-    /// Sets [`Self::create_pec`].
-    #[inline]
-    pub const fn set_create_pec(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1281, value);
-        self
-    }
-
-    /// The target side of NVMe over fabrics can be offloaded, to an XRQ. `0xa0.29`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn nvmf_target_offload(&self) -> bool {
-        bits::flag(&self.0, 1282)
-    }
-
-    /// Sets [`Self::nvmf_target_offload`].
-    #[inline]
-    pub const fn set_nvmf_target_offload(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1282, value);
-        self
-    }
-
-    /// Translations of CAPI can be invalidated, by its name. Rdma-core's header and tests name it, no
-    /// driver uses it, and no more is known. `0xa0.28`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn capi_invalidate(&self) -> bool {
-        bits::flag(&self.0, 1283)
-    }
-
-    /// Sets [`Self::capi_invalidate`].
-    #[inline]
-    pub const fn set_capi_invalidate(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1283, value);
-        self
-    }
-
-    /// log2 of the largest process address space id (PASID). Rdma-core's header and tests name it, no
-    /// driver uses it, and no more is known. `0xa0.4:0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_max_pasid(&self) -> u8 {
-        bits::get(&self.0, 1307, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_pasid`].
-    #[inline]
-    pub const fn set_log_max_pasid(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1307, 5, value as u64);
-        self
-    }
-
-    /// Number of UARs in one system page, when uar_4k is set. `0xa4`
-    #[inline]
-    pub const fn num_of_uars_per_page(&self) -> u32 {
-        bits::get(&self.0, 1312, 32) as u32
-    }
-
-    /// Sets [`Self::num_of_uars_per_page`].
-    #[inline]
-    pub const fn set_num_of_uars_per_page(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1312, 32, value as u64);
-        self
-    }
-
-    /// Bitmask of protocols that the flexible parser handles (values in flex_parser_protocol). `0xa8`
-    #[inline]
-    pub const fn flex_parser_protocols(&self) -> u32 {
-        bits::get(&self.0, 1344, 32) as u32
-    }
-
-    /// Sets [`Self::flex_parser_protocols`].
-    #[inline]
-    pub const fn set_flex_parser_protocols(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1344, 32, value as u64);
-        self
-    }
-
-    /// Number of GENEVE TLV options that can be matched. `0xac.31:24`
-    #[inline]
-    pub const fn max_geneve_tlv_options(&self) -> u8 {
-        bits::get(&self.0, 1376, 8) as u8
-    }
-
-    /// Sets [`Self::max_geneve_tlv_options`].
-    #[inline]
-    pub const fn set_max_geneve_tlv_options(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1376, 8, value as u64);
-        self
-    }
-
-    /// Largest data of a GENEVE TLV option in 4-byte units. `0xac.20:16`
-    #[inline]
-    pub const fn max_geneve_tlv_option_data_len(&self) -> u8 {
-        bits::get(&self.0, 1387, 5) as u8
-    }
-
-    /// Sets [`Self::max_geneve_tlv_option_data_len`].
-    #[inline]
-    pub const fn set_max_geneve_tlv_option_data_len(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1387, 5, value as u64);
-        self
-    }
-
-    /// Headers that the flexible parser found may be modified. `0xac.15`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn flex_parser_header_modify(&self) -> bool {
-        bits::flag(&self.0, 1392)
-    }
-
-    /// Sets [`Self::flex_parser_header_modify`].
-    #[inline]
-    pub const fn set_flex_parser_header_modify(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1392, value);
-        self
-    }
-
-    /// Capability page 0x28 (advanced RDMA) exists. `0xac.14`
-    #[inline]
-    pub const fn adv_rdma(&self) -> bool {
-        bits::flag(&self.0, 1393)
-    }
-
-    /// Sets [`Self::adv_rdma`].
-    #[inline]
-    pub const fn set_adv_rdma(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1393, value);
-        self
-    }
-
-    /// log2 of the number of connections that the device guarantees. `0xac.12:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_max_guaranteed_connections(&self) -> u8 {
-        bits::get(&self.0, 1395, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_guaranteed_connections`].
-    #[inline]
-    pub const fn set_log_max_guaranteed_connections(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1395, 5, value as u64);
-        self
-    }
-
-    /// SET_DRIVER_VERSION has to come before INIT_HCA. `0xac.7`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn driver_version_before_init_hca(&self) -> bool {
-        bits::flag(&self.0, 1400)
-    }
-
-    /// Sets [`Self::driver_version_before_init_hca`].
-    #[inline]
-    pub const fn set_driver_version_before_init_hca(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1400, value);
-        self
-    }
-
-    /// Capability page 0x26 (advanced virtualisation: page tracking) exists. `0xac.6`
-    #[inline]
-    pub const fn adv_virtualization(&self) -> bool {
-        bits::flag(&self.0, 1401)
-    }
-
-    /// Sets [`Self::adv_virtualization`].
-    #[inline]
-    pub const fn set_adv_virtualization(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1401, value);
-        self
-    }
-
-    /// log2 of the largest number of connections of DC targets. `0xac.4:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_max_dct_connections(&self) -> u8 {
-        bits::get(&self.0, 1403, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_dct_connections`].
-    #[inline]
-    pub const fn set_log_max_dct_connections(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1403, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest atomic operation of a QP in bytes. `0xb0.31:24`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_max_atomic_size_qp(&self) -> u8 {
-        bits::get(&self.0, 1408, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_atomic_size_qp`].
-    #[inline]
-    pub const fn set_log_max_atomic_size_qp(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1408, 8, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of stream channels of a DC initiator. `0xb0.20:16`
-    #[inline]
-    pub const fn log_max_dci_stream_channels(&self) -> u8 {
-        bits::get(&self.0, 1419, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_dci_stream_channels`].
-    #[inline]
-    pub const fn set_log_max_dci_stream_channels(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1419, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of streams in error before a DC initiator goes to error. `0xb0.12:8`
-    #[inline]
-    pub const fn log_max_dci_errored_streams(&self) -> u8 {
-        bits::get(&self.0, 1427, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_dci_errored_streams`].
-    #[inline]
-    pub const fn set_log_max_dci_errored_streams(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1427, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest atomic operation over DC in bytes. `0xb0.7:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_max_atomic_size_dc(&self) -> u8 {
-        bits::get(&self.0, 1432, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_atomic_size_dc`].
-    #[inline]
-    pub const fn set_log_max_atomic_size_dc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1432, 8, value as u64);
-        self
-    }
-
-    /// Largest number of members of a multi-user group. `0xb4.31:16`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn max_multi_user_group_size(&self) -> u16 {
-        bits::get(&self.0, 1440, 16) as u16
-    }
-
-    /// Sets [`Self::max_multi_user_group_size`].
-    #[inline]
-    pub const fn set_max_multi_user_group_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1440, 16, value as u64);
-        self
-    }
-
-    /// The enhanced layout of compressed CQEs is supported. `0xb4.15`
-    #[inline]
-    pub const fn enhanced_cqe_compression(&self) -> bool {
-        bits::flag(&self.0, 1456)
-    }
-
-    /// Sets [`Self::enhanced_cqe_compression`].
-    #[inline]
-    pub const fn set_enhanced_cqe_compression(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1456, value);
-        self
-    }
-
-    /// An mkey may refer to an mkey of another virtual HCA. `0xb4.13`
-    #[inline]
-    pub const fn crossing_vhca_mkey(&self) -> bool {
-        bits::flag(&self.0, 1458)
-    }
-
-    /// Sets [`Self::crossing_vhca_mkey`].
-    #[inline]
-    pub const fn set_crossing_vhca_mkey(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1458, value);
-        self
-    }
-
-    /// log2 of the largest number of data encryption keys. `0xb4.12:8`
-    #[inline]
-    pub const fn log_max_dek(&self) -> u8 {
-        bits::get(&self.0, 1459, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_dek`].
-    #[inline]
-    pub const fn set_log_max_dek(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1459, 5, value as u64);
-        self
-    }
-
-    /// Compressed CQEs may carry the L3 and L4 header type. `0xb4.6`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn mini_cqe_resp_l3_l4_tag(&self) -> bool {
-        bits::flag(&self.0, 1465)
-    }
-
-    /// Sets [`Self::mini_cqe_resp_l3_l4_tag`].
-    #[inline]
-    pub const fn set_mini_cqe_resp_l3_l4_tag(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1465, value);
-        self
-    }
-
-    /// Compressed CQEs may carry the flow tag. `0xb4.5`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn mini_cqe_resp_flow_tag(&self) -> bool {
-        bits::flag(&self.0, 1466)
-    }
-
-    /// Sets [`Self::mini_cqe_resp_flow_tag`].
-    #[inline]
-    pub const fn set_mini_cqe_resp_flow_tag(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1466, value);
-        self
-    }
-
-    /// Compressed CQEs of striding RQs may carry the stride index (MINI_CQE_FORMAT_STRIDX). `0xb4.3`
-    #[inline]
-    pub const fn mini_cqe_resp_stride_index(&self) -> bool {
-        bits::flag(&self.0, 1468)
-    }
-
-    /// Sets [`Self::mini_cqe_resp_stride_index`].
-    #[inline]
-    pub const fn set_mini_cqe_resp_stride_index(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1468, value);
-        self
-    }
-
-    /// CQEs of 128 bytes may be used with every format (a 64-byte CQE padded to 128 bytes). `0xb4.2`
-    #[inline]
-    pub const fn cqe_128_always(&self) -> bool {
-        bits::flag(&self.0, 1469)
-    }
-
-    /// Sets [`Self::cqe_128_always`].
-    #[inline]
-    pub const fn set_cqe_128_always(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1469, value);
-        self
-    }
-
-    /// CQEs of 128 bytes can be compressed. `0xb4.1`
-    #[inline]
-    pub const fn cqe_compression_128(&self) -> bool {
-        bits::flag(&self.0, 1470)
-    }
-
-    /// Sets [`Self::cqe_compression_128`].
-    #[inline]
-    pub const fn set_cqe_compression_128(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1470, value);
-        self
-    }
-
-    /// CQE compression (mini CQEs) is supported. `0xb4.0`
-    #[inline]
-    pub const fn cqe_compression(&self) -> bool {
-        bits::flag(&self.0, 1471)
-    }
-
-    /// Sets [`Self::cqe_compression`].
-    #[inline]
-    pub const fn set_cqe_compression(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1471, value);
-        self
-    }
-
-    /// Longest time for which a compression session is held open, in the device's own units.
-    /// `0xb8.31:16`
-    #[inline]
-    pub const fn cqe_compression_timeout(&self) -> u16 {
-        bits::get(&self.0, 1472, 16) as u16
-    }
-
-    /// Sets [`Self::cqe_compression_timeout`].
-    #[inline]
-    pub const fn set_cqe_compression_timeout(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1472, 16, value as u64);
-        self
-    }
-
-    /// Largest number of CQEs in one compression session. `0xb8.15:0`
-    #[inline]
-    pub const fn cqe_compression_max_num(&self) -> u16 {
-        bits::get(&self.0, 1488, 16) as u16
-    }
-
-    /// Sets [`Self::cqe_compression_max_num`].
-    #[inline]
-    pub const fn set_cqe_compression_max_num(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1488, 16, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the first dword of the GTP-U header. `0xbc.23:20`
-    #[inline]
-    pub const fn flex_parser_id_gtpu_dw_0(&self) -> u8 {
-        bits::get(&self.0, 1512, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_gtpu_dw_0`].
-    #[inline]
-    pub const fn set_flex_parser_id_gtpu_dw_0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1512, 4, value as u64);
-        self
-    }
-
-    /// log2 of the largest message of an offloaded tag matching operation, by its name; neither
-    /// rdma-core's header nor its tests give the unit. `0xbc.19:16`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn log_max_tm_offloaded_op_size(&self) -> u8 {
-        bits::get(&self.0, 1516, 4) as u8
-    }
-
-    /// Sets [`Self::log_max_tm_offloaded_op_size`].
-    #[inline]
-    pub const fn set_log_max_tm_offloaded_op_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1516, 4, value as u64);
-        self
-    }
-
-    /// Tag matching (XRQ) is supported. `0xbc.15`
-    #[inline]
-    pub const fn tag_matching(&self) -> bool {
-        bits::flag(&self.0, 1520)
-    }
-
-    /// Sets [`Self::tag_matching`].
-    #[inline]
-    pub const fn set_tag_matching(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1520, value);
-        self
-    }
-
-    /// Tag matching may run the rendezvous protocol over RC. `0xbc.14`
-    #[inline]
-    pub const fn rndv_offload_rc(&self) -> bool {
-        bits::flag(&self.0, 1521)
-    }
-
-    /// Sets [`Self::rndv_offload_rc`].
-    #[inline]
-    pub const fn set_rndv_offload_rc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1521, value);
-        self
-    }
-
-    /// Tag matching may run the rendezvous protocol over DC. `0xbc.13`
-    #[inline]
-    pub const fn rndv_offload_dc(&self) -> bool {
-        bits::flag(&self.0, 1522)
-    }
-
-    /// Sets [`Self::rndv_offload_dc`].
-    #[inline]
-    pub const fn set_rndv_offload_dc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1522, value);
-        self
-    }
-
-    /// log2 of the largest tag matching list. `0xbc.12:8`
-    #[inline]
-    pub const fn log_tag_matching_list_sz(&self) -> u8 {
-        bits::get(&self.0, 1523, 5) as u8
-    }
-
-    /// Sets [`Self::log_tag_matching_list_sz`].
-    #[inline]
-    pub const fn set_log_tag_matching_list_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1523, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of XRQs. `0xbc.4:0`
-    #[inline]
-    pub const fn log_max_xrq(&self) -> u8 {
-        bits::get(&self.0, 1531, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_xrq`].
-    #[inline]
-    pub const fn set_log_max_xrq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1531, 5, value as u64);
-        self
-    }
-
-    /// By what NIC vports of several functions may be tied together (bitmask; used for multi-port
-    /// devices). `0xc0.31:24`
-    #[inline]
-    pub const fn affiliate_nic_vport_criteria(&self) -> u8 {
-        bits::get(&self.0, 1536, 8) as u8
-    }
-
-    /// Sets [`Self::affiliate_nic_vport_criteria`].
-    #[inline]
-    pub const fn set_affiliate_nic_vport_criteria(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1536, 8, value as u64);
-        self
-    }
-
-    /// Number of the physical port of this function, from 1. `0xc0.23:16`
-    #[inline]
-    pub const fn native_port_num(&self) -> u8 {
-        bits::get(&self.0, 1544, 8) as u8
-    }
-
-    /// Sets [`Self::native_port_num`].
-    #[inline]
-    pub const fn set_native_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1544, 8, value as u64);
-        self
-    }
-
-    /// Number of ports of this virtual HCA; SET_HCA_CAP may raise it to use multi-port RoCE.
-    /// `0xc0.15:8`
-    #[inline]
-    pub const fn num_vhca_ports(&self) -> u8 {
-        bits::get(&self.0, 1552, 8) as u8
-    }
-
-    /// Sets [`Self::num_vhca_ports`].
-    #[inline]
-    pub const fn set_num_vhca_ports(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1552, 8, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the GTP-U tunnel endpoint identifier. `0xc0.7:4`
-    #[inline]
-    pub const fn flex_parser_id_gtpu_teid(&self) -> u8 {
-        bits::get(&self.0, 1560, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_gtpu_teid`].
-    #[inline]
-    pub const fn set_flex_parser_id_gtpu_teid(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1560, 4, value as u64);
-        self
-    }
-
-    /// By its name, the function is one whose network interface is trusted. UCX's header and
-    /// rdma-core's header and tests name it, no driver uses it, and no more is known. `0xc0.2`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap;
-    /// rdma-core: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn trusted_vnic_vhca(&self) -> bool {
-        bits::flag(&self.0, 1565)
-    }
-
-    /// Sets [`Self::trusted_vnic_vhca`].
-    #[inline]
-    pub const fn set_trusted_vnic_vhca(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1565, value);
-        self
-    }
-
-    /// INIT_HCA takes a software owner identifier, by which the functions of one driver recognise one
-    /// another. `0xc0.1`
-    #[inline]
-    pub const fn sw_owner_id(&self) -> bool {
-        bits::flag(&self.0, 1566)
-    }
-
-    /// Sets [`Self::sw_owner_id`].
-    #[inline]
-    pub const fn set_sw_owner_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1566, value);
-        self
-    }
-
-    /// How many counters SET_MONITOR_COUNTER can watch at a time; 0 where it is not supported.
-    /// `0xc4.31:16`
-    #[inline]
-    pub const fn max_num_of_monitor_counters(&self) -> u16 {
-        bits::get(&self.0, 1568, 16) as u16
-    }
-
-    /// Sets [`Self::max_num_of_monitor_counters`].
-    #[inline]
-    pub const fn set_max_num_of_monitor_counters(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1568, 16, value as u64);
-        self
-    }
-
-    /// Number of port counters that can be monitored. `0xc4.15:0`
-    #[inline]
-    pub const fn num_ppcnt_monitor_counters(&self) -> u16 {
-        bits::get(&self.0, 1584, 16) as u16
-    }
-
-    /// Sets [`Self::num_ppcnt_monitor_counters`].
-    #[inline]
-    pub const fn set_num_ppcnt_monitor_counters(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1584, 16, value as u64);
-        self
-    }
-
-    /// Number of subfunctions. `0xc8.31:16`
-    #[inline]
-    pub const fn max_num_sf(&self) -> u16 {
-        bits::get(&self.0, 1600, 16) as u16
-    }
-
-    /// Sets [`Self::max_num_sf`].
-    #[inline]
-    pub const fn set_max_num_sf(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1600, 16, value as u64);
-        self
-    }
-
-    /// How many of the watched counters may be those of Q counter sets. `0xc8.15:0`
-    #[inline]
-    pub const fn num_q_monitor_counters(&self) -> u16 {
-        bits::get(&self.0, 1616, 16) as u16
-    }
-
-    /// Sets [`Self::num_q_monitor_counters`].
-    #[inline]
-    pub const fn set_num_q_monitor_counters(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1616, 16, value as u64);
-        self
-    }
-
-    /// Subfunctions (SFs) are supported. `0xd0.31`
-    #[inline]
-    pub const fn sf(&self) -> bool {
-        bits::flag(&self.0, 1664)
-    }
-
-    /// Sets [`Self::sf`].
-    #[inline]
-    pub const fn set_sf(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1664, value);
-        self
-    }
-
-    /// Partitions of subfunctions of different sizes are supported. `0xd0.30`
-    #[inline]
-    pub const fn sf_set_partition(&self) -> bool {
-        bits::flag(&self.0, 1665)
-    }
-
-    /// Sets [`Self::sf_set_partition`].
-    #[inline]
-    pub const fn set_sf_set_partition(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1665, value);
-        self
-    }
-
-    /// log2 of the largest number of subfunctions. `0xd0.28:24`
-    #[inline]
-    pub const fn log_max_sf(&self) -> u8 {
-        bits::get(&self.0, 1667, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_sf`].
-    #[inline]
-    pub const fn set_log_max_sf(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1667, 5, value as u64);
-        self
-    }
-
-    /// Auxiliary processing unit (the DPA) exists; CQs may be meant for it (apu_cq). `0xd0.23`
-    #[inline]
-    pub const fn apu(&self) -> bool {
-        bits::flag(&self.0, 1672)
-    }
-
-    /// Sets [`Self::apu`].
-    #[inline]
-    pub const fn set_apu(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1672, value);
-        self
-    }
-
-    /// A WAIT WQE may wait for data in memory. `0xd0.20`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn wait_on_data(&self) -> bool {
-        bits::flag(&self.0, 1675)
-    }
-
-    /// Sets [`Self::wait_on_data`].
-    #[inline]
-    pub const fn set_wait_on_data(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1675, value);
-        self
-    }
-
-    /// A WAIT WQE may wait for a point in time. `0xd0.19`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn wait_on_time(&self) -> bool {
-        bits::flag(&self.0, 1676)
-    }
-
-    /// Sets [`Self::wait_on_time`].
-    #[inline]
-    pub const fn set_wait_on_time(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1676, value);
-        self
-    }
-
-    /// Live migration of virtual HCAs (suspend, save, load, resume) is supported. `0xd0.18`
-    #[inline]
-    pub const fn migration(&self) -> bool {
-        bits::flag(&self.0, 1677)
-    }
-
-    /// Sets [`Self::migration`].
-    #[inline]
-    pub const fn set_migration(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1677, value);
-        self
-    }
-
-    /// log2 of the smallest subfunction BAR in units of 4 KiB. `0xd0.15:8`
-    #[inline]
-    pub const fn log_min_sf_size(&self) -> u8 {
-        bits::get(&self.0, 1680, 8) as u8
-    }
-
-    /// Sets [`Self::log_min_sf_size`].
-    #[inline]
-    pub const fn set_log_min_sf_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1680, 8, value as u64);
-        self
-    }
-
-    /// Number of subfunction partitions. `0xd0.7:0`
-    #[inline]
-    pub const fn max_num_sf_partitions(&self) -> u8 {
-        bits::get(&self.0, 1688, 8) as u8
-    }
-
-    /// Sets [`Self::max_num_sf_partitions`].
-    #[inline]
-    pub const fn set_max_num_sf_partitions(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1688, 8, value as u64);
-        self
-    }
-
-    /// Bitmask of the capabilities that a user context may be given (values in uctx_cap_bits). `0xd4`
-    #[inline]
-    pub const fn uctx_cap(&self) -> u32 {
-        bits::get(&self.0, 1696, 32) as u32
-    }
-
-    /// Sets [`Self::uctx_cap`].
-    #[inline]
-    pub const fn set_uctx_cap(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1696, 32, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds GENEVE TLV option 0. `0xd8.27:24`
-    #[inline]
-    pub const fn flex_parser_id_geneve_tlv_option_0(&self) -> u8 {
-        bits::get(&self.0, 1732, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_geneve_tlv_option_0`].
-    #[inline]
-    pub const fn set_flex_parser_id_geneve_tlv_option_0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1732, 4, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the second dword of the ICMP header. `0xd8.23:20`
-    #[inline]
-    pub const fn flex_parser_id_icmp_dw1(&self) -> u8 {
-        bits::get(&self.0, 1736, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_icmp_dw1`].
-    #[inline]
-    pub const fn set_flex_parser_id_icmp_dw1(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1736, 4, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the first dword of the ICMP header. `0xd8.19:16`
-    #[inline]
-    pub const fn flex_parser_id_icmp_dw0(&self) -> u8 {
-        bits::get(&self.0, 1740, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_icmp_dw0`].
-    #[inline]
-    pub const fn set_flex_parser_id_icmp_dw0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1740, 4, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the second dword of the ICMPv6 header. `0xd8.15:12`
-    #[inline]
-    pub const fn flex_parser_id_icmpv6_dw1(&self) -> u8 {
-        bits::get(&self.0, 1744, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_icmpv6_dw1`].
-    #[inline]
-    pub const fn set_flex_parser_id_icmpv6_dw1(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1744, 4, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the first dword of the ICMPv6 header. `0xd8.11:8`
-    #[inline]
-    pub const fn flex_parser_id_icmpv6_dw0(&self) -> u8 {
-        bits::get(&self.0, 1748, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_icmpv6_dw0`].
-    #[inline]
-    pub const fn set_flex_parser_id_icmpv6_dw0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1748, 4, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the first MPLS label over GRE. `0xd8.7:4`
-    #[inline]
-    pub const fn flex_parser_id_outer_first_mpls_over_gre(&self) -> u8 {
-        bits::get(&self.0, 1752, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_outer_first_mpls_over_gre`].
-    #[inline]
-    pub const fn set_flex_parser_id_outer_first_mpls_over_gre(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1752, 4, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the first MPLS label over UDP. `0xd8.3:0`
-    #[inline]
-    pub const fn flex_parser_id_outer_first_mpls_over_udp_label(&self) -> u8 {
-        bits::get(&self.0, 1756, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_outer_first_mpls_over_udp_label`].
-    #[inline]
-    pub const fn set_flex_parser_id_outer_first_mpls_over_udp_label(
-        &mut self,
-        value: u8,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 1756, 4, value as u64);
-        self
-    }
-
-    /// Number of match definer objects. `0xdc.31:16`
-    #[inline]
-    pub const fn max_num_match_definer(&self) -> u16 {
-        bits::get(&self.0, 1760, 16) as u16
-    }
-
-    /// Sets [`Self::max_num_match_definer`].
-    #[inline]
-    pub const fn set_max_num_match_definer(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1760, 16, value as u64);
-        self
-    }
-
-    /// First function id of subfunctions. `0xdc.15:0`
-    #[inline]
-    pub const fn sf_base_id(&self) -> u16 {
-        bits::get(&self.0, 1776, 16) as u16
-    }
-
-    /// Sets [`Self::sf_base_id`].
-    #[inline]
-    pub const fn set_sf_base_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1776, 16, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the third dword of the GTP-U header. `0xe0.31:28`
-    #[inline]
-    pub const fn flex_parser_id_gtpu_dw_2(&self) -> u8 {
-        bits::get(&self.0, 1792, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_gtpu_dw_2`].
-    #[inline]
-    pub const fn set_flex_parser_id_gtpu_dw_2(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1792, 4, value as u64);
-        self
-    }
-
-    /// Flexible parser sample that holds the first dword of the first GTP-U extension. `0xe0.27:24`
-    #[inline]
-    pub const fn flex_parser_id_gtpu_first_ext_dw_0(&self) -> u8 {
-        bits::get(&self.0, 1796, 4) as u8
-    }
-
-    /// Sets [`Self::flex_parser_id_gtpu_first_ext_dw_0`].
-    #[inline]
-    pub const fn set_flex_parser_id_gtpu_first_ext_dw_0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1796, 4, value as u64);
-        self
-    }
-
-    /// Number of interrupt vectors to share out among virtual functions. `0xe0.23:0`
-    #[inline]
-    pub const fn num_total_dynamic_vf_msix(&self) -> u32 {
-        bits::get(&self.0, 1800, 24) as u32
-    }
-
-    /// Sets [`Self::num_total_dynamic_vf_msix`].
-    #[inline]
-    pub const fn set_num_total_dynamic_vf_msix(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1800, 24, value as u64);
-        self
-    }
-
-    /// Size of the interrupt vector table; through SET_HCA_CAP on another function, the number it gets.
-    /// `0xe4.11:0`
-    #[inline]
-    pub const fn dynamic_msix_table_size(&self) -> u16 {
-        bits::get(&self.0, 1844, 12) as u16
-    }
-
-    /// Sets [`Self::dynamic_msix_table_size`].
-    #[inline]
-    pub const fn set_dynamic_msix_table_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1844, 12, value as u64);
-        self
-    }
-
-    /// QPs run DMA memory-to-memory operations. `0xe8.23`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn dma_mmo_qp(&self) -> bool {
-        bits::flag(&self.0, 1864)
-    }
-
-    /// Sets [`Self::dma_mmo_qp`].
-    #[inline]
-    pub const fn set_dma_mmo_qp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1864, value);
-        self
-    }
-
-    /// QPs run regular expression jobs. `0xe8.22`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn regexp_mmo_qp(&self) -> bool {
-        bits::flag(&self.0, 1865)
-    }
-
-    /// Sets [`Self::regexp_mmo_qp`].
-    #[inline]
-    pub const fn set_regexp_mmo_qp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1865, value);
-        self
-    }
-
-    /// QPs run compression jobs. `0xe8.21`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn compress_mmo_qp(&self) -> bool {
-        bits::flag(&self.0, 1866)
-    }
-
-    /// Sets [`Self::compress_mmo_qp`].
-    #[inline]
-    pub const fn set_compress_mmo_qp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1866, value);
-        self
-    }
-
-    /// QPs run DEFLATE decompression jobs of the first version. `0xe8.20`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn decompress_deflate_v1(&self) -> bool {
-        bits::flag(&self.0, 1867)
-    }
-
-    /// Sets [`Self::decompress_deflate_v1`].
-    #[inline]
-    pub const fn set_decompress_deflate_v1(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1867, value);
-        self
-    }
-
-    /// Smallest number of interrupt vectors of a virtual function. `0xe8.19:16`
-    #[inline]
-    pub const fn min_dynamic_vf_msix_table_size(&self) -> u8 {
-        bits::get(&self.0, 1868, 4) as u8
-    }
-
-    /// Sets [`Self::min_dynamic_vf_msix_table_size`].
-    #[inline]
-    pub const fn set_min_dynamic_vf_msix_table_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1868, 4, value as u64);
-        self
-    }
-
-    /// QPs run DEFLATE decompression jobs of the second version. `0xe8.15`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
-    #[inline]
-    pub const fn decompress_deflate_v2(&self) -> bool {
-        bits::flag(&self.0, 1872)
-    }
-
-    /// Sets [`Self::decompress_deflate_v2`].
-    #[inline]
-    pub const fn set_decompress_deflate_v2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1872, value);
-        self
-    }
-
-    /// Data direct: mkeys may reach a peer device's memory through a second PCI function. `0xe8.13`
-    #[inline]
-    pub const fn data_direct(&self) -> bool {
-        bits::flag(&self.0, 1874)
-    }
-
-    /// Sets [`Self::data_direct`].
-    #[inline]
-    pub const fn set_data_direct(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1874, value);
-        self
-    }
-
-    /// Largest number of interrupt vectors of a virtual function. `0xe8.11:0`
-    #[inline]
-    pub const fn max_dynamic_vf_msix_table_size(&self) -> u16 {
-        bits::get(&self.0, 1876, 12) as u16
-    }
-
-    /// Sets [`Self::max_dynamic_vf_msix_table_size`].
-    #[inline]
-    pub const fn set_max_dynamic_vf_msix_table_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1876, 12, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of header modify argument objects. `0xec.28:24`
-    #[inline]
-    pub const fn log_max_num_header_modify_argument(&self) -> u8 {
-        bits::get(&self.0, 1891, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_num_header_modify_argument`].
-    #[inline]
-    pub const fn set_log_max_num_header_modify_argument(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1891, 5, value as u64);
-        self
-    }
-
-    /// log2 of the unit in which the offset of a header modify argument is counted. `0xec.23:20`
-    #[inline]
-    pub const fn log_header_modify_argument_granularity_offset(&self) -> u8 {
-        bits::get(&self.0, 1896, 4) as u8
-    }
-
-    /// Sets [`Self::log_header_modify_argument_granularity_offset`].
-    #[inline]
-    pub const fn set_log_header_modify_argument_granularity_offset(
-        &mut self,
-        value: u8,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 1896, 4, value as u64);
-        self
-    }
-
-    /// log2 of the number of header modify arguments allocated at least. `0xec.19:16`
-    #[inline]
-    pub const fn log_header_modify_argument_granularity(&self) -> u8 {
-        bits::get(&self.0, 1900, 4) as u8
-    }
-
-    /// Sets [`Self::log_header_modify_argument_granularity`].
-    #[inline]
-    pub const fn set_log_header_modify_argument_granularity(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1900, 4, value as u64);
-        self
-    }
-
-    /// log2 of the largest number of header modify arguments allocated at a time. `0xec.12:8`
-    #[inline]
-    pub const fn log_header_modify_argument_max_alloc(&self) -> u8 {
-        bits::get(&self.0, 1907, 5) as u8
-    }
-
-    /// Sets [`Self::log_header_modify_argument_max_alloc`].
-    #[inline]
-    pub const fn set_log_header_modify_argument_max_alloc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1907, 5, value as u64);
-        self
-    }
-
-    /// Largest number of ASO actions that a flow rule executes, by its name; rdma-core's tests alone
-    /// name it. `0xec.4:0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
-    #[inline]
-    pub const fn max_flow_execute_aso(&self) -> u8 {
-        bits::get(&self.0, 1915, 5) as u8
-    }
-
-    /// Sets [`Self::max_flow_execute_aso`].
-    #[inline]
-    pub const fn set_max_flow_execute_aso(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1915, 5, value as u64);
-        self
-    }
-
-    /// Bitmask of command classes that may be tunnelled to another virtual HCA; 0 means none. `0xf0, 8
-    /// bytes`
-    #[inline]
-    pub const fn vhca_tunnel_commands(&self) -> u64 {
-        bits::get(&self.0, 1920, 64)
-    }
-
-    /// Sets [`Self::vhca_tunnel_commands`].
-    #[inline]
-    pub const fn set_vhca_tunnel_commands(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 1920, 64, value);
-        self
-    }
-
-    /// Bitmask of match definer formats; bit n is format n. `0xf8, 8 bytes`
-    #[inline]
-    pub const fn match_definer_format_supported(&self) -> u64 {
-        bits::get(&self.0, 1984, 64)
-    }
-
-    /// Sets [`Self::match_definer_format_supported`].
-    #[inline]
-    pub const fn set_match_definer_format_supported(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 1984, 64, value);
-        self
+        ];
+        /// SET_HCA_CAP and QUERY_HCA_CAP may act on the RoCE switch of another function. `0x00.31`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        access_other_hca_roce set_access_other_hca_roce: flag(0);
+        /// ALLOC_FLOW_COUNTER takes a protection domain. `0x00.30`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        alloc_flow_counter_pd set_alloc_flow_counter_pd: flag(1);
+        /// Flow counters may be read and written by the ACCESS_ASO opcode. `0x00.29`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        flow_counter_access_aso set_flow_counter_access_aso: flag(2);
+        /// QUERY_MATCH_SAMPLE_INFO is supported. `0x00.28`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        query_match_sample_info set_query_match_sample_info: flag(3);
+        /// The device sends no page request events, so no EQ for them is needed. `0x00.25`
+        page_request_disable set_page_request_disable: flag(6);
+        /// native_port_num counts ports over the whole device and not within the function's own
+        /// hardware unit. `0x00.24`
+        abs_native_port_num set_abs_native_port_num: flag(7);
+        /// Value of opc_mod with which ACCESS_ASO reaches flow counters. `0x00.23:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        flow_access_aso_opc_mod set_flow_access_aso_opc_mod: number(u8, 8, 8);
+        /// An object made with the shared uid may be referred to by objects of any user context.
+        /// `0x00.15`
+        shared_object_to_user_object_allowed set_shared_object_to_user_object_allowed: flag(16);
+        /// The function manages resources (such as interrupt vectors) of other virtual HCAs, as an
+        /// E-Switch manager does. `0x00.0`
+        vhca_resource_manager set_vhca_resource_manager: flag(31);
+        /// Capability page 0x20 (general 2) exists. `0x04.31`
+        hca_cap_2 set_hca_cap_2: flag(32);
+        /// CREATE_LAG works also before the master function's interface is up. `0x04.30`
+        create_lag_when_not_master_up set_create_lag_when_not_master_up: flag(33);
+        /// The DTOR register exists; it holds the timeouts that the device asks of its driver.
+        /// `0x04.29`
+        dtor set_dtor: flag(34);
+        /// An event can be raised when a virtual HCA goes to state TEARDOWN_REQUEST. `0x04.28`
+        event_on_vhca_state_teardown_request set_event_on_vhca_state_teardown_request: flag(35);
+        /// An event can be raised when a virtual HCA goes to state IN_USE. `0x04.27`
+        event_on_vhca_state_in_use set_event_on_vhca_state_in_use: flag(36);
+        /// An event can be raised when a virtual HCA goes to state ACTIVE. `0x04.26`
+        event_on_vhca_state_active set_event_on_vhca_state_active: flag(37);
+        /// An event can be raised when a virtual HCA goes to state ALLOCATED. `0x04.25`
+        event_on_vhca_state_allocated set_event_on_vhca_state_allocated: flag(38);
+        /// An event can be raised when a virtual HCA goes to state INVALID. `0x04.24`
+        event_on_vhca_state_invalid set_event_on_vhca_state_invalid: flag(39);
+        /// Number that identifies this function among all virtual HCAs of the device. `0x04.15:0`
+        vhca_id set_vhca_id: number(u16, 48, 16);
+        /// QUERY_QP and QUERY_DCT tell whether a queue's data reaches memory in order; rdma-core
+        /// asks only then (ibv_query_qp_data_in_order). `0x0c.29`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        qp_data_in_order set_qp_data_in_order: flag(98);
+        /// log2 of the largest scatter or gather list of a regular expression job. `0x0c.28:24`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_regexp_scatter_gather_size set_log_regexp_scatter_gather_size: number(u8, 99, 5);
+        /// log2 of the largest DMA memory-to-memory operation in bytes. `0x0c.20:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_dma_mmo_size set_log_dma_mmo_size: number(u8, 107, 5);
+        /// log2 of the largest compression job in bytes. `0x0c.12:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_compress_mmo_size set_log_compress_mmo_size: number(u8, 115, 5);
+        /// The decompressor takes raw LZ4 blocks. `0x0c.7`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        decompress_lz4_data_only_v2 set_decompress_lz4_data_only_v2: flag(120);
+        /// The decompressor takes LZ4 frames without block checksums. `0x0c.6`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        decompress_lz4_no_checksum_v2 set_decompress_lz4_no_checksum_v2: flag(121);
+        /// The decompressor takes LZ4 frames with block checksums. `0x0c.5`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        decompress_lz4_checksum_v2 set_decompress_lz4_checksum_v2: flag(122);
+        /// log2 of the largest decompression job in bytes. `0x0c.4:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_decompress_mmo_size set_log_decompress_mmo_size: number(u8, 123, 5);
+        /// log2 of the largest number of WQEs in an SRQ or XRC SRQ. `0x10.31:24`
+        log_max_srq_sz set_log_max_srq_sz: number(u8, 128, 8);
+        /// log2 of the largest number of WQE basic blocks (64 bytes) in the work queue of a QP.
+        /// `0x10.23:16`
+        log_max_qp_sz set_log_max_qp_sz: number(u8, 136, 8);
+        /// Capability page 0x14 (events that user contexts may subscribe to) exists. `0x10.15`
+        event_cap set_event_cap: flag(144);
+        /// Steering QPs can use the virtual lane and traffic class that are isolated for software
+        /// steering (isolate_vl_tc in the QP context). `0x10.12`
+        isolate_vl_tc_new set_isolate_vl_tc_new: flag(147);
+        /// NVMe over TCP can be offloaded (nvmeotcp_zerocopy_en and nvmeotcp_crc_en in the TIR
+        /// context). `0x10.9`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+        nvmeotcp set_nvmeotcp: flag(150);
+        /// The E-Switch needs a priority tag on packets of untagged functions, so software pushes
+        /// VLAN 0 where it would pop a VLAN. `0x10.7`
+        prio_tag_required set_prio_tag_required: flag(152);
+        /// A queue can ignore the index in its WQEs (wqe_index_ignore). `0x10.6`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        wqe_index_ignore_cap set_wqe_index_ignore_cap: flag(153);
+        /// Memory for QP contexts is allocated when they are made. `0x10.5`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        dynamic_qp_allocation set_dynamic_qp_allocation: flag(154);
+        /// log2 of the largest number of QPs. `0x10.4:0`
+        log_max_qp set_log_max_qp: number(u8, 155, 5);
+        /// Enhanced connection establishment: QP transition commands take and return the ece
+        /// options word. `0x14.28`
+        ece_support set_ece_support: flag(163);
+        /// Number of regular expression engines. `0x14.27:24`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        regexp_num_of_engines set_regexp_num_of_engines: number(u8, 164, 4);
+        /// Steering metadata register C keeps its value when a packet passes from one domain to
+        /// another. `0x14.22`
+        reg_c_preserve set_reg_c_preserve: flag(169);
+        /// log2 of the largest number of SRQs. `0x14.20:16`
+        log_max_srq set_log_max_srq: number(u8, 171, 5);
+        /// The physical link goes up and down with the uplink by itself, so the driver need not set
+        /// the port state. `0x14.14`
+        uplink_follow set_uplink_follow: flag(177);
+        /// The timestamp CQE of an SQ can go to a CQ other than the one of its completions
+        /// (ts_cqe_to_dest_cqn in the SQ context). `0x14.13`
+        ts_cqe_to_dest_cqn set_ts_cqe_to_dest_cqn: flag(178);
+        /// InfiniBand RC and XRC QPs can retransmit everything from the lost packet on (go-back-N).
+        /// `0x14.6`
+        go_back_n set_go_back_n: flag(185);
+        /// Scattering the FCS excludes decapsulation of tunnels. `0x14.4`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        scatter_fcs_w_decap_disable set_scatter_fcs_w_decap_disable: flag(187);
+        /// Number of gather entries up to which a send WQE runs at full rate; 0 when not reported.
+        /// `0x18.31:24`
+        max_sgl_for_optimized_performance set_max_sgl_for_optimized_performance: number(u8, 192, 8);
+        /// log2 of the largest number of CQEs in a CQ. `0x18.23:16`
+        log_max_cq_sz set_log_max_cq_sz: number(u8, 200, 8);
+        /// A UMR may set or clear relaxed_ordering_write of an mkey. `0x18.15`
+        relaxed_ordering_write_umr set_relaxed_ordering_write_umr: flag(208);
+        /// A UMR may set or clear relaxed_ordering_read of an mkey. `0x18.14`
+        relaxed_ordering_read_umr set_relaxed_ordering_read_umr: flag(209);
+        /// ACCESS_REGISTER_USER is supported. `0x18.13`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        access_register_user set_access_register_user: flag(210);
+        /// The function manages emulated virtio-net devices (the spelling is Linux's). `0x18.6`
+        virtio_net_device_emualtion_manager set_virtio_net_device_emualtion_manager: flag(217);
+        /// The function manages emulated virtio-blk devices (the spelling is Linux's). `0x18.5`
+        virtio_blk_device_emualtion_manager set_virtio_blk_device_emualtion_manager: flag(218);
+        /// log2 of the largest number of CQs. `0x18.4:0`
+        log_max_cq set_log_max_cq: number(u8, 219, 5);
+        /// log2 of the largest number of EQEs in an EQ. `0x1c.31:24`
+        log_max_eq_sz set_log_max_eq_sz: number(u8, 224, 8);
+        /// An mkey may let its writes to memory pass one another on PCI. `0x1c.23`
+        relaxed_ordering_write set_relaxed_ordering_write: flag(232);
+        /// An mkey may use relaxed ordering for reads, provided that relaxed ordering is enabled in
+        /// PCI configuration space. `0x1c.22`
+        relaxed_ordering_read_pci_enabled set_relaxed_ordering_read_pci_enabled: flag(233);
+        /// log2 of the largest number of mkeys, indexes before the 8-bit variant. `0x1c.21:16`
+        log_max_mkey set_log_max_mkey: number(u8, 234, 6);
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.15`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        tunneled_atomic set_tunneled_atomic: flag(240);
+        /// Events may be delivered as address-space notifications (as_notify in the CQ context).
+        /// `0x1c.14`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        as_notify set_as_notify: flag(241);
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.13`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        m_pci_port set_m_pci_port: flag(242);
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x1c.12`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        m_vhca_mk set_m_vhca_mk: flag(243);
+        /// By its name, commands may act on behalf of another function. UCX and rdma-core name it
+        /// so; rdma-core's tests have hotplug_manager here. `0x1c.11`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        cmd_on_behalf set_cmd_on_behalf: flag(244);
+        /// By its name, this function may manage emulated devices. UCX and rdma-core name it so;
+        /// rdma-core's tests have nvme_device_emulation_manager here. `0x1c.10`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        device_emulation_manager set_device_emulation_manager: flag(245);
+        /// A special mkey exists that ends a scatter list; QUERY_SPECIAL_CONTEXTS tells its value.
+        /// `0x1c.9`
+        terminate_scatter_list_mkey set_terminate_scatter_list_mkey: flag(246);
+        /// Strided (repeated block) layouts in an mkey are supported. `0x1c.8`
+        repeated_mkey set_repeated_mkey: flag(247);
+        /// A special mkey for the DUMP opcode and for padding exists; QUERY_SPECIAL_CONTEXTS tells
+        /// its value. `0x1c.7`
+        dump_fill_mkey set_dump_fill_mkey: flag(248);
+        /// Rdma-core's tests call it dpp and libdpcp, whose RQ contexts have fields of that name,
+        /// ibq; no more is known. `0x1c.6`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+        dpp set_dpp: flag(249);
+        /// TEARDOWN_HCA can prepare a teardown that completes by a write to the initialisation
+        /// segment. `0x1c.4`
+        fast_teardown set_fast_teardown: flag(251);
+        /// log2 of the largest number of EQs. `0x1c.3:0`
+        log_max_eq set_log_max_eq: number(u8, 252, 4);
+        /// Largest depth of mkeys that point to other mkeys. `0x20.31:24`
+        max_indirection set_max_indirection: number(u8, 256, 8);
+        /// An mkey may describe fixed-size buffers (KSM entries with log_entity_size). `0x20.23`
+        fixed_buffer_size set_fixed_buffer_size: flag(264);
+        /// log2 of the largest memory region or window in bytes. `0x20.22:16`
+        log_max_mrw_sz set_log_max_mrw_sz: number(u8, 265, 7);
+        /// TEARDOWN_HCA can close the function by force, without waiting for its objects. `0x20.15`
+        force_teardown set_force_teardown: flag(272);
+        /// log2 of the largest list of byte stream formats (BSF, for signatures) in an mkey.
+        /// `0x20.13:8`
+        log_max_bsf_list_size set_log_max_bsf_list_size: number(u8, 274, 6);
+        /// A UMR may address the translation table with a wider offset (translation_offset_high in
+        /// its control segment). `0x20.7`
+        umr_extended_translation_offset set_umr_extended_translation_offset: flag(280);
+        /// A null mkey exists: writes to it are discarded and reads give zeros;
+        /// QUERY_SPECIAL_CONTEXTS tells its value. `0x20.6`
+        null_mkey set_null_mkey: flag(281);
+        /// log2 of the largest number of KLM entries in an indirect mkey. `0x20.5:0`
+        log_max_klm_list_size set_log_max_klm_list_size: number(u8, 282, 6);
+        /// An SQ can be made that never sends to the wire (non_wire). `0x24.31`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        non_wire_sq set_non_wire_sq: flag(288);
+        /// CREATE_QP and QP transitions can carry the QP context extension. `0x24.29`
+        qpc_extension set_qpc_extension: flag(290);
+        /// log2 of the largest number of RDMA reads and atomics that a DC initiator may have
+        /// outstanding. `0x24.21:16`
+        log_max_ra_req_dc set_log_max_ra_req_dc: number(u8, 298, 6);
+        /// QUERY_VNIC_ENV counts Ethernet send WQEs that were too small. `0x24.13`
+        eth_wqe_too_small set_eth_wqe_too_small: flag(306);
+        /// log2 of the largest static SQ, whose WQEs stay and are run again (static_sq_wq), in WQE
+        /// basic blocks. `0x24.12:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_max_static_sq_wq set_log_max_static_sq_wq: number(u8, 307, 5);
+        /// HCA_VPORT_CONTEXT tells which service levels are routed adaptively (its ooo_sl_mask).
+        /// `0x24.7`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap.
+        ooo_sl_mask set_ooo_sl_mask: flag(312);
+        /// QUERY_VNIC_ENV counts CQ overruns. `0x24.6`
+        vnic_env_cq_overrun set_vnic_env_cq_overrun: flag(313);
+        /// log2 of the largest number of RDMA reads and atomics that a DC target serves at a time.
+        /// `0x24.5:0`
+        log_max_ra_res_dc set_log_max_ra_res_dc: number(u8, 314, 6);
+        /// MANAGE_PAGES can return all pages of a function in one command. `0x28.26`
+        release_all_pages set_release_all_pages: flag(325);
+        /// Must be ignored by software and never set. `0x28.25`
+        must_not_use set_must_not_use: flag(326);
+        /// Signatures may be CRC64 with the XP10 polynomial. `0x28.24`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        sig_crc64_xp10 set_sig_crc64_xp10: flag(327);
+        /// Signatures may be CRC32C. `0x28.23`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        sig_crc32c set_sig_crc32c: flag(328);
+        /// RoCE acceleration settings exist (the ROCE_ACCL register). `0x28.22`
+        roce_accl set_roce_accl: flag(329);
+        /// log2 of the largest number of RDMA reads and atomics that a QP may have outstanding.
+        /// `0x28.21:16`
+        log_max_ra_req_qp set_log_max_ra_req_qp: number(u8, 330, 6);
+        /// RTR2RTS_QP may change the counter set of a QP. `0x28.15`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        rtr2rts_qp_counters_set_id set_rtr2rts_qp_counters_set_id: flag(336);
+        /// RTS2RTS_QP may change the UDP source port of a RoCE QP. `0x28.14`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        rts2rts_udp_sport set_rts2rts_udp_sport: flag(337);
+        /// RTS2RTS_QP may change the port on which a bonded device sends. `0x28.13`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        rts2rts_lag_tx_port_affinity set_rts2rts_lag_tx_port_affinity: flag(338);
+        /// SQs run DMA memory-to-memory operations. `0x28.12`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        dma_mmo_sq set_dma_mmo_sq: flag(339);
+        /// Smallest block of a compression job, as the log2 code that its control segment takes.
+        /// `0x28.11:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        compress_min_block_size set_compress_min_block_size: number(u8, 340, 4);
+        /// SQs run compression jobs. `0x28.7`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        compress_mmo_sq set_compress_mmo_sq: flag(344);
+        /// SQs run decompression jobs. `0x28.6`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        decompress_mmo_sq set_decompress_mmo_sq: flag(345);
+        /// log2 of the largest number of RDMA reads and atomics that a QP serves at a time.
+        /// `0x28.5:0`
+        log_max_ra_res_qp set_log_max_ra_res_qp: number(u8, 346, 6);
+        /// Receive buffers may be padded at their end up to a cache line (end_padding_mode).
+        /// `0x2c.31`
+        end_pad set_end_pad: flag(352);
+        /// This function may query the port's congestion control parameters and counters. `0x2c.30`
+        cc_query_allowed set_cc_query_allowed: flag(353);
+        /// This function may change the port's congestion control parameters. `0x2c.29`
+        cc_modify_allowed set_cc_modify_allowed: flag(354);
+        /// Receive buffers may be padded at their start. `0x2c.28`
+        start_pad set_start_pad: flag(355);
+        /// The device can work with 128-byte cache lines; set through SET_HCA_CAP when the host has
+        /// them. `0x2c.27`
+        cache_line_128byte set_cache_line_128byte: flag(356);
+        /// By its name, gid_table_size is read-only. Rdma-core's header and tests name it, no
+        /// driver uses it, and no more is known. `0x2c.26`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        gid_table_size_ro set_gid_table_size_ro: flag(357);
+        /// By its name, pkey_table_size is read-only. Rdma-core's header and tests name it, no
+        /// driver uses it, and no more is known. `0x2c.25`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        pkey_table_size_ro set_pkey_table_size_ro: flag(358);
+        /// By its name, Q counters count RNR NAKs. Rdma-core's header and tests name it, no driver
+        /// uses it, and no more is known. `0x2c.23`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        rnr_nak_q_counters set_rnr_nak_q_counters: flag(360);
+        /// RTS2RTS_QP may change the counter set of a QP. `0x2c.22`
+        rts2rts_qp_counters_set_id set_rts2rts_qp_counters_set_id: flag(361);
+        /// By its name, RTS2RTS_QP may change the DSCP of a path. Rdma-core's header and tests name
+        /// it, no driver uses it, and no more is known. `0x2c.21`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        rts2rts_qp_dscp set_rts2rts_qp_dscp: flag(362);
+        /// QUERY_VNIC_ENV counts packets dropped because an internal receive queue had no buffer.
+        /// `0x2c.19`
+        vnic_env_int_rq_oob set_vnic_env_int_rq_oob: flag(364);
+        /// The SBCAM register exists. `0x2c.18`
+        sbcam_reg set_sbcam_reg: flag(365);
+        /// The QCAM register exists; it tells which QoS registers and features exist. `0x2c.16`
+        qcam_reg set_qcam_reg: flag(367);
+        /// Number of entries in the GID table of an InfiniBand port, as a code. `0x2c.15:0`
+        gid_table_size set_gid_table_size: named(GidTableSize(u16), 368, 16);
+        /// Q counters count packets that arrived out of sequence. `0x30.31`
+        out_of_seq_cnt set_out_of_seq_cnt: flag(384);
+        /// QUERY_VPORT_COUNTER is supported. `0x30.30`
+        vport_counters set_vport_counters: flag(385);
+        /// Q counters count retransmission events (timeouts, sequence errors, RNR). `0x30.29`
+        retransmission_q_counters set_retransmission_q_counters: flag(386);
+        /// Capability page 0xd (debug) exists. `0x30.28`
+        debug set_debug: flag(387);
+        /// MODIFY_RQ may change the counter set of an RQ. `0x30.27`
+        modify_rq_counter_set_id set_modify_rq_counter_set_id: flag(388);
+        /// An RQ may hold packets for a while, rather than drop them, when it has no buffer
+        /// (delay_drop_en). `0x30.26`
+        rq_delay_drop set_rq_delay_drop: flag(389);
+        /// Number of Q counters that can be allocated. `0x30.25:16`
+        max_qp_cnt set_max_qp_cnt: number(u16, 390, 10);
+        /// Number of entries in the P_Key table of an InfiniBand port, as a code; SET_HCA_CAP may
+        /// lower it. `0x30.15:0`
+        pkey_table_size set_pkey_table_size: named(PkeyTableSize(u16), 400, 16);
+        /// The function manages the virtual ports of its group: it may act on other_vport in the
+        /// vport commands. `0x34.31`
+        vport_group_manager set_vport_group_manager: flag(416);
+        /// The function manages the virtual HCAs of its group. `0x34.30`
+        vhca_group_manager set_vhca_group_manager: flag(417);
+        /// InfiniBand virtualisation: HCA vport commands may address virtual ports. `0x34.29`
+        ib_virt set_ib_virt: flag(418);
+        /// Ethernet virtualisation: NIC vport commands may address virtual ports. `0x34.28`
+        eth_virt set_eth_virt: flag(419);
+        /// QUERY_VNIC_ENV counts queue events such as queues in error and send queue overruns.
+        /// `0x34.27`
+        vnic_env_queue_counters set_vnic_env_queue_counters: flag(420);
+        /// Enhanced transmission selection (the QETC register) is supported. `0x34.26`
+        ets set_ets: flag(421);
+        /// Capability page 7 exists: NIC receive and transmit flow tables are supported. `0x34.25`
+        nic_flow_table set_nic_flow_table: flag(422);
+        /// The function manages the embedded switch and may build FDB flow tables. `0x34.24`
+        eswitch_manager set_eswitch_manager: flag(423);
+        /// Capability page 0xf exists: device memory (MEMIC) or software-owned ICM is supported.
+        /// `0x34.23`
+        device_memory set_device_memory: flag(424);
+        /// The MCAM register exists; it tells which management registers exist. `0x34.22`
+        mcam_reg set_mcam_reg: flag(425);
+        /// The PCAM register exists; it tells which port registers exist. `0x34.21`
+        pcam_reg set_pcam_reg: flag(426);
+        /// Time the device takes to answer a packet, as an InfiniBand timeout code: 4.096 us times
+        /// 2 to this power. `0x34.20:16`
+        local_ca_ack_delay set_local_ca_ack_delay: number(u8, 427, 5);
+        /// Events about cables and modules can be raised. `0x34.15`
+        port_module_event set_port_module_event: flag(432);
+        /// Q counters count also error completions (local length, protection and access errors,
+        /// flushes). `0x34.14`
+        enhanced_error_q_counters set_enhanced_error_q_counters: flag(433);
+        /// The device checks the ports that commands name. `0x34.13`
+        ports_check set_ports_check: flag(434);
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x34.12`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        pulse_gen_control set_pulse_gen_control: flag(435);
+        /// The link can be kept down until software brings it up. `0x34.11`
+        disable_link_up set_disable_link_up: flag(436);
+        /// The port's LED can be made to blink, through the MLCR register. `0x34.10`
+        beacon_led set_beacon_led: flag(437);
+        /// Link layer of the port. `0x34.9:8`
+        port_type set_port_type: named(PortType(u8), 438, 2);
+        /// Number of ports of this function. `0x34.7:0`
+        num_ports set_num_ports: number(u8, 440, 8);
+        /// Capability page 0xa exists: snapshots (FreeBSD's snapshot_cap: QPs are suspended, and
+        /// QPs, keys, PDs and UARs restored). `0x38.31`
+        ///
+        /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap.
+        snapshot set_snapshot: flag(448);
+        /// A pulse per second can be put in or out on pins (the MTPPS register). `0x38.30`
+        pps set_pps: flag(449);
+        /// The pulse-per-second settings may be changed. `0x38.29`
+        pps_modify set_pps_modify: flag(450);
+        /// log2 of the largest message in bytes. `0x38.28:24`
+        log_max_msg set_log_max_msg: number(u8, 451, 5);
+        /// XRC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the
+        /// context); UCX sets the ordering by it, rdma-core names it multi_path_xrc_rdma. `0x38.23`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        dp_ordering_ooo_rw_xrc set_dp_ordering_ooo_rw_xrc: flag(456);
+        /// DC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the
+        /// context); UCX sets the ordering by it, rdma-core names it multi_path_dc_rdma. `0x38.22`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        dp_ordering_ooo_rw_dc set_dp_ordering_ooo_rw_dc: flag(457);
+        /// RC can carry READs and WRITEs whose packets arrive out of order (dp_ordering in the
+        /// context); UCX sets the ordering by it, rdma-core names it multi_path_rc_rdma. `0x38.21`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        dp_ordering_ooo_rw_rc set_dp_ordering_ooo_rw_rc: flag(458);
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x38.20`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        traffic_fast_control set_traffic_fast_control: flag(459);
+        /// Number of traffic classes. `0x38.19:16`
+        max_tc set_max_tc: number(u8, 460, 4);
+        /// An event can be raised when the device gets too warm. `0x38.15`
+        temp_warn_event set_temp_warn_event: flag(464);
+        /// The device can run the DCBX protocol itself (the DCBX_PARAM register). `0x38.14`
+        dcbx set_dcbx: flag(465);
+        /// General notification events (delay drop timeout and others) can be raised. `0x38.13`
+        general_notification_event set_general_notification_event: flag(466);
+        /// By its name, one SQ may send with several priorities. Rdma-core's header and tests name
+        /// it, no driver uses it, and no more is known. `0x38.12`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        multi_prio_sq set_multi_prio_sq: flag(467);
+        /// Of CAPI (PCI accelerators of POWER), by its name: the function owns an accelerator
+        /// function unit. Rdma-core's header and tests name it, no driver uses it, and no more is
+        /// known. `0x38.11`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        afu_owner set_afu_owner: flag(468);
+        /// The card has an FPGA beside the NIC. What it can do is no capability page: Linux reads
+        /// the register FPGA_CAP. `0x38.10`
+        fpga set_fpga: flag(469);
+        /// Reset on LAN by a magic packet with a SecureOn password. `0x38.9`
+        rol_s set_rol_s: flag(470);
+        /// Reset on LAN by a magic packet. `0x38.8`
+        rol_g set_rol_g: flag(471);
+        /// By its name, the packets of an InfiniBand port can be sniffed. Rdma-core's header and
+        /// tests name it, no driver uses it, and no more is known. `0x38.7`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        ib_port_sniffer set_ib_port_sniffer: flag(472);
+        /// Wake on LAN by a magic packet with a SecureOn password. `0x38.6`
+        wol_s set_wol_s: flag(473);
+        /// Wake on LAN by a magic packet. `0x38.5`
+        wol_g set_wol_g: flag(474);
+        /// Wake on LAN by an ARP packet. `0x38.4`
+        wol_a set_wol_a: flag(475);
+        /// Wake on LAN by a broadcast packet. `0x38.3`
+        wol_b set_wol_b: flag(476);
+        /// Wake on LAN by a multicast packet. `0x38.2`
+        wol_m set_wol_m: flag(477);
+        /// Wake on LAN by a unicast packet. `0x38.1`
+        wol_u set_wol_u: flag(478);
+        /// Wake on LAN by physical activity on the link. `0x38.0`
+        wol_p set_wol_p: flag(479);
+        /// Bitmask of the static rates that an address path may ask for; bit n is stat_rate code n.
+        /// `0x3c.31:16`
+        stat_rate_support set_stat_rate_support: number(u16, 480, 16);
+        /// Signatures may cover blocks of 4048 bytes. `0x3c.15`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        sig_block_4048 set_sig_block_4048: flag(496);
+        /// Events tell the driver the steps of a synchronised reset for a firmware update.
+        /// `0x3c.14`
+        pci_sync_for_fw_update_event set_pci_sync_for_fw_update_event: flag(497);
+        /// The transmit port of a bonded device may be set in RST2INIT_QP and INIT2RTR_QP as well.
+        /// `0x3c.7`
+        init2_lag_tx_port_affinity set_init2_lag_tx_port_affinity: flag(504);
+        /// Capability page 0x1b exists: flow tables can be updated by WQEs. `0x3c.4`
+        wqe_based_flow_table_update_cap set_wqe_based_flow_table_update_cap: flag(507);
+        /// Highest CQE format version; 1 means that CQEs carry the user index (srqn_user_index).
+        /// `0x3c.3:0`
+        cqe_version set_cqe_version: number(u8, 508, 4);
+        /// UD WQEs may carry the short 16-byte address vector; otherwise the 48-byte one is needed.
+        /// `0x40.31`
+        compact_address_vector set_compact_address_vector: flag(512);
+        /// Receive WQEs may be shared by several packets, in strides. `0x40.30`
+        striding_rq set_striding_rq: flag(513);
+        /// Capability page 6 exists: IPoIB enhanced mode with stateless offloads. `0x40.28`
+        ipoib_enhanced_offloads set_ipoib_enhanced_offloads: flag(515);
+        /// Capability page 5 exists: checksum and segmentation offloads for IPoIB QPs. `0x40.27`
+        ipoib_basic_offloads set_ipoib_basic_offloads: flag(516);
+        /// InfiniBand receive queues may have strides (the tests of rdma-core say
+        /// ib_link_list_striding_wq: as a linked list). `0x40.26`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        ib_striding_wq set_ib_striding_wq: flag(517);
+        /// The device does not support repeated block entries in mkeys. `0x40.25`
+        repeated_block_disabled set_repeated_block_disabled: flag(518);
+        /// A UMR may not change log_entity_size of an mkey. `0x40.24`
+        umr_modify_entity_size_disabled set_umr_modify_entity_size_disabled: flag(519);
+        /// A UMR may not change the atomic permission of an mkey. `0x40.23`
+        umr_modify_atomic_disabled set_umr_modify_atomic_disabled: flag(520);
+        /// A UMR may not change an indirect mkey. `0x40.22`
+        umr_indirect_mkey_disabled set_umr_indirect_mkey_disabled: flag(521);
+        /// Fence that a WQE after a UMR needs before it uses the mkey. `0x40.21:20`
+        umr_fence set_umr_fence: named(UmrFence(u8), 522, 2);
+        /// DC initiators may get small read responses in the CQE. `0x40.19`
+        dc_req_scat_data_cqe set_dc_req_scat_data_cqe: flag(524);
+        /// Of the dynamically connected transport. FreeBSD's header and rdma-core's header and
+        /// tests name it, no driver uses it, and no more is known. `0x40.18`
+        ///
+        /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        dc_connect_qp set_dc_connect_qp: flag(525);
+        /// CNAK packets of the dynamically connected transport can be traced. FreeBSD's header and
+        /// rdma-core's header and tests name it, no driver uses it, and no more is known. `0x40.17`
+        ///
+        /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        dc_cnak_trace set_dc_cnak_trace: flag(526);
+        /// A QP can be drained on a signature error (drain_sigerr in the QP context), so that the
+        /// WQEs behind it wait. `0x40.16`
+        drain_sigerr set_drain_sigerr: flag(527);
+        /// Whether signatures of command queue entries and mailboxes are made and checked.
+        /// `0x40.15:14`
+        cmdif_checksum set_cmdif_checksum: named(CmdifChecksum(u8), 528, 2);
+        /// Signature errors are reported by CQEs. `0x40.13`
+        sigerr_cqe set_sigerr_cqe: flag(530);
+        /// WQE signatures may be made and checked. `0x40.11`
+        wq_signature set_wq_signature: flag(532);
+        /// Small responses and messages may be scattered into the CQE (cs_req and cs_res).
+        /// `0x40.10`
+        sctr_data_cqe set_sctr_data_cqe: flag(533);
+        /// CREATE_MKEY may carry the byte stream format (bsf) of a signature mkey. `0x40.9`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+        bsf_in_create_mkey set_bsf_in_create_mkey: flag(534);
+        /// Signature handover (T10 DIF and the like) is supported. `0x40.8`
+        sho set_sho: flag(535);
+        /// PCI TLP processing hints are supported. `0x40.7`
+        tph set_tph: flag(536);
+        /// Called rf in the header; no source that we may use says what it stands for. `0x40.6`
+        rf set_rf: flag(537);
+        /// Dynamically connected transport is supported. `0x40.5`
+        dct set_dct: flag(538);
+        /// Capability page 0xc (QoS) exists. `0x40.4`
+        qos set_qos: flag(539);
+        /// Capability page 1 exists: Ethernet stateless offloads are supported. `0x40.3`
+        eth_net_offloads set_eth_net_offloads: flag(540);
+        /// Capability page 4 exists: RoCE is supported and enabled; cleared through SET_HCA_CAP
+        /// where roce_rw_supported is set. `0x40.2`
+        roce set_roce: flag(541);
+        /// Capability page 3 exists: RDMA atomics are supported. `0x40.1`
+        atomic set_atomic: flag(542);
+        /// By its name, the transport retry count of a QP may be larger than its 3 bits hold.
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x40.0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        extended_retry_count set_extended_retry_count: flag(543);
+        /// A CQ may ignore overruns (oi in the CQ context). `0x44.31`
+        cq_oi set_cq_oi: flag(544);
+        /// MODIFY_CQ may resize a CQ. `0x44.30`
+        cq_resize set_cq_resize: flag(545);
+        /// Completion events may be moderated by count and time (cq_max_count, cq_period).
+        /// `0x44.29`
+        cq_moderation set_cq_moderation: flag(546);
+        /// MODIFY_CQ may change the moderation mode of a CQ. `0x44.28`
+        cq_period_mode_modify set_cq_period_mode_modify: flag(547);
+        /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no
+        /// more is known. `0x44.27`
+        ///
+        /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        cq_invalidate set_cq_invalidate: flag(548);
+        /// MODIFY_CQ may move a CQ to another EQ. `0x44.25`
+        cq_eq_remap set_cq_eq_remap: flag(550);
+        /// Capability page 2 exists: on-demand paging is supported. `0x44.24`
+        pg set_pg: flag(551);
+        /// QPs may suppress multicast packets that they sent themselves. `0x44.23`
+        block_lb_mc set_block_lb_mc: flag(552);
+        /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no
+        /// more is known. `0x44.22`
+        ///
+        /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        exponential_backoff set_exponential_backoff: flag(553);
+        /// A solicited CQE may break moderation and raise its event at once. `0x44.21`
+        scqe_break_moderation set_scqe_break_moderation: flag(554);
+        /// The moderation timer of a CQ may restart with each CQE. `0x44.20`
+        cq_period_start_from_cqe set_cq_period_start_from_cqe: flag(555);
+        /// Collective operations offload (CORE-Direct: WAIT and SEND_EN) is supported. `0x44.19`
+        cd set_cd: flag(556);
+        /// FreeBSD's header and rdma-core's header and tests name it, no driver uses it, and no
+        /// more is known. `0x44.18`
+        ///
+        /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        atm set_atm: flag(557);
+        /// Automatic path migration is supported. `0x44.17`
+        apm set_apm: flag(558);
+        /// Vector calculation on payload (the CALC offload) is supported. `0x44.16`
+        vector_calc set_vector_calc: flag(559);
+        /// A UMR may take its translation entries from memory named by an lkey and pointer and not
+        /// inline. `0x44.15`
+        umr_ptr_rlky set_umr_ptr_rlky: flag(560);
+        /// Memory windows (types 1 and 2B) are supported; the name is the PRM's. `0x44.14`
+        imaicl set_imaicl: flag(561);
+        /// A QP may keep its credits by packets rather than messages (packet based credit mode).
+        /// `0x44.13`
+        qp_packet_based set_qp_packet_based: flag(562);
+        /// By its name, the P_Key of an enhanced IPoIB QP may change. Rdma-core's header and tests
+        /// name it, no driver uses it, and no more is known. `0x44.11`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        ipoib_enhanced_pkey_change set_ipoib_enhanced_pkey_change: flag(564);
+        /// The CQEs of DC initiators can name the source DCT (initiator_src_dct in the CQ context).
+        /// `0x44.10`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        initiator_src_dct_in_cqe set_initiator_src_dct_in_cqe: flag(565);
+        /// Q_Key violations are counted. `0x44.9`
+        qkv set_qkv: flag(566);
+        /// P_Key violations are counted. `0x44.8`
+        pkv set_pkv: flag(567);
+        /// A UD QP may send with a source QP number that software chooses (deth_sqpn). `0x44.7`
+        set_deth_sqpn set_set_deth_sqpn: flag(568);
+        /// RTS2RTS_QP may change the service level of the primary path. `0x44.6`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        rts2rts_primary_sl set_rts2rts_primary_sl: flag(569);
+        /// A DC initiator may name its own source DCT. `0x44.5`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        initiator_src_dct set_initiator_src_dct: flag(570);
+        /// A second version of the dynamically connected transport. Rdma-core's header and tests
+        /// name it, no driver uses it, and no more is known. `0x44.4`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        dc_v2 set_dc_v2: flag(571);
+        /// XRC transport is supported. `0x44.3`
+        xrc set_xrc: flag(572);
+        /// UD transport is supported. `0x44.2`
+        ud set_ud: flag(573);
+        /// UC transport is supported. `0x44.1`
+        uc set_uc: flag(574);
+        /// RC transport is supported. `0x44.0`
+        rc set_rc: flag(575);
+        /// UARs are numbered in units of 4 KiB also where the host's pages are larger; switched on
+        /// through SET_HCA_CAP. `0x48.31`
+        uar_4k set_uar_4k: flag(576);
+        /// Force-loopback RC QPs work also while RoCE is disabled. `0x48.23`
+        fl_rc_qp_when_roce_disabled set_fl_rc_qp_when_roce_disabled: flag(584);
+        /// The regular expression engine's parameters can be queried. `0x48.22`
+        regexp_params set_regexp_params: flag(585);
+        /// log2 of the size of the UAR BAR in MiB. `0x48.21:16`
+        uar_sz set_uar_sz: number(u8, 586, 6);
+        /// Capability page 0x25 exists: the port of a bonded device may be selected by a flow
+        /// table. `0x48.15`
+        port_selection_cap set_port_selection_cap: flag(592);
+        /// The NIC_CAP register exists. `0x48.14`
+        nic_cap_reg set_nic_cap_reg: flag(593);
+        /// CREATE_UMEM accepts uid 0. `0x48.13`
+        umem_uid_0 set_umem_uid_0: flag(594);
+        /// log2 of the number of QPs for CNAK packets of the dynamically connected transport.
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known.
+        /// `0x48.12:8`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        log_max_dc_cnak_qps set_log_max_dc_cnak_qps: number(u8, 595, 5);
+        /// log2 of the page size of the device in bytes, the smallest for queue buffers and mkeys.
+        /// `0x48.7:0`
+        log_pg_sz set_log_pg_sz: number(u8, 600, 8);
+        /// BlueFlame: a WQE may be written right into the UAR. `0x4c.31`
+        bf set_bf: flag(608);
+        /// SET_DRIVER_VERSION is supported. `0x4c.30`
+        driver_version set_driver_version: flag(609);
+        /// The device pads short Ethernet packets that it sends. `0x4c.29`
+        pad_tx_eth_packet set_pad_tx_eth_packet: flag(610);
+        /// By its name, the text of SET_DRIVER_VERSION can be read back. Rdma-core's header and
+        /// tests name it, no driver uses it, and no more is known. `0x4c.28`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        query_driver_version set_query_driver_version: flag(611);
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0x4c.27`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        max_qp_retry_freq set_max_qp_retry_freq: flag(612);
+        /// CREATE_QP may choose the number of the QP (input_qpn), as mkey_by_name does for mkeys.
+        /// `0x4c.26`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        qp_by_name set_qp_by_name: flag(613);
+        /// CREATE_MKEY may ask for a particular mkey. `0x4c.25`
+        mkey_by_name set_mkey_by_name: flag(614);
+        /// log2 of the size in bytes of the BlueFlame register pair in a UAR; each of the two
+        /// buffers is half of it. `0x4c.20:16`
+        log_bf_reg_size set_log_bf_reg_size: number(u8, 619, 5);
+        /// The free-running clock is disciplined: in real-time mode it runs at the rate of real
+        /// time. `0x4c.15`
+        disciplined_fr_counter set_disciplined_fr_counter: flag(624);
+        /// QUERY_QP reports why a QP went to the error state. `0x4c.12`
+        qp_error_syndrome set_qp_error_syndrome: flag(627);
+        /// How DC targets work on a bonded device; 0 means that they cannot be made while it is
+        /// bonded. `0x4c.9:8`
+        lag_dct set_lag_dct: number(u8, 630, 2);
+        /// QPs, SQs and TISs may name the port on which a bonded device sends them. `0x4c.7`
+        lag_tx_port_affinity set_lag_tx_port_affinity: flag(632);
+        /// The bond's mode with a shared FDB may be chosen natively by the device. `0x4c.6`
+        lag_native_fdb_selection set_lag_native_fdb_selection: flag(633);
+        /// The function may be the master of a bond. `0x4c.4`
+        lag_master set_lag_master: flag(635);
+        /// Number of ports that a bond can have. `0x4c.3:0`
+        num_lag_ports set_num_lag_ports: number(u8, 636, 4);
+        /// Number of diagnostic counters; which ones, debug_cap.diagnostic_counter lists.
+        /// `0x50.31:16`
+        ///
+        /// Source: freebsd: mlx5_ifc_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        num_of_diagnostic_counters set_num_of_diagnostic_counters: number(u16, 640, 16);
+        /// Largest send WQE in bytes. `0x50.15:0`
+        max_wqe_sz_sq set_max_wqe_sz_sq: number(u16, 656, 16);
+        /// How page management commands name functions. `0x54.31`
+        icm_mng_function_id_mode set_icm_mng_function_id_mode: named(FunctionIdMode(u8), 672, 1);
+        /// An mkey may carry PCI TLP processing hints and a steering tag. `0x54.24`
+        mkey_pcie_tph set_mkey_pcie_tph: flag(679);
+        /// Loopback blocking holds in whatever order the TIRs and SQs of a transport domain are
+        /// made; without it the TIRs have to come last or be modified again. `0x54.22`
+        tis_tir_td_order set_tis_tir_td_order: flag(681);
+        /// Capability for the PSP security protocol exists (capability page of psp_cap). `0x54.21`
+        psp set_psp: flag(682);
+        /// Header split and payload merge of received packets (SHAMPO) is supported. `0x54.20`
+        shampo set_shampo: flag(683);
+        /// SQs run regular expression jobs. `0x54.19`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        regexp_mmo_sq set_regexp_mmo_sq: flag(684);
+        /// Version of the regular expression engine. `0x54.18:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        regexp_version set_regexp_version: number(u8, 685, 3);
+        /// Largest receive WQE in bytes. `0x54.15:0`
+        max_wqe_sz_rq set_max_wqe_sz_rq: number(u16, 688, 16);
+        /// High half of the number of flow counters; the low half is max_flow_counter_15_0.
+        /// `0x58.31:16`
+        max_flow_counter_31_16 set_max_flow_counter_31_16: number(u16, 704, 16);
+        /// Largest send WQE of a DC initiator in bytes. `0x58.15:0`
+        max_wqe_sz_sq_dc set_max_wqe_sz_sq_dc: number(u16, 720, 16);
+        /// Number of host network functions that QUERY_ESW_FUNCTIONS can report. `0x5c.31:27`
+        query_host_net_function_num_max set_query_host_net_function_num_max: number(u8, 736, 5);
+        /// Largest number of QPs attached to one multicast group. `0x5c.24:0`
+        max_qp_mcg set_max_qp_mcg: number(u32, 743, 25);
+        /// Ethertype of a tag of the vendor's own, by its name. Rdma-core's header and tests name
+        /// it, no driver uses it, and no more is known. `0x60.31:16`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        mlnx_tag_ethertype set_mlnx_tag_ethertype: number(u16, 768, 16);
+        /// Bitmask of bulk sizes for ALLOC_FLOW_COUNTER; bit n is 128 times 2 to the n counters.
+        /// `0x60.15:8`
+        flow_counter_bulk_alloc set_flow_counter_bulk_alloc: number(u8, 784, 8);
+        /// log2 of the largest number of multicast groups. `0x60.7:0`
+        log_max_mcg set_log_max_mcg: number(u8, 792, 8);
+        /// log2 of the largest number of transport domains. `0x64.28:24`
+        log_max_transport_domain set_log_max_transport_domain: number(u8, 803, 5);
+        /// An mkey may use relaxed ordering for reads, whatever PCI configuration space says.
+        /// `0x64.21`
+        relaxed_ordering_read set_relaxed_ordering_read: flag(810);
+        /// log2 of the largest number of protection domains. `0x64.20:16`
+        log_max_pd set_log_max_pd: number(u8, 811, 5);
+        /// UD QPs may place packets out of order with every opcode. `0x64.15`
+        dp_ordering_ooo_all_ud set_dp_ordering_ooo_all_ud: flag(816);
+        /// UC QPs may place packets out of order with every opcode. `0x64.14`
+        dp_ordering_ooo_all_uc set_dp_ordering_ooo_all_uc: flag(817);
+        /// XRC QPs may place packets out of order with every opcode. `0x64.13`
+        dp_ordering_ooo_all_xrc set_dp_ordering_ooo_all_xrc: flag(818);
+        /// DC QPs may place packets out of order with every opcode. `0x64.12`
+        dp_ordering_ooo_all_dc set_dp_ordering_ooo_all_dc: flag(819);
+        /// RC QPs may place packets out of order with every opcode. `0x64.11`
+        dp_ordering_ooo_all_rc set_dp_ordering_ooo_all_rc: flag(820);
+        /// A reset for a firmware update can go through a PCI hot reset. `0x64.10`
+        pcie_reset_using_hotreset_method set_pcie_reset_using_hotreset_method: flag(821);
+        /// A synchronised reset for a firmware update can go with the driver unloaded. `0x64.9`
+        pci_sync_for_fw_update_with_driver_unload set_pci_sync_for_fw_update_with_driver_unload: flag(822);
+        /// QUERY_VNIC_ENV counts packets whose steering failed. `0x64.8`
+        vnic_env_cnt_steering_fail set_vnic_env_cnt_steering_fail: flag(823);
+        /// QUERY_VPORT_COUNTER counts packets looped back inside the device. `0x64.7`
+        vport_counter_local_loopback set_vport_counter_local_loopback: flag(824);
+        /// QUERY_Q_COUNTER can sum over all Q counters. `0x64.6`
+        q_counter_aggregation set_q_counter_aggregation: flag(825);
+        /// QUERY_Q_COUNTER can read counters of another virtual port. `0x64.5`
+        q_counter_other_vport set_q_counter_other_vport: flag(826);
+        /// log2 of the largest number of XRC domains. `0x64.4:0`
+        log_max_xrcd set_log_max_xrcd: number(u8, 827, 5);
+        /// QUERY_VNIC_ENV counts packets that receive steering discarded. `0x68.31`
+        nic_receive_steering_discard set_nic_receive_steering_discard: flag(832);
+        /// QUERY_VNIC_ENV counts packets dropped on receive because the virtual port was down.
+        /// `0x68.30`
+        receive_discard_vport_down set_receive_discard_vport_down: flag(833);
+        /// QUERY_VNIC_ENV counts packets dropped on transmit because the virtual port was down.
+        /// `0x68.29`
+        transmit_discard_vport_down set_transmit_discard_vport_down: flag(834);
+        /// QUERY_VNIC_ENV counts EQ overruns. `0x68.28`
+        eq_overrun_count set_eq_overrun_count: flag(835);
+        /// By its name, the depth of receive steering is limited, at
+        /// flow_table_cap.nic_receive_max_steering_depth. Rdma-core's header and tests name it, no
+        /// driver uses it, and no more is known. `0x68.27`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        nic_receive_steering_depth set_nic_receive_steering_depth: flag(836);
+        /// QUERY_VNIC_ENV counts commands that were invalid. `0x68.26`
+        invalid_command_count set_invalid_command_count: flag(837);
+        /// QUERY_VNIC_ENV counts commands refused for a quota. `0x68.25`
+        quota_exceeded_count set_quota_exceeded_count: flag(838);
+        /// log2 of the largest number of flow counters that one query reads. `0x68.23:16`
+        log_max_flow_counter_bulk set_log_max_flow_counter_bulk: number(u8, 840, 8);
+        /// Low half of the number of flow counters; the high half is max_flow_counter_31_16.
+        /// `0x68.15:0`
+        max_flow_counter_15_0 set_max_flow_counter_15_0: number(u16, 848, 16);
+        /// MODIFY_TIS is supported. `0x6c.31`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        modify_tis set_modify_tis: flag(864);
+        /// Flow counters can be read in bulk. `0x6c.30`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        flow_counters_dump set_flow_counters_dump: flag(865);
+        /// log2 of the largest number of RQs. `0x6c.28:24`
+        log_max_rq set_log_max_rq: number(u8, 867, 5);
+        /// A flow table alias may name its owner by software vhca_id. `0x6c.23`
+        ft_alias_sw_vhca_id set_ft_alias_sw_vhca_id: flag(872);
+        /// log2 of the largest number of SQs. `0x6c.20:16`
+        log_max_sq set_log_max_sq: number(u8, 875, 5);
+        /// log2 of the largest number of TIRs. `0x6c.12:8`
+        log_max_tir set_log_max_tir: number(u8, 883, 5);
+        /// log2 of the largest number of TISs. `0x6c.4:0`
+        log_max_tis set_log_max_tis: number(u8, 891, 5);
+        /// Cyclic receive queues may leave out the next segment of their WQEs. `0x70.31`
+        basic_cyclic_rcv_wqe set_basic_cyclic_rcv_wqe: flag(896);
+        /// RQs may take their buffers from an RMP (mem_rq_type). `0x70.29`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        mem_rq_rmp set_mem_rq_rmp: flag(898);
+        /// log2 of the largest number of RMPs (shared receive memory pools). `0x70.28:24`
+        log_max_rmp set_log_max_rmp: number(u8, 899, 5);
+        /// The NIC vport context reports sd_group_size. `0x70.23`
+        sd_group_size set_sd_group_size: flag(904);
+        /// log2 of the largest number of RQ tables. `0x70.20:16`
+        log_max_rqt set_log_max_rqt: number(u8, 907, 5);
+        /// log2 of the largest number of RQs in an RQ table. `0x70.12:8`
+        log_max_rqt_size set_log_max_rqt_size: number(u8, 915, 5);
+        /// The function manages emulated PCI devices at the level of TLPs. `0x70.7`
+        tlp_device_emulation_manager set_tlp_device_emulation_manager: flag(920);
+        /// QUERY_VNIC_ENV counts accesses to the UAR BAR. `0x70.6`
+        vnic_env_cnt_bar_uar_access set_vnic_env_cnt_bar_uar_access: flag(921);
+        /// QUERY_VNIC_ENV counts on-demand page faults. `0x70.5`
+        vnic_env_cnt_odp_page_fault set_vnic_env_cnt_odp_page_fault: flag(922);
+        /// log2 of the largest number of TISs that one SQ may use. `0x70.4:0`
+        log_max_tis_per_sq set_log_max_tis_per_sq: number(u8, 923, 5);
+        /// A striding RQ may have fewer strides per WQE than the usual minimum. `0x74.31`
+        ext_stride_num_range set_ext_stride_num_range: flag(928);
+        /// SET_HCA_CAP may switch RoCE on and off. `0x74.30`
+        roce_rw_supported set_roce_rw_supported: flag(929);
+        /// SET_HCA_CAP may write log_max_current_uc_list. `0x74.29`
+        log_max_current_uc_list_wr_supported set_log_max_current_uc_list_wr_supported: flag(930);
+        /// log2 of the largest WQE stride of an RQ in bytes. `0x74.28:24`
+        log_max_stride_sz_rq set_log_max_stride_sz_rq: number(u8, 931, 5);
+        /// Mkeys may be made only with relaxed ordering of writes after writes; UCX and DPDK then
+        /// set it in every mkey. `0x74.22`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits; ucx: uct_ib_mlx5_cmd_hca_cap_bits.
+        mkc_order_write_after_write_ro_only set_mkc_order_write_after_write_ro_only: flag(937);
+        /// log2 of the smallest WQE stride of an RQ in bytes. `0x74.20:16`
+        log_min_stride_sz_rq set_log_min_stride_sz_rq: number(u8, 939, 5);
+        /// log2 of the largest WQE stride of an SQ in bytes. `0x74.12:8`
+        log_max_stride_sz_sq set_log_max_stride_sz_sq: number(u8, 947, 5);
+        /// log2 of the smallest WQE stride of an SQ in bytes. `0x74.4:0`
+        log_min_stride_sz_sq set_log_min_stride_sz_sq: number(u8, 955, 5);
+        /// RQs and SQs may be paired so that received packets go out again without the host
+        /// (hairpin). `0x78.31`
+        hairpin set_hairpin: flag(960);
+        /// log2 of the largest number of hairpin queues. `0x78.28:24`
+        log_max_hairpin_queues set_log_max_hairpin_queues: number(u8, 963, 5);
+        /// log2 of the largest data buffer of a hairpin queue in bytes. `0x78.20:16`
+        log_max_hairpin_wq_data_sz set_log_max_hairpin_wq_data_sz: number(u8, 971, 5);
+        /// log2 of the largest number of packets in a hairpin queue. `0x78.12:8`
+        log_max_hairpin_num_packets set_log_max_hairpin_num_packets: number(u8, 979, 5);
+        /// log2 of the largest number of WQEs in a work queue of an RQ, SQ or RMP. `0x78.4:0`
+        log_max_wq_sz set_log_max_wq_sz: number(u8, 987, 5);
+        /// Changes of the NIC vport context can raise events. `0x7c.31`
+        nic_vport_change_event set_nic_vport_change_event: flag(992);
+        /// Loopback of unicast packets inside the device can be switched off (disable_uc_local_lb).
+        /// `0x7c.30`
+        disable_local_lb_uc set_disable_local_lb_uc: flag(993);
+        /// Loopback of multicast packets inside the device can be switched off
+        /// (disable_mc_local_lb). `0x7c.29`
+        disable_local_lb_mc set_disable_local_lb_mc: flag(994);
+        /// log2 of the smallest data buffer of a hairpin queue in bytes. `0x7c.28:24`
+        log_min_hairpin_wq_data_sz set_log_min_hairpin_wq_data_sz: number(u8, 995, 5);
+        /// SET_L2_TABLE_ENTRY may put the function in silent mode, in which it neither sends nor
+        /// receives on the wire. `0x7c.22`
+        silent_mode_set set_silent_mode_set: flag(1001);
+        /// Virtual HCA states can be queried and changed, and their events raised. `0x7c.21`
+        vhca_state set_vhca_state: flag(1002);
+        /// log2 of the largest VLAN list in the NIC vport context. `0x7c.20:16`
+        log_max_vlan_list set_log_max_vlan_list: number(u8, 1003, 5);
+        /// AES-XTS takes a little-endian tweak for a single block. `0x7c.14`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        aes_xts_single_block_le_tweak set_aes_xts_single_block_le_tweak: flag(1009);
+        /// AES-XTS takes a big-endian tweak over several blocks. `0x7c.13`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        aes_xts_multi_block_be_tweak set_aes_xts_multi_block_be_tweak: flag(1010);
+        /// log2 of the largest multicast address list in the NIC vport context. `0x7c.12:8`
+        log_max_current_mc_list set_log_max_current_mc_list: number(u8, 1011, 5);
+        /// QUERY_L2_TABLE_ENTRY tells whether the function is in silent mode. `0x7c.6`
+        silent_mode_query set_silent_mode_query: flag(1017);
+        /// QUERY_ESW_FUNCTIONS has the layout of version 1 (one record per network function).
+        /// `0x7c.5`
+        query_host_net_function_v1 set_query_host_net_function_v1: flag(1018);
+        /// log2 of the largest unicast address list in the NIC vport context; SET_HCA_CAP may write
+        /// it where log_max_current_uc_list_wr_supported is set. `0x7c.4:0`
+        log_max_current_uc_list set_log_max_current_uc_list: number(u8, 1019, 5);
+        /// Bitmask of the general object types 0 to 63 that can be created; bit n is obj_type n.
+        /// `0x80, 8 bytes`
+        general_obj_types set_general_obj_types: number(u64, 1024, 64);
+        /// Timestamp formats that an SQ supports. `0x88.31:30`
+        sq_ts_format set_sq_ts_format: named(TimestampFormatCap(u8), 1088, 2);
+        /// Timestamp formats that an RQ supports. `0x88.29:28`
+        rq_ts_format set_rq_ts_format: named(TimestampFormatCap(u8), 1090, 2);
+        /// Version of the hardware steering entry format. `0x88.27:24`
+        steering_format_version set_steering_format_version: named(SteeringFormat(u8), 1092, 4);
+        /// A hint for CREATE_QP about the QP number to start from; Linux does not use it.
+        /// `0x88.23:0`
+        create_qp_start_hint set_create_qp_start_hint: number(u32, 1096, 24);
+        /// Address translation service: mkeys may use translated PCI addresses
+        /// (ma_translation_mode). `0x8c.30`
+        ats set_ats: flag(1121);
+        /// An RQ table may hold RQs of other virtual HCAs. `0x8c.29`
+        cross_vhca_rqt set_cross_vhca_rqt: flag(1122);
+        /// log2 of the largest number of user contexts; 0 means that CREATE_UCTX is not supported.
+        /// `0x8c.28:24`
+        log_max_uctx set_log_max_uctx: number(u8, 1123, 5);
+        /// Mkeys can encrypt and decrypt with AES-XTS. `0x8c.23`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        aes_xts set_aes_xts: flag(1128);
+        /// Capability page 0x1a (crypto) exists. `0x8c.22`
+        crypto set_crypto: flag(1129);
+        /// Capability page 0x15 (IPsec) exists. `0x8c.21`
+        ipsec_offload set_ipsec_offload: flag(1130);
+        /// log2 of the largest number of UMEMs. `0x8c.20:16`
+        log_max_umem set_log_max_umem: number(u8, 1131, 5);
+        /// Number of EQs that this function may create; 0 means that only log_max_eq limits it.
+        /// `0x8c.15:0`
+        max_num_eqs set_max_num_eqs: number(u16, 1136, 16);
+        /// TLS records may be encrypted on transmit. `0x90.30`
+        tls_tx set_tls_tx: flag(1153);
+        /// TLS records may be decrypted on receive. `0x90.29`
+        tls_rx set_tls_rx: flag(1154);
+        /// log2 of the largest number of entries in the L2 address table. `0x90.28:24`
+        log_max_l2_table set_log_max_l2_table: number(u8, 1155, 5);
+        /// log2 of the UAR page size in units of 4 KiB; SET_HCA_CAP sets it to the host's page
+        /// size. `0x90.15:0`
+        log_uar_page_sz set_log_uar_page_sz: number(u16, 1168, 16);
+        /// Frequency of the free-running clock in MHz. `0x98`
+        device_frequency_mhz set_device_frequency_mhz: number(u32, 1216, 32);
+        /// Frequency of the free-running clock in kHz. `0x9c`
+        device_frequency_khz set_device_frequency_khz: number(u32, 1248, 32);
+        /// CAPI (PCI accelerators of POWER) is supported, by its name. Rdma-core's header and tests
+        /// name it, no driver uses it, and no more is known. `0xa0.31`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        capi set_capi: flag(1280);
+        /// Rdma-core's header and tests name it, no driver uses it, and no more is known. `0xa0.30`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        create_pec set_create_pec: flag(1281);
+        /// The target side of NVMe over fabrics can be offloaded, to an XRQ. `0xa0.29`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        nvmf_target_offload set_nvmf_target_offload: flag(1282);
+        /// Translations of CAPI can be invalidated, by its name. Rdma-core's header and tests name
+        /// it, no driver uses it, and no more is known. `0xa0.28`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        capi_invalidate set_capi_invalidate: flag(1283);
+        /// log2 of the largest process address space id (PASID). Rdma-core's header and tests name
+        /// it, no driver uses it, and no more is known. `0xa0.4:0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        log_max_pasid set_log_max_pasid: number(u8, 1307, 5);
+        /// Number of UARs in one system page, when uar_4k is set. `0xa4`
+        num_of_uars_per_page set_num_of_uars_per_page: number(u32, 1312, 32);
+        /// Bitmask of protocols that the flexible parser handles (values in flex_parser_protocol).
+        /// `0xa8`
+        flex_parser_protocols set_flex_parser_protocols: number(u32, 1344, 32);
+        /// Number of GENEVE TLV options that can be matched. `0xac.31:24`
+        max_geneve_tlv_options set_max_geneve_tlv_options: number(u8, 1376, 8);
+        /// Largest data of a GENEVE TLV option in 4-byte units. `0xac.20:16`
+        max_geneve_tlv_option_data_len set_max_geneve_tlv_option_data_len: number(u8, 1387, 5);
+        /// Headers that the flexible parser found may be modified. `0xac.15`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        flex_parser_header_modify set_flex_parser_header_modify: flag(1392);
+        /// Capability page 0x28 (advanced RDMA) exists. `0xac.14`
+        adv_rdma set_adv_rdma: flag(1393);
+        /// log2 of the number of connections that the device guarantees. `0xac.12:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_max_guaranteed_connections set_log_max_guaranteed_connections: number(u8, 1395, 5);
+        /// SET_DRIVER_VERSION has to come before INIT_HCA. `0xac.7`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        driver_version_before_init_hca set_driver_version_before_init_hca: flag(1400);
+        /// Capability page 0x26 (advanced virtualisation: page tracking) exists. `0xac.6`
+        adv_virtualization set_adv_virtualization: flag(1401);
+        /// log2 of the largest number of connections of DC targets. `0xac.4:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_max_dct_connections set_log_max_dct_connections: number(u8, 1403, 5);
+        /// log2 of the largest atomic operation of a QP in bytes. `0xb0.31:24`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_max_atomic_size_qp set_log_max_atomic_size_qp: number(u8, 1408, 8);
+        /// log2 of the largest number of stream channels of a DC initiator. `0xb0.20:16`
+        log_max_dci_stream_channels set_log_max_dci_stream_channels: number(u8, 1419, 5);
+        /// log2 of the largest number of streams in error before a DC initiator goes to error.
+        /// `0xb0.12:8`
+        log_max_dci_errored_streams set_log_max_dci_errored_streams: number(u8, 1427, 5);
+        /// log2 of the largest atomic operation over DC in bytes. `0xb0.7:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        log_max_atomic_size_dc set_log_max_atomic_size_dc: number(u8, 1432, 8);
+        /// Largest number of members of a multi-user group. `0xb4.31:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        max_multi_user_group_size set_max_multi_user_group_size: number(u16, 1440, 16);
+        /// The enhanced layout of compressed CQEs is supported. `0xb4.15`
+        enhanced_cqe_compression set_enhanced_cqe_compression: flag(1456);
+        /// An mkey may refer to an mkey of another virtual HCA. `0xb4.13`
+        crossing_vhca_mkey set_crossing_vhca_mkey: flag(1458);
+        /// log2 of the largest number of data encryption keys. `0xb4.12:8`
+        log_max_dek set_log_max_dek: number(u8, 1459, 5);
+        /// Compressed CQEs may carry the L3 and L4 header type. `0xb4.6`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        mini_cqe_resp_l3_l4_tag set_mini_cqe_resp_l3_l4_tag: flag(1465);
+        /// Compressed CQEs may carry the flow tag. `0xb4.5`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        mini_cqe_resp_flow_tag set_mini_cqe_resp_flow_tag: flag(1466);
+        /// Compressed CQEs of striding RQs may carry the stride index (MINI_CQE_FORMAT_STRIDX).
+        /// `0xb4.3`
+        mini_cqe_resp_stride_index set_mini_cqe_resp_stride_index: flag(1468);
+        /// CQEs of 128 bytes may be used with every format (a 64-byte CQE padded to 128 bytes).
+        /// `0xb4.2`
+        cqe_128_always set_cqe_128_always: flag(1469);
+        /// CQEs of 128 bytes can be compressed. `0xb4.1`
+        cqe_compression_128 set_cqe_compression_128: flag(1470);
+        /// CQE compression (mini CQEs) is supported. `0xb4.0`
+        cqe_compression set_cqe_compression: flag(1471);
+        /// Longest time for which a compression session is held open, in the device's own units.
+        /// `0xb8.31:16`
+        cqe_compression_timeout set_cqe_compression_timeout: number(u16, 1472, 16);
+        /// Largest number of CQEs in one compression session. `0xb8.15:0`
+        cqe_compression_max_num set_cqe_compression_max_num: number(u16, 1488, 16);
+        /// Flexible parser sample that holds the first dword of the GTP-U header. `0xbc.23:20`
+        flex_parser_id_gtpu_dw_0 set_flex_parser_id_gtpu_dw_0: number(u8, 1512, 4);
+        /// log2 of the largest message of an offloaded tag matching operation, by its name; neither
+        /// rdma-core's header nor its tests give the unit. `0xbc.19:16`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap; rdma-core:
+        /// mlx5_ifc_cmd_hca_cap_bits.
+        log_max_tm_offloaded_op_size set_log_max_tm_offloaded_op_size: number(u8, 1516, 4);
+        /// Tag matching (XRQ) is supported. `0xbc.15`
+        tag_matching set_tag_matching: flag(1520);
+        /// Tag matching may run the rendezvous protocol over RC. `0xbc.14`
+        rndv_offload_rc set_rndv_offload_rc: flag(1521);
+        /// Tag matching may run the rendezvous protocol over DC. `0xbc.13`
+        rndv_offload_dc set_rndv_offload_dc: flag(1522);
+        /// log2 of the largest tag matching list. `0xbc.12:8`
+        log_tag_matching_list_sz set_log_tag_matching_list_sz: number(u8, 1523, 5);
+        /// log2 of the largest number of XRQs. `0xbc.4:0`
+        log_max_xrq set_log_max_xrq: number(u8, 1531, 5);
+        /// By what NIC vports of several functions may be tied together (bitmask; used for
+        /// multi-port devices). `0xc0.31:24`
+        affiliate_nic_vport_criteria set_affiliate_nic_vport_criteria: number(u8, 1536, 8);
+        /// Number of the physical port of this function, from 1. `0xc0.23:16`
+        native_port_num set_native_port_num: number(u8, 1544, 8);
+        /// Number of ports of this virtual HCA; SET_HCA_CAP may raise it to use multi-port RoCE.
+        /// `0xc0.15:8`
+        num_vhca_ports set_num_vhca_ports: number(u8, 1552, 8);
+        /// Flexible parser sample that holds the GTP-U tunnel endpoint identifier. `0xc0.7:4`
+        flex_parser_id_gtpu_teid set_flex_parser_id_gtpu_teid: number(u8, 1560, 4);
+        /// By its name, the function is one whose network interface is trusted. UCX's header and
+        /// rdma-core's header and tests name it, no driver uses it, and no more is known. `0xc0.2`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap; rdma-core: mlx5_ifc_cmd_hca_cap_bits.
+        trusted_vnic_vhca set_trusted_vnic_vhca: flag(1565);
+        /// INIT_HCA takes a software owner identifier, by which the functions of one driver
+        /// recognise one another. `0xc0.1`
+        sw_owner_id set_sw_owner_id: flag(1566);
+        /// How many counters SET_MONITOR_COUNTER can watch at a time; 0 where it is not supported.
+        /// `0xc4.31:16`
+        max_num_of_monitor_counters set_max_num_of_monitor_counters: number(u16, 1568, 16);
+        /// Number of port counters that can be monitored. `0xc4.15:0`
+        num_ppcnt_monitor_counters set_num_ppcnt_monitor_counters: number(u16, 1584, 16);
+        /// Number of subfunctions. `0xc8.31:16`
+        max_num_sf set_max_num_sf: number(u16, 1600, 16);
+        /// How many of the watched counters may be those of Q counter sets. `0xc8.15:0`
+        num_q_monitor_counters set_num_q_monitor_counters: number(u16, 1616, 16);
+        /// Subfunctions (SFs) are supported. `0xd0.31`
+        sf set_sf: flag(1664);
+        /// Partitions of subfunctions of different sizes are supported. `0xd0.30`
+        sf_set_partition set_sf_set_partition: flag(1665);
+        /// log2 of the largest number of subfunctions. `0xd0.28:24`
+        log_max_sf set_log_max_sf: number(u8, 1667, 5);
+        /// Auxiliary processing unit (the DPA) exists; CQs may be meant for it (apu_cq). `0xd0.23`
+        apu set_apu: flag(1672);
+        /// A WAIT WQE may wait for data in memory. `0xd0.20`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        wait_on_data set_wait_on_data: flag(1675);
+        /// A WAIT WQE may wait for a point in time. `0xd0.19`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        wait_on_time set_wait_on_time: flag(1676);
+        /// Live migration of virtual HCAs (suspend, save, load, resume) is supported. `0xd0.18`
+        migration set_migration: flag(1677);
+        /// log2 of the smallest subfunction BAR in units of 4 KiB. `0xd0.15:8`
+        log_min_sf_size set_log_min_sf_size: number(u8, 1680, 8);
+        /// Number of subfunction partitions. `0xd0.7:0`
+        max_num_sf_partitions set_max_num_sf_partitions: number(u8, 1688, 8);
+        /// Bitmask of the capabilities that a user context may be given (values in uctx_cap_bits).
+        /// `0xd4`
+        uctx_cap set_uctx_cap: number(u32, 1696, 32);
+        /// Flexible parser sample that holds GENEVE TLV option 0. `0xd8.27:24`
+        flex_parser_id_geneve_tlv_option_0 set_flex_parser_id_geneve_tlv_option_0: number(u8, 1732, 4);
+        /// Flexible parser sample that holds the second dword of the ICMP header. `0xd8.23:20`
+        flex_parser_id_icmp_dw1 set_flex_parser_id_icmp_dw1: number(u8, 1736, 4);
+        /// Flexible parser sample that holds the first dword of the ICMP header. `0xd8.19:16`
+        flex_parser_id_icmp_dw0 set_flex_parser_id_icmp_dw0: number(u8, 1740, 4);
+        /// Flexible parser sample that holds the second dword of the ICMPv6 header. `0xd8.15:12`
+        flex_parser_id_icmpv6_dw1 set_flex_parser_id_icmpv6_dw1: number(u8, 1744, 4);
+        /// Flexible parser sample that holds the first dword of the ICMPv6 header. `0xd8.11:8`
+        flex_parser_id_icmpv6_dw0 set_flex_parser_id_icmpv6_dw0: number(u8, 1748, 4);
+        /// Flexible parser sample that holds the first MPLS label over GRE. `0xd8.7:4`
+        flex_parser_id_outer_first_mpls_over_gre set_flex_parser_id_outer_first_mpls_over_gre: number(u8, 1752, 4);
+        /// Flexible parser sample that holds the first MPLS label over UDP. `0xd8.3:0`
+        flex_parser_id_outer_first_mpls_over_udp_label set_flex_parser_id_outer_first_mpls_over_udp_label: number(u8, 1756, 4);
+        /// Number of match definer objects. `0xdc.31:16`
+        max_num_match_definer set_max_num_match_definer: number(u16, 1760, 16);
+        /// First function id of subfunctions. `0xdc.15:0`
+        sf_base_id set_sf_base_id: number(u16, 1776, 16);
+        /// Flexible parser sample that holds the third dword of the GTP-U header. `0xe0.31:28`
+        flex_parser_id_gtpu_dw_2 set_flex_parser_id_gtpu_dw_2: number(u8, 1792, 4);
+        /// Flexible parser sample that holds the first dword of the first GTP-U extension.
+        /// `0xe0.27:24`
+        flex_parser_id_gtpu_first_ext_dw_0 set_flex_parser_id_gtpu_first_ext_dw_0: number(u8, 1796, 4);
+        /// Number of interrupt vectors to share out among virtual functions. `0xe0.23:0`
+        num_total_dynamic_vf_msix set_num_total_dynamic_vf_msix: number(u32, 1800, 24);
+        /// Size of the interrupt vector table; through SET_HCA_CAP on another function, the number
+        /// it gets. `0xe4.11:0`
+        dynamic_msix_table_size set_dynamic_msix_table_size: number(u16, 1844, 12);
+        /// QPs run DMA memory-to-memory operations. `0xe8.23`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        dma_mmo_qp set_dma_mmo_qp: flag(1864);
+        /// QPs run regular expression jobs. `0xe8.22`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        regexp_mmo_qp set_regexp_mmo_qp: flag(1865);
+        /// QPs run compression jobs. `0xe8.21`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        compress_mmo_qp set_compress_mmo_qp: flag(1866);
+        /// QPs run DEFLATE decompression jobs of the first version. `0xe8.20`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        decompress_deflate_v1 set_decompress_deflate_v1: flag(1867);
+        /// Smallest number of interrupt vectors of a virtual function. `0xe8.19:16`
+        min_dynamic_vf_msix_table_size set_min_dynamic_vf_msix_table_size: number(u8, 1868, 4);
+        /// QPs run DEFLATE decompression jobs of the second version. `0xe8.15`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_bits.
+        decompress_deflate_v2 set_decompress_deflate_v2: flag(1872);
+        /// Data direct: mkeys may reach a peer device's memory through a second PCI function.
+        /// `0xe8.13`
+        data_direct set_data_direct: flag(1874);
+        /// Largest number of interrupt vectors of a virtual function. `0xe8.11:0`
+        max_dynamic_vf_msix_table_size set_max_dynamic_vf_msix_table_size: number(u16, 1876, 12);
+        /// log2 of the largest number of header modify argument objects. `0xec.28:24`
+        log_max_num_header_modify_argument set_log_max_num_header_modify_argument: number(u8, 1891, 5);
+        /// log2 of the unit in which the offset of a header modify argument is counted.
+        /// `0xec.23:20`
+        log_header_modify_argument_granularity_offset set_log_header_modify_argument_granularity_offset: number(u8, 1896, 4);
+        /// log2 of the number of header modify arguments allocated at least. `0xec.19:16`
+        log_header_modify_argument_granularity set_log_header_modify_argument_granularity: number(u8, 1900, 4);
+        /// log2 of the largest number of header modify arguments allocated at a time. `0xec.12:8`
+        log_header_modify_argument_max_alloc set_log_header_modify_argument_max_alloc: number(u8, 1907, 5);
+        /// Largest number of ASO actions that a flow rule executes, by its name; rdma-core's tests
+        /// alone name it. `0xec.4:0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CmdHcaCap.
+        max_flow_execute_aso set_max_flow_execute_aso: number(u8, 1915, 5);
+        /// Bitmask of command classes that may be tunnelled to another virtual HCA; 0 means none.
+        /// `0xf0, 8 bytes`
+        vhca_tunnel_commands set_vhca_tunnel_commands: number(u64, 1920, 64);
+        /// Bitmask of match definer formats; bit n is format n. `0xf8, 8 bytes`
+        match_definer_format_supported set_match_definer_format_supported: number(u64, 1984, 64);
     }
 }
 
@@ -7190,114 +1961,28 @@ structure! {
     /// Input of QUERY_HCA_CAP.
     ///
     /// Source: linux: mlx5_ifc_query_hca_cap_in_bits.
-    pub struct QueryHcaCapIn([u8; 0x10]) = "query_hca_cap_in" {
-        sources: ["linux: mlx5_ifc_query_hca_cap_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_function", 64, 1),
-            FieldInfo::number("ec_vf_function", 65, 1),
-            FieldInfo::number("function_id_type", 67, 1).of(FunctionIdMode::INFO),
-            FieldInfo::number("function_id", 80, 16),
-        ],
-        reserved: [(32, 16), (66, 1), (68, 12), (96, 32)],
-    }
-}
-
-impl QueryHcaCapIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Capability page times 2, plus 1 for the values in force (query_hca_cap op_mods). `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Ask about the function function_id instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_function(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_function`].
-    #[inline]
-    pub const fn set_other_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// function_id counts the embedded CPU's own virtual functions. `0x08.30`
-    #[inline]
-    pub const fn ec_vf_function(&self) -> bool {
-        bits::flag(&self.0, 65)
-    }
-
-    /// Sets [`Self::ec_vf_function`].
-    #[inline]
-    pub const fn set_ec_vf_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 65, value);
-        self
-    }
-
-    /// How function_id names the function. `0x08.28`
-    #[inline]
-    pub const fn function_id_type(&self) -> FunctionIdMode {
-        FunctionIdMode(bits::get(&self.0, 67, 1) as u8)
-    }
-
-    /// Sets [`Self::function_id_type`].
-    #[inline]
-    pub const fn set_function_id_type(&mut self, value: FunctionIdMode) -> &mut Self {
-        bits::set(&mut self.0, 67, 1, value.0 as u64);
-        self
-    }
-
-    /// The function asked about; looked at only with other_function. `0x08.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
+    QueryHcaCapIn, QueryHcaCapInLayout, 0x10 bytes = "query_hca_cap_in" {
+        sources: ["linux: mlx5_ifc_query_hca_cap_in_bits"];
+        reserved: [(32, 16), (66, 1), (68, 12), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Capability page times 2, plus 1 for the values in force (query_hca_cap op_mods).
+        /// `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Ask about the function function_id instead of the own one. `0x08.31`
+        other_function set_other_function: flag(64);
+        /// function_id counts the embedded CPU's own virtual functions. `0x08.30`
+        ec_vf_function set_ec_vf_function: flag(65);
+        /// How function_id names the function. `0x08.28`
+        function_id_type set_function_id_type: named(FunctionIdMode(u8), 67, 1);
+        /// The function asked about; looked at only with other_function. `0x08.15:0`
+        function_id set_function_id: number(u16, 80, 16);
     }
 }
 
@@ -7305,171 +1990,43 @@ structure! {
     /// Output of QUERY_HCA_CAP.
     ///
     /// Source: linux: mlx5_ifc_query_hca_cap_out_bits.
-    pub struct QueryHcaCapOut([u8; 0x1010]) = "query_hca_cap_out" {
-        sources: ["linux: mlx5_ifc_query_hca_cap_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::bytes("capability", 128, 4096),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    QueryHcaCapOut, QueryHcaCapOutLayout, 0x1010 bytes = "query_hca_cap_out" {
+        sources: ["linux: mlx5_ifc_query_hca_cap_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The capability page; its layout follows op_mod. `0x10, 4096 bytes`
+        capability set_capability: bytes(0x1000, 128);
     }
 }
 
 impl CommandOutput for QueryHcaCapOut {}
 
-impl QueryHcaCapOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The capability page; its layout follows op_mod. `0x10, 4096 bytes`
-    #[inline]
-    pub const fn capability(&self) -> &[u8; 4096] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::capability`].
-    #[inline]
-    pub const fn set_capability(&mut self, value: &[u8; 4096]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
-    }
-}
-
 structure! {
     /// Input of SET_HCA_CAP.
     ///
     /// Source: linux: mlx5_ifc_set_hca_cap_in_bits.
-    pub struct SetHcaCapIn([u8; 0x1010]) = "set_hca_cap_in" {
-        sources: ["linux: mlx5_ifc_set_hca_cap_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_function", 64, 1),
-            FieldInfo::number("ec_vf_function", 65, 1),
-            FieldInfo::number("function_id_type", 67, 1).of(FunctionIdMode::INFO),
-            FieldInfo::number("function_id", 80, 16),
-            FieldInfo::bytes("capability", 128, 4096),
-        ],
-        reserved: [(16, 32), (66, 1), (68, 12), (96, 32)],
-    }
-}
-
-impl SetHcaCapIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Capability page times 2 (set_hca_cap op_mods). `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Set a capability of the function function_id instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_function(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_function`].
-    #[inline]
-    pub const fn set_other_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// function_id counts the embedded CPU's own virtual functions. `0x08.30`
-    #[inline]
-    pub const fn ec_vf_function(&self) -> bool {
-        bits::flag(&self.0, 65)
-    }
-
-    /// Sets [`Self::ec_vf_function`].
-    #[inline]
-    pub const fn set_ec_vf_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 65, value);
-        self
-    }
-
-    /// How function_id names the function. `0x08.28`
-    #[inline]
-    pub const fn function_id_type(&self) -> FunctionIdMode {
-        FunctionIdMode(bits::get(&self.0, 67, 1) as u8)
-    }
-
-    /// Sets [`Self::function_id_type`].
-    #[inline]
-    pub const fn set_function_id_type(&mut self, value: FunctionIdMode) -> &mut Self {
-        bits::set(&mut self.0, 67, 1, value.0 as u64);
-        self
-    }
-
-    /// The function to set; looked at only with other_function. `0x08.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// The capability page; its layout follows op_mod. `0x10, 4096 bytes`
-    #[inline]
-    pub const fn capability(&self) -> &[u8; 4096] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::capability`].
-    #[inline]
-    pub const fn set_capability(&mut self, value: &[u8; 4096]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
+    SetHcaCapIn, SetHcaCapInLayout, 0x1010 bytes = "set_hca_cap_in" {
+        sources: ["linux: mlx5_ifc_set_hca_cap_in_bits"];
+        reserved: [(16, 32), (66, 1), (68, 12), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Capability page times 2 (set_hca_cap op_mods). `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Set a capability of the function function_id instead of the own one. `0x08.31`
+        other_function set_other_function: flag(64);
+        /// function_id counts the embedded CPU's own virtual functions. `0x08.30`
+        ec_vf_function set_ec_vf_function: flag(65);
+        /// How function_id names the function. `0x08.28`
+        function_id_type set_function_id_type: named(FunctionIdMode(u8), 67, 1);
+        /// The function to set; looked at only with other_function. `0x08.15:0`
+        function_id set_function_id: number(u16, 80, 16);
+        /// The capability page; its layout follows op_mod. `0x10, 4096 bytes`
+        capability set_capability: bytes(0x1000, 128);
     }
 }
 
@@ -7477,1008 +2034,215 @@ structure! {
     /// Output of SET_HCA_CAP.
     ///
     /// Source: linux: mlx5_ifc_set_hca_cap_out_bits.
-    pub struct SetHcaCapOut([u8; 0x10]) = "set_hca_cap_out" {
-        sources: ["linux: mlx5_ifc_set_hca_cap_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    SetHcaCapOut, SetHcaCapOutLayout, 0x10 bytes = "set_hca_cap_out" {
+        sources: ["linux: mlx5_ifc_set_hca_cap_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for SetHcaCapOut {}
 
-impl SetHcaCapOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// General device capabilities, second page (0x20).
     ///
     /// Source: linux: mlx5_ifc_cmd_hca_cap_2_bits.
-    pub struct HcaCap2([u8; 0x100]) = "hca_cap_2" {
-        sources: ["linux: mlx5_ifc_cmd_hca_cap_2_bits"],
-        fields: [
-            FieldInfo::number("migratable", 128, 1),
-            FieldInfo::number("max_num_prog_sample_field", 131, 5),
-            FieldInfo::number("dp_ordering_force", 136, 1),
-            FieldInfo::number("log_max_num_reserved_qpn", 139, 5),
-            FieldInfo::number("introspection_mkey_access_allowed", 145, 1),
-            FieldInfo::number("query_vuid", 146, 1),
-            FieldInfo::number("log_reserved_qpn_granularity", 147, 5),
-            FieldInfo::number("umr_log_entity_size_5", 152, 1),
-            FieldInfo::number("log_reserved_qpn_max_alloc", 155, 5),
-            FieldInfo::number("max_reformat_insert_size", 160, 8),
-            FieldInfo::number("max_reformat_insert_offset", 168, 8),
-            FieldInfo::number("max_reformat_remove_size", 176, 8),
-            FieldInfo::number("max_reformat_remove_offset", 184, 8),
-            FieldInfo::number("multi_sl_qp", 192, 1),
-            FieldInfo::number("non_tunnel_reformat", 193, 1),
-            FieldInfo::number("log_min_stride_wqe_sz", 195, 5),
-            FieldInfo::number("migration_multi_load", 200, 1),
-            FieldInfo::number("migration_tracking_state", 201, 1),
-            FieldInfo::number("multiplane_qp_ud", 202, 1),
-            FieldInfo::number("log_conn_track_granularity", 203, 5),
-            FieldInfo::number("migration_in_chunks", 208, 1),
-            FieldInfo::number("sf_eq_usage", 210, 1),
-            FieldInfo::number("log_conn_track_max_alloc", 211, 5),
-            FieldInfo::number("multiplane", 216, 1),
-            FieldInfo::number("migration_state", 217, 1),
-            FieldInfo::number("log_max_conn_track_offload", 219, 5),
-            FieldInfo::number("cross_vhca_object_to_object_supported", 224, 32),
-            FieldInfo::number("allowed_object_for_other_vhca_access", 256, 64),
-            FieldInfo::number("introspection_mkey", 320, 32),
-            FieldInfo::number("hairpin_sq_wqe_bb_size", 355, 5),
-            FieldInfo::number("hairpin_sq_wq_in_host_mem", 360, 1),
-            FieldInfo::number("hairpin_data_buffer_locked", 361, 1),
-            FieldInfo::number("flow_table_type_2_type", 416, 8),
-            FieldInfo::number("format_select_dw_8_6_ext", 426, 1),
-            FieldInfo::number("log_min_mkey_entity_size", 427, 5),
-            FieldInfo::number("general_obj_types_127_64", 448, 64),
-            FieldInfo::number("sw_vhca_id_valid", 545, 1),
-            FieldInfo::number("sw_vhca_id", 546, 14),
-            FieldInfo::number("ts_cqe_metadata_size2wqe_counter", 587, 5),
-            FieldInfo::number("flow_counter_bulk_log_max_alloc", 595, 5),
-            FieldInfo::number("flow_counter_bulk_log_granularity", 603, 5),
-            FieldInfo::number("format_select_dw_gtpu_dw_0", 640, 8),
-            FieldInfo::number("format_select_dw_gtpu_dw_1", 648, 8),
-            FieldInfo::number("format_select_dw_gtpu_dw_2", 656, 8),
-            FieldInfo::number("format_select_dw_gtpu_first_ext_dw_0", 664, 8),
-            FieldInfo::number("generate_wqe_type", 672, 32),
-            FieldInfo::number("min_mkey_log_entity_size_fixed_buffer", 907, 5),
-            FieldInfo::number("ec_vf_vport_base", 912, 16),
-            FieldInfo::number("max_mkey_log_entity_size_fixed_buffer", 930, 6),
-            FieldInfo::number("max_mkey_log_entity_size_mtt", 938, 6),
-            FieldInfo::number("max_rqt_vhca_id", 944, 16),
-            FieldInfo::number("pcc_ifa2", 1008, 1),
-            FieldInfo::number("min_mkey_log_entity_size_fixed_buffer_valid", 1025, 1),
-            FieldInfo::number("return_reg_id", 1040, 16),
-            FieldInfo::number("flow_table_hash_type", 1084, 4),
-            FieldInfo::number("max_num_eqs_24b", 1096, 24),
-            FieldInfo::number("load_balance_id", 1444, 4),
-            FieldInfo::number("query_adjacent_functions_id", 1472, 1),
-            FieldInfo::number("ingress_egress_esw_vport_connect", 1473, 1),
-            FieldInfo::number("function_id_type_vhca_id", 1474, 1),
-            FieldInfo::number("lag_per_mp_group", 1476, 1),
-            FieldInfo::number("delegate_vhca_management_profiles", 1488, 16),
-            FieldInfo::number("delegated_vhca_max", 1504, 16),
-            FieldInfo::number("delegate_vhca_max", 1520, 16),
-        ],
+    HcaCap2, HcaCap2Layout, 0x100 bytes = "hca_cap_2" {
+        sources: ["linux: mlx5_ifc_cmd_hca_cap_2_bits"];
         reserved: [
             (0, 128), (129, 2), (137, 2), (144, 1), (153, 2), (194, 1), (209, 1),
             (218, 1), (352, 3), (362, 54), (424, 2), (432, 16), (512, 33), (560, 27),
             (592, 3), (600, 3), (608, 32), (704, 203), (928, 2), (936, 2), (960, 48),
             (1009, 16), (1026, 14), (1056, 28), (1088, 8), (1120, 324), (1448, 24), (1475, 1),
             (1477, 11), (1536, 512),
-        ],
-    }
-}
-
-impl HcaCap2 {
-    /// The function can be migrated live; SET_HCA_CAP on another function switches it on. `0x10.31`
-    #[inline]
-    pub const fn migratable(&self) -> bool {
-        bits::flag(&self.0, 128)
-    }
-
-    /// Sets [`Self::migratable`].
-    #[inline]
-    pub const fn set_migratable(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 128, value);
-        self
-    }
-
-    /// Number of programmable sample fields in steering. `0x10.28:24`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn max_num_prog_sample_field(&self) -> u8 {
-        bits::get(&self.0, 131, 5) as u8
-    }
-
-    /// Sets [`Self::max_num_prog_sample_field`].
-    #[inline]
-    pub const fn set_max_num_prog_sample_field(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 131, 5, value as u64);
-        self
-    }
-
-    /// Out-of-order placement may be forced on QPs (dp_ordering_force in the QP context). `0x10.23`
-    #[inline]
-    pub const fn dp_ordering_force(&self) -> bool {
-        bits::flag(&self.0, 136)
-    }
-
-    /// Sets [`Self::dp_ordering_force`].
-    #[inline]
-    pub const fn set_dp_ordering_force(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 136, value);
-        self
-    }
-
-    /// log2 of the number of QP numbers that can be reserved. `0x10.20:16`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn log_max_num_reserved_qpn(&self) -> u8 {
-        bits::get(&self.0, 139, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_num_reserved_qpn`].
-    #[inline]
-    pub const fn set_log_max_num_reserved_qpn(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 139, 5, value as u64);
-        self
-    }
-
-    /// introspection_mkey may be used. `0x10.14`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
-    #[inline]
-    pub const fn introspection_mkey_access_allowed(&self) -> bool {
-        bits::flag(&self.0, 145)
-    }
-
-    /// Sets [`Self::introspection_mkey_access_allowed`].
-    #[inline]
-    pub const fn set_introspection_mkey_access_allowed(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 145, value);
-        self
-    }
-
-    /// QUERY_VUID is supported. `0x10.13`
-    #[inline]
-    pub const fn query_vuid(&self) -> bool {
-        bits::flag(&self.0, 146)
-    }
-
-    /// Sets [`Self::query_vuid`].
-    #[inline]
-    pub const fn set_query_vuid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 146, value);
-        self
-    }
-
-    /// log2 of the unit in which QP numbers are reserved. `0x10.12:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn log_reserved_qpn_granularity(&self) -> u8 {
-        bits::get(&self.0, 147, 5) as u8
-    }
-
-    /// Sets [`Self::log_reserved_qpn_granularity`].
-    #[inline]
-    pub const fn set_log_reserved_qpn_granularity(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 147, 5, value as u64);
-        self
-    }
-
-    /// A UMR may also change bit 5 of log_entity_size (pages of 4 GiB and more); its mkey mask has a
-    /// bit for it. `0x10.7`
-    #[inline]
-    pub const fn umr_log_entity_size_5(&self) -> bool {
-        bits::flag(&self.0, 152)
-    }
-
-    /// Sets [`Self::umr_log_entity_size_5`].
-    #[inline]
-    pub const fn set_umr_log_entity_size_5(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 152, value);
-        self
-    }
-
-    /// log2 of the most QP numbers reserved at a time. `0x10.4:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn log_reserved_qpn_max_alloc(&self) -> u8 {
-        bits::get(&self.0, 155, 5) as u8
-    }
-
-    /// Sets [`Self::log_reserved_qpn_max_alloc`].
-    #[inline]
-    pub const fn set_log_reserved_qpn_max_alloc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 155, 5, value as u64);
-        self
-    }
-
-    /// Most bytes that a packet reformat can insert. `0x14.31:24`
-    #[inline]
-    pub const fn max_reformat_insert_size(&self) -> u8 {
-        bits::get(&self.0, 160, 8) as u8
-    }
-
-    /// Sets [`Self::max_reformat_insert_size`].
-    #[inline]
-    pub const fn set_max_reformat_insert_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 160, 8, value as u64);
-        self
-    }
-
-    /// Largest offset at which a packet reformat can insert, in bytes from its anchor. `0x14.23:16`
-    #[inline]
-    pub const fn max_reformat_insert_offset(&self) -> u8 {
-        bits::get(&self.0, 168, 8) as u8
-    }
-
-    /// Sets [`Self::max_reformat_insert_offset`].
-    #[inline]
-    pub const fn set_max_reformat_insert_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 168, 8, value as u64);
-        self
-    }
-
-    /// Most bytes that a packet reformat can remove. `0x14.15:8`
-    #[inline]
-    pub const fn max_reformat_remove_size(&self) -> u8 {
-        bits::get(&self.0, 176, 8) as u8
-    }
-
-    /// Sets [`Self::max_reformat_remove_size`].
-    #[inline]
-    pub const fn set_max_reformat_remove_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 176, 8, value as u64);
-        self
-    }
-
-    /// Largest offset at which a packet reformat can remove, in bytes from its anchor. `0x14.7:0`
-    #[inline]
-    pub const fn max_reformat_remove_offset(&self) -> u8 {
-        bits::get(&self.0, 184, 8) as u8
-    }
-
-    /// Sets [`Self::max_reformat_remove_offset`].
-    #[inline]
-    pub const fn set_max_reformat_remove_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 184, 8, value as u64);
-        self
-    }
-
-    /// By its name, one QP may send with several service levels. UCX's header and rdma-core's tests
-    /// name it, no driver uses it, and no more is known. `0x18.31`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
-    #[inline]
-    pub const fn multi_sl_qp(&self) -> bool {
-        bits::flag(&self.0, 192)
-    }
-
-    /// Sets [`Self::multi_sl_qp`].
-    #[inline]
-    pub const fn set_multi_sl_qp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 192, value);
-        self
-    }
-
-    /// Packet reformat may insert and remove headers that are no tunnel's, by its name. UCX's header
-    /// and rdma-core's tests name it, no driver uses it, and no more is known. `0x18.30`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
-    #[inline]
-    pub const fn non_tunnel_reformat(&self) -> bool {
-        bits::flag(&self.0, 193)
-    }
-
-    /// Sets [`Self::non_tunnel_reformat`].
-    #[inline]
-    pub const fn set_non_tunnel_reformat(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 193, value);
-        self
-    }
-
-    /// log2 of the smallest number of strides per WQE of a striding RQ. `0x18.28:24`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn log_min_stride_wqe_sz(&self) -> u8 {
-        bits::get(&self.0, 195, 5) as u8
-    }
-
-    /// Sets [`Self::log_min_stride_wqe_sz`].
-    #[inline]
-    pub const fn set_log_min_stride_wqe_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 195, 5, value as u64);
-        self
-    }
-
-    /// Migration state may be loaded in several images. `0x18.23`
-    #[inline]
-    pub const fn migration_multi_load(&self) -> bool {
-        bits::flag(&self.0, 200)
-    }
-
-    /// Sets [`Self::migration_multi_load`].
-    #[inline]
-    pub const fn set_migration_multi_load(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 200, value);
-        self
-    }
-
-    /// Migration state may be saved incrementally while the function runs. `0x18.22`
-    #[inline]
-    pub const fn migration_tracking_state(&self) -> bool {
-        bits::flag(&self.0, 201)
-    }
-
-    /// Sets [`Self::migration_tracking_state`].
-    #[inline]
-    pub const fn set_migration_tracking_state(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 201, value);
-        self
-    }
-
-    /// UD QPs of a multi-plane port may choose their plane. `0x18.21`
-    #[inline]
-    pub const fn multiplane_qp_ud(&self) -> bool {
-        bits::flag(&self.0, 202)
-    }
-
-    /// Sets [`Self::multiplane_qp_ud`].
-    #[inline]
-    pub const fn set_multiplane_qp_ud(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 202, value);
-        self
-    }
-
-    /// log2 of the unit in which connection tracking objects are allocated. `0x18.20:16`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn log_conn_track_granularity(&self) -> u8 {
-        bits::get(&self.0, 203, 5) as u8
-    }
-
-    /// Sets [`Self::log_conn_track_granularity`].
-    #[inline]
-    pub const fn set_log_conn_track_granularity(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 203, 5, value as u64);
-        self
-    }
-
-    /// Migration state may be saved in chunks. `0x18.15`
-    #[inline]
-    pub const fn migration_in_chunks(&self) -> bool {
-        bits::flag(&self.0, 208)
-    }
-
-    /// Sets [`Self::migration_in_chunks`].
-    #[inline]
-    pub const fn set_migration_in_chunks(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 208, value);
-        self
-    }
-
-    /// Subfunctions may use EQs of their own. `0x18.13`
-    #[inline]
-    pub const fn sf_eq_usage(&self) -> bool {
-        bits::flag(&self.0, 210)
-    }
-
-    /// Sets [`Self::sf_eq_usage`].
-    #[inline]
-    pub const fn set_sf_eq_usage(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 210, value);
-        self
-    }
-
-    /// log2 of the most connection tracking objects allocated at a time. `0x18.12:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn log_conn_track_max_alloc(&self) -> u8 {
-        bits::get(&self.0, 211, 5) as u8
-    }
-
-    /// Sets [`Self::log_conn_track_max_alloc`].
-    #[inline]
-    pub const fn set_log_conn_track_max_alloc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 211, 5, value as u64);
-        self
-    }
-
-    /// The port can be one of several planes. `0x18.7`
-    #[inline]
-    pub const fn multiplane(&self) -> bool {
-        bits::flag(&self.0, 216)
-    }
-
-    /// Sets [`Self::multiplane`].
-    #[inline]
-    pub const fn set_multiplane(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 216, value);
-        self
-    }
-
-    /// The migration state of a function can be queried. `0x18.6`
-    #[inline]
-    pub const fn migration_state(&self) -> bool {
-        bits::flag(&self.0, 217)
-    }
-
-    /// Sets [`Self::migration_state`].
-    #[inline]
-    pub const fn set_migration_state(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 217, value);
-        self
-    }
-
-    /// log2 of the number of connection tracking objects. `0x18.4:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn log_max_conn_track_offload(&self) -> u8 {
-        bits::get(&self.0, 219, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_conn_track_offload`].
-    #[inline]
-    pub const fn set_log_max_conn_track_offload(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 219, 5, value as u64);
-        self
-    }
-
-    /// Bitmask of references between objects of different virtual HCAs (values in
-    /// cross_vhca_reference). `0x1c`
-    #[inline]
-    pub const fn cross_vhca_object_to_object_supported(&self) -> u32 {
-        bits::get(&self.0, 224, 32) as u32
-    }
-
-    /// Sets [`Self::cross_vhca_object_to_object_supported`].
-    #[inline]
-    pub const fn set_cross_vhca_object_to_object_supported(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 224, 32, value as u64);
-        self
-    }
-
-    /// Bitmask of objects that ALLOW_OTHER_VHCA_ACCESS may share (values in other_vhca_object). `0x20,
-    /// 8 bytes`
-    #[inline]
-    pub const fn allowed_object_for_other_vhca_access(&self) -> u64 {
-        bits::get(&self.0, 256, 64)
-    }
-
-    /// Sets [`Self::allowed_object_for_other_vhca_access`].
-    #[inline]
-    pub const fn set_allowed_object_for_other_vhca_access(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 256, 64, value);
-        self
-    }
-
-    /// By its name, an mkey for looking into the device, for those with
-    /// introspection_mkey_access_allowed. UCX's header and rdma-core's tests name it, no driver uses
-    /// it, and no more is known. `0x28`
-    ///
-    /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py CmdHcaCap2.
-    #[inline]
-    pub const fn introspection_mkey(&self) -> u32 {
-        bits::get(&self.0, 320, 32) as u32
-    }
-
-    /// Sets [`Self::introspection_mkey`].
-    #[inline]
-    pub const fn set_introspection_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 320, 32, value as u64);
-        self
-    }
-
-    /// log2 of the size of a WQE of a hairpin SQ in WQE basic blocks. `0x2c.28:24`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn hairpin_sq_wqe_bb_size(&self) -> u8 {
-        bits::get(&self.0, 355, 5) as u8
-    }
-
-    /// Sets [`Self::hairpin_sq_wqe_bb_size`].
-    #[inline]
-    pub const fn set_hairpin_sq_wqe_bb_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 355, 5, value as u64);
-        self
-    }
-
-    /// The work queue of a hairpin SQ may be in host memory. `0x2c.23`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn hairpin_sq_wq_in_host_mem(&self) -> bool {
-        bits::flag(&self.0, 360)
-    }
-
-    /// Sets [`Self::hairpin_sq_wq_in_host_mem`].
-    #[inline]
-    pub const fn set_hairpin_sq_wq_in_host_mem(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 360, value);
-        self
-    }
-
-    /// The data buffer of a hairpin RQ may be locked in device memory. `0x2c.22`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn hairpin_data_buffer_locked(&self) -> bool {
-        bits::flag(&self.0, 361)
-    }
-
-    /// Sets [`Self::hairpin_data_buffer_locked`].
-    #[inline]
-    pub const fn set_hairpin_data_buffer_locked(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 361, value);
-        self
-    }
-
-    /// Bitmask of flow table types that may jump to a table of another type. `0x34.31:24`
-    #[inline]
-    pub const fn flow_table_type_2_type(&self) -> u8 {
-        bits::get(&self.0, 416, 8) as u8
-    }
-
-    /// Sets [`Self::flow_table_type_2_type`].
-    #[inline]
-    pub const fn set_flow_table_type_2_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 416, 8, value as u64);
-        self
-    }
-
-    /// The select match definer has the extended set of dword selectors. `0x34.21`
-    #[inline]
-    pub const fn format_select_dw_8_6_ext(&self) -> bool {
-        bits::flag(&self.0, 426)
-    }
-
-    /// Sets [`Self::format_select_dw_8_6_ext`].
-    #[inline]
-    pub const fn set_format_select_dw_8_6_ext(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 426, value);
-        self
-    }
-
-    /// log2 of the smallest mkey entity in bytes. `0x34.20:16`
-    #[inline]
-    pub const fn log_min_mkey_entity_size(&self) -> u8 {
-        bits::get(&self.0, 427, 5) as u8
-    }
-
-    /// Sets [`Self::log_min_mkey_entity_size`].
-    #[inline]
-    pub const fn set_log_min_mkey_entity_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 427, 5, value as u64);
-        self
-    }
-
-    /// Bitmask of the general object types 64 to 127 that can be created; bit n is obj_type 64 + n.
-    /// `0x38, 8 bytes`
-    #[inline]
-    pub const fn general_obj_types_127_64(&self) -> u64 {
-        bits::get(&self.0, 448, 64)
-    }
-
-    /// Sets [`Self::general_obj_types_127_64`].
-    #[inline]
-    pub const fn set_general_obj_types_127_64(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 448, 64, value);
-        self
-    }
-
-    /// sw_vhca_id is in force; set through SET_HCA_CAP. `0x44.30`
-    #[inline]
-    pub const fn sw_vhca_id_valid(&self) -> bool {
-        bits::flag(&self.0, 545)
-    }
-
-    /// Sets [`Self::sw_vhca_id_valid`].
-    #[inline]
-    pub const fn set_sw_vhca_id_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 545, value);
-        self
-    }
-
-    /// Virtual HCA identifier that software chose for this function. `0x44.29:16`
-    #[inline]
-    pub const fn sw_vhca_id(&self) -> u16 {
-        bits::get(&self.0, 546, 14) as u16
-    }
-
-    /// Sets [`Self::sw_vhca_id`].
-    #[inline]
-    pub const fn set_sw_vhca_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 546, 14, value as u64);
-        self
-    }
-
-    /// log2 of the number of WQE counter bits that a timestamp CQE brings back. `0x48.20:16`
-    #[inline]
-    pub const fn ts_cqe_metadata_size2wqe_counter(&self) -> u8 {
-        bits::get(&self.0, 587, 5) as u8
-    }
-
-    /// Sets [`Self::ts_cqe_metadata_size2wqe_counter`].
-    #[inline]
-    pub const fn set_ts_cqe_metadata_size2wqe_counter(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 587, 5, value as u64);
-        self
-    }
-
-    /// log2 of the most flow counters allocated at a time. `0x48.12:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn flow_counter_bulk_log_max_alloc(&self) -> u8 {
-        bits::get(&self.0, 595, 5) as u8
-    }
-
-    /// Sets [`Self::flow_counter_bulk_log_max_alloc`].
-    #[inline]
-    pub const fn set_flow_counter_bulk_log_max_alloc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 595, 5, value as u64);
-        self
-    }
-
-    /// log2 of the unit in which flow counters are allocated in bulk. `0x48.4:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
-    #[inline]
-    pub const fn flow_counter_bulk_log_granularity(&self) -> u8 {
-        bits::get(&self.0, 603, 5) as u8
-    }
-
-    /// Sets [`Self::flow_counter_bulk_log_granularity`].
-    #[inline]
-    pub const fn set_flow_counter_bulk_log_granularity(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 603, 5, value as u64);
-        self
-    }
-
-    /// Selector of the first GTP-U dword in a select match definer. `0x50.31:24`
-    #[inline]
-    pub const fn format_select_dw_gtpu_dw_0(&self) -> u8 {
-        bits::get(&self.0, 640, 8) as u8
-    }
-
-    /// Sets [`Self::format_select_dw_gtpu_dw_0`].
-    #[inline]
-    pub const fn set_format_select_dw_gtpu_dw_0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 640, 8, value as u64);
-        self
-    }
-
-    /// Selector of the second GTP-U dword in a select match definer. `0x50.23:16`
-    #[inline]
-    pub const fn format_select_dw_gtpu_dw_1(&self) -> u8 {
-        bits::get(&self.0, 648, 8) as u8
-    }
-
-    /// Sets [`Self::format_select_dw_gtpu_dw_1`].
-    #[inline]
-    pub const fn set_format_select_dw_gtpu_dw_1(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 648, 8, value as u64);
-        self
-    }
-
-    /// Selector of the third GTP-U dword in a select match definer. `0x50.15:8`
-    #[inline]
-    pub const fn format_select_dw_gtpu_dw_2(&self) -> u8 {
-        bits::get(&self.0, 656, 8) as u8
-    }
-
-    /// Sets [`Self::format_select_dw_gtpu_dw_2`].
-    #[inline]
-    pub const fn set_format_select_dw_gtpu_dw_2(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 656, 8, value as u64);
-        self
-    }
-
-    /// Selector of the first dword of the first GTP-U extension in a select match definer. `0x50.7:0`
-    #[inline]
-    pub const fn format_select_dw_gtpu_first_ext_dw_0(&self) -> u8 {
-        bits::get(&self.0, 664, 8) as u8
-    }
-
-    /// Sets [`Self::format_select_dw_gtpu_first_ext_dw_0`].
-    #[inline]
-    pub const fn set_format_select_dw_gtpu_first_ext_dw_0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 664, 8, value as u64);
-        self
-    }
-
-    /// Bitmask of WQE types that GENERATE_WQE can make. `0x54`
-    #[inline]
-    pub const fn generate_wqe_type(&self) -> u32 {
-        bits::get(&self.0, 672, 32) as u32
-    }
-
-    /// Sets [`Self::generate_wqe_type`].
-    #[inline]
-    pub const fn set_generate_wqe_type(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 672, 32, value as u64);
-        self
-    }
-
-    /// log2 of the smallest entity of a fixed-buffer mkey in bytes; see
-    /// min_mkey_log_entity_size_fixed_buffer_valid. `0x70.20:16`
-    #[inline]
-    pub const fn min_mkey_log_entity_size_fixed_buffer(&self) -> u8 {
-        bits::get(&self.0, 907, 5) as u8
-    }
-
-    /// Sets [`Self::min_mkey_log_entity_size_fixed_buffer`].
-    #[inline]
-    pub const fn set_min_mkey_log_entity_size_fixed_buffer(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 907, 5, value as u64);
-        self
-    }
-
-    /// Virtual port number of the first virtual function of the embedded CPU. `0x70.15:0`
-    #[inline]
-    pub const fn ec_vf_vport_base(&self) -> u16 {
-        bits::get(&self.0, 912, 16) as u16
-    }
-
-    /// Sets [`Self::ec_vf_vport_base`].
-    #[inline]
-    pub const fn set_ec_vf_vport_base(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 912, 16, value as u64);
-        self
-    }
-
-    /// log2 of the largest entity of a fixed-buffer mkey in bytes. `0x74.29:24`
-    #[inline]
-    pub const fn max_mkey_log_entity_size_fixed_buffer(&self) -> u8 {
-        bits::get(&self.0, 930, 6) as u8
-    }
-
-    /// Sets [`Self::max_mkey_log_entity_size_fixed_buffer`].
-    #[inline]
-    pub const fn set_max_mkey_log_entity_size_fixed_buffer(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 930, 6, value as u64);
-        self
-    }
-
-    /// log2 of the largest page of an mkey with a translation table, in bytes. `0x74.21:16`
-    #[inline]
-    pub const fn max_mkey_log_entity_size_mtt(&self) -> u8 {
-        bits::get(&self.0, 938, 6) as u8
-    }
-
-    /// Sets [`Self::max_mkey_log_entity_size_mtt`].
-    #[inline]
-    pub const fn set_max_mkey_log_entity_size_mtt(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 938, 6, value as u64);
-        self
-    }
-
-    /// Number of different virtual HCAs whose RQs one RQ table may hold. `0x74.15:0`
-    #[inline]
-    pub const fn max_rqt_vhca_id(&self) -> u16 {
-        bits::get(&self.0, 944, 16) as u16
-    }
-
-    /// Sets [`Self::max_rqt_vhca_id`].
-    #[inline]
-    pub const fn set_max_rqt_vhca_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 944, 16, value as u64);
-        self
-    }
-
-    /// Support for the second version of in-band telemetry (IFA 2); Linux matches l4_type only where it
-    /// is set. `0x7c.15`
-    #[inline]
-    pub const fn pcc_ifa2(&self) -> bool {
-        bits::flag(&self.0, 1008)
-    }
-
-    /// Sets [`Self::pcc_ifa2`].
-    #[inline]
-    pub const fn set_pcc_ifa2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1008, value);
-        self
-    }
-
-    /// min_mkey_log_entity_size_fixed_buffer holds a value. `0x80.30`
-    #[inline]
-    pub const fn min_mkey_log_entity_size_fixed_buffer_valid(&self) -> bool {
-        bits::flag(&self.0, 1025)
-    }
-
-    /// Sets [`Self::min_mkey_log_entity_size_fixed_buffer_valid`].
-    #[inline]
-    pub const fn set_min_mkey_log_entity_size_fixed_buffer_valid(
-        &mut self,
-        value: bool,
-    ) -> &mut Self {
-        bits::set_flag(&mut self.0, 1025, value);
-        self
-    }
-
-    /// Steering register by which packets come back from software sampling. `0x80.15:0`
-    #[inline]
-    pub const fn return_reg_id(&self) -> u16 {
-        bits::get(&self.0, 1040, 16) as u16
-    }
-
-    /// Sets [`Self::return_reg_id`].
-    #[inline]
-    pub const fn set_return_reg_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1040, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of hash functions of flow tables. `0x84.3:0`
-    #[inline]
-    pub const fn flow_table_hash_type(&self) -> u8 {
-        bits::get(&self.0, 1084, 4) as u8
-    }
-
-    /// Sets [`Self::flow_table_hash_type`].
-    #[inline]
-    pub const fn set_flow_table_hash_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1084, 4, value as u64);
-        self
-    }
-
-    /// Number of EQs that this function may create, where 16 bits do not suffice. `0x88.23:0`
-    #[inline]
-    pub const fn max_num_eqs_24b(&self) -> u32 {
-        bits::get(&self.0, 1096, 24) as u32
-    }
-
-    /// Sets [`Self::max_num_eqs_24b`].
-    #[inline]
-    pub const fn set_max_num_eqs_24b(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1096, 24, value as u64);
-        self
-    }
-
-    /// Number by which functions of one bond are told apart for load balancing. `0xb4.27:24`
-    #[inline]
-    pub const fn load_balance_id(&self) -> u8 {
-        bits::get(&self.0, 1444, 4) as u8
-    }
-
-    /// Sets [`Self::load_balance_id`].
-    #[inline]
-    pub const fn set_load_balance_id(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1444, 4, value as u64);
-        self
-    }
-
-    /// QUERY_DELEGATED_VHCA and neighbours can name adjacent functions. `0xb8.31`
-    #[inline]
-    pub const fn query_adjacent_functions_id(&self) -> bool {
-        bits::flag(&self.0, 1472)
-    }
-
-    /// Sets [`Self::query_adjacent_functions_id`].
-    #[inline]
-    pub const fn set_query_adjacent_functions_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1472, value);
-        self
-    }
-
-    /// MODIFY_VPORT_STATE can connect and disconnect each direction of a virtual port. `0xb8.30`
-    #[inline]
-    pub const fn ingress_egress_esw_vport_connect(&self) -> bool {
-        bits::flag(&self.0, 1473)
-    }
-
-    /// Sets [`Self::ingress_egress_esw_vport_connect`].
-    #[inline]
-    pub const fn set_ingress_egress_esw_vport_connect(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1473, value);
-        self
-    }
-
-    /// Commands may name a function by its vhca_id (function_id_type). `0xb8.29`
-    #[inline]
-    pub const fn function_id_type_vhca_id(&self) -> bool {
-        bits::flag(&self.0, 1474)
-    }
-
-    /// Sets [`Self::function_id_type_vhca_id`].
-    #[inline]
-    pub const fn set_function_id_type_vhca_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1474, value);
-        self
-    }
-
-    /// Bonds are made per multi-port group. `0xb8.27`
-    #[inline]
-    pub const fn lag_per_mp_group(&self) -> bool {
-        bits::flag(&self.0, 1476)
-    }
-
-    /// Sets [`Self::lag_per_mp_group`].
-    #[inline]
-    pub const fn set_lag_per_mp_group(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1476, value);
-        self
-    }
-
-    /// Number of profiles for the management of delegated virtual HCAs. `0xb8.15:0`
-    #[inline]
-    pub const fn delegate_vhca_management_profiles(&self) -> u16 {
-        bits::get(&self.0, 1488, 16) as u16
-    }
-
-    /// Sets [`Self::delegate_vhca_management_profiles`].
-    #[inline]
-    pub const fn set_delegate_vhca_management_profiles(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1488, 16, value as u64);
-        self
-    }
-
-    /// Number of virtual HCAs that can be delegated to this function. `0xbc.31:16`
-    #[inline]
-    pub const fn delegated_vhca_max(&self) -> u16 {
-        bits::get(&self.0, 1504, 16) as u16
-    }
-
-    /// Sets [`Self::delegated_vhca_max`].
-    #[inline]
-    pub const fn set_delegated_vhca_max(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1504, 16, value as u64);
-        self
-    }
-
-    /// Number of virtual HCAs that this function can delegate. `0xbc.15:0`
-    #[inline]
-    pub const fn delegate_vhca_max(&self) -> u16 {
-        bits::get(&self.0, 1520, 16) as u16
-    }
-
-    /// Sets [`Self::delegate_vhca_max`].
-    #[inline]
-    pub const fn set_delegate_vhca_max(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1520, 16, value as u64);
-        self
+        ];
+        /// The function can be migrated live; SET_HCA_CAP on another function switches it on.
+        /// `0x10.31`
+        migratable set_migratable: flag(128);
+        /// Number of programmable sample fields in steering. `0x10.28:24`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        max_num_prog_sample_field set_max_num_prog_sample_field: number(u8, 131, 5);
+        /// Out-of-order placement may be forced on QPs (dp_ordering_force in the QP context).
+        /// `0x10.23`
+        dp_ordering_force set_dp_ordering_force: flag(136);
+        /// log2 of the number of QP numbers that can be reserved. `0x10.20:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        log_max_num_reserved_qpn set_log_max_num_reserved_qpn: number(u8, 139, 5);
+        /// introspection_mkey may be used. `0x10.14`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap2.
+        introspection_mkey_access_allowed set_introspection_mkey_access_allowed: flag(145);
+        /// QUERY_VUID is supported. `0x10.13`
+        query_vuid set_query_vuid: flag(146);
+        /// log2 of the unit in which QP numbers are reserved. `0x10.12:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        log_reserved_qpn_granularity set_log_reserved_qpn_granularity: number(u8, 147, 5);
+        /// A UMR may also change bit 5 of log_entity_size (pages of 4 GiB and more); its mkey mask
+        /// has a bit for it. `0x10.7`
+        umr_log_entity_size_5 set_umr_log_entity_size_5: flag(152);
+        /// log2 of the most QP numbers reserved at a time. `0x10.4:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        log_reserved_qpn_max_alloc set_log_reserved_qpn_max_alloc: number(u8, 155, 5);
+        /// Most bytes that a packet reformat can insert. `0x14.31:24`
+        max_reformat_insert_size set_max_reformat_insert_size: number(u8, 160, 8);
+        /// Largest offset at which a packet reformat can insert, in bytes from its anchor.
+        /// `0x14.23:16`
+        max_reformat_insert_offset set_max_reformat_insert_offset: number(u8, 168, 8);
+        /// Most bytes that a packet reformat can remove. `0x14.15:8`
+        max_reformat_remove_size set_max_reformat_remove_size: number(u8, 176, 8);
+        /// Largest offset at which a packet reformat can remove, in bytes from its anchor.
+        /// `0x14.7:0`
+        max_reformat_remove_offset set_max_reformat_remove_offset: number(u8, 184, 8);
+        /// By its name, one QP may send with several service levels. UCX's header and rdma-core's
+        /// tests name it, no driver uses it, and no more is known. `0x18.31`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap2.
+        multi_sl_qp set_multi_sl_qp: flag(192);
+        /// Packet reformat may insert and remove headers that are no tunnel's, by its name. UCX's
+        /// header and rdma-core's tests name it, no driver uses it, and no more is known. `0x18.30`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap2.
+        non_tunnel_reformat set_non_tunnel_reformat: flag(193);
+        /// log2 of the smallest number of strides per WQE of a striding RQ. `0x18.28:24`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        log_min_stride_wqe_sz set_log_min_stride_wqe_sz: number(u8, 195, 5);
+        /// Migration state may be loaded in several images. `0x18.23`
+        migration_multi_load set_migration_multi_load: flag(200);
+        /// Migration state may be saved incrementally while the function runs. `0x18.22`
+        migration_tracking_state set_migration_tracking_state: flag(201);
+        /// UD QPs of a multi-plane port may choose their plane. `0x18.21`
+        multiplane_qp_ud set_multiplane_qp_ud: flag(202);
+        /// log2 of the unit in which connection tracking objects are allocated. `0x18.20:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        log_conn_track_granularity set_log_conn_track_granularity: number(u8, 203, 5);
+        /// Migration state may be saved in chunks. `0x18.15`
+        migration_in_chunks set_migration_in_chunks: flag(208);
+        /// Subfunctions may use EQs of their own. `0x18.13`
+        sf_eq_usage set_sf_eq_usage: flag(210);
+        /// log2 of the most connection tracking objects allocated at a time. `0x18.12:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        log_conn_track_max_alloc set_log_conn_track_max_alloc: number(u8, 211, 5);
+        /// The port can be one of several planes. `0x18.7`
+        multiplane set_multiplane: flag(216);
+        /// The migration state of a function can be queried. `0x18.6`
+        migration_state set_migration_state: flag(217);
+        /// log2 of the number of connection tracking objects. `0x18.4:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        log_max_conn_track_offload set_log_max_conn_track_offload: number(u8, 219, 5);
+        /// Bitmask of references between objects of different virtual HCAs (values in
+        /// cross_vhca_reference). `0x1c`
+        cross_vhca_object_to_object_supported set_cross_vhca_object_to_object_supported: number(u32, 224, 32);
+        /// Bitmask of objects that ALLOW_OTHER_VHCA_ACCESS may share (values in other_vhca_object).
+        /// `0x20, 8 bytes`
+        allowed_object_for_other_vhca_access set_allowed_object_for_other_vhca_access: number(u64, 256, 64);
+        /// By its name, an mkey for looking into the device, for those with
+        /// introspection_mkey_access_allowed. UCX's header and rdma-core's tests name it, no driver
+        /// uses it, and no more is known. `0x28`
+        ///
+        /// Source: ucx: uct_ib_mlx5_cmd_hca_cap_2_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// CmdHcaCap2.
+        introspection_mkey set_introspection_mkey: number(u32, 320, 32);
+        /// log2 of the size of a WQE of a hairpin SQ in WQE basic blocks. `0x2c.28:24`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        hairpin_sq_wqe_bb_size set_hairpin_sq_wqe_bb_size: number(u8, 355, 5);
+        /// The work queue of a hairpin SQ may be in host memory. `0x2c.23`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        hairpin_sq_wq_in_host_mem set_hairpin_sq_wq_in_host_mem: flag(360);
+        /// The data buffer of a hairpin RQ may be locked in device memory. `0x2c.22`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        hairpin_data_buffer_locked set_hairpin_data_buffer_locked: flag(361);
+        /// Bitmask of flow table types that may jump to a table of another type. `0x34.31:24`
+        flow_table_type_2_type set_flow_table_type_2_type: number(u8, 416, 8);
+        /// The select match definer has the extended set of dword selectors. `0x34.21`
+        format_select_dw_8_6_ext set_format_select_dw_8_6_ext: flag(426);
+        /// log2 of the smallest mkey entity in bytes. `0x34.20:16`
+        log_min_mkey_entity_size set_log_min_mkey_entity_size: number(u8, 427, 5);
+        /// Bitmask of the general object types 64 to 127 that can be created; bit n is obj_type 64
+        /// + n. `0x38, 8 bytes`
+        general_obj_types_127_64 set_general_obj_types_127_64: number(u64, 448, 64);
+        /// sw_vhca_id is in force; set through SET_HCA_CAP. `0x44.30`
+        sw_vhca_id_valid set_sw_vhca_id_valid: flag(545);
+        /// Virtual HCA identifier that software chose for this function. `0x44.29:16`
+        sw_vhca_id set_sw_vhca_id: number(u16, 546, 14);
+        /// log2 of the number of WQE counter bits that a timestamp CQE brings back. `0x48.20:16`
+        ts_cqe_metadata_size2wqe_counter set_ts_cqe_metadata_size2wqe_counter: number(u8, 587, 5);
+        /// log2 of the most flow counters allocated at a time. `0x48.12:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        flow_counter_bulk_log_max_alloc set_flow_counter_bulk_log_max_alloc: number(u8, 595, 5);
+        /// log2 of the unit in which flow counters are allocated in bulk. `0x48.4:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_cmd_hca_cap_2_bits.
+        flow_counter_bulk_log_granularity set_flow_counter_bulk_log_granularity: number(u8, 603, 5);
+        /// Selector of the first GTP-U dword in a select match definer. `0x50.31:24`
+        format_select_dw_gtpu_dw_0 set_format_select_dw_gtpu_dw_0: number(u8, 640, 8);
+        /// Selector of the second GTP-U dword in a select match definer. `0x50.23:16`
+        format_select_dw_gtpu_dw_1 set_format_select_dw_gtpu_dw_1: number(u8, 648, 8);
+        /// Selector of the third GTP-U dword in a select match definer. `0x50.15:8`
+        format_select_dw_gtpu_dw_2 set_format_select_dw_gtpu_dw_2: number(u8, 656, 8);
+        /// Selector of the first dword of the first GTP-U extension in a select match definer.
+        /// `0x50.7:0`
+        format_select_dw_gtpu_first_ext_dw_0 set_format_select_dw_gtpu_first_ext_dw_0: number(u8, 664, 8);
+        /// Bitmask of WQE types that GENERATE_WQE can make. `0x54`
+        generate_wqe_type set_generate_wqe_type: number(u32, 672, 32);
+        /// log2 of the smallest entity of a fixed-buffer mkey in bytes; see
+        /// min_mkey_log_entity_size_fixed_buffer_valid. `0x70.20:16`
+        min_mkey_log_entity_size_fixed_buffer set_min_mkey_log_entity_size_fixed_buffer: number(u8, 907, 5);
+        /// Virtual port number of the first virtual function of the embedded CPU. `0x70.15:0`
+        ec_vf_vport_base set_ec_vf_vport_base: number(u16, 912, 16);
+        /// log2 of the largest entity of a fixed-buffer mkey in bytes. `0x74.29:24`
+        max_mkey_log_entity_size_fixed_buffer set_max_mkey_log_entity_size_fixed_buffer: number(u8, 930, 6);
+        /// log2 of the largest page of an mkey with a translation table, in bytes. `0x74.21:16`
+        max_mkey_log_entity_size_mtt set_max_mkey_log_entity_size_mtt: number(u8, 938, 6);
+        /// Number of different virtual HCAs whose RQs one RQ table may hold. `0x74.15:0`
+        max_rqt_vhca_id set_max_rqt_vhca_id: number(u16, 944, 16);
+        /// Support for the second version of in-band telemetry (IFA 2); Linux matches l4_type only
+        /// where it is set. `0x7c.15`
+        pcc_ifa2 set_pcc_ifa2: flag(1008);
+        /// min_mkey_log_entity_size_fixed_buffer holds a value. `0x80.30`
+        min_mkey_log_entity_size_fixed_buffer_valid set_min_mkey_log_entity_size_fixed_buffer_valid: flag(1025);
+        /// Steering register by which packets come back from software sampling. `0x80.15:0`
+        return_reg_id set_return_reg_id: number(u16, 1040, 16);
+        /// Bitmask of hash functions of flow tables. `0x84.3:0`
+        flow_table_hash_type set_flow_table_hash_type: number(u8, 1084, 4);
+        /// Number of EQs that this function may create, where 16 bits do not suffice. `0x88.23:0`
+        max_num_eqs_24b set_max_num_eqs_24b: number(u32, 1096, 24);
+        /// Number by which functions of one bond are told apart for load balancing. `0xb4.27:24`
+        load_balance_id set_load_balance_id: number(u8, 1444, 4);
+        /// QUERY_DELEGATED_VHCA and neighbours can name adjacent functions. `0xb8.31`
+        query_adjacent_functions_id set_query_adjacent_functions_id: flag(1472);
+        /// MODIFY_VPORT_STATE can connect and disconnect each direction of a virtual port.
+        /// `0xb8.30`
+        ingress_egress_esw_vport_connect set_ingress_egress_esw_vport_connect: flag(1473);
+        /// Commands may name a function by its vhca_id (function_id_type). `0xb8.29`
+        function_id_type_vhca_id set_function_id_type_vhca_id: flag(1474);
+        /// Bonds are made per multi-port group. `0xb8.27`
+        lag_per_mp_group set_lag_per_mp_group: flag(1476);
+        /// Number of profiles for the management of delegated virtual HCAs. `0xb8.15:0`
+        delegate_vhca_management_profiles set_delegate_vhca_management_profiles: number(u16, 1488, 16);
+        /// Number of virtual HCAs that can be delegated to this function. `0xbc.31:16`
+        delegated_vhca_max set_delegated_vhca_max: number(u16, 1504, 16);
+        /// Number of virtual HCAs that this function can delegate. `0xbc.15:0`
+        delegate_vhca_max set_delegate_vhca_max: number(u16, 1520, 16);
     }
 }
 
@@ -8486,54 +2250,17 @@ structure! {
     /// On-demand paging capabilities, page 2. SET_HCA_CAP chooses what is switched on.
     ///
     /// Source: linux: mlx5_ifc_odp_cap_bits.
-    pub struct OdpCap([u8; 0x100]) = "odp_cap" {
-        sources: ["linux: mlx5_ifc_odp_cap_bits"],
-        fields: [
-            FieldInfo::nested("transport_page_fault_scheme_cap", 0, OdpSchemeCap::INFO),
-            FieldInfo::nested("memory_page_fault_scheme_cap", 512, OdpSchemeCap::INFO),
-            FieldInfo::number("mem_page_fault", 1536, 1),
-        ],
-        reserved: [(1024, 512), (1537, 511)],
-    }
-}
-
-impl OdpCap {
-    /// What can fault under the transport scheme, where the QP stops and the driver resumes it. `0x00,
-    /// 64 bytes`
-    #[inline]
-    pub fn transport_page_fault_scheme_cap(&self) -> &OdpSchemeCap {
-        nested(&self.0, 0x0)
-    }
-
-    /// [`Self::transport_page_fault_scheme_cap`], to be written.
-    #[inline]
-    pub fn transport_page_fault_scheme_cap_mut(&mut self) -> &mut OdpSchemeCap {
-        nested_mut(&mut self.0, 0x0)
-    }
-
-    /// What can fault under the memory scheme, where faults name an mkey and not a QP. `0x40, 64 bytes`
-    #[inline]
-    pub fn memory_page_fault_scheme_cap(&self) -> &OdpSchemeCap {
-        nested(&self.0, 0x40)
-    }
-
-    /// [`Self::memory_page_fault_scheme_cap`], to be written.
-    #[inline]
-    pub fn memory_page_fault_scheme_cap_mut(&mut self) -> &mut OdpSchemeCap {
-        nested_mut(&mut self.0, 0x40)
-    }
-
-    /// The memory scheme is in use; set through SET_HCA_CAP. `0xc0.31`
-    #[inline]
-    pub const fn mem_page_fault(&self) -> bool {
-        bits::flag(&self.0, 1536)
-    }
-
-    /// Sets [`Self::mem_page_fault`].
-    #[inline]
-    pub const fn set_mem_page_fault(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1536, value);
-        self
+    OdpCap, OdpCapLayout, 0x100 bytes = "odp_cap" {
+        sources: ["linux: mlx5_ifc_odp_cap_bits"];
+        reserved: [(1024, 512), (1537, 511)];
+        /// What can fault under the transport scheme, where the QP stops and the driver resumes it.
+        /// `0x00, 64 bytes`
+        transport_page_fault_scheme_cap transport_page_fault_scheme_cap_mut: nested(OdpSchemeCap, 0);
+        /// What can fault under the memory scheme, where faults name an mkey and not a QP. `0x40,
+        /// 64 bytes`
+        memory_page_fault_scheme_cap memory_page_fault_scheme_cap_mut: nested(OdpSchemeCap, 512);
+        /// The memory scheme is in use; set through SET_HCA_CAP. `0xc0.31`
+        mem_page_fault set_mem_page_fault: flag(1536);
     }
 }
 
@@ -8541,106 +2268,23 @@ structure! {
     /// What can fault under one page fault scheme.
     ///
     /// Source: linux: mlx5_ifc_odp_scheme_cap_bits.
-    pub struct OdpSchemeCap([u8; 0x40]) = "odp_scheme_cap" {
-        sources: ["linux: mlx5_ifc_odp_scheme_cap_bits"],
-        fields: [
-            FieldInfo::number("sig", 64, 1),
-            FieldInfo::number("page_prefetch", 69, 1),
-            FieldInfo::nested("rc_odp_caps", 128, OdpPerTransportServiceCap::INFO),
-            FieldInfo::nested("uc_odp_caps", 160, OdpPerTransportServiceCap::INFO),
-            FieldInfo::nested("ud_odp_caps", 192, OdpPerTransportServiceCap::INFO),
-            FieldInfo::nested("xrc_odp_caps", 224, OdpPerTransportServiceCap::INFO),
-            FieldInfo::nested("dc_odp_caps", 256, OdpPerTransportServiceCap::INFO),
-        ],
-        reserved: [(0, 64), (65, 4), (70, 58), (288, 224)],
-    }
-}
-
-impl OdpSchemeCap {
-    /// Signature mkeys can fault. `0x08.31`
-    #[inline]
-    pub const fn sig(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::sig`].
-    #[inline]
-    pub const fn set_sig(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Pages can be asked for ahead of their use. `0x08.26`
-    #[inline]
-    pub const fn page_prefetch(&self) -> bool {
-        bits::flag(&self.0, 69)
-    }
-
-    /// Sets [`Self::page_prefetch`].
-    #[inline]
-    pub const fn set_page_prefetch(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 69, value);
-        self
-    }
-
-    /// RC operations that can fault. `0x10`
-    #[inline]
-    pub fn rc_odp_caps(&self) -> &OdpPerTransportServiceCap {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::rc_odp_caps`], to be written.
-    #[inline]
-    pub fn rc_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// UC operations that can fault. `0x14`
-    #[inline]
-    pub fn uc_odp_caps(&self) -> &OdpPerTransportServiceCap {
-        nested(&self.0, 0x14)
-    }
-
-    /// [`Self::uc_odp_caps`], to be written.
-    #[inline]
-    pub fn uc_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
-        nested_mut(&mut self.0, 0x14)
-    }
-
-    /// UD operations that can fault. `0x18`
-    #[inline]
-    pub fn ud_odp_caps(&self) -> &OdpPerTransportServiceCap {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::ud_odp_caps`], to be written.
-    #[inline]
-    pub fn ud_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
-        nested_mut(&mut self.0, 0x18)
-    }
-
-    /// XRC operations that can fault. `0x1c`
-    #[inline]
-    pub fn xrc_odp_caps(&self) -> &OdpPerTransportServiceCap {
-        nested(&self.0, 0x1c)
-    }
-
-    /// [`Self::xrc_odp_caps`], to be written.
-    #[inline]
-    pub fn xrc_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
-        nested_mut(&mut self.0, 0x1c)
-    }
-
-    /// DC operations that can fault. `0x20`
-    #[inline]
-    pub fn dc_odp_caps(&self) -> &OdpPerTransportServiceCap {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::dc_odp_caps`], to be written.
-    #[inline]
-    pub fn dc_odp_caps_mut(&mut self) -> &mut OdpPerTransportServiceCap {
-        nested_mut(&mut self.0, 0x20)
+    OdpSchemeCap, OdpSchemeCapLayout, 0x40 bytes = "odp_scheme_cap" {
+        sources: ["linux: mlx5_ifc_odp_scheme_cap_bits"];
+        reserved: [(0, 64), (65, 4), (70, 58), (288, 224)];
+        /// Signature mkeys can fault. `0x08.31`
+        sig set_sig: flag(64);
+        /// Pages can be asked for ahead of their use. `0x08.26`
+        page_prefetch set_page_prefetch: flag(69);
+        /// RC operations that can fault. `0x10`
+        rc_odp_caps rc_odp_caps_mut: nested(OdpPerTransportServiceCap, 128);
+        /// UC operations that can fault. `0x14`
+        uc_odp_caps uc_odp_caps_mut: nested(OdpPerTransportServiceCap, 160);
+        /// UD operations that can fault. `0x18`
+        ud_odp_caps ud_odp_caps_mut: nested(OdpPerTransportServiceCap, 192);
+        /// XRC operations that can fault. `0x1c`
+        xrc_odp_caps xrc_odp_caps_mut: nested(OdpPerTransportServiceCap, 224);
+        /// DC operations that can fault. `0x20`
+        dc_odp_caps dc_odp_caps_mut: nested(OdpPerTransportServiceCap, 256);
     }
 }
 
@@ -8648,97 +2292,21 @@ structure! {
     /// Operations of one transport that can run into a page fault and go on after it.
     ///
     /// Source: linux: mlx5_ifc_odp_per_transport_service_cap_bits.
-    pub struct OdpPerTransportServiceCap([u8; 0x4]) = "odp_per_transport_service_cap" {
-        sources: ["linux: mlx5_ifc_odp_per_transport_service_cap_bits"],
-        fields: [
-            FieldInfo::number("send", 0, 1),
-            FieldInfo::number("receive", 1, 1),
-            FieldInfo::number("write", 2, 1),
-            FieldInfo::number("read", 3, 1),
-            FieldInfo::number("atomic", 4, 1),
-            FieldInfo::number("srq_receive", 5, 1),
-        ],
-        reserved: [(6, 26)],
-    }
-}
-
-impl OdpPerTransportServiceCap {
-    /// Send requests. `0x00.31`
-    #[inline]
-    pub const fn send(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::send`].
-    #[inline]
-    pub const fn set_send(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Receives on an RQ. `0x00.30`
-    #[inline]
-    pub const fn receive(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::receive`].
-    #[inline]
-    pub const fn set_receive(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// RDMA writes, on the requester and the responder. `0x00.29`
-    #[inline]
-    pub const fn write(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::write`].
-    #[inline]
-    pub const fn set_write(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// RDMA reads, on the requester and the responder. `0x00.28`
-    #[inline]
-    pub const fn read(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::read`].
-    #[inline]
-    pub const fn set_read(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// Atomics, on the requester and the responder. `0x00.27`
-    #[inline]
-    pub const fn atomic(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::atomic`].
-    #[inline]
-    pub const fn set_atomic(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// Receives on an SRQ. `0x00.26`
-    #[inline]
-    pub const fn srq_receive(&self) -> bool {
-        bits::flag(&self.0, 5)
-    }
-
-    /// Sets [`Self::srq_receive`].
-    #[inline]
-    pub const fn set_srq_receive(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 5, value);
-        self
+    OdpPerTransportServiceCap, OdpPerTransportServiceCapLayout, 0x4 bytes = "odp_per_transport_service_cap" {
+        sources: ["linux: mlx5_ifc_odp_per_transport_service_cap_bits"];
+        reserved: [(6, 26)];
+        /// Send requests. `0x00.31`
+        send set_send: flag(0);
+        /// Receives on an RQ. `0x00.30`
+        receive set_receive: flag(1);
+        /// RDMA writes, on the requester and the responder. `0x00.29`
+        write set_write: flag(2);
+        /// RDMA reads, on the requester and the responder. `0x00.28`
+        read set_read: flag(3);
+        /// Atomics, on the requester and the responder. `0x00.27`
+        atomic set_atomic: flag(4);
+        /// Receives on an SRQ. `0x00.26`
+        srq_receive set_srq_receive: flag(5);
     }
 }
 
@@ -8746,141 +2314,36 @@ structure! {
     /// Atomic operation capabilities, page 3.
     ///
     /// Source: linux: mlx5_ifc_atomic_caps_bits.
-    pub struct AtomicCap([u8; 0x100]) = "atomic_cap" {
-        sources: ["linux: mlx5_ifc_atomic_caps_bits"],
-        fields: [
-            FieldInfo::number("atomic_req_8b_endianness_mode", 64, 2).of(AtomicReqEndianness::INFO),
-            FieldInfo::number("supported_atomic_req_8b_endianness_mode_1", 70, 1),
-            FieldInfo::number("atomic_operations", 144, 16),
-            FieldInfo::number("atomic_size_qp", 176, 16),
-            FieldInfo::number("atomic_size_dc", 208, 16),
-            FieldInfo::number("fetch_add_pci_atomic", 640, 16),
-            FieldInfo::number("swap_pci_atomic", 656, 16),
-            FieldInfo::number("compare_swap_pci_atomic", 672, 16),
-        ],
-        reserved: [(0, 64), (66, 4), (71, 73), (160, 16), (192, 16), (224, 416), (688, 1360)],
-    }
-}
-
-impl AtomicCap {
-    /// Byte order of 8-byte results that a requester writes; set through SET_HCA_CAP. `0x08.31:30`
-    #[inline]
-    pub const fn atomic_req_8b_endianness_mode(&self) -> AtomicReqEndianness {
-        AtomicReqEndianness(bits::get(&self.0, 64, 2) as u8)
-    }
-
-    /// Sets [`Self::atomic_req_8b_endianness_mode`].
-    #[inline]
-    pub const fn set_atomic_req_8b_endianness_mode(
-        &mut self,
-        value: AtomicReqEndianness,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 64, 2, value.0 as u64);
-        self
-    }
-
-    /// Mode HOST of atomic_req_8b_endianness_mode can be set. `0x08.25`
-    #[inline]
-    pub const fn supported_atomic_req_8b_endianness_mode_1(&self) -> bool {
-        bits::flag(&self.0, 70)
-    }
-
-    /// Sets [`Self::supported_atomic_req_8b_endianness_mode_1`].
-    #[inline]
-    pub const fn set_supported_atomic_req_8b_endianness_mode_1(
-        &mut self,
-        value: bool,
-    ) -> &mut Self {
-        bits::set_flag(&mut self.0, 70, value);
-        self
-    }
-
-    /// Bitmask of the atomic operations (values in atomic_operation). `0x10.15:0`
-    #[inline]
-    pub const fn atomic_operations(&self) -> u16 {
-        bits::get(&self.0, 144, 16) as u16
-    }
-
-    /// Sets [`Self::atomic_operations`].
-    #[inline]
-    pub const fn set_atomic_operations(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 144, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of the operand sizes of atomics on QPs: the bit whose value is the size in bytes, from 1
-    /// to 256. `0x14.15:0`
-    #[inline]
-    pub const fn atomic_size_qp(&self) -> u16 {
-        bits::get(&self.0, 176, 16) as u16
-    }
-
-    /// Sets [`Self::atomic_size_qp`].
-    #[inline]
-    pub const fn set_atomic_size_qp(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 176, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of the operand sizes of atomics over DC: the bit whose value is the size in bytes, from
-    /// 1 to 256. `0x18.15:0`
-    #[inline]
-    pub const fn atomic_size_dc(&self) -> u16 {
-        bits::get(&self.0, 208, 16) as u16
-    }
-
-    /// Sets [`Self::atomic_size_dc`].
-    #[inline]
-    pub const fn set_atomic_size_dc(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 208, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of the operand sizes of fetch and add that can be carried out as PCIe atomics: the bit
-    /// whose value is the size in bytes. `0x50.31:16`
-    ///
-    /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
-    #[inline]
-    pub const fn fetch_add_pci_atomic(&self) -> u16 {
-        bits::get(&self.0, 640, 16) as u16
-    }
-
-    /// Sets [`Self::fetch_add_pci_atomic`].
-    #[inline]
-    pub const fn set_fetch_add_pci_atomic(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 640, 16, value as u64);
-        self
-    }
-
-    /// The same for swap. `0x50.15:0`
-    ///
-    /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
-    #[inline]
-    pub const fn swap_pci_atomic(&self) -> u16 {
-        bits::get(&self.0, 656, 16) as u16
-    }
-
-    /// Sets [`Self::swap_pci_atomic`].
-    #[inline]
-    pub const fn set_swap_pci_atomic(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 656, 16, value as u64);
-        self
-    }
-
-    /// The same for compare and swap; rdma-core reports atomics as global only where 8 bytes of this
-    /// and of fetch_add_pci_atomic are set. `0x54.31:16`
-    ///
-    /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
-    #[inline]
-    pub const fn compare_swap_pci_atomic(&self) -> u16 {
-        bits::get(&self.0, 672, 16) as u16
-    }
-
-    /// Sets [`Self::compare_swap_pci_atomic`].
-    #[inline]
-    pub const fn set_compare_swap_pci_atomic(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 672, 16, value as u64);
-        self
+    AtomicCap, AtomicCapLayout, 0x100 bytes = "atomic_cap" {
+        sources: ["linux: mlx5_ifc_atomic_caps_bits"];
+        reserved: [(0, 64), (66, 4), (71, 73), (160, 16), (192, 16), (224, 416), (688, 1360)];
+        /// Byte order of 8-byte results that a requester writes; set through SET_HCA_CAP.
+        /// `0x08.31:30`
+        atomic_req_8b_endianness_mode set_atomic_req_8b_endianness_mode: named(AtomicReqEndianness(u8), 64, 2);
+        /// Mode HOST of atomic_req_8b_endianness_mode can be set. `0x08.25`
+        supported_atomic_req_8b_endianness_mode_1 set_supported_atomic_req_8b_endianness_mode_1: flag(70);
+        /// Bitmask of the atomic operations (values in atomic_operation). `0x10.15:0`
+        atomic_operations set_atomic_operations: number(u16, 144, 16);
+        /// Bitmask of the operand sizes of atomics on QPs: the bit whose value is the size in
+        /// bytes, from 1 to 256. `0x14.15:0`
+        atomic_size_qp set_atomic_size_qp: number(u16, 176, 16);
+        /// Bitmask of the operand sizes of atomics over DC: the bit whose value is the size in
+        /// bytes, from 1 to 256. `0x18.15:0`
+        atomic_size_dc set_atomic_size_dc: number(u16, 208, 16);
+        /// Bitmask of the operand sizes of fetch and add that can be carried out as PCIe atomics:
+        /// the bit whose value is the size in bytes. `0x50.31:16`
+        ///
+        /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
+        fetch_add_pci_atomic set_fetch_add_pci_atomic: number(u16, 640, 16);
+        /// The same for swap. `0x50.15:0`
+        ///
+        /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
+        swap_pci_atomic set_swap_pci_atomic: number(u16, 656, 16);
+        /// The same for compare and swap; rdma-core reports atomics as global only where 8 bytes of
+        /// this and of fetch_add_pci_atomic are set. `0x54.31:16`
+        ///
+        /// Source: ucx: uct_ib_mlx5_atomic_caps_bits; rdma-core: mlx5_ifc_atomic_caps_bits.
+        compare_swap_pci_atomic set_compare_swap_pci_atomic: number(u16, 672, 16);
     }
 }
 
@@ -8888,250 +2351,52 @@ structure! {
     /// RoCE capabilities, page 4.
     ///
     /// Source: linux: mlx5_ifc_roce_cap_bits.
-    pub struct RoceCap([u8; 0x100]) = "roce_cap" {
-        sources: ["linux: mlx5_ifc_roce_cap_bits"],
-        fields: [
-            FieldInfo::number("roce_apm", 0, 1),
-            FieldInfo::number("rts2rts_primary_eth_prio", 1, 1),
-            FieldInfo::number("roce_rx_allow_untagged", 2, 1),
-            FieldInfo::number("rts2rts_src_addr_index_for_vlan_valid_vlan_id", 3, 1),
-            FieldInfo::number("sw_r_roce_src_udp_port", 4, 1),
-            FieldInfo::number("fl_rc_qp_when_roce_disabled", 5, 1),
-            FieldInfo::number("fl_rc_qp_when_roce_enabled", 6, 1),
-            FieldInfo::number("roce_cc_general", 7, 1),
-            FieldInfo::number("qp_ooo_transmit_default", 8, 1),
-            FieldInfo::number("qp_ts_format", 30, 2).of(TimestampFormatCap::INFO),
-            FieldInfo::number("l3_type", 140, 4),
-            FieldInfo::number("roce_version", 152, 8),
-            FieldInfo::number("r_roce_dest_udp_port", 176, 16),
-            FieldInfo::number("r_roce_max_src_udp_port", 192, 16),
-            FieldInfo::number("r_roce_min_src_udp_port", 208, 16),
-            FieldInfo::number("roce_address_table_size", 240, 16),
-        ],
-        reserved: [(9, 21), (32, 108), (144, 8), (160, 16), (224, 16), (256, 1792)],
-    }
-}
-
-impl RoceCap {
-    /// Automatic path migration works over RoCE. `0x00.31`
-    #[inline]
-    pub const fn roce_apm(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::roce_apm`].
-    #[inline]
-    pub const fn set_roce_apm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// RTS2RTS_QP may change the Ethernet priority of the primary path. FreeBSD's header alone names
-    /// it. `0x00.30`
-    ///
-    /// Source: freebsd: mlx5_ifc_roce_cap_bits.
-    #[inline]
-    pub const fn rts2rts_primary_eth_prio(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::rts2rts_primary_eth_prio`].
-    #[inline]
-    pub const fn set_rts2rts_primary_eth_prio(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// By its name, a QP whose GID has a VLAN may receive packets without a tag. FreeBSD's header alone
-    /// names it. `0x00.29`
-    ///
-    /// Source: freebsd: mlx5_ifc_roce_cap_bits.
-    #[inline]
-    pub const fn roce_rx_allow_untagged(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::roce_rx_allow_untagged`].
-    #[inline]
-    pub const fn set_roce_rx_allow_untagged(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// By its name, RTS2RTS_QP may change the source address index to one of another VLAN. FreeBSD's
-    /// header alone names it. `0x00.28`
-    ///
-    /// Source: freebsd: mlx5_ifc_roce_cap_bits.
-    #[inline]
-    pub const fn rts2rts_src_addr_index_for_vlan_valid_vlan_id(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::rts2rts_src_addr_index_for_vlan_valid_vlan_id`].
-    #[inline]
-    pub const fn set_rts2rts_src_addr_index_for_vlan_valid_vlan_id(
-        &mut self,
-        value: bool,
-    ) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// Software may choose the UDP source port of RoCE v2 packets (udp_sport in the address path).
-    /// `0x00.27`
-    #[inline]
-    pub const fn sw_r_roce_src_udp_port(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::sw_r_roce_src_udp_port`].
-    #[inline]
-    pub const fn set_sw_r_roce_src_udp_port(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// Force-loopback RC QPs work while RoCE is disabled. `0x00.26`
-    #[inline]
-    pub const fn fl_rc_qp_when_roce_disabled(&self) -> bool {
-        bits::flag(&self.0, 5)
-    }
-
-    /// Sets [`Self::fl_rc_qp_when_roce_disabled`].
-    #[inline]
-    pub const fn set_fl_rc_qp_when_roce_disabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 5, value);
-        self
-    }
-
-    /// Force-loopback RC QPs work while RoCE is enabled. `0x00.25`
-    #[inline]
-    pub const fn fl_rc_qp_when_roce_enabled(&self) -> bool {
-        bits::flag(&self.0, 6)
-    }
-
-    /// Sets [`Self::fl_rc_qp_when_roce_enabled`].
-    #[inline]
-    pub const fn set_fl_rc_qp_when_roce_enabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 6, value);
-        self
-    }
-
-    /// General parameters of RoCE congestion control can be queried and modified. `0x00.24`
-    #[inline]
-    pub const fn roce_cc_general(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::roce_cc_general`].
-    #[inline]
-    pub const fn set_roce_cc_general(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// QPs may transmit out of order by default. `0x00.23`
-    #[inline]
-    pub const fn qp_ooo_transmit_default(&self) -> bool {
-        bits::flag(&self.0, 8)
-    }
-
-    /// Sets [`Self::qp_ooo_transmit_default`].
-    #[inline]
-    pub const fn set_qp_ooo_transmit_default(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 8, value);
-        self
-    }
-
-    /// Timestamp formats that a QP supports. `0x00.1:0`
-    #[inline]
-    pub const fn qp_ts_format(&self) -> TimestampFormatCap {
-        TimestampFormatCap(bits::get(&self.0, 30, 2) as u8)
-    }
-
-    /// Sets [`Self::qp_ts_format`].
-    #[inline]
-    pub const fn set_qp_ts_format(&mut self, value: TimestampFormatCap) -> &mut Self {
-        bits::set(&mut self.0, 30, 2, value.0 as u64);
-        self
-    }
-
-    /// Bitmask of the network layers of RoCE addresses (values in roce_l3_type_cap). `0x10.19:16`
-    #[inline]
-    pub const fn l3_type(&self) -> u8 {
-        bits::get(&self.0, 140, 4) as u8
-    }
-
-    /// Sets [`Self::l3_type`].
-    #[inline]
-    pub const fn set_l3_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 140, 4, value as u64);
-        self
-    }
-
-    /// Bitmask of the RoCE versions; bit n is roce_version n. `0x10.7:0`
-    #[inline]
-    pub const fn roce_version(&self) -> u8 {
-        bits::get(&self.0, 152, 8) as u8
-    }
-
-    /// Sets [`Self::roce_version`].
-    #[inline]
-    pub const fn set_roce_version(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 152, 8, value as u64);
-        self
-    }
-
-    /// UDP destination port of RoCE v2 packets (4791 by the standard). `0x14.15:0`
-    #[inline]
-    pub const fn r_roce_dest_udp_port(&self) -> u16 {
-        bits::get(&self.0, 176, 16) as u16
-    }
-
-    /// Sets [`Self::r_roce_dest_udp_port`].
-    #[inline]
-    pub const fn set_r_roce_dest_udp_port(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 176, 16, value as u64);
-        self
-    }
-
-    /// Highest UDP source port that a path may ask for. `0x18.31:16`
-    #[inline]
-    pub const fn r_roce_max_src_udp_port(&self) -> u16 {
-        bits::get(&self.0, 192, 16) as u16
-    }
-
-    /// Sets [`Self::r_roce_max_src_udp_port`].
-    #[inline]
-    pub const fn set_r_roce_max_src_udp_port(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 192, 16, value as u64);
-        self
-    }
-
-    /// Lowest UDP source port that a path may ask for. `0x18.15:0`
-    #[inline]
-    pub const fn r_roce_min_src_udp_port(&self) -> u16 {
-        bits::get(&self.0, 208, 16) as u16
-    }
-
-    /// Sets [`Self::r_roce_min_src_udp_port`].
-    #[inline]
-    pub const fn set_r_roce_min_src_udp_port(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 208, 16, value as u64);
-        self
-    }
-
-    /// Number of entries in the RoCE address (GID) table of a port. `0x1c.15:0`
-    #[inline]
-    pub const fn roce_address_table_size(&self) -> u16 {
-        bits::get(&self.0, 240, 16) as u16
-    }
-
-    /// Sets [`Self::roce_address_table_size`].
-    #[inline]
-    pub const fn set_roce_address_table_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 240, 16, value as u64);
-        self
+    RoceCap, RoceCapLayout, 0x100 bytes = "roce_cap" {
+        sources: ["linux: mlx5_ifc_roce_cap_bits"];
+        reserved: [(9, 21), (32, 108), (144, 8), (160, 16), (224, 16), (256, 1792)];
+        /// Automatic path migration works over RoCE. `0x00.31`
+        roce_apm set_roce_apm: flag(0);
+        /// RTS2RTS_QP may change the Ethernet priority of the primary path. FreeBSD's header alone
+        /// names it. `0x00.30`
+        ///
+        /// Source: freebsd: mlx5_ifc_roce_cap_bits.
+        rts2rts_primary_eth_prio set_rts2rts_primary_eth_prio: flag(1);
+        /// By its name, a QP whose GID has a VLAN may receive packets without a tag. FreeBSD's
+        /// header alone names it. `0x00.29`
+        ///
+        /// Source: freebsd: mlx5_ifc_roce_cap_bits.
+        roce_rx_allow_untagged set_roce_rx_allow_untagged: flag(2);
+        /// By its name, RTS2RTS_QP may change the source address index to one of another VLAN.
+        /// FreeBSD's header alone names it. `0x00.28`
+        ///
+        /// Source: freebsd: mlx5_ifc_roce_cap_bits.
+        rts2rts_src_addr_index_for_vlan_valid_vlan_id set_rts2rts_src_addr_index_for_vlan_valid_vlan_id: flag(3);
+        /// Software may choose the UDP source port of RoCE v2 packets (udp_sport in the address
+        /// path). `0x00.27`
+        sw_r_roce_src_udp_port set_sw_r_roce_src_udp_port: flag(4);
+        /// Force-loopback RC QPs work while RoCE is disabled. `0x00.26`
+        fl_rc_qp_when_roce_disabled set_fl_rc_qp_when_roce_disabled: flag(5);
+        /// Force-loopback RC QPs work while RoCE is enabled. `0x00.25`
+        fl_rc_qp_when_roce_enabled set_fl_rc_qp_when_roce_enabled: flag(6);
+        /// General parameters of RoCE congestion control can be queried and modified. `0x00.24`
+        roce_cc_general set_roce_cc_general: flag(7);
+        /// QPs may transmit out of order by default. `0x00.23`
+        qp_ooo_transmit_default set_qp_ooo_transmit_default: flag(8);
+        /// Timestamp formats that a QP supports. `0x00.1:0`
+        qp_ts_format set_qp_ts_format: named(TimestampFormatCap(u8), 30, 2);
+        /// Bitmask of the network layers of RoCE addresses (values in roce_l3_type_cap).
+        /// `0x10.19:16`
+        l3_type set_l3_type: number(u8, 140, 4);
+        /// Bitmask of the RoCE versions; bit n is roce_version n. `0x10.7:0`
+        roce_version set_roce_version: number(u8, 152, 8);
+        /// UDP destination port of RoCE v2 packets (4791 by the standard). `0x14.15:0`
+        r_roce_dest_udp_port set_r_roce_dest_udp_port: number(u16, 176, 16);
+        /// Highest UDP source port that a path may ask for. `0x18.31:16`
+        r_roce_max_src_udp_port set_r_roce_max_src_udp_port: number(u16, 192, 16);
+        /// Lowest UDP source port that a path may ask for. `0x18.15:0`
+        r_roce_min_src_udp_port set_r_roce_min_src_udp_port: number(u16, 208, 16);
+        /// Number of entries in the RoCE address (GID) table of a port. `0x1c.15:0`
+        roce_address_table_size set_roce_address_table_size: number(u16, 240, 16);
     }
 }
 
@@ -9140,594 +2405,98 @@ structure! {
     /// 6).
     ///
     /// Source: linux: mlx5_ifc_per_protocol_networking_offload_caps_bits.
-    pub struct EthernetOffloadCap([u8; 0x100]) = "ethernet_offload_cap" {
-        sources: ["linux: mlx5_ifc_per_protocol_networking_offload_caps_bits"],
-        fields: [
-            FieldInfo::number("csum_cap", 0, 1),
-            FieldInfo::number("vlan_cap", 1, 1),
-            FieldInfo::number("lro_cap", 2, 1),
-            FieldInfo::number("lro_psh_flag", 3, 1),
-            FieldInfo::number("lro_time_stamp", 4, 1),
-            FieldInfo::number("lro_max_msg_sz_mode", 5, 2),
-            FieldInfo::number("wqe_vlan_insert", 7, 1),
-            FieldInfo::number("self_lb_en_modifiable", 8, 1),
-            FieldInfo::number("self_lb_mc", 9, 1),
-            FieldInfo::number("self_lb_uc", 10, 1),
-            FieldInfo::number("max_lso_cap", 11, 5),
-            FieldInfo::number("multi_pkt_send_wqe", 16, 2),
-            FieldInfo::number("wqe_inline_mode", 18, 2).of(WqeInlineModeCap::INFO),
-            FieldInfo::number("rss_ind_tbl_cap", 20, 4),
-            FieldInfo::number("reg_umr_sq", 24, 1),
-            FieldInfo::number("scatter_fcs", 25, 1),
-            FieldInfo::number("enhanced_multi_pkt_send_wqe", 26, 1),
-            FieldInfo::number("tunnel_lso_const_out_ip_id", 27, 1),
-            FieldInfo::number("tunnel_lro_gre", 28, 1),
-            FieldInfo::number("tunnel_lro_vxlan", 29, 1),
-            FieldInfo::number("tunnel_stateless_gre", 30, 1),
-            FieldInfo::number("tunnel_stateless_vxlan", 31, 1),
-            FieldInfo::number("swp", 32, 1),
-            FieldInfo::number("swp_csum", 33, 1),
-            FieldInfo::number("swp_lso", 34, 1),
-            FieldInfo::number("cqe_checksum_full", 35, 1),
-            FieldInfo::number("tunnel_stateless_geneve_tx", 36, 1),
-            FieldInfo::number("tunnel_stateless_mpls_over_udp", 37, 1),
-            FieldInfo::number("tunnel_stateless_mpls_over_gre", 38, 1),
-            FieldInfo::number("tunnel_stateless_vxlan_gpe", 39, 1),
-            FieldInfo::number("tunnel_stateless_ipv4_over_vxlan", 40, 1),
-            FieldInfo::number("tunnel_stateless_ip_over_ip", 41, 1),
-            FieldInfo::number("insert_trailer", 42, 1),
-            FieldInfo::number("tunnel_stateless_ip_over_ip_rx", 44, 1),
-            FieldInfo::number("tunnel_stateless_ip_over_ip_tx", 45, 1),
-            FieldInfo::number("max_vxlan_udp_ports", 48, 8),
-            FieldInfo::number("swp_csum_l4_partial", 56, 1),
-            FieldInfo::number("max_geneve_opt_len", 62, 1),
-            FieldInfo::number("tunnel_stateless_geneve_rx", 63, 1),
-            FieldInfo::number("lro_min_mss_size", 80, 16),
-            FieldInfo::number("lro_timer_supported_periods", 384, 32).times(4),
-        ],
-        reserved: [(43, 1), (46, 2), (57, 5), (64, 16), (96, 288), (512, 1536)],
-    }
-}
-
-impl EthernetOffloadCap {
-    /// Checksums are made and checked. `0x00.31`
-    #[inline]
-    pub const fn csum_cap(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::csum_cap`].
-    #[inline]
-    pub const fn set_csum_cap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// VLAN tags are inserted and stripped. `0x00.30`
-    #[inline]
-    pub const fn vlan_cap(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::vlan_cap`].
-    #[inline]
-    pub const fn set_vlan_cap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Large receive offload is supported. `0x00.29`
-    #[inline]
-    pub const fn lro_cap(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::lro_cap`].
-    #[inline]
-    pub const fn set_lro_cap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// Large receive offload goes on over segments with the PSH flag. `0x00.28`
-    #[inline]
-    pub const fn lro_psh_flag(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::lro_psh_flag`].
-    #[inline]
-    pub const fn set_lro_psh_flag(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// Large receive offload handles segments with TCP timestamps. `0x00.27`
-    #[inline]
-    pub const fn lro_time_stamp(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::lro_time_stamp`].
-    #[inline]
-    pub const fn set_lro_time_stamp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// Where large receive offload counts its largest message from: 0 the L4 header, 1 the L2 header.
-    /// `0x00.26:25`
-    ///
-    /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
-    #[inline]
-    pub const fn lro_max_msg_sz_mode(&self) -> u8 {
-        bits::get(&self.0, 5, 2) as u8
-    }
-
-    /// Sets [`Self::lro_max_msg_sz_mode`].
-    #[inline]
-    pub const fn set_lro_max_msg_sz_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 5, 2, value as u64);
-        self
-    }
-
-    /// A send WQE may carry a VLAN tag to insert. `0x00.24`
-    #[inline]
-    pub const fn wqe_vlan_insert(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::wqe_vlan_insert`].
-    #[inline]
-    pub const fn set_wqe_vlan_insert(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Loopback of own packets may be changed on an existing TIR. `0x00.23`
-    #[inline]
-    pub const fn self_lb_en_modifiable(&self) -> bool {
-        bits::flag(&self.0, 8)
-    }
-
-    /// Sets [`Self::self_lb_en_modifiable`].
-    #[inline]
-    pub const fn set_self_lb_en_modifiable(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 8, value);
-        self
-    }
-
-    /// Loopback of own multicast packets can be blocked. `0x00.22`
-    ///
-    /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
-    #[inline]
-    pub const fn self_lb_mc(&self) -> bool {
-        bits::flag(&self.0, 9)
-    }
-
-    /// Sets [`Self::self_lb_mc`].
-    #[inline]
-    pub const fn set_self_lb_mc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 9, value);
-        self
-    }
-
-    /// Loopback of own unicast packets can be blocked. `0x00.21`
-    ///
-    /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
-    #[inline]
-    pub const fn self_lb_uc(&self) -> bool {
-        bits::flag(&self.0, 10)
-    }
-
-    /// Sets [`Self::self_lb_uc`].
-    #[inline]
-    pub const fn set_self_lb_uc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 10, value);
-        self
-    }
-
-    /// log2 of the largest segmentation offload message in bytes; 0 means none. `0x00.20:16`
-    #[inline]
-    pub const fn max_lso_cap(&self) -> u8 {
-        bits::get(&self.0, 11, 5) as u8
-    }
-
-    /// Sets [`Self::max_lso_cap`].
-    #[inline]
-    pub const fn set_max_lso_cap(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 11, 5, value as u64);
-        self
-    }
-
-    /// Send WQEs of several packets are supported. `0x00.15:14`
-    #[inline]
-    pub const fn multi_pkt_send_wqe(&self) -> u8 {
-        bits::get(&self.0, 16, 2) as u8
-    }
-
-    /// Sets [`Self::multi_pkt_send_wqe`].
-    #[inline]
-    pub const fn set_multi_pkt_send_wqe(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 16, 2, value as u64);
-        self
-    }
-
-    /// How much of the packet headers a send WQE has to carry inline. `0x00.13:12`
-    #[inline]
-    pub const fn wqe_inline_mode(&self) -> WqeInlineModeCap {
-        WqeInlineModeCap(bits::get(&self.0, 18, 2) as u8)
-    }
-
-    /// Sets [`Self::wqe_inline_mode`].
-    #[inline]
-    pub const fn set_wqe_inline_mode(&mut self, value: WqeInlineModeCap) -> &mut Self {
-        bits::set(&mut self.0, 18, 2, value.0 as u64);
-        self
-    }
-
-    /// log2 of the largest RSS indirection table. `0x00.11:8`
-    #[inline]
-    pub const fn rss_ind_tbl_cap(&self) -> u8 {
-        bits::get(&self.0, 20, 4) as u8
-    }
-
-    /// Sets [`Self::rss_ind_tbl_cap`].
-    #[inline]
-    pub const fn set_rss_ind_tbl_cap(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 20, 4, value as u64);
-        self
-    }
-
-    /// SQs may post UMR and registration WQEs. `0x00.7`
-    #[inline]
-    pub const fn reg_umr_sq(&self) -> bool {
-        bits::flag(&self.0, 24)
-    }
-
-    /// Sets [`Self::reg_umr_sq`].
-    #[inline]
-    pub const fn set_reg_umr_sq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 24, value);
-        self
-    }
-
-    /// An RQ may receive the Ethernet FCS (scatter_fcs). `0x00.6`
-    #[inline]
-    pub const fn scatter_fcs(&self) -> bool {
-        bits::flag(&self.0, 25)
-    }
-
-    /// Sets [`Self::scatter_fcs`].
-    #[inline]
-    pub const fn set_scatter_fcs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 25, value);
-        self
-    }
-
-    /// Enhanced send WQEs of several packets are supported. `0x00.5`
-    #[inline]
-    pub const fn enhanced_multi_pkt_send_wqe(&self) -> bool {
-        bits::flag(&self.0, 26)
-    }
-
-    /// Sets [`Self::enhanced_multi_pkt_send_wqe`].
-    #[inline]
-    pub const fn set_enhanced_multi_pkt_send_wqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 26, value);
-        self
-    }
-
-    /// Segmentation of tunnelled packets keeps the outer IP id constant. `0x00.4`
-    #[inline]
-    pub const fn tunnel_lso_const_out_ip_id(&self) -> bool {
-        bits::flag(&self.0, 27)
-    }
-
-    /// Sets [`Self::tunnel_lso_const_out_ip_id`].
-    #[inline]
-    pub const fn set_tunnel_lso_const_out_ip_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 27, value);
-        self
-    }
-
-    /// Large receive offload works inside GRE. `0x00.3`
-    #[inline]
-    pub const fn tunnel_lro_gre(&self) -> bool {
-        bits::flag(&self.0, 28)
-    }
-
-    /// Sets [`Self::tunnel_lro_gre`].
-    #[inline]
-    pub const fn set_tunnel_lro_gre(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 28, value);
-        self
-    }
-
-    /// Large receive offload works inside VXLAN. `0x00.2`
-    #[inline]
-    pub const fn tunnel_lro_vxlan(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::tunnel_lro_vxlan`].
-    #[inline]
-    pub const fn set_tunnel_lro_vxlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// Stateless offloads work inside GRE. `0x00.1`
-    #[inline]
-    pub const fn tunnel_stateless_gre(&self) -> bool {
-        bits::flag(&self.0, 30)
-    }
-
-    /// Sets [`Self::tunnel_stateless_gre`].
-    #[inline]
-    pub const fn set_tunnel_stateless_gre(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 30, value);
-        self
-    }
-
-    /// Stateless offloads work inside VXLAN. `0x00.0`
-    #[inline]
-    pub const fn tunnel_stateless_vxlan(&self) -> bool {
-        bits::flag(&self.0, 31)
-    }
-
-    /// Sets [`Self::tunnel_stateless_vxlan`].
-    #[inline]
-    pub const fn set_tunnel_stateless_vxlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 31, value);
-        self
-    }
-
-    /// Software may tell the parser where the headers are. `0x04.31`
-    #[inline]
-    pub const fn swp(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::swp`].
-    #[inline]
-    pub const fn set_swp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// Software-parsed packets get checksums. `0x04.30`
-    #[inline]
-    pub const fn swp_csum(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::swp_csum`].
-    #[inline]
-    pub const fn set_swp_csum(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// Software-parsed packets get segmented. `0x04.29`
-    #[inline]
-    pub const fn swp_lso(&self) -> bool {
-        bits::flag(&self.0, 34)
-    }
-
-    /// Sets [`Self::swp_lso`].
-    #[inline]
-    pub const fn set_swp_lso(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 34, value);
-        self
-    }
-
-    /// The checksum of a CQE covers the whole packet. `0x04.28`
-    #[inline]
-    pub const fn cqe_checksum_full(&self) -> bool {
-        bits::flag(&self.0, 35)
-    }
-
-    /// Sets [`Self::cqe_checksum_full`].
-    #[inline]
-    pub const fn set_cqe_checksum_full(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 35, value);
-        self
-    }
-
-    /// Stateless offloads work inside GENEVE on transmit. `0x04.27`
-    #[inline]
-    pub const fn tunnel_stateless_geneve_tx(&self) -> bool {
-        bits::flag(&self.0, 36)
-    }
-
-    /// Sets [`Self::tunnel_stateless_geneve_tx`].
-    #[inline]
-    pub const fn set_tunnel_stateless_geneve_tx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 36, value);
-        self
-    }
-
-    /// Stateless offloads work inside MPLS over UDP. `0x04.26`
-    #[inline]
-    pub const fn tunnel_stateless_mpls_over_udp(&self) -> bool {
-        bits::flag(&self.0, 37)
-    }
-
-    /// Sets [`Self::tunnel_stateless_mpls_over_udp`].
-    #[inline]
-    pub const fn set_tunnel_stateless_mpls_over_udp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 37, value);
-        self
-    }
-
-    /// Stateless offloads work inside MPLS over GRE. `0x04.25`
-    #[inline]
-    pub const fn tunnel_stateless_mpls_over_gre(&self) -> bool {
-        bits::flag(&self.0, 38)
-    }
-
-    /// Sets [`Self::tunnel_stateless_mpls_over_gre`].
-    #[inline]
-    pub const fn set_tunnel_stateless_mpls_over_gre(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 38, value);
-        self
-    }
-
-    /// Stateless offloads work inside VXLAN-GPE. `0x04.24`
-    #[inline]
-    pub const fn tunnel_stateless_vxlan_gpe(&self) -> bool {
-        bits::flag(&self.0, 39)
-    }
-
-    /// Sets [`Self::tunnel_stateless_vxlan_gpe`].
-    #[inline]
-    pub const fn set_tunnel_stateless_vxlan_gpe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 39, value);
-        self
-    }
-
-    /// Stateless offloads work on IPv4 right inside VXLAN. `0x04.23`
-    #[inline]
-    pub const fn tunnel_stateless_ipv4_over_vxlan(&self) -> bool {
-        bits::flag(&self.0, 40)
-    }
-
-    /// Sets [`Self::tunnel_stateless_ipv4_over_vxlan`].
-    #[inline]
-    pub const fn set_tunnel_stateless_ipv4_over_vxlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 40, value);
-        self
-    }
-
-    /// Stateless offloads work on IP inside IP, both ways. `0x04.22`
-    #[inline]
-    pub const fn tunnel_stateless_ip_over_ip(&self) -> bool {
-        bits::flag(&self.0, 41)
-    }
-
-    /// Sets [`Self::tunnel_stateless_ip_over_ip`].
-    #[inline]
-    pub const fn set_tunnel_stateless_ip_over_ip(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 41, value);
-        self
-    }
-
-    /// A send WQE may ask for a trailer (IPsec). `0x04.21`
-    #[inline]
-    pub const fn insert_trailer(&self) -> bool {
-        bits::flag(&self.0, 42)
-    }
-
-    /// Sets [`Self::insert_trailer`].
-    #[inline]
-    pub const fn set_insert_trailer(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 42, value);
-        self
-    }
-
-    /// Stateless offloads work on IP inside IP on receive. `0x04.19`
-    #[inline]
-    pub const fn tunnel_stateless_ip_over_ip_rx(&self) -> bool {
-        bits::flag(&self.0, 44)
-    }
-
-    /// Sets [`Self::tunnel_stateless_ip_over_ip_rx`].
-    #[inline]
-    pub const fn set_tunnel_stateless_ip_over_ip_rx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 44, value);
-        self
-    }
-
-    /// Stateless offloads work on IP inside IP on transmit. `0x04.18`
-    #[inline]
-    pub const fn tunnel_stateless_ip_over_ip_tx(&self) -> bool {
-        bits::flag(&self.0, 45)
-    }
-
-    /// Sets [`Self::tunnel_stateless_ip_over_ip_tx`].
-    #[inline]
-    pub const fn set_tunnel_stateless_ip_over_ip_tx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 45, value);
-        self
-    }
-
-    /// Number of UDP ports that can be told to be VXLAN. `0x04.15:8`
-    #[inline]
-    pub const fn max_vxlan_udp_ports(&self) -> u8 {
-        bits::get(&self.0, 48, 8) as u8
-    }
-
-    /// Sets [`Self::max_vxlan_udp_ports`].
-    #[inline]
-    pub const fn set_max_vxlan_udp_ports(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 48, 8, value as u64);
-        self
-    }
-
-    /// Software-parsed packets can get a partial L4 checksum. `0x04.7`
-    #[inline]
-    pub const fn swp_csum_l4_partial(&self) -> bool {
-        bits::flag(&self.0, 56)
-    }
-
-    /// Sets [`Self::swp_csum_l4_partial`].
-    #[inline]
-    pub const fn set_swp_csum_l4_partial(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 56, value);
-        self
-    }
-
-    /// Longest GENEVE options that are parsed: 0 for 14 units of 4 bytes, 1 for 63. `0x04.1`
-    #[inline]
-    pub const fn max_geneve_opt_len(&self) -> bool {
-        bits::flag(&self.0, 62)
-    }
-
-    /// Sets [`Self::max_geneve_opt_len`].
-    #[inline]
-    pub const fn set_max_geneve_opt_len(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 62, value);
-        self
-    }
-
-    /// Stateless offloads work inside GENEVE on receive. `0x04.0`
-    #[inline]
-    pub const fn tunnel_stateless_geneve_rx(&self) -> bool {
-        bits::flag(&self.0, 63)
-    }
-
-    /// Sets [`Self::tunnel_stateless_geneve_rx`].
-    #[inline]
-    pub const fn set_tunnel_stateless_geneve_rx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 63, value);
-        self
-    }
-
-    /// Smallest segment that large receive offload merges, in bytes. `0x08.15:0`
-    #[inline]
-    pub const fn lro_min_mss_size(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::lro_min_mss_size`].
-    #[inline]
-    pub const fn set_lro_min_mss_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Timeouts that large receive offload can be given, in microseconds. `0x30, 16 bytes`
-    #[inline]
-    pub const fn lro_timer_supported_periods(&self, index: usize) -> u32 {
-        bits::get(&self.0, bits::element(384, 32, 4, index), 32) as u32
-    }
-
-    /// Sets [`Self::lro_timer_supported_periods`].
-    #[inline]
-    pub const fn set_lro_timer_supported_periods(&mut self, index: usize, value: u32) -> &mut Self {
-        bits::set(&mut self.0, bits::element(384, 32, 4, index), 32, value as u64);
-        self
+    EthernetOffloadCap, EthernetOffloadCapLayout, 0x100 bytes = "ethernet_offload_cap" {
+        sources: ["linux: mlx5_ifc_per_protocol_networking_offload_caps_bits"];
+        reserved: [(43, 1), (46, 2), (57, 5), (64, 16), (96, 288), (512, 1536)];
+        /// Checksums are made and checked. `0x00.31`
+        csum_cap set_csum_cap: flag(0);
+        /// VLAN tags are inserted and stripped. `0x00.30`
+        vlan_cap set_vlan_cap: flag(1);
+        /// Large receive offload is supported. `0x00.29`
+        lro_cap set_lro_cap: flag(2);
+        /// Large receive offload goes on over segments with the PSH flag. `0x00.28`
+        lro_psh_flag set_lro_psh_flag: flag(3);
+        /// Large receive offload handles segments with TCP timestamps. `0x00.27`
+        lro_time_stamp set_lro_time_stamp: flag(4);
+        /// Where large receive offload counts its largest message from: 0 the L4 header, 1 the L2
+        /// header. `0x00.26:25`
+        ///
+        /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+        lro_max_msg_sz_mode set_lro_max_msg_sz_mode: number(u8, 5, 2);
+        /// A send WQE may carry a VLAN tag to insert. `0x00.24`
+        wqe_vlan_insert set_wqe_vlan_insert: flag(7);
+        /// Loopback of own packets may be changed on an existing TIR. `0x00.23`
+        self_lb_en_modifiable set_self_lb_en_modifiable: flag(8);
+        /// Loopback of own multicast packets can be blocked. `0x00.22`
+        ///
+        /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+        self_lb_mc set_self_lb_mc: flag(9);
+        /// Loopback of own unicast packets can be blocked. `0x00.21`
+        ///
+        /// Source: dpdk: mlx5_ifc_per_protocol_networking_offload_caps_bits.
+        self_lb_uc set_self_lb_uc: flag(10);
+        /// log2 of the largest segmentation offload message in bytes; 0 means none. `0x00.20:16`
+        max_lso_cap set_max_lso_cap: number(u8, 11, 5);
+        /// Send WQEs of several packets are supported. `0x00.15:14`
+        multi_pkt_send_wqe set_multi_pkt_send_wqe: number(u8, 16, 2);
+        /// How much of the packet headers a send WQE has to carry inline. `0x00.13:12`
+        wqe_inline_mode set_wqe_inline_mode: named(WqeInlineModeCap(u8), 18, 2);
+        /// log2 of the largest RSS indirection table. `0x00.11:8`
+        rss_ind_tbl_cap set_rss_ind_tbl_cap: number(u8, 20, 4);
+        /// SQs may post UMR and registration WQEs. `0x00.7`
+        reg_umr_sq set_reg_umr_sq: flag(24);
+        /// An RQ may receive the Ethernet FCS (scatter_fcs). `0x00.6`
+        scatter_fcs set_scatter_fcs: flag(25);
+        /// Enhanced send WQEs of several packets are supported. `0x00.5`
+        enhanced_multi_pkt_send_wqe set_enhanced_multi_pkt_send_wqe: flag(26);
+        /// Segmentation of tunnelled packets keeps the outer IP id constant. `0x00.4`
+        tunnel_lso_const_out_ip_id set_tunnel_lso_const_out_ip_id: flag(27);
+        /// Large receive offload works inside GRE. `0x00.3`
+        tunnel_lro_gre set_tunnel_lro_gre: flag(28);
+        /// Large receive offload works inside VXLAN. `0x00.2`
+        tunnel_lro_vxlan set_tunnel_lro_vxlan: flag(29);
+        /// Stateless offloads work inside GRE. `0x00.1`
+        tunnel_stateless_gre set_tunnel_stateless_gre: flag(30);
+        /// Stateless offloads work inside VXLAN. `0x00.0`
+        tunnel_stateless_vxlan set_tunnel_stateless_vxlan: flag(31);
+        /// Software may tell the parser where the headers are. `0x04.31`
+        swp set_swp: flag(32);
+        /// Software-parsed packets get checksums. `0x04.30`
+        swp_csum set_swp_csum: flag(33);
+        /// Software-parsed packets get segmented. `0x04.29`
+        swp_lso set_swp_lso: flag(34);
+        /// The checksum of a CQE covers the whole packet. `0x04.28`
+        cqe_checksum_full set_cqe_checksum_full: flag(35);
+        /// Stateless offloads work inside GENEVE on transmit. `0x04.27`
+        tunnel_stateless_geneve_tx set_tunnel_stateless_geneve_tx: flag(36);
+        /// Stateless offloads work inside MPLS over UDP. `0x04.26`
+        tunnel_stateless_mpls_over_udp set_tunnel_stateless_mpls_over_udp: flag(37);
+        /// Stateless offloads work inside MPLS over GRE. `0x04.25`
+        tunnel_stateless_mpls_over_gre set_tunnel_stateless_mpls_over_gre: flag(38);
+        /// Stateless offloads work inside VXLAN-GPE. `0x04.24`
+        tunnel_stateless_vxlan_gpe set_tunnel_stateless_vxlan_gpe: flag(39);
+        /// Stateless offloads work on IPv4 right inside VXLAN. `0x04.23`
+        tunnel_stateless_ipv4_over_vxlan set_tunnel_stateless_ipv4_over_vxlan: flag(40);
+        /// Stateless offloads work on IP inside IP, both ways. `0x04.22`
+        tunnel_stateless_ip_over_ip set_tunnel_stateless_ip_over_ip: flag(41);
+        /// A send WQE may ask for a trailer (IPsec). `0x04.21`
+        insert_trailer set_insert_trailer: flag(42);
+        /// Stateless offloads work on IP inside IP on receive. `0x04.19`
+        tunnel_stateless_ip_over_ip_rx set_tunnel_stateless_ip_over_ip_rx: flag(44);
+        /// Stateless offloads work on IP inside IP on transmit. `0x04.18`
+        tunnel_stateless_ip_over_ip_tx set_tunnel_stateless_ip_over_ip_tx: flag(45);
+        /// Number of UDP ports that can be told to be VXLAN. `0x04.15:8`
+        max_vxlan_udp_ports set_max_vxlan_udp_ports: number(u8, 48, 8);
+        /// Software-parsed packets can get a partial L4 checksum. `0x04.7`
+        swp_csum_l4_partial set_swp_csum_l4_partial: flag(56);
+        /// Longest GENEVE options that are parsed: 0 for 14 units of 4 bytes, 1 for 63. `0x04.1`
+        max_geneve_opt_len set_max_geneve_opt_len: flag(62);
+        /// Stateless offloads work inside GENEVE on receive. `0x04.0`
+        tunnel_stateless_geneve_rx set_tunnel_stateless_geneve_rx: flag(63);
+        /// Smallest segment that large receive offload merges, in bytes. `0x08.15:0`
+        lro_min_mss_size set_lro_min_mss_size: number(u16, 80, 16);
+        /// Timeouts that large receive offload can be given, in microseconds. `0x30, 16 bytes`
+        lro_timer_supported_periods set_lro_timer_supported_periods: number(u32, 384, 32) [4];
     }
 }
 
@@ -9735,513 +2504,123 @@ structure! {
     /// Flow tables of a NIC, page 7.
     ///
     /// Source: linux: mlx5_ifc_flow_table_nic_cap_bits.
-    pub struct FlowTableCap([u8; 0x1000]) = "flow_table_cap" {
-        sources: ["linux: mlx5_ifc_flow_table_nic_cap_bits"],
-        fields: [
-            FieldInfo::number("nic_rx_multi_path_tirs", 0, 1),
-            FieldInfo::number("nic_rx_multi_path_tirs_fts", 1, 1),
-            FieldInfo::number("allow_sniffer_and_nic_rx_shared_tir", 2, 1),
-            FieldInfo::number("nic_rx_flow_tag_multipath_en", 4, 1),
-            FieldInfo::number("sw_owner_reformat_supported", 7, 1),
-            FieldInfo::number("nic_receive_max_steering_depth", 24, 8),
-            FieldInfo::number("encap_general_header", 32, 1),
-            FieldInfo::number("log_max_packet_reformat_context", 43, 5),
-            FieldInfo::number("max_encap_header_size", 54, 10),
-            FieldInfo::nested("flow_table_properties_nic_receive", 512, FlowTablePropLayout::INFO),
-            FieldInfo::nested("flow_table_properties_nic_receive_rdma", 1024, FlowTablePropLayout::INFO),
-            FieldInfo::nested("flow_table_properties_nic_receive_sniffer", 1536, FlowTablePropLayout::INFO),
-            FieldInfo::nested("flow_table_properties_nic_transmit", 2048, FlowTablePropLayout::INFO),
-            FieldInfo::nested("flow_table_properties_nic_transmit_rdma", 2560, FlowTablePropLayout::INFO),
-            FieldInfo::nested("flow_table_properties_nic_transmit_sniffer", 3072, FlowTablePropLayout::INFO),
-            FieldInfo::bytes("header_modify_nic_receive", 4096, 128),
-            FieldInfo::nested("ft_field_support_2_nic_receive", 5120, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_bitmask_support_2_nic_receive", 5248, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_support_2_nic_receive_rdma", 5376, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_bitmask_support_2_nic_receive_rdma", 5504, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_support_2_nic_receive_sniffer", 5632, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_bitmask_support_2_nic_receive_sniffer", 5760, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_support_2_nic_transmit", 5888, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_bitmask_support_2_nic_transmit", 6016, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_support_2_nic_transmit_rdma", 6144, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_bitmask_support_2_nic_transmit_rdma", 6272, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_support_2_nic_transmit_sniffer", 6400, FlowTableFieldsSupported2::INFO),
-            FieldInfo::nested("ft_field_bitmask_support_2_nic_transmit_sniffer", 6528, FlowTableFieldsSupported2::INFO),
-            FieldInfo::bytes("header_modify_nic_transmit", 7168, 128),
-            FieldInfo::number("sw_steering_nic_rx_action_drop_icm_address", 8192, 64),
-            FieldInfo::number("sw_steering_nic_tx_action_drop_icm_address", 8256, 64),
-            FieldInfo::number("sw_steering_nic_tx_action_allow_icm_address", 8320, 64),
-        ],
+    FlowTableCap, FlowTableCapLayout, 0x1000 bytes = "flow_table_cap" {
+        sources: ["linux: mlx5_ifc_flow_table_nic_cap_bits"];
         reserved: [
             (3, 1), (5, 2), (8, 16), (33, 10), (48, 6), (64, 448), (3584, 512),
             (6656, 512), (8384, 24384),
-        ],
-    }
-}
-
-impl FlowTableCap {
-    /// A receive rule may send a packet to several TIRs. `0x00.31`
-    #[inline]
-    pub const fn nic_rx_multi_path_tirs(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::nic_rx_multi_path_tirs`].
-    #[inline]
-    pub const fn set_nic_rx_multi_path_tirs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// A receive rule may send a packet to TIRs and to a flow table. `0x00.30`
-    #[inline]
-    pub const fn nic_rx_multi_path_tirs_fts(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::nic_rx_multi_path_tirs_fts`].
-    #[inline]
-    pub const fn set_nic_rx_multi_path_tirs_fts(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// A TIR may serve a sniffer rule and a receive rule. `0x00.29`
-    #[inline]
-    pub const fn allow_sniffer_and_nic_rx_shared_tir(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::allow_sniffer_and_nic_rx_shared_tir`].
-    #[inline]
-    pub const fn set_allow_sniffer_and_nic_rx_shared_tir(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// A receive rule with several destinations may set a flow tag. `0x00.27`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub const fn nic_rx_flow_tag_multipath_en(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::nic_rx_flow_tag_multipath_en`].
-    #[inline]
-    pub const fn set_nic_rx_flow_tag_multipath_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// Packet reformat contexts work with flow tables that software owns. `0x00.24`
-    #[inline]
-    pub const fn sw_owner_reformat_supported(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::sw_owner_reformat_supported`].
-    #[inline]
-    pub const fn set_sw_owner_reformat_supported(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Largest number of steps that the steering of a received packet may take. `0x00.7:0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub const fn nic_receive_max_steering_depth(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::nic_receive_max_steering_depth`].
-    #[inline]
-    pub const fn set_nic_receive_max_steering_depth(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Packet reformat takes any header, not only those it knows. `0x04.31`
-    #[inline]
-    pub const fn encap_general_header(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::encap_general_header`].
-    #[inline]
-    pub const fn set_encap_general_header(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// log2 of the number of packet reformat contexts. `0x04.20:16`
-    #[inline]
-    pub const fn log_max_packet_reformat_context(&self) -> u8 {
-        bits::get(&self.0, 43, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_packet_reformat_context`].
-    #[inline]
-    pub const fn set_log_max_packet_reformat_context(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 43, 5, value as u64);
-        self
-    }
-
-    /// Largest header that a packet reformat can add, in bytes. `0x04.9:0`
-    #[inline]
-    pub const fn max_encap_header_size(&self) -> u16 {
-        bits::get(&self.0, 54, 10) as u16
-    }
-
-    /// Sets [`Self::max_encap_header_size`].
-    #[inline]
-    pub const fn set_max_encap_header_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 54, 10, value as u64);
-        self
-    }
-
-    /// Properties of NIC receive tables. `0x40, 64 bytes`
-    #[inline]
-    pub fn flow_table_properties_nic_receive(&self) -> &FlowTablePropLayout {
-        nested(&self.0, 0x40)
-    }
-
-    /// [`Self::flow_table_properties_nic_receive`], to be written.
-    #[inline]
-    pub fn flow_table_properties_nic_receive_mut(&mut self) -> &mut FlowTablePropLayout {
-        nested_mut(&mut self.0, 0x40)
-    }
-
-    /// Properties of RDMA receive tables. `0x80, 64 bytes`
-    #[inline]
-    pub fn flow_table_properties_nic_receive_rdma(&self) -> &FlowTablePropLayout {
-        nested(&self.0, 0x80)
-    }
-
-    /// [`Self::flow_table_properties_nic_receive_rdma`], to be written.
-    #[inline]
-    pub fn flow_table_properties_nic_receive_rdma_mut(&mut self) -> &mut FlowTablePropLayout {
-        nested_mut(&mut self.0, 0x80)
-    }
-
-    /// Properties of receive sniffer tables. `0xc0, 64 bytes`
-    #[inline]
-    pub fn flow_table_properties_nic_receive_sniffer(&self) -> &FlowTablePropLayout {
-        nested(&self.0, 0xc0)
-    }
-
-    /// [`Self::flow_table_properties_nic_receive_sniffer`], to be written.
-    #[inline]
-    pub fn flow_table_properties_nic_receive_sniffer_mut(&mut self) -> &mut FlowTablePropLayout {
-        nested_mut(&mut self.0, 0xc0)
-    }
-
-    /// Properties of NIC transmit tables. `0x100, 64 bytes`
-    #[inline]
-    pub fn flow_table_properties_nic_transmit(&self) -> &FlowTablePropLayout {
-        nested(&self.0, 0x100)
-    }
-
-    /// [`Self::flow_table_properties_nic_transmit`], to be written.
-    #[inline]
-    pub fn flow_table_properties_nic_transmit_mut(&mut self) -> &mut FlowTablePropLayout {
-        nested_mut(&mut self.0, 0x100)
-    }
-
-    /// Properties of RDMA transmit tables. `0x140, 64 bytes`
-    #[inline]
-    pub fn flow_table_properties_nic_transmit_rdma(&self) -> &FlowTablePropLayout {
-        nested(&self.0, 0x140)
-    }
-
-    /// [`Self::flow_table_properties_nic_transmit_rdma`], to be written.
-    #[inline]
-    pub fn flow_table_properties_nic_transmit_rdma_mut(&mut self) -> &mut FlowTablePropLayout {
-        nested_mut(&mut self.0, 0x140)
-    }
-
-    /// Properties of transmit sniffer tables. `0x180, 64 bytes`
-    #[inline]
-    pub fn flow_table_properties_nic_transmit_sniffer(&self) -> &FlowTablePropLayout {
-        nested(&self.0, 0x180)
-    }
-
-    /// [`Self::flow_table_properties_nic_transmit_sniffer`], to be written.
-    #[inline]
-    pub fn flow_table_properties_nic_transmit_sniffer_mut(&mut self) -> &mut FlowTablePropLayout {
-        nested_mut(&mut self.0, 0x180)
-    }
-
-    /// Which fields a rule of NIC receive tables can set, add to and copy; begins with the fields that
-    /// it can set, as flow_table_fields_supported. `0x200, 128 bytes`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub const fn header_modify_nic_receive(&self) -> &[u8; 128] {
-        bits::array(&self.0, 0x200)
-    }
-
-    /// Sets [`Self::header_modify_nic_receive`].
-    #[inline]
-    pub const fn set_header_modify_nic_receive(&mut self, value: &[u8; 128]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x200) = *value;
-        self
-    }
-
-    /// More fields that NIC receive tables match. `0x280, 16 bytes`
-    #[inline]
-    pub fn ft_field_support_2_nic_receive(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x280)
-    }
-
-    /// [`Self::ft_field_support_2_nic_receive`], to be written.
-    #[inline]
-    pub fn ft_field_support_2_nic_receive_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x280)
-    }
-
-    /// More fields that NIC receive tables match under any mask, not only as a whole. `0x290, 16 bytes`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_receive(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x290)
-    }
-
-    /// [`Self::ft_field_bitmask_support_2_nic_receive`], to be written.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_receive_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x290)
-    }
-
-    /// More fields that RDMA receive tables match. `0x2a0, 16 bytes`
-    #[inline]
-    pub fn ft_field_support_2_nic_receive_rdma(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x2a0)
-    }
-
-    /// [`Self::ft_field_support_2_nic_receive_rdma`], to be written.
-    #[inline]
-    pub fn ft_field_support_2_nic_receive_rdma_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x2a0)
-    }
-
-    /// More fields that RDMA receive tables match under any mask, not only as a whole. `0x2b0, 16
-    /// bytes`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_receive_rdma(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x2b0)
-    }
-
-    /// [`Self::ft_field_bitmask_support_2_nic_receive_rdma`], to be written.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_receive_rdma_mut(
-        &mut self,
-    ) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x2b0)
-    }
-
-    /// More fields that receive sniffer tables match. `0x2c0, 16 bytes`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_support_2_nic_receive_sniffer(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x2c0)
-    }
-
-    /// [`Self::ft_field_support_2_nic_receive_sniffer`], to be written.
-    #[inline]
-    pub fn ft_field_support_2_nic_receive_sniffer_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x2c0)
-    }
-
-    /// More fields that receive sniffer tables match under any mask, not only as a whole. `0x2d0, 16
-    /// bytes`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_receive_sniffer(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x2d0)
-    }
-
-    /// [`Self::ft_field_bitmask_support_2_nic_receive_sniffer`], to be written.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_receive_sniffer_mut(
-        &mut self,
-    ) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x2d0)
-    }
-
-    /// More fields that NIC transmit tables match. `0x2e0, 16 bytes`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_support_2_nic_transmit(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x2e0)
-    }
-
-    /// [`Self::ft_field_support_2_nic_transmit`], to be written.
-    #[inline]
-    pub fn ft_field_support_2_nic_transmit_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x2e0)
-    }
-
-    /// More fields that NIC transmit tables match under any mask, not only as a whole. `0x2f0, 16
-    /// bytes`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_transmit(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x2f0)
-    }
-
-    /// [`Self::ft_field_bitmask_support_2_nic_transmit`], to be written.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_transmit_mut(
-        &mut self,
-    ) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x2f0)
-    }
-
-    /// More fields that RDMA transmit tables match. `0x300, 16 bytes`
-    #[inline]
-    pub fn ft_field_support_2_nic_transmit_rdma(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x300)
-    }
-
-    /// [`Self::ft_field_support_2_nic_transmit_rdma`], to be written.
-    #[inline]
-    pub fn ft_field_support_2_nic_transmit_rdma_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x300)
-    }
-
-    /// More fields that RDMA transmit tables match under any mask, not only as a whole. `0x310, 16
-    /// bytes`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_transmit_rdma(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x310)
-    }
-
-    /// [`Self::ft_field_bitmask_support_2_nic_transmit_rdma`], to be written.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_transmit_rdma_mut(
-        &mut self,
-    ) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x310)
-    }
-
-    /// More fields that transmit sniffer tables match. `0x320, 16 bytes`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_support_2_nic_transmit_sniffer(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x320)
-    }
-
-    /// [`Self::ft_field_support_2_nic_transmit_sniffer`], to be written.
-    #[inline]
-    pub fn ft_field_support_2_nic_transmit_sniffer_mut(
-        &mut self,
-    ) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x320)
-    }
-
-    /// More fields that transmit sniffer tables match under any mask, not only as a whole. `0x330, 16
-    /// bytes`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
-    /// mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_transmit_sniffer(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x330)
-    }
-
-    /// [`Self::ft_field_bitmask_support_2_nic_transmit_sniffer`], to be written.
-    #[inline]
-    pub fn ft_field_bitmask_support_2_nic_transmit_sniffer_mut(
-        &mut self,
-    ) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x330)
-    }
-
-    /// Which fields a rule of NIC transmit tables can set, add to and copy, as
-    /// header_modify_nic_receive. `0x380, 128 bytes`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
-    #[inline]
-    pub const fn header_modify_nic_transmit(&self) -> &[u8; 128] {
-        bits::array(&self.0, 0x380)
-    }
-
-    /// Sets [`Self::header_modify_nic_transmit`].
-    #[inline]
-    pub const fn set_header_modify_nic_transmit(&mut self, value: &[u8; 128]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x380) = *value;
-        self
-    }
-
-    /// ICM address of the steering entry that drops on receive. `0x400, 8 bytes`
-    #[inline]
-    pub const fn sw_steering_nic_rx_action_drop_icm_address(&self) -> u64 {
-        bits::get(&self.0, 8192, 64)
-    }
-
-    /// Sets [`Self::sw_steering_nic_rx_action_drop_icm_address`].
-    #[inline]
-    pub const fn set_sw_steering_nic_rx_action_drop_icm_address(
-        &mut self,
-        value: u64,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 8192, 64, value);
-        self
-    }
-
-    /// ICM address of the steering entry that drops on transmit. `0x408, 8 bytes`
-    #[inline]
-    pub const fn sw_steering_nic_tx_action_drop_icm_address(&self) -> u64 {
-        bits::get(&self.0, 8256, 64)
-    }
-
-    /// Sets [`Self::sw_steering_nic_tx_action_drop_icm_address`].
-    #[inline]
-    pub const fn set_sw_steering_nic_tx_action_drop_icm_address(
-        &mut self,
-        value: u64,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 8256, 64, value);
-        self
-    }
-
-    /// ICM address of the steering entry that lets packets out on transmit. `0x410, 8 bytes`
-    #[inline]
-    pub const fn sw_steering_nic_tx_action_allow_icm_address(&self) -> u64 {
-        bits::get(&self.0, 8320, 64)
-    }
-
-    /// Sets [`Self::sw_steering_nic_tx_action_allow_icm_address`].
-    #[inline]
-    pub const fn set_sw_steering_nic_tx_action_allow_icm_address(
-        &mut self,
-        value: u64,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 8320, 64, value);
-        self
+        ];
+        /// A receive rule may send a packet to several TIRs. `0x00.31`
+        nic_rx_multi_path_tirs set_nic_rx_multi_path_tirs: flag(0);
+        /// A receive rule may send a packet to TIRs and to a flow table. `0x00.30`
+        nic_rx_multi_path_tirs_fts set_nic_rx_multi_path_tirs_fts: flag(1);
+        /// A TIR may serve a sniffer rule and a receive rule. `0x00.29`
+        allow_sniffer_and_nic_rx_shared_tir set_allow_sniffer_and_nic_rx_shared_tir: flag(2);
+        /// A receive rule with several destinations may set a flow tag. `0x00.27`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        nic_rx_flow_tag_multipath_en set_nic_rx_flow_tag_multipath_en: flag(4);
+        /// Packet reformat contexts work with flow tables that software owns. `0x00.24`
+        sw_owner_reformat_supported set_sw_owner_reformat_supported: flag(7);
+        /// Largest number of steps that the steering of a received packet may take. `0x00.7:0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        nic_receive_max_steering_depth set_nic_receive_max_steering_depth: number(u8, 24, 8);
+        /// Packet reformat takes any header, not only those it knows. `0x04.31`
+        encap_general_header set_encap_general_header: flag(32);
+        /// log2 of the number of packet reformat contexts. `0x04.20:16`
+        log_max_packet_reformat_context set_log_max_packet_reformat_context: number(u8, 43, 5);
+        /// Largest header that a packet reformat can add, in bytes. `0x04.9:0`
+        max_encap_header_size set_max_encap_header_size: number(u16, 54, 10);
+        /// Properties of NIC receive tables. `0x40, 64 bytes`
+        flow_table_properties_nic_receive flow_table_properties_nic_receive_mut: nested(FlowTablePropLayout, 512);
+        /// Properties of RDMA receive tables. `0x80, 64 bytes`
+        flow_table_properties_nic_receive_rdma flow_table_properties_nic_receive_rdma_mut: nested(FlowTablePropLayout, 1024);
+        /// Properties of receive sniffer tables. `0xc0, 64 bytes`
+        flow_table_properties_nic_receive_sniffer flow_table_properties_nic_receive_sniffer_mut: nested(FlowTablePropLayout, 1536);
+        /// Properties of NIC transmit tables. `0x100, 64 bytes`
+        flow_table_properties_nic_transmit flow_table_properties_nic_transmit_mut: nested(FlowTablePropLayout, 2048);
+        /// Properties of RDMA transmit tables. `0x140, 64 bytes`
+        flow_table_properties_nic_transmit_rdma flow_table_properties_nic_transmit_rdma_mut: nested(FlowTablePropLayout, 2560);
+        /// Properties of transmit sniffer tables. `0x180, 64 bytes`
+        flow_table_properties_nic_transmit_sniffer flow_table_properties_nic_transmit_sniffer_mut: nested(FlowTablePropLayout, 3072);
+        /// Which fields a rule of NIC receive tables can set, add to and copy; begins with the
+        /// fields that it can set, as flow_table_fields_supported. `0x200, 128 bytes`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
+        header_modify_nic_receive set_header_modify_nic_receive: bytes(0x80, 4096);
+        /// More fields that NIC receive tables match. `0x280, 16 bytes`
+        ft_field_support_2_nic_receive ft_field_support_2_nic_receive_mut: nested(FlowTableFieldsSupported2, 5120);
+        /// More fields that NIC receive tables match under any mask, not only as a whole. `0x290,
+        /// 16 bytes`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_bitmask_support_2_nic_receive ft_field_bitmask_support_2_nic_receive_mut: nested(FlowTableFieldsSupported2, 5248);
+        /// More fields that RDMA receive tables match. `0x2a0, 16 bytes`
+        ft_field_support_2_nic_receive_rdma ft_field_support_2_nic_receive_rdma_mut: nested(FlowTableFieldsSupported2, 5376);
+        /// More fields that RDMA receive tables match under any mask, not only as a whole. `0x2b0,
+        /// 16 bytes`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_bitmask_support_2_nic_receive_rdma ft_field_bitmask_support_2_nic_receive_rdma_mut: nested(FlowTableFieldsSupported2, 5504);
+        /// More fields that receive sniffer tables match. `0x2c0, 16 bytes`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_support_2_nic_receive_sniffer ft_field_support_2_nic_receive_sniffer_mut: nested(FlowTableFieldsSupported2, 5632);
+        /// More fields that receive sniffer tables match under any mask, not only as a whole.
+        /// `0x2d0, 16 bytes`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_bitmask_support_2_nic_receive_sniffer ft_field_bitmask_support_2_nic_receive_sniffer_mut: nested(FlowTableFieldsSupported2, 5760);
+        /// More fields that NIC transmit tables match. `0x2e0, 16 bytes`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_support_2_nic_transmit ft_field_support_2_nic_transmit_mut: nested(FlowTableFieldsSupported2, 5888);
+        /// More fields that NIC transmit tables match under any mask, not only as a whole. `0x2f0,
+        /// 16 bytes`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_bitmask_support_2_nic_transmit ft_field_bitmask_support_2_nic_transmit_mut: nested(FlowTableFieldsSupported2, 6016);
+        /// More fields that RDMA transmit tables match. `0x300, 16 bytes`
+        ft_field_support_2_nic_transmit_rdma ft_field_support_2_nic_transmit_rdma_mut: nested(FlowTableFieldsSupported2, 6144);
+        /// More fields that RDMA transmit tables match under any mask, not only as a whole. `0x310,
+        /// 16 bytes`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_bitmask_support_2_nic_transmit_rdma ft_field_bitmask_support_2_nic_transmit_rdma_mut: nested(FlowTableFieldsSupported2, 6272);
+        /// More fields that transmit sniffer tables match. `0x320, 16 bytes`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_support_2_nic_transmit_sniffer ft_field_support_2_nic_transmit_sniffer_mut: nested(FlowTableFieldsSupported2, 6400);
+        /// More fields that transmit sniffer tables match under any mask, not only as a whole.
+        /// `0x330, 16 bytes`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableNicCap; rdma-core:
+        /// mlx5_ifc_flow_table_nic_cap_bits.
+        ft_field_bitmask_support_2_nic_transmit_sniffer ft_field_bitmask_support_2_nic_transmit_sniffer_mut: nested(FlowTableFieldsSupported2, 6528);
+        /// Which fields a rule of NIC transmit tables can set, add to and copy, as
+        /// header_modify_nic_receive. `0x380, 128 bytes`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_nic_cap_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// FlowTableNicCap; rdma-core: mlx5_ifc_flow_table_nic_cap_bits.
+        header_modify_nic_transmit set_header_modify_nic_transmit: bytes(0x80, 7168);
+        /// ICM address of the steering entry that drops on receive. `0x400, 8 bytes`
+        sw_steering_nic_rx_action_drop_icm_address set_sw_steering_nic_rx_action_drop_icm_address: number(u64, 8192, 64);
+        /// ICM address of the steering entry that drops on transmit. `0x408, 8 bytes`
+        sw_steering_nic_tx_action_drop_icm_address set_sw_steering_nic_tx_action_drop_icm_address: number(u64, 8256, 64);
+        /// ICM address of the steering entry that lets packets out on transmit. `0x410, 8 bytes`
+        sw_steering_nic_tx_action_allow_icm_address set_sw_steering_nic_tx_action_allow_icm_address: number(u64, 8320, 64);
     }
 }
 
@@ -10249,960 +2628,169 @@ structure! {
     /// What one kind of flow table can do and hold.
     ///
     /// Source: linux: mlx5_ifc_flow_table_prop_layout_bits.
-    pub struct FlowTablePropLayout([u8; 0x40]) = "flow_table_prop_layout" {
-        sources: ["linux: mlx5_ifc_flow_table_prop_layout_bits"],
-        fields: [
-            FieldInfo::number("ft_support", 0, 1),
-            FieldInfo::number("flow_tag", 1, 1),
-            FieldInfo::number("flow_counter", 2, 1),
-            FieldInfo::number("flow_modify_en", 3, 1),
-            FieldInfo::number("modify_root", 4, 1),
-            FieldInfo::number("identified_miss_table_mode", 5, 1),
-            FieldInfo::number("flow_table_modify", 6, 1),
-            FieldInfo::number("reformat", 7, 1),
-            FieldInfo::number("decap", 8, 1),
-            FieldInfo::number("reset_root_to_default", 9, 1),
-            FieldInfo::number("pop_vlan", 10, 1),
-            FieldInfo::number("push_vlan", 11, 1),
-            FieldInfo::number("fpga_vendor_acceleration", 12, 1),
-            FieldInfo::number("pop_vlan_2", 13, 1),
-            FieldInfo::number("push_vlan_2", 14, 1),
-            FieldInfo::number("reformat_and_vlan_action", 15, 1),
-            FieldInfo::number("modify_and_vlan_action", 16, 1),
-            FieldInfo::number("sw_owner", 17, 1),
-            FieldInfo::number("reformat_l3_tunnel_to_l2", 18, 1),
-            FieldInfo::number("reformat_l2_to_l3_tunnel", 19, 1),
-            FieldInfo::number("reformat_and_modify_action", 20, 1),
-            FieldInfo::number("ignore_flow_level", 21, 1),
-            FieldInfo::number("table_miss_action_domain", 23, 1),
-            FieldInfo::number("termination_table", 24, 1),
-            FieldInfo::number("reformat_and_fwd_to_table", 25, 1),
-            FieldInfo::number("forward_vhca_rx", 26, 1),
-            FieldInfo::number("forward_vhca_tx", 27, 1),
-            FieldInfo::number("ipsec_encrypt", 28, 1),
-            FieldInfo::number("ipsec_decrypt", 29, 1),
-            FieldInfo::number("sw_owner_v2", 30, 1),
-            FieldInfo::number("termination_table_raw_traffic", 32, 1),
-            FieldInfo::number("log_max_ft_size", 34, 6),
-            FieldInfo::number("log_max_modify_header_context", 40, 8),
-            FieldInfo::number("max_modify_header_actions", 48, 8),
-            FieldInfo::number("max_ft_level", 56, 8),
-            FieldInfo::number("reformat_add_esp_trasport", 64, 1),
-            FieldInfo::number("reformat_l2_to_l3_esp_tunnel", 65, 1),
-            FieldInfo::number("reformat_add_esp_transport_over_udp", 66, 1),
-            FieldInfo::number("reformat_del_esp_trasport", 67, 1),
-            FieldInfo::number("reformat_l3_esp_tunnel_to_l2", 68, 1),
-            FieldInfo::number("reformat_del_esp_transport_over_udp", 69, 1),
-            FieldInfo::number("execute_aso", 70, 1),
-            FieldInfo::number("log_max_ft_sampler_num", 72, 8),
-            FieldInfo::number("metadata_reg_b_width", 80, 8),
-            FieldInfo::number("metadata_reg_a_width", 88, 8),
-            FieldInfo::number("reformat_l2_to_l3_psp_tunnel", 96, 1),
-            FieldInfo::number("reformat_l3_psp_tunnel_to_l2", 97, 1),
-            FieldInfo::number("reformat_insert", 98, 1),
-            FieldInfo::number("reformat_remove", 99, 1),
-            FieldInfo::number("macsec_encrypt", 100, 1),
-            FieldInfo::number("macsec_decrypt", 101, 1),
-            FieldInfo::number("psp_encrypt", 102, 1),
-            FieldInfo::number("psp_decrypt", 103, 1),
-            FieldInfo::number("reformat_add_macsec", 104, 1),
-            FieldInfo::number("reformat_remove_macsec", 105, 1),
-            FieldInfo::number("reparse", 106, 1),
-            FieldInfo::number("cross_vhca_object", 108, 1),
-            FieldInfo::number("reformat_l2_to_l3_audp_tunnel", 109, 1),
-            FieldInfo::number("reformat_l3_audp_tunnel_to_l2", 110, 1),
-            FieldInfo::number("ignore_flow_level_rtc_valid", 111, 1),
-            FieldInfo::number("log_max_ft_num", 120, 8),
-            FieldInfo::number("log_max_flow_counter", 144, 8),
-            FieldInfo::number("log_max_destination", 152, 8),
-            FieldInfo::number("log_max_flow", 184, 8),
-            FieldInfo::nested("ft_field_support", 256, FlowTableFieldsSupported::INFO),
-            FieldInfo::nested("ft_field_bitmask_support", 384, FlowTableFieldsSupported::INFO),
-        ],
+    FlowTablePropLayout, FlowTablePropLayoutLayout, 0x40 bytes = "flow_table_prop_layout" {
+        sources: ["linux: mlx5_ifc_flow_table_prop_layout_bits"];
         reserved: [
             (22, 1), (31, 1), (33, 1), (71, 1), (107, 1), (112, 8), (128, 16),
             (160, 24), (192, 64),
-        ],
-    }
-}
-
-impl FlowTablePropLayout {
-    /// Tables of this kind exist. `0x00.31`
-    #[inline]
-    pub const fn ft_support(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::ft_support`].
-    #[inline]
-    pub const fn set_ft_support(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Rules can tag packets. `0x00.30`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits.
-    #[inline]
-    pub const fn flow_tag(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::flow_tag`].
-    #[inline]
-    pub const fn set_flow_tag(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Rules can count packets and bytes. `0x00.29`
-    #[inline]
-    pub const fn flow_counter(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::flow_counter`].
-    #[inline]
-    pub const fn set_flow_counter(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// Rules can be modified in place. `0x00.28`
-    #[inline]
-    pub const fn flow_modify_en(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::flow_modify_en`].
-    #[inline]
-    pub const fn set_flow_modify_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// SET_FLOW_TABLE_ROOT can choose the root table. `0x00.27`
-    #[inline]
-    pub const fn modify_root(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::modify_root`].
-    #[inline]
-    pub const fn set_modify_root(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// A table may name the table to which its misses go. `0x00.26`
-    #[inline]
-    pub const fn identified_miss_table_mode(&self) -> bool {
-        bits::flag(&self.0, 5)
-    }
-
-    /// Sets [`Self::identified_miss_table_mode`].
-    #[inline]
-    pub const fn set_identified_miss_table_mode(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 5, value);
-        self
-    }
-
-    /// MODIFY_FLOW_TABLE is supported. `0x00.25`
-    #[inline]
-    pub const fn flow_table_modify(&self) -> bool {
-        bits::flag(&self.0, 6)
-    }
-
-    /// Sets [`Self::flow_table_modify`].
-    #[inline]
-    pub const fn set_flow_table_modify(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 6, value);
-        self
-    }
-
-    /// Rules can add a tunnel header (packet reformat). `0x00.24`
-    #[inline]
-    pub const fn reformat(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::reformat`].
-    #[inline]
-    pub const fn set_reformat(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Rules can strip a tunnel header. `0x00.23`
-    #[inline]
-    pub const fn decap(&self) -> bool {
-        bits::flag(&self.0, 8)
-    }
-
-    /// Sets [`Self::decap`].
-    #[inline]
-    pub const fn set_decap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 8, value);
-        self
-    }
-
-    /// The root can be set back to the device's default. `0x00.22`
-    #[inline]
-    pub const fn reset_root_to_default(&self) -> bool {
-        bits::flag(&self.0, 9)
-    }
-
-    /// Sets [`Self::reset_root_to_default`].
-    #[inline]
-    pub const fn set_reset_root_to_default(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 9, value);
-        self
-    }
-
-    /// Rules can pop a VLAN tag. `0x00.21`
-    #[inline]
-    pub const fn pop_vlan(&self) -> bool {
-        bits::flag(&self.0, 10)
-    }
-
-    /// Sets [`Self::pop_vlan`].
-    #[inline]
-    pub const fn set_pop_vlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 10, value);
-        self
-    }
-
-    /// Rules can push a VLAN tag. `0x00.20`
-    #[inline]
-    pub const fn push_vlan(&self) -> bool {
-        bits::flag(&self.0, 11)
-    }
-
-    /// Sets [`Self::push_vlan`].
-    #[inline]
-    pub const fn set_push_vlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 11, value);
-        self
-    }
-
-    /// Rules can send packets through the FPGA of the vendor's own acceleration, by its name; no driver
-    /// uses it. `0x00.19`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
-    #[inline]
-    pub const fn fpga_vendor_acceleration(&self) -> bool {
-        bits::flag(&self.0, 12)
-    }
-
-    /// Sets [`Self::fpga_vendor_acceleration`].
-    #[inline]
-    pub const fn set_fpga_vendor_acceleration(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 12, value);
-        self
-    }
-
-    /// Rules can pop a second VLAN tag. `0x00.18`
-    #[inline]
-    pub const fn pop_vlan_2(&self) -> bool {
-        bits::flag(&self.0, 13)
-    }
-
-    /// Sets [`Self::pop_vlan_2`].
-    #[inline]
-    pub const fn set_pop_vlan_2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 13, value);
-        self
-    }
-
-    /// Rules can push a second VLAN tag. `0x00.17`
-    #[inline]
-    pub const fn push_vlan_2(&self) -> bool {
-        bits::flag(&self.0, 14)
-    }
-
-    /// Sets [`Self::push_vlan_2`].
-    #[inline]
-    pub const fn set_push_vlan_2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 14, value);
-        self
-    }
-
-    /// A rule can reformat and change VLAN tags. `0x00.16`
-    #[inline]
-    pub const fn reformat_and_vlan_action(&self) -> bool {
-        bits::flag(&self.0, 15)
-    }
-
-    /// Sets [`Self::reformat_and_vlan_action`].
-    #[inline]
-    pub const fn set_reformat_and_vlan_action(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 15, value);
-        self
-    }
-
-    /// A rule can modify headers and change VLAN tags. `0x00.15`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
-    #[inline]
-    pub const fn modify_and_vlan_action(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::modify_and_vlan_action`].
-    #[inline]
-    pub const fn set_modify_and_vlan_action(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
-    }
-
-    /// Software may own tables and write their steering entries itself (steering format version 0).
-    /// `0x00.14`
-    #[inline]
-    pub const fn sw_owner(&self) -> bool {
-        bits::flag(&self.0, 17)
-    }
-
-    /// Sets [`Self::sw_owner`].
-    #[inline]
-    pub const fn set_sw_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 17, value);
-        self
-    }
-
-    /// Packet reformat type L3 tunnel to L2 is supported. `0x00.13`
-    #[inline]
-    pub const fn reformat_l3_tunnel_to_l2(&self) -> bool {
-        bits::flag(&self.0, 18)
-    }
-
-    /// Sets [`Self::reformat_l3_tunnel_to_l2`].
-    #[inline]
-    pub const fn set_reformat_l3_tunnel_to_l2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 18, value);
-        self
-    }
-
-    /// Packet reformat type L2 to L3 tunnel is supported. `0x00.12`
-    #[inline]
-    pub const fn reformat_l2_to_l3_tunnel(&self) -> bool {
-        bits::flag(&self.0, 19)
-    }
-
-    /// Sets [`Self::reformat_l2_to_l3_tunnel`].
-    #[inline]
-    pub const fn set_reformat_l2_to_l3_tunnel(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 19, value);
-        self
-    }
-
-    /// A rule can reformat and modify headers. `0x00.11`
-    #[inline]
-    pub const fn reformat_and_modify_action(&self) -> bool {
-        bits::flag(&self.0, 20)
-    }
-
-    /// Sets [`Self::reformat_and_modify_action`].
-    #[inline]
-    pub const fn set_reformat_and_modify_action(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 20, value);
-        self
-    }
-
-    /// A rule may jump to a table of any level. `0x00.10`
-    #[inline]
-    pub const fn ignore_flow_level(&self) -> bool {
-        bits::flag(&self.0, 21)
-    }
-
-    /// Sets [`Self::ignore_flow_level`].
-    #[inline]
-    pub const fn set_ignore_flow_level(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 21, value);
-        self
-    }
-
-    /// The miss action of a table may go on to the next domain. `0x00.8`
-    #[inline]
-    pub const fn table_miss_action_domain(&self) -> bool {
-        bits::flag(&self.0, 23)
-    }
-
-    /// Sets [`Self::table_miss_action_domain`].
-    #[inline]
-    pub const fn set_table_miss_action_domain(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 23, value);
-        self
-    }
-
-    /// Tables that end processing (termination tables) are supported. `0x00.7`
-    #[inline]
-    pub const fn termination_table(&self) -> bool {
-        bits::flag(&self.0, 24)
-    }
-
-    /// Sets [`Self::termination_table`].
-    #[inline]
-    pub const fn set_termination_table(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 24, value);
-        self
-    }
-
-    /// A rule can reformat and go on to a table. `0x00.6`
-    #[inline]
-    pub const fn reformat_and_fwd_to_table(&self) -> bool {
-        bits::flag(&self.0, 25)
-    }
-
-    /// Sets [`Self::reformat_and_fwd_to_table`].
-    #[inline]
-    pub const fn set_reformat_and_fwd_to_table(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 25, value);
-        self
-    }
-
-    /// Rules can forward to the receive side of a virtual HCA. `0x00.5`
-    #[inline]
-    pub const fn forward_vhca_rx(&self) -> bool {
-        bits::flag(&self.0, 26)
-    }
-
-    /// Sets [`Self::forward_vhca_rx`].
-    #[inline]
-    pub const fn set_forward_vhca_rx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 26, value);
-        self
-    }
-
-    /// Rules can forward to the transmit side of another virtual HCA (rdma-core's tests:
-    /// forward_vhca_tx_root, to its root table). `0x00.4`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTablePropLayout.
-    #[inline]
-    pub const fn forward_vhca_tx(&self) -> bool {
-        bits::flag(&self.0, 27)
-    }
-
-    /// Sets [`Self::forward_vhca_tx`].
-    #[inline]
-    pub const fn set_forward_vhca_tx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 27, value);
-        self
-    }
-
-    /// Rules can encrypt IPsec. `0x00.3`
-    #[inline]
-    pub const fn ipsec_encrypt(&self) -> bool {
-        bits::flag(&self.0, 28)
-    }
-
-    /// Sets [`Self::ipsec_encrypt`].
-    #[inline]
-    pub const fn set_ipsec_encrypt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 28, value);
-        self
-    }
-
-    /// Rules can decrypt IPsec. `0x00.2`
-    #[inline]
-    pub const fn ipsec_decrypt(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::ipsec_decrypt`].
-    #[inline]
-    pub const fn set_ipsec_decrypt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// Software may own tables (steering format version 1 and later). `0x00.1`
-    #[inline]
-    pub const fn sw_owner_v2(&self) -> bool {
-        bits::flag(&self.0, 30)
-    }
-
-    /// Sets [`Self::sw_owner_v2`].
-    #[inline]
-    pub const fn set_sw_owner_v2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 30, value);
-        self
-    }
-
-    /// Termination tables take raw traffic. `0x04.31`
-    #[inline]
-    pub const fn termination_table_raw_traffic(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::termination_table_raw_traffic`].
-    #[inline]
-    pub const fn set_termination_table_raw_traffic(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// log2 of the largest table, in rules. `0x04.29:24`
-    #[inline]
-    pub const fn log_max_ft_size(&self) -> u8 {
-        bits::get(&self.0, 34, 6) as u8
-    }
-
-    /// Sets [`Self::log_max_ft_size`].
-    #[inline]
-    pub const fn set_log_max_ft_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 34, 6, value as u64);
-        self
-    }
-
-    /// log2 of the number of header modify contexts. `0x04.23:16`
-    #[inline]
-    pub const fn log_max_modify_header_context(&self) -> u8 {
-        bits::get(&self.0, 40, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_modify_header_context`].
-    #[inline]
-    pub const fn set_log_max_modify_header_context(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 40, 8, value as u64);
-        self
-    }
-
-    /// Number of actions in a header modify context. `0x04.15:8`
-    #[inline]
-    pub const fn max_modify_header_actions(&self) -> u8 {
-        bits::get(&self.0, 48, 8) as u8
-    }
-
-    /// Sets [`Self::max_modify_header_actions`].
-    #[inline]
-    pub const fn set_max_modify_header_actions(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 48, 8, value as u64);
-        self
-    }
-
-    /// Highest level of a table. `0x04.7:0`
-    #[inline]
-    pub const fn max_ft_level(&self) -> u8 {
-        bits::get(&self.0, 56, 8) as u8
-    }
-
-    /// Sets [`Self::max_ft_level`].
-    #[inline]
-    pub const fn set_max_ft_level(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 56, 8, value as u64);
-        self
-    }
-
-    /// Packet reformat can add an ESP transport header (the spelling is Linux's). `0x08.31`
-    #[inline]
-    pub const fn reformat_add_esp_trasport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::reformat_add_esp_trasport`].
-    #[inline]
-    pub const fn set_reformat_add_esp_trasport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Packet reformat can make an ESP tunnel. `0x08.30`
-    #[inline]
-    pub const fn reformat_l2_to_l3_esp_tunnel(&self) -> bool {
-        bits::flag(&self.0, 65)
-    }
-
-    /// Sets [`Self::reformat_l2_to_l3_esp_tunnel`].
-    #[inline]
-    pub const fn set_reformat_l2_to_l3_esp_tunnel(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 65, value);
-        self
-    }
-
-    /// Packet reformat can add an ESP transport header over UDP. `0x08.29`
-    #[inline]
-    pub const fn reformat_add_esp_transport_over_udp(&self) -> bool {
-        bits::flag(&self.0, 66)
-    }
-
-    /// Sets [`Self::reformat_add_esp_transport_over_udp`].
-    #[inline]
-    pub const fn set_reformat_add_esp_transport_over_udp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 66, value);
-        self
-    }
-
-    /// Packet reformat can take away an ESP transport header (the spelling is Linux's). `0x08.28`
-    #[inline]
-    pub const fn reformat_del_esp_trasport(&self) -> bool {
-        bits::flag(&self.0, 67)
-    }
-
-    /// Sets [`Self::reformat_del_esp_trasport`].
-    #[inline]
-    pub const fn set_reformat_del_esp_trasport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 67, value);
-        self
-    }
-
-    /// Packet reformat can take apart an ESP tunnel. `0x08.27`
-    #[inline]
-    pub const fn reformat_l3_esp_tunnel_to_l2(&self) -> bool {
-        bits::flag(&self.0, 68)
-    }
-
-    /// Sets [`Self::reformat_l3_esp_tunnel_to_l2`].
-    #[inline]
-    pub const fn set_reformat_l3_esp_tunnel_to_l2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 68, value);
-        self
-    }
-
-    /// Packet reformat can take away an ESP transport header over UDP. `0x08.26`
-    #[inline]
-    pub const fn reformat_del_esp_transport_over_udp(&self) -> bool {
-        bits::flag(&self.0, 69)
-    }
-
-    /// Sets [`Self::reformat_del_esp_transport_over_udp`].
-    #[inline]
-    pub const fn set_reformat_del_esp_transport_over_udp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 69, value);
-        self
-    }
-
-    /// Rules can run an ASO (advanced steering operation) object. `0x08.25`
-    #[inline]
-    pub const fn execute_aso(&self) -> bool {
-        bits::flag(&self.0, 70)
-    }
-
-    /// Sets [`Self::execute_aso`].
-    #[inline]
-    pub const fn set_execute_aso(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 70, value);
-        self
-    }
-
-    /// log2 of the number of flow samplers (rdma-core's tests: log_max_flow_sampler_num). `0x08.23:16`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTablePropLayout.
-    #[inline]
-    pub const fn log_max_ft_sampler_num(&self) -> u8 {
-        bits::get(&self.0, 72, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_ft_sampler_num`].
-    #[inline]
-    pub const fn set_log_max_ft_sampler_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 72, 8, value as u64);
-        self
-    }
-
-    /// Number of bits of metadata register B that rules can match and set. `0x08.15:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
-    #[inline]
-    pub const fn metadata_reg_b_width(&self) -> u8 {
-        bits::get(&self.0, 80, 8) as u8
-    }
-
-    /// Sets [`Self::metadata_reg_b_width`].
-    #[inline]
-    pub const fn set_metadata_reg_b_width(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 80, 8, value as u64);
-        self
-    }
-
-    /// Number of bits of metadata register A that rules can match and set. `0x08.7:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
-    #[inline]
-    pub const fn metadata_reg_a_width(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::metadata_reg_a_width`].
-    #[inline]
-    pub const fn set_metadata_reg_a_width(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-
-    /// Packet reformat can make a PSP tunnel. `0x0c.31`
-    #[inline]
-    pub const fn reformat_l2_to_l3_psp_tunnel(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::reformat_l2_to_l3_psp_tunnel`].
-    #[inline]
-    pub const fn set_reformat_l2_to_l3_psp_tunnel(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// Packet reformat can take apart a PSP tunnel. `0x0c.30`
-    #[inline]
-    pub const fn reformat_l3_psp_tunnel_to_l2(&self) -> bool {
-        bits::flag(&self.0, 97)
-    }
-
-    /// Sets [`Self::reformat_l3_psp_tunnel_to_l2`].
-    #[inline]
-    pub const fn set_reformat_l3_psp_tunnel_to_l2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 97, value);
-        self
-    }
-
-    /// Packet reformat can insert bytes anywhere. `0x0c.29`
-    #[inline]
-    pub const fn reformat_insert(&self) -> bool {
-        bits::flag(&self.0, 98)
-    }
-
-    /// Sets [`Self::reformat_insert`].
-    #[inline]
-    pub const fn set_reformat_insert(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 98, value);
-        self
-    }
-
-    /// Packet reformat can remove bytes anywhere. `0x0c.28`
-    #[inline]
-    pub const fn reformat_remove(&self) -> bool {
-        bits::flag(&self.0, 99)
-    }
-
-    /// Sets [`Self::reformat_remove`].
-    #[inline]
-    pub const fn set_reformat_remove(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 99, value);
-        self
-    }
-
-    /// Rules can encrypt MACsec. `0x0c.27`
-    #[inline]
-    pub const fn macsec_encrypt(&self) -> bool {
-        bits::flag(&self.0, 100)
-    }
-
-    /// Sets [`Self::macsec_encrypt`].
-    #[inline]
-    pub const fn set_macsec_encrypt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 100, value);
-        self
-    }
-
-    /// Rules can decrypt MACsec. `0x0c.26`
-    #[inline]
-    pub const fn macsec_decrypt(&self) -> bool {
-        bits::flag(&self.0, 101)
-    }
-
-    /// Sets [`Self::macsec_decrypt`].
-    #[inline]
-    pub const fn set_macsec_decrypt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 101, value);
-        self
-    }
-
-    /// Rules can encrypt PSP. `0x0c.25`
-    #[inline]
-    pub const fn psp_encrypt(&self) -> bool {
-        bits::flag(&self.0, 102)
-    }
-
-    /// Sets [`Self::psp_encrypt`].
-    #[inline]
-    pub const fn set_psp_encrypt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 102, value);
-        self
-    }
-
-    /// Rules can decrypt PSP. `0x0c.24`
-    #[inline]
-    pub const fn psp_decrypt(&self) -> bool {
-        bits::flag(&self.0, 103)
-    }
-
-    /// Sets [`Self::psp_decrypt`].
-    #[inline]
-    pub const fn set_psp_decrypt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 103, value);
-        self
-    }
-
-    /// Packet reformat can add a MACsec header. `0x0c.23`
-    #[inline]
-    pub const fn reformat_add_macsec(&self) -> bool {
-        bits::flag(&self.0, 104)
-    }
-
-    /// Sets [`Self::reformat_add_macsec`].
-    #[inline]
-    pub const fn set_reformat_add_macsec(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 104, value);
-        self
-    }
-
-    /// Packet reformat can remove a MACsec header. `0x0c.22`
-    #[inline]
-    pub const fn reformat_remove_macsec(&self) -> bool {
-        bits::flag(&self.0, 105)
-    }
-
-    /// Sets [`Self::reformat_remove_macsec`].
-    #[inline]
-    pub const fn set_reformat_remove_macsec(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 105, value);
-        self
-    }
-
-    /// A packet can be parsed again after a change. `0x0c.21`
-    #[inline]
-    pub const fn reparse(&self) -> bool {
-        bits::flag(&self.0, 106)
-    }
-
-    /// Sets [`Self::reparse`].
-    #[inline]
-    pub const fn set_reparse(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 106, value);
-        self
-    }
-
-    /// Rules may refer to objects of another virtual HCA. `0x0c.19`
-    #[inline]
-    pub const fn cross_vhca_object(&self) -> bool {
-        bits::flag(&self.0, 108)
-    }
-
-    /// Sets [`Self::cross_vhca_object`].
-    #[inline]
-    pub const fn set_cross_vhca_object(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 108, value);
-        self
-    }
-
-    /// Packet reformat can make an AUDP tunnel. `0x0c.18`
-    #[inline]
-    pub const fn reformat_l2_to_l3_audp_tunnel(&self) -> bool {
-        bits::flag(&self.0, 109)
-    }
-
-    /// Sets [`Self::reformat_l2_to_l3_audp_tunnel`].
-    #[inline]
-    pub const fn set_reformat_l2_to_l3_audp_tunnel(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 109, value);
-        self
-    }
-
-    /// Packet reformat can take apart an AUDP tunnel. `0x0c.17`
-    #[inline]
-    pub const fn reformat_l3_audp_tunnel_to_l2(&self) -> bool {
-        bits::flag(&self.0, 110)
-    }
-
-    /// Sets [`Self::reformat_l3_audp_tunnel_to_l2`].
-    #[inline]
-    pub const fn set_reformat_l3_audp_tunnel_to_l2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 110, value);
-        self
-    }
-
-    /// ignore_flow_level holds also for tables whose rules are written by WQEs. `0x0c.16`
-    #[inline]
-    pub const fn ignore_flow_level_rtc_valid(&self) -> bool {
-        bits::flag(&self.0, 111)
-    }
-
-    /// Sets [`Self::ignore_flow_level_rtc_valid`].
-    #[inline]
-    pub const fn set_ignore_flow_level_rtc_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 111, value);
-        self
-    }
-
-    /// log2 of the number of tables. `0x0c.7:0`
-    #[inline]
-    pub const fn log_max_ft_num(&self) -> u8 {
-        bits::get(&self.0, 120, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_ft_num`].
-    #[inline]
-    pub const fn set_log_max_ft_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 120, 8, value as u64);
-        self
-    }
-
-    /// log2 of the number of flow counters of a rule. `0x10.15:8`
-    #[inline]
-    pub const fn log_max_flow_counter(&self) -> u8 {
-        bits::get(&self.0, 144, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_flow_counter`].
-    #[inline]
-    pub const fn set_log_max_flow_counter(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 144, 8, value as u64);
-        self
-    }
-
-    /// log2 of the number of destinations of a rule. `0x10.7:0`
-    #[inline]
-    pub const fn log_max_destination(&self) -> u8 {
-        bits::get(&self.0, 152, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_destination`].
-    #[inline]
-    pub const fn set_log_max_destination(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 152, 8, value as u64);
-        self
-    }
-
-    /// log2 of the number of rules. `0x14.7:0`
-    #[inline]
-    pub const fn log_max_flow(&self) -> u8 {
-        bits::get(&self.0, 184, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_flow`].
-    #[inline]
-    pub const fn set_log_max_flow(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 184, 8, value as u64);
-        self
-    }
-
-    /// Fields that can be matched. `0x20, 16 bytes`
-    #[inline]
-    pub fn ft_field_support(&self) -> &FlowTableFieldsSupported {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ft_field_support`], to be written.
-    #[inline]
-    pub fn ft_field_support_mut(&mut self) -> &mut FlowTableFieldsSupported {
-        nested_mut(&mut self.0, 0x20)
-    }
-
-    /// Fields that can be matched under a mask of one's choice, and not only whole. `0x30, 16 bytes`
-    #[inline]
-    pub fn ft_field_bitmask_support(&self) -> &FlowTableFieldsSupported {
-        nested(&self.0, 0x30)
-    }
-
-    /// [`Self::ft_field_bitmask_support`], to be written.
-    #[inline]
-    pub fn ft_field_bitmask_support_mut(&mut self) -> &mut FlowTableFieldsSupported {
-        nested_mut(&mut self.0, 0x30)
+        ];
+        /// Tables of this kind exist. `0x00.31`
+        ft_support set_ft_support: flag(0);
+        /// Rules can tag packets. `0x00.30`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits.
+        flow_tag set_flow_tag: flag(1);
+        /// Rules can count packets and bytes. `0x00.29`
+        flow_counter set_flow_counter: flag(2);
+        /// Rules can be modified in place. `0x00.28`
+        flow_modify_en set_flow_modify_en: flag(3);
+        /// SET_FLOW_TABLE_ROOT can choose the root table. `0x00.27`
+        modify_root set_modify_root: flag(4);
+        /// A table may name the table to which its misses go. `0x00.26`
+        identified_miss_table_mode set_identified_miss_table_mode: flag(5);
+        /// MODIFY_FLOW_TABLE is supported. `0x00.25`
+        flow_table_modify set_flow_table_modify: flag(6);
+        /// Rules can add a tunnel header (packet reformat). `0x00.24`
+        reformat set_reformat: flag(7);
+        /// Rules can strip a tunnel header. `0x00.23`
+        decap set_decap: flag(8);
+        /// The root can be set back to the device's default. `0x00.22`
+        reset_root_to_default set_reset_root_to_default: flag(9);
+        /// Rules can pop a VLAN tag. `0x00.21`
+        pop_vlan set_pop_vlan: flag(10);
+        /// Rules can push a VLAN tag. `0x00.20`
+        push_vlan set_push_vlan: flag(11);
+        /// Rules can send packets through the FPGA of the vendor's own acceleration, by its name;
+        /// no driver uses it. `0x00.19`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
+        fpga_vendor_acceleration set_fpga_vendor_acceleration: flag(12);
+        /// Rules can pop a second VLAN tag. `0x00.18`
+        pop_vlan_2 set_pop_vlan_2: flag(13);
+        /// Rules can push a second VLAN tag. `0x00.17`
+        push_vlan_2 set_push_vlan_2: flag(14);
+        /// A rule can reformat and change VLAN tags. `0x00.16`
+        reformat_and_vlan_action set_reformat_and_vlan_action: flag(15);
+        /// A rule can modify headers and change VLAN tags. `0x00.15`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
+        modify_and_vlan_action set_modify_and_vlan_action: flag(16);
+        /// Software may own tables and write their steering entries itself (steering format version
+        /// 0). `0x00.14`
+        sw_owner set_sw_owner: flag(17);
+        /// Packet reformat type L3 tunnel to L2 is supported. `0x00.13`
+        reformat_l3_tunnel_to_l2 set_reformat_l3_tunnel_to_l2: flag(18);
+        /// Packet reformat type L2 to L3 tunnel is supported. `0x00.12`
+        reformat_l2_to_l3_tunnel set_reformat_l2_to_l3_tunnel: flag(19);
+        /// A rule can reformat and modify headers. `0x00.11`
+        reformat_and_modify_action set_reformat_and_modify_action: flag(20);
+        /// A rule may jump to a table of any level. `0x00.10`
+        ignore_flow_level set_ignore_flow_level: flag(21);
+        /// The miss action of a table may go on to the next domain. `0x00.8`
+        table_miss_action_domain set_table_miss_action_domain: flag(23);
+        /// Tables that end processing (termination tables) are supported. `0x00.7`
+        termination_table set_termination_table: flag(24);
+        /// A rule can reformat and go on to a table. `0x00.6`
+        reformat_and_fwd_to_table set_reformat_and_fwd_to_table: flag(25);
+        /// Rules can forward to the receive side of a virtual HCA. `0x00.5`
+        forward_vhca_rx set_forward_vhca_rx: flag(26);
+        /// Rules can forward to the transmit side of another virtual HCA (rdma-core's tests:
+        /// forward_vhca_tx_root, to its root table). `0x00.4`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTablePropLayout.
+        forward_vhca_tx set_forward_vhca_tx: flag(27);
+        /// Rules can encrypt IPsec. `0x00.3`
+        ipsec_encrypt set_ipsec_encrypt: flag(28);
+        /// Rules can decrypt IPsec. `0x00.2`
+        ipsec_decrypt set_ipsec_decrypt: flag(29);
+        /// Software may own tables (steering format version 1 and later). `0x00.1`
+        sw_owner_v2 set_sw_owner_v2: flag(30);
+        /// Termination tables take raw traffic. `0x04.31`
+        termination_table_raw_traffic set_termination_table_raw_traffic: flag(32);
+        /// log2 of the largest table, in rules. `0x04.29:24`
+        log_max_ft_size set_log_max_ft_size: number(u8, 34, 6);
+        /// log2 of the number of header modify contexts. `0x04.23:16`
+        log_max_modify_header_context set_log_max_modify_header_context: number(u8, 40, 8);
+        /// Number of actions in a header modify context. `0x04.15:8`
+        max_modify_header_actions set_max_modify_header_actions: number(u8, 48, 8);
+        /// Highest level of a table. `0x04.7:0`
+        max_ft_level set_max_ft_level: number(u8, 56, 8);
+        /// Packet reformat can add an ESP transport header (the spelling is Linux's). `0x08.31`
+        reformat_add_esp_trasport set_reformat_add_esp_trasport: flag(64);
+        /// Packet reformat can make an ESP tunnel. `0x08.30`
+        reformat_l2_to_l3_esp_tunnel set_reformat_l2_to_l3_esp_tunnel: flag(65);
+        /// Packet reformat can add an ESP transport header over UDP. `0x08.29`
+        reformat_add_esp_transport_over_udp set_reformat_add_esp_transport_over_udp: flag(66);
+        /// Packet reformat can take away an ESP transport header (the spelling is Linux's).
+        /// `0x08.28`
+        reformat_del_esp_trasport set_reformat_del_esp_trasport: flag(67);
+        /// Packet reformat can take apart an ESP tunnel. `0x08.27`
+        reformat_l3_esp_tunnel_to_l2 set_reformat_l3_esp_tunnel_to_l2: flag(68);
+        /// Packet reformat can take away an ESP transport header over UDP. `0x08.26`
+        reformat_del_esp_transport_over_udp set_reformat_del_esp_transport_over_udp: flag(69);
+        /// Rules can run an ASO (advanced steering operation) object. `0x08.25`
+        execute_aso set_execute_aso: flag(70);
+        /// log2 of the number of flow samplers (rdma-core's tests: log_max_flow_sampler_num).
+        /// `0x08.23:16`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// FlowTablePropLayout.
+        log_max_ft_sampler_num set_log_max_ft_sampler_num: number(u8, 72, 8);
+        /// Number of bits of metadata register B that rules can match and set. `0x08.15:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
+        metadata_reg_b_width set_metadata_reg_b_width: number(u8, 80, 8);
+        /// Number of bits of metadata register A that rules can match and set. `0x08.7:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_flow_table_prop_layout_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// FlowTablePropLayout; rdma-core: mlx5_ifc_flow_table_prop_layout_bits.
+        metadata_reg_a_width set_metadata_reg_a_width: number(u8, 88, 8);
+        /// Packet reformat can make a PSP tunnel. `0x0c.31`
+        reformat_l2_to_l3_psp_tunnel set_reformat_l2_to_l3_psp_tunnel: flag(96);
+        /// Packet reformat can take apart a PSP tunnel. `0x0c.30`
+        reformat_l3_psp_tunnel_to_l2 set_reformat_l3_psp_tunnel_to_l2: flag(97);
+        /// Packet reformat can insert bytes anywhere. `0x0c.29`
+        reformat_insert set_reformat_insert: flag(98);
+        /// Packet reformat can remove bytes anywhere. `0x0c.28`
+        reformat_remove set_reformat_remove: flag(99);
+        /// Rules can encrypt MACsec. `0x0c.27`
+        macsec_encrypt set_macsec_encrypt: flag(100);
+        /// Rules can decrypt MACsec. `0x0c.26`
+        macsec_decrypt set_macsec_decrypt: flag(101);
+        /// Rules can encrypt PSP. `0x0c.25`
+        psp_encrypt set_psp_encrypt: flag(102);
+        /// Rules can decrypt PSP. `0x0c.24`
+        psp_decrypt set_psp_decrypt: flag(103);
+        /// Packet reformat can add a MACsec header. `0x0c.23`
+        reformat_add_macsec set_reformat_add_macsec: flag(104);
+        /// Packet reformat can remove a MACsec header. `0x0c.22`
+        reformat_remove_macsec set_reformat_remove_macsec: flag(105);
+        /// A packet can be parsed again after a change. `0x0c.21`
+        reparse set_reparse: flag(106);
+        /// Rules may refer to objects of another virtual HCA. `0x0c.19`
+        cross_vhca_object set_cross_vhca_object: flag(108);
+        /// Packet reformat can make an AUDP tunnel. `0x0c.18`
+        reformat_l2_to_l3_audp_tunnel set_reformat_l2_to_l3_audp_tunnel: flag(109);
+        /// Packet reformat can take apart an AUDP tunnel. `0x0c.17`
+        reformat_l3_audp_tunnel_to_l2 set_reformat_l3_audp_tunnel_to_l2: flag(110);
+        /// ignore_flow_level holds also for tables whose rules are written by WQEs. `0x0c.16`
+        ignore_flow_level_rtc_valid set_ignore_flow_level_rtc_valid: flag(111);
+        /// log2 of the number of tables. `0x0c.7:0`
+        log_max_ft_num set_log_max_ft_num: number(u8, 120, 8);
+        /// log2 of the number of flow counters of a rule. `0x10.15:8`
+        log_max_flow_counter set_log_max_flow_counter: number(u8, 144, 8);
+        /// log2 of the number of destinations of a rule. `0x10.7:0`
+        log_max_destination set_log_max_destination: number(u8, 152, 8);
+        /// log2 of the number of rules. `0x14.7:0`
+        log_max_flow set_log_max_flow: number(u8, 184, 8);
+        /// Fields that can be matched. `0x20, 16 bytes`
+        ft_field_support ft_field_support_mut: nested(FlowTableFieldsSupported, 256);
+        /// Fields that can be matched under a mask of one's choice, and not only whole. `0x30, 16
+        /// bytes`
+        ft_field_bitmask_support ft_field_bitmask_support_mut: nested(FlowTableFieldsSupported, 384);
     }
 }
 
@@ -11211,243 +2799,47 @@ structure! {
     /// software owns.
     ///
     /// Source: linux: mlx5_ifc_device_mem_cap_bits.
-    pub struct DeviceMemoryCap([u8; 0x100]) = "device_memory_cap" {
-        sources: ["linux: mlx5_ifc_device_mem_cap_bits"],
-        fields: [
-            FieldInfo::number("memic", 0, 1),
-            FieldInfo::number("log_min_memic_alloc_size", 43, 5),
-            FieldInfo::number("log_max_memic_addr_alignment", 56, 8),
-            FieldInfo::number("memic_bar_start_addr", 64, 64),
-            FieldInfo::number("memic_bar_size", 128, 32),
-            FieldInfo::number("max_memic_size", 160, 32),
-            FieldInfo::number("steering_sw_icm_start_address", 192, 64),
-            FieldInfo::number("log_header_modify_sw_icm_size", 264, 8),
-            FieldInfo::number("log_sw_icm_alloc_granularity", 274, 6),
-            FieldInfo::number("log_steering_sw_icm_size", 280, 8),
-            FieldInfo::number("log_indirect_encap_sw_icm_size", 288, 8),
-            FieldInfo::number("log_header_modify_pattern_sw_icm_size", 312, 8),
-            FieldInfo::number("header_modify_sw_icm_start_address", 320, 64),
-            FieldInfo::number("header_modify_pattern_sw_icm_start_address", 448, 64),
-            FieldInfo::number("memic_operations", 512, 32),
-            FieldInfo::number("indirect_encap_sw_icm_start_address", 576, 64),
-        ],
+    DeviceMemoryCap, DeviceMemoryCapLayout, 0x100 bytes = "device_memory_cap" {
+        sources: ["linux: mlx5_ifc_device_mem_cap_bits"];
         reserved: [
             (1, 42), (48, 8), (256, 8), (272, 2), (296, 16), (384, 64), (544, 32),
             (640, 1408),
-        ],
-    }
-}
-
-impl DeviceMemoryCap {
-    /// Memory on the chip can be allocated (ALLOC_MEMIC). `0x00.31`
-    #[inline]
-    pub const fn memic(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::memic`].
-    #[inline]
-    pub const fn set_memic(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// log2 of the smallest allocation of MEMIC in bytes. `0x04.20:16`
-    #[inline]
-    pub const fn log_min_memic_alloc_size(&self) -> u8 {
-        bits::get(&self.0, 43, 5) as u8
-    }
-
-    /// Sets [`Self::log_min_memic_alloc_size`].
-    #[inline]
-    pub const fn set_log_min_memic_alloc_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 43, 5, value as u64);
-        self
-    }
-
-    /// log2 of the largest alignment of MEMIC that can be asked for, in units of 64 bytes. `0x04.7:0`
-    #[inline]
-    pub const fn log_max_memic_addr_alignment(&self) -> u8 {
-        bits::get(&self.0, 56, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_memic_addr_alignment`].
-    #[inline]
-    pub const fn set_log_max_memic_addr_alignment(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 56, 8, value as u64);
-        self
-    }
-
-    /// Where MEMIC starts, as a bus address in the BAR. `0x08, 8 bytes`
-    #[inline]
-    pub const fn memic_bar_start_addr(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::memic_bar_start_addr`].
-    #[inline]
-    pub const fn set_memic_bar_start_addr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
-    }
-
-    /// Size of the range of MEMIC in the BAR, in bytes. `0x10`
-    #[inline]
-    pub const fn memic_bar_size(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::memic_bar_size`].
-    #[inline]
-    pub const fn set_memic_bar_size(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Size of MEMIC in bytes. `0x14`
-    #[inline]
-    pub const fn max_memic_size(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::max_memic_size`].
-    #[inline]
-    pub const fn set_max_memic_size(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// Where the steering memory that software owns starts, as an ICM address. `0x18, 8 bytes`
-    #[inline]
-    pub const fn steering_sw_icm_start_address(&self) -> u64 {
-        bits::get(&self.0, 192, 64)
-    }
-
-    /// Sets [`Self::steering_sw_icm_start_address`].
-    #[inline]
-    pub const fn set_steering_sw_icm_start_address(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 192, 64, value);
-        self
-    }
-
-    /// log2 of the size of the memory for header modify actions, in bytes. `0x20.23:16`
-    #[inline]
-    pub const fn log_header_modify_sw_icm_size(&self) -> u8 {
-        bits::get(&self.0, 264, 8) as u8
-    }
-
-    /// Sets [`Self::log_header_modify_sw_icm_size`].
-    #[inline]
-    pub const fn set_log_header_modify_sw_icm_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 264, 8, value as u64);
-        self
-    }
-
-    /// log2 of the unit in which steering memory is allocated, in bytes. `0x20.13:8`
-    #[inline]
-    pub const fn log_sw_icm_alloc_granularity(&self) -> u8 {
-        bits::get(&self.0, 274, 6) as u8
-    }
-
-    /// Sets [`Self::log_sw_icm_alloc_granularity`].
-    #[inline]
-    pub const fn set_log_sw_icm_alloc_granularity(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 274, 6, value as u64);
-        self
-    }
-
-    /// log2 of the size of the steering memory in bytes. `0x20.7:0`
-    #[inline]
-    pub const fn log_steering_sw_icm_size(&self) -> u8 {
-        bits::get(&self.0, 280, 8) as u8
-    }
-
-    /// Sets [`Self::log_steering_sw_icm_size`].
-    #[inline]
-    pub const fn set_log_steering_sw_icm_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 280, 8, value as u64);
-        self
-    }
-
-    /// log2 of the size of the memory for indirect encapsulation headers, in bytes. `0x24.31:24`
-    #[inline]
-    pub const fn log_indirect_encap_sw_icm_size(&self) -> u8 {
-        bits::get(&self.0, 288, 8) as u8
-    }
-
-    /// Sets [`Self::log_indirect_encap_sw_icm_size`].
-    #[inline]
-    pub const fn set_log_indirect_encap_sw_icm_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 288, 8, value as u64);
-        self
-    }
-
-    /// log2 of the size of the memory for header modify patterns, in bytes. `0x24.7:0`
-    #[inline]
-    pub const fn log_header_modify_pattern_sw_icm_size(&self) -> u8 {
-        bits::get(&self.0, 312, 8) as u8
-    }
-
-    /// Sets [`Self::log_header_modify_pattern_sw_icm_size`].
-    #[inline]
-    pub const fn set_log_header_modify_pattern_sw_icm_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 312, 8, value as u64);
-        self
-    }
-
-    /// Where the memory for header modify actions starts, as an ICM address. `0x28, 8 bytes`
-    #[inline]
-    pub const fn header_modify_sw_icm_start_address(&self) -> u64 {
-        bits::get(&self.0, 320, 64)
-    }
-
-    /// Sets [`Self::header_modify_sw_icm_start_address`].
-    #[inline]
-    pub const fn set_header_modify_sw_icm_start_address(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 320, 64, value);
-        self
-    }
-
-    /// Where the memory for header modify patterns starts, as an ICM address. `0x38, 8 bytes`
-    #[inline]
-    pub const fn header_modify_pattern_sw_icm_start_address(&self) -> u64 {
-        bits::get(&self.0, 448, 64)
-    }
-
-    /// Sets [`Self::header_modify_pattern_sw_icm_start_address`].
-    #[inline]
-    pub const fn set_header_modify_pattern_sw_icm_start_address(
-        &mut self,
-        value: u64,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 448, 64, value);
-        self
-    }
-
-    /// Bitmask of the operations that MODIFY_MEMIC can map onto MEMIC. `0x40`
-    #[inline]
-    pub const fn memic_operations(&self) -> u32 {
-        bits::get(&self.0, 512, 32) as u32
-    }
-
-    /// Sets [`Self::memic_operations`].
-    #[inline]
-    pub const fn set_memic_operations(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 512, 32, value as u64);
-        self
-    }
-
-    /// Where the memory for indirect encapsulation headers starts, as an ICM address. `0x48, 8 bytes`
-    #[inline]
-    pub const fn indirect_encap_sw_icm_start_address(&self) -> u64 {
-        bits::get(&self.0, 576, 64)
-    }
-
-    /// Sets [`Self::indirect_encap_sw_icm_start_address`].
-    #[inline]
-    pub const fn set_indirect_encap_sw_icm_start_address(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 576, 64, value);
-        self
+        ];
+        /// Memory on the chip can be allocated (ALLOC_MEMIC). `0x00.31`
+        memic set_memic: flag(0);
+        /// log2 of the smallest allocation of MEMIC in bytes. `0x04.20:16`
+        log_min_memic_alloc_size set_log_min_memic_alloc_size: number(u8, 43, 5);
+        /// log2 of the largest alignment of MEMIC that can be asked for, in units of 64 bytes.
+        /// `0x04.7:0`
+        log_max_memic_addr_alignment set_log_max_memic_addr_alignment: number(u8, 56, 8);
+        /// Where MEMIC starts, as a bus address in the BAR. `0x08, 8 bytes`
+        memic_bar_start_addr set_memic_bar_start_addr: number(u64, 64, 64);
+        /// Size of the range of MEMIC in the BAR, in bytes. `0x10`
+        memic_bar_size set_memic_bar_size: number(u32, 128, 32);
+        /// Size of MEMIC in bytes. `0x14`
+        max_memic_size set_max_memic_size: number(u32, 160, 32);
+        /// Where the steering memory that software owns starts, as an ICM address. `0x18, 8 bytes`
+        steering_sw_icm_start_address set_steering_sw_icm_start_address: number(u64, 192, 64);
+        /// log2 of the size of the memory for header modify actions, in bytes. `0x20.23:16`
+        log_header_modify_sw_icm_size set_log_header_modify_sw_icm_size: number(u8, 264, 8);
+        /// log2 of the unit in which steering memory is allocated, in bytes. `0x20.13:8`
+        log_sw_icm_alloc_granularity set_log_sw_icm_alloc_granularity: number(u8, 274, 6);
+        /// log2 of the size of the steering memory in bytes. `0x20.7:0`
+        log_steering_sw_icm_size set_log_steering_sw_icm_size: number(u8, 280, 8);
+        /// log2 of the size of the memory for indirect encapsulation headers, in bytes.
+        /// `0x24.31:24`
+        log_indirect_encap_sw_icm_size set_log_indirect_encap_sw_icm_size: number(u8, 288, 8);
+        /// log2 of the size of the memory for header modify patterns, in bytes. `0x24.7:0`
+        log_header_modify_pattern_sw_icm_size set_log_header_modify_pattern_sw_icm_size: number(u8, 312, 8);
+        /// Where the memory for header modify actions starts, as an ICM address. `0x28, 8 bytes`
+        header_modify_sw_icm_start_address set_header_modify_sw_icm_start_address: number(u64, 320, 64);
+        /// Where the memory for header modify patterns starts, as an ICM address. `0x38, 8 bytes`
+        header_modify_pattern_sw_icm_start_address set_header_modify_pattern_sw_icm_start_address: number(u64, 448, 64);
+        /// Bitmask of the operations that MODIFY_MEMIC can map onto MEMIC. `0x40`
+        memic_operations set_memic_operations: number(u32, 512, 32);
+        /// Where the memory for indirect encapsulation headers starts, as an ICM address. `0x48, 8
+        /// bytes`
+        indirect_encap_sw_icm_start_address set_indirect_encap_sw_icm_start_address: number(u64, 576, 64);
     }
 }
 
@@ -11456,41 +2848,13 @@ structure! {
     /// word n / 64, bit n % 64 of that word.
     ///
     /// Source: linux: mlx5_ifc_device_event_cap_bits.
-    pub struct EventCap([u8; 0x40]) = "event_cap" {
-        sources: ["linux: mlx5_ifc_device_event_cap_bits"],
-        fields: [
-            FieldInfo::number("user_affiliated_events", 0, 64).times(4),
-            FieldInfo::number("user_unaffiliated_events", 256, 64).times(4),
-        ],
-        reserved: [],
-    }
-}
-
-impl EventCap {
-    /// Mask of the events about an object that the user context owns. `0x00, 32 bytes`
-    #[inline]
-    pub const fn user_affiliated_events(&self, index: usize) -> u64 {
-        bits::get(&self.0, bits::element(0, 64, 4, index), 64)
-    }
-
-    /// Sets [`Self::user_affiliated_events`].
-    #[inline]
-    pub const fn set_user_affiliated_events(&mut self, index: usize, value: u64) -> &mut Self {
-        bits::set(&mut self.0, bits::element(0, 64, 4, index), 64, value);
-        self
-    }
-
-    /// Mask of the events that concern no particular object. `0x20, 32 bytes`
-    #[inline]
-    pub const fn user_unaffiliated_events(&self, index: usize) -> u64 {
-        bits::get(&self.0, bits::element(256, 64, 4, index), 64)
-    }
-
-    /// Sets [`Self::user_unaffiliated_events`].
-    #[inline]
-    pub const fn set_user_unaffiliated_events(&mut self, index: usize, value: u64) -> &mut Self {
-        bits::set(&mut self.0, bits::element(256, 64, 4, index), 64, value);
-        self
+    EventCap, EventCapLayout, 0x40 bytes = "event_cap" {
+        sources: ["linux: mlx5_ifc_device_event_cap_bits"];
+        reserved: [];
+        /// Mask of the events about an object that the user context owns. `0x00, 32 bytes`
+        user_affiliated_events set_user_affiliated_events: number(u64, 0, 64) [4];
+        /// Mask of the events that concern no particular object. `0x20, 32 bytes`
+        user_unaffiliated_events set_user_unaffiliated_events: number(u64, 256, 64) [4];
     }
 }
 
@@ -11498,527 +2862,104 @@ structure! {
     /// Quality of service capabilities, page 0xc.
     ///
     /// Source: linux: mlx5_ifc_qos_cap_bits.
-    pub struct QosCap([u8; 0x100]) = "qos_cap" {
-        sources: ["linux: mlx5_ifc_qos_cap_bits"],
-        fields: [
-            FieldInfo::number("packet_pacing", 0, 1),
-            FieldInfo::number("esw_scheduling", 1, 1),
-            FieldInfo::number("esw_bw_share", 2, 1),
-            FieldInfo::number("esw_rate_limit", 3, 1),
-            FieldInfo::number("hll", 4, 1),
-            FieldInfo::number("packet_pacing_burst_bound", 5, 1),
-            FieldInfo::number("packet_pacing_typical_size", 6, 1),
-            FieldInfo::number("flow_meter_old", 7, 1),
-            FieldInfo::number("nic_sq_scheduling", 8, 1),
-            FieldInfo::number("nic_bw_share", 9, 1),
-            FieldInfo::number("nic_rate_limit", 10, 1),
-            FieldInfo::number("packet_pacing_uid", 11, 1),
-            FieldInfo::number("log_esw_max_sched_depth", 12, 4),
-            FieldInfo::number("log_max_flow_meter", 16, 8),
-            FieldInfo::number("flow_meter_reg_id", 24, 8),
-            FieldInfo::number("wqe_rate_pp", 32, 1),
-            FieldInfo::number("nic_qp_scheduling", 33, 1),
-            FieldInfo::number("packet_pacing_req_ud", 34, 1),
-            FieldInfo::number("packet_pacing_req_uc", 35, 1),
-            FieldInfo::number("flow_meter", 40, 1),
-            FieldInfo::number("esw_cross_esw_sched", 41, 1),
-            FieldInfo::number("log_max_qos_nic_queue_group", 43, 5),
-            FieldInfo::number("packet_pacing_max_rate", 64, 32),
-            FieldInfo::number("packet_pacing_min_rate", 96, 32),
-            FieldInfo::number("log_esw_max_rate_limit", 139, 5),
-            FieldInfo::number("packet_pacing_rate_table_size", 144, 16),
-            FieldInfo::number("esw_element_type", 160, 16),
-            FieldInfo::number("esw_tsar_type", 176, 16),
-            FieldInfo::number("max_qos_para_vport", 208, 16),
-            FieldInfo::number("max_tsar_bw_share", 224, 32),
-            FieldInfo::number("nic_element_type", 256, 16),
-            FieldInfo::number("nic_tsar_type", 272, 16),
-            FieldInfo::number("log_meter_aso_granularity", 291, 5),
-            FieldInfo::number("log_meter_aso_max_alloc", 299, 5),
-            FieldInfo::number("log_max_num_meter_aso", 307, 5),
-        ],
+    QosCap, QosCapLayout, 0x100 bytes = "qos_cap" {
+        sources: ["linux: mlx5_ifc_qos_cap_bits"];
         reserved: [
             (36, 4), (42, 1), (48, 16), (128, 11), (192, 16), (288, 3), (296, 3),
             (304, 3), (312, 1736),
-        ],
-    }
-}
-
-impl QosCap {
-    /// Queues can be limited to a rate of the rate table. `0x00.31`
-    #[inline]
-    pub const fn packet_pacing(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::packet_pacing`].
-    #[inline]
-    pub const fn set_packet_pacing(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// The E-Switch has a scheduling hierarchy. `0x00.30`
-    #[inline]
-    pub const fn esw_scheduling(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::esw_scheduling`].
-    #[inline]
-    pub const fn set_esw_scheduling(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Elements of the E-Switch hierarchy can have a bandwidth share. `0x00.29`
-    #[inline]
-    pub const fn esw_bw_share(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::esw_bw_share`].
-    #[inline]
-    pub const fn set_esw_bw_share(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// Elements of the E-Switch hierarchy can have a rate limit. `0x00.28`
-    #[inline]
-    pub const fn esw_rate_limit(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::esw_rate_limit`].
-    #[inline]
-    pub const fn set_esw_rate_limit(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// FreeBSD's header and rdma-core's tests name it, no driver uses it, and no more is known.
-    /// `0x00.27`
-    ///
-    /// Source: freebsd: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
-    #[inline]
-    pub const fn hll(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::hll`].
-    #[inline]
-    pub const fn set_hll(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// A rate may bound its bursts. `0x00.26`
-    #[inline]
-    pub const fn packet_pacing_burst_bound(&self) -> bool {
-        bits::flag(&self.0, 5)
-    }
-
-    /// Sets [`Self::packet_pacing_burst_bound`].
-    #[inline]
-    pub const fn set_packet_pacing_burst_bound(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 5, value);
-        self
-    }
-
-    /// A rate may be told the typical packet size. `0x00.25`
-    #[inline]
-    pub const fn packet_pacing_typical_size(&self) -> bool {
-        bits::flag(&self.0, 6)
-    }
-
-    /// Sets [`Self::packet_pacing_typical_size`].
-    #[inline]
-    pub const fn set_packet_pacing_typical_size(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 6, value);
-        self
-    }
-
-    /// Rules can meter a flow; the metadata register that gets the colour cannot be shared unless
-    /// flow_meter is set, too. `0x00.24`
-    ///
-    /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
-    #[inline]
-    pub const fn flow_meter_old(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::flow_meter_old`].
-    #[inline]
-    pub const fn set_flow_meter_old(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// SQs of the NIC can be scheduled in a hierarchy. `0x00.23`
-    #[inline]
-    pub const fn nic_sq_scheduling(&self) -> bool {
-        bits::flag(&self.0, 8)
-    }
-
-    /// Sets [`Self::nic_sq_scheduling`].
-    #[inline]
-    pub const fn set_nic_sq_scheduling(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 8, value);
-        self
-    }
-
-    /// Elements of the NIC hierarchy can have a bandwidth share. `0x00.22`
-    #[inline]
-    pub const fn nic_bw_share(&self) -> bool {
-        bits::flag(&self.0, 9)
-    }
-
-    /// Sets [`Self::nic_bw_share`].
-    #[inline]
-    pub const fn set_nic_bw_share(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 9, value);
-        self
-    }
-
-    /// Elements of the NIC hierarchy can have a rate limit. `0x00.21`
-    #[inline]
-    pub const fn nic_rate_limit(&self) -> bool {
-        bits::flag(&self.0, 10)
-    }
-
-    /// Sets [`Self::nic_rate_limit`].
-    #[inline]
-    pub const fn set_nic_rate_limit(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 10, value);
-        self
-    }
-
-    /// User contexts may allocate rates. `0x00.20`
-    #[inline]
-    pub const fn packet_pacing_uid(&self) -> bool {
-        bits::flag(&self.0, 11)
-    }
-
-    /// Sets [`Self::packet_pacing_uid`].
-    #[inline]
-    pub const fn set_packet_pacing_uid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 11, value);
-        self
-    }
-
-    /// log2 of the depth of the E-Switch hierarchy. `0x00.19:16`
-    #[inline]
-    pub const fn log_esw_max_sched_depth(&self) -> u8 {
-        bits::get(&self.0, 12, 4) as u8
-    }
-
-    /// Sets [`Self::log_esw_max_sched_depth`].
-    #[inline]
-    pub const fn set_log_esw_max_sched_depth(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 12, 4, value as u64);
-        self
-    }
-
-    /// log2 of the number of flow meters. `0x00.15:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
-    #[inline]
-    pub const fn log_max_flow_meter(&self) -> u8 {
-        bits::get(&self.0, 16, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_flow_meter`].
-    #[inline]
-    pub const fn set_log_max_flow_meter(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 16, 8, value as u64);
-        self
-    }
-
-    /// Bitmask of the metadata registers C that a flow meter can write its colour to; bit n is register
-    /// C n. `0x00.7:0`
-    ///
-    /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
-    #[inline]
-    pub const fn flow_meter_reg_id(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::flow_meter_reg_id`].
-    #[inline]
-    pub const fn set_flow_meter_reg_id(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// A rate may be counted in WQEs per time. `0x04.31`
-    ///
-    /// Source: dpdk: mlx5_ifc_qos_cap_bits.
-    #[inline]
-    pub const fn wqe_rate_pp(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::wqe_rate_pp`].
-    #[inline]
-    pub const fn set_wqe_rate_pp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// A QP can be put below an element of the NIC's scheduling hierarchy (rdma-core's
-    /// mlx5dv_modify_qp_sched_elem). `0x04.30`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py QosCaps; rdma-core: mlx5_ifc_qos_cap_bits.
-    #[inline]
-    pub const fn nic_qp_scheduling(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::nic_qp_scheduling`].
-    #[inline]
-    pub const fn set_nic_qp_scheduling(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// UD QPs can be paced. `0x04.29`
-    #[inline]
-    pub const fn packet_pacing_req_ud(&self) -> bool {
-        bits::flag(&self.0, 34)
-    }
-
-    /// Sets [`Self::packet_pacing_req_ud`].
-    #[inline]
-    pub const fn set_packet_pacing_req_ud(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 34, value);
-        self
-    }
-
-    /// UC QPs can be paced. `0x04.28`
-    #[inline]
-    pub const fn packet_pacing_req_uc(&self) -> bool {
-        bits::flag(&self.0, 35)
-    }
-
-    /// Sets [`Self::packet_pacing_req_uc`].
-    #[inline]
-    pub const fn set_packet_pacing_req_uc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 35, value);
-        self
-    }
-
-    /// Rules can meter a flow, and share the metadata register that gets the colour; flow_meter_old is
-    /// set, too. `0x04.23`
-    ///
-    /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
-    #[inline]
-    pub const fn flow_meter(&self) -> bool {
-        bits::flag(&self.0, 40)
-    }
-
-    /// Sets [`Self::flow_meter`].
-    #[inline]
-    pub const fn set_flow_meter(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 40, value);
-        self
-    }
-
-    /// Scheduling elements may cover virtual ports of several E-Switches. `0x04.22`
-    #[inline]
-    pub const fn esw_cross_esw_sched(&self) -> bool {
-        bits::flag(&self.0, 41)
-    }
-
-    /// Sets [`Self::esw_cross_esw_sched`].
-    #[inline]
-    pub const fn set_esw_cross_esw_sched(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 41, value);
-        self
-    }
-
-    /// log2 of the number of queue groups of the NIC hierarchy. `0x04.20:16`
-    #[inline]
-    pub const fn log_max_qos_nic_queue_group(&self) -> u8 {
-        bits::get(&self.0, 43, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_qos_nic_queue_group`].
-    #[inline]
-    pub const fn set_log_max_qos_nic_queue_group(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 43, 5, value as u64);
-        self
-    }
-
-    /// Highest rate that can be asked for, in kbit/s. `0x08`
-    #[inline]
-    pub const fn packet_pacing_max_rate(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::packet_pacing_max_rate`].
-    #[inline]
-    pub const fn set_packet_pacing_max_rate(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Lowest rate that can be asked for, in kbit/s. `0x0c`
-    #[inline]
-    pub const fn packet_pacing_min_rate(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::packet_pacing_min_rate`].
-    #[inline]
-    pub const fn set_packet_pacing_min_rate(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// log2 of the number of rate limiting elements of the E-Switch hierarchy. `0x10.20:16`
-    #[inline]
-    pub const fn log_esw_max_rate_limit(&self) -> u8 {
-        bits::get(&self.0, 139, 5) as u8
-    }
-
-    /// Sets [`Self::log_esw_max_rate_limit`].
-    #[inline]
-    pub const fn set_log_esw_max_rate_limit(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 139, 5, value as u64);
-        self
-    }
-
-    /// Number of entries of the rate table, entry 0 (no limit) included. `0x10.15:0`
-    #[inline]
-    pub const fn packet_pacing_rate_table_size(&self) -> u16 {
-        bits::get(&self.0, 144, 16) as u16
-    }
-
-    /// Sets [`Self::packet_pacing_rate_table_size`].
-    #[inline]
-    pub const fn set_packet_pacing_rate_table_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 144, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of the element types of the E-Switch hierarchy (values in scheduling_element_cap).
-    /// `0x14.31:16`
-    #[inline]
-    pub const fn esw_element_type(&self) -> u16 {
-        bits::get(&self.0, 160, 16) as u16
-    }
-
-    /// Sets [`Self::esw_element_type`].
-    #[inline]
-    pub const fn set_esw_element_type(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 160, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of the TSAR types of the E-Switch hierarchy (values in tsar_type_cap). `0x14.15:0`
-    #[inline]
-    pub const fn esw_tsar_type(&self) -> u16 {
-        bits::get(&self.0, 176, 16) as u16
-    }
-
-    /// Sets [`Self::esw_tsar_type`].
-    #[inline]
-    pub const fn set_esw_tsar_type(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 176, 16, value as u64);
-        self
-    }
-
-    /// Number of virtual ports that can have a rate limit at a time. `0x18.15:0`
-    #[inline]
-    pub const fn max_qos_para_vport(&self) -> u16 {
-        bits::get(&self.0, 208, 16) as u16
-    }
-
-    /// Sets [`Self::max_qos_para_vport`].
-    #[inline]
-    pub const fn set_max_qos_para_vport(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 208, 16, value as u64);
-        self
-    }
-
-    /// Largest bandwidth share of an element. `0x1c`
-    #[inline]
-    pub const fn max_tsar_bw_share(&self) -> u32 {
-        bits::get(&self.0, 224, 32) as u32
-    }
-
-    /// Sets [`Self::max_tsar_bw_share`].
-    #[inline]
-    pub const fn set_max_tsar_bw_share(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 224, 32, value as u64);
-        self
-    }
-
-    /// Bitmask of the element types of the NIC hierarchy (values in scheduling_element_cap).
-    /// `0x20.31:16`
-    #[inline]
-    pub const fn nic_element_type(&self) -> u16 {
-        bits::get(&self.0, 256, 16) as u16
-    }
-
-    /// Sets [`Self::nic_element_type`].
-    #[inline]
-    pub const fn set_nic_element_type(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 256, 16, value as u64);
-        self
-    }
-
-    /// Bitmask of the TSAR types of the NIC hierarchy (values in tsar_type_cap). `0x20.15:0`
-    #[inline]
-    pub const fn nic_tsar_type(&self) -> u16 {
-        bits::get(&self.0, 272, 16) as u16
-    }
-
-    /// Sets [`Self::nic_tsar_type`].
-    #[inline]
-    pub const fn set_nic_tsar_type(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 272, 16, value as u64);
-        self
-    }
-
-    /// log2 of the unit in which flow meter objects are allocated. `0x24.28:24`
-    #[inline]
-    pub const fn log_meter_aso_granularity(&self) -> u8 {
-        bits::get(&self.0, 291, 5) as u8
-    }
-
-    /// Sets [`Self::log_meter_aso_granularity`].
-    #[inline]
-    pub const fn set_log_meter_aso_granularity(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 291, 5, value as u64);
-        self
-    }
-
-    /// log2 of the most flow meter objects allocated at a time. `0x24.20:16`
-    #[inline]
-    pub const fn log_meter_aso_max_alloc(&self) -> u8 {
-        bits::get(&self.0, 299, 5) as u8
-    }
-
-    /// Sets [`Self::log_meter_aso_max_alloc`].
-    #[inline]
-    pub const fn set_log_meter_aso_max_alloc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 299, 5, value as u64);
-        self
-    }
-
-    /// log2 of the number of flow meter objects. `0x24.12:8`
-    #[inline]
-    pub const fn log_max_num_meter_aso(&self) -> u8 {
-        bits::get(&self.0, 307, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_num_meter_aso`].
-    #[inline]
-    pub const fn set_log_max_num_meter_aso(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 307, 5, value as u64);
-        self
+        ];
+        /// Queues can be limited to a rate of the rate table. `0x00.31`
+        packet_pacing set_packet_pacing: flag(0);
+        /// The E-Switch has a scheduling hierarchy. `0x00.30`
+        esw_scheduling set_esw_scheduling: flag(1);
+        /// Elements of the E-Switch hierarchy can have a bandwidth share. `0x00.29`
+        esw_bw_share set_esw_bw_share: flag(2);
+        /// Elements of the E-Switch hierarchy can have a rate limit. `0x00.28`
+        esw_rate_limit set_esw_rate_limit: flag(3);
+        /// FreeBSD's header and rdma-core's tests name it, no driver uses it, and no more is known.
+        /// `0x00.27`
+        ///
+        /// Source: freebsd: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+        hll set_hll: flag(4);
+        /// A rate may bound its bursts. `0x00.26`
+        packet_pacing_burst_bound set_packet_pacing_burst_bound: flag(5);
+        /// A rate may be told the typical packet size. `0x00.25`
+        packet_pacing_typical_size set_packet_pacing_typical_size: flag(6);
+        /// Rules can meter a flow; the metadata register that gets the colour cannot be shared
+        /// unless flow_meter is set, too. `0x00.24`
+        ///
+        /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+        flow_meter_old set_flow_meter_old: flag(7);
+        /// SQs of the NIC can be scheduled in a hierarchy. `0x00.23`
+        nic_sq_scheduling set_nic_sq_scheduling: flag(8);
+        /// Elements of the NIC hierarchy can have a bandwidth share. `0x00.22`
+        nic_bw_share set_nic_bw_share: flag(9);
+        /// Elements of the NIC hierarchy can have a rate limit. `0x00.21`
+        nic_rate_limit set_nic_rate_limit: flag(10);
+        /// User contexts may allocate rates. `0x00.20`
+        packet_pacing_uid set_packet_pacing_uid: flag(11);
+        /// log2 of the depth of the E-Switch hierarchy. `0x00.19:16`
+        log_esw_max_sched_depth set_log_esw_max_sched_depth: number(u8, 12, 4);
+        /// log2 of the number of flow meters. `0x00.15:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+        log_max_flow_meter set_log_max_flow_meter: number(u8, 16, 8);
+        /// Bitmask of the metadata registers C that a flow meter can write its colour to; bit n is
+        /// register C n. `0x00.7:0`
+        ///
+        /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+        flow_meter_reg_id set_flow_meter_reg_id: number(u8, 24, 8);
+        /// A rate may be counted in WQEs per time. `0x04.31`
+        ///
+        /// Source: dpdk: mlx5_ifc_qos_cap_bits.
+        wqe_rate_pp set_wqe_rate_pp: flag(32);
+        /// A QP can be put below an element of the NIC's scheduling hierarchy (rdma-core's
+        /// mlx5dv_modify_qp_sched_elem). `0x04.30`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py QosCaps; rdma-core: mlx5_ifc_qos_cap_bits.
+        nic_qp_scheduling set_nic_qp_scheduling: flag(33);
+        /// UD QPs can be paced. `0x04.29`
+        packet_pacing_req_ud set_packet_pacing_req_ud: flag(34);
+        /// UC QPs can be paced. `0x04.28`
+        packet_pacing_req_uc set_packet_pacing_req_uc: flag(35);
+        /// Rules can meter a flow, and share the metadata register that gets the colour;
+        /// flow_meter_old is set, too. `0x04.23`
+        ///
+        /// Source: dpdk: mlx5_ifc_qos_cap_bits; rdma-core: tests/mlx5_prm_structs.py QosCaps.
+        flow_meter set_flow_meter: flag(40);
+        /// Scheduling elements may cover virtual ports of several E-Switches. `0x04.22`
+        esw_cross_esw_sched set_esw_cross_esw_sched: flag(41);
+        /// log2 of the number of queue groups of the NIC hierarchy. `0x04.20:16`
+        log_max_qos_nic_queue_group set_log_max_qos_nic_queue_group: number(u8, 43, 5);
+        /// Highest rate that can be asked for, in kbit/s. `0x08`
+        packet_pacing_max_rate set_packet_pacing_max_rate: number(u32, 64, 32);
+        /// Lowest rate that can be asked for, in kbit/s. `0x0c`
+        packet_pacing_min_rate set_packet_pacing_min_rate: number(u32, 96, 32);
+        /// log2 of the number of rate limiting elements of the E-Switch hierarchy. `0x10.20:16`
+        log_esw_max_rate_limit set_log_esw_max_rate_limit: number(u8, 139, 5);
+        /// Number of entries of the rate table, entry 0 (no limit) included. `0x10.15:0`
+        packet_pacing_rate_table_size set_packet_pacing_rate_table_size: number(u16, 144, 16);
+        /// Bitmask of the element types of the E-Switch hierarchy (values in
+        /// scheduling_element_cap). `0x14.31:16`
+        esw_element_type set_esw_element_type: number(u16, 160, 16);
+        /// Bitmask of the TSAR types of the E-Switch hierarchy (values in tsar_type_cap).
+        /// `0x14.15:0`
+        esw_tsar_type set_esw_tsar_type: number(u16, 176, 16);
+        /// Number of virtual ports that can have a rate limit at a time. `0x18.15:0`
+        max_qos_para_vport set_max_qos_para_vport: number(u16, 208, 16);
+        /// Largest bandwidth share of an element. `0x1c`
+        max_tsar_bw_share set_max_tsar_bw_share: number(u32, 224, 32);
+        /// Bitmask of the element types of the NIC hierarchy (values in scheduling_element_cap).
+        /// `0x20.31:16`
+        nic_element_type set_nic_element_type: number(u16, 256, 16);
+        /// Bitmask of the TSAR types of the NIC hierarchy (values in tsar_type_cap). `0x20.15:0`
+        nic_tsar_type set_nic_tsar_type: number(u16, 272, 16);
+        /// log2 of the unit in which flow meter objects are allocated. `0x24.28:24`
+        log_meter_aso_granularity set_log_meter_aso_granularity: number(u8, 291, 5);
+        /// log2 of the most flow meter objects allocated at a time. `0x24.20:16`
+        log_meter_aso_max_alloc set_log_meter_aso_max_alloc: number(u8, 299, 5);
+        /// log2 of the number of flow meter objects. `0x24.12:8`
+        log_max_num_meter_aso set_log_max_num_meter_aso: number(u8, 307, 5);
     }
 }
 
@@ -12026,41 +2967,14 @@ structure! {
     /// One diagnostic counter that the device has, in debug_cap.
     ///
     /// Source: freebsd: mlx5_ifc_diagnostic_counter_cap_bits.
-    pub struct DiagnosticCounter([u8; 0x4]) = "diagnostic_counter" {
-        sources: ["freebsd: mlx5_ifc_diagnostic_counter_cap_bits"],
-        fields: [
-            FieldInfo::number("sync", 0, 1),
-            FieldInfo::number("counter_id", 16, 16),
-        ],
-        reserved: [(1, 15)],
-    }
-}
-
-impl DiagnosticCounter {
-    /// It can be sampled in step with other counters, by its name. `0x00.31`
-    #[inline]
-    pub const fn sync(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::sync`].
-    #[inline]
-    pub const fn set_sync(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Number of the counter; FreeBSD asks only for counters whose number is listed. `0x00.15:0`
-    #[inline]
-    pub const fn counter_id(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::counter_id`].
-    #[inline]
-    pub const fn set_counter_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
+    DiagnosticCounter, DiagnosticCounterLayout, 0x4 bytes = "diagnostic_counter" {
+        sources: ["freebsd: mlx5_ifc_diagnostic_counter_cap_bits"];
+        reserved: [(1, 15)];
+        /// It can be sampled in step with other counters, by its name. `0x00.31`
+        sync set_sync: flag(0);
+        /// Number of the counter; FreeBSD asks only for counters whose number is listed.
+        /// `0x00.15:0`
+        counter_id set_counter_id: number(u16, 16, 16);
     }
 }
 
@@ -12068,150 +2982,40 @@ structure! {
     /// Debug capabilities, page 0xd.
     ///
     /// Source: linux: mlx5_ifc_debug_cap_bits.
-    pub struct DebugCap([u8; 0x800]) = "debug_cap" {
-        sources: ["linux: mlx5_ifc_debug_cap_bits"],
-        fields: [
-            FieldInfo::number("core_dump_general", 0, 1),
-            FieldInfo::number("core_dump_qp", 1, 1),
-            FieldInfo::number("resource_dump", 9, 1),
-            FieldInfo::number("log_max_samples", 24, 8),
-            FieldInfo::number("single", 32, 1),
-            FieldInfo::number("repetitive", 33, 1),
-            FieldInfo::number("stall_detect", 34, 1),
-            FieldInfo::number("log_min_sample_period", 56, 8),
-            FieldInfo::nested("diagnostic_counter", 512, DiagnosticCounter::INFO).times(496),
-        ],
-        reserved: [(2, 7), (10, 14), (35, 21), (64, 448)],
-    }
-}
-
-impl DebugCap {
-    /// The CORE_DUMP register dumps the device's state. `0x00.31`
-    #[inline]
-    pub const fn core_dump_general(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::core_dump_general`].
-    #[inline]
-    pub const fn set_core_dump_general(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// The CORE_DUMP register dumps a QP. `0x00.30`
-    #[inline]
-    pub const fn core_dump_qp(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::core_dump_qp`].
-    #[inline]
-    pub const fn set_core_dump_qp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// The RESOURCE_DUMP register dumps an object. `0x00.22`
-    #[inline]
-    pub const fn resource_dump(&self) -> bool {
-        bits::flag(&self.0, 9)
-    }
-
-    /// Sets [`Self::resource_dump`].
-    #[inline]
-    pub const fn set_resource_dump(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 9, value);
-        self
-    }
-
-    /// log2 of the largest number of samples that a run of the diagnostic counters takes. `0x00.7:0`
-    ///
-    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
-    #[inline]
-    pub const fn log_max_samples(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_samples`].
-    #[inline]
-    pub const fn set_log_max_samples(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Diagnostic counters can be sampled once. `0x04.31`
-    ///
-    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
-    #[inline]
-    pub const fn single(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::single`].
-    #[inline]
-    pub const fn set_single(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// Diagnostic counters can be sampled over and over. `0x04.30`
-    ///
-    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
-    #[inline]
-    pub const fn repetitive(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::repetitive`].
-    #[inline]
-    pub const fn set_repetitive(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// The device tells when it stalls. `0x04.29`
-    #[inline]
-    pub const fn stall_detect(&self) -> bool {
-        bits::flag(&self.0, 34)
-    }
-
-    /// Sets [`Self::stall_detect`].
-    #[inline]
-    pub const fn set_stall_detect(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 34, value);
-        self
-    }
-
-    /// log2 of the shortest time between two samples of the diagnostic counters; FreeBSD's header names
-    /// no unit. `0x04.7:0`
-    ///
-    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
-    #[inline]
-    pub const fn log_min_sample_period(&self) -> u8 {
-        bits::get(&self.0, 56, 8) as u8
-    }
-
-    /// Sets [`Self::log_min_sample_period`].
-    #[inline]
-    pub const fn set_log_min_sample_period(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 56, 8, value as u64);
-        self
-    }
-
-    /// The diagnostic counters: of each its number, and whether it is sampled in step with others;
-    /// hca_cap.num_of_diagnostic_counters of them. `0x40, 1984 bytes`
-    ///
-    /// Source: freebsd: mlx5_ifc_debug_cap_bits.
-    #[inline]
-    pub fn diagnostic_counter(&self, index: usize) -> &DiagnosticCounter {
-        nested(&self.0, bits::element(512, 32, 496, index) / 8)
-    }
-
-    /// [`Self::diagnostic_counter`], to be written.
-    #[inline]
-    pub fn diagnostic_counter_mut(&mut self, index: usize) -> &mut DiagnosticCounter {
-        nested_mut(&mut self.0, bits::element(512, 32, 496, index) / 8)
+    DebugCap, DebugCapLayout, 0x800 bytes = "debug_cap" {
+        sources: ["linux: mlx5_ifc_debug_cap_bits"];
+        reserved: [(2, 7), (10, 14), (35, 21), (64, 448)];
+        /// The CORE_DUMP register dumps the device's state. `0x00.31`
+        core_dump_general set_core_dump_general: flag(0);
+        /// The CORE_DUMP register dumps a QP. `0x00.30`
+        core_dump_qp set_core_dump_qp: flag(1);
+        /// The RESOURCE_DUMP register dumps an object. `0x00.22`
+        resource_dump set_resource_dump: flag(9);
+        /// log2 of the largest number of samples that a run of the diagnostic counters takes.
+        /// `0x00.7:0`
+        ///
+        /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+        log_max_samples set_log_max_samples: number(u8, 24, 8);
+        /// Diagnostic counters can be sampled once. `0x04.31`
+        ///
+        /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+        single set_single: flag(32);
+        /// Diagnostic counters can be sampled over and over. `0x04.30`
+        ///
+        /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+        repetitive set_repetitive: flag(33);
+        /// The device tells when it stalls. `0x04.29`
+        stall_detect set_stall_detect: flag(34);
+        /// log2 of the shortest time between two samples of the diagnostic counters; FreeBSD's
+        /// header names no unit. `0x04.7:0`
+        ///
+        /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+        log_min_sample_period set_log_min_sample_period: number(u8, 56, 8);
+        /// The diagnostic counters: of each its number, and whether it is sampled in step with
+        /// others; hca_cap.num_of_diagnostic_counters of them. `0x40, 1984 bytes`
+        ///
+        /// Source: freebsd: mlx5_ifc_debug_cap_bits.
+        diagnostic_counter diagnostic_counter_mut: nested(DiagnosticCounter, 512) [496];
     }
 }
 
@@ -12219,67 +3023,17 @@ structure! {
     /// How the ports of a bond can be selected by flow tables, page 0x25.
     ///
     /// Source: linux: mlx5_ifc_port_selection_cap_bits.
-    pub struct PortSelectionCap([u8; 0x1000]) = "port_selection_cap" {
-        sources: ["linux: mlx5_ifc_port_selection_cap_bits"],
-        fields: [
-            FieldInfo::number("port_select_flow_table", 16, 1),
-            FieldInfo::number("port_select_flow_table_bypass", 18, 1),
-            FieldInfo::nested("flow_table_properties_port_selection", 512, FlowTablePropLayout::INFO),
-            FieldInfo::nested("ft_field_support_2_port_selection", 1024, FlowTableFieldsSupported2::INFO),
-        ],
-        reserved: [(0, 16), (17, 1), (19, 493), (1152, 31616)],
-    }
-}
-
-impl PortSelectionCap {
-    /// Flow tables of type PORT_SEL can choose the port. `0x00.15`
-    #[inline]
-    pub const fn port_select_flow_table(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::port_select_flow_table`].
-    #[inline]
-    pub const fn set_port_select_flow_table(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
-    }
-
-    /// The port selection table can be bypassed; set through SET_HCA_CAP. `0x00.13`
-    #[inline]
-    pub const fn port_select_flow_table_bypass(&self) -> bool {
-        bits::flag(&self.0, 18)
-    }
-
-    /// Sets [`Self::port_select_flow_table_bypass`].
-    #[inline]
-    pub const fn set_port_select_flow_table_bypass(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 18, value);
-        self
-    }
-
-    /// Properties of port selection tables. `0x40, 64 bytes`
-    #[inline]
-    pub fn flow_table_properties_port_selection(&self) -> &FlowTablePropLayout {
-        nested(&self.0, 0x40)
-    }
-
-    /// [`Self::flow_table_properties_port_selection`], to be written.
-    #[inline]
-    pub fn flow_table_properties_port_selection_mut(&mut self) -> &mut FlowTablePropLayout {
-        nested_mut(&mut self.0, 0x40)
-    }
-
-    /// More fields that port selection tables match. `0x80, 16 bytes`
-    #[inline]
-    pub fn ft_field_support_2_port_selection(&self) -> &FlowTableFieldsSupported2 {
-        nested(&self.0, 0x80)
-    }
-
-    /// [`Self::ft_field_support_2_port_selection`], to be written.
-    #[inline]
-    pub fn ft_field_support_2_port_selection_mut(&mut self) -> &mut FlowTableFieldsSupported2 {
-        nested_mut(&mut self.0, 0x80)
+    PortSelectionCap, PortSelectionCapLayout, 0x1000 bytes = "port_selection_cap" {
+        sources: ["linux: mlx5_ifc_port_selection_cap_bits"];
+        reserved: [(0, 16), (17, 1), (19, 493), (1152, 31616)];
+        /// Flow tables of type PORT_SEL can choose the port. `0x00.15`
+        port_select_flow_table set_port_select_flow_table: flag(16);
+        /// The port selection table can be bypassed; set through SET_HCA_CAP. `0x00.13`
+        port_select_flow_table_bypass set_port_select_flow_table_bypass: flag(18);
+        /// Properties of port selection tables. `0x40, 64 bytes`
+        flow_table_properties_port_selection flow_table_properties_port_selection_mut: nested(FlowTablePropLayout, 512);
+        /// More fields that port selection tables match. `0x80, 16 bytes`
+        ft_field_support_2_port_selection ft_field_support_2_port_selection_mut: nested(FlowTableFieldsSupported2, 1024);
     }
 }
 
@@ -12287,1251 +3041,233 @@ structure! {
     /// Which header fields a kind of flow table can match, one bit each (first set).
     ///
     /// Source: linux: mlx5_ifc_flow_table_fields_supported_bits.
-    pub struct FlowTableFieldsSupported([u8; 0x10]) = "flow_table_fields_supported" {
-        sources: ["linux: mlx5_ifc_flow_table_fields_supported_bits"],
-        fields: [
-            FieldInfo::number("outer_dmac", 0, 1),
-            FieldInfo::number("outer_smac", 1, 1),
-            FieldInfo::number("outer_ether_type", 2, 1),
-            FieldInfo::number("outer_ip_version", 3, 1),
-            FieldInfo::number("outer_first_prio", 4, 1),
-            FieldInfo::number("outer_first_cfi", 5, 1),
-            FieldInfo::number("outer_first_vid", 6, 1),
-            FieldInfo::number("outer_ipv4_ttl", 7, 1),
-            FieldInfo::number("outer_second_prio", 8, 1),
-            FieldInfo::number("outer_second_cfi", 9, 1),
-            FieldInfo::number("outer_second_vid", 10, 1),
-            FieldInfo::number("outer_ipv6_flow_label", 11, 1),
-            FieldInfo::number("outer_sip", 12, 1),
-            FieldInfo::number("outer_dip", 13, 1),
-            FieldInfo::number("outer_frag", 14, 1),
-            FieldInfo::number("outer_ip_protocol", 15, 1),
-            FieldInfo::number("outer_ip_ecn", 16, 1),
-            FieldInfo::number("outer_ip_dscp", 17, 1),
-            FieldInfo::number("outer_udp_sport", 18, 1),
-            FieldInfo::number("outer_udp_dport", 19, 1),
-            FieldInfo::number("outer_tcp_sport", 20, 1),
-            FieldInfo::number("outer_tcp_dport", 21, 1),
-            FieldInfo::number("outer_tcp_flags", 22, 1),
-            FieldInfo::number("outer_gre_protocol", 23, 1),
-            FieldInfo::number("outer_gre_key", 24, 1),
-            FieldInfo::number("outer_vxlan_vni", 25, 1),
-            FieldInfo::number("outer_geneve_vni", 26, 1),
-            FieldInfo::number("outer_geneve_oam", 27, 1),
-            FieldInfo::number("outer_geneve_protocol_type", 28, 1),
-            FieldInfo::number("outer_geneve_opt_len", 29, 1),
-            FieldInfo::number("source_vhca_port", 30, 1),
-            FieldInfo::number("source_eswitch_port", 31, 1),
-            FieldInfo::number("inner_dmac", 32, 1),
-            FieldInfo::number("inner_smac", 33, 1),
-            FieldInfo::number("inner_ether_type", 34, 1),
-            FieldInfo::number("inner_ip_version", 35, 1),
-            FieldInfo::number("inner_first_prio", 36, 1),
-            FieldInfo::number("inner_first_cfi", 37, 1),
-            FieldInfo::number("inner_first_vid", 38, 1),
-            FieldInfo::number("inner_ipv4_ttl", 39, 1),
-            FieldInfo::number("inner_second_prio", 40, 1),
-            FieldInfo::number("inner_second_cfi", 41, 1),
-            FieldInfo::number("inner_second_vid", 42, 1),
-            FieldInfo::number("inner_ipv6_flow_label", 43, 1),
-            FieldInfo::number("inner_sip", 44, 1),
-            FieldInfo::number("inner_dip", 45, 1),
-            FieldInfo::number("inner_frag", 46, 1),
-            FieldInfo::number("inner_ip_protocol", 47, 1),
-            FieldInfo::number("inner_ip_ecn", 48, 1),
-            FieldInfo::number("inner_ip_dscp", 49, 1),
-            FieldInfo::number("inner_udp_sport", 50, 1),
-            FieldInfo::number("inner_udp_dport", 51, 1),
-            FieldInfo::number("inner_tcp_sport", 52, 1),
-            FieldInfo::number("inner_tcp_dport", 53, 1),
-            FieldInfo::number("inner_tcp_flags", 54, 1),
-            FieldInfo::number("outer_tcp_seq_num", 55, 1),
-            FieldInfo::number("inner_tcp_seq_num", 56, 1),
-            FieldInfo::number("prog_sample_field", 57, 1),
-            FieldInfo::number("metadata_reg_b", 62, 1),
-            FieldInfo::number("metadata_reg_a", 63, 1),
-            FieldInfo::number("geneve_tlv_option_0_data", 64, 1),
-            FieldInfo::number("geneve_tlv_option_0_exist", 65, 1),
-            FieldInfo::number("outer_first_mpls_over_udp", 69, 4),
-            FieldInfo::number("outer_first_mpls_over_gre", 73, 4),
-            FieldInfo::number("inner_first_mpls", 77, 4),
-            FieldInfo::number("outer_first_mpls", 81, 4),
-            FieldInfo::number("outer_emd_tag", 85, 1),
-            FieldInfo::number("inner_esp_spi", 86, 1),
-            FieldInfo::number("outer_esp_spi", 87, 1),
-            FieldInfo::number("inner_ipv6_hop_limit", 88, 1),
-            FieldInfo::number("outer_ipv6_hop_limit", 89, 1),
-            FieldInfo::number("bth_dst_qp", 90, 1),
-            FieldInfo::number("inner_first_svlan", 91, 1),
-            FieldInfo::number("inner_second_svlan", 92, 1),
-            FieldInfo::number("outer_first_svlan", 93, 1),
-            FieldInfo::number("outer_second_svlan", 94, 1),
-            FieldInfo::number("source_sqn", 95, 1),
-            FieldInfo::number("metadata_reg_c_7", 120, 1),
-            FieldInfo::number("metadata_reg_c_6", 121, 1),
-            FieldInfo::number("metadata_reg_c_5", 122, 1),
-            FieldInfo::number("metadata_reg_c_4", 123, 1),
-            FieldInfo::number("metadata_reg_c_3", 124, 1),
-            FieldInfo::number("metadata_reg_c_2", 125, 1),
-            FieldInfo::number("metadata_reg_c_1", 126, 1),
-            FieldInfo::number("metadata_reg_c_0", 127, 1),
-        ],
-        reserved: [(58, 4), (66, 3), (96, 24)],
-    }
-}
-
-impl FlowTableFieldsSupported {
-    /// The outer destination MAC can be matched. `0x00.31`
-    #[inline]
-    pub const fn outer_dmac(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::outer_dmac`].
-    #[inline]
-    pub const fn set_outer_dmac(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// The outer source MAC can be matched. `0x00.30`
-    #[inline]
-    pub const fn outer_smac(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::outer_smac`].
-    #[inline]
-    pub const fn set_outer_smac(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// The outer Ethertype can be matched. `0x00.29`
-    #[inline]
-    pub const fn outer_ether_type(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::outer_ether_type`].
-    #[inline]
-    pub const fn set_outer_ether_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// The outer IP version can be matched. `0x00.28`
-    #[inline]
-    pub const fn outer_ip_version(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::outer_ip_version`].
-    #[inline]
-    pub const fn set_outer_ip_version(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// The outer priority of the first VLAN tag can be matched. `0x00.27`
-    #[inline]
-    pub const fn outer_first_prio(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::outer_first_prio`].
-    #[inline]
-    pub const fn set_outer_first_prio(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// The outer CFI of the first VLAN tag can be matched. `0x00.26`
-    #[inline]
-    pub const fn outer_first_cfi(&self) -> bool {
-        bits::flag(&self.0, 5)
-    }
-
-    /// Sets [`Self::outer_first_cfi`].
-    #[inline]
-    pub const fn set_outer_first_cfi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 5, value);
-        self
-    }
-
-    /// The outer VLAN id of the first VLAN tag can be matched. `0x00.25`
-    #[inline]
-    pub const fn outer_first_vid(&self) -> bool {
-        bits::flag(&self.0, 6)
-    }
-
-    /// Sets [`Self::outer_first_vid`].
-    #[inline]
-    pub const fn set_outer_first_vid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 6, value);
-        self
-    }
-
-    /// The outer IPv4 time to live can be matched. `0x00.24`
-    #[inline]
-    pub const fn outer_ipv4_ttl(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::outer_ipv4_ttl`].
-    #[inline]
-    pub const fn set_outer_ipv4_ttl(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// The outer priority of the second VLAN tag can be matched. `0x00.23`
-    #[inline]
-    pub const fn outer_second_prio(&self) -> bool {
-        bits::flag(&self.0, 8)
-    }
-
-    /// Sets [`Self::outer_second_prio`].
-    #[inline]
-    pub const fn set_outer_second_prio(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 8, value);
-        self
-    }
-
-    /// The outer CFI of the second VLAN tag can be matched. `0x00.22`
-    #[inline]
-    pub const fn outer_second_cfi(&self) -> bool {
-        bits::flag(&self.0, 9)
-    }
-
-    /// Sets [`Self::outer_second_cfi`].
-    #[inline]
-    pub const fn set_outer_second_cfi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 9, value);
-        self
-    }
-
-    /// The outer VLAN id of the second VLAN tag can be matched. `0x00.21`
-    #[inline]
-    pub const fn outer_second_vid(&self) -> bool {
-        bits::flag(&self.0, 10)
-    }
-
-    /// Sets [`Self::outer_second_vid`].
-    #[inline]
-    pub const fn set_outer_second_vid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 10, value);
-        self
-    }
-
-    /// The outer IPv6 flow label can be matched. `0x00.20`
-    ///
-    /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTableFieldsSupported; rdma-core: mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn outer_ipv6_flow_label(&self) -> bool {
-        bits::flag(&self.0, 11)
-    }
-
-    /// Sets [`Self::outer_ipv6_flow_label`].
-    #[inline]
-    pub const fn set_outer_ipv6_flow_label(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 11, value);
-        self
-    }
-
-    /// The outer source IP address can be matched. `0x00.19`
-    #[inline]
-    pub const fn outer_sip(&self) -> bool {
-        bits::flag(&self.0, 12)
-    }
-
-    /// Sets [`Self::outer_sip`].
-    #[inline]
-    pub const fn set_outer_sip(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 12, value);
-        self
-    }
-
-    /// The outer destination IP address can be matched. `0x00.18`
-    #[inline]
-    pub const fn outer_dip(&self) -> bool {
-        bits::flag(&self.0, 13)
-    }
-
-    /// Sets [`Self::outer_dip`].
-    #[inline]
-    pub const fn set_outer_dip(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 13, value);
-        self
-    }
-
-    /// The outer IP fragment flag can be matched. `0x00.17`
-    #[inline]
-    pub const fn outer_frag(&self) -> bool {
-        bits::flag(&self.0, 14)
-    }
-
-    /// Sets [`Self::outer_frag`].
-    #[inline]
-    pub const fn set_outer_frag(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 14, value);
-        self
-    }
-
-    /// The outer IP protocol can be matched. `0x00.16`
-    #[inline]
-    pub const fn outer_ip_protocol(&self) -> bool {
-        bits::flag(&self.0, 15)
-    }
-
-    /// Sets [`Self::outer_ip_protocol`].
-    #[inline]
-    pub const fn set_outer_ip_protocol(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 15, value);
-        self
-    }
-
-    /// The outer IP ECN bits can be matched. `0x00.15`
-    #[inline]
-    pub const fn outer_ip_ecn(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::outer_ip_ecn`].
-    #[inline]
-    pub const fn set_outer_ip_ecn(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
-    }
-
-    /// The outer IP DSCP can be matched. `0x00.14`
-    #[inline]
-    pub const fn outer_ip_dscp(&self) -> bool {
-        bits::flag(&self.0, 17)
-    }
-
-    /// Sets [`Self::outer_ip_dscp`].
-    #[inline]
-    pub const fn set_outer_ip_dscp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 17, value);
-        self
-    }
-
-    /// The outer UDP source port can be matched. `0x00.13`
-    #[inline]
-    pub const fn outer_udp_sport(&self) -> bool {
-        bits::flag(&self.0, 18)
-    }
-
-    /// Sets [`Self::outer_udp_sport`].
-    #[inline]
-    pub const fn set_outer_udp_sport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 18, value);
-        self
-    }
-
-    /// The outer UDP destination port can be matched. `0x00.12`
-    #[inline]
-    pub const fn outer_udp_dport(&self) -> bool {
-        bits::flag(&self.0, 19)
-    }
-
-    /// Sets [`Self::outer_udp_dport`].
-    #[inline]
-    pub const fn set_outer_udp_dport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 19, value);
-        self
-    }
-
-    /// The outer TCP source port can be matched. `0x00.11`
-    #[inline]
-    pub const fn outer_tcp_sport(&self) -> bool {
-        bits::flag(&self.0, 20)
-    }
-
-    /// Sets [`Self::outer_tcp_sport`].
-    #[inline]
-    pub const fn set_outer_tcp_sport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 20, value);
-        self
-    }
-
-    /// The outer TCP destination port can be matched. `0x00.10`
-    #[inline]
-    pub const fn outer_tcp_dport(&self) -> bool {
-        bits::flag(&self.0, 21)
-    }
-
-    /// Sets [`Self::outer_tcp_dport`].
-    #[inline]
-    pub const fn set_outer_tcp_dport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 21, value);
-        self
-    }
-
-    /// The outer TCP flags can be matched. `0x00.9`
-    #[inline]
-    pub const fn outer_tcp_flags(&self) -> bool {
-        bits::flag(&self.0, 22)
-    }
-
-    /// Sets [`Self::outer_tcp_flags`].
-    #[inline]
-    pub const fn set_outer_tcp_flags(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 22, value);
-        self
-    }
-
-    /// The outer GRE protocol can be matched. `0x00.8`
-    #[inline]
-    pub const fn outer_gre_protocol(&self) -> bool {
-        bits::flag(&self.0, 23)
-    }
-
-    /// Sets [`Self::outer_gre_protocol`].
-    #[inline]
-    pub const fn set_outer_gre_protocol(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 23, value);
-        self
-    }
-
-    /// The outer GRE key can be matched. `0x00.7`
-    #[inline]
-    pub const fn outer_gre_key(&self) -> bool {
-        bits::flag(&self.0, 24)
-    }
-
-    /// Sets [`Self::outer_gre_key`].
-    #[inline]
-    pub const fn set_outer_gre_key(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 24, value);
-        self
-    }
-
-    /// The outer VXLAN network identifier can be matched. `0x00.6`
-    #[inline]
-    pub const fn outer_vxlan_vni(&self) -> bool {
-        bits::flag(&self.0, 25)
-    }
-
-    /// Sets [`Self::outer_vxlan_vni`].
-    #[inline]
-    pub const fn set_outer_vxlan_vni(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 25, value);
-        self
-    }
-
-    /// The outer GENEVE network identifier can be matched. `0x00.5`
-    #[inline]
-    pub const fn outer_geneve_vni(&self) -> bool {
-        bits::flag(&self.0, 26)
-    }
-
-    /// Sets [`Self::outer_geneve_vni`].
-    #[inline]
-    pub const fn set_outer_geneve_vni(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 26, value);
-        self
-    }
-
-    /// The outer GENEVE OAM bit can be matched. `0x00.4`
-    #[inline]
-    pub const fn outer_geneve_oam(&self) -> bool {
-        bits::flag(&self.0, 27)
-    }
-
-    /// Sets [`Self::outer_geneve_oam`].
-    #[inline]
-    pub const fn set_outer_geneve_oam(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 27, value);
-        self
-    }
-
-    /// The outer GENEVE protocol type can be matched. `0x00.3`
-    #[inline]
-    pub const fn outer_geneve_protocol_type(&self) -> bool {
-        bits::flag(&self.0, 28)
-    }
-
-    /// Sets [`Self::outer_geneve_protocol_type`].
-    #[inline]
-    pub const fn set_outer_geneve_protocol_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 28, value);
-        self
-    }
-
-    /// The outer GENEVE option length can be matched. `0x00.2`
-    #[inline]
-    pub const fn outer_geneve_opt_len(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::outer_geneve_opt_len`].
-    #[inline]
-    pub const fn set_outer_geneve_opt_len(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// The port of the virtual HCA that a packet came from can be matched. `0x00.1`
-    #[inline]
-    pub const fn source_vhca_port(&self) -> bool {
-        bits::flag(&self.0, 30)
-    }
-
-    /// Sets [`Self::source_vhca_port`].
-    #[inline]
-    pub const fn set_source_vhca_port(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 30, value);
-        self
-    }
-
-    /// The E-Switch port that a packet came from can be matched. `0x00.0`
-    #[inline]
-    pub const fn source_eswitch_port(&self) -> bool {
-        bits::flag(&self.0, 31)
-    }
-
-    /// Sets [`Self::source_eswitch_port`].
-    #[inline]
-    pub const fn set_source_eswitch_port(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 31, value);
-        self
-    }
-
-    /// The inner destination MAC can be matched. `0x04.31`
-    #[inline]
-    pub const fn inner_dmac(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::inner_dmac`].
-    #[inline]
-    pub const fn set_inner_dmac(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// The inner source MAC can be matched. `0x04.30`
-    #[inline]
-    pub const fn inner_smac(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::inner_smac`].
-    #[inline]
-    pub const fn set_inner_smac(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// The inner Ethertype can be matched. `0x04.29`
-    #[inline]
-    pub const fn inner_ether_type(&self) -> bool {
-        bits::flag(&self.0, 34)
-    }
-
-    /// Sets [`Self::inner_ether_type`].
-    #[inline]
-    pub const fn set_inner_ether_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 34, value);
-        self
-    }
-
-    /// The inner IP version can be matched. `0x04.28`
-    #[inline]
-    pub const fn inner_ip_version(&self) -> bool {
-        bits::flag(&self.0, 35)
-    }
-
-    /// Sets [`Self::inner_ip_version`].
-    #[inline]
-    pub const fn set_inner_ip_version(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 35, value);
-        self
-    }
-
-    /// The inner priority of the first VLAN tag can be matched. `0x04.27`
-    #[inline]
-    pub const fn inner_first_prio(&self) -> bool {
-        bits::flag(&self.0, 36)
-    }
-
-    /// Sets [`Self::inner_first_prio`].
-    #[inline]
-    pub const fn set_inner_first_prio(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 36, value);
-        self
-    }
-
-    /// The inner CFI of the first VLAN tag can be matched. `0x04.26`
-    #[inline]
-    pub const fn inner_first_cfi(&self) -> bool {
-        bits::flag(&self.0, 37)
-    }
-
-    /// Sets [`Self::inner_first_cfi`].
-    #[inline]
-    pub const fn set_inner_first_cfi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 37, value);
-        self
-    }
-
-    /// The inner VLAN id of the first VLAN tag can be matched. `0x04.25`
-    #[inline]
-    pub const fn inner_first_vid(&self) -> bool {
-        bits::flag(&self.0, 38)
-    }
-
-    /// Sets [`Self::inner_first_vid`].
-    #[inline]
-    pub const fn set_inner_first_vid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 38, value);
-        self
-    }
-
-    /// The inner IPv4 time to live can be matched. `0x04.24`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn inner_ipv4_ttl(&self) -> bool {
-        bits::flag(&self.0, 39)
-    }
-
-    /// Sets [`Self::inner_ipv4_ttl`].
-    #[inline]
-    pub const fn set_inner_ipv4_ttl(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 39, value);
-        self
-    }
-
-    /// The inner priority of the second VLAN tag can be matched. `0x04.23`
-    #[inline]
-    pub const fn inner_second_prio(&self) -> bool {
-        bits::flag(&self.0, 40)
-    }
-
-    /// Sets [`Self::inner_second_prio`].
-    #[inline]
-    pub const fn set_inner_second_prio(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 40, value);
-        self
-    }
-
-    /// The inner CFI of the second VLAN tag can be matched. `0x04.22`
-    #[inline]
-    pub const fn inner_second_cfi(&self) -> bool {
-        bits::flag(&self.0, 41)
-    }
-
-    /// Sets [`Self::inner_second_cfi`].
-    #[inline]
-    pub const fn set_inner_second_cfi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 41, value);
-        self
-    }
-
-    /// The inner VLAN id of the second VLAN tag can be matched. `0x04.21`
-    #[inline]
-    pub const fn inner_second_vid(&self) -> bool {
-        bits::flag(&self.0, 42)
-    }
-
-    /// Sets [`Self::inner_second_vid`].
-    #[inline]
-    pub const fn set_inner_second_vid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 42, value);
-        self
-    }
-
-    /// The inner IPv6 flow label can be matched. `0x04.20`
-    ///
-    /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTableFieldsSupported; rdma-core: mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn inner_ipv6_flow_label(&self) -> bool {
-        bits::flag(&self.0, 43)
-    }
-
-    /// Sets [`Self::inner_ipv6_flow_label`].
-    #[inline]
-    pub const fn set_inner_ipv6_flow_label(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 43, value);
-        self
-    }
-
-    /// The inner source IP address can be matched. `0x04.19`
-    #[inline]
-    pub const fn inner_sip(&self) -> bool {
-        bits::flag(&self.0, 44)
-    }
-
-    /// Sets [`Self::inner_sip`].
-    #[inline]
-    pub const fn set_inner_sip(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 44, value);
-        self
-    }
-
-    /// The inner destination IP address can be matched. `0x04.18`
-    #[inline]
-    pub const fn inner_dip(&self) -> bool {
-        bits::flag(&self.0, 45)
-    }
-
-    /// Sets [`Self::inner_dip`].
-    #[inline]
-    pub const fn set_inner_dip(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 45, value);
-        self
-    }
-
-    /// The inner IP fragment flag can be matched. `0x04.17`
-    #[inline]
-    pub const fn inner_frag(&self) -> bool {
-        bits::flag(&self.0, 46)
-    }
-
-    /// Sets [`Self::inner_frag`].
-    #[inline]
-    pub const fn set_inner_frag(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 46, value);
-        self
-    }
-
-    /// The inner IP protocol can be matched. `0x04.16`
-    #[inline]
-    pub const fn inner_ip_protocol(&self) -> bool {
-        bits::flag(&self.0, 47)
-    }
-
-    /// Sets [`Self::inner_ip_protocol`].
-    #[inline]
-    pub const fn set_inner_ip_protocol(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 47, value);
-        self
-    }
-
-    /// The inner IP ECN bits can be matched. `0x04.15`
-    #[inline]
-    pub const fn inner_ip_ecn(&self) -> bool {
-        bits::flag(&self.0, 48)
-    }
-
-    /// Sets [`Self::inner_ip_ecn`].
-    #[inline]
-    pub const fn set_inner_ip_ecn(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 48, value);
-        self
-    }
-
-    /// The inner IP DSCP can be matched. `0x04.14`
-    #[inline]
-    pub const fn inner_ip_dscp(&self) -> bool {
-        bits::flag(&self.0, 49)
-    }
-
-    /// Sets [`Self::inner_ip_dscp`].
-    #[inline]
-    pub const fn set_inner_ip_dscp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 49, value);
-        self
-    }
-
-    /// The inner UDP source port can be matched. `0x04.13`
-    #[inline]
-    pub const fn inner_udp_sport(&self) -> bool {
-        bits::flag(&self.0, 50)
-    }
-
-    /// Sets [`Self::inner_udp_sport`].
-    #[inline]
-    pub const fn set_inner_udp_sport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 50, value);
-        self
-    }
-
-    /// The inner UDP destination port can be matched. `0x04.12`
-    #[inline]
-    pub const fn inner_udp_dport(&self) -> bool {
-        bits::flag(&self.0, 51)
-    }
-
-    /// Sets [`Self::inner_udp_dport`].
-    #[inline]
-    pub const fn set_inner_udp_dport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 51, value);
-        self
-    }
-
-    /// The inner TCP source port can be matched. `0x04.11`
-    #[inline]
-    pub const fn inner_tcp_sport(&self) -> bool {
-        bits::flag(&self.0, 52)
-    }
-
-    /// Sets [`Self::inner_tcp_sport`].
-    #[inline]
-    pub const fn set_inner_tcp_sport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 52, value);
-        self
-    }
-
-    /// The inner TCP destination port can be matched. `0x04.10`
-    #[inline]
-    pub const fn inner_tcp_dport(&self) -> bool {
-        bits::flag(&self.0, 53)
-    }
-
-    /// Sets [`Self::inner_tcp_dport`].
-    #[inline]
-    pub const fn set_inner_tcp_dport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 53, value);
-        self
-    }
-
-    /// The inner TCP flags can be matched. `0x04.9`
-    #[inline]
-    pub const fn inner_tcp_flags(&self) -> bool {
-        bits::flag(&self.0, 54)
-    }
-
-    /// Sets [`Self::inner_tcp_flags`].
-    #[inline]
-    pub const fn set_inner_tcp_flags(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 54, value);
-        self
-    }
-
-    /// The outer TCP sequence number can be matched. `0x04.8`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
-    #[inline]
-    pub const fn outer_tcp_seq_num(&self) -> bool {
-        bits::flag(&self.0, 55)
-    }
-
-    /// Sets [`Self::outer_tcp_seq_num`].
-    #[inline]
-    pub const fn set_outer_tcp_seq_num(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 55, value);
-        self
-    }
-
-    /// The inner TCP sequence number can be matched. `0x04.7`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
-    #[inline]
-    pub const fn inner_tcp_seq_num(&self) -> bool {
-        bits::flag(&self.0, 56)
-    }
-
-    /// Sets [`Self::inner_tcp_seq_num`].
-    #[inline]
-    pub const fn set_inner_tcp_seq_num(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 56, value);
-        self
-    }
-
-    /// What a programmable sample of the flex parser took from a packet can be matched. `0x04.6`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
-    #[inline]
-    pub const fn prog_sample_field(&self) -> bool {
-        bits::flag(&self.0, 57)
-    }
-
-    /// Sets [`Self::prog_sample_field`].
-    #[inline]
-    pub const fn set_prog_sample_field(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 57, value);
-        self
-    }
-
-    /// Metadata register B can be matched. `0x04.1`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn metadata_reg_b(&self) -> bool {
-        bits::flag(&self.0, 62)
-    }
-
-    /// Sets [`Self::metadata_reg_b`].
-    #[inline]
-    pub const fn set_metadata_reg_b(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 62, value);
-        self
-    }
-
-    /// Metadata register A can be matched. `0x04.0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn metadata_reg_a(&self) -> bool {
-        bits::flag(&self.0, 63)
-    }
-
-    /// Sets [`Self::metadata_reg_a`].
-    #[inline]
-    pub const fn set_metadata_reg_a(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 63, value);
-        self
-    }
-
-    /// The data of GENEVE TLV option 0 can be matched. `0x08.31`
-    #[inline]
-    pub const fn geneve_tlv_option_0_data(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::geneve_tlv_option_0_data`].
-    #[inline]
-    pub const fn set_geneve_tlv_option_0_data(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// The presence of GENEVE TLV option 0 can be matched. `0x08.30`
-    #[inline]
-    pub const fn geneve_tlv_option_0_exist(&self) -> bool {
-        bits::flag(&self.0, 65)
-    }
-
-    /// Sets [`Self::geneve_tlv_option_0_exist`].
-    #[inline]
-    pub const fn set_geneve_tlv_option_0_exist(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 65, value);
-        self
-    }
-
-    /// The outer first MPLS label over UDP, by part (label, exp, S, TTL) can be matched. `0x08.26:23`
-    #[inline]
-    pub const fn outer_first_mpls_over_udp(&self) -> u8 {
-        bits::get(&self.0, 69, 4) as u8
-    }
-
-    /// Sets [`Self::outer_first_mpls_over_udp`].
-    #[inline]
-    pub const fn set_outer_first_mpls_over_udp(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 69, 4, value as u64);
-        self
-    }
-
-    /// The outer first MPLS label over GRE, by part (label, exp, S, TTL) can be matched. `0x08.22:19`
-    #[inline]
-    pub const fn outer_first_mpls_over_gre(&self) -> u8 {
-        bits::get(&self.0, 73, 4) as u8
-    }
-
-    /// Sets [`Self::outer_first_mpls_over_gre`].
-    #[inline]
-    pub const fn set_outer_first_mpls_over_gre(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 73, 4, value as u64);
-        self
-    }
-
-    /// The inner first MPLS label, by part (label, exp, S, TTL) can be matched. `0x08.18:15`
-    #[inline]
-    pub const fn inner_first_mpls(&self) -> u8 {
-        bits::get(&self.0, 77, 4) as u8
-    }
-
-    /// Sets [`Self::inner_first_mpls`].
-    #[inline]
-    pub const fn set_inner_first_mpls(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 77, 4, value as u64);
-        self
-    }
-
-    /// The outer first MPLS label, by part (label, exp, S, TTL) can be matched. `0x08.14:11`
-    #[inline]
-    pub const fn outer_first_mpls(&self) -> u8 {
-        bits::get(&self.0, 81, 4) as u8
-    }
-
-    /// Sets [`Self::outer_first_mpls`].
-    #[inline]
-    pub const fn set_outer_first_mpls(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 81, 4, value as u64);
-        self
-    }
-
-    /// The outer EMD tag can be matched. `0x08.10`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn outer_emd_tag(&self) -> bool {
-        bits::flag(&self.0, 85)
-    }
-
-    /// Sets [`Self::outer_emd_tag`].
-    #[inline]
-    pub const fn set_outer_emd_tag(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 85, value);
-        self
-    }
-
-    /// The inner ESP security parameter index can be matched. `0x08.9`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn inner_esp_spi(&self) -> bool {
-        bits::flag(&self.0, 86)
-    }
-
-    /// Sets [`Self::inner_esp_spi`].
-    #[inline]
-    pub const fn set_inner_esp_spi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 86, value);
-        self
-    }
-
-    /// The outer ESP security parameter index can be matched. `0x08.8`
-    #[inline]
-    pub const fn outer_esp_spi(&self) -> bool {
-        bits::flag(&self.0, 87)
-    }
-
-    /// Sets [`Self::outer_esp_spi`].
-    #[inline]
-    pub const fn set_outer_esp_spi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 87, value);
-        self
-    }
-
-    /// The inner IPv6 hop limit can be matched. `0x08.7`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn inner_ipv6_hop_limit(&self) -> bool {
-        bits::flag(&self.0, 88)
-    }
-
-    /// Sets [`Self::inner_ipv6_hop_limit`].
-    #[inline]
-    pub const fn set_inner_ipv6_hop_limit(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 88, value);
-        self
-    }
-
-    /// The outer IPv6 hop limit can be matched. `0x08.6`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn outer_ipv6_hop_limit(&self) -> bool {
-        bits::flag(&self.0, 89)
-    }
-
-    /// Sets [`Self::outer_ipv6_hop_limit`].
-    #[inline]
-    pub const fn set_outer_ipv6_hop_limit(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 89, value);
-        self
-    }
-
-    /// The destination QP of the BTH can be matched. `0x08.5`
-    #[inline]
-    pub const fn bth_dst_qp(&self) -> bool {
-        bits::flag(&self.0, 90)
-    }
-
-    /// Sets [`Self::bth_dst_qp`].
-    #[inline]
-    pub const fn set_bth_dst_qp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 90, value);
-        self
-    }
-
-    /// Whether the first inner VLAN tag is a service tag (S-VLAN) can be matched. `0x08.4`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn inner_first_svlan(&self) -> bool {
-        bits::flag(&self.0, 91)
-    }
-
-    /// Sets [`Self::inner_first_svlan`].
-    #[inline]
-    pub const fn set_inner_first_svlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 91, value);
-        self
-    }
-
-    /// Whether the second inner VLAN tag is a service tag (S-VLAN) can be matched. `0x08.3`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn inner_second_svlan(&self) -> bool {
-        bits::flag(&self.0, 92)
-    }
-
-    /// Sets [`Self::inner_second_svlan`].
-    #[inline]
-    pub const fn set_inner_second_svlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 92, value);
-        self
-    }
-
-    /// Whether the first outer VLAN tag is a service tag (S-VLAN) can be matched. `0x08.2`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn outer_first_svlan(&self) -> bool {
-        bits::flag(&self.0, 93)
-    }
-
-    /// Sets [`Self::outer_first_svlan`].
-    #[inline]
-    pub const fn set_outer_first_svlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 93, value);
-        self
-    }
-
-    /// Whether the second outer VLAN tag is a service tag (S-VLAN) can be matched. `0x08.1`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn outer_second_svlan(&self) -> bool {
-        bits::flag(&self.0, 94)
-    }
-
-    /// Sets [`Self::outer_second_svlan`].
-    #[inline]
-    pub const fn set_outer_second_svlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 94, value);
-        self
-    }
-
-    /// The SQ that a packet was sent by can be matched. `0x08.0`
-    ///
-    /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// FlowTableFieldsSupported; rdma-core: mlx5_ifc_flow_table_fields_supported_bits.
-    #[inline]
-    pub const fn source_sqn(&self) -> bool {
-        bits::flag(&self.0, 95)
-    }
-
-    /// Sets [`Self::source_sqn`].
-    #[inline]
-    pub const fn set_source_sqn(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 95, value);
-        self
-    }
-
-    /// Metadata register C7 can be matched. `0x0c.7`
-    #[inline]
-    pub const fn metadata_reg_c_7(&self) -> bool {
-        bits::flag(&self.0, 120)
-    }
-
-    /// Sets [`Self::metadata_reg_c_7`].
-    #[inline]
-    pub const fn set_metadata_reg_c_7(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 120, value);
-        self
-    }
-
-    /// Metadata register C6 can be matched. `0x0c.6`
-    #[inline]
-    pub const fn metadata_reg_c_6(&self) -> bool {
-        bits::flag(&self.0, 121)
-    }
-
-    /// Sets [`Self::metadata_reg_c_6`].
-    #[inline]
-    pub const fn set_metadata_reg_c_6(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 121, value);
-        self
-    }
-
-    /// Metadata register C5 can be matched. `0x0c.5`
-    #[inline]
-    pub const fn metadata_reg_c_5(&self) -> bool {
-        bits::flag(&self.0, 122)
-    }
-
-    /// Sets [`Self::metadata_reg_c_5`].
-    #[inline]
-    pub const fn set_metadata_reg_c_5(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 122, value);
-        self
-    }
-
-    /// Metadata register C4 can be matched. `0x0c.4`
-    #[inline]
-    pub const fn metadata_reg_c_4(&self) -> bool {
-        bits::flag(&self.0, 123)
-    }
-
-    /// Sets [`Self::metadata_reg_c_4`].
-    #[inline]
-    pub const fn set_metadata_reg_c_4(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 123, value);
-        self
-    }
-
-    /// Metadata register C3 can be matched. `0x0c.3`
-    #[inline]
-    pub const fn metadata_reg_c_3(&self) -> bool {
-        bits::flag(&self.0, 124)
-    }
-
-    /// Sets [`Self::metadata_reg_c_3`].
-    #[inline]
-    pub const fn set_metadata_reg_c_3(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 124, value);
-        self
-    }
-
-    /// Metadata register C2 can be matched. `0x0c.2`
-    #[inline]
-    pub const fn metadata_reg_c_2(&self) -> bool {
-        bits::flag(&self.0, 125)
-    }
-
-    /// Sets [`Self::metadata_reg_c_2`].
-    #[inline]
-    pub const fn set_metadata_reg_c_2(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 125, value);
-        self
-    }
-
-    /// Metadata register C1 can be matched. `0x0c.1`
-    #[inline]
-    pub const fn metadata_reg_c_1(&self) -> bool {
-        bits::flag(&self.0, 126)
-    }
-
-    /// Sets [`Self::metadata_reg_c_1`].
-    #[inline]
-    pub const fn set_metadata_reg_c_1(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 126, value);
-        self
-    }
-
-    /// Metadata register C0 can be matched. `0x0c.0`
-    #[inline]
-    pub const fn metadata_reg_c_0(&self) -> bool {
-        bits::flag(&self.0, 127)
-    }
-
-    /// Sets [`Self::metadata_reg_c_0`].
-    #[inline]
-    pub const fn set_metadata_reg_c_0(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 127, value);
-        self
+    FlowTableFieldsSupported, FlowTableFieldsSupportedLayout, 0x10 bytes = "flow_table_fields_supported" {
+        sources: ["linux: mlx5_ifc_flow_table_fields_supported_bits"];
+        reserved: [(58, 4), (66, 3), (96, 24)];
+        /// The outer destination MAC can be matched. `0x00.31`
+        outer_dmac set_outer_dmac: flag(0);
+        /// The outer source MAC can be matched. `0x00.30`
+        outer_smac set_outer_smac: flag(1);
+        /// The outer Ethertype can be matched. `0x00.29`
+        outer_ether_type set_outer_ether_type: flag(2);
+        /// The outer IP version can be matched. `0x00.28`
+        outer_ip_version set_outer_ip_version: flag(3);
+        /// The outer priority of the first VLAN tag can be matched. `0x00.27`
+        outer_first_prio set_outer_first_prio: flag(4);
+        /// The outer CFI of the first VLAN tag can be matched. `0x00.26`
+        outer_first_cfi set_outer_first_cfi: flag(5);
+        /// The outer VLAN id of the first VLAN tag can be matched. `0x00.25`
+        outer_first_vid set_outer_first_vid: flag(6);
+        /// The outer IPv4 time to live can be matched. `0x00.24`
+        outer_ipv4_ttl set_outer_ipv4_ttl: flag(7);
+        /// The outer priority of the second VLAN tag can be matched. `0x00.23`
+        outer_second_prio set_outer_second_prio: flag(8);
+        /// The outer CFI of the second VLAN tag can be matched. `0x00.22`
+        outer_second_cfi set_outer_second_cfi: flag(9);
+        /// The outer VLAN id of the second VLAN tag can be matched. `0x00.21`
+        outer_second_vid set_outer_second_vid: flag(10);
+        /// The outer IPv6 flow label can be matched. `0x00.20`
+        ///
+        /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core:
+        /// tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        outer_ipv6_flow_label set_outer_ipv6_flow_label: flag(11);
+        /// The outer source IP address can be matched. `0x00.19`
+        outer_sip set_outer_sip: flag(12);
+        /// The outer destination IP address can be matched. `0x00.18`
+        outer_dip set_outer_dip: flag(13);
+        /// The outer IP fragment flag can be matched. `0x00.17`
+        outer_frag set_outer_frag: flag(14);
+        /// The outer IP protocol can be matched. `0x00.16`
+        outer_ip_protocol set_outer_ip_protocol: flag(15);
+        /// The outer IP ECN bits can be matched. `0x00.15`
+        outer_ip_ecn set_outer_ip_ecn: flag(16);
+        /// The outer IP DSCP can be matched. `0x00.14`
+        outer_ip_dscp set_outer_ip_dscp: flag(17);
+        /// The outer UDP source port can be matched. `0x00.13`
+        outer_udp_sport set_outer_udp_sport: flag(18);
+        /// The outer UDP destination port can be matched. `0x00.12`
+        outer_udp_dport set_outer_udp_dport: flag(19);
+        /// The outer TCP source port can be matched. `0x00.11`
+        outer_tcp_sport set_outer_tcp_sport: flag(20);
+        /// The outer TCP destination port can be matched. `0x00.10`
+        outer_tcp_dport set_outer_tcp_dport: flag(21);
+        /// The outer TCP flags can be matched. `0x00.9`
+        outer_tcp_flags set_outer_tcp_flags: flag(22);
+        /// The outer GRE protocol can be matched. `0x00.8`
+        outer_gre_protocol set_outer_gre_protocol: flag(23);
+        /// The outer GRE key can be matched. `0x00.7`
+        outer_gre_key set_outer_gre_key: flag(24);
+        /// The outer VXLAN network identifier can be matched. `0x00.6`
+        outer_vxlan_vni set_outer_vxlan_vni: flag(25);
+        /// The outer GENEVE network identifier can be matched. `0x00.5`
+        outer_geneve_vni set_outer_geneve_vni: flag(26);
+        /// The outer GENEVE OAM bit can be matched. `0x00.4`
+        outer_geneve_oam set_outer_geneve_oam: flag(27);
+        /// The outer GENEVE protocol type can be matched. `0x00.3`
+        outer_geneve_protocol_type set_outer_geneve_protocol_type: flag(28);
+        /// The outer GENEVE option length can be matched. `0x00.2`
+        outer_geneve_opt_len set_outer_geneve_opt_len: flag(29);
+        /// The port of the virtual HCA that a packet came from can be matched. `0x00.1`
+        source_vhca_port set_source_vhca_port: flag(30);
+        /// The E-Switch port that a packet came from can be matched. `0x00.0`
+        source_eswitch_port set_source_eswitch_port: flag(31);
+        /// The inner destination MAC can be matched. `0x04.31`
+        inner_dmac set_inner_dmac: flag(32);
+        /// The inner source MAC can be matched. `0x04.30`
+        inner_smac set_inner_smac: flag(33);
+        /// The inner Ethertype can be matched. `0x04.29`
+        inner_ether_type set_inner_ether_type: flag(34);
+        /// The inner IP version can be matched. `0x04.28`
+        inner_ip_version set_inner_ip_version: flag(35);
+        /// The inner priority of the first VLAN tag can be matched. `0x04.27`
+        inner_first_prio set_inner_first_prio: flag(36);
+        /// The inner CFI of the first VLAN tag can be matched. `0x04.26`
+        inner_first_cfi set_inner_first_cfi: flag(37);
+        /// The inner VLAN id of the first VLAN tag can be matched. `0x04.25`
+        inner_first_vid set_inner_first_vid: flag(38);
+        /// The inner IPv4 time to live can be matched. `0x04.24`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        inner_ipv4_ttl set_inner_ipv4_ttl: flag(39);
+        /// The inner priority of the second VLAN tag can be matched. `0x04.23`
+        inner_second_prio set_inner_second_prio: flag(40);
+        /// The inner CFI of the second VLAN tag can be matched. `0x04.22`
+        inner_second_cfi set_inner_second_cfi: flag(41);
+        /// The inner VLAN id of the second VLAN tag can be matched. `0x04.21`
+        inner_second_vid set_inner_second_vid: flag(42);
+        /// The inner IPv6 flow label can be matched. `0x04.20`
+        ///
+        /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core:
+        /// tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        inner_ipv6_flow_label set_inner_ipv6_flow_label: flag(43);
+        /// The inner source IP address can be matched. `0x04.19`
+        inner_sip set_inner_sip: flag(44);
+        /// The inner destination IP address can be matched. `0x04.18`
+        inner_dip set_inner_dip: flag(45);
+        /// The inner IP fragment flag can be matched. `0x04.17`
+        inner_frag set_inner_frag: flag(46);
+        /// The inner IP protocol can be matched. `0x04.16`
+        inner_ip_protocol set_inner_ip_protocol: flag(47);
+        /// The inner IP ECN bits can be matched. `0x04.15`
+        inner_ip_ecn set_inner_ip_ecn: flag(48);
+        /// The inner IP DSCP can be matched. `0x04.14`
+        inner_ip_dscp set_inner_ip_dscp: flag(49);
+        /// The inner UDP source port can be matched. `0x04.13`
+        inner_udp_sport set_inner_udp_sport: flag(50);
+        /// The inner UDP destination port can be matched. `0x04.12`
+        inner_udp_dport set_inner_udp_dport: flag(51);
+        /// The inner TCP source port can be matched. `0x04.11`
+        inner_tcp_sport set_inner_tcp_sport: flag(52);
+        /// The inner TCP destination port can be matched. `0x04.10`
+        inner_tcp_dport set_inner_tcp_dport: flag(53);
+        /// The inner TCP flags can be matched. `0x04.9`
+        inner_tcp_flags set_inner_tcp_flags: flag(54);
+        /// The outer TCP sequence number can be matched. `0x04.8`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
+        outer_tcp_seq_num set_outer_tcp_seq_num: flag(55);
+        /// The inner TCP sequence number can be matched. `0x04.7`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
+        inner_tcp_seq_num set_inner_tcp_seq_num: flag(56);
+        /// What a programmable sample of the flex parser took from a packet can be matched.
+        /// `0x04.6`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported.
+        prog_sample_field set_prog_sample_field: flag(57);
+        /// Metadata register B can be matched. `0x04.1`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        metadata_reg_b set_metadata_reg_b: flag(62);
+        /// Metadata register A can be matched. `0x04.0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        metadata_reg_a set_metadata_reg_a: flag(63);
+        /// The data of GENEVE TLV option 0 can be matched. `0x08.31`
+        geneve_tlv_option_0_data set_geneve_tlv_option_0_data: flag(64);
+        /// The presence of GENEVE TLV option 0 can be matched. `0x08.30`
+        geneve_tlv_option_0_exist set_geneve_tlv_option_0_exist: flag(65);
+        /// The outer first MPLS label over UDP, by part (label, exp, S, TTL) can be matched.
+        /// `0x08.26:23`
+        outer_first_mpls_over_udp set_outer_first_mpls_over_udp: number(u8, 69, 4);
+        /// The outer first MPLS label over GRE, by part (label, exp, S, TTL) can be matched.
+        /// `0x08.22:19`
+        outer_first_mpls_over_gre set_outer_first_mpls_over_gre: number(u8, 73, 4);
+        /// The inner first MPLS label, by part (label, exp, S, TTL) can be matched. `0x08.18:15`
+        inner_first_mpls set_inner_first_mpls: number(u8, 77, 4);
+        /// The outer first MPLS label, by part (label, exp, S, TTL) can be matched. `0x08.14:11`
+        outer_first_mpls set_outer_first_mpls: number(u8, 81, 4);
+        /// The outer EMD tag can be matched. `0x08.10`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        outer_emd_tag set_outer_emd_tag: flag(85);
+        /// The inner ESP security parameter index can be matched. `0x08.9`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        inner_esp_spi set_inner_esp_spi: flag(86);
+        /// The outer ESP security parameter index can be matched. `0x08.8`
+        outer_esp_spi set_outer_esp_spi: flag(87);
+        /// The inner IPv6 hop limit can be matched. `0x08.7`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        inner_ipv6_hop_limit set_inner_ipv6_hop_limit: flag(88);
+        /// The outer IPv6 hop limit can be matched. `0x08.6`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        outer_ipv6_hop_limit set_outer_ipv6_hop_limit: flag(89);
+        /// The destination QP of the BTH can be matched. `0x08.5`
+        bth_dst_qp set_bth_dst_qp: flag(90);
+        /// Whether the first inner VLAN tag is a service tag (S-VLAN) can be matched. `0x08.4`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        inner_first_svlan set_inner_first_svlan: flag(91);
+        /// Whether the second inner VLAN tag is a service tag (S-VLAN) can be matched. `0x08.3`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        inner_second_svlan set_inner_second_svlan: flag(92);
+        /// Whether the first outer VLAN tag is a service tag (S-VLAN) can be matched. `0x08.2`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        outer_first_svlan set_outer_first_svlan: flag(93);
+        /// Whether the second outer VLAN tag is a service tag (S-VLAN) can be matched. `0x08.1`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        outer_second_svlan set_outer_second_svlan: flag(94);
+        /// The SQ that a packet was sent by can be matched. `0x08.0`
+        ///
+        /// Source: freebsd: mlx5_ifc_flow_table_fields_supported_bits; rdma-core:
+        /// tests/mlx5_prm_structs.py FlowTableFieldsSupported; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_bits.
+        source_sqn set_source_sqn: flag(95);
+        /// Metadata register C7 can be matched. `0x0c.7`
+        metadata_reg_c_7 set_metadata_reg_c_7: flag(120);
+        /// Metadata register C6 can be matched. `0x0c.6`
+        metadata_reg_c_6 set_metadata_reg_c_6: flag(121);
+        /// Metadata register C5 can be matched. `0x0c.5`
+        metadata_reg_c_5 set_metadata_reg_c_5: flag(122);
+        /// Metadata register C4 can be matched. `0x0c.4`
+        metadata_reg_c_4 set_metadata_reg_c_4: flag(123);
+        /// Metadata register C3 can be matched. `0x0c.3`
+        metadata_reg_c_3 set_metadata_reg_c_3: flag(124);
+        /// Metadata register C2 can be matched. `0x0c.2`
+        metadata_reg_c_2 set_metadata_reg_c_2: flag(125);
+        /// Metadata register C1 can be matched. `0x0c.1`
+        metadata_reg_c_1 set_metadata_reg_c_1: flag(126);
+        /// Metadata register C0 can be matched. `0x0c.0`
+        metadata_reg_c_0 set_metadata_reg_c_0: flag(127);
     }
 }
 
@@ -13539,281 +3275,73 @@ structure! {
     /// Which header fields a kind of flow table can match, one bit each (second set).
     ///
     /// Source: linux: mlx5_ifc_flow_table_fields_supported_2_bits.
-    pub struct FlowTableFieldsSupported2([u8; 0x10]) = "flow_table_fields_supported_2" {
-        sources: ["linux: mlx5_ifc_flow_table_fields_supported_2_bits"],
-        fields: [
-            FieldInfo::number("inner_l4_type_ext", 0, 1),
-            FieldInfo::number("outer_l4_type_ext", 1, 1),
-            FieldInfo::number("inner_l4_type", 2, 1),
-            FieldInfo::number("outer_l4_type", 3, 1),
-            FieldInfo::number("bth_opcode", 14, 1),
-            FieldInfo::number("tunnel_header_2_3", 15, 1),
-            FieldInfo::number("tunnel_header_0_1", 16, 1),
-            FieldInfo::number("inner_l3_ok", 23, 1),
-            FieldInfo::number("inner_l4_ok", 24, 1),
-            FieldInfo::number("outer_l3_ok", 25, 1),
-            FieldInfo::number("outer_l4_ok", 26, 1),
-            FieldInfo::number("psp_header", 27, 1),
-            FieldInfo::number("inner_ipv4_checksum_ok", 28, 1),
-            FieldInfo::number("inner_l4_checksum_ok", 29, 1),
-            FieldInfo::number("outer_ipv4_checksum_ok", 30, 1),
-            FieldInfo::number("outer_l4_checksum_ok", 31, 1),
-            FieldInfo::number("ipsec_next_header", 47, 1),
-        ],
-        reserved: [(4, 10), (17, 6), (32, 15), (48, 80)],
-    }
-}
-
-impl FlowTableFieldsSupported2 {
-    /// The inner extended L4 type (ICMP too) can be matched. `0x00.31`
-    #[inline]
-    pub const fn inner_l4_type_ext(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::inner_l4_type_ext`].
-    #[inline]
-    pub const fn set_inner_l4_type_ext(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// The outer extended L4 type (ICMP too) can be matched. `0x00.30`
-    #[inline]
-    pub const fn outer_l4_type_ext(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::outer_l4_type_ext`].
-    #[inline]
-    pub const fn set_outer_l4_type_ext(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// The inner L4 type can be matched. `0x00.29`
-    #[inline]
-    pub const fn inner_l4_type(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::inner_l4_type`].
-    #[inline]
-    pub const fn set_inner_l4_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// The outer L4 type can be matched. `0x00.28`
-    #[inline]
-    pub const fn outer_l4_type(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::outer_l4_type`].
-    #[inline]
-    pub const fn set_outer_l4_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// The opcode of the BTH can be matched. `0x00.17`
-    #[inline]
-    pub const fn bth_opcode(&self) -> bool {
-        bits::flag(&self.0, 14)
-    }
-
-    /// Sets [`Self::bth_opcode`].
-    #[inline]
-    pub const fn set_bth_opcode(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 14, value);
-        self
-    }
-
-    /// The third and fourth dword of the tunnel header can be matched. `0x00.16`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn tunnel_header_2_3(&self) -> bool {
-        bits::flag(&self.0, 15)
-    }
-
-    /// Sets [`Self::tunnel_header_2_3`].
-    #[inline]
-    pub const fn set_tunnel_header_2_3(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 15, value);
-        self
-    }
-
-    /// The first two dwords of the tunnel header can be matched. `0x00.15`
-    #[inline]
-    pub const fn tunnel_header_0_1(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::tunnel_header_0_1`].
-    #[inline]
-    pub const fn set_tunnel_header_0_1(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
-    }
-
-    /// Whether the inner network header is well-formed can be matched. `0x00.8`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn inner_l3_ok(&self) -> bool {
-        bits::flag(&self.0, 23)
-    }
-
-    /// Sets [`Self::inner_l3_ok`].
-    #[inline]
-    pub const fn set_inner_l3_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 23, value);
-        self
-    }
-
-    /// Whether the inner transport header is well-formed can be matched. `0x00.7`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn inner_l4_ok(&self) -> bool {
-        bits::flag(&self.0, 24)
-    }
-
-    /// Sets [`Self::inner_l4_ok`].
-    #[inline]
-    pub const fn set_inner_l4_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 24, value);
-        self
-    }
-
-    /// Whether the outer network header is well-formed can be matched. `0x00.6`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn outer_l3_ok(&self) -> bool {
-        bits::flag(&self.0, 25)
-    }
-
-    /// Sets [`Self::outer_l3_ok`].
-    #[inline]
-    pub const fn set_outer_l3_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 25, value);
-        self
-    }
-
-    /// Whether the outer transport header is well-formed can be matched. `0x00.5`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn outer_l4_ok(&self) -> bool {
-        bits::flag(&self.0, 26)
-    }
-
-    /// Sets [`Self::outer_l4_ok`].
-    #[inline]
-    pub const fn set_outer_l4_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 26, value);
-        self
-    }
-
-    /// The header of PSP, a security protocol (rdma-core's tests call it nisp_header) can be matched.
-    /// `0x00.4`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn psp_header(&self) -> bool {
-        bits::flag(&self.0, 27)
-    }
-
-    /// Sets [`Self::psp_header`].
-    #[inline]
-    pub const fn set_psp_header(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 27, value);
-        self
-    }
-
-    /// Whether the inner IPv4 header's checksum is right can be matched. `0x00.3`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn inner_ipv4_checksum_ok(&self) -> bool {
-        bits::flag(&self.0, 28)
-    }
-
-    /// Sets [`Self::inner_ipv4_checksum_ok`].
-    #[inline]
-    pub const fn set_inner_ipv4_checksum_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 28, value);
-        self
-    }
-
-    /// Whether the inner transport header's checksum is right can be matched. `0x00.2`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn inner_l4_checksum_ok(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::inner_l4_checksum_ok`].
-    #[inline]
-    pub const fn set_inner_l4_checksum_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// Whether the outer IPv4 header's checksum is right can be matched. `0x00.1`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn outer_ipv4_checksum_ok(&self) -> bool {
-        bits::flag(&self.0, 30)
-    }
-
-    /// Sets [`Self::outer_ipv4_checksum_ok`].
-    #[inline]
-    pub const fn set_outer_ipv4_checksum_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 30, value);
-        self
-    }
-
-    /// Whether the outer transport header's checksum is right can be matched. `0x00.0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
-    /// mlx5_ifc_flow_table_fields_supported_2_bits.
-    #[inline]
-    pub const fn outer_l4_checksum_ok(&self) -> bool {
-        bits::flag(&self.0, 31)
-    }
-
-    /// Sets [`Self::outer_l4_checksum_ok`].
-    #[inline]
-    pub const fn set_outer_l4_checksum_ok(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 31, value);
-        self
-    }
-
-    /// The next header field of a decrypted IPsec packet can be matched. `0x04.16`
-    #[inline]
-    pub const fn ipsec_next_header(&self) -> bool {
-        bits::flag(&self.0, 47)
-    }
-
-    /// Sets [`Self::ipsec_next_header`].
-    #[inline]
-    pub const fn set_ipsec_next_header(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 47, value);
-        self
+    FlowTableFieldsSupported2, FlowTableFieldsSupported2Layout, 0x10 bytes = "flow_table_fields_supported_2" {
+        sources: ["linux: mlx5_ifc_flow_table_fields_supported_2_bits"];
+        reserved: [(4, 10), (17, 6), (32, 15), (48, 80)];
+        /// The inner extended L4 type (ICMP too) can be matched. `0x00.31`
+        inner_l4_type_ext set_inner_l4_type_ext: flag(0);
+        /// The outer extended L4 type (ICMP too) can be matched. `0x00.30`
+        outer_l4_type_ext set_outer_l4_type_ext: flag(1);
+        /// The inner L4 type can be matched. `0x00.29`
+        inner_l4_type set_inner_l4_type: flag(2);
+        /// The outer L4 type can be matched. `0x00.28`
+        outer_l4_type set_outer_l4_type: flag(3);
+        /// The opcode of the BTH can be matched. `0x00.17`
+        bth_opcode set_bth_opcode: flag(14);
+        /// The third and fourth dword of the tunnel header can be matched. `0x00.16`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        tunnel_header_2_3 set_tunnel_header_2_3: flag(15);
+        /// The first two dwords of the tunnel header can be matched. `0x00.15`
+        tunnel_header_0_1 set_tunnel_header_0_1: flag(16);
+        /// Whether the inner network header is well-formed can be matched. `0x00.8`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        inner_l3_ok set_inner_l3_ok: flag(23);
+        /// Whether the inner transport header is well-formed can be matched. `0x00.7`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        inner_l4_ok set_inner_l4_ok: flag(24);
+        /// Whether the outer network header is well-formed can be matched. `0x00.6`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        outer_l3_ok set_outer_l3_ok: flag(25);
+        /// Whether the outer transport header is well-formed can be matched. `0x00.5`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        outer_l4_ok set_outer_l4_ok: flag(26);
+        /// The header of PSP, a security protocol (rdma-core's tests call it nisp_header) can be
+        /// matched. `0x00.4`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        psp_header set_psp_header: flag(27);
+        /// Whether the inner IPv4 header's checksum is right can be matched. `0x00.3`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        inner_ipv4_checksum_ok set_inner_ipv4_checksum_ok: flag(28);
+        /// Whether the inner transport header's checksum is right can be matched. `0x00.2`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        inner_l4_checksum_ok set_inner_l4_checksum_ok: flag(29);
+        /// Whether the outer IPv4 header's checksum is right can be matched. `0x00.1`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        outer_ipv4_checksum_ok set_outer_ipv4_checksum_ok: flag(30);
+        /// Whether the outer transport header's checksum is right can be matched. `0x00.0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py FlowTableFieldsSupported2; rdma-core:
+        /// mlx5_ifc_flow_table_fields_supported_2_bits.
+        outer_l4_checksum_ok set_outer_l4_checksum_ok: flag(31);
+        /// The next header field of a decrypted IPsec packet can be matched. `0x04.16`
+        ipsec_next_header set_ipsec_next_header: flag(47);
     }
 }

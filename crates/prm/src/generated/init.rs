@@ -273,382 +273,79 @@ structure! {
     /// Initialisation segment: the first page of BAR 0, through which driver and firmware meet.
     ///
     /// Source: linux: mlx5_ifc_initial_seg_bits.
-    pub struct InitialSegment([u8; 0x400c]) = "initial_segment" {
-        sources: ["linux: mlx5_ifc_initial_seg_bits"],
-        fields: [
-            FieldInfo::number("fw_rev_minor", 0, 16),
-            FieldInfo::number("fw_rev_major", 16, 16),
-            FieldInfo::number("cmd_interface_rev", 32, 16),
-            FieldInfo::number("fw_rev_subminor", 48, 16),
-            FieldInfo::number("cmdq_phy_addr_63_32", 128, 32),
-            FieldInfo::number("cmdq_phy_addr_31_12", 160, 20),
-            FieldInfo::number("nic_interface", 182, 2).of(NicInterface::INFO),
-            FieldInfo::number("log_cmdq_size", 184, 4),
-            FieldInfo::number("log_cmdq_stride", 188, 4),
-            FieldInfo::number("command_doorbell_vector", 192, 32),
-            FieldInfo::number("initializing", 4064, 1),
-            FieldInfo::number("fw_reset_supported", 4065, 1),
-            FieldInfo::number("nic_interface_supported", 4069, 3),
-            FieldInfo::number("embedded_cpu", 4072, 1),
-            FieldInfo::nested("health_buffer", 4096, HealthBuffer::INFO),
-            FieldInfo::number("no_dram_nic_offset", 4608, 32),
-            FieldInfo::number("cmd_exec_timeout", 32704, 32),
-            FieldInfo::number("cmd_q_init_timeout", 32736, 32),
-            FieldInfo::number("internal_timer_h", 32768, 32),
-            FieldInfo::number("internal_timer_l", 32800, 32),
-            FieldInfo::number("clear_int", 32895, 1),
-            FieldInfo::number("health_syndrome", 32896, 8).of(HealthSyndrome::INFO),
-            FieldInfo::number("health_counter", 32904, 24),
-            FieldInfo::number("real_time_h", 33280, 32),
-            FieldInfo::number("real_time_l", 33312, 32),
-        ],
+    InitialSegment, InitialSegmentLayout, 0x400c bytes = "initial_segment" {
+        sources: ["linux: mlx5_ifc_initial_seg_bits"];
         reserved: [
             (64, 64), (180, 2), (224, 3840), (4066, 3), (4073, 23), (4640, 28064), (32832, 63),
             (32928, 352), (33344, 97824),
-        ],
-    }
-}
-
-impl InitialSegment {
-    /// Firmware version, middle number. `0x00.31:16`
-    #[inline]
-    pub const fn fw_rev_minor(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::fw_rev_minor`].
-    #[inline]
-    pub const fn set_fw_rev_minor(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Firmware version, first number. `0x00.15:0`
-    #[inline]
-    pub const fn fw_rev_major(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::fw_rev_major`].
-    #[inline]
-    pub const fn set_fw_rev_major(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Revision of the command interface; 5 is the one described here. `0x04.31:16`
-    #[inline]
-    pub const fn cmd_interface_rev(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::cmd_interface_rev`].
-    #[inline]
-    pub const fn set_cmd_interface_rev(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Firmware version, last number. `0x04.15:0`
-    #[inline]
-    pub const fn fw_rev_subminor(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::fw_rev_subminor`].
-    #[inline]
-    pub const fn set_fw_rev_subminor(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// High half of the physical address of the command queue; written by the driver before the low
-    /// half. `0x10`
-    #[inline]
-    pub const fn cmdq_phy_addr_63_32(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::cmdq_phy_addr_63_32`].
-    #[inline]
-    pub const fn set_cmdq_phy_addr_63_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Address bits 31:12 of the command queue, which is 4 KiB aligned; reads as 0 until firmware takes
-    /// it. `0x14.31:12`
-    #[inline]
-    pub const fn cmdq_phy_addr_31_12(&self) -> u32 {
-        bits::get(&self.0, 160, 20) as u32
-    }
-
-    /// Sets [`Self::cmdq_phy_addr_31_12`].
-    #[inline]
-    pub const fn set_cmdq_phy_addr_31_12(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 20, value as u64);
-        self
-    }
-
-    /// State that the driver asks for; Linux also writes 7 over bits 10:8 to ask for a reset.
-    /// `0x14.9:8`
-    #[inline]
-    pub const fn nic_interface(&self) -> NicInterface {
-        NicInterface(bits::get(&self.0, 182, 2) as u8)
-    }
-
-    /// Sets [`Self::nic_interface`].
-    #[inline]
-    pub const fn set_nic_interface(&mut self, value: NicInterface) -> &mut Self {
-        bits::set(&mut self.0, 182, 2, value.0 as u64);
-        self
-    }
-
-    /// log2 of the number of entries of the command queue; told by the device. `0x14.7:4`
-    #[inline]
-    pub const fn log_cmdq_size(&self) -> u8 {
-        bits::get(&self.0, 184, 4) as u8
-    }
-
-    /// Sets [`Self::log_cmdq_size`].
-    #[inline]
-    pub const fn set_log_cmdq_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 184, 4, value as u64);
-        self
-    }
-
-    /// log2 of the stride of the entries in bytes; told by the device. `0x14.3:0`
-    #[inline]
-    pub const fn log_cmdq_stride(&self) -> u8 {
-        bits::get(&self.0, 188, 4) as u8
-    }
-
-    /// Sets [`Self::log_cmdq_stride`].
-    #[inline]
-    pub const fn set_log_cmdq_stride(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 188, 4, value as u64);
-        self
-    }
-
-    /// Writing bit n hands entry n of the command queue to the device. `0x18`
-    #[inline]
-    pub const fn command_doorbell_vector(&self) -> u32 {
-        bits::get(&self.0, 192, 32) as u32
-    }
-
-    /// Sets [`Self::command_doorbell_vector`].
-    #[inline]
-    pub const fn set_command_doorbell_vector(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 192, 32, value as u64);
-        self
-    }
-
-    /// Firmware is still starting; wait until it is 0. `0x1fc.31`
-    #[inline]
-    pub const fn initializing(&self) -> bool {
-        bits::flag(&self.0, 4064)
-    }
-
-    /// Sets [`Self::initializing`].
-    #[inline]
-    pub const fn set_initializing(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4064, value);
-        self
-    }
-
-    /// Firmware can be reset by the driver. `0x1fc.30`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h MLX5_FW_RESET_SUPPORTED_OFFSET.
-    #[inline]
-    pub const fn fw_reset_supported(&self) -> bool {
-        bits::flag(&self.0, 4065)
-    }
-
-    /// Sets [`Self::fw_reset_supported`].
-    #[inline]
-    pub const fn set_fw_reset_supported(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4065, value);
-        self
-    }
-
-    /// Bit n is set when nic_interface value n is supported. `0x1fc.26:24`
-    #[inline]
-    pub const fn nic_interface_supported(&self) -> u8 {
-        bits::get(&self.0, 4069, 3) as u8
-    }
-
-    /// Sets [`Self::nic_interface_supported`].
-    #[inline]
-    pub const fn set_nic_interface_supported(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4069, 3, value as u64);
-        self
-    }
-
-    /// This function is on the embedded CPU (a DPU's Arm side). `0x1fc.23`
-    #[inline]
-    pub const fn embedded_cpu(&self) -> bool {
-        bits::flag(&self.0, 4072)
-    }
-
-    /// Sets [`Self::embedded_cpu`].
-    #[inline]
-    pub const fn set_embedded_cpu(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4072, value);
-        self
-    }
-
-    /// State of the firmware after a failure. `0x200, 64 bytes`
-    #[inline]
-    pub fn health_buffer(&self) -> &HealthBuffer {
-        nested(&self.0, 0x200)
-    }
-
-    /// [`Self::health_buffer`], to be written.
-    #[inline]
-    pub fn health_buffer_mut(&mut self) -> &mut HealthBuffer {
-        nested_mut(&mut self.0, 0x200)
-    }
-
-    /// Offset in BAR 0 of the interface for NO_DRAM_NIC. `0x240`
-    #[inline]
-    pub const fn no_dram_nic_offset(&self) -> u32 {
-        bits::get(&self.0, 4608, 32) as u32
-    }
-
-    /// Sets [`Self::no_dram_nic_offset`].
-    #[inline]
-    pub const fn set_no_dram_nic_offset(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 4608, 32, value as u64);
-        self
-    }
-
-    /// Time that a command may take. `0xff8`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg cmd_exec_to.
-    #[inline]
-    pub const fn cmd_exec_timeout(&self) -> u32 {
-        bits::get(&self.0, 32704, 32) as u32
-    }
-
-    /// Sets [`Self::cmd_exec_timeout`].
-    #[inline]
-    pub const fn set_cmd_exec_timeout(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32704, 32, value as u64);
-        self
-    }
-
-    /// Time that the command queue may take to start. `0xffc`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg cmd_q_init_to.
-    #[inline]
-    pub const fn cmd_q_init_timeout(&self) -> u32 {
-        bits::get(&self.0, 32736, 32) as u32
-    }
-
-    /// Sets [`Self::cmd_q_init_timeout`].
-    #[inline]
-    pub const fn set_cmd_q_init_timeout(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32736, 32, value as u64);
-        self
-    }
-
-    /// High half of the free-running counter. `0x1000`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg.
-    #[inline]
-    pub const fn internal_timer_h(&self) -> u32 {
-        bits::get(&self.0, 32768, 32) as u32
-    }
-
-    /// Sets [`Self::internal_timer_h`].
-    #[inline]
-    pub const fn set_internal_timer_h(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32768, 32, value as u64);
-        self
-    }
-
-    /// Low half of the free-running counter; read high, low, high. `0x1004`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg.
-    #[inline]
-    pub const fn internal_timer_l(&self) -> u32 {
-        bits::get(&self.0, 32800, 32) as u32
-    }
-
-    /// Sets [`Self::internal_timer_l`].
-    #[inline]
-    pub const fn set_internal_timer_l(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32800, 32, value as u64);
-        self
-    }
-
-    /// Clears a legacy interrupt. `0x100c.0`
-    #[inline]
-    pub const fn clear_int(&self) -> bool {
-        bits::flag(&self.0, 32895)
-    }
-
-    /// Sets [`Self::clear_int`].
-    #[inline]
-    pub const fn set_clear_int(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32895, value);
-        self
-    }
-
-    /// Why the device failed; 0 while it is well. `0x1010.31:24`
-    #[inline]
-    pub const fn health_syndrome(&self) -> HealthSyndrome {
-        HealthSyndrome(bits::get(&self.0, 32896, 8) as u8)
-    }
-
-    /// Sets [`Self::health_syndrome`].
-    #[inline]
-    pub const fn set_health_syndrome(&mut self, value: HealthSyndrome) -> &mut Self {
-        bits::set(&mut self.0, 32896, 8, value.0 as u64);
-        self
-    }
-
-    /// Grows while firmware is alive. `0x1010.23:0`
-    #[inline]
-    pub const fn health_counter(&self) -> u32 {
-        bits::get(&self.0, 32904, 24) as u32
-    }
-
-    /// Sets [`Self::health_counter`].
-    #[inline]
-    pub const fn set_health_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32904, 24, value as u64);
-        self
-    }
-
-    /// Real time clock: seconds. `0x1040`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg.
-    #[inline]
-    pub const fn real_time_h(&self) -> u32 {
-        bits::get(&self.0, 33280, 32) as u32
-    }
-
-    /// Sets [`Self::real_time_h`].
-    #[inline]
-    pub const fn set_real_time_h(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 33280, 32, value as u64);
-        self
-    }
-
-    /// Real time clock: nanoseconds. `0x1044`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg.
-    #[inline]
-    pub const fn real_time_l(&self) -> u32 {
-        bits::get(&self.0, 33312, 32) as u32
-    }
-
-    /// Sets [`Self::real_time_l`].
-    #[inline]
-    pub const fn set_real_time_l(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 33312, 32, value as u64);
-        self
+        ];
+        /// Firmware version, middle number. `0x00.31:16`
+        fw_rev_minor set_fw_rev_minor: number(u16, 0, 16);
+        /// Firmware version, first number. `0x00.15:0`
+        fw_rev_major set_fw_rev_major: number(u16, 16, 16);
+        /// Revision of the command interface; 5 is the one described here. `0x04.31:16`
+        cmd_interface_rev set_cmd_interface_rev: number(u16, 32, 16);
+        /// Firmware version, last number. `0x04.15:0`
+        fw_rev_subminor set_fw_rev_subminor: number(u16, 48, 16);
+        /// High half of the physical address of the command queue; written by the driver before the
+        /// low half. `0x10`
+        cmdq_phy_addr_63_32 set_cmdq_phy_addr_63_32: number(u32, 128, 32);
+        /// Address bits 31:12 of the command queue, which is 4 KiB aligned; reads as 0 until
+        /// firmware takes it. `0x14.31:12`
+        cmdq_phy_addr_31_12 set_cmdq_phy_addr_31_12: number(u32, 160, 20);
+        /// State that the driver asks for; Linux also writes 7 over bits 10:8 to ask for a reset.
+        /// `0x14.9:8`
+        nic_interface set_nic_interface: named(NicInterface(u8), 182, 2);
+        /// log2 of the number of entries of the command queue; told by the device. `0x14.7:4`
+        log_cmdq_size set_log_cmdq_size: number(u8, 184, 4);
+        /// log2 of the stride of the entries in bytes; told by the device. `0x14.3:0`
+        log_cmdq_stride set_log_cmdq_stride: number(u8, 188, 4);
+        /// Writing bit n hands entry n of the command queue to the device. `0x18`
+        command_doorbell_vector set_command_doorbell_vector: number(u32, 192, 32);
+        /// Firmware is still starting; wait until it is 0. `0x1fc.31`
+        initializing set_initializing: flag(4064);
+        /// Firmware can be reset by the driver. `0x1fc.30`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h MLX5_FW_RESET_SUPPORTED_OFFSET.
+        fw_reset_supported set_fw_reset_supported: flag(4065);
+        /// Bit n is set when nic_interface value n is supported. `0x1fc.26:24`
+        nic_interface_supported set_nic_interface_supported: number(u8, 4069, 3);
+        /// This function is on the embedded CPU (a DPU's Arm side). `0x1fc.23`
+        embedded_cpu set_embedded_cpu: flag(4072);
+        /// State of the firmware after a failure. `0x200, 64 bytes`
+        health_buffer health_buffer_mut: nested(HealthBuffer, 4096);
+        /// Offset in BAR 0 of the interface for NO_DRAM_NIC. `0x240`
+        no_dram_nic_offset set_no_dram_nic_offset: number(u32, 4608, 32);
+        /// Time that a command may take. `0xff8`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg cmd_exec_to.
+        cmd_exec_timeout set_cmd_exec_timeout: number(u32, 32704, 32);
+        /// Time that the command queue may take to start. `0xffc`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg cmd_q_init_to.
+        cmd_q_init_timeout set_cmd_q_init_timeout: number(u32, 32736, 32);
+        /// High half of the free-running counter. `0x1000`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg.
+        internal_timer_h set_internal_timer_h: number(u32, 32768, 32);
+        /// Low half of the free-running counter; read high, low, high. `0x1004`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg.
+        internal_timer_l set_internal_timer_l: number(u32, 32800, 32);
+        /// Clears a legacy interrupt. `0x100c.0`
+        clear_int set_clear_int: flag(32895);
+        /// Why the device failed; 0 while it is well. `0x1010.31:24`
+        health_syndrome set_health_syndrome: named(HealthSyndrome(u8), 32896, 8);
+        /// Grows while firmware is alive. `0x1010.23:0`
+        health_counter set_health_counter: number(u32, 32904, 24);
+        /// Real time clock: seconds. `0x1040`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg.
+        real_time_h set_real_time_h: number(u32, 33280, 32);
+        /// Real time clock: nanoseconds. `0x1044`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h struct mlx5_init_seg.
+        real_time_l set_real_time_l: number(u32, 33312, 32);
     }
 }
 
@@ -656,183 +353,35 @@ structure! {
     /// What firmware tells about its failure.
     ///
     /// Source: linux: mlx5_ifc_health_buffer_bits.
-    pub struct HealthBuffer([u8; 0x40]) = "health_buffer" {
-        sources: ["linux: mlx5_ifc_health_buffer_bits"],
-        fields: [
-            FieldInfo::number("assert_var", 0, 32).times(6),
-            FieldInfo::number("assert_existptr", 256, 32),
-            FieldInfo::number("assert_callra", 288, 32),
-            FieldInfo::number("time", 352, 32),
-            FieldInfo::number("fw_version", 384, 32),
-            FieldInfo::number("hw_id", 416, 32),
-            FieldInfo::number("rfr", 448, 1),
-            FieldInfo::number("valid", 452, 1),
-            FieldInfo::number("severity", 453, 3).of(HealthSeverity::INFO),
-            FieldInfo::number("irisc_index", 480, 8),
-            FieldInfo::number("synd", 488, 8).of(HealthSyndrome::INFO),
-            FieldInfo::number("ext_synd", 496, 16),
-        ],
-        reserved: [(192, 64), (320, 32), (449, 3), (456, 24)],
-    }
-}
-
-impl HealthBuffer {
-    /// Values for the vendor. `0x00, 24 bytes`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h struct health_buffer.
-    #[inline]
-    pub const fn assert_var(&self, index: usize) -> u32 {
-        bits::get(&self.0, bits::element(0, 32, 6, index), 32) as u32
-    }
-
-    /// Sets [`Self::assert_var`].
-    #[inline]
-    pub const fn set_assert_var(&mut self, index: usize, value: u32) -> &mut Self {
-        bits::set(&mut self.0, bits::element(0, 32, 6, index), 32, value as u64);
-        self
-    }
-
-    /// Program address at which the firmware gave up. `0x20`
-    #[inline]
-    pub const fn assert_existptr(&self) -> u32 {
-        bits::get(&self.0, 256, 32) as u32
-    }
-
-    /// Sets [`Self::assert_existptr`].
-    #[inline]
-    pub const fn set_assert_existptr(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 256, 32, value as u64);
-        self
-    }
-
-    /// Return address of the failing call. `0x24`
-    #[inline]
-    pub const fn assert_callra(&self) -> u32 {
-        bits::get(&self.0, 288, 32) as u32
-    }
-
-    /// Sets [`Self::assert_callra`].
-    #[inline]
-    pub const fn set_assert_callra(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 288, 32, value as u64);
-        self
-    }
-
-    /// When, in seconds. `0x2c`
-    #[inline]
-    pub const fn time(&self) -> u32 {
-        bits::get(&self.0, 352, 32) as u32
-    }
-
-    /// Sets [`Self::time`].
-    #[inline]
-    pub const fn set_time(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 352, 32, value as u64);
-        self
-    }
-
-    /// Firmware version, as packed by the vendor. `0x30`
-    #[inline]
-    pub const fn fw_version(&self) -> u32 {
-        bits::get(&self.0, 384, 32) as u32
-    }
-
-    /// Sets [`Self::fw_version`].
-    #[inline]
-    pub const fn set_fw_version(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 384, 32, value as u64);
-        self
-    }
-
-    /// Device id. `0x34`
-    #[inline]
-    pub const fn hw_id(&self) -> u32 {
-        bits::get(&self.0, 416, 32) as u32
-    }
-
-    /// Sets [`Self::hw_id`].
-    #[inline]
-    pub const fn set_hw_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 416, 32, value as u64);
-        self
-    }
-
-    /// A reset of the device is needed. `0x38.31`
-    #[inline]
-    pub const fn rfr(&self) -> bool {
-        bits::flag(&self.0, 448)
-    }
-
-    /// Sets [`Self::rfr`].
-    #[inline]
-    pub const fn set_rfr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 448, value);
-        self
-    }
-
-    /// severity is valid. `0x38.27`
-    #[inline]
-    pub const fn valid(&self) -> bool {
-        bits::flag(&self.0, 452)
-    }
-
-    /// Sets [`Self::valid`].
-    #[inline]
-    pub const fn set_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 452, value);
-        self
-    }
-
-    /// How grave it is. `0x38.26:24`
-    #[inline]
-    pub const fn severity(&self) -> HealthSeverity {
-        HealthSeverity(bits::get(&self.0, 453, 3) as u8)
-    }
-
-    /// Sets [`Self::severity`].
-    #[inline]
-    pub const fn set_severity(&mut self, value: HealthSeverity) -> &mut Self {
-        bits::set(&mut self.0, 453, 3, value.0 as u64);
-        self
-    }
-
-    /// Internal processor that failed. `0x3c.31:24`
-    #[inline]
-    pub const fn irisc_index(&self) -> u8 {
-        bits::get(&self.0, 480, 8) as u8
-    }
-
-    /// Sets [`Self::irisc_index`].
-    #[inline]
-    pub const fn set_irisc_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 480, 8, value as u64);
-        self
-    }
-
-    /// Why. `0x3c.23:16`
-    #[inline]
-    pub const fn synd(&self) -> HealthSyndrome {
-        HealthSyndrome(bits::get(&self.0, 488, 8) as u8)
-    }
-
-    /// Sets [`Self::synd`].
-    #[inline]
-    pub const fn set_synd(&mut self, value: HealthSyndrome) -> &mut Self {
-        bits::set(&mut self.0, 488, 8, value.0 as u64);
-        self
-    }
-
-    /// More on why; meaningful to the vendor. `0x3c.15:0`
-    #[inline]
-    pub const fn ext_synd(&self) -> u16 {
-        bits::get(&self.0, 496, 16) as u16
-    }
-
-    /// Sets [`Self::ext_synd`].
-    #[inline]
-    pub const fn set_ext_synd(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 496, 16, value as u64);
-        self
+    HealthBuffer, HealthBufferLayout, 0x40 bytes = "health_buffer" {
+        sources: ["linux: mlx5_ifc_health_buffer_bits"];
+        reserved: [(192, 64), (320, 32), (449, 3), (456, 24)];
+        /// Values for the vendor. `0x00, 24 bytes`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h struct health_buffer.
+        assert_var set_assert_var: number(u32, 0, 32) [6];
+        /// Program address at which the firmware gave up. `0x20`
+        assert_existptr set_assert_existptr: number(u32, 256, 32);
+        /// Return address of the failing call. `0x24`
+        assert_callra set_assert_callra: number(u32, 288, 32);
+        /// When, in seconds. `0x2c`
+        time set_time: number(u32, 352, 32);
+        /// Firmware version, as packed by the vendor. `0x30`
+        fw_version set_fw_version: number(u32, 384, 32);
+        /// Device id. `0x34`
+        hw_id set_hw_id: number(u32, 416, 32);
+        /// A reset of the device is needed. `0x38.31`
+        rfr set_rfr: flag(448);
+        /// severity is valid. `0x38.27`
+        valid set_valid: flag(452);
+        /// How grave it is. `0x38.26:24`
+        severity set_severity: named(HealthSeverity(u8), 453, 3);
+        /// Internal processor that failed. `0x3c.31:24`
+        irisc_index set_irisc_index: number(u8, 480, 8);
+        /// Why. `0x3c.23:16`
+        synd set_synd: named(HealthSyndrome(u8), 488, 8);
+        /// More on why; meaningful to the vendor. `0x3c.15:0`
+        ext_synd set_ext_synd: number(u16, 496, 16);
     }
 }
 
@@ -840,84 +389,20 @@ structure! {
     /// Input of ENABLE_HCA.
     ///
     /// Source: linux: mlx5_ifc_enable_hca_in_bits.
-    pub struct EnableHcaIn([u8; 0x10]) = "enable_hca_in" {
-        sources: ["linux: mlx5_ifc_enable_hca_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("embedded_cpu_function", 64, 1),
-            FieldInfo::number("function_id_type", 67, 1),
-            FieldInfo::number("function_id", 80, 16),
-        ],
-        reserved: [(16, 32), (65, 2), (68, 12), (96, 32)],
-    }
-}
-
-impl EnableHcaIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
-    #[inline]
-    pub const fn embedded_cpu_function(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::embedded_cpu_function`].
-    #[inline]
-    pub const fn set_embedded_cpu_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// function_id is a vhca_id and not a function's index. `0x08.28`
-    #[inline]
-    pub const fn function_id_type(&self) -> bool {
-        bits::flag(&self.0, 67)
-    }
-
-    /// Sets [`Self::function_id_type`].
-    #[inline]
-    pub const fn set_function_id_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 67, value);
-        self
-    }
-
-    /// 0 for the function that sends the command, otherwise the number of the function it is about.
-    /// `0x08.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
+    EnableHcaIn, EnableHcaInLayout, 0x10 bytes = "enable_hca_in" {
+        sources: ["linux: mlx5_ifc_enable_hca_in_bits"];
+        reserved: [(16, 32), (65, 2), (68, 12), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
+        embedded_cpu_function set_embedded_cpu_function: flag(64);
+        /// function_id is a vhca_id and not a function's index. `0x08.28`
+        function_id_type set_function_id_type: flag(67);
+        /// 0 for the function that sends the command, otherwise the number of the function it is
+        /// about. `0x08.15:0`
+        function_id set_function_id: number(u16, 80, 16);
     }
 }
 
@@ -925,130 +410,38 @@ structure! {
     /// Output of ENABLE_HCA.
     ///
     /// Source: linux: mlx5_ifc_enable_hca_out_bits.
-    pub struct EnableHcaOut([u8; 0xc]) = "enable_hca_out" {
-        sources: ["linux: mlx5_ifc_enable_hca_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 32)],
+    EnableHcaOut, EnableHcaOutLayout, 0xc bytes = "enable_hca_out" {
+        sources: ["linux: mlx5_ifc_enable_hca_out_bits"];
+        reserved: [(8, 24), (64, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for EnableHcaOut {}
 
-impl EnableHcaOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DISABLE_HCA.
     ///
     /// Source: linux: mlx5_ifc_disable_hca_in_bits.
-    pub struct DisableHcaIn([u8; 0x10]) = "disable_hca_in" {
-        sources: ["linux: mlx5_ifc_disable_hca_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("embedded_cpu_function", 64, 1),
-            FieldInfo::number("function_id_type", 67, 1),
-            FieldInfo::number("function_id", 80, 16),
-        ],
-        reserved: [(16, 32), (65, 2), (68, 12), (96, 32)],
-    }
-}
-
-impl DisableHcaIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
-    #[inline]
-    pub const fn embedded_cpu_function(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::embedded_cpu_function`].
-    #[inline]
-    pub const fn set_embedded_cpu_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// function_id is a vhca_id and not a function's index. `0x08.28`
-    #[inline]
-    pub const fn function_id_type(&self) -> bool {
-        bits::flag(&self.0, 67)
-    }
-
-    /// Sets [`Self::function_id_type`].
-    #[inline]
-    pub const fn set_function_id_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 67, value);
-        self
-    }
-
-    /// 0 for the function that sends the command, otherwise the number of the function it is about.
-    /// `0x08.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
+    DisableHcaIn, DisableHcaInLayout, 0x10 bytes = "disable_hca_in" {
+        sources: ["linux: mlx5_ifc_disable_hca_in_bits"];
+        reserved: [(16, 32), (65, 2), (68, 12), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
+        embedded_cpu_function set_embedded_cpu_function: flag(64);
+        /// function_id is a vhca_id and not a function's index. `0x08.28`
+        function_id_type set_function_id_type: flag(67);
+        /// 0 for the function that sends the command, otherwise the number of the function it is
+        /// about. `0x08.15:0`
+        function_id set_function_id: number(u16, 80, 16);
     }
 }
 
@@ -1056,116 +449,36 @@ structure! {
     /// Output of DISABLE_HCA.
     ///
     /// Source: linux: mlx5_ifc_disable_hca_out_bits.
-    pub struct DisableHcaOut([u8; 0xc]) = "disable_hca_out" {
-        sources: ["linux: mlx5_ifc_disable_hca_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 32)],
+    DisableHcaOut, DisableHcaOutLayout, 0xc bytes = "disable_hca_out" {
+        sources: ["linux: mlx5_ifc_disable_hca_out_bits"];
+        reserved: [(8, 24), (64, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DisableHcaOut {}
 
-impl DisableHcaOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_PAGES.
     ///
     /// Source: linux: mlx5_ifc_query_pages_in_bits.
-    pub struct QueryPagesIn([u8; 0x10]) = "query_pages_in" {
-        sources: ["linux: mlx5_ifc_query_pages_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("embedded_cpu_function", 64, 1),
-            FieldInfo::number("function_id", 80, 16),
-        ],
-        reserved: [(16, 32), (65, 15), (96, 32)],
-    }
-}
-
-impl QueryPagesIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
-    #[inline]
-    pub const fn embedded_cpu_function(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::embedded_cpu_function`].
-    #[inline]
-    pub const fn set_embedded_cpu_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// 0 for the function that sends the command, otherwise the number of the function it is about.
-    /// `0x08.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
+    QueryPagesIn, QueryPagesInLayout, 0x10 bytes = "query_pages_in" {
+        sources: ["linux: mlx5_ifc_query_pages_in_bits"];
+        reserved: [(16, 32), (65, 15), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
+        embedded_cpu_function set_embedded_cpu_function: flag(64);
+        /// 0 for the function that sends the command, otherwise the number of the function it is
+        /// about. `0x08.15:0`
+        function_id set_function_id: number(u16, 80, 16);
     }
 }
 
@@ -1173,311 +486,89 @@ structure! {
     /// Output of QUERY_PAGES.
     ///
     /// Source: linux: mlx5_ifc_query_pages_out_bits.
-    pub struct QueryPagesOut([u8; 0x10]) = "query_pages_out" {
-        sources: ["linux: mlx5_ifc_query_pages_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("embedded_cpu_function", 64, 1),
-            FieldInfo::number("function_id", 80, 16),
-            FieldInfo::number("num_pages", 96, 32),
-        ],
-        reserved: [(8, 24), (65, 15)],
+    QueryPagesOut, QueryPagesOutLayout, 0x10 bytes = "query_pages_out" {
+        sources: ["linux: mlx5_ifc_query_pages_out_bits"];
+        reserved: [(8, 24), (65, 15)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
+        embedded_cpu_function set_embedded_cpu_function: flag(64);
+        /// 0 for the function that sends the command, otherwise the number of the function it is
+        /// about. `0x08.15:0`
+        function_id set_function_id: number(u16, 80, 16);
+        /// Number of pages of 4 KiB; negative (two's complement) when firmware wants to return
+        /// some. `0x0c`
+        num_pages set_num_pages: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for QueryPagesOut {}
 
-impl QueryPagesOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
-    #[inline]
-    pub const fn embedded_cpu_function(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::embedded_cpu_function`].
-    #[inline]
-    pub const fn set_embedded_cpu_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// 0 for the function that sends the command, otherwise the number of the function it is about.
-    /// `0x08.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Number of pages of 4 KiB; negative (two's complement) when firmware wants to return some. `0x0c`
-    #[inline]
-    pub const fn num_pages(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::num_pages`].
-    #[inline]
-    pub const fn set_num_pages(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MANAGE_PAGES.
     ///
     /// Source: linux: mlx5_ifc_manage_pages_in_bits.
-    pub struct ManagePagesIn([u8; 0x10]) = "manage_pages_in" {
-        sources: ["linux: mlx5_ifc_manage_pages_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("embedded_cpu_function", 64, 1),
-            FieldInfo::number("function_id", 80, 16),
-            FieldInfo::number("input_num_entries", 96, 32),
-            FieldInfo::number("pas", 128, 64).tail(),
-        ],
-        reserved: [(16, 32), (65, 15)],
+    ManagePagesIn, ManagePagesInLayout, 0x10 bytes = "manage_pages_in" {
+        sources: ["linux: mlx5_ifc_manage_pages_in_bits"];
+        reserved: [(16, 32), (65, 15)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
+        embedded_cpu_function set_embedded_cpu_function: flag(64);
+        /// 0 for the function that sends the command, otherwise the number of the function it is
+        /// about. `0x08.15:0`
+        function_id set_function_id: number(u16, 80, 16);
+        /// Number of page addresses that follow, or how many to return. `0x0c`
+        input_num_entries set_input_num_entries: number(u32, 96, 32);
+        /// Page addresses, 4 KiB aligned. `0x10, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 128, 64));
     }
-}
-
-impl ManagePagesIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The function belongs to the embedded CPU (the DPU's Arm side). `0x08.31`
-    #[inline]
-    pub const fn embedded_cpu_function(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::embedded_cpu_function`].
-    #[inline]
-    pub const fn set_embedded_cpu_function(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// 0 for the function that sends the command, otherwise the number of the function it is about.
-    /// `0x08.15:0`
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Number of page addresses that follow, or how many to return. `0x0c`
-    #[inline]
-    pub const fn input_num_entries(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::input_num_entries`].
-    #[inline]
-    pub const fn set_input_num_entries(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// Page addresses, 4 KiB aligned. `0x10, 8 bytes`
-    pub const PAS_OFFSET: usize = 0x10;
 }
 
 structure! {
     /// Output of MANAGE_PAGES.
     ///
     /// Source: linux: mlx5_ifc_manage_pages_out_bits.
-    pub struct ManagePagesOut([u8; 0x10]) = "manage_pages_out" {
-        sources: ["linux: mlx5_ifc_manage_pages_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("output_num_entries", 64, 32),
-            FieldInfo::number("pas", 128, 64).tail(),
-        ],
-        reserved: [(8, 24), (96, 32)],
+    ManagePagesOut, ManagePagesOutLayout, 0x10 bytes = "manage_pages_out" {
+        sources: ["linux: mlx5_ifc_manage_pages_out_bits"];
+        reserved: [(8, 24), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of page addresses that were returned. `0x08`
+        output_num_entries set_output_num_entries: number(u32, 64, 32);
+        /// Returned page addresses. `0x10, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 128, 64));
     }
 }
 
 impl CommandOutput for ManagePagesOut {}
 
-impl ManagePagesOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of page addresses that were returned. `0x08`
-    #[inline]
-    pub const fn output_num_entries(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::output_num_entries`].
-    #[inline]
-    pub const fn set_output_num_entries(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Returned page addresses. `0x10, 8 bytes`
-    pub const PAS_OFFSET: usize = 0x10;
-}
-
 structure! {
     /// Input of INIT_HCA.
     ///
     /// Source: linux: mlx5_ifc_init_hca_in_bits.
-    pub struct InitHcaIn([u8; 0x20]) = "init_hca_in" {
-        sources: ["linux: mlx5_ifc_init_hca_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("sw_vhca_id", 98, 14),
-            FieldInfo::number("sw_owner_id", 128, 32).times(4),
-        ],
-        reserved: [(16, 32), (64, 34), (112, 16)],
-    }
-}
-
-impl InitHcaIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number that software gives to this function, where sw_vhca_id_valid is set. `0x0c.29:16`
-    #[inline]
-    pub const fn sw_vhca_id(&self) -> u16 {
-        bits::get(&self.0, 98, 14) as u16
-    }
-
-    /// Sets [`Self::sw_vhca_id`].
-    #[inline]
-    pub const fn set_sw_vhca_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 98, 14, value as u64);
-        self
-    }
-
-    /// Number that software gives to the device, the same on all of its functions. `0x10, 16 bytes`
-    #[inline]
-    pub const fn sw_owner_id(&self, index: usize) -> u32 {
-        bits::get(&self.0, bits::element(128, 32, 4, index), 32) as u32
-    }
-
-    /// Sets [`Self::sw_owner_id`].
-    #[inline]
-    pub const fn set_sw_owner_id(&mut self, index: usize, value: u32) -> &mut Self {
-        bits::set(&mut self.0, bits::element(128, 32, 4, index), 32, value as u64);
-        self
+    InitHcaIn, InitHcaInLayout, 0x20 bytes = "init_hca_in" {
+        sources: ["linux: mlx5_ifc_init_hca_in_bits"];
+        reserved: [(16, 32), (64, 34), (112, 16)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number that software gives to this function, where sw_vhca_id_valid is set. `0x0c.29:16`
+        sw_vhca_id set_sw_vhca_id: number(u16, 98, 14);
+        /// Number that software gives to the device, the same on all of its functions. `0x10, 16
+        /// bytes`
+        sw_owner_id set_sw_owner_id: number(u32, 128, 32) [4];
     }
 }
 
@@ -1485,101 +576,33 @@ structure! {
     /// Output of INIT_HCA.
     ///
     /// Source: linux: mlx5_ifc_init_hca_out_bits.
-    pub struct InitHcaOut([u8; 0x10]) = "init_hca_out" {
-        sources: ["linux: mlx5_ifc_init_hca_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    InitHcaOut, InitHcaOutLayout, 0x10 bytes = "init_hca_out" {
+        sources: ["linux: mlx5_ifc_init_hca_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for InitHcaOut {}
 
-impl InitHcaOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of TEARDOWN_HCA.
     ///
     /// Source: linux: mlx5_ifc_teardown_hca_in_bits.
-    pub struct TeardownHcaIn([u8; 0x10]) = "teardown_hca_in" {
-        sources: ["linux: mlx5_ifc_teardown_hca_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("profile", 80, 16).of(TeardownProfile::INFO),
-        ],
-        reserved: [(16, 32), (64, 16), (96, 32)],
-    }
-}
-
-impl TeardownHcaIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// How to close. `0x08.15:0`
-    #[inline]
-    pub const fn profile(&self) -> TeardownProfile {
-        TeardownProfile(bits::get(&self.0, 80, 16) as u16)
-    }
-
-    /// Sets [`Self::profile`].
-    #[inline]
-    pub const fn set_profile(&mut self, value: TeardownProfile) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value.0 as u64);
-        self
+    TeardownHcaIn, TeardownHcaInLayout, 0x10 bytes = "teardown_hca_in" {
+        sources: ["linux: mlx5_ifc_teardown_hca_in_bits"];
+        reserved: [(16, 32), (64, 16), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// How to close. `0x08.15:0`
+        profile set_profile: named(TeardownProfile(u16), 80, 16);
     }
 }
 
@@ -1587,58 +610,18 @@ structure! {
     /// Output of TEARDOWN_HCA.
     ///
     /// Source: linux: mlx5_ifc_teardown_hca_out_bits.
-    pub struct TeardownHcaOut([u8; 0x10]) = "teardown_hca_out" {
-        sources: ["linux: mlx5_ifc_teardown_hca_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("state", 127, 1),
-        ],
-        reserved: [(8, 24), (64, 63)],
+    TeardownHcaOut, TeardownHcaOutLayout, 0x10 bytes = "teardown_hca_out" {
+        sources: ["linux: mlx5_ifc_teardown_hca_out_bits"];
+        reserved: [(8, 24), (64, 63)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// FORCE_CLOSE: 1 when it failed. `0x0c.0`
+        state set_state: flag(127);
     }
 }
 
 impl CommandOutput for TeardownHcaOut {}
-
-impl TeardownHcaOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// FORCE_CLOSE: 1 when it failed. `0x0c.0`
-    #[inline]
-    pub const fn state(&self) -> bool {
-        bits::flag(&self.0, 127)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 127, value);
-        self
-    }
-}

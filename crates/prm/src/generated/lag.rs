@@ -39,58 +39,18 @@ structure! {
     /// Input of QUERY_LAG.
     ///
     /// Source: linux: mlx5_ifc_query_lag_in_bits.
-    pub struct QueryLagIn([u8; 0x10]) = "query_lag_in" {
-        sources: ["linux: mlx5_ifc_query_lag_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl QueryLagIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_cmd_in_bits.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    QueryLagIn, QueryLagInLayout, 0x10 bytes = "query_lag_in" {
+        sources: ["linux: mlx5_ifc_query_lag_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_cmd_in_bits.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -98,155 +58,40 @@ structure! {
     /// Output of QUERY_LAG.
     ///
     /// Source: linux: mlx5_ifc_query_lag_out_bits.
-    pub struct QueryLagOut([u8; 0x10]) = "query_lag_out" {
-        sources: ["linux: mlx5_ifc_query_lag_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("ctx", 64, LagContext::INFO),
-        ],
-        reserved: [(8, 24)],
+    QueryLagOut, QueryLagOutLayout, 0x10 bytes = "query_lag_out" {
+        sources: ["linux: mlx5_ifc_query_lag_out_bits"];
+        reserved: [(8, 24)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The bond. `0x08, 8 bytes`
+        ctx ctx_mut: nested(LagContext, 64);
     }
 }
 
 impl CommandOutput for QueryLagOut {}
 
-impl QueryLagOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The bond. `0x08, 8 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &LagContext {
-        nested(&self.0, 0x8)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut LagContext {
-        nested_mut(&mut self.0, 0x8)
-    }
-}
-
 structure! {
     /// A bond of a device's ports.
     ///
     /// Source: linux: mlx5_ifc_lagc_bits.
-    pub struct LagContext([u8; 0x8]) = "lag_context" {
-        sources: ["linux: mlx5_ifc_lagc_bits"],
-        fields: [
-            FieldInfo::number("fdb_selection_mode", 0, 1),
-            FieldInfo::number("port_select_mode", 21, 3).of(LagPortSelectMode::INFO),
-            FieldInfo::number("lag_state", 29, 3),
-            FieldInfo::number("active_port", 44, 4),
-            FieldInfo::number("tx_remap_affinity_2", 52, 4),
-            FieldInfo::number("tx_remap_affinity_1", 60, 4),
-        ],
-        reserved: [(1, 20), (24, 5), (32, 12), (48, 4), (56, 4)],
-    }
-}
-
-impl LagContext {
-    /// The bonded functions share one forwarding database. `0x00.31`
-    #[inline]
-    pub const fn fdb_selection_mode(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::fdb_selection_mode`].
-    #[inline]
-    pub const fn set_fdb_selection_mode(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// What chooses the port of a packet. `0x00.10:8`
-    #[inline]
-    pub const fn port_select_mode(&self) -> LagPortSelectMode {
-        LagPortSelectMode(bits::get(&self.0, 21, 3) as u8)
-    }
-
-    /// Sets [`Self::port_select_mode`].
-    #[inline]
-    pub const fn set_port_select_mode(&mut self, value: LagPortSelectMode) -> &mut Self {
-        bits::set(&mut self.0, 21, 3, value.0 as u64);
-        self
-    }
-
-    /// 0: the ports are not bonded. `0x00.2:0`
-    #[inline]
-    pub const fn lag_state(&self) -> u8 {
-        bits::get(&self.0, 29, 3) as u8
-    }
-
-    /// Sets [`Self::lag_state`].
-    #[inline]
-    pub const fn set_lag_state(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 29, 3, value as u64);
-        self
-    }
-
-    /// Bitmask of the bond's ports that carry traffic. `0x04.19:16`
-    #[inline]
-    pub const fn active_port(&self) -> u8 {
-        bits::get(&self.0, 44, 4) as u8
-    }
-
-    /// Sets [`Self::active_port`].
-    #[inline]
-    pub const fn set_active_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 44, 4, value as u64);
-        self
-    }
-
-    /// Port on which packets of affinity 2 leave. `0x04.11:8`
-    #[inline]
-    pub const fn tx_remap_affinity_2(&self) -> u8 {
-        bits::get(&self.0, 52, 4) as u8
-    }
-
-    /// Sets [`Self::tx_remap_affinity_2`].
-    #[inline]
-    pub const fn set_tx_remap_affinity_2(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 52, 4, value as u64);
-        self
-    }
-
-    /// Port on which packets of affinity 1 leave. `0x04.3:0`
-    #[inline]
-    pub const fn tx_remap_affinity_1(&self) -> u8 {
-        bits::get(&self.0, 60, 4) as u8
-    }
-
-    /// Sets [`Self::tx_remap_affinity_1`].
-    #[inline]
-    pub const fn set_tx_remap_affinity_1(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 60, 4, value as u64);
-        self
+    LagContext, LagContextLayout, 0x8 bytes = "lag_context" {
+        sources: ["linux: mlx5_ifc_lagc_bits"];
+        reserved: [(1, 20), (24, 5), (32, 12), (48, 4), (56, 4)];
+        /// The bonded functions share one forwarding database. `0x00.31`
+        fdb_selection_mode set_fdb_selection_mode: flag(0);
+        /// What chooses the port of a packet. `0x00.10:8`
+        port_select_mode set_port_select_mode: named(LagPortSelectMode(u8), 21, 3);
+        /// 0: the ports are not bonded. `0x00.2:0`
+        lag_state set_lag_state: number(u8, 29, 3);
+        /// Bitmask of the bond's ports that carry traffic. `0x04.19:16`
+        active_port set_active_port: number(u8, 44, 4);
+        /// Port on which packets of affinity 2 leave. `0x04.11:8`
+        tx_remap_affinity_2 set_tx_remap_affinity_2: number(u8, 52, 4);
+        /// Port on which packets of affinity 1 leave. `0x04.3:0`
+        tx_remap_affinity_1 set_tx_remap_affinity_1: number(u8, 60, 4);
     }
 }

@@ -157,55 +157,15 @@ structure! {
     ///
     /// Source: dpdk: mlx5_ifc_klm_bits; linux: struct mlx5_klm; rdma-core: struct
     /// mlx5_wqe_umr_klm_seg.
-    pub struct Klm([u8; 0x10]) = "klm" {
-        sources: ["dpdk: mlx5_ifc_klm_bits", "linux: struct mlx5_klm", "rdma-core: struct mlx5_wqe_umr_klm_seg"],
-        fields: [
-            FieldInfo::number("byte_count", 0, 32),
-            FieldInfo::number("mkey", 32, 32),
-            FieldInfo::number("address", 64, 64),
-        ],
-        reserved: [],
-    }
-}
-
-impl Klm {
-    /// Length of the piece in bytes; the whole of 2 GiB is 0x80000000. `0x00`
-    #[inline]
-    pub const fn byte_count(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::byte_count`].
-    #[inline]
-    pub const fn set_byte_count(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Key of the piece. `0x04`
-    #[inline]
-    pub const fn mkey(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::mkey`].
-    #[inline]
-    pub const fn set_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Address in that key's space. `0x08, 8 bytes`
-    #[inline]
-    pub const fn address(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::address`].
-    #[inline]
-    pub const fn set_address(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
+    Klm, KlmLayout, 0x10 bytes = "klm" {
+        sources: ["dpdk: mlx5_ifc_klm_bits", "linux: struct mlx5_klm", "rdma-core: struct mlx5_wqe_umr_klm_seg"];
+        reserved: [];
+        /// Length of the piece in bytes; the whole of 2 GiB is 0x80000000. `0x00`
+        byte_count set_byte_count: number(u32, 0, 32);
+        /// Key of the piece. `0x04`
+        mkey set_mkey: number(u32, 32, 32);
+        /// Address in that key's space. `0x08, 8 bytes`
+        address set_address: number(u64, 64, 64);
     }
 }
 
@@ -214,41 +174,13 @@ structure! {
     /// log_page_size says.
     ///
     /// Source: linux: struct mlx5_ksm.
-    pub struct Ksm([u8; 0x10]) = "ksm" {
-        sources: ["linux: struct mlx5_ksm"],
-        fields: [
-            FieldInfo::number("key", 32, 32),
-            FieldInfo::number("address", 64, 64),
-        ],
-        reserved: [(0, 32)],
-    }
-}
-
-impl Ksm {
-    /// Key of the block. `0x04`
-    #[inline]
-    pub const fn key(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::key`].
-    #[inline]
-    pub const fn set_key(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Address in that key's space. `0x08, 8 bytes`
-    #[inline]
-    pub const fn address(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::address`].
-    #[inline]
-    pub const fn set_address(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
+    Ksm, KsmLayout, 0x10 bytes = "ksm" {
+        sources: ["linux: struct mlx5_ksm"];
+        reserved: [(0, 32)];
+        /// Key of the block. `0x04`
+        key set_key: number(u32, 32, 32);
+        /// Address in that key's space. `0x08, 8 bytes`
+        address set_address: number(u64, 64, 64);
     }
 }
 
@@ -256,517 +188,94 @@ structure! {
     /// Memory key context, in CREATE_MKEY, QUERY_MKEY and UMR WQEs.
     ///
     /// Source: linux: mlx5_ifc_mkc_bits.
-    pub struct MkeyContext([u8; 0x40]) = "mkey_context" {
-        sources: ["linux: mlx5_ifc_mkc_bits"],
-        fields: [
-            FieldInfo::number("free", 1, 1),
-            FieldInfo::number("access_mode_4_2", 3, 3),
-            FieldInfo::number("alter_pd_to_vhca_id", 6, 1),
-            FieldInfo::number("crossed_side_mkey", 7, 1),
-            FieldInfo::number("relaxed_ordering_write", 13, 1),
-            FieldInfo::number("small_fence_on_rdma_read_response", 15, 1),
-            FieldInfo::number("umr_en", 16, 1),
-            FieldInfo::number("a", 17, 1),
-            FieldInfo::number("rw", 18, 1),
-            FieldInfo::number("rr", 19, 1),
-            FieldInfo::number("lw", 20, 1),
-            FieldInfo::number("lr", 21, 1),
-            FieldInfo::number("access_mode_1_0", 22, 2),
-            FieldInfo::number("ma_translation_mode", 26, 2),
-            FieldInfo::number("qpn", 32, 24),
-            FieldInfo::number("mkey_7_0", 56, 8),
-            FieldInfo::number("length64", 96, 1),
-            FieldInfo::number("bsf_en", 97, 1),
-            FieldInfo::number("sync_umr", 98, 1),
-            FieldInfo::number("expected_sigerr_count", 101, 1),
-            FieldInfo::number("en_rinval", 103, 1),
-            FieldInfo::number("pd", 104, 24),
-            FieldInfo::number("start_addr", 128, 64),
-            FieldInfo::number("len", 192, 64),
-            FieldInfo::number("bsf_octword_size", 256, 32),
-            FieldInfo::number("crossing_target_vhca_id", 384, 16),
-            FieldInfo::number("translations_octword_size", 416, 32),
-            FieldInfo::number("crossing_target_mkey", 416, 32).overlay(),
-            FieldInfo::number("order_read_after_write", 470, 2),
-            FieldInfo::number("relaxed_ordering_read", 473, 1),
-            FieldInfo::number("log_page_size", 474, 6),
-            FieldInfo::number("crypto_en", 483, 2),
-            FieldInfo::number("pcie_tph_en", 485, 1),
-            FieldInfo::number("pcie_tph_ph", 486, 2),
-            FieldInfo::number("pcie_tph_steering_tag_index", 488, 8),
-        ],
+    MkeyContext, MkeyContextLayout, 0x40 bytes = "mkey_context" {
+        sources: ["linux: mlx5_ifc_mkc_bits"];
         reserved: [
             (0, 1), (2, 1), (8, 5), (14, 1), (24, 2), (28, 4), (64, 32),
             (99, 2), (102, 1), (288, 96), (400, 16), (448, 22), (472, 1), (480, 3),
             (496, 16),
-        ],
-    }
-}
-
-impl MkeyContext {
-    /// The key is free: accesses fail until a UMR WQE makes it valid. `0x00.30`
-    #[inline]
-    pub const fn free(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::free`].
-    #[inline]
-    pub const fn set_free(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Access mode, bits 4:2 (values in mkey_access_mode). `0x00.28:26`
-    #[inline]
-    pub const fn access_mode_4_2(&self) -> u8 {
-        bits::get(&self.0, 3, 3) as u8
-    }
-
-    /// Sets [`Self::access_mode_4_2`].
-    #[inline]
-    pub const fn set_access_mode_4_2(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 3, 3, value as u64);
-        self
-    }
-
-    /// The key checks the function that uses it in place of the protection domain. `0x00.25`
-    ///
-    /// Source: ucx: uct_ib_mlx5_mkc_bits.
-    #[inline]
-    pub const fn alter_pd_to_vhca_id(&self) -> bool {
-        bits::flag(&self.0, 6)
-    }
-
-    /// Sets [`Self::alter_pd_to_vhca_id`].
-    #[inline]
-    pub const fn set_alter_pd_to_vhca_id(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 6, value);
-        self
-    }
-
-    /// The key is reached from another function's crossing key. `0x00.24`
-    ///
-    /// Source: ucx: uct_ib_mlx5_mkc_bits.
-    #[inline]
-    pub const fn crossed_side_mkey(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::crossed_side_mkey`].
-    #[inline]
-    pub const fn set_crossed_side_mkey(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Writes through this key may be reordered on PCIe. `0x00.18`
-    #[inline]
-    pub const fn relaxed_ordering_write(&self) -> bool {
-        bits::flag(&self.0, 13)
-    }
-
-    /// Sets [`Self::relaxed_ordering_write`].
-    #[inline]
-    pub const fn set_relaxed_ordering_write(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 13, value);
-        self
-    }
-
-    /// Order later WQEs behind the data of RDMA READ responses through this key. `0x00.16`
-    #[inline]
-    pub const fn small_fence_on_rdma_read_response(&self) -> bool {
-        bits::flag(&self.0, 15)
-    }
-
-    /// Sets [`Self::small_fence_on_rdma_read_response`].
-    #[inline]
-    pub const fn set_small_fence_on_rdma_read_response(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 15, value);
-        self
-    }
-
-    /// UMR WQEs may change this key. `0x00.15`
-    #[inline]
-    pub const fn umr_en(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::umr_en`].
-    #[inline]
-    pub const fn set_umr_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
-    }
-
-    /// Remote atomics are allowed. `0x00.14`
-    #[inline]
-    pub const fn a(&self) -> bool {
-        bits::flag(&self.0, 17)
-    }
-
-    /// Sets [`Self::a`].
-    #[inline]
-    pub const fn set_a(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 17, value);
-        self
-    }
-
-    /// Remote writes are allowed. `0x00.13`
-    #[inline]
-    pub const fn rw(&self) -> bool {
-        bits::flag(&self.0, 18)
-    }
-
-    /// Sets [`Self::rw`].
-    #[inline]
-    pub const fn set_rw(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 18, value);
-        self
-    }
-
-    /// Remote reads are allowed. `0x00.12`
-    #[inline]
-    pub const fn rr(&self) -> bool {
-        bits::flag(&self.0, 19)
-    }
-
-    /// Sets [`Self::rr`].
-    #[inline]
-    pub const fn set_rr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 19, value);
-        self
-    }
-
-    /// Local writes are allowed. `0x00.11`
-    #[inline]
-    pub const fn lw(&self) -> bool {
-        bits::flag(&self.0, 20)
-    }
-
-    /// Sets [`Self::lw`].
-    #[inline]
-    pub const fn set_lw(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 20, value);
-        self
-    }
-
-    /// Local reads are allowed. `0x00.10`
-    #[inline]
-    pub const fn lr(&self) -> bool {
-        bits::flag(&self.0, 21)
-    }
-
-    /// Sets [`Self::lr`].
-    #[inline]
-    pub const fn set_lr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 21, value);
-        self
-    }
-
-    /// Access mode, bits 1:0 (values in mkey_access_mode). `0x00.9:8`
-    #[inline]
-    pub const fn access_mode_1_0(&self) -> u8 {
-        bits::get(&self.0, 22, 2) as u8
-    }
-
-    /// Sets [`Self::access_mode_1_0`].
-    #[inline]
-    pub const fn set_access_mode_1_0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 22, 2, value as u64);
-        self
-    }
-
-    /// How addresses are translated on the host side: 0 is the default. `0x00.5:4`
-    #[inline]
-    pub const fn ma_translation_mode(&self) -> u8 {
-        bits::get(&self.0, 26, 2) as u8
-    }
-
-    /// Sets [`Self::ma_translation_mode`].
-    #[inline]
-    pub const fn set_ma_translation_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 26, 2, value as u64);
-        self
-    }
-
-    /// Only this QP may use the key; 0xffffff lets all. `0x04.31:8`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 32, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 24, value as u64);
-        self
-    }
-
-    /// Low 8 bits of the key: the variant, chosen by software. `0x04.7:0`
-    #[inline]
-    pub const fn mkey_7_0(&self) -> u8 {
-        bits::get(&self.0, 56, 8) as u8
-    }
-
-    /// Sets [`Self::mkey_7_0`].
-    #[inline]
-    pub const fn set_mkey_7_0(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 56, 8, value as u64);
-        self
-    }
-
-    /// The key spans the whole address space; len is not looked at. `0x0c.31`
-    #[inline]
-    pub const fn length64(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::length64`].
-    #[inline]
-    pub const fn set_length64(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// The key has a byte stream format (signature or crypto) section. `0x0c.30`
-    #[inline]
-    pub const fn bsf_en(&self) -> bool {
-        bits::flag(&self.0, 97)
-    }
-
-    /// Sets [`Self::bsf_en`].
-    #[inline]
-    pub const fn set_bsf_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 97, value);
-        self
-    }
-
-    /// UMR WQEs on this key are synchronous. `0x0c.29`
-    #[inline]
-    pub const fn sync_umr(&self) -> bool {
-        bits::flag(&self.0, 98)
-    }
-
-    /// Sets [`Self::sync_umr`].
-    #[inline]
-    pub const fn set_sync_umr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 98, value);
-        self
-    }
-
-    /// Parity of the signature errors that software has handled. `0x0c.26`
-    #[inline]
-    pub const fn expected_sigerr_count(&self) -> bool {
-        bits::flag(&self.0, 101)
-    }
-
-    /// Sets [`Self::expected_sigerr_count`].
-    #[inline]
-    pub const fn set_expected_sigerr_count(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 101, value);
-        self
-    }
-
-    /// The peer may invalidate this key by SEND with invalidate. `0x0c.24`
-    #[inline]
-    pub const fn en_rinval(&self) -> bool {
-        bits::flag(&self.0, 103)
-    }
-
-    /// Sets [`Self::en_rinval`].
-    #[inline]
-    pub const fn set_en_rinval(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 103, value);
-        self
-    }
-
-    /// Protection domain; users of the key must belong to it. `0x0c.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
-    }
-
-    /// First address of the key. `0x10, 8 bytes`
-    #[inline]
-    pub const fn start_addr(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::start_addr`].
-    #[inline]
-    pub const fn set_start_addr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
-    }
-
-    /// Length of the region in bytes. `0x18, 8 bytes`
-    #[inline]
-    pub const fn len(&self) -> u64 {
-        bits::get(&self.0, 192, 64)
-    }
-
-    /// Sets [`Self::len`].
-    #[inline]
-    pub const fn set_len(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 192, 64, value);
-        self
-    }
-
-    /// Size of the byte stream format section, in units of 16 bytes. `0x20`
-    #[inline]
-    pub const fn bsf_octword_size(&self) -> u32 {
-        bits::get(&self.0, 256, 32) as u32
-    }
-
-    /// Sets [`Self::bsf_octword_size`].
-    #[inline]
-    pub const fn set_bsf_octword_size(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 256, 32, value as u64);
-        self
-    }
-
-    /// Function that owns the target key (access mode CROSSING). `0x30.31:16`
-    #[inline]
-    pub const fn crossing_target_vhca_id(&self) -> u16 {
-        bits::get(&self.0, 384, 16) as u16
-    }
-
-    /// Sets [`Self::crossing_target_vhca_id`].
-    #[inline]
-    pub const fn set_crossing_target_vhca_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 384, 16, value as u64);
-        self
-    }
-
-    /// Size of the translation table, in units of 16 bytes: two mtt entries, or one klm or ksm. `0x34`
-    #[inline]
-    pub const fn translations_octword_size(&self) -> u32 {
-        bits::get(&self.0, 416, 32) as u32
-    }
-
-    /// Sets [`Self::translations_octword_size`].
-    #[inline]
-    pub const fn set_translations_octword_size(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 416, 32, value as u64);
-        self
-    }
-
-    /// Key at the target function (access mode CROSSING). `0x34`
-    ///
-    /// Source: ucx: uct_ib_mlx5_mkc_bits.
-    #[inline]
-    pub const fn crossing_target_mkey(&self) -> u32 {
-        bits::get(&self.0, 416, 32) as u32
-    }
-
-    /// Sets [`Self::crossing_target_mkey`].
-    #[inline]
-    pub const fn set_crossing_target_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 416, 32, value as u64);
-        self
-    }
-
-    /// Ordering of reads behind writes through this key. `0x38.9:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_mkc_bits.
-    #[inline]
-    pub const fn order_read_after_write(&self) -> u8 {
-        bits::get(&self.0, 470, 2) as u8
-    }
-
-    /// Sets [`Self::order_read_after_write`].
-    #[inline]
-    pub const fn set_order_read_after_write(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 470, 2, value as u64);
-        self
-    }
-
-    /// Reads through this key may be reordered on PCIe. `0x38.6`
-    #[inline]
-    pub const fn relaxed_ordering_read(&self) -> bool {
-        bits::flag(&self.0, 473)
-    }
-
-    /// Sets [`Self::relaxed_ordering_read`].
-    #[inline]
-    pub const fn set_relaxed_ordering_read(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 473, value);
-        self
-    }
-
-    /// log2 of the page size in bytes (MTT), or of the block size (KSM). `0x38.5:0`
-    #[inline]
-    pub const fn log_page_size(&self) -> u8 {
-        bits::get(&self.0, 474, 6) as u8
-    }
-
-    /// Sets [`Self::log_page_size`].
-    #[inline]
-    pub const fn set_log_page_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 474, 6, value as u64);
-        self
-    }
-
-    /// Crypto is allowed on this key: 1 with keys in the BSF. `0x3c.28:27`
-    ///
-    /// Source: rdma-core: mlx5_ifc_mkc_bits; dpdk: mlx5_ifc_mkc_bits.
-    #[inline]
-    pub const fn crypto_en(&self) -> u8 {
-        bits::get(&self.0, 483, 2) as u8
-    }
-
-    /// Sets [`Self::crypto_en`].
-    #[inline]
-    pub const fn set_crypto_en(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 483, 2, value as u64);
-        self
-    }
-
-    /// PCIe transactions carry processing hints. `0x3c.26`
-    #[inline]
-    pub const fn pcie_tph_en(&self) -> bool {
-        bits::flag(&self.0, 485)
-    }
-
-    /// Sets [`Self::pcie_tph_en`].
-    #[inline]
-    pub const fn set_pcie_tph_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 485, value);
-        self
-    }
-
-    /// Processing hint. `0x3c.25:24`
-    #[inline]
-    pub const fn pcie_tph_ph(&self) -> u8 {
-        bits::get(&self.0, 486, 2) as u8
-    }
-
-    /// Sets [`Self::pcie_tph_ph`].
-    #[inline]
-    pub const fn set_pcie_tph_ph(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 486, 2, value as u64);
-        self
-    }
-
-    /// Index of the steering tag; 0 none. `0x3c.23:16`
-    #[inline]
-    pub const fn pcie_tph_steering_tag_index(&self) -> u8 {
-        bits::get(&self.0, 488, 8) as u8
-    }
-
-    /// Sets [`Self::pcie_tph_steering_tag_index`].
-    #[inline]
-    pub const fn set_pcie_tph_steering_tag_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 488, 8, value as u64);
-        self
+        ];
+        /// The key is free: accesses fail until a UMR WQE makes it valid. `0x00.30`
+        free set_free: flag(1);
+        /// Access mode, bits 4:2 (values in mkey_access_mode). `0x00.28:26`
+        access_mode_4_2 set_access_mode_4_2: number(u8, 3, 3);
+        /// The key checks the function that uses it in place of the protection domain. `0x00.25`
+        ///
+        /// Source: ucx: uct_ib_mlx5_mkc_bits.
+        alter_pd_to_vhca_id set_alter_pd_to_vhca_id: flag(6);
+        /// The key is reached from another function's crossing key. `0x00.24`
+        ///
+        /// Source: ucx: uct_ib_mlx5_mkc_bits.
+        crossed_side_mkey set_crossed_side_mkey: flag(7);
+        /// Writes through this key may be reordered on PCIe. `0x00.18`
+        relaxed_ordering_write set_relaxed_ordering_write: flag(13);
+        /// Order later WQEs behind the data of RDMA READ responses through this key. `0x00.16`
+        small_fence_on_rdma_read_response set_small_fence_on_rdma_read_response: flag(15);
+        /// UMR WQEs may change this key. `0x00.15`
+        umr_en set_umr_en: flag(16);
+        /// Remote atomics are allowed. `0x00.14`
+        a set_a: flag(17);
+        /// Remote writes are allowed. `0x00.13`
+        rw set_rw: flag(18);
+        /// Remote reads are allowed. `0x00.12`
+        rr set_rr: flag(19);
+        /// Local writes are allowed. `0x00.11`
+        lw set_lw: flag(20);
+        /// Local reads are allowed. `0x00.10`
+        lr set_lr: flag(21);
+        /// Access mode, bits 1:0 (values in mkey_access_mode). `0x00.9:8`
+        access_mode_1_0 set_access_mode_1_0: number(u8, 22, 2);
+        /// How addresses are translated on the host side: 0 is the default. `0x00.5:4`
+        ma_translation_mode set_ma_translation_mode: number(u8, 26, 2);
+        /// Only this QP may use the key; 0xffffff lets all. `0x04.31:8`
+        qpn set_qpn: number(u32, 32, 24);
+        /// Low 8 bits of the key: the variant, chosen by software. `0x04.7:0`
+        mkey_7_0 set_mkey_7_0: number(u8, 56, 8);
+        /// The key spans the whole address space; len is not looked at. `0x0c.31`
+        length64 set_length64: flag(96);
+        /// The key has a byte stream format (signature or crypto) section. `0x0c.30`
+        bsf_en set_bsf_en: flag(97);
+        /// UMR WQEs on this key are synchronous. `0x0c.29`
+        sync_umr set_sync_umr: flag(98);
+        /// Parity of the signature errors that software has handled. `0x0c.26`
+        expected_sigerr_count set_expected_sigerr_count: flag(101);
+        /// The peer may invalidate this key by SEND with invalidate. `0x0c.24`
+        en_rinval set_en_rinval: flag(103);
+        /// Protection domain; users of the key must belong to it. `0x0c.23:0`
+        pd set_pd: number(u32, 104, 24);
+        /// First address of the key. `0x10, 8 bytes`
+        start_addr set_start_addr: number(u64, 128, 64);
+        /// Length of the region in bytes. `0x18, 8 bytes`
+        len set_len: number(u64, 192, 64);
+        /// Size of the byte stream format section, in units of 16 bytes. `0x20`
+        bsf_octword_size set_bsf_octword_size: number(u32, 256, 32);
+        /// Function that owns the target key (access mode CROSSING). `0x30.31:16`
+        crossing_target_vhca_id set_crossing_target_vhca_id: number(u16, 384, 16);
+        /// Size of the translation table, in units of 16 bytes: two mtt entries, or one klm or ksm.
+        /// `0x34`
+        translations_octword_size set_translations_octword_size: number(u32, 416, 32);
+        /// Key at the target function (access mode CROSSING). `0x34`
+        ///
+        /// Source: ucx: uct_ib_mlx5_mkc_bits.
+        crossing_target_mkey set_crossing_target_mkey: number(u32, 416, 32) overlay;
+        /// Ordering of reads behind writes through this key. `0x38.9:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_mkc_bits.
+        order_read_after_write set_order_read_after_write: number(u8, 470, 2);
+        /// Reads through this key may be reordered on PCIe. `0x38.6`
+        relaxed_ordering_read set_relaxed_ordering_read: flag(473);
+        /// log2 of the page size in bytes (MTT), or of the block size (KSM). `0x38.5:0`
+        log_page_size set_log_page_size: number(u8, 474, 6);
+        /// Crypto is allowed on this key: 1 with keys in the BSF. `0x3c.28:27`
+        ///
+        /// Source: rdma-core: mlx5_ifc_mkc_bits; dpdk: mlx5_ifc_mkc_bits.
+        crypto_en set_crypto_en: number(u8, 483, 2);
+        /// PCIe transactions carry processing hints. `0x3c.26`
+        pcie_tph_en set_pcie_tph_en: flag(485);
+        /// Processing hint. `0x3c.25:24`
+        pcie_tph_ph set_pcie_tph_ph: number(u8, 486, 2);
+        /// Index of the steering tag; 0 none. `0x3c.23:16`
+        pcie_tph_steering_tag_index set_pcie_tph_steering_tag_index: number(u8, 488, 8);
     }
 }
 
@@ -774,358 +283,98 @@ structure! {
     /// Input of CREATE_MKEY.
     ///
     /// Source: linux: mlx5_ifc_create_mkey_in_bits.
-    pub struct CreateMkeyIn([u8; 0x110]) = "create_mkey_in" {
-        sources: ["linux: mlx5_ifc_create_mkey_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("input_mkey_index", 72, 24),
-            FieldInfo::number("pg_access", 96, 1),
-            FieldInfo::number("mkey_umem_valid", 97, 1),
-            FieldInfo::number("data_direct", 98, 1),
-            FieldInfo::number("cmd_on_behalf", 98, 1).overlay(),
-            FieldInfo::number("function_id", 112, 16),
-            FieldInfo::nested("memory_key_mkey_entry", 128, MkeyContext::INFO),
-            FieldInfo::number("translations_octword_actual_size", 768, 32),
-            FieldInfo::number("mkey_umem_id", 800, 32),
-            FieldInfo::number("mkey_umem_offset", 832, 64),
-            FieldInfo::number("klm_pas_mtt", 2176, 64).tail(),
-        ],
-        reserved: [(32, 16), (64, 8), (99, 13), (640, 128), (896, 1280)],
+    CreateMkeyIn, CreateMkeyInLayout, 0x110 bytes = "create_mkey_in" {
+        sources: ["linux: mlx5_ifc_create_mkey_in_bits"];
+        reserved: [(32, 16), (64, 8), (99, 13), (640, 128), (896, 1280)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Index that the key shall have, where the device lets software choose; otherwise 0.
+        /// `0x08.23:0`
+        ///
+        /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
+        input_mkey_index set_input_mkey_index: number(u32, 72, 24);
+        /// The rights in the mtt entries (rd_en, wr_en) count; needs hca_cap.pg. `0x0c.31`
+        pg_access set_pg_access: flag(96);
+        /// The translation comes from a UMEM; the kernel sets it on DevX commands, but for KLM and
+        /// KSM keys. `0x0c.30`
+        mkey_umem_valid set_mkey_umem_valid: flag(97);
+        /// The key goes through the data-direct PCIe function. `0x0c.29`
+        data_direct set_data_direct: flag(98);
+        /// UCX's name for the bit that Linux calls data_direct: the key is created for function_id.
+        /// `0x0c.29`
+        ///
+        /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
+        cmd_on_behalf set_cmd_on_behalf: flag(98) overlay;
+        /// Function on whose behalf the key is created. `0x0c.15:0`
+        ///
+        /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
+        function_id set_function_id: number(u16, 112, 16);
+        /// Context of the key. `0x10, 64 bytes`
+        memory_key_mkey_entry memory_key_mkey_entry_mut: nested(MkeyContext, 128);
+        /// Size of the entries that follow, in units of 16 bytes; those beyond are free. `0x60`
+        translations_octword_actual_size set_translations_octword_actual_size: number(u32, 768, 32);
+        /// UMEM that the key covers. `0x64`
+        ///
+        /// Source: dpdk: mlx5_ifc_create_mkey_in_bits; ucx: uct_ib_mlx5_create_mkey_in_bits.
+        mkey_umem_id set_mkey_umem_id: number(u32, 800, 32);
+        /// Where the key starts in the UMEM, in bytes. `0x68, 8 bytes`
+        ///
+        /// Source: dpdk: mlx5_ifc_create_mkey_in_bits; ucx: uct_ib_mlx5_create_mkey_in_bits.
+        mkey_umem_offset set_mkey_umem_offset: number(u64, 832, 64);
+        /// Translation entries: mtt of 8 bytes, klm or ksm of 16, padded to 64 bytes. `0x110, 8
+        /// bytes`
+        klm_pas_mtt KLM_PAS_MTT_OFFSET: tail(number(u64, 2176, 64));
     }
-}
-
-impl CreateMkeyIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Index that the key shall have, where the device lets software choose; otherwise 0. `0x08.23:0`
-    ///
-    /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
-    #[inline]
-    pub const fn input_mkey_index(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::input_mkey_index`].
-    #[inline]
-    pub const fn set_input_mkey_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// The rights in the mtt entries (rd_en, wr_en) count; needs hca_cap.pg. `0x0c.31`
-    #[inline]
-    pub const fn pg_access(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::pg_access`].
-    #[inline]
-    pub const fn set_pg_access(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// The translation comes from a UMEM; the kernel sets it on DevX commands, but for KLM and KSM
-    /// keys. `0x0c.30`
-    #[inline]
-    pub const fn mkey_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 97)
-    }
-
-    /// Sets [`Self::mkey_umem_valid`].
-    #[inline]
-    pub const fn set_mkey_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 97, value);
-        self
-    }
-
-    /// The key goes through the data-direct PCIe function. `0x0c.29`
-    #[inline]
-    pub const fn data_direct(&self) -> bool {
-        bits::flag(&self.0, 98)
-    }
-
-    /// Sets [`Self::data_direct`].
-    #[inline]
-    pub const fn set_data_direct(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 98, value);
-        self
-    }
-
-    /// UCX's name for the bit that Linux calls data_direct: the key is created for function_id.
-    /// `0x0c.29`
-    ///
-    /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
-    #[inline]
-    pub const fn cmd_on_behalf(&self) -> bool {
-        bits::flag(&self.0, 98)
-    }
-
-    /// Sets [`Self::cmd_on_behalf`].
-    #[inline]
-    pub const fn set_cmd_on_behalf(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 98, value);
-        self
-    }
-
-    /// Function on whose behalf the key is created. `0x0c.15:0`
-    ///
-    /// Source: ucx: uct_ib_mlx5_create_mkey_in_bits.
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
-    }
-
-    /// Context of the key. `0x10, 64 bytes`
-    #[inline]
-    pub fn memory_key_mkey_entry(&self) -> &MkeyContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::memory_key_mkey_entry`], to be written.
-    #[inline]
-    pub fn memory_key_mkey_entry_mut(&mut self) -> &mut MkeyContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Size of the entries that follow, in units of 16 bytes; those beyond are free. `0x60`
-    #[inline]
-    pub const fn translations_octword_actual_size(&self) -> u32 {
-        bits::get(&self.0, 768, 32) as u32
-    }
-
-    /// Sets [`Self::translations_octword_actual_size`].
-    #[inline]
-    pub const fn set_translations_octword_actual_size(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 768, 32, value as u64);
-        self
-    }
-
-    /// UMEM that the key covers. `0x64`
-    ///
-    /// Source: dpdk: mlx5_ifc_create_mkey_in_bits; ucx: uct_ib_mlx5_create_mkey_in_bits.
-    #[inline]
-    pub const fn mkey_umem_id(&self) -> u32 {
-        bits::get(&self.0, 800, 32) as u32
-    }
-
-    /// Sets [`Self::mkey_umem_id`].
-    #[inline]
-    pub const fn set_mkey_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 800, 32, value as u64);
-        self
-    }
-
-    /// Where the key starts in the UMEM, in bytes. `0x68, 8 bytes`
-    ///
-    /// Source: dpdk: mlx5_ifc_create_mkey_in_bits; ucx: uct_ib_mlx5_create_mkey_in_bits.
-    #[inline]
-    pub const fn mkey_umem_offset(&self) -> u64 {
-        bits::get(&self.0, 832, 64)
-    }
-
-    /// Sets [`Self::mkey_umem_offset`].
-    #[inline]
-    pub const fn set_mkey_umem_offset(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 832, 64, value);
-        self
-    }
-
-    /// Translation entries: mtt of 8 bytes, klm or ksm of 16, padded to 64 bytes. `0x110, 8 bytes`
-    pub const KLM_PAS_MTT_OFFSET: usize = 0x110;
 }
 
 structure! {
     /// Output of CREATE_MKEY.
     ///
     /// Source: linux: mlx5_ifc_create_mkey_out_bits.
-    pub struct CreateMkeyOut([u8; 0x10]) = "create_mkey_out" {
-        sources: ["linux: mlx5_ifc_create_mkey_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("mkey_index", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateMkeyOut, CreateMkeyOutLayout, 0x10 bytes = "create_mkey_out" {
+        sources: ["linux: mlx5_ifc_create_mkey_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Upper 24 bits of the 32-bit memory key; the low 8 are mkey_7_0 of the context.
+        /// `0x08.23:0`
+        mkey_index set_mkey_index: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateMkeyOut {}
 
-impl CreateMkeyOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Upper 24 bits of the 32-bit memory key; the low 8 are mkey_7_0 of the context. `0x08.23:0`
-    #[inline]
-    pub const fn mkey_index(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::mkey_index`].
-    #[inline]
-    pub const fn set_mkey_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_MKEY.
     ///
     /// Source: linux: mlx5_ifc_query_mkey_in_bits.
-    pub struct QueryMkeyIn([u8; 0x10]) = "query_mkey_in" {
-        sources: ["linux: mlx5_ifc_query_mkey_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("mkey_index", 72, 24),
-            FieldInfo::number("pg_access", 96, 1),
-        ],
-        reserved: [(32, 16), (64, 8), (97, 31)],
-    }
-}
-
-impl QueryMkeyIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Upper 24 bits of the 32-bit memory key; the low 8 are mkey_7_0 of the context. `0x08.23:0`
-    #[inline]
-    pub const fn mkey_index(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::mkey_index`].
-    #[inline]
-    pub const fn set_mkey_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// As in CREATE_MKEY. `0x0c.31`
-    #[inline]
-    pub const fn pg_access(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::pg_access`].
-    #[inline]
-    pub const fn set_pg_access(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
+    QueryMkeyIn, QueryMkeyInLayout, 0x10 bytes = "query_mkey_in" {
+        sources: ["linux: mlx5_ifc_query_mkey_in_bits"];
+        reserved: [(32, 16), (64, 8), (97, 31)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Upper 24 bits of the 32-bit memory key; the low 8 are mkey_7_0 of the context.
+        /// `0x08.23:0`
+        mkey_index set_mkey_index: number(u32, 72, 24);
+        /// As in CREATE_MKEY. `0x0c.31`
+        pg_access set_pg_access: flag(96);
     }
 }
 
@@ -1133,157 +382,43 @@ structure! {
     /// Output of QUERY_MKEY.
     ///
     /// Source: linux: mlx5_ifc_query_mkey_out_bits.
-    pub struct QueryMkeyOut([u8; 0x130]) = "query_mkey_out" {
-        sources: ["linux: mlx5_ifc_query_mkey_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("memory_key_mkey_entry", 128, MkeyContext::INFO),
-            FieldInfo::bytes("bsf0_klm0_pas_mtt0_1", 2176, 16),
-            FieldInfo::bytes("bsf1_klm1_pas_mtt2_3", 2304, 16),
-        ],
-        reserved: [(8, 24), (64, 64), (640, 1536)],
+    QueryMkeyOut, QueryMkeyOutLayout, 0x130 bytes = "query_mkey_out" {
+        sources: ["linux: mlx5_ifc_query_mkey_out_bits"];
+        reserved: [(8, 24), (64, 64), (640, 1536)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Context of the key. `0x10, 64 bytes`
+        memory_key_mkey_entry memory_key_mkey_entry_mut: nested(MkeyContext, 128);
+        /// First 16 bytes of the BSF or the translation. `0x110, 16 bytes`
+        bsf0_klm0_pas_mtt0_1 set_bsf0_klm0_pas_mtt0_1: bytes(0x10, 2176);
+        /// Next 16 bytes of it. `0x120, 16 bytes`
+        bsf1_klm1_pas_mtt2_3 set_bsf1_klm1_pas_mtt2_3: bytes(0x10, 2304);
     }
 }
 
 impl CommandOutput for QueryMkeyOut {}
 
-impl QueryMkeyOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Context of the key. `0x10, 64 bytes`
-    #[inline]
-    pub fn memory_key_mkey_entry(&self) -> &MkeyContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::memory_key_mkey_entry`], to be written.
-    #[inline]
-    pub fn memory_key_mkey_entry_mut(&mut self) -> &mut MkeyContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// First 16 bytes of the BSF or the translation. `0x110, 16 bytes`
-    #[inline]
-    pub const fn bsf0_klm0_pas_mtt0_1(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x110)
-    }
-
-    /// Sets [`Self::bsf0_klm0_pas_mtt0_1`].
-    #[inline]
-    pub const fn set_bsf0_klm0_pas_mtt0_1(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x110) = *value;
-        self
-    }
-
-    /// Next 16 bytes of it. `0x120, 16 bytes`
-    #[inline]
-    pub const fn bsf1_klm1_pas_mtt2_3(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x120)
-    }
-
-    /// Sets [`Self::bsf1_klm1_pas_mtt2_3`].
-    #[inline]
-    pub const fn set_bsf1_klm1_pas_mtt2_3(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x120) = *value;
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_MKEY.
     ///
     /// Source: linux: mlx5_ifc_destroy_mkey_in_bits.
-    pub struct DestroyMkeyIn([u8; 0x10]) = "destroy_mkey_in" {
-        sources: ["linux: mlx5_ifc_destroy_mkey_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("mkey_index", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyMkeyIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Upper 24 bits of the 32-bit memory key; the low 8 are mkey_7_0 of the context. `0x08.23:0`
-    #[inline]
-    pub const fn mkey_index(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::mkey_index`].
-    #[inline]
-    pub const fn set_mkey_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyMkeyIn, DestroyMkeyInLayout, 0x10 bytes = "destroy_mkey_in" {
+        sources: ["linux: mlx5_ifc_destroy_mkey_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Upper 24 bits of the 32-bit memory key; the low 8 are mkey_7_0 of the context.
+        /// `0x08.23:0`
+        mkey_index set_mkey_index: number(u32, 72, 24);
     }
 }
 
@@ -1291,132 +426,41 @@ structure! {
     /// Output of DESTROY_MKEY.
     ///
     /// Source: linux: mlx5_ifc_destroy_mkey_out_bits.
-    pub struct DestroyMkeyOut([u8; 0x10]) = "destroy_mkey_out" {
-        sources: ["linux: mlx5_ifc_destroy_mkey_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyMkeyOut, DestroyMkeyOutLayout, 0x10 bytes = "destroy_mkey_out" {
+        sources: ["linux: mlx5_ifc_destroy_mkey_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyMkeyOut {}
 
-impl DestroyMkeyOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of CREATE_PSV.
     ///
     /// Source: linux: mlx5_ifc_create_psv_in_bits.
-    pub struct CreatePsvIn([u8; 0x10]) = "create_psv_in" {
-        sources: ["linux: mlx5_ifc_create_psv_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("num_psv", 64, 4),
-            FieldInfo::number("pd", 72, 24),
-        ],
-        reserved: [(32, 16), (68, 4), (96, 32)],
-    }
-}
-
-impl CreatePsvIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// How many to create, 1 to 4. `0x08.31:28`
-    #[inline]
-    pub const fn num_psv(&self) -> u8 {
-        bits::get(&self.0, 64, 4) as u8
-    }
-
-    /// Sets [`Self::num_psv`].
-    #[inline]
-    pub const fn set_num_psv(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 64, 4, value as u64);
-        self
-    }
-
-    /// Protection domain number. `0x08.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    CreatePsvIn, CreatePsvInLayout, 0x10 bytes = "create_psv_in" {
+        sources: ["linux: mlx5_ifc_create_psv_in_bits"];
+        reserved: [(32, 16), (68, 4), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// How many to create, 1 to 4. `0x08.31:28`
+        num_psv set_num_psv: number(u8, 64, 4);
+        /// Protection domain number. `0x08.23:0`
+        pd set_pd: number(u32, 72, 24);
     }
 }
 
@@ -1424,174 +468,47 @@ structure! {
     /// Output of CREATE_PSV.
     ///
     /// Source: linux: mlx5_ifc_create_psv_out_bits.
-    pub struct CreatePsvOut([u8; 0x20]) = "create_psv_out" {
-        sources: ["linux: mlx5_ifc_create_psv_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("psv0_index", 136, 24),
-            FieldInfo::number("psv1_index", 168, 24),
-            FieldInfo::number("psv2_index", 200, 24),
-            FieldInfo::number("psv3_index", 232, 24),
-        ],
-        reserved: [(8, 24), (64, 72), (160, 8), (192, 8), (224, 8)],
+    CreatePsvOut, CreatePsvOutLayout, 0x20 bytes = "create_psv_out" {
+        sources: ["linux: mlx5_ifc_create_psv_out_bits"];
+        reserved: [(8, 24), (64, 72), (160, 8), (192, 8), (224, 8)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the first PSV. `0x10.23:0`
+        psv0_index set_psv0_index: number(u32, 136, 24);
+        /// Number of the second PSV. `0x14.23:0`
+        psv1_index set_psv1_index: number(u32, 168, 24);
+        /// Number of the third PSV. `0x18.23:0`
+        psv2_index set_psv2_index: number(u32, 200, 24);
+        /// Number of the fourth PSV. `0x1c.23:0`
+        psv3_index set_psv3_index: number(u32, 232, 24);
     }
 }
 
 impl CommandOutput for CreatePsvOut {}
 
-impl CreatePsvOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the first PSV. `0x10.23:0`
-    #[inline]
-    pub const fn psv0_index(&self) -> u32 {
-        bits::get(&self.0, 136, 24) as u32
-    }
-
-    /// Sets [`Self::psv0_index`].
-    #[inline]
-    pub const fn set_psv0_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 136, 24, value as u64);
-        self
-    }
-
-    /// Number of the second PSV. `0x14.23:0`
-    #[inline]
-    pub const fn psv1_index(&self) -> u32 {
-        bits::get(&self.0, 168, 24) as u32
-    }
-
-    /// Sets [`Self::psv1_index`].
-    #[inline]
-    pub const fn set_psv1_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 168, 24, value as u64);
-        self
-    }
-
-    /// Number of the third PSV. `0x18.23:0`
-    #[inline]
-    pub const fn psv2_index(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::psv2_index`].
-    #[inline]
-    pub const fn set_psv2_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
-    }
-
-    /// Number of the fourth PSV. `0x1c.23:0`
-    #[inline]
-    pub const fn psv3_index(&self) -> u32 {
-        bits::get(&self.0, 232, 24) as u32
-    }
-
-    /// Sets [`Self::psv3_index`].
-    #[inline]
-    pub const fn set_psv3_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 232, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_PSV.
     ///
     /// Source: linux: mlx5_ifc_destroy_psv_in_bits.
-    pub struct DestroyPsvIn([u8; 0x10]) = "destroy_psv_in" {
-        sources: ["linux: mlx5_ifc_destroy_psv_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("psvn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyPsvIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the PSV. `0x08.23:0`
-    #[inline]
-    pub const fn psvn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::psvn`].
-    #[inline]
-    pub const fn set_psvn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyPsvIn, DestroyPsvInLayout, 0x10 bytes = "destroy_psv_in" {
+        sources: ["linux: mlx5_ifc_destroy_psv_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the PSV. `0x08.23:0`
+        psvn set_psvn: number(u32, 72, 24);
     }
 }
 
@@ -1599,44 +516,16 @@ structure! {
     /// Output of DESTROY_PSV.
     ///
     /// Source: linux: mlx5_ifc_destroy_psv_out_bits.
-    pub struct DestroyPsvOut([u8; 0x10]) = "destroy_psv_out" {
-        sources: ["linux: mlx5_ifc_destroy_psv_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyPsvOut, DestroyPsvOutLayout, 0x10 bytes = "destroy_psv_out" {
+        sources: ["linux: mlx5_ifc_destroy_psv_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyPsvOut {}
-
-impl DestroyPsvOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}

@@ -60,84 +60,20 @@ structure! {
     /// Input of ATTACH_TO_MCG.
     ///
     /// Source: linux: mlx5_ifc_attach_to_mcg_in_bits.
-    pub struct AttachToMcgIn([u8; 0x20]) = "attach_to_mcg_in" {
-        sources: ["linux: mlx5_ifc_attach_to_mcg_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::bytes("multicast_gid", 128, 16),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl AttachToMcgIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// GID of the group. `0x10, 16 bytes`
-    #[inline]
-    pub const fn multicast_gid(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::multicast_gid`].
-    #[inline]
-    pub const fn set_multicast_gid(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
+    AttachToMcgIn, AttachToMcgInLayout, 0x20 bytes = "attach_to_mcg_in" {
+        sources: ["linux: mlx5_ifc_attach_to_mcg_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// GID of the group. `0x10, 16 bytes`
+        multicast_gid set_multicast_gid: bytes(0x10, 128);
     }
 }
 
@@ -145,130 +81,38 @@ structure! {
     /// Output of ATTACH_TO_MCG.
     ///
     /// Source: linux: mlx5_ifc_attach_to_mcg_out_bits.
-    pub struct AttachToMcgOut([u8; 0x10]) = "attach_to_mcg_out" {
-        sources: ["linux: mlx5_ifc_attach_to_mcg_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    AttachToMcgOut, AttachToMcgOutLayout, 0x10 bytes = "attach_to_mcg_out" {
+        sources: ["linux: mlx5_ifc_attach_to_mcg_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for AttachToMcgOut {}
 
-impl AttachToMcgOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DETACH_FROM_MCG.
     ///
     /// Source: linux: mlx5_ifc_detach_from_mcg_in_bits.
-    pub struct DetachFromMcgIn([u8; 0x20]) = "detach_from_mcg_in" {
-        sources: ["linux: mlx5_ifc_detach_from_mcg_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::bytes("multicast_gid", 128, 16),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DetachFromMcgIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// GID of the group. `0x10, 16 bytes`
-    #[inline]
-    pub const fn multicast_gid(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::multicast_gid`].
-    #[inline]
-    pub const fn set_multicast_gid(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
+    DetachFromMcgIn, DetachFromMcgInLayout, 0x20 bytes = "detach_from_mcg_in" {
+        sources: ["linux: mlx5_ifc_detach_from_mcg_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// GID of the group. `0x10, 16 bytes`
+        multicast_gid set_multicast_gid: bytes(0x10, 128);
     }
 }
 
@@ -276,44 +120,16 @@ structure! {
     /// Output of DETACH_FROM_MCG.
     ///
     /// Source: linux: mlx5_ifc_detach_from_mcg_out_bits.
-    pub struct DetachFromMcgOut([u8; 0x10]) = "detach_from_mcg_out" {
-        sources: ["linux: mlx5_ifc_detach_from_mcg_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DetachFromMcgOut, DetachFromMcgOutLayout, 0x10 bytes = "detach_from_mcg_out" {
+        sources: ["linux: mlx5_ifc_detach_from_mcg_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DetachFromMcgOut {}
-
-impl DetachFromMcgOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}

@@ -261,27 +261,11 @@ structure! {
     /// User context: what a process may do under its uid.
     ///
     /// Source: linux: mlx5_ifc_uctx_bits.
-    pub struct Uctx([u8; 0x30]) = "uctx" {
-        sources: ["linux: mlx5_ifc_uctx_bits"],
-        fields: [
-            FieldInfo::number("cap", 0, 32),
-        ],
-        reserved: [(32, 352)],
-    }
-}
-
-impl Uctx {
-    /// Privileges (values in uctx_cap). `0x00`
-    #[inline]
-    pub const fn cap(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::cap`].
-    #[inline]
-    pub const fn set_cap(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
+    Uctx, UctxLayout, 0x30 bytes = "uctx" {
+        sources: ["linux: mlx5_ifc_uctx_bits"];
+        reserved: [(32, 352)];
+        /// Privileges (values in uctx_cap). `0x00`
+        cap set_cap: number(u32, 0, 32);
     }
 }
 
@@ -289,143 +273,37 @@ structure! {
     /// User memory: pages of a process that queues, records and keys may refer to by number.
     ///
     /// Source: linux: mlx5_ifc_umem_bits.
-    pub struct UmemContext([u8; 0x20]) = "umem_context" {
-        sources: ["linux: mlx5_ifc_umem_bits"],
-        fields: [
-            FieldInfo::number("ats", 128, 1),
-            FieldInfo::number("log_page_size", 155, 5),
-            FieldInfo::number("page_offset", 160, 32),
-            FieldInfo::number("num_of_mtt", 192, 64),
-            FieldInfo::number("mtt", 256, 64).tail(),
-        ],
-        reserved: [(0, 128), (129, 26)],
+    UmemContext, UmemContextLayout, 0x20 bytes = "umem_context" {
+        sources: ["linux: mlx5_ifc_umem_bits"];
+        reserved: [(0, 128), (129, 26)];
+        /// Addresses are translated by the PCIe address translation service. `0x10.31`
+        ats set_ats: flag(128);
+        /// log2 of the page size, in units of 4 KiB. `0x10.4:0`
+        log_page_size set_log_page_size: number(u8, 155, 5);
+        /// Where the memory starts in its first page, in bytes. `0x14`
+        page_offset set_page_offset: number(u32, 160, 32);
+        /// Number of mtt entries. `0x18, 8 bytes`
+        num_of_mtt set_num_of_mtt: number(u64, 192, 64);
+        /// Pages (mtt entries). `0x20, 8 bytes`
+        mtt MTT_OFFSET: tail(number(u64, 256, 64));
     }
-}
-
-impl UmemContext {
-    /// Addresses are translated by the PCIe address translation service. `0x10.31`
-    #[inline]
-    pub const fn ats(&self) -> bool {
-        bits::flag(&self.0, 128)
-    }
-
-    /// Sets [`Self::ats`].
-    #[inline]
-    pub const fn set_ats(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 128, value);
-        self
-    }
-
-    /// log2 of the page size, in units of 4 KiB. `0x10.4:0`
-    #[inline]
-    pub const fn log_page_size(&self) -> u8 {
-        bits::get(&self.0, 155, 5) as u8
-    }
-
-    /// Sets [`Self::log_page_size`].
-    #[inline]
-    pub const fn set_log_page_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 155, 5, value as u64);
-        self
-    }
-
-    /// Where the memory starts in its first page, in bytes. `0x14`
-    #[inline]
-    pub const fn page_offset(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::page_offset`].
-    #[inline]
-    pub const fn set_page_offset(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// Number of mtt entries. `0x18, 8 bytes`
-    #[inline]
-    pub const fn num_of_mtt(&self) -> u64 {
-        bits::get(&self.0, 192, 64)
-    }
-
-    /// Sets [`Self::num_of_mtt`].
-    #[inline]
-    pub const fn set_num_of_mtt(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 192, 64, value);
-        self
-    }
-
-    /// Pages (mtt entries). `0x20, 8 bytes`
-    pub const MTT_OFFSET: usize = 0x20;
 }
 
 structure! {
     /// A translation entry: one page and how it may be accessed.
     ///
     /// Source: linux: mlx5_ifc_mtt_bits.
-    pub struct Mtt([u8; 0x8]) = "mtt" {
-        sources: ["linux: mlx5_ifc_mtt_bits"],
-        fields: [
-            FieldInfo::number("ptag_63_32", 0, 32),
-            FieldInfo::number("ptag_31_8", 32, 24),
-            FieldInfo::number("wr_en", 62, 1),
-            FieldInfo::number("rd_en", 63, 1),
-        ],
-        reserved: [(56, 6)],
-    }
-}
-
-impl Mtt {
-    /// Page address bits 63:32. `0x00`
-    #[inline]
-    pub const fn ptag_63_32(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::ptag_63_32`].
-    #[inline]
-    pub const fn set_ptag_63_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Page address bits 31:8. `0x04.31:8`
-    #[inline]
-    pub const fn ptag_31_8(&self) -> u32 {
-        bits::get(&self.0, 32, 24) as u32
-    }
-
-    /// Sets [`Self::ptag_31_8`].
-    #[inline]
-    pub const fn set_ptag_31_8(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 24, value as u64);
-        self
-    }
-
-    /// Writes are allowed. `0x04.1`
-    #[inline]
-    pub const fn wr_en(&self) -> bool {
-        bits::flag(&self.0, 62)
-    }
-
-    /// Sets [`Self::wr_en`].
-    #[inline]
-    pub const fn set_wr_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 62, value);
-        self
-    }
-
-    /// Reads are allowed. `0x04.0`
-    #[inline]
-    pub const fn rd_en(&self) -> bool {
-        bits::flag(&self.0, 63)
-    }
-
-    /// Sets [`Self::rd_en`].
-    #[inline]
-    pub const fn set_rd_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 63, value);
-        self
+    Mtt, MttLayout, 0x8 bytes = "mtt" {
+        sources: ["linux: mlx5_ifc_mtt_bits"];
+        reserved: [(56, 6)];
+        /// Page address bits 63:32. `0x00`
+        ptag_63_32 set_ptag_63_32: number(u32, 0, 32);
+        /// Page address bits 31:8. `0x04.31:8`
+        ptag_31_8 set_ptag_31_8: number(u32, 32, 24);
+        /// Writes are allowed. `0x04.1`
+        wr_en set_wr_en: flag(62);
+        /// Reads are allowed. `0x04.0`
+        rd_en set_rd_en: flag(63);
     }
 }
 
@@ -433,56 +311,16 @@ structure! {
     /// Input of ALLOC_PD.
     ///
     /// Source: linux: mlx5_ifc_alloc_pd_in_bits.
-    pub struct AllocPdIn([u8; 0x10]) = "alloc_pd_in" {
-        sources: ["linux: mlx5_ifc_alloc_pd_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl AllocPdIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    AllocPdIn, AllocPdInLayout, 0x10 bytes = "alloc_pd_in" {
+        sources: ["linux: mlx5_ifc_alloc_pd_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -490,130 +328,38 @@ structure! {
     /// Output of ALLOC_PD.
     ///
     /// Source: linux: mlx5_ifc_alloc_pd_out_bits.
-    pub struct AllocPdOut([u8; 0x10]) = "alloc_pd_out" {
-        sources: ["linux: mlx5_ifc_alloc_pd_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("pd", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    AllocPdOut, AllocPdOutLayout, 0x10 bytes = "alloc_pd_out" {
+        sources: ["linux: mlx5_ifc_alloc_pd_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the new PD. `0x08.23:0`
+        pd set_pd: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for AllocPdOut {}
 
-impl AllocPdOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the new PD. `0x08.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DEALLOC_PD.
     ///
     /// Source: linux: mlx5_ifc_dealloc_pd_in_bits.
-    pub struct DeallocPdIn([u8; 0x10]) = "dealloc_pd_in" {
-        sources: ["linux: mlx5_ifc_dealloc_pd_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("pd", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DeallocPdIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Protection domain number. `0x08.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DeallocPdIn, DeallocPdInLayout, 0x10 bytes = "dealloc_pd_in" {
+        sources: ["linux: mlx5_ifc_dealloc_pd_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Protection domain number. `0x08.23:0`
+        pd set_pd: number(u32, 72, 24);
     }
 }
 
@@ -621,102 +367,34 @@ structure! {
     /// Output of DEALLOC_PD.
     ///
     /// Source: linux: mlx5_ifc_dealloc_pd_out_bits.
-    pub struct DeallocPdOut([u8; 0x10]) = "dealloc_pd_out" {
-        sources: ["linux: mlx5_ifc_dealloc_pd_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DeallocPdOut, DeallocPdOutLayout, 0x10 bytes = "dealloc_pd_out" {
+        sources: ["linux: mlx5_ifc_dealloc_pd_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DeallocPdOut {}
 
-impl DeallocPdOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of ALLOC_UAR.
     ///
     /// Source: linux: mlx5_ifc_alloc_uar_in_bits.
-    pub struct AllocUarIn([u8; 0x10]) = "alloc_uar_in" {
-        sources: ["linux: mlx5_ifc_alloc_uar_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl AllocUarIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    AllocUarIn, AllocUarInLayout, 0x10 bytes = "alloc_uar_in" {
+        sources: ["linux: mlx5_ifc_alloc_uar_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -724,130 +402,38 @@ structure! {
     /// Output of ALLOC_UAR.
     ///
     /// Source: linux: mlx5_ifc_alloc_uar_out_bits.
-    pub struct AllocUarOut([u8; 0x10]) = "alloc_uar_out" {
-        sources: ["linux: mlx5_ifc_alloc_uar_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("uar", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    AllocUarOut, AllocUarOutLayout, 0x10 bytes = "alloc_uar_out" {
+        sources: ["linux: mlx5_ifc_alloc_uar_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Index of the new page; its address is BAR 0 plus the index times 4 KiB. `0x08.23:0`
+        uar set_uar: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for AllocUarOut {}
 
-impl AllocUarOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Index of the new page; its address is BAR 0 plus the index times 4 KiB. `0x08.23:0`
-    #[inline]
-    pub const fn uar(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::uar`].
-    #[inline]
-    pub const fn set_uar(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DEALLOC_UAR.
     ///
     /// Source: linux: mlx5_ifc_dealloc_uar_in_bits.
-    pub struct DeallocUarIn([u8; 0x10]) = "dealloc_uar_in" {
-        sources: ["linux: mlx5_ifc_dealloc_uar_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("uar", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DeallocUarIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// UAR page index. `0x08.23:0`
-    #[inline]
-    pub const fn uar(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::uar`].
-    #[inline]
-    pub const fn set_uar(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DeallocUarIn, DeallocUarInLayout, 0x10 bytes = "dealloc_uar_in" {
+        sources: ["linux: mlx5_ifc_dealloc_uar_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// UAR page index. `0x08.23:0`
+        uar set_uar: number(u32, 72, 24);
     }
 }
 
@@ -855,102 +441,34 @@ structure! {
     /// Output of DEALLOC_UAR.
     ///
     /// Source: linux: mlx5_ifc_dealloc_uar_out_bits.
-    pub struct DeallocUarOut([u8; 0x10]) = "dealloc_uar_out" {
-        sources: ["linux: mlx5_ifc_dealloc_uar_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DeallocUarOut, DeallocUarOutLayout, 0x10 bytes = "dealloc_uar_out" {
+        sources: ["linux: mlx5_ifc_dealloc_uar_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DeallocUarOut {}
 
-impl DeallocUarOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of ALLOC_TRANSPORT_DOMAIN.
     ///
     /// Source: linux: mlx5_ifc_alloc_transport_domain_in_bits.
-    pub struct AllocTransportDomainIn([u8; 0x10]) = "alloc_transport_domain_in" {
-        sources: ["linux: mlx5_ifc_alloc_transport_domain_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl AllocTransportDomainIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    AllocTransportDomainIn, AllocTransportDomainInLayout, 0x10 bytes = "alloc_transport_domain_in" {
+        sources: ["linux: mlx5_ifc_alloc_transport_domain_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -958,130 +476,38 @@ structure! {
     /// Output of ALLOC_TRANSPORT_DOMAIN.
     ///
     /// Source: linux: mlx5_ifc_alloc_transport_domain_out_bits.
-    pub struct AllocTransportDomainOut([u8; 0x10]) = "alloc_transport_domain_out" {
-        sources: ["linux: mlx5_ifc_alloc_transport_domain_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("transport_domain", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    AllocTransportDomainOut, AllocTransportDomainOutLayout, 0x10 bytes = "alloc_transport_domain_out" {
+        sources: ["linux: mlx5_ifc_alloc_transport_domain_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Transport domain number. `0x08.23:0`
+        transport_domain set_transport_domain: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for AllocTransportDomainOut {}
 
-impl AllocTransportDomainOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Transport domain number. `0x08.23:0`
-    #[inline]
-    pub const fn transport_domain(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::transport_domain`].
-    #[inline]
-    pub const fn set_transport_domain(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DEALLOC_TRANSPORT_DOMAIN.
     ///
     /// Source: linux: mlx5_ifc_dealloc_transport_domain_in_bits.
-    pub struct DeallocTransportDomainIn([u8; 0x10]) = "dealloc_transport_domain_in" {
-        sources: ["linux: mlx5_ifc_dealloc_transport_domain_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("transport_domain", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DeallocTransportDomainIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Transport domain number. `0x08.23:0`
-    #[inline]
-    pub const fn transport_domain(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::transport_domain`].
-    #[inline]
-    pub const fn set_transport_domain(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DeallocTransportDomainIn, DeallocTransportDomainInLayout, 0x10 bytes = "dealloc_transport_domain_in" {
+        sources: ["linux: mlx5_ifc_dealloc_transport_domain_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Transport domain number. `0x08.23:0`
+        transport_domain set_transport_domain: number(u32, 72, 24);
     }
 }
 
@@ -1089,100 +515,33 @@ structure! {
     /// Output of DEALLOC_TRANSPORT_DOMAIN.
     ///
     /// Source: linux: mlx5_ifc_dealloc_transport_domain_out_bits.
-    pub struct DeallocTransportDomainOut([u8; 0x10]) = "dealloc_transport_domain_out" {
-        sources: ["linux: mlx5_ifc_dealloc_transport_domain_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DeallocTransportDomainOut, DeallocTransportDomainOutLayout, 0x10 bytes = "dealloc_transport_domain_out" {
+        sources: ["linux: mlx5_ifc_dealloc_transport_domain_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DeallocTransportDomainOut {}
 
-impl DeallocTransportDomainOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of CREATE_UCTX.
     ///
     /// Source: linux: mlx5_ifc_create_uctx_in_bits.
-    pub struct CreateUctxIn([u8; 0x40]) = "create_uctx_in" {
-        sources: ["linux: mlx5_ifc_create_uctx_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("uctx", 128, Uctx::INFO),
-        ],
-        reserved: [(16, 32), (64, 64)],
-    }
-}
-
-impl CreateUctxIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Privileges of the new context. `0x10, 48 bytes`
-    #[inline]
-    pub fn uctx(&self) -> &Uctx {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::uctx`], to be written.
-    #[inline]
-    pub fn uctx_mut(&mut self) -> &mut Uctx {
-        nested_mut(&mut self.0, 0x10)
+    CreateUctxIn, CreateUctxInLayout, 0x40 bytes = "create_uctx_in" {
+        sources: ["linux: mlx5_ifc_create_uctx_in_bits"];
+        reserved: [(16, 32), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Privileges of the new context. `0x10, 48 bytes`
+        uctx uctx_mut: nested(Uctx, 128);
     }
 }
 
@@ -1190,115 +549,35 @@ structure! {
     /// Output of CREATE_UCTX.
     ///
     /// Source: linux: mlx5_ifc_create_uctx_out_bits.
-    pub struct CreateUctxOut([u8; 0x10]) = "create_uctx_out" {
-        sources: ["linux: mlx5_ifc_create_uctx_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("uid", 80, 16),
-        ],
-        reserved: [(8, 24), (64, 16), (96, 32)],
+    CreateUctxOut, CreateUctxOutLayout, 0x10 bytes = "create_uctx_out" {
+        sources: ["linux: mlx5_ifc_create_uctx_out_bits"];
+        reserved: [(8, 24), (64, 16), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The new uid, never 0. `0x08.15:0`
+        uid set_uid: number(u16, 80, 16);
     }
 }
 
 impl CommandOutput for CreateUctxOut {}
 
-impl CreateUctxOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The new uid, never 0. `0x08.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_UCTX.
     ///
     /// Source: linux: mlx5_ifc_destroy_uctx_in_bits.
-    pub struct DestroyUctxIn([u8; 0x10]) = "destroy_uctx_in" {
-        sources: ["linux: mlx5_ifc_destroy_uctx_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("uid", 80, 16),
-        ],
-        reserved: [(16, 32), (64, 16), (96, 32)],
-    }
-}
-
-impl DestroyUctxIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// User context to destroy. `0x08.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
+    DestroyUctxIn, DestroyUctxInLayout, 0x10 bytes = "destroy_uctx_in" {
+        sources: ["linux: mlx5_ifc_destroy_uctx_in_bits"];
+        reserved: [(16, 32), (64, 16), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// User context to destroy. `0x08.15:0`
+        uid set_uid: number(u16, 80, 16);
     }
 }
 
@@ -1306,115 +585,36 @@ structure! {
     /// Output of DESTROY_UCTX.
     ///
     /// Source: linux: mlx5_ifc_destroy_uctx_out_bits.
-    pub struct DestroyUctxOut([u8; 0x10]) = "destroy_uctx_out" {
-        sources: ["linux: mlx5_ifc_destroy_uctx_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyUctxOut, DestroyUctxOutLayout, 0x10 bytes = "destroy_uctx_out" {
+        sources: ["linux: mlx5_ifc_destroy_uctx_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyUctxOut {}
 
-impl DestroyUctxOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of CREATE_UMEM.
     ///
     /// Source: linux: mlx5_ifc_create_umem_in_bits.
-    pub struct CreateUmemIn([u8; 0x30]) = "create_umem_in" {
-        sources: ["linux: mlx5_ifc_create_umem_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("umem", 128, UmemContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl CreateUmemIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The memory. `0x10, 32 bytes`
-    #[inline]
-    pub fn umem(&self) -> &UmemContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::umem`], to be written.
-    #[inline]
-    pub fn umem_mut(&mut self) -> &mut UmemContext {
-        nested_mut(&mut self.0, 0x10)
+    CreateUmemIn, CreateUmemInLayout, 0x30 bytes = "create_umem_in" {
+        sources: ["linux: mlx5_ifc_create_umem_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The memory. `0x10, 32 bytes`
+        umem umem_mut: nested(UmemContext, 128);
     }
 }
 
@@ -1422,130 +622,38 @@ structure! {
     /// Output of CREATE_UMEM.
     ///
     /// Source: linux: mlx5_ifc_create_umem_out_bits.
-    pub struct CreateUmemOut([u8; 0x10]) = "create_umem_out" {
-        sources: ["linux: mlx5_ifc_create_umem_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("umem_id", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateUmemOut, CreateUmemOutLayout, 0x10 bytes = "create_umem_out" {
+        sources: ["linux: mlx5_ifc_create_umem_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the UMEM. `0x08.23:0`
+        umem_id set_umem_id: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateUmemOut {}
 
-impl CreateUmemOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the UMEM. `0x08.23:0`
-    #[inline]
-    pub const fn umem_id(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::umem_id`].
-    #[inline]
-    pub const fn set_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_UMEM.
     ///
     /// Source: linux: mlx5_ifc_destroy_umem_in_bits.
-    pub struct DestroyUmemIn([u8; 0x10]) = "destroy_umem_in" {
-        sources: ["linux: mlx5_ifc_destroy_umem_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("umem_id", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyUmemIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the UMEM. `0x08.23:0`
-    #[inline]
-    pub const fn umem_id(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::umem_id`].
-    #[inline]
-    pub const fn set_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyUmemIn, DestroyUmemInLayout, 0x10 bytes = "destroy_umem_in" {
+        sources: ["linux: mlx5_ifc_destroy_umem_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the UMEM. `0x08.23:0`
+        umem_id set_umem_id: number(u32, 72, 24);
     }
 }
 
@@ -1553,44 +661,16 @@ structure! {
     /// Output of DESTROY_UMEM.
     ///
     /// Source: linux: mlx5_ifc_destroy_umem_out_bits.
-    pub struct DestroyUmemOut([u8; 0x10]) = "destroy_umem_out" {
-        sources: ["linux: mlx5_ifc_destroy_umem_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyUmemOut, DestroyUmemOutLayout, 0x10 bytes = "destroy_umem_out" {
+        sources: ["linux: mlx5_ifc_destroy_umem_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyUmemOut {}
-
-impl DestroyUmemOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}

@@ -589,395 +589,67 @@ structure! {
     /// Address path of a QP: where its packets go, in InfiniBand or RoCE terms.
     ///
     /// Source: linux: mlx5_ifc_ads_bits.
-    pub struct AddressPath([u8; 0x2c]) = "address_path" {
-        sources: ["linux: mlx5_ifc_ads_bits"],
-        fields: [
-            FieldInfo::number("fl", 0, 1),
-            FieldInfo::number("free_ar", 1, 1),
-            FieldInfo::number("pkey_index", 16, 16),
-            FieldInfo::number("plane_index", 32, 8),
-            FieldInfo::number("grh", 40, 1),
-            FieldInfo::number("mlid", 41, 7),
-            FieldInfo::number("rlid", 48, 16),
-            FieldInfo::number("ack_timeout", 64, 5),
-            FieldInfo::number("src_addr_index", 72, 8),
-            FieldInfo::number("log_rtm", 80, 4),
-            FieldInfo::number("stat_rate", 84, 4).of(StaticRate::INFO),
-            FieldInfo::number("hop_limit", 88, 8),
-            FieldInfo::number("tclass", 100, 8),
-            FieldInfo::number("flow_label", 108, 20),
-            FieldInfo::bytes("rgid_rip", 128, 16),
-            FieldInfo::number("f_dscp", 260, 1),
-            FieldInfo::number("f_ecn", 261, 1),
-            FieldInfo::number("f_eth_prio", 263, 1),
-            FieldInfo::number("ecn", 264, 2),
-            FieldInfo::number("dscp", 266, 6),
-            FieldInfo::number("udp_sport", 272, 16),
-            FieldInfo::number("dei_cfi", 288, 1),
-            FieldInfo::number("eth_prio", 289, 3),
-            FieldInfo::number("sl", 292, 4),
-            FieldInfo::number("vhca_port_num", 296, 8),
-            FieldInfo::number("rmac_47_32", 304, 16),
-            FieldInfo::number("rmac_31_0", 320, 32),
-        ],
-        reserved: [(2, 14), (69, 3), (96, 4), (256, 4), (262, 1)],
-    }
-}
-
-impl AddressPath {
-    /// Force loopback: packets to the own port stay inside the device. `0x00.31`
-    #[inline]
-    pub const fn fl(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::fl`].
-    #[inline]
-    pub const fn set_fl(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Packets may take any route (adaptive routing), and so arrive out of order. `0x00.30`
-    #[inline]
-    pub const fn free_ar(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::free_ar`].
-    #[inline]
-    pub const fn set_free_ar(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Index of the P_Key that packets carry. `0x00.15:0`
-    #[inline]
-    pub const fn pkey_index(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::pkey_index`].
-    #[inline]
-    pub const fn set_pkey_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Plane of a multi-plane port; 0 on others. `0x04.31:24`
-    #[inline]
-    pub const fn plane_index(&self) -> u8 {
-        bits::get(&self.0, 32, 8) as u8
-    }
-
-    /// Sets [`Self::plane_index`].
-    #[inline]
-    pub const fn set_plane_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 32, 8, value as u64);
-        self
-    }
-
-    /// Packets carry a GRH (InfiniBand). `0x04.23`
-    #[inline]
-    pub const fn grh(&self) -> bool {
-        bits::flag(&self.0, 40)
-    }
-
-    /// Sets [`Self::grh`].
-    #[inline]
-    pub const fn set_grh(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 40, value);
-        self
-    }
-
-    /// Low bits of the source LID: the path bits (InfiniBand). `0x04.22:16`
-    #[inline]
-    pub const fn mlid(&self) -> u8 {
-        bits::get(&self.0, 41, 7) as u8
-    }
-
-    /// Sets [`Self::mlid`].
-    #[inline]
-    pub const fn set_mlid(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 41, 7, value as u64);
-        self
-    }
-
-    /// Destination LID (InfiniBand). `0x04.15:0`
-    #[inline]
-    pub const fn rlid(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::rlid`].
-    #[inline]
-    pub const fn set_rlid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Retransmission timer: 4.096 us times 2 to this power; 0 never times out. `0x08.31:27`
-    #[inline]
-    pub const fn ack_timeout(&self) -> u8 {
-        bits::get(&self.0, 64, 5) as u8
-    }
-
-    /// Sets [`Self::ack_timeout`].
-    #[inline]
-    pub const fn set_ack_timeout(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 64, 5, value as u64);
-        self
-    }
-
-    /// Index of the source address in the port's GID (RoCE address) table. `0x08.23:16`
-    #[inline]
-    pub const fn src_addr_index(&self) -> u8 {
-        bits::get(&self.0, 72, 8) as u8
-    }
-
-    /// Sets [`Self::src_addr_index`].
-    #[inline]
-    pub const fn set_src_addr_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 72, 8, value as u64);
-        self
-    }
-
-    /// log2 of the retransmission multiplier, as its name says; no source uses it. `0x08.15:12`
-    ///
-    /// Source: ucx: uct_ib_mlx5_ads_bits.
-    #[inline]
-    pub const fn log_rtm(&self) -> u8 {
-        bits::get(&self.0, 80, 4) as u8
-    }
-
-    /// Sets [`Self::log_rtm`].
-    #[inline]
-    pub const fn set_log_rtm(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 80, 4, value as u64);
-        self
-    }
-
-    /// Static rate limit. `0x08.11:8`
-    #[inline]
-    pub const fn stat_rate(&self) -> StaticRate {
-        StaticRate(bits::get(&self.0, 84, 4) as u8)
-    }
-
-    /// Sets [`Self::stat_rate`].
-    #[inline]
-    pub const fn set_stat_rate(&mut self, value: StaticRate) -> &mut Self {
-        bits::set(&mut self.0, 84, 4, value.0 as u64);
-        self
-    }
-
-    /// Hop limit, or IPv4 time to live. `0x08.7:0`
-    #[inline]
-    pub const fn hop_limit(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::hop_limit`].
-    #[inline]
-    pub const fn set_hop_limit(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-
-    /// Traffic class of the GRH or IPv6 header; the IPv4 type of service. `0x0c.27:20`
-    #[inline]
-    pub const fn tclass(&self) -> u8 {
-        bits::get(&self.0, 100, 8) as u8
-    }
-
-    /// Sets [`Self::tclass`].
-    #[inline]
-    pub const fn set_tclass(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 100, 8, value as u64);
-        self
-    }
-
-    /// Flow label of the GRH or IPv6 header. `0x0c.19:0`
-    #[inline]
-    pub const fn flow_label(&self) -> u32 {
-        bits::get(&self.0, 108, 20) as u32
-    }
-
-    /// Sets [`Self::flow_label`].
-    #[inline]
-    pub const fn set_flow_label(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 108, 20, value as u64);
-        self
-    }
-
-    /// Destination GID, or destination IP address on RoCE v2 (IPv4 mapped as ::ffff:a.b.c.d). `0x10, 16
-    /// bytes`
-    #[inline]
-    pub const fn rgid_rip(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::rgid_rip`].
-    #[inline]
-    pub const fn set_rgid_rip(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
-    }
-
-    /// Force dscp instead of the value derived from tclass. `0x20.27`
-    #[inline]
-    pub const fn f_dscp(&self) -> bool {
-        bits::flag(&self.0, 260)
-    }
-
-    /// Sets [`Self::f_dscp`].
-    #[inline]
-    pub const fn set_f_dscp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 260, value);
-        self
-    }
-
-    /// Force ecn instead of the value derived from tclass. `0x20.26`
-    #[inline]
-    pub const fn f_ecn(&self) -> bool {
-        bits::flag(&self.0, 261)
-    }
-
-    /// Sets [`Self::f_ecn`].
-    #[inline]
-    pub const fn set_f_ecn(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 261, value);
-        self
-    }
-
-    /// Force eth_prio instead of the value derived from sl. `0x20.24`
-    #[inline]
-    pub const fn f_eth_prio(&self) -> bool {
-        bits::flag(&self.0, 263)
-    }
-
-    /// Sets [`Self::f_eth_prio`].
-    #[inline]
-    pub const fn set_f_eth_prio(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 263, value);
-        self
-    }
-
-    /// ECN bits, when forced. `0x20.23:22`
-    #[inline]
-    pub const fn ecn(&self) -> u8 {
-        bits::get(&self.0, 264, 2) as u8
-    }
-
-    /// Sets [`Self::ecn`].
-    #[inline]
-    pub const fn set_ecn(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 264, 2, value as u64);
-        self
-    }
-
-    /// DSCP, when forced. `0x20.21:16`
-    #[inline]
-    pub const fn dscp(&self) -> u8 {
-        bits::get(&self.0, 266, 6) as u8
-    }
-
-    /// Sets [`Self::dscp`].
-    #[inline]
-    pub const fn set_dscp(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 266, 6, value as u64);
-        self
-    }
-
-    /// UDP source port of RoCE v2 packets, from roce_cap.r_roce_min_src_udp_port to
-    /// roce_cap.r_roce_max_src_udp_port. `0x20.15:0`
-    #[inline]
-    pub const fn udp_sport(&self) -> u16 {
-        bits::get(&self.0, 272, 16) as u16
-    }
-
-    /// Sets [`Self::udp_sport`].
-    #[inline]
-    pub const fn set_udp_sport(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 272, 16, value as u64);
-        self
-    }
-
-    /// Drop eligible bit of the VLAN tag. `0x24.31`
-    #[inline]
-    pub const fn dei_cfi(&self) -> bool {
-        bits::flag(&self.0, 288)
-    }
-
-    /// Sets [`Self::dei_cfi`].
-    #[inline]
-    pub const fn set_dei_cfi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 288, value);
-        self
-    }
-
-    /// Priority in the VLAN tag, when forced. `0x24.30:28`
-    #[inline]
-    pub const fn eth_prio(&self) -> u8 {
-        bits::get(&self.0, 289, 3) as u8
-    }
-
-    /// Sets [`Self::eth_prio`].
-    #[inline]
-    pub const fn set_eth_prio(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 289, 3, value as u64);
-        self
-    }
-
-    /// Service level; on Ethernet its low 3 bits are the priority. `0x24.27:24`
-    #[inline]
-    pub const fn sl(&self) -> u8 {
-        bits::get(&self.0, 292, 4) as u8
-    }
-
-    /// Sets [`Self::sl`].
-    #[inline]
-    pub const fn set_sl(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 292, 4, value as u64);
-        self
-    }
-
-    /// Port of the device, from 1. `0x24.23:16`
-    #[inline]
-    pub const fn vhca_port_num(&self) -> u8 {
-        bits::get(&self.0, 296, 8) as u8
-    }
-
-    /// Sets [`Self::vhca_port_num`].
-    #[inline]
-    pub const fn set_vhca_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 296, 8, value as u64);
-        self
-    }
-
-    /// Destination MAC, upper 16 bits (Ethernet). `0x24.15:0`
-    #[inline]
-    pub const fn rmac_47_32(&self) -> u16 {
-        bits::get(&self.0, 304, 16) as u16
-    }
-
-    /// Sets [`Self::rmac_47_32`].
-    #[inline]
-    pub const fn set_rmac_47_32(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 304, 16, value as u64);
-        self
-    }
-
-    /// Destination MAC, lower 32 bits (Ethernet). `0x28`
-    #[inline]
-    pub const fn rmac_31_0(&self) -> u32 {
-        bits::get(&self.0, 320, 32) as u32
-    }
-
-    /// Sets [`Self::rmac_31_0`].
-    #[inline]
-    pub const fn set_rmac_31_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 320, 32, value as u64);
-        self
+    AddressPath, AddressPathLayout, 0x2c bytes = "address_path" {
+        sources: ["linux: mlx5_ifc_ads_bits"];
+        reserved: [(2, 14), (69, 3), (96, 4), (256, 4), (262, 1)];
+        /// Force loopback: packets to the own port stay inside the device. `0x00.31`
+        fl set_fl: flag(0);
+        /// Packets may take any route (adaptive routing), and so arrive out of order. `0x00.30`
+        free_ar set_free_ar: flag(1);
+        /// Index of the P_Key that packets carry. `0x00.15:0`
+        pkey_index set_pkey_index: number(u16, 16, 16);
+        /// Plane of a multi-plane port; 0 on others. `0x04.31:24`
+        plane_index set_plane_index: number(u8, 32, 8);
+        /// Packets carry a GRH (InfiniBand). `0x04.23`
+        grh set_grh: flag(40);
+        /// Low bits of the source LID: the path bits (InfiniBand). `0x04.22:16`
+        mlid set_mlid: number(u8, 41, 7);
+        /// Destination LID (InfiniBand). `0x04.15:0`
+        rlid set_rlid: number(u16, 48, 16);
+        /// Retransmission timer: 4.096 us times 2 to this power; 0 never times out. `0x08.31:27`
+        ack_timeout set_ack_timeout: number(u8, 64, 5);
+        /// Index of the source address in the port's GID (RoCE address) table. `0x08.23:16`
+        src_addr_index set_src_addr_index: number(u8, 72, 8);
+        /// log2 of the retransmission multiplier, as its name says; no source uses it. `0x08.15:12`
+        ///
+        /// Source: ucx: uct_ib_mlx5_ads_bits.
+        log_rtm set_log_rtm: number(u8, 80, 4);
+        /// Static rate limit. `0x08.11:8`
+        stat_rate set_stat_rate: named(StaticRate(u8), 84, 4);
+        /// Hop limit, or IPv4 time to live. `0x08.7:0`
+        hop_limit set_hop_limit: number(u8, 88, 8);
+        /// Traffic class of the GRH or IPv6 header; the IPv4 type of service. `0x0c.27:20`
+        tclass set_tclass: number(u8, 100, 8);
+        /// Flow label of the GRH or IPv6 header. `0x0c.19:0`
+        flow_label set_flow_label: number(u32, 108, 20);
+        /// Destination GID, or destination IP address on RoCE v2 (IPv4 mapped as ::ffff:a.b.c.d).
+        /// `0x10, 16 bytes`
+        rgid_rip set_rgid_rip: bytes(0x10, 128);
+        /// Force dscp instead of the value derived from tclass. `0x20.27`
+        f_dscp set_f_dscp: flag(260);
+        /// Force ecn instead of the value derived from tclass. `0x20.26`
+        f_ecn set_f_ecn: flag(261);
+        /// Force eth_prio instead of the value derived from sl. `0x20.24`
+        f_eth_prio set_f_eth_prio: flag(263);
+        /// ECN bits, when forced. `0x20.23:22`
+        ecn set_ecn: number(u8, 264, 2);
+        /// DSCP, when forced. `0x20.21:16`
+        dscp set_dscp: number(u8, 266, 6);
+        /// UDP source port of RoCE v2 packets, from roce_cap.r_roce_min_src_udp_port to
+        /// roce_cap.r_roce_max_src_udp_port. `0x20.15:0`
+        udp_sport set_udp_sport: number(u16, 272, 16);
+        /// Drop eligible bit of the VLAN tag. `0x24.31`
+        dei_cfi set_dei_cfi: flag(288);
+        /// Priority in the VLAN tag, when forced. `0x24.30:28`
+        eth_prio set_eth_prio: number(u8, 289, 3);
+        /// Service level; on Ethernet its low 3 bits are the priority. `0x24.27:24`
+        sl set_sl: number(u8, 292, 4);
+        /// Port of the device, from 1. `0x24.23:16`
+        vhca_port_num set_vhca_port_num: number(u8, 296, 8);
+        /// Destination MAC, upper 16 bits (Ethernet). `0x24.15:0`
+        rmac_47_32 set_rmac_47_32: number(u16, 304, 16);
+        /// Destination MAC, lower 32 bits (Ethernet). `0x28`
+        rmac_31_0 set_rmac_31_0: number(u32, 320, 32);
     }
 }
 
@@ -985,1300 +657,235 @@ structure! {
     /// Queue pair context, in CREATE_QP, the transitions and QUERY_QP.
     ///
     /// Source: linux: mlx5_ifc_qpc_bits.
-    pub struct QpContext([u8; 0xe8]) = "qp_context" {
-        sources: ["linux: mlx5_ifc_qpc_bits"],
-        fields: [
-            FieldInfo::number("state", 0, 4).of(QpState::INFO),
-            FieldInfo::number("lag_tx_port_affinity", 4, 4),
-            FieldInfo::number("st", 8, 8).of(ServiceType::INFO),
-            FieldInfo::number("isolate_vl_tc", 18, 1),
-            FieldInfo::number("pm_state", 19, 2).of(PathMigrationState::INFO),
-            FieldInfo::number("rdma_wr_disabled", 21, 1),
-            FieldInfo::number("req_e2e_credit_mode", 22, 2),
-            FieldInfo::number("offload_type", 24, 4),
-            FieldInfo::number("end_padding_mode", 28, 2).of(EndPaddingMode::INFO),
-            FieldInfo::number("wq_signature", 32, 1),
-            FieldInfo::number("block_lb_mc", 33, 1),
-            FieldInfo::number("atomic_like_write_en", 34, 1),
-            FieldInfo::number("latency_sensitive", 35, 1),
-            FieldInfo::number("drain_sigerr", 37, 1),
-            FieldInfo::number("dp_ordering_0", 38, 1),
-            FieldInfo::number("dp_ordering_force", 39, 1),
-            FieldInfo::number("pd", 40, 24),
-            FieldInfo::number("mtu", 64, 3).of(PathMtu::INFO),
-            FieldInfo::number("log_msg_max", 67, 5),
-            FieldInfo::number("log_rq_size", 73, 4),
-            FieldInfo::number("log_rq_stride", 77, 3),
-            FieldInfo::number("no_sq", 80, 1),
-            FieldInfo::number("log_sq_size", 81, 4),
-            FieldInfo::number("retry_mode", 86, 2),
-            FieldInfo::number("ts_format", 88, 2).of(TimestampFormat::INFO),
-            FieldInfo::number("data_in_order", 90, 1),
-            FieldInfo::number("rlky", 91, 1),
-            FieldInfo::number("ulp_stateless_offload_mode", 92, 4),
-            FieldInfo::number("counter_set_id", 96, 8),
-            FieldInfo::number("uar_page", 104, 24),
-            FieldInfo::number("send_dbr_mode", 128, 2),
-            FieldInfo::number("full_handshake", 131, 1),
-            FieldInfo::number("cnak_reverse_sl", 132, 4),
-            FieldInfo::number("user_index", 136, 24),
-            FieldInfo::number("log_page_size", 163, 5),
-            FieldInfo::number("remote_qpn", 168, 24),
-            FieldInfo::nested("primary_address_path", 192, AddressPath::INFO),
-            FieldInfo::nested("secondary_address_path", 544, AddressPath::INFO),
-            FieldInfo::number("log_ack_req_freq", 896, 4),
-            FieldInfo::number("log_sra_max", 904, 3),
-            FieldInfo::number("retry_count", 909, 3),
-            FieldInfo::number("rnr_retry", 912, 3),
-            FieldInfo::number("fre", 916, 1),
-            FieldInfo::number("cur_rnr_retry", 917, 3),
-            FieldInfo::number("cur_retry_count", 920, 3),
-            FieldInfo::number("packet_pacing_rate_limit_index", 944, 16),
-            FieldInfo::number("next_send_psn", 968, 24),
-            FieldInfo::number("log_num_dci_stream_channels", 995, 5),
-            FieldInfo::number("cqn_snd", 1000, 24),
-            FieldInfo::number("log_num_dci_errored_streams", 1027, 5),
-            FieldInfo::number("deth_sqpn", 1032, 24),
-            FieldInfo::number("last_acked_psn", 1096, 24),
-            FieldInfo::number("ssn", 1128, 24),
-            FieldInfo::number("log_rra_max", 1160, 3),
-            FieldInfo::number("atomic_mode", 1164, 4).of(AtomicMode::INFO),
-            FieldInfo::number("rre", 1168, 1),
-            FieldInfo::number("rwe", 1169, 1),
-            FieldInfo::number("rae", 1170, 1),
-            FieldInfo::number("page_offset", 1172, 6),
-            FieldInfo::number("dp_ordering_1", 1180, 1),
-            FieldInfo::number("cd_slave_receive", 1181, 1),
-            FieldInfo::number("cd_slave_send", 1182, 1),
-            FieldInfo::number("cd_master", 1183, 1),
-            FieldInfo::number("min_rnr_nak", 1187, 5),
-            FieldInfo::number("next_rcv_psn", 1192, 24),
-            FieldInfo::number("xrcd", 1224, 24),
-            FieldInfo::number("cqn_rcv", 1256, 24),
-            FieldInfo::number("dbr_addr", 1280, 64),
-            FieldInfo::number("q_key", 1344, 32),
-            FieldInfo::number("rq_type", 1381, 3).of(RqType::INFO),
-            FieldInfo::number("srqn_rmpn_xrqn", 1384, 24),
-            FieldInfo::number("rmsn", 1416, 24),
-            FieldInfo::number("hw_sq_wqebb_counter", 1440, 16),
-            FieldInfo::number("sw_sq_wqebb_counter", 1456, 16),
-            FieldInfo::number("hw_rq_counter", 1472, 32),
-            FieldInfo::number("sw_rq_counter", 1504, 32),
-            FieldInfo::number("cgs", 1583, 1),
-            FieldInfo::number("cs_req", 1584, 8).of(ScatterToCqeRequester::INFO),
-            FieldInfo::number("cs_res", 1592, 8).of(ScatterToCqeResponder::INFO),
-            FieldInfo::number("dc_access_key", 1600, 64),
-            FieldInfo::number("rdma_active", 1664, 1),
-            FieldInfo::number("comm_est", 1665, 1),
-            FieldInfo::number("suspended", 1666, 1),
-            FieldInfo::number("dbr_umem_valid", 1667, 1),
-            FieldInfo::number("send_msg_psn", 1672, 24),
-            FieldInfo::number("rcv_msg_psn", 1704, 24),
-            FieldInfo::number("rdma_va", 1728, 64),
-            FieldInfo::number("rdma_key", 1792, 32),
-            FieldInfo::number("dbr_umem_id", 1824, 32),
-        ],
+    QpContext, QpContextLayout, 0xe8 bytes = "qp_context" {
+        sources: ["linux: mlx5_ifc_qpc_bits"];
         reserved: [
             (16, 2), (30, 2), (36, 1), (72, 1), (85, 1), (130, 1), (160, 3),
             (900, 4), (907, 2), (915, 1), (923, 21), (960, 8), (992, 3), (1024, 3),
             (1056, 40), (1120, 8), (1152, 8), (1163, 1), (1171, 1), (1178, 2), (1184, 3),
             (1216, 8), (1248, 8), (1376, 5), (1408, 8), (1536, 47), (1668, 4), (1696, 8),
-        ],
-    }
-}
-
-impl QpContext {
-    /// State of the QP (read only: transitions are commands). `0x00.31:28`
-    #[inline]
-    pub const fn state(&self) -> QpState {
-        QpState(bits::get(&self.0, 0, 4) as u8)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: QpState) -> &mut Self {
-        bits::set(&mut self.0, 0, 4, value.0 as u64);
-        self
-    }
-
-    /// Port of a bond on which to transmit, from 1; 0 leaves it to the device. `0x00.27:24`
-    #[inline]
-    pub const fn lag_tx_port_affinity(&self) -> u8 {
-        bits::get(&self.0, 4, 4) as u8
-    }
-
-    /// Sets [`Self::lag_tx_port_affinity`].
-    #[inline]
-    pub const fn set_lag_tx_port_affinity(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4, 4, value as u64);
-        self
-    }
-
-    /// Transport service. `0x00.23:16`
-    #[inline]
-    pub const fn st(&self) -> ServiceType {
-        ServiceType(bits::get(&self.0, 8, 8) as u8)
-    }
-
-    /// Sets [`Self::st`].
-    #[inline]
-    pub const fn set_st(&mut self, value: ServiceType) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value.0 as u64);
-        self
-    }
-
-    /// Keep the virtual lane or traffic class of this QP isolated from others. `0x00.13`
-    #[inline]
-    pub const fn isolate_vl_tc(&self) -> bool {
-        bits::flag(&self.0, 18)
-    }
-
-    /// Sets [`Self::isolate_vl_tc`].
-    #[inline]
-    pub const fn set_isolate_vl_tc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 18, value);
-        self
-    }
-
-    /// Path migration state. `0x00.12:11`
-    #[inline]
-    pub const fn pm_state(&self) -> PathMigrationState {
-        PathMigrationState(bits::get(&self.0, 19, 2) as u8)
-    }
-
-    /// Sets [`Self::pm_state`].
-    #[inline]
-    pub const fn set_pm_state(&mut self, value: PathMigrationState) -> &mut Self {
-        bits::set(&mut self.0, 19, 2, value.0 as u64);
-        self
-    }
-
-    /// RDMA WRITEs are not allowed, as the name says; no source uses it. `0x00.10`
-    ///
-    /// Source: ucx: uct_ib_mlx5_qpc_bits.
-    #[inline]
-    pub const fn rdma_wr_disabled(&self) -> bool {
-        bits::flag(&self.0, 21)
-    }
-
-    /// Sets [`Self::rdma_wr_disabled`].
-    #[inline]
-    pub const fn set_rdma_wr_disabled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 21, value);
-        self
-    }
-
-    /// How the requester respects the peer's end-to-end credits: 0 per message, 1 per packet.
-    /// `0x00.9:8`
-    #[inline]
-    pub const fn req_e2e_credit_mode(&self) -> u8 {
-        bits::get(&self.0, 22, 2) as u8
-    }
-
-    /// Sets [`Self::req_e2e_credit_mode`].
-    #[inline]
-    pub const fn set_req_e2e_credit_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 22, 2, value as u64);
-        self
-    }
-
-    /// Tag matching offload; 1 is rendezvous, 0 none. `0x00.7:4`
-    #[inline]
-    pub const fn offload_type(&self) -> u8 {
-        bits::get(&self.0, 24, 4) as u8
-    }
-
-    /// Sets [`Self::offload_type`].
-    #[inline]
-    pub const fn set_offload_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 4, value as u64);
-        self
-    }
-
-    /// Padding behind received messages. `0x00.3:2`
-    #[inline]
-    pub const fn end_padding_mode(&self) -> EndPaddingMode {
-        EndPaddingMode(bits::get(&self.0, 28, 2) as u8)
-    }
-
-    /// Sets [`Self::end_padding_mode`].
-    #[inline]
-    pub const fn set_end_padding_mode(&mut self, value: EndPaddingMode) -> &mut Self {
-        bits::set(&mut self.0, 28, 2, value.0 as u64);
-        self
-    }
-
-    /// WQEs carry signatures that the device checks. `0x04.31`
-    #[inline]
-    pub const fn wq_signature(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::wq_signature`].
-    #[inline]
-    pub const fn set_wq_signature(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// Do not loop back own multicast packets. `0x04.30`
-    #[inline]
-    pub const fn block_lb_mc(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::block_lb_mc`].
-    #[inline]
-    pub const fn set_block_lb_mc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// Large writes are ordered as atomics are. `0x04.29`
-    #[inline]
-    pub const fn atomic_like_write_en(&self) -> bool {
-        bits::flag(&self.0, 34)
-    }
-
-    /// Sets [`Self::atomic_like_write_en`].
-    #[inline]
-    pub const fn set_atomic_like_write_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 34, value);
-        self
-    }
-
-    /// Serve this object with lower latency, at the cost of throughput. `0x04.28`
-    #[inline]
-    pub const fn latency_sensitive(&self) -> bool {
-        bits::flag(&self.0, 35)
-    }
-
-    /// Sets [`Self::latency_sensitive`].
-    #[inline]
-    pub const fn set_latency_sensitive(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 35, value);
-        self
-    }
-
-    /// A signature error drains the send queue instead of failing it. `0x04.26`
-    #[inline]
-    pub const fn drain_sigerr(&self) -> bool {
-        bits::flag(&self.0, 37)
-    }
-
-    /// Sets [`Self::drain_sigerr`].
-    #[inline]
-    pub const fn set_drain_sigerr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 37, value);
-        self
-    }
-
-    /// Low bit of the data placement ordering code: 1 lets RDMA data, 2 (with dp_ordering_1) all data
-    /// be placed out of order. `0x04.25`
-    ///
-    /// Source: ucx: uct_ib_mlx5_qpc_bits.
-    #[inline]
-    pub const fn dp_ordering_0(&self) -> bool {
-        bits::flag(&self.0, 38)
-    }
-
-    /// Sets [`Self::dp_ordering_0`].
-    #[inline]
-    pub const fn set_dp_ordering_0(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 38, value);
-        self
-    }
-
-    /// Take the data placement ordering code as given. `0x04.24`
-    #[inline]
-    pub const fn dp_ordering_force(&self) -> bool {
-        bits::flag(&self.0, 39)
-    }
-
-    /// Sets [`Self::dp_ordering_force`].
-    #[inline]
-    pub const fn set_dp_ordering_force(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 39, value);
-        self
-    }
-
-    /// Protection domain number. `0x04.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
-    }
-
-    /// Path MTU. `0x08.31:29`
-    #[inline]
-    pub const fn mtu(&self) -> PathMtu {
-        PathMtu(bits::get(&self.0, 64, 3) as u8)
-    }
-
-    /// Sets [`Self::mtu`].
-    #[inline]
-    pub const fn set_mtu(&mut self, value: PathMtu) -> &mut Self {
-        bits::set(&mut self.0, 64, 3, value.0 as u64);
-        self
-    }
-
-    /// log2 of the longest message in bytes; 30 for all but raw Ethernet and UD. `0x08.28:24`
-    #[inline]
-    pub const fn log_msg_max(&self) -> u8 {
-        bits::get(&self.0, 67, 5) as u8
-    }
-
-    /// Sets [`Self::log_msg_max`].
-    #[inline]
-    pub const fn set_log_msg_max(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 67, 5, value as u64);
-        self
-    }
-
-    /// log2 of the number of receive WQEs. `0x08.22:19`
-    #[inline]
-    pub const fn log_rq_size(&self) -> u8 {
-        bits::get(&self.0, 73, 4) as u8
-    }
-
-    /// Sets [`Self::log_rq_size`].
-    #[inline]
-    pub const fn set_log_rq_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 73, 4, value as u64);
-        self
-    }
-
-    /// log2 of the WQE stride in units of 16 bytes. `0x08.18:16`
-    #[inline]
-    pub const fn log_rq_stride(&self) -> u8 {
-        bits::get(&self.0, 77, 3) as u8
-    }
-
-    /// Sets [`Self::log_rq_stride`].
-    #[inline]
-    pub const fn set_log_rq_stride(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 77, 3, value as u64);
-        self
-    }
-
-    /// The QP has no send queue. `0x08.15`
-    #[inline]
-    pub const fn no_sq(&self) -> bool {
-        bits::flag(&self.0, 80)
-    }
-
-    /// Sets [`Self::no_sq`].
-    #[inline]
-    pub const fn set_no_sq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 80, value);
-        self
-    }
-
-    /// log2 of the size of the send queue in 64-byte WQEBBs. `0x08.14:11`
-    #[inline]
-    pub const fn log_sq_size(&self) -> u8 {
-        bits::get(&self.0, 81, 4) as u8
-    }
-
-    /// Sets [`Self::log_sq_size`].
-    #[inline]
-    pub const fn set_log_sq_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 81, 4, value as u64);
-        self
-    }
-
-    /// How lost packets are resent; 0 is the device's default. `0x08.9:8`
-    #[inline]
-    pub const fn retry_mode(&self) -> u8 {
-        bits::get(&self.0, 86, 2) as u8
-    }
-
-    /// Sets [`Self::retry_mode`].
-    #[inline]
-    pub const fn set_retry_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 86, 2, value as u64);
-        self
-    }
-
-    /// Clock of the timestamps in CQEs. `0x08.7:6`
-    #[inline]
-    pub const fn ts_format(&self) -> TimestampFormat {
-        TimestampFormat(bits::get(&self.0, 88, 2) as u8)
-    }
-
-    /// Sets [`Self::ts_format`].
-    #[inline]
-    pub const fn set_ts_format(&mut self, value: TimestampFormat) -> &mut Self {
-        bits::set(&mut self.0, 88, 2, value.0 as u64);
-        self
-    }
-
-    /// Payload is written to memory in address order within a message. `0x08.5`
-    ///
-    /// Source: rdma-core: mlx5_ifc_qpc_bits.
-    #[inline]
-    pub const fn data_in_order(&self) -> bool {
-        bits::flag(&self.0, 90)
-    }
-
-    /// Sets [`Self::data_in_order`].
-    #[inline]
-    pub const fn set_data_in_order(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 90, value);
-        self
-    }
-
-    /// The reserved lkey may be used in WQEs of this QP. `0x08.4`
-    #[inline]
-    pub const fn rlky(&self) -> bool {
-        bits::flag(&self.0, 91)
-    }
-
-    /// Sets [`Self::rlky`].
-    #[inline]
-    pub const fn set_rlky(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 91, value);
-        self
-    }
-
-    /// Stateless offloads: 0 none, 1 checksums on IPoIB and raw Ethernet. `0x08.3:0`
-    #[inline]
-    pub const fn ulp_stateless_offload_mode(&self) -> u8 {
-        bits::get(&self.0, 92, 4) as u8
-    }
-
-    /// Sets [`Self::ulp_stateless_offload_mode`].
-    #[inline]
-    pub const fn set_ulp_stateless_offload_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 92, 4, value as u64);
-        self
-    }
-
-    /// Q counter that counts this queue's events. `0x0c.31:24`
-    #[inline]
-    pub const fn counter_set_id(&self) -> u8 {
-        bits::get(&self.0, 96, 8) as u8
-    }
-
-    /// Sets [`Self::counter_set_id`].
-    #[inline]
-    pub const fn set_counter_set_id(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 96, 8, value as u64);
-        self
-    }
-
-    /// UAR page index on which this queue's doorbells are rung. `0x0c.23:0`
-    #[inline]
-    pub const fn uar_page(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::uar_page`].
-    #[inline]
-    pub const fn set_uar_page(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
-    }
-
-    /// How the device takes the send doorbell record; 0 is the usual way, no source tells of the
-    /// others. `0x10.31:30`
-    ///
-    /// Source: ucx: uct_ib_mlx5_qpc_bits.
-    #[inline]
-    pub const fn send_dbr_mode(&self) -> u8 {
-        bits::get(&self.0, 128, 2) as u8
-    }
-
-    /// Sets [`Self::send_dbr_mode`].
-    #[inline]
-    pub const fn set_send_dbr_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 128, 2, value as u64);
-        self
-    }
-
-    /// DCI: connect with a full handshake. `0x10.28`
-    ///
-    /// Source: ucx: uct_ib_mlx5_qpc_bits.
-    #[inline]
-    pub const fn full_handshake(&self) -> bool {
-        bits::flag(&self.0, 131)
-    }
-
-    /// Sets [`Self::full_handshake`].
-    #[inline]
-    pub const fn set_full_handshake(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 131, value);
-        self
-    }
-
-    /// DCI: service level of connection NAKs. `0x10.27:24`
-    ///
-    /// Source: ucx: uct_ib_mlx5_qpc_bits.
-    #[inline]
-    pub const fn cnak_reverse_sl(&self) -> u8 {
-        bits::get(&self.0, 132, 4) as u8
-    }
-
-    /// Sets [`Self::cnak_reverse_sl`].
-    #[inline]
-    pub const fn set_cnak_reverse_sl(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 132, 4, value as u64);
-        self
-    }
-
-    /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x10.23:0`
-    #[inline]
-    pub const fn user_index(&self) -> u32 {
-        bits::get(&self.0, 136, 24) as u32
-    }
-
-    /// Sets [`Self::user_index`].
-    #[inline]
-    pub const fn set_user_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 136, 24, value as u64);
-        self
-    }
-
-    /// log2 of the page size of the buffer, in units of 4 KiB. `0x14.28:24`
-    #[inline]
-    pub const fn log_page_size(&self) -> u8 {
-        bits::get(&self.0, 163, 5) as u8
-    }
-
-    /// Sets [`Self::log_page_size`].
-    #[inline]
-    pub const fn set_log_page_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 163, 5, value as u64);
-        self
-    }
-
-    /// Number of the peer's QP (RC, UC). `0x14.23:0`
-    #[inline]
-    pub const fn remote_qpn(&self) -> u32 {
-        bits::get(&self.0, 168, 24) as u32
-    }
-
-    /// Sets [`Self::remote_qpn`].
-    #[inline]
-    pub const fn set_remote_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 168, 24, value as u64);
-        self
-    }
-
-    /// Path in use. `0x18, 44 bytes`
-    #[inline]
-    pub fn primary_address_path(&self) -> &AddressPath {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::primary_address_path`], to be written.
-    #[inline]
-    pub fn primary_address_path_mut(&mut self) -> &mut AddressPath {
-        nested_mut(&mut self.0, 0x18)
-    }
-
-    /// Alternate path for automatic migration. `0x44, 44 bytes`
-    #[inline]
-    pub fn secondary_address_path(&self) -> &AddressPath {
-        nested(&self.0, 0x44)
-    }
-
-    /// [`Self::secondary_address_path`], to be written.
-    #[inline]
-    pub fn secondary_address_path_mut(&mut self) -> &mut AddressPath {
-        nested_mut(&mut self.0, 0x44)
-    }
-
-    /// log2 of the number of packets after which the requester asks for an acknowledgement.
-    /// `0x70.31:28`
-    #[inline]
-    pub const fn log_ack_req_freq(&self) -> u8 {
-        bits::get(&self.0, 896, 4) as u8
-    }
-
-    /// Sets [`Self::log_ack_req_freq`].
-    #[inline]
-    pub const fn set_log_ack_req_freq(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 896, 4, value as u64);
-        self
-    }
-
-    /// log2 of outstanding RDMA READs and atomics as requester. `0x70.23:21`
-    #[inline]
-    pub const fn log_sra_max(&self) -> u8 {
-        bits::get(&self.0, 904, 3) as u8
-    }
-
-    /// Sets [`Self::log_sra_max`].
-    #[inline]
-    pub const fn set_log_sra_max(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 904, 3, value as u64);
-        self
-    }
-
-    /// Retransmissions before the requester gives up, 0 to 7. `0x70.18:16`
-    #[inline]
-    pub const fn retry_count(&self) -> u8 {
-        bits::get(&self.0, 909, 3) as u8
-    }
-
-    /// Sets [`Self::retry_count`].
-    #[inline]
-    pub const fn set_retry_count(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 909, 3, value as u64);
-        self
-    }
-
-    /// Retries after RNR NAK before the requester gives up, 0 to 6; 7 retries for ever. `0x70.15:13`
-    #[inline]
-    pub const fn rnr_retry(&self) -> u8 {
-        bits::get(&self.0, 912, 3) as u8
-    }
-
-    /// Sets [`Self::rnr_retry`].
-    #[inline]
-    pub const fn set_rnr_retry(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 912, 3, value as u64);
-        self
-    }
-
-    /// Fast registration work requests are allowed on this QP. `0x70.11`
-    #[inline]
-    pub const fn fre(&self) -> bool {
-        bits::flag(&self.0, 916)
-    }
-
-    /// Sets [`Self::fre`].
-    #[inline]
-    pub const fn set_fre(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 916, value);
-        self
-    }
-
-    /// RNR retries left (read only). `0x70.10:8`
-    #[inline]
-    pub const fn cur_rnr_retry(&self) -> u8 {
-        bits::get(&self.0, 917, 3) as u8
-    }
-
-    /// Sets [`Self::cur_rnr_retry`].
-    #[inline]
-    pub const fn set_cur_rnr_retry(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 917, 3, value as u64);
-        self
-    }
-
-    /// Retransmissions left (read only). `0x70.7:5`
-    #[inline]
-    pub const fn cur_retry_count(&self) -> u8 {
-        bits::get(&self.0, 920, 3) as u8
-    }
-
-    /// Sets [`Self::cur_retry_count`].
-    #[inline]
-    pub const fn set_cur_retry_count(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 920, 3, value as u64);
-        self
-    }
-
-    /// Index of the rate limit that paces this QP; 0 none. `0x74.15:0`
-    #[inline]
-    pub const fn packet_pacing_rate_limit_index(&self) -> u16 {
-        bits::get(&self.0, 944, 16) as u16
-    }
-
-    /// Sets [`Self::packet_pacing_rate_limit_index`].
-    #[inline]
-    pub const fn set_packet_pacing_rate_limit_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 944, 16, value as u64);
-        self
-    }
-
-    /// PSN of the next packet to send. `0x78.23:0`
-    #[inline]
-    pub const fn next_send_psn(&self) -> u32 {
-        bits::get(&self.0, 968, 24) as u32
-    }
-
-    /// Sets [`Self::next_send_psn`].
-    #[inline]
-    pub const fn set_next_send_psn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 968, 24, value as u64);
-        self
-    }
-
-    /// DC initiators: log2 of the number of streams that go on where another stops with an error; 0 is
-    /// one. `0x7c.28:24`
-    #[inline]
-    pub const fn log_num_dci_stream_channels(&self) -> u8 {
-        bits::get(&self.0, 995, 5) as u8
-    }
-
-    /// Sets [`Self::log_num_dci_stream_channels`].
-    #[inline]
-    pub const fn set_log_num_dci_stream_channels(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 995, 5, value as u64);
-        self
-    }
-
-    /// CQ that gets send completions. `0x7c.23:0`
-    #[inline]
-    pub const fn cqn_snd(&self) -> u32 {
-        bits::get(&self.0, 1000, 24) as u32
-    }
-
-    /// Sets [`Self::cqn_snd`].
-    #[inline]
-    pub const fn set_cqn_snd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1000, 24, value as u64);
-        self
-    }
-
-    /// log2 of the number of failed streams at which a DCI goes to error. `0x80.28:24`
-    #[inline]
-    pub const fn log_num_dci_errored_streams(&self) -> u8 {
-        bits::get(&self.0, 1027, 5) as u8
-    }
-
-    /// Sets [`Self::log_num_dci_errored_streams`].
-    #[inline]
-    pub const fn set_log_num_dci_errored_streams(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1027, 5, value as u64);
-        self
-    }
-
-    /// QP number that UD packets give as their source, where it differs from the own. `0x80.23:0`
-    #[inline]
-    pub const fn deth_sqpn(&self) -> u32 {
-        bits::get(&self.0, 1032, 24) as u32
-    }
-
-    /// Sets [`Self::deth_sqpn`].
-    #[inline]
-    pub const fn set_deth_sqpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1032, 24, value as u64);
-        self
-    }
-
-    /// PSN that was last acknowledged (read only). `0x88.23:0`
-    #[inline]
-    pub const fn last_acked_psn(&self) -> u32 {
-        bits::get(&self.0, 1096, 24) as u32
-    }
-
-    /// Sets [`Self::last_acked_psn`].
-    #[inline]
-    pub const fn set_last_acked_psn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1096, 24, value as u64);
-        self
-    }
-
-    /// Send sequence number (read only). `0x8c.23:0`
-    #[inline]
-    pub const fn ssn(&self) -> u32 {
-        bits::get(&self.0, 1128, 24) as u32
-    }
-
-    /// Sets [`Self::ssn`].
-    #[inline]
-    pub const fn set_ssn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1128, 24, value as u64);
-        self
-    }
-
-    /// log2 of outstanding RDMA READs and atomics as responder. `0x90.23:21`
-    #[inline]
-    pub const fn log_rra_max(&self) -> u8 {
-        bits::get(&self.0, 1160, 3) as u8
-    }
-
-    /// Sets [`Self::log_rra_max`].
-    #[inline]
-    pub const fn set_log_rra_max(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1160, 3, value as u64);
-        self
-    }
-
-    /// Which atomic sizes the responder accepts. `0x90.19:16`
-    #[inline]
-    pub const fn atomic_mode(&self) -> AtomicMode {
-        AtomicMode(bits::get(&self.0, 1164, 4) as u8)
-    }
-
-    /// Sets [`Self::atomic_mode`].
-    #[inline]
-    pub const fn set_atomic_mode(&mut self, value: AtomicMode) -> &mut Self {
-        bits::set(&mut self.0, 1164, 4, value.0 as u64);
-        self
-    }
-
-    /// Accept RDMA READ from the peer. `0x90.15`
-    #[inline]
-    pub const fn rre(&self) -> bool {
-        bits::flag(&self.0, 1168)
-    }
-
-    /// Sets [`Self::rre`].
-    #[inline]
-    pub const fn set_rre(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1168, value);
-        self
-    }
-
-    /// Accept RDMA WRITE from the peer. `0x90.14`
-    #[inline]
-    pub const fn rwe(&self) -> bool {
-        bits::flag(&self.0, 1169)
-    }
-
-    /// Sets [`Self::rwe`].
-    #[inline]
-    pub const fn set_rwe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1169, value);
-        self
-    }
-
-    /// Accept atomics from the peer. `0x90.13`
-    #[inline]
-    pub const fn rae(&self) -> bool {
-        bits::flag(&self.0, 1170)
-    }
-
-    /// Sets [`Self::rae`].
-    #[inline]
-    pub const fn set_rae(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1170, value);
-        self
-    }
-
-    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x90.11:6`
-    #[inline]
-    pub const fn page_offset(&self) -> u8 {
-        bits::get(&self.0, 1172, 6) as u8
-    }
-
-    /// Sets [`Self::page_offset`].
-    #[inline]
-    pub const fn set_page_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1172, 6, value as u64);
-        self
-    }
-
-    /// High bit of the data placement ordering code. `0x90.3`
-    #[inline]
-    pub const fn dp_ordering_1(&self) -> bool {
-        bits::flag(&self.0, 1180)
-    }
-
-    /// Sets [`Self::dp_ordering_1`].
-    #[inline]
-    pub const fn set_dp_ordering_1(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1180, value);
-        self
-    }
-
-    /// Receive queue is enabled by another queue's WQE (cross channel). `0x90.2`
-    #[inline]
-    pub const fn cd_slave_receive(&self) -> bool {
-        bits::flag(&self.0, 1181)
-    }
-
-    /// Sets [`Self::cd_slave_receive`].
-    #[inline]
-    pub const fn set_cd_slave_receive(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1181, value);
-        self
-    }
-
-    /// Send queue is enabled by another queue's WQE (cross channel). `0x90.1`
-    #[inline]
-    pub const fn cd_slave_send(&self) -> bool {
-        bits::flag(&self.0, 1182)
-    }
-
-    /// Sets [`Self::cd_slave_send`].
-    #[inline]
-    pub const fn set_cd_slave_send(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1182, value);
-        self
-    }
-
-    /// The queue may enable others and wait for them (cross channel). `0x90.0`
-    #[inline]
-    pub const fn cd_master(&self) -> bool {
-        bits::flag(&self.0, 1183)
-    }
-
-    /// Sets [`Self::cd_master`].
-    #[inline]
-    pub const fn set_cd_master(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1183, value);
-        self
-    }
-
-    /// RNR timer code that this responder sends in RNR NAKs (InfiniBand encoding: 0 = 655.36 ms, 1 =
-    /// 0.01 ms … 31 = 491.52 ms). `0x94.28:24`
-    #[inline]
-    pub const fn min_rnr_nak(&self) -> u8 {
-        bits::get(&self.0, 1187, 5) as u8
-    }
-
-    /// Sets [`Self::min_rnr_nak`].
-    #[inline]
-    pub const fn set_min_rnr_nak(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 1187, 5, value as u64);
-        self
-    }
-
-    /// PSN of the next packet to receive. `0x94.23:0`
-    #[inline]
-    pub const fn next_rcv_psn(&self) -> u32 {
-        bits::get(&self.0, 1192, 24) as u32
-    }
-
-    /// Sets [`Self::next_rcv_psn`].
-    #[inline]
-    pub const fn set_next_rcv_psn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1192, 24, value as u64);
-        self
-    }
-
-    /// XRC domain number. `0x98.23:0`
-    #[inline]
-    pub const fn xrcd(&self) -> u32 {
-        bits::get(&self.0, 1224, 24) as u32
-    }
-
-    /// Sets [`Self::xrcd`].
-    #[inline]
-    pub const fn set_xrcd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1224, 24, value as u64);
-        self
-    }
-
-    /// CQ that gets receive completions. `0x9c.23:0`
-    #[inline]
-    pub const fn cqn_rcv(&self) -> u32 {
-        bits::get(&self.0, 1256, 24) as u32
-    }
-
-    /// Sets [`Self::cqn_rcv`].
-    #[inline]
-    pub const fn set_cqn_rcv(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1256, 24, value as u64);
-        self
-    }
-
-    /// Address of the doorbell record, 8-byte aligned; an offset into the UMEM named by dbr_umem_id
-    /// when dbr_umem_valid is set. `0xa0, 8 bytes`
-    #[inline]
-    pub const fn dbr_addr(&self) -> u64 {
-        bits::get(&self.0, 1280, 64)
-    }
-
-    /// Sets [`Self::dbr_addr`].
-    #[inline]
-    pub const fn set_dbr_addr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 1280, 64, value);
-        self
-    }
-
-    /// Q_Key of a UD QP. `0xa8`
-    #[inline]
-    pub const fn q_key(&self) -> u32 {
-        bits::get(&self.0, 1344, 32) as u32
-    }
-
-    /// Sets [`Self::q_key`].
-    #[inline]
-    pub const fn set_q_key(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1344, 32, value as u64);
-        self
-    }
-
-    /// What the QP receives into. `0xac.26:24`
-    #[inline]
-    pub const fn rq_type(&self) -> RqType {
-        RqType(bits::get(&self.0, 1381, 3) as u8)
-    }
-
-    /// Sets [`Self::rq_type`].
-    #[inline]
-    pub const fn set_rq_type(&mut self, value: RqType) -> &mut Self {
-        bits::set(&mut self.0, 1381, 3, value.0 as u64);
-        self
-    }
-
-    /// SRQ, XRC SRQ, RMP or XRQ that the QP receives into, by rq_type. `0xac.23:0`
-    #[inline]
-    pub const fn srqn_rmpn_xrqn(&self) -> u32 {
-        bits::get(&self.0, 1384, 24) as u32
-    }
-
-    /// Sets [`Self::srqn_rmpn_xrqn`].
-    #[inline]
-    pub const fn set_srqn_rmpn_xrqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1384, 24, value as u64);
-        self
-    }
-
-    /// Message sequence number of the responder (read only). `0xb0.23:0`
-    #[inline]
-    pub const fn rmsn(&self) -> u32 {
-        bits::get(&self.0, 1416, 24) as u32
-    }
-
-    /// Sets [`Self::rmsn`].
-    #[inline]
-    pub const fn set_rmsn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1416, 24, value as u64);
-        self
-    }
-
-    /// Send WQEBBs that the device has taken (read only). `0xb4.31:16`
-    #[inline]
-    pub const fn hw_sq_wqebb_counter(&self) -> u16 {
-        bits::get(&self.0, 1440, 16) as u16
-    }
-
-    /// Sets [`Self::hw_sq_wqebb_counter`].
-    #[inline]
-    pub const fn set_hw_sq_wqebb_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1440, 16, value as u64);
-        self
-    }
-
-    /// Send WQEBBs posted as the device last read them (read only). `0xb4.15:0`
-    #[inline]
-    pub const fn sw_sq_wqebb_counter(&self) -> u16 {
-        bits::get(&self.0, 1456, 16) as u16
-    }
-
-    /// Sets [`Self::sw_sq_wqebb_counter`].
-    #[inline]
-    pub const fn set_sw_sq_wqebb_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1456, 16, value as u64);
-        self
-    }
-
-    /// Receive WQEs that the device has taken (read only). `0xb8`
-    #[inline]
-    pub const fn hw_rq_counter(&self) -> u32 {
-        bits::get(&self.0, 1472, 32) as u32
-    }
-
-    /// Sets [`Self::hw_rq_counter`].
-    #[inline]
-    pub const fn set_hw_rq_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1472, 32, value as u64);
-        self
-    }
-
-    /// Receive WQEs posted as the device last read them (read only). `0xbc`
-    #[inline]
-    pub const fn sw_rq_counter(&self) -> u32 {
-        bits::get(&self.0, 1504, 32) as u32
-    }
-
-    /// Sets [`Self::sw_rq_counter`].
-    #[inline]
-    pub const fn set_sw_rq_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1504, 32, value as u64);
-        self
-    }
-
-    /// Cross-channel group synchronisation. `0xc4.16`
-    #[inline]
-    pub const fn cgs(&self) -> bool {
-        bits::flag(&self.0, 1583)
-    }
-
-    /// Sets [`Self::cgs`].
-    #[inline]
-    pub const fn set_cgs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1583, value);
-        self
-    }
-
-    /// Inline scatter into the requester's CQEs. `0xc4.15:8`
-    #[inline]
-    pub const fn cs_req(&self) -> ScatterToCqeRequester {
-        ScatterToCqeRequester(bits::get(&self.0, 1584, 8) as u8)
-    }
-
-    /// Sets [`Self::cs_req`].
-    #[inline]
-    pub const fn set_cs_req(&mut self, value: ScatterToCqeRequester) -> &mut Self {
-        bits::set(&mut self.0, 1584, 8, value.0 as u64);
-        self
-    }
-
-    /// Inline scatter into the responder's CQEs. `0xc4.7:0`
-    #[inline]
-    pub const fn cs_res(&self) -> ScatterToCqeResponder {
-        ScatterToCqeResponder(bits::get(&self.0, 1592, 8) as u8)
-    }
-
-    /// Sets [`Self::cs_res`].
-    #[inline]
-    pub const fn set_cs_res(&mut self, value: ScatterToCqeResponder) -> &mut Self {
-        bits::set(&mut self.0, 1592, 8, value.0 as u64);
-        self
-    }
-
-    /// Key that a DC initiator must present. `0xc8, 8 bytes`
-    #[inline]
-    pub const fn dc_access_key(&self) -> u64 {
-        bits::get(&self.0, 1600, 64)
-    }
-
-    /// Sets [`Self::dc_access_key`].
-    #[inline]
-    pub const fn set_dc_access_key(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 1600, 64, value);
-        self
-    }
-
-    /// By its name, a remote operation is under way (read only). FreeBSD's header and rdma-core's tests
-    /// name it, no driver uses it, and no more is known. `0xd0.31`
-    ///
-    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
-    #[inline]
-    pub const fn rdma_active(&self) -> bool {
-        bits::flag(&self.0, 1664)
-    }
-
-    /// Sets [`Self::rdma_active`].
-    #[inline]
-    pub const fn set_rdma_active(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1664, value);
-        self
-    }
-
-    /// The first packet of the connection arrived before it was in RTS: what the COMM_EST event reports
-    /// (read only). `0xd0.30`
-    ///
-    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
-    #[inline]
-    pub const fn comm_est(&self) -> bool {
-        bits::flag(&self.0, 1665)
-    }
-
-    /// Sets [`Self::comm_est`].
-    #[inline]
-    pub const fn set_comm_est(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1665, value);
-        self
-    }
-
-    /// The QP is suspended, for a snapshot (hca_cap.suspend_qp_rc and its likes). `0xd0.29`
-    ///
-    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
-    #[inline]
-    pub const fn suspended(&self) -> bool {
-        bits::flag(&self.0, 1666)
-    }
-
-    /// Sets [`Self::suspended`].
-    #[inline]
-    pub const fn set_suspended(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1666, value);
-        self
-    }
-
-    /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands. `0xd0.28`
-    #[inline]
-    pub const fn dbr_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 1667)
-    }
-
-    /// Sets [`Self::dbr_umem_valid`].
-    #[inline]
-    pub const fn set_dbr_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1667, value);
-        self
-    }
-
-    /// PSN at which the message that is being sent began (read only, by its name). `0xd0.23:0`
-    ///
-    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
-    #[inline]
-    pub const fn send_msg_psn(&self) -> u32 {
-        bits::get(&self.0, 1672, 24) as u32
-    }
-
-    /// Sets [`Self::send_msg_psn`].
-    #[inline]
-    pub const fn set_send_msg_psn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1672, 24, value as u64);
-        self
-    }
-
-    /// PSN at which the message that is being received began (read only, by its name). `0xd4.23:0`
-    ///
-    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
-    #[inline]
-    pub const fn rcv_msg_psn(&self) -> u32 {
-        bits::get(&self.0, 1704, 24) as u32
-    }
-
-    /// Sets [`Self::rcv_msg_psn`].
-    #[inline]
-    pub const fn set_rcv_msg_psn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1704, 24, value as u64);
-        self
-    }
-
-    /// By its name, the address of the remote operation that is under way (rdma_active). `0xd8, 8
-    /// bytes`
-    ///
-    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
-    #[inline]
-    pub const fn rdma_va(&self) -> u64 {
-        bits::get(&self.0, 1728, 64)
-    }
-
-    /// Sets [`Self::rdma_va`].
-    #[inline]
-    pub const fn set_rdma_va(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 1728, 64, value);
-        self
-    }
-
-    /// By its name, the rkey of the remote operation that is under way (rdma_active). `0xe0`
-    ///
-    /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
-    #[inline]
-    pub const fn rdma_key(&self) -> u32 {
-        bits::get(&self.0, 1792, 32) as u32
-    }
-
-    /// Sets [`Self::rdma_key`].
-    #[inline]
-    pub const fn set_rdma_key(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1792, 32, value as u64);
-        self
-    }
-
-    /// UMEM that holds the doorbell record. `0xe4`
-    ///
-    /// Source: rdma-core: mlx5_ifc_qpc_bits; dpdk: mlx5_ifc_qpc_bits; ucx: uct_ib_mlx5_qpc_bits.
-    #[inline]
-    pub const fn dbr_umem_id(&self) -> u32 {
-        bits::get(&self.0, 1824, 32) as u32
-    }
-
-    /// Sets [`Self::dbr_umem_id`].
-    #[inline]
-    pub const fn set_dbr_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1824, 32, value as u64);
-        self
+        ];
+        /// State of the QP (read only: transitions are commands). `0x00.31:28`
+        state set_state: named(QpState(u8), 0, 4);
+        /// Port of a bond on which to transmit, from 1; 0 leaves it to the device. `0x00.27:24`
+        lag_tx_port_affinity set_lag_tx_port_affinity: number(u8, 4, 4);
+        /// Transport service. `0x00.23:16`
+        st set_st: named(ServiceType(u8), 8, 8);
+        /// Keep the virtual lane or traffic class of this QP isolated from others. `0x00.13`
+        isolate_vl_tc set_isolate_vl_tc: flag(18);
+        /// Path migration state. `0x00.12:11`
+        pm_state set_pm_state: named(PathMigrationState(u8), 19, 2);
+        /// RDMA WRITEs are not allowed, as the name says; no source uses it. `0x00.10`
+        ///
+        /// Source: ucx: uct_ib_mlx5_qpc_bits.
+        rdma_wr_disabled set_rdma_wr_disabled: flag(21);
+        /// How the requester respects the peer's end-to-end credits: 0 per message, 1 per packet.
+        /// `0x00.9:8`
+        req_e2e_credit_mode set_req_e2e_credit_mode: number(u8, 22, 2);
+        /// Tag matching offload; 1 is rendezvous, 0 none. `0x00.7:4`
+        offload_type set_offload_type: number(u8, 24, 4);
+        /// Padding behind received messages. `0x00.3:2`
+        end_padding_mode set_end_padding_mode: named(EndPaddingMode(u8), 28, 2);
+        /// WQEs carry signatures that the device checks. `0x04.31`
+        wq_signature set_wq_signature: flag(32);
+        /// Do not loop back own multicast packets. `0x04.30`
+        block_lb_mc set_block_lb_mc: flag(33);
+        /// Large writes are ordered as atomics are. `0x04.29`
+        atomic_like_write_en set_atomic_like_write_en: flag(34);
+        /// Serve this object with lower latency, at the cost of throughput. `0x04.28`
+        latency_sensitive set_latency_sensitive: flag(35);
+        /// A signature error drains the send queue instead of failing it. `0x04.26`
+        drain_sigerr set_drain_sigerr: flag(37);
+        /// Low bit of the data placement ordering code: 1 lets RDMA data, 2 (with dp_ordering_1)
+        /// all data be placed out of order. `0x04.25`
+        ///
+        /// Source: ucx: uct_ib_mlx5_qpc_bits.
+        dp_ordering_0 set_dp_ordering_0: flag(38);
+        /// Take the data placement ordering code as given. `0x04.24`
+        dp_ordering_force set_dp_ordering_force: flag(39);
+        /// Protection domain number. `0x04.23:0`
+        pd set_pd: number(u32, 40, 24);
+        /// Path MTU. `0x08.31:29`
+        mtu set_mtu: named(PathMtu(u8), 64, 3);
+        /// log2 of the longest message in bytes; 30 for all but raw Ethernet and UD. `0x08.28:24`
+        log_msg_max set_log_msg_max: number(u8, 67, 5);
+        /// log2 of the number of receive WQEs. `0x08.22:19`
+        log_rq_size set_log_rq_size: number(u8, 73, 4);
+        /// log2 of the WQE stride in units of 16 bytes. `0x08.18:16`
+        log_rq_stride set_log_rq_stride: number(u8, 77, 3);
+        /// The QP has no send queue. `0x08.15`
+        no_sq set_no_sq: flag(80);
+        /// log2 of the size of the send queue in 64-byte WQEBBs. `0x08.14:11`
+        log_sq_size set_log_sq_size: number(u8, 81, 4);
+        /// How lost packets are resent; 0 is the device's default. `0x08.9:8`
+        retry_mode set_retry_mode: number(u8, 86, 2);
+        /// Clock of the timestamps in CQEs. `0x08.7:6`
+        ts_format set_ts_format: named(TimestampFormat(u8), 88, 2);
+        /// Payload is written to memory in address order within a message. `0x08.5`
+        ///
+        /// Source: rdma-core: mlx5_ifc_qpc_bits.
+        data_in_order set_data_in_order: flag(90);
+        /// The reserved lkey may be used in WQEs of this QP. `0x08.4`
+        rlky set_rlky: flag(91);
+        /// Stateless offloads: 0 none, 1 checksums on IPoIB and raw Ethernet. `0x08.3:0`
+        ulp_stateless_offload_mode set_ulp_stateless_offload_mode: number(u8, 92, 4);
+        /// Q counter that counts this queue's events. `0x0c.31:24`
+        counter_set_id set_counter_set_id: number(u8, 96, 8);
+        /// UAR page index on which this queue's doorbells are rung. `0x0c.23:0`
+        uar_page set_uar_page: number(u32, 104, 24);
+        /// How the device takes the send doorbell record; 0 is the usual way, no source tells of
+        /// the others. `0x10.31:30`
+        ///
+        /// Source: ucx: uct_ib_mlx5_qpc_bits.
+        send_dbr_mode set_send_dbr_mode: number(u8, 128, 2);
+        /// DCI: connect with a full handshake. `0x10.28`
+        ///
+        /// Source: ucx: uct_ib_mlx5_qpc_bits.
+        full_handshake set_full_handshake: flag(131);
+        /// DCI: service level of connection NAKs. `0x10.27:24`
+        ///
+        /// Source: ucx: uct_ib_mlx5_qpc_bits.
+        cnak_reverse_sl set_cnak_reverse_sl: number(u8, 132, 4);
+        /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x10.23:0`
+        user_index set_user_index: number(u32, 136, 24);
+        /// log2 of the page size of the buffer, in units of 4 KiB. `0x14.28:24`
+        log_page_size set_log_page_size: number(u8, 163, 5);
+        /// Number of the peer's QP (RC, UC). `0x14.23:0`
+        remote_qpn set_remote_qpn: number(u32, 168, 24);
+        /// Path in use. `0x18, 44 bytes`
+        primary_address_path primary_address_path_mut: nested(AddressPath, 192);
+        /// Alternate path for automatic migration. `0x44, 44 bytes`
+        secondary_address_path secondary_address_path_mut: nested(AddressPath, 544);
+        /// log2 of the number of packets after which the requester asks for an acknowledgement.
+        /// `0x70.31:28`
+        log_ack_req_freq set_log_ack_req_freq: number(u8, 896, 4);
+        /// log2 of outstanding RDMA READs and atomics as requester. `0x70.23:21`
+        log_sra_max set_log_sra_max: number(u8, 904, 3);
+        /// Retransmissions before the requester gives up, 0 to 7. `0x70.18:16`
+        retry_count set_retry_count: number(u8, 909, 3);
+        /// Retries after RNR NAK before the requester gives up, 0 to 6; 7 retries for ever.
+        /// `0x70.15:13`
+        rnr_retry set_rnr_retry: number(u8, 912, 3);
+        /// Fast registration work requests are allowed on this QP. `0x70.11`
+        fre set_fre: flag(916);
+        /// RNR retries left (read only). `0x70.10:8`
+        cur_rnr_retry set_cur_rnr_retry: number(u8, 917, 3);
+        /// Retransmissions left (read only). `0x70.7:5`
+        cur_retry_count set_cur_retry_count: number(u8, 920, 3);
+        /// Index of the rate limit that paces this QP; 0 none. `0x74.15:0`
+        packet_pacing_rate_limit_index set_packet_pacing_rate_limit_index: number(u16, 944, 16);
+        /// PSN of the next packet to send. `0x78.23:0`
+        next_send_psn set_next_send_psn: number(u32, 968, 24);
+        /// DC initiators: log2 of the number of streams that go on where another stops with an
+        /// error; 0 is one. `0x7c.28:24`
+        log_num_dci_stream_channels set_log_num_dci_stream_channels: number(u8, 995, 5);
+        /// CQ that gets send completions. `0x7c.23:0`
+        cqn_snd set_cqn_snd: number(u32, 1000, 24);
+        /// log2 of the number of failed streams at which a DCI goes to error. `0x80.28:24`
+        log_num_dci_errored_streams set_log_num_dci_errored_streams: number(u8, 1027, 5);
+        /// QP number that UD packets give as their source, where it differs from the own.
+        /// `0x80.23:0`
+        deth_sqpn set_deth_sqpn: number(u32, 1032, 24);
+        /// PSN that was last acknowledged (read only). `0x88.23:0`
+        last_acked_psn set_last_acked_psn: number(u32, 1096, 24);
+        /// Send sequence number (read only). `0x8c.23:0`
+        ssn set_ssn: number(u32, 1128, 24);
+        /// log2 of outstanding RDMA READs and atomics as responder. `0x90.23:21`
+        log_rra_max set_log_rra_max: number(u8, 1160, 3);
+        /// Which atomic sizes the responder accepts. `0x90.19:16`
+        atomic_mode set_atomic_mode: named(AtomicMode(u8), 1164, 4);
+        /// Accept RDMA READ from the peer. `0x90.15`
+        rre set_rre: flag(1168);
+        /// Accept RDMA WRITE from the peer. `0x90.14`
+        rwe set_rwe: flag(1169);
+        /// Accept atomics from the peer. `0x90.13`
+        rae set_rae: flag(1170);
+        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x90.11:6`
+        page_offset set_page_offset: number(u8, 1172, 6);
+        /// High bit of the data placement ordering code. `0x90.3`
+        dp_ordering_1 set_dp_ordering_1: flag(1180);
+        /// Receive queue is enabled by another queue's WQE (cross channel). `0x90.2`
+        cd_slave_receive set_cd_slave_receive: flag(1181);
+        /// Send queue is enabled by another queue's WQE (cross channel). `0x90.1`
+        cd_slave_send set_cd_slave_send: flag(1182);
+        /// The queue may enable others and wait for them (cross channel). `0x90.0`
+        cd_master set_cd_master: flag(1183);
+        /// RNR timer code that this responder sends in RNR NAKs (InfiniBand encoding: 0 = 655.36
+        /// ms, 1 = 0.01 ms … 31 = 491.52 ms). `0x94.28:24`
+        min_rnr_nak set_min_rnr_nak: number(u8, 1187, 5);
+        /// PSN of the next packet to receive. `0x94.23:0`
+        next_rcv_psn set_next_rcv_psn: number(u32, 1192, 24);
+        /// XRC domain number. `0x98.23:0`
+        xrcd set_xrcd: number(u32, 1224, 24);
+        /// CQ that gets receive completions. `0x9c.23:0`
+        cqn_rcv set_cqn_rcv: number(u32, 1256, 24);
+        /// Address of the doorbell record, 8-byte aligned; an offset into the UMEM named by
+        /// dbr_umem_id when dbr_umem_valid is set. `0xa0, 8 bytes`
+        dbr_addr set_dbr_addr: number(u64, 1280, 64);
+        /// Q_Key of a UD QP. `0xa8`
+        q_key set_q_key: number(u32, 1344, 32);
+        /// What the QP receives into. `0xac.26:24`
+        rq_type set_rq_type: named(RqType(u8), 1381, 3);
+        /// SRQ, XRC SRQ, RMP or XRQ that the QP receives into, by rq_type. `0xac.23:0`
+        srqn_rmpn_xrqn set_srqn_rmpn_xrqn: number(u32, 1384, 24);
+        /// Message sequence number of the responder (read only). `0xb0.23:0`
+        rmsn set_rmsn: number(u32, 1416, 24);
+        /// Send WQEBBs that the device has taken (read only). `0xb4.31:16`
+        hw_sq_wqebb_counter set_hw_sq_wqebb_counter: number(u16, 1440, 16);
+        /// Send WQEBBs posted as the device last read them (read only). `0xb4.15:0`
+        sw_sq_wqebb_counter set_sw_sq_wqebb_counter: number(u16, 1456, 16);
+        /// Receive WQEs that the device has taken (read only). `0xb8`
+        hw_rq_counter set_hw_rq_counter: number(u32, 1472, 32);
+        /// Receive WQEs posted as the device last read them (read only). `0xbc`
+        sw_rq_counter set_sw_rq_counter: number(u32, 1504, 32);
+        /// Cross-channel group synchronisation. `0xc4.16`
+        cgs set_cgs: flag(1583);
+        /// Inline scatter into the requester's CQEs. `0xc4.15:8`
+        cs_req set_cs_req: named(ScatterToCqeRequester(u8), 1584, 8);
+        /// Inline scatter into the responder's CQEs. `0xc4.7:0`
+        cs_res set_cs_res: named(ScatterToCqeResponder(u8), 1592, 8);
+        /// Key that a DC initiator must present. `0xc8, 8 bytes`
+        dc_access_key set_dc_access_key: number(u64, 1600, 64);
+        /// By its name, a remote operation is under way (read only). FreeBSD's header and
+        /// rdma-core's tests name it, no driver uses it, and no more is known. `0xd0.31`
+        ///
+        /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+        rdma_active set_rdma_active: flag(1664);
+        /// The first packet of the connection arrived before it was in RTS: what the COMM_EST event
+        /// reports (read only). `0xd0.30`
+        ///
+        /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+        comm_est set_comm_est: flag(1665);
+        /// The QP is suspended, for a snapshot (hca_cap.suspend_qp_rc and its likes). `0xd0.29`
+        ///
+        /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+        suspended set_suspended: flag(1666);
+        /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands.
+        /// `0xd0.28`
+        dbr_umem_valid set_dbr_umem_valid: flag(1667);
+        /// PSN at which the message that is being sent began (read only, by its name). `0xd0.23:0`
+        ///
+        /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+        send_msg_psn set_send_msg_psn: number(u32, 1672, 24);
+        /// PSN at which the message that is being received began (read only, by its name).
+        /// `0xd4.23:0`
+        ///
+        /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+        rcv_msg_psn set_rcv_msg_psn: number(u32, 1704, 24);
+        /// By its name, the address of the remote operation that is under way (rdma_active). `0xd8,
+        /// 8 bytes`
+        ///
+        /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+        rdma_va set_rdma_va: number(u64, 1728, 64);
+        /// By its name, the rkey of the remote operation that is under way (rdma_active). `0xe0`
+        ///
+        /// Source: freebsd: mlx5_ifc_qpc_bits; rdma-core: tests/mlx5_prm_structs.py SwQpc.
+        rdma_key set_rdma_key: number(u32, 1792, 32);
+        /// UMEM that holds the doorbell record. `0xe4`
+        ///
+        /// Source: rdma-core: mlx5_ifc_qpc_bits; dpdk: mlx5_ifc_qpc_bits; ucx:
+        /// uct_ib_mlx5_qpc_bits.
+        dbr_umem_id set_dbr_umem_id: number(u32, 1824, 32);
     }
 }
 
@@ -2287,126 +894,40 @@ structure! {
     ///
     /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits; linux:
     /// mlx5_ifc_qp_context_extension_bits; ucx: uct_ib_mlx5_qpc_ext_bits.
-    pub struct QpContextExtension([u8; 0xc0]) = "qp_context_extension" {
-        sources: ["rdma-core: mlx5_ifc_qpc_ext_bits", "dpdk: mlx5_ifc_qpc_extension_bits", "linux: mlx5_ifc_qp_context_extension_bits", "ucx: uct_ib_mlx5_qpc_ext_bits"],
-        fields: [
-            FieldInfo::number("delay_drop_en", 0, 1),
-            FieldInfo::number("vl15", 1, 1),
-            FieldInfo::number("mmo", 2, 1),
-            FieldInfo::number("dci_stream_channel_id", 16, 16),
-            FieldInfo::number("qos_queue_group_id_requester", 32, 32),
-            FieldInfo::number("qos_queue_group_id_responder", 64, 32),
-            FieldInfo::nested("error_syndrome", 96, CqeErrorSyndrome::INFO),
-        ],
-        reserved: [(3, 13), (128, 1408)],
-    }
-}
-
-impl QpContextExtension {
-    /// Hold packets for a while when no receive WQE is posted, before they are dropped. `0x00.31`
-    ///
-    /// Source: ucx: uct_ib_mlx5_qpc_ext_bits.
-    #[inline]
-    pub const fn delay_drop_en(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::delay_drop_en`].
-    #[inline]
-    pub const fn set_delay_drop_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// The QP sends on virtual lane 15. `0x00.30`
-    ///
-    /// Source: ucx: uct_ib_mlx5_qpc_ext_bits.
-    #[inline]
-    pub const fn vl15(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::vl15`].
-    #[inline]
-    pub const fn set_vl15(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// MMO WQEs (DMA, compression and so on) are allowed on this QP. `0x00.29`
-    ///
-    /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits; ucx:
-    /// uct_ib_mlx5_qpc_ext_bits.
-    #[inline]
-    pub const fn mmo(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::mmo`].
-    #[inline]
-    pub const fn set_mmo(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// DC initiators: which stream a request of RTS2RTS_QP is about, so that a stopped one can go on.
-    /// `0x00.15:0`
-    ///
-    /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
-    #[inline]
-    pub const fn dci_stream_channel_id(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::dci_stream_channel_id`].
-    #[inline]
-    pub const fn set_dci_stream_channel_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Scheduling queue group of the requester. `0x04`
-    ///
-    /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
-    #[inline]
-    pub const fn qos_queue_group_id_requester(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::qos_queue_group_id_requester`].
-    #[inline]
-    pub const fn set_qos_queue_group_id_requester(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Scheduling queue group of the responder. `0x08`
-    ///
-    /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
-    #[inline]
-    pub const fn qos_queue_group_id_responder(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::qos_queue_group_id_responder`].
-    #[inline]
-    pub const fn set_qos_queue_group_id_responder(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// What moved the QP to error (read only). `0x0c`
-    ///
-    /// Source: linux: mlx5_ifc_qp_context_extension_bits.
-    #[inline]
-    pub fn error_syndrome(&self) -> &CqeErrorSyndrome {
-        nested(&self.0, 0xc)
-    }
-
-    /// [`Self::error_syndrome`], to be written.
-    #[inline]
-    pub fn error_syndrome_mut(&mut self) -> &mut CqeErrorSyndrome {
-        nested_mut(&mut self.0, 0xc)
+    QpContextExtension, QpContextExtensionLayout, 0xc0 bytes = "qp_context_extension" {
+        sources: ["rdma-core: mlx5_ifc_qpc_ext_bits", "dpdk: mlx5_ifc_qpc_extension_bits", "linux: mlx5_ifc_qp_context_extension_bits", "ucx: uct_ib_mlx5_qpc_ext_bits"];
+        reserved: [(3, 13), (128, 1408)];
+        /// Hold packets for a while when no receive WQE is posted, before they are dropped.
+        /// `0x00.31`
+        ///
+        /// Source: ucx: uct_ib_mlx5_qpc_ext_bits.
+        delay_drop_en set_delay_drop_en: flag(0);
+        /// The QP sends on virtual lane 15. `0x00.30`
+        ///
+        /// Source: ucx: uct_ib_mlx5_qpc_ext_bits.
+        vl15 set_vl15: flag(1);
+        /// MMO WQEs (DMA, compression and so on) are allowed on this QP. `0x00.29`
+        ///
+        /// Source: rdma-core: mlx5_ifc_qpc_ext_bits; dpdk: mlx5_ifc_qpc_extension_bits; ucx:
+        /// uct_ib_mlx5_qpc_ext_bits.
+        mmo set_mmo: flag(2);
+        /// DC initiators: which stream a request of RTS2RTS_QP is about, so that a stopped one can
+        /// go on. `0x00.15:0`
+        ///
+        /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
+        dci_stream_channel_id set_dci_stream_channel_id: number(u16, 16, 16);
+        /// Scheduling queue group of the requester. `0x04`
+        ///
+        /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
+        qos_queue_group_id_requester set_qos_queue_group_id_requester: number(u32, 32, 32);
+        /// Scheduling queue group of the responder. `0x08`
+        ///
+        /// Source: rdma-core: mlx5_ifc_qpc_ext_bits.
+        qos_queue_group_id_responder set_qos_queue_group_id_responder: number(u32, 64, 32);
+        /// What moved the QP to error (read only). `0x0c`
+        ///
+        /// Source: linux: mlx5_ifc_qp_context_extension_bits.
+        error_syndrome error_syndrome_mut: nested(CqeErrorSyndrome, 96);
     }
 }
 
@@ -2414,354 +935,90 @@ structure! {
     /// Input of CREATE_QP.
     ///
     /// Source: linux: mlx5_ifc_create_qp_in_bits.
-    pub struct CreateQpIn([u8; 0x110]) = "create_qp_in" {
-        sources: ["linux: mlx5_ifc_create_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpc_ext", 64, 1),
-            FieldInfo::number("input_qpn", 72, 24),
-            FieldInfo::number("cmd_on_behalf", 97, 1),
-            FieldInfo::number("function_id", 112, 16),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::number("ece", 160, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-            FieldInfo::number("wq_umem_offset", 2048, 64),
-            FieldInfo::number("wq_umem_id", 2112, 32),
-            FieldInfo::number("wq_umem_valid", 2144, 1),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(32, 16), (65, 7), (96, 1), (98, 14), (2145, 31)],
+    CreateQpIn, CreateQpInLayout, 0x110 bytes = "create_qp_in" {
+        sources: ["linux: mlx5_ifc_create_qp_in_bits"];
+        reserved: [(32, 16), (65, 7), (96, 1), (98, 14), (2145, 31)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// A context extension follows the context. `0x08.31`
+        qpc_ext set_qpc_ext: flag(64);
+        /// Number to give to the QP; 0 lets the device choose. `0x08.23:0`
+        input_qpn set_input_qpn: number(u32, 72, 24);
+        /// Act on behalf of the function that function_id names. `0x0c.30`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
+        cmd_on_behalf set_cmd_on_behalf: flag(97);
+        /// The function that the command acts for, if cmd_on_behalf says so (rdma-core's tests:
+        /// vhca_id). `0x0c.15:0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
+        function_id set_function_id: number(u16, 112, 16);
+        /// Which optional fields of the context are to be taken (values in opt_param_mask);
+        /// required fields are taken always. `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x14`
+        ece set_ece: number(u32, 160, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
+        /// Where the work queue buffer starts in the UMEM, in bytes. `0x100, 8 bytes`
+        wq_umem_offset set_wq_umem_offset: number(u64, 2048, 64);
+        /// UMEM that holds the work queue buffer: the receive queue first, then the send queue.
+        /// `0x108`
+        wq_umem_id set_wq_umem_id: number(u32, 2112, 32);
+        /// The buffer is the UMEM wq_umem_id, and pas is absent; the kernel sets it on DevX
+        /// commands. `0x10c.31`
+        wq_umem_valid set_wq_umem_valid: flag(2144);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
-}
-
-impl CreateQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// A context extension follows the context. `0x08.31`
-    #[inline]
-    pub const fn qpc_ext(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::qpc_ext`].
-    #[inline]
-    pub const fn set_qpc_ext(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Number to give to the QP; 0 lets the device choose. `0x08.23:0`
-    #[inline]
-    pub const fn input_qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::input_qpn`].
-    #[inline]
-    pub const fn set_input_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Act on behalf of the function that function_id names. `0x0c.30`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
-    #[inline]
-    pub const fn cmd_on_behalf(&self) -> bool {
-        bits::flag(&self.0, 97)
-    }
-
-    /// Sets [`Self::cmd_on_behalf`].
-    #[inline]
-    pub const fn set_cmd_on_behalf(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 97, value);
-        self
-    }
-
-    /// The function that the command acts for, if cmd_on_behalf says so (rdma-core's tests: vhca_id).
-    /// `0x0c.15:0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py CreateQpIn.
-    #[inline]
-    pub const fn function_id(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::function_id`].
-    #[inline]
-    pub const fn set_function_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
-    }
-
-    /// Which optional fields of the context are to be taken (values in opt_param_mask); required fields
-    /// are taken always. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x14`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
-    }
-
-    /// Where the work queue buffer starts in the UMEM, in bytes. `0x100, 8 bytes`
-    #[inline]
-    pub const fn wq_umem_offset(&self) -> u64 {
-        bits::get(&self.0, 2048, 64)
-    }
-
-    /// Sets [`Self::wq_umem_offset`].
-    #[inline]
-    pub const fn set_wq_umem_offset(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 2048, 64, value);
-        self
-    }
-
-    /// UMEM that holds the work queue buffer: the receive queue first, then the send queue. `0x108`
-    #[inline]
-    pub const fn wq_umem_id(&self) -> u32 {
-        bits::get(&self.0, 2112, 32) as u32
-    }
-
-    /// Sets [`Self::wq_umem_id`].
-    #[inline]
-    pub const fn set_wq_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 2112, 32, value as u64);
-        self
-    }
-
-    /// The buffer is the UMEM wq_umem_id, and pas is absent; the kernel sets it on DevX commands.
-    /// `0x10c.31`
-    #[inline]
-    pub const fn wq_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 2144)
-    }
-
-    /// Sets [`Self::wq_umem_valid`].
-    #[inline]
-    pub const fn set_wq_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2144, value);
-        self
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
 }
 
 structure! {
     /// Output of CREATE_QP.
     ///
     /// Source: linux: mlx5_ifc_create_qp_out_bits.
-    pub struct CreateQpOut([u8; 0x10]) = "create_qp_out" {
-        sources: ["linux: mlx5_ifc_create_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::number("ece", 96, 32),
-        ],
-        reserved: [(8, 24), (64, 8)],
+    CreateQpOut, CreateQpOutLayout, 0x10 bytes = "create_qp_out" {
+        sources: ["linux: mlx5_ifc_create_qp_out_bits"];
+        reserved: [(8, 24), (64, 8)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x0c`
+        ece set_ece: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for CreateQpOut {}
 
-impl CreateQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x0c`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_QP.
     ///
     /// Source: linux: mlx5_ifc_destroy_qp_in_bits.
-    pub struct DestroyQpIn([u8; 0x10]) = "destroy_qp_in" {
-        sources: ["linux: mlx5_ifc_destroy_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyQpIn, DestroyQpInLayout, 0x10 bytes = "destroy_qp_in" {
+        sources: ["linux: mlx5_ifc_destroy_qp_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
     }
 }
 
@@ -2769,158 +1026,44 @@ structure! {
     /// Output of DESTROY_QP.
     ///
     /// Source: linux: mlx5_ifc_destroy_qp_out_bits.
-    pub struct DestroyQpOut([u8; 0x10]) = "destroy_qp_out" {
-        sources: ["linux: mlx5_ifc_destroy_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyQpOut, DestroyQpOutLayout, 0x10 bytes = "destroy_qp_out" {
+        sources: ["linux: mlx5_ifc_destroy_qp_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyQpOut {}
 
-impl DestroyQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of RST2INIT_QP.
     ///
     /// Source: linux: mlx5_ifc_rst2init_qp_in_bits.
-    pub struct Rst2initQpIn([u8; 0x110]) = "rst2init_qp_in" {
-        sources: ["linux: mlx5_ifc_rst2init_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::number("ece", 160, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32), (2048, 128)],
-    }
-}
-
-impl Rst2initQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// counter_set_id is taken with COUNTER_SET_ID; the rest is required and needs no bit. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x14`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
+    Rst2initQpIn, Rst2initQpInLayout, 0x110 bytes = "rst2init_qp_in" {
+        sources: ["linux: mlx5_ifc_rst2init_qp_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32), (2048, 128)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// counter_set_id is taken with COUNTER_SET_ID; the rest is required and needs no bit.
+        /// `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x14`
+        ece set_ece: number(u32, 160, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
     }
 }
 
@@ -2928,174 +1071,47 @@ structure! {
     /// Output of RST2INIT_QP.
     ///
     /// Source: linux: mlx5_ifc_rst2init_qp_out_bits.
-    pub struct Rst2initQpOut([u8; 0x10]) = "rst2init_qp_out" {
-        sources: ["linux: mlx5_ifc_rst2init_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("ece", 96, 32),
-        ],
-        reserved: [(8, 24), (64, 32)],
+    Rst2initQpOut, Rst2initQpOutLayout, 0x10 bytes = "rst2init_qp_out" {
+        sources: ["linux: mlx5_ifc_rst2init_qp_out_bits"];
+        reserved: [(8, 24), (64, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x0c`
+        ece set_ece: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for Rst2initQpOut {}
 
-impl Rst2initQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x0c`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of INIT2RTR_QP.
     ///
     /// Source: linux: mlx5_ifc_init2rtr_qp_in_bits.
-    pub struct Init2rtrQpIn([u8; 0x110]) = "init2rtr_qp_in" {
-        sources: ["linux: mlx5_ifc_init2rtr_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::number("ece", 160, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32), (2048, 128)],
-    }
-}
-
-impl Init2rtrQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// RC: ALT_ADDR_PATH, RRE, RAE, RWE, PKEY_INDEX, LAG_TX_AFF; UC: those but RRE and RAE; UD:
-    /// PKEY_INDEX, Q_KEY. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x14`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
+    Init2rtrQpIn, Init2rtrQpInLayout, 0x110 bytes = "init2rtr_qp_in" {
+        sources: ["linux: mlx5_ifc_init2rtr_qp_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32), (2048, 128)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// RC: ALT_ADDR_PATH, RRE, RAE, RWE, PKEY_INDEX, LAG_TX_AFF; UC: those but RRE and RAE; UD:
+        /// PKEY_INDEX, Q_KEY. `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x14`
+        ece set_ece: number(u32, 160, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
     }
 }
 
@@ -3103,174 +1119,47 @@ structure! {
     /// Output of INIT2RTR_QP.
     ///
     /// Source: linux: mlx5_ifc_init2rtr_qp_out_bits.
-    pub struct Init2rtrQpOut([u8; 0x10]) = "init2rtr_qp_out" {
-        sources: ["linux: mlx5_ifc_init2rtr_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("ece", 96, 32),
-        ],
-        reserved: [(8, 24), (64, 32)],
+    Init2rtrQpOut, Init2rtrQpOutLayout, 0x10 bytes = "init2rtr_qp_out" {
+        sources: ["linux: mlx5_ifc_init2rtr_qp_out_bits"];
+        reserved: [(8, 24), (64, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x0c`
+        ece set_ece: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for Init2rtrQpOut {}
 
-impl Init2rtrQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x0c`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of RTR2RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_rtr2rts_qp_in_bits.
-    pub struct Rtr2rtsQpIn([u8; 0x110]) = "rtr2rts_qp_in" {
-        sources: ["linux: mlx5_ifc_rtr2rts_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::number("ece", 160, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32), (2048, 128)],
-    }
-}
-
-impl Rtr2rtsQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// RC: ALT_ADDR_PATH, RRE, RAE, RWE, PM_STATE, RNR_TIMEOUT; UC: ALT_ADDR_PATH, RWE, PM_STATE; UD:
-    /// Q_KEY. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x14`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
+    Rtr2rtsQpIn, Rtr2rtsQpInLayout, 0x110 bytes = "rtr2rts_qp_in" {
+        sources: ["linux: mlx5_ifc_rtr2rts_qp_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32), (2048, 128)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// RC: ALT_ADDR_PATH, RRE, RAE, RWE, PM_STATE, RNR_TIMEOUT; UC: ALT_ADDR_PATH, RWE,
+        /// PM_STATE; UD: Q_KEY. `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x14`
+        ece set_ece: number(u32, 160, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
     }
 }
 
@@ -3278,221 +1167,60 @@ structure! {
     /// Output of RTR2RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_rtr2rts_qp_out_bits.
-    pub struct Rtr2rtsQpOut([u8; 0x10]) = "rtr2rts_qp_out" {
-        sources: ["linux: mlx5_ifc_rtr2rts_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("ece", 96, 32),
-        ],
-        reserved: [(8, 24), (64, 32)],
+    Rtr2rtsQpOut, Rtr2rtsQpOutLayout, 0x10 bytes = "rtr2rts_qp_out" {
+        sources: ["linux: mlx5_ifc_rtr2rts_qp_out_bits"];
+        reserved: [(8, 24), (64, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x0c`
+        ece set_ece: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for Rtr2rtsQpOut {}
 
-impl Rtr2rtsQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x0c`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of RTS2RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_rts2rts_qp_in_bits.
-    pub struct Rts2rtsQpIn([u8; 0x1d0]) = "rts2rts_qp_in" {
-        sources: ["linux: mlx5_ifc_rts2rts_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpc_ext", 64, 1),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::number("ece", 160, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-            FieldInfo::number("opt_param_mask_95_32", 2112, 64),
-            FieldInfo::nested("qpc_data_ext", 2176, QpContextExtension::INFO),
-        ],
-        reserved: [(32, 16), (65, 7), (96, 32), (2048, 64)],
-    }
-}
-
-impl Rts2rtsQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// A context extension follows the context; without it the input ends at 0x110. `0x08.31`
-    ///
-    /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
-    #[inline]
-    pub const fn qpc_ext(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::qpc_ext`].
-    #[inline]
-    pub const fn set_qpc_ext(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// RC: RRE, RAE, RWE, RNR_TIMEOUT, PM_STATE, ALT_ADDR_PATH, and by capability LAG_TX_AFF and
-    /// COUNTER_SET_ID; UC: RWE, PM_STATE, ALT_ADDR_PATH; UD: Q_KEY, SRQN, CQN_RCV. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x14`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
-    }
-
-    /// Which fields of the extension are to be taken (values in opt_param_mask_95_32). `0x108, 8 bytes`
-    ///
-    /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
-    #[inline]
-    pub const fn opt_param_mask_95_32(&self) -> u64 {
-        bits::get(&self.0, 2112, 64)
-    }
-
-    /// Sets [`Self::opt_param_mask_95_32`].
-    #[inline]
-    pub const fn set_opt_param_mask_95_32(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 2112, 64, value);
-        self
-    }
-
-    /// QP context extension. `0x110, 192 bytes`
-    ///
-    /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
-    #[inline]
-    pub fn qpc_data_ext(&self) -> &QpContextExtension {
-        nested(&self.0, 0x110)
-    }
-
-    /// [`Self::qpc_data_ext`], to be written.
-    #[inline]
-    pub fn qpc_data_ext_mut(&mut self) -> &mut QpContextExtension {
-        nested_mut(&mut self.0, 0x110)
+    Rts2rtsQpIn, Rts2rtsQpInLayout, 0x1d0 bytes = "rts2rts_qp_in" {
+        sources: ["linux: mlx5_ifc_rts2rts_qp_in_bits"];
+        reserved: [(32, 16), (65, 7), (96, 32), (2048, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// A context extension follows the context; without it the input ends at 0x110. `0x08.31`
+        ///
+        /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
+        qpc_ext set_qpc_ext: flag(64);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// RC: RRE, RAE, RWE, RNR_TIMEOUT, PM_STATE, ALT_ADDR_PATH, and by capability LAG_TX_AFF
+        /// and COUNTER_SET_ID; UC: RWE, PM_STATE, ALT_ADDR_PATH; UD: Q_KEY, SRQN, CQN_RCV. `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x14`
+        ece set_ece: number(u32, 160, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
+        /// Which fields of the extension are to be taken (values in opt_param_mask_95_32). `0x108,
+        /// 8 bytes`
+        ///
+        /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
+        opt_param_mask_95_32 set_opt_param_mask_95_32: number(u64, 2112, 64);
+        /// QP context extension. `0x110, 192 bytes`
+        ///
+        /// Source: rdma-core: mlx5_ifc_rts2rts_qp_in_bits.
+        qpc_data_ext qpc_data_ext_mut: nested(QpContextExtension, 2176);
     }
 }
 
@@ -3500,158 +1228,43 @@ structure! {
     /// Output of RTS2RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_rts2rts_qp_out_bits.
-    pub struct Rts2rtsQpOut([u8; 0x10]) = "rts2rts_qp_out" {
-        sources: ["linux: mlx5_ifc_rts2rts_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("ece", 96, 32),
-        ],
-        reserved: [(8, 24), (64, 32)],
+    Rts2rtsQpOut, Rts2rtsQpOutLayout, 0x10 bytes = "rts2rts_qp_out" {
+        sources: ["linux: mlx5_ifc_rts2rts_qp_out_bits"];
+        reserved: [(8, 24), (64, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x0c`
+        ece set_ece: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for Rts2rtsQpOut {}
 
-impl Rts2rtsQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x0c`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of SQERR2RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_sqerr2rts_qp_in_bits.
-    pub struct Sqerr2rtsQpIn([u8; 0x110]) = "sqerr2rts_qp_in" {
-        sources: ["linux: mlx5_ifc_sqerr2rts_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32), (160, 32), (2048, 128)],
-    }
-}
-
-impl Sqerr2rtsQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// UC: RWE; UD: Q_KEY. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
+    Sqerr2rtsQpIn, Sqerr2rtsQpInLayout, 0x110 bytes = "sqerr2rts_qp_in" {
+        sources: ["linux: mlx5_ifc_sqerr2rts_qp_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32), (160, 32), (2048, 128)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// UC: RWE; UD: Q_KEY. `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
     }
 }
 
@@ -3659,116 +1272,36 @@ structure! {
     /// Output of SQERR2RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_sqerr2rts_qp_out_bits.
-    pub struct Sqerr2rtsQpOut([u8; 0x10]) = "sqerr2rts_qp_out" {
-        sources: ["linux: mlx5_ifc_sqerr2rts_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    Sqerr2rtsQpOut, Sqerr2rtsQpOutLayout, 0x10 bytes = "sqerr2rts_qp_out" {
+        sources: ["linux: mlx5_ifc_sqerr2rts_qp_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for Sqerr2rtsQpOut {}
 
-impl Sqerr2rtsQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of 2ERR_QP.
     ///
     /// Source: linux: mlx5_ifc_qp_2err_in_bits.
-    pub struct Qp2errIn([u8; 0x10]) = "qp_2err_in" {
-        sources: ["linux: mlx5_ifc_qp_2err_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl Qp2errIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    Qp2errIn, Qp2errInLayout, 0x10 bytes = "qp_2err_in" {
+        sources: ["linux: mlx5_ifc_qp_2err_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
     }
 }
 
@@ -3776,116 +1309,36 @@ structure! {
     /// Output of 2ERR_QP.
     ///
     /// Source: linux: mlx5_ifc_qp_2err_out_bits.
-    pub struct Qp2errOut([u8; 0x10]) = "qp_2err_out" {
-        sources: ["linux: mlx5_ifc_qp_2err_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    Qp2errOut, Qp2errOutLayout, 0x10 bytes = "qp_2err_out" {
+        sources: ["linux: mlx5_ifc_qp_2err_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for Qp2errOut {}
 
-impl Qp2errOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of 2RST_QP.
     ///
     /// Source: linux: mlx5_ifc_qp_2rst_in_bits.
-    pub struct Qp2rstIn([u8; 0x10]) = "qp_2rst_in" {
-        sources: ["linux: mlx5_ifc_qp_2rst_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl Qp2rstIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    Qp2rstIn, Qp2rstInLayout, 0x10 bytes = "qp_2rst_in" {
+        sources: ["linux: mlx5_ifc_qp_2rst_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
     }
 }
 
@@ -3893,132 +1346,41 @@ structure! {
     /// Output of 2RST_QP.
     ///
     /// Source: linux: mlx5_ifc_qp_2rst_out_bits.
-    pub struct Qp2rstOut([u8; 0x10]) = "qp_2rst_out" {
-        sources: ["linux: mlx5_ifc_qp_2rst_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    Qp2rstOut, Qp2rstOutLayout, 0x10 bytes = "qp_2rst_out" {
+        sources: ["linux: mlx5_ifc_qp_2rst_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for Qp2rstOut {}
 
-impl Qp2rstOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_QP.
     ///
     /// Source: linux: mlx5_ifc_query_qp_in_bits.
-    pub struct QueryQpIn([u8; 0x10]) = "query_qp_in" {
-        sources: ["linux: mlx5_ifc_query_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpc_ext", 64, 1),
-            FieldInfo::number("qpn", 72, 24),
-        ],
-        reserved: [(32, 16), (65, 7), (96, 32)],
-    }
-}
-
-impl QueryQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Return the context extension too. `0x08.31`
-    #[inline]
-    pub const fn qpc_ext(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::qpc_ext`].
-    #[inline]
-    pub const fn set_qpc_ext(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryQpIn, QueryQpInLayout, 0x10 bytes = "query_qp_in" {
+        sources: ["linux: mlx5_ifc_query_qp_in_bits"];
+        reserved: [(32, 16), (65, 7), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Return the context extension too. `0x08.31`
+        qpc_ext set_qpc_ext: flag(64);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
     }
 }
 
@@ -4026,192 +1388,52 @@ structure! {
     /// Output of QUERY_QP.
     ///
     /// Source: linux: mlx5_ifc_query_qp_out_bits.
-    pub struct QueryQpOut([u8; 0x110]) = "query_qp_out" {
-        sources: ["linux: mlx5_ifc_query_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::number("ece", 160, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(8, 24), (64, 64), (2048, 128)],
+    QueryQpOut, QueryQpOutLayout, 0x110 bytes = "query_qp_out" {
+        sources: ["linux: mlx5_ifc_query_qp_out_bits"];
+        reserved: [(8, 24), (64, 64), (2048, 128)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Optional parameters that are in effect. `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x14`
+        ece set_ece: number(u32, 160, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
+        /// Page addresses, or with qpc_ext the context extension and then the page addresses.
+        /// `0x110, 8 bytes`
+        ///
+        /// Source: linux: mlx5_ifc_qp_pas_or_qpc_ext_and_pas_bits.
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
 }
 
 impl CommandOutput for QueryQpOut {}
 
-impl QueryQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Optional parameters that are in effect. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x14`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
-    }
-
-    /// Page addresses, or with qpc_ext the context extension and then the page addresses. `0x110, 8
-    /// bytes`
-    ///
-    /// Source: linux: mlx5_ifc_qp_pas_or_qpc_ext_and_pas_bits.
-    pub const PAS_OFFSET: usize = 0x110;
-}
-
 structure! {
     /// Input of SQD_RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_sqd2rts_qp_in_bits.
-    pub struct SqdRtsQpIn([u8; 0x110]) = "sqd_rts_qp_in" {
-        sources: ["linux: mlx5_ifc_sqd2rts_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32), (160, 32), (2048, 128)],
-    }
-}
-
-impl SqdRtsQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// RC: RNR_TIMEOUT, RWE, RAE, RRE; UC: RWE; UD: Q_KEY. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
+    SqdRtsQpIn, SqdRtsQpInLayout, 0x110 bytes = "sqd_rts_qp_in" {
+        sources: ["linux: mlx5_ifc_sqd2rts_qp_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32), (160, 32), (2048, 128)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// RC: RNR_TIMEOUT, RWE, RAE, RRE; UC: RWE; UD: Q_KEY. `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
     }
 }
 
@@ -4219,206 +1441,57 @@ structure! {
     /// Output of SQD_RTS_QP.
     ///
     /// Source: linux: mlx5_ifc_sqd2rts_qp_out_bits.
-    pub struct SqdRtsQpOut([u8; 0x10]) = "sqd_rts_qp_out" {
-        sources: ["linux: mlx5_ifc_sqd2rts_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    SqdRtsQpOut, SqdRtsQpOutLayout, 0x10 bytes = "sqd_rts_qp_out" {
+        sources: ["linux: mlx5_ifc_sqd2rts_qp_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for SqdRtsQpOut {}
 
-impl SqdRtsQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of INIT2INIT_QP.
     ///
     /// Source: linux: mlx5_ifc_init2init_qp_in_bits.
-    pub struct Init2initQpIn([u8; 0x1d0]) = "init2init_qp_in" {
-        sources: ["linux: mlx5_ifc_init2init_qp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("qpc_ext", 64, 1),
-            FieldInfo::number("qpn", 72, 24),
-            FieldInfo::number("opt_param_mask", 128, 32),
-            FieldInfo::number("ece", 160, 32),
-            FieldInfo::nested("qpc", 192, QpContext::INFO),
-            FieldInfo::number("opt_param_mask_95_32", 2112, 64),
-            FieldInfo::nested("qpc_data_ext", 2176, QpContextExtension::INFO),
-        ],
-        reserved: [(32, 16), (65, 7), (96, 32), (2048, 64)],
-    }
-}
-
-impl Init2initQpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// A context extension follows the context; without it the input ends at 0x110. `0x08.31`
-    ///
-    /// Source: rdma-core: mlx5_ifc_init2init_qp_in_bits.
-    #[inline]
-    pub const fn qpc_ext(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::qpc_ext`].
-    #[inline]
-    pub const fn set_qpc_ext(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Number of the QP. `0x08.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// RC: RRE, RAE, RWE, PKEY_INDEX, PRI_PORT, LAG_TX_AFF; UC: those but RRE and RAE; UD: PKEY_INDEX,
-    /// Q_KEY, PRI_PORT; INIT2INIT_DRAIN_SIGERR on any. `0x10`
-    #[inline]
-    pub const fn opt_param_mask(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::opt_param_mask`].
-    #[inline]
-    pub const fn set_opt_param_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x14`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// QP context. `0x18, 232 bytes`
-    #[inline]
-    pub fn qpc(&self) -> &QpContext {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::qpc`], to be written.
-    #[inline]
-    pub fn qpc_mut(&mut self) -> &mut QpContext {
-        nested_mut(&mut self.0, 0x18)
-    }
-
-    /// Which fields of the extension are to be taken (values in opt_param_mask_95_32). `0x108, 8 bytes`
-    ///
-    /// Source: rdma-core: mlx5_ifc_init2init_qp_in_bits.
-    #[inline]
-    pub const fn opt_param_mask_95_32(&self) -> u64 {
-        bits::get(&self.0, 2112, 64)
-    }
-
-    /// Sets [`Self::opt_param_mask_95_32`].
-    #[inline]
-    pub const fn set_opt_param_mask_95_32(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 2112, 64, value);
-        self
-    }
-
-    /// QP context extension. `0x110, 192 bytes`
-    ///
-    /// Source: rdma-core: mlx5_ifc_init2init_qp_in_bits.
-    #[inline]
-    pub fn qpc_data_ext(&self) -> &QpContextExtension {
-        nested(&self.0, 0x110)
-    }
-
-    /// [`Self::qpc_data_ext`], to be written.
-    #[inline]
-    pub fn qpc_data_ext_mut(&mut self) -> &mut QpContextExtension {
-        nested_mut(&mut self.0, 0x110)
+    Init2initQpIn, Init2initQpInLayout, 0x1d0 bytes = "init2init_qp_in" {
+        sources: ["linux: mlx5_ifc_init2init_qp_in_bits"];
+        reserved: [(32, 16), (65, 7), (96, 32), (2048, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// A context extension follows the context; without it the input ends at 0x110. `0x08.31`
+        ///
+        /// Source: rdma-core: mlx5_ifc_init2init_qp_in_bits.
+        qpc_ext set_qpc_ext: flag(64);
+        /// Number of the QP. `0x08.23:0`
+        qpn set_qpn: number(u32, 72, 24);
+        /// RC: RRE, RAE, RWE, PKEY_INDEX, PRI_PORT, LAG_TX_AFF; UC: those but RRE and RAE; UD:
+        /// PKEY_INDEX, Q_KEY, PRI_PORT; INIT2INIT_DRAIN_SIGERR on any. `0x10`
+        opt_param_mask set_opt_param_mask: number(u32, 128, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x14`
+        ece set_ece: number(u32, 160, 32);
+        /// QP context. `0x18, 232 bytes`
+        qpc qpc_mut: nested(QpContext, 192);
+        /// Which fields of the extension are to be taken (values in opt_param_mask_95_32). `0x108,
+        /// 8 bytes`
+        ///
+        /// Source: rdma-core: mlx5_ifc_init2init_qp_in_bits.
+        opt_param_mask_95_32 set_opt_param_mask_95_32: number(u64, 2112, 64);
+        /// QP context extension. `0x110, 192 bytes`
+        ///
+        /// Source: rdma-core: mlx5_ifc_init2init_qp_in_bits.
+        qpc_data_ext qpc_data_ext_mut: nested(QpContextExtension, 2176);
     }
 }
 
@@ -4426,59 +1499,19 @@ structure! {
     /// Output of INIT2INIT_QP.
     ///
     /// Source: linux: mlx5_ifc_init2init_qp_out_bits.
-    pub struct Init2initQpOut([u8; 0x10]) = "init2init_qp_out" {
-        sources: ["linux: mlx5_ifc_init2init_qp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("ece", 96, 32),
-        ],
-        reserved: [(8, 24), (64, 32)],
+    Init2initQpOut, Init2initQpOutLayout, 0x10 bytes = "init2init_qp_out" {
+        sources: ["linux: mlx5_ifc_init2init_qp_out_bits"];
+        reserved: [(8, 24), (64, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means
+        /// none. `0x0c`
+        ece set_ece: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for Init2initQpOut {}
-
-impl Init2initQpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Enhanced connection establishment options: agreed with the peer through the CM; 0 means none.
-    /// `0x0c`
-    #[inline]
-    pub const fn ece(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::ece`].
-    #[inline]
-    pub const fn set_ece(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}

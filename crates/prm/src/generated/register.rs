@@ -914,622 +914,151 @@ structure! {
     /// Input of ACCESS_REGISTER.
     ///
     /// Source: linux: mlx5_ifc_access_register_in_bits.
-    pub struct AccessRegisterIn([u8; 0x10]) = "access_register_in" {
-        sources: ["linux: mlx5_ifc_access_register_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("register_id", 80, 16).of(RegisterId::INFO),
-            FieldInfo::number("argument", 96, 32),
-            FieldInfo::number("register_data", 128, 32).tail(),
-        ],
-        reserved: [(32, 16), (64, 16)],
+    AccessRegisterIn, AccessRegisterInLayout, 0x10 bytes = "access_register_in" {
+        sources: ["linux: mlx5_ifc_access_register_in_bits"];
+        reserved: [(32, 16), (64, 16)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py AccessPaosRegisterIn.
+        uid set_uid: number(u16, 16, 16);
+        /// 0 writes, 1 reads (access_register op_mods). `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Which register. `0x08.15:0`
+        register_id set_register_id: named(RegisterId(u16), 80, 16);
+        /// An argument that some registers take; 0 otherwise. `0x0c`
+        argument set_argument: number(u32, 96, 32);
+        /// The register, as its layout says. `0x10`
+        register_data REGISTER_DATA_OFFSET: tail(number(u32, 128, 32));
     }
-}
-
-impl AccessRegisterIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py AccessPaosRegisterIn.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// 0 writes, 1 reads (access_register op_mods). `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Which register. `0x08.15:0`
-    #[inline]
-    pub const fn register_id(&self) -> RegisterId {
-        RegisterId(bits::get(&self.0, 80, 16) as u16)
-    }
-
-    /// Sets [`Self::register_id`].
-    #[inline]
-    pub const fn set_register_id(&mut self, value: RegisterId) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value.0 as u64);
-        self
-    }
-
-    /// An argument that some registers take; 0 otherwise. `0x0c`
-    #[inline]
-    pub const fn argument(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::argument`].
-    #[inline]
-    pub const fn set_argument(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// The register, as its layout says. `0x10`
-    pub const REGISTER_DATA_OFFSET: usize = 0x10;
 }
 
 structure! {
     /// Output of ACCESS_REGISTER.
     ///
     /// Source: linux: mlx5_ifc_access_register_out_bits.
-    pub struct AccessRegisterOut([u8; 0x10]) = "access_register_out" {
-        sources: ["linux: mlx5_ifc_access_register_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("register_data", 128, 32).tail(),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    AccessRegisterOut, AccessRegisterOutLayout, 0x10 bytes = "access_register_out" {
+        sources: ["linux: mlx5_ifc_access_register_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The register, as its layout says. `0x10`
+        register_data REGISTER_DATA_OFFSET: tail(number(u32, 128, 32));
     }
 }
 
 impl CommandOutput for AccessRegisterOut {}
 
-impl AccessRegisterOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The register, as its layout says. `0x10`
-    pub const REGISTER_DATA_OFFSET: usize = 0x10;
-}
-
 structure! {
     /// Input of ACCESS_REGISTER_USER; laid out as that of ACCESS_REGISTER, with a uid.
     ///
     /// Source: dpdk: mlx5_ifc_access_register_in_bits.
-    pub struct AccessRegisterUserIn([u8; 0x10]) = "access_register_user_in" {
-        sources: ["dpdk: mlx5_ifc_access_register_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("register_id", 80, 16).of(RegisterId::INFO),
-            FieldInfo::number("argument", 96, 32),
-            FieldInfo::number("register_data", 128, 32).tail(),
-        ],
-        reserved: [(32, 16), (64, 16)],
+    AccessRegisterUserIn, AccessRegisterUserInLayout, 0x10 bytes = "access_register_user_in" {
+        sources: ["dpdk: mlx5_ifc_access_register_in_bits"];
+        reserved: [(32, 16), (64, 16)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits.
+        uid set_uid: number(u16, 16, 16);
+        /// 0 writes, 1 reads (access_register_user op_mods). `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Which register. `0x08.15:0`
+        register_id set_register_id: named(RegisterId(u16), 80, 16);
+        /// An argument that some registers take; 0 otherwise. `0x0c`
+        argument set_argument: number(u32, 96, 32);
+        /// The register, as its layout says. `0x10`
+        register_data REGISTER_DATA_OFFSET: tail(number(u32, 128, 32));
     }
-}
-
-impl AccessRegisterUserIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// 0 writes, 1 reads (access_register_user op_mods). `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Which register. `0x08.15:0`
-    #[inline]
-    pub const fn register_id(&self) -> RegisterId {
-        RegisterId(bits::get(&self.0, 80, 16) as u16)
-    }
-
-    /// Sets [`Self::register_id`].
-    #[inline]
-    pub const fn set_register_id(&mut self, value: RegisterId) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value.0 as u64);
-        self
-    }
-
-    /// An argument that some registers take; 0 otherwise. `0x0c`
-    #[inline]
-    pub const fn argument(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::argument`].
-    #[inline]
-    pub const fn set_argument(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// The register, as its layout says. `0x10`
-    pub const REGISTER_DATA_OFFSET: usize = 0x10;
 }
 
 structure! {
     /// Output of ACCESS_REGISTER_USER.
     ///
     /// Source: dpdk: mlx5_ifc_access_register_out_bits.
-    pub struct AccessRegisterUserOut([u8; 0x10]) = "access_register_user_out" {
-        sources: ["dpdk: mlx5_ifc_access_register_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("register_data", 128, 32).tail(),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    AccessRegisterUserOut, AccessRegisterUserOutLayout, 0x10 bytes = "access_register_user_out" {
+        sources: ["dpdk: mlx5_ifc_access_register_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The register, as its layout says. `0x10`
+        register_data REGISTER_DATA_OFFSET: tail(number(u32, 128, 32));
     }
 }
 
 impl CommandOutput for AccessRegisterUserOut {}
-
-impl AccessRegisterUserOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The register, as its layout says. `0x10`
-    pub const REGISTER_DATA_OFFSET: usize = 0x10;
-}
 
 structure! {
     /// Port type and speed: the link modes that a port can do, is set to, and runs. Link modes are
     /// one bit each, in three families.
     ///
     /// Source: linux: mlx5_ifc_ptys_reg_bits.
-    pub struct PtysReg([u8; 0x40]) = "ptys_reg" {
-        sources: ["linux: mlx5_ifc_ptys_reg_bits"],
-        fields: [
-            FieldInfo::number("an_disable_admin", 1, 1),
-            FieldInfo::number("an_disable_cap", 2, 1),
-            FieldInfo::number("force_tx_aba_param", 7, 1),
-            FieldInfo::number("local_port", 8, 8),
-            FieldInfo::number("plane_ind", 24, 4),
-            FieldInfo::number("proto_mask", 29, 3).of(PtysProtoMask::INFO),
-            FieldInfo::number("an_status", 32, 4).of(PtysAnStatus::INFO),
-            FieldInfo::number("data_rate_oper", 48, 16),
-            FieldInfo::number("ext_eth_proto_capability", 64, 32),
-            FieldInfo::number("eth_proto_capability", 96, 32),
-            FieldInfo::number("ib_link_width_capability", 128, 16),
-            FieldInfo::number("ib_proto_capability", 144, 16),
-            FieldInfo::number("ext_eth_proto_admin", 160, 32),
-            FieldInfo::number("eth_proto_admin", 192, 32),
-            FieldInfo::number("ib_link_width_admin", 224, 16),
-            FieldInfo::number("ib_proto_admin", 240, 16),
-            FieldInfo::number("ext_eth_proto_oper", 256, 32),
-            FieldInfo::number("eth_proto_oper", 288, 32),
-            FieldInfo::number("ib_link_width_oper", 320, 16),
-            FieldInfo::number("ib_proto_oper", 336, 16),
-            FieldInfo::number("lane_rate_oper", 360, 20),
-            FieldInfo::number("connector_type", 380, 4).of(PtysConnectorType::INFO),
-            FieldInfo::number("eth_proto_lp_advertise", 384, 32),
-        ],
-        reserved: [(0, 1), (3, 4), (16, 8), (28, 1), (36, 12), (352, 8), (416, 96)],
-    }
-}
-
-impl PtysReg {
-    /// Do not negotiate the speed. `0x00.30`
-    #[inline]
-    pub const fn an_disable_admin(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::an_disable_admin`].
-    #[inline]
-    pub const fn set_an_disable_admin(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Negotiation can be switched off. `0x00.29`
-    #[inline]
-    pub const fn an_disable_cap(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::an_disable_cap`].
-    #[inline]
-    pub const fn set_an_disable_cap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// By its name, forces the transmitter's aba parameters. FreeBSD's header names it, no driver uses
-    /// it, and no more is known. `0x00.24`
-    ///
-    /// Source: freebsd: mlx5_ifc_ptys_reg_bits.
-    #[inline]
-    pub const fn force_tx_aba_param(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::force_tx_aba_param`].
-    #[inline]
-    pub const fn set_force_tx_aba_param(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Port, from 1. `0x00.23:16`
-    #[inline]
-    pub const fn local_port(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::local_port`].
-    #[inline]
-    pub const fn set_local_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Plane of a multi-plane port. `0x00.7:4`
-    #[inline]
-    pub const fn plane_ind(&self) -> u8 {
-        bits::get(&self.0, 24, 4) as u8
-    }
-
-    /// Sets [`Self::plane_ind`].
-    #[inline]
-    pub const fn set_plane_ind(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 4, value as u64);
-        self
-    }
-
-    /// Which families the register is about. `0x00.2:0`
-    #[inline]
-    pub const fn proto_mask(&self) -> PtysProtoMask {
-        PtysProtoMask(bits::get(&self.0, 29, 3) as u8)
-    }
-
-    /// Sets [`Self::proto_mask`].
-    #[inline]
-    pub const fn set_proto_mask(&mut self, value: PtysProtoMask) -> &mut Self {
-        bits::set(&mut self.0, 29, 3, value.0 as u64);
-        self
-    }
-
-    /// How negotiation went. `0x04.31:28`
-    #[inline]
-    pub const fn an_status(&self) -> PtysAnStatus {
-        PtysAnStatus(bits::get(&self.0, 32, 4) as u8)
-    }
-
-    /// Sets [`Self::an_status`].
-    #[inline]
-    pub const fn set_an_status(&mut self, value: PtysAnStatus) -> &mut Self {
-        bits::set(&mut self.0, 32, 4, value.0 as u64);
-        self
-    }
-
-    /// Data rate in units of 100 Mbit/s. `0x04.15:0`
-    #[inline]
-    pub const fn data_rate_oper(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::data_rate_oper`].
-    #[inline]
-    pub const fn set_data_rate_oper(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Ethernet link modes of the extended family that the port can do; bits of ptys_ext_eth_proto.
-    /// `0x08`
-    #[inline]
-    pub const fn ext_eth_proto_capability(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::ext_eth_proto_capability`].
-    #[inline]
-    pub const fn set_ext_eth_proto_capability(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Ethernet link modes of the first family that the port can do; bits of ptys_eth_proto. `0x0c`
-    #[inline]
-    pub const fn eth_proto_capability(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::eth_proto_capability`].
-    #[inline]
-    pub const fn set_eth_proto_capability(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-
-    /// InfiniBand widths that the port can do; bits of ptys_ib_width. `0x10.31:16`
-    #[inline]
-    pub const fn ib_link_width_capability(&self) -> u16 {
-        bits::get(&self.0, 128, 16) as u16
-    }
-
-    /// Sets [`Self::ib_link_width_capability`].
-    #[inline]
-    pub const fn set_ib_link_width_capability(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 128, 16, value as u64);
-        self
-    }
-
-    /// InfiniBand speeds that the port can do; bits of ptys_ib_proto. `0x10.15:0`
-    #[inline]
-    pub const fn ib_proto_capability(&self) -> u16 {
-        bits::get(&self.0, 144, 16) as u16
-    }
-
-    /// Sets [`Self::ib_proto_capability`].
-    #[inline]
-    pub const fn set_ib_proto_capability(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 144, 16, value as u64);
-        self
-    }
-
-    /// Extended Ethernet link modes that the port is set to offer. `0x14`
-    #[inline]
-    pub const fn ext_eth_proto_admin(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::ext_eth_proto_admin`].
-    #[inline]
-    pub const fn set_ext_eth_proto_admin(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// Ethernet link modes of the first family that the port is set to offer. `0x18`
-    #[inline]
-    pub const fn eth_proto_admin(&self) -> u32 {
-        bits::get(&self.0, 192, 32) as u32
-    }
-
-    /// Sets [`Self::eth_proto_admin`].
-    #[inline]
-    pub const fn set_eth_proto_admin(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 192, 32, value as u64);
-        self
-    }
-
-    /// InfiniBand widths that the port is set to offer. `0x1c.31:16`
-    #[inline]
-    pub const fn ib_link_width_admin(&self) -> u16 {
-        bits::get(&self.0, 224, 16) as u16
-    }
-
-    /// Sets [`Self::ib_link_width_admin`].
-    #[inline]
-    pub const fn set_ib_link_width_admin(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 224, 16, value as u64);
-        self
-    }
-
-    /// InfiniBand speeds that the port is set to offer. `0x1c.15:0`
-    #[inline]
-    pub const fn ib_proto_admin(&self) -> u16 {
-        bits::get(&self.0, 240, 16) as u16
-    }
-
-    /// Sets [`Self::ib_proto_admin`].
-    #[inline]
-    pub const fn set_ib_proto_admin(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 240, 16, value as u64);
-        self
-    }
-
-    /// Extended Ethernet link mode in use. `0x20`
-    #[inline]
-    pub const fn ext_eth_proto_oper(&self) -> u32 {
-        bits::get(&self.0, 256, 32) as u32
-    }
-
-    /// Sets [`Self::ext_eth_proto_oper`].
-    #[inline]
-    pub const fn set_ext_eth_proto_oper(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 256, 32, value as u64);
-        self
-    }
-
-    /// Ethernet link mode of the first family in use. `0x24`
-    #[inline]
-    pub const fn eth_proto_oper(&self) -> u32 {
-        bits::get(&self.0, 288, 32) as u32
-    }
-
-    /// Sets [`Self::eth_proto_oper`].
-    #[inline]
-    pub const fn set_eth_proto_oper(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 288, 32, value as u64);
-        self
-    }
-
-    /// InfiniBand width in use. `0x28.31:16`
-    #[inline]
-    pub const fn ib_link_width_oper(&self) -> u16 {
-        bits::get(&self.0, 320, 16) as u16
-    }
-
-    /// Sets [`Self::ib_link_width_oper`].
-    #[inline]
-    pub const fn set_ib_link_width_oper(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 320, 16, value as u64);
-        self
-    }
-
-    /// InfiniBand speed in use. `0x28.15:0`
-    #[inline]
-    pub const fn ib_proto_oper(&self) -> u16 {
-        bits::get(&self.0, 336, 16) as u16
-    }
-
-    /// Sets [`Self::ib_proto_oper`].
-    #[inline]
-    pub const fn set_ib_proto_oper(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 336, 16, value as u64);
-        self
-    }
-
-    /// Rate of a lane in units of 10 Mbit/s. `0x2c.23:4`
-    #[inline]
-    pub const fn lane_rate_oper(&self) -> u32 {
-        bits::get(&self.0, 360, 20) as u32
-    }
-
-    /// Sets [`Self::lane_rate_oper`].
-    #[inline]
-    pub const fn set_lane_rate_oper(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 360, 20, value as u64);
-        self
-    }
-
-    /// Kind of connector. `0x2c.3:0`
-    #[inline]
-    pub const fn connector_type(&self) -> PtysConnectorType {
-        PtysConnectorType(bits::get(&self.0, 380, 4) as u8)
-    }
-
-    /// Sets [`Self::connector_type`].
-    #[inline]
-    pub const fn set_connector_type(&mut self, value: PtysConnectorType) -> &mut Self {
-        bits::set(&mut self.0, 380, 4, value.0 as u64);
-        self
-    }
-
-    /// Ethernet link modes of the first family that the partner offered. `0x30`
-    #[inline]
-    pub const fn eth_proto_lp_advertise(&self) -> u32 {
-        bits::get(&self.0, 384, 32) as u32
-    }
-
-    /// Sets [`Self::eth_proto_lp_advertise`].
-    #[inline]
-    pub const fn set_eth_proto_lp_advertise(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 384, 32, value as u64);
-        self
+    PtysReg, PtysRegLayout, 0x40 bytes = "ptys_reg" {
+        sources: ["linux: mlx5_ifc_ptys_reg_bits"];
+        reserved: [(0, 1), (3, 4), (16, 8), (28, 1), (36, 12), (352, 8), (416, 96)];
+        /// Do not negotiate the speed. `0x00.30`
+        an_disable_admin set_an_disable_admin: flag(1);
+        /// Negotiation can be switched off. `0x00.29`
+        an_disable_cap set_an_disable_cap: flag(2);
+        /// By its name, forces the transmitter's aba parameters. FreeBSD's header names it, no
+        /// driver uses it, and no more is known. `0x00.24`
+        ///
+        /// Source: freebsd: mlx5_ifc_ptys_reg_bits.
+        force_tx_aba_param set_force_tx_aba_param: flag(7);
+        /// Port, from 1. `0x00.23:16`
+        local_port set_local_port: number(u8, 8, 8);
+        /// Plane of a multi-plane port. `0x00.7:4`
+        plane_ind set_plane_ind: number(u8, 24, 4);
+        /// Which families the register is about. `0x00.2:0`
+        proto_mask set_proto_mask: named(PtysProtoMask(u8), 29, 3);
+        /// How negotiation went. `0x04.31:28`
+        an_status set_an_status: named(PtysAnStatus(u8), 32, 4);
+        /// Data rate in units of 100 Mbit/s. `0x04.15:0`
+        data_rate_oper set_data_rate_oper: number(u16, 48, 16);
+        /// Ethernet link modes of the extended family that the port can do; bits of
+        /// ptys_ext_eth_proto. `0x08`
+        ext_eth_proto_capability set_ext_eth_proto_capability: number(u32, 64, 32);
+        /// Ethernet link modes of the first family that the port can do; bits of ptys_eth_proto.
+        /// `0x0c`
+        eth_proto_capability set_eth_proto_capability: number(u32, 96, 32);
+        /// InfiniBand widths that the port can do; bits of ptys_ib_width. `0x10.31:16`
+        ib_link_width_capability set_ib_link_width_capability: number(u16, 128, 16);
+        /// InfiniBand speeds that the port can do; bits of ptys_ib_proto. `0x10.15:0`
+        ib_proto_capability set_ib_proto_capability: number(u16, 144, 16);
+        /// Extended Ethernet link modes that the port is set to offer. `0x14`
+        ext_eth_proto_admin set_ext_eth_proto_admin: number(u32, 160, 32);
+        /// Ethernet link modes of the first family that the port is set to offer. `0x18`
+        eth_proto_admin set_eth_proto_admin: number(u32, 192, 32);
+        /// InfiniBand widths that the port is set to offer. `0x1c.31:16`
+        ib_link_width_admin set_ib_link_width_admin: number(u16, 224, 16);
+        /// InfiniBand speeds that the port is set to offer. `0x1c.15:0`
+        ib_proto_admin set_ib_proto_admin: number(u16, 240, 16);
+        /// Extended Ethernet link mode in use. `0x20`
+        ext_eth_proto_oper set_ext_eth_proto_oper: number(u32, 256, 32);
+        /// Ethernet link mode of the first family in use. `0x24`
+        eth_proto_oper set_eth_proto_oper: number(u32, 288, 32);
+        /// InfiniBand width in use. `0x28.31:16`
+        ib_link_width_oper set_ib_link_width_oper: number(u16, 320, 16);
+        /// InfiniBand speed in use. `0x28.15:0`
+        ib_proto_oper set_ib_proto_oper: number(u16, 336, 16);
+        /// Rate of a lane in units of 10 Mbit/s. `0x2c.23:4`
+        lane_rate_oper set_lane_rate_oper: number(u32, 360, 20);
+        /// Kind of connector. `0x2c.3:0`
+        connector_type set_connector_type: named(PtysConnectorType(u8), 380, 4);
+        /// Ethernet link modes of the first family that the partner offered. `0x30`
+        eth_proto_lp_advertise set_eth_proto_lp_advertise: number(u32, 384, 32);
     }
 }
 
@@ -1537,111 +1066,23 @@ structure! {
     /// Port administrative and operational state.
     ///
     /// Source: linux: mlx5_ifc_paos_reg_bits.
-    pub struct PaosReg([u8; 0x10]) = "paos_reg" {
-        sources: ["linux: mlx5_ifc_paos_reg_bits"],
-        fields: [
-            FieldInfo::number("swid", 0, 8),
-            FieldInfo::number("local_port", 8, 8),
-            FieldInfo::number("admin_status", 20, 4).of(PortStatus::INFO),
-            FieldInfo::number("oper_status", 28, 4).of(PortStatus::INFO),
-            FieldInfo::number("ase", 32, 1),
-            FieldInfo::number("ee", 33, 1),
-            FieldInfo::number("e", 62, 2).of(PaosEvent::INFO),
-        ],
-        reserved: [(16, 4), (24, 4), (34, 28), (64, 64)],
-    }
-}
-
-impl PaosReg {
-    /// Switch partition; 0 on a NIC. `0x00.31:24`
-    #[inline]
-    pub const fn swid(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::swid`].
-    #[inline]
-    pub const fn set_swid(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// Port, from 1. `0x00.23:16`
-    #[inline]
-    pub const fn local_port(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::local_port`].
-    #[inline]
-    pub const fn set_local_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// What the port is set to. `0x00.11:8`
-    #[inline]
-    pub const fn admin_status(&self) -> PortStatus {
-        PortStatus(bits::get(&self.0, 20, 4) as u8)
-    }
-
-    /// Sets [`Self::admin_status`].
-    #[inline]
-    pub const fn set_admin_status(&mut self, value: PortStatus) -> &mut Self {
-        bits::set(&mut self.0, 20, 4, value.0 as u64);
-        self
-    }
-
-    /// What the port is now. `0x00.3:0`
-    #[inline]
-    pub const fn oper_status(&self) -> PortStatus {
-        PortStatus(bits::get(&self.0, 28, 4) as u8)
-    }
-
-    /// Sets [`Self::oper_status`].
-    #[inline]
-    pub const fn set_oper_status(&mut self, value: PortStatus) -> &mut Self {
-        bits::set(&mut self.0, 28, 4, value.0 as u64);
-        self
-    }
-
-    /// Write admin_status; without it a write leaves it alone. `0x04.31`
-    #[inline]
-    pub const fn ase(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::ase`].
-    #[inline]
-    pub const fn set_ase(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// Write e; without it a write leaves it alone. `0x04.30`
-    #[inline]
-    pub const fn ee(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::ee`].
-    #[inline]
-    pub const fn set_ee(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// When a change of oper_status raises an event. `0x04.1:0`
-    #[inline]
-    pub const fn e(&self) -> PaosEvent {
-        PaosEvent(bits::get(&self.0, 62, 2) as u8)
-    }
-
-    /// Sets [`Self::e`].
-    #[inline]
-    pub const fn set_e(&mut self, value: PaosEvent) -> &mut Self {
-        bits::set(&mut self.0, 62, 2, value.0 as u64);
-        self
+    PaosReg, PaosRegLayout, 0x10 bytes = "paos_reg" {
+        sources: ["linux: mlx5_ifc_paos_reg_bits"];
+        reserved: [(16, 4), (24, 4), (34, 28), (64, 64)];
+        /// Switch partition; 0 on a NIC. `0x00.31:24`
+        swid set_swid: number(u8, 0, 8);
+        /// Port, from 1. `0x00.23:16`
+        local_port set_local_port: number(u8, 8, 8);
+        /// What the port is set to. `0x00.11:8`
+        admin_status set_admin_status: named(PortStatus(u8), 20, 4);
+        /// What the port is now. `0x00.3:0`
+        oper_status set_oper_status: named(PortStatus(u8), 28, 4);
+        /// Write admin_status; without it a write leaves it alone. `0x04.31`
+        ase set_ase: flag(32);
+        /// Write e; without it a write leaves it alone. `0x04.30`
+        ee set_ee: flag(33);
+        /// When a change of oper_status raises an event. `0x04.1:0`
+        e set_e: named(PaosEvent(u8), 62, 2);
     }
 }
 
@@ -1649,69 +1090,17 @@ structure! {
     /// Port MTU, in bytes with L2 header.
     ///
     /// Source: linux: mlx5_ifc_pmtu_reg_bits.
-    pub struct PmtuReg([u8; 0x10]) = "pmtu_reg" {
-        sources: ["linux: mlx5_ifc_pmtu_reg_bits"],
-        fields: [
-            FieldInfo::number("local_port", 8, 8),
-            FieldInfo::number("max_mtu", 32, 16),
-            FieldInfo::number("admin_mtu", 64, 16),
-            FieldInfo::number("oper_mtu", 96, 16),
-        ],
-        reserved: [(0, 8), (16, 16), (48, 16), (80, 16), (112, 16)],
-    }
-}
-
-impl PmtuReg {
-    /// Port, from 1. `0x00.23:16`
-    #[inline]
-    pub const fn local_port(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::local_port`].
-    #[inline]
-    pub const fn set_local_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Largest MTU that the port can do. `0x04.31:16`
-    #[inline]
-    pub const fn max_mtu(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::max_mtu`].
-    #[inline]
-    pub const fn set_max_mtu(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// MTU that the port is set to. `0x08.31:16`
-    #[inline]
-    pub const fn admin_mtu(&self) -> u16 {
-        bits::get(&self.0, 64, 16) as u16
-    }
-
-    /// Sets [`Self::admin_mtu`].
-    #[inline]
-    pub const fn set_admin_mtu(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 64, 16, value as u64);
-        self
-    }
-
-    /// MTU in force. `0x0c.31:16`
-    #[inline]
-    pub const fn oper_mtu(&self) -> u16 {
-        bits::get(&self.0, 96, 16) as u16
-    }
-
-    /// Sets [`Self::oper_mtu`].
-    #[inline]
-    pub const fn set_oper_mtu(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 96, 16, value as u64);
-        self
+    PmtuReg, PmtuRegLayout, 0x10 bytes = "pmtu_reg" {
+        sources: ["linux: mlx5_ifc_pmtu_reg_bits"];
+        reserved: [(0, 8), (16, 16), (48, 16), (80, 16), (112, 16)];
+        /// Port, from 1. `0x00.23:16`
+        local_port set_local_port: number(u8, 8, 8);
+        /// Largest MTU that the port can do. `0x04.31:16`
+        max_mtu set_max_mtu: number(u16, 32, 16);
+        /// MTU that the port is set to. `0x08.31:16`
+        admin_mtu set_admin_mtu: number(u16, 64, 16);
+        /// MTU in force. `0x0c.31:16`
+        oper_mtu set_oper_mtu: number(u16, 96, 16);
     }
 }
 
@@ -1720,69 +1109,17 @@ structure! {
     /// 5 VL0-14.
     ///
     /// Source: linux: mlx5_ifc_pvlc_reg_bits.
-    pub struct PvlcReg([u8; 0x10]) = "pvlc_reg" {
-        sources: ["linux: mlx5_ifc_pvlc_reg_bits"],
-        fields: [
-            FieldInfo::number("local_port", 8, 8),
-            FieldInfo::number("vl_hw_cap", 60, 4),
-            FieldInfo::number("vl_admin", 92, 4),
-            FieldInfo::number("vl_operational", 124, 4),
-        ],
-        reserved: [(0, 8), (16, 44), (64, 28), (96, 28)],
-    }
-}
-
-impl PvlcReg {
-    /// Port, from 1. `0x00.23:16`
-    #[inline]
-    pub const fn local_port(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::local_port`].
-    #[inline]
-    pub const fn set_local_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Virtual lanes that the port has. `0x04.3:0`
-    #[inline]
-    pub const fn vl_hw_cap(&self) -> u8 {
-        bits::get(&self.0, 60, 4) as u8
-    }
-
-    /// Sets [`Self::vl_hw_cap`].
-    #[inline]
-    pub const fn set_vl_hw_cap(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 60, 4, value as u64);
-        self
-    }
-
-    /// Virtual lanes that the port is set to. `0x08.3:0`
-    #[inline]
-    pub const fn vl_admin(&self) -> u8 {
-        bits::get(&self.0, 92, 4) as u8
-    }
-
-    /// Sets [`Self::vl_admin`].
-    #[inline]
-    pub const fn set_vl_admin(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 92, 4, value as u64);
-        self
-    }
-
-    /// Virtual lanes in force. `0x0c.3:0`
-    #[inline]
-    pub const fn vl_operational(&self) -> u8 {
-        bits::get(&self.0, 124, 4) as u8
-    }
-
-    /// Sets [`Self::vl_operational`].
-    #[inline]
-    pub const fn set_vl_operational(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 124, 4, value as u64);
-        self
+    PvlcReg, PvlcRegLayout, 0x10 bytes = "pvlc_reg" {
+        sources: ["linux: mlx5_ifc_pvlc_reg_bits"];
+        reserved: [(0, 8), (16, 44), (64, 28), (96, 28)];
+        /// Port, from 1. `0x00.23:16`
+        local_port set_local_port: number(u8, 8, 8);
+        /// Virtual lanes that the port has. `0x04.3:0`
+        vl_hw_cap set_vl_hw_cap: number(u8, 60, 4);
+        /// Virtual lanes that the port is set to. `0x08.3:0`
+        vl_admin set_vl_admin: number(u8, 92, 4);
+        /// Virtual lanes in force. `0x0c.3:0`
+        vl_operational set_vl_operational: number(u8, 124, 4);
     }
 }
 
@@ -1790,67 +1127,17 @@ structure! {
     /// Port capability masks: which port registers and features exist.
     ///
     /// Source: linux: mlx5_ifc_pcam_reg_bits.
-    pub struct PcamReg([u8; 0x50]) = "pcam_reg" {
-        sources: ["linux: mlx5_ifc_pcam_reg_bits"],
-        fields: [
-            FieldInfo::number("feature_group", 8, 8),
-            FieldInfo::number("access_reg_group", 24, 8),
-            FieldInfo::nested("port_access_reg_cap_mask", 64, PcamRegs5000To507f::INFO),
-            FieldInfo::nested("feature_cap_mask", 320, PcamEnhancedFeatures::INFO),
-        ],
-        reserved: [(0, 8), (16, 8), (32, 32), (192, 128), (448, 192)],
-    }
-}
-
-impl PcamReg {
-    /// Group of features to report; 0 is pcam_enhanced_features. `0x00.23:16`
-    #[inline]
-    pub const fn feature_group(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::feature_group`].
-    #[inline]
-    pub const fn set_feature_group(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Group of registers to report; 0 is pcam_regs_5000_to_507f. `0x00.7:0`
-    #[inline]
-    pub const fn access_reg_group(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::access_reg_group`].
-    #[inline]
-    pub const fn set_access_reg_group(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Registers that exist. `0x08, 16 bytes`
-    #[inline]
-    pub fn port_access_reg_cap_mask(&self) -> &PcamRegs5000To507f {
-        nested(&self.0, 0x8)
-    }
-
-    /// [`Self::port_access_reg_cap_mask`], to be written.
-    #[inline]
-    pub fn port_access_reg_cap_mask_mut(&mut self) -> &mut PcamRegs5000To507f {
-        nested_mut(&mut self.0, 0x8)
-    }
-
-    /// Features that exist. `0x28, 16 bytes`
-    #[inline]
-    pub fn feature_cap_mask(&self) -> &PcamEnhancedFeatures {
-        nested(&self.0, 0x28)
-    }
-
-    /// [`Self::feature_cap_mask`], to be written.
-    #[inline]
-    pub fn feature_cap_mask_mut(&mut self) -> &mut PcamEnhancedFeatures {
-        nested_mut(&mut self.0, 0x28)
+    PcamReg, PcamRegLayout, 0x50 bytes = "pcam_reg" {
+        sources: ["linux: mlx5_ifc_pcam_reg_bits"];
+        reserved: [(0, 8), (16, 8), (32, 32), (192, 128), (448, 192)];
+        /// Group of features to report; 0 is pcam_enhanced_features. `0x00.23:16`
+        feature_group set_feature_group: number(u8, 8, 8);
+        /// Group of registers to report; 0 is pcam_regs_5000_to_507f. `0x00.7:0`
+        access_reg_group set_access_reg_group: number(u8, 24, 8);
+        /// Registers that exist. `0x08, 16 bytes`
+        port_access_reg_cap_mask port_access_reg_cap_mask_mut: nested(PcamRegs5000To507f, 64);
+        /// Features that exist. `0x28, 16 bytes`
+        feature_cap_mask feature_cap_mask_mut: nested(PcamEnhancedFeatures, 320);
     }
 }
 
@@ -1859,195 +1146,35 @@ structure! {
     /// 0x5000 + n.
     ///
     /// Source: linux: mlx5_ifc_pcam_regs_5000_to_507f_bits.
-    pub struct PcamRegs5000To507f([u8; 0x10]) = "pcam_regs_5000_to_507f" {
-        sources: ["linux: mlx5_ifc_pcam_regs_5000_to_507f_bits"],
-        fields: [
-            FieldInfo::number("port_access_reg_cap_mask_127_to_96", 0, 32),
-            FieldInfo::number("port_access_reg_cap_mask_95_to_64", 32, 32),
-            FieldInfo::number("port_access_reg_cap_mask_63", 64, 1),
-            FieldInfo::number("pphcr", 65, 1),
-            FieldInfo::number("port_access_reg_cap_mask_61_to_36", 66, 26),
-            FieldInfo::number("pplm", 92, 1),
-            FieldInfo::number("port_access_reg_cap_mask_34_to_32", 93, 3),
-            FieldInfo::number("port_access_reg_cap_mask_31_to_13", 96, 19),
-            FieldInfo::number("pbmc", 115, 1),
-            FieldInfo::number("pptb", 116, 1),
-            FieldInfo::number("port_access_reg_cap_mask_10_to_09", 117, 2),
-            FieldInfo::number("ppcnt", 119, 1),
-            FieldInfo::number("port_access_reg_cap_mask_07_to_00", 120, 8),
-        ],
-        reserved: [],
-    }
-}
-
-impl PcamRegs5000To507f {
-    /// Registers 0x5060 to 0x507f. `0x00`
-    #[inline]
-    pub const fn port_access_reg_cap_mask_127_to_96(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::port_access_reg_cap_mask_127_to_96`].
-    #[inline]
-    pub const fn set_port_access_reg_cap_mask_127_to_96(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Registers 0x5040 to 0x505f. `0x04`
-    #[inline]
-    pub const fn port_access_reg_cap_mask_95_to_64(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::port_access_reg_cap_mask_95_to_64`].
-    #[inline]
-    pub const fn set_port_access_reg_cap_mask_95_to_64(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Register 0x503f. `0x08.31`
-    #[inline]
-    pub const fn port_access_reg_cap_mask_63(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::port_access_reg_cap_mask_63`].
-    #[inline]
-    pub const fn set_port_access_reg_cap_mask_63(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Register PPHCR (0x503e). `0x08.30`
-    #[inline]
-    pub const fn pphcr(&self) -> bool {
-        bits::flag(&self.0, 65)
-    }
-
-    /// Sets [`Self::pphcr`].
-    #[inline]
-    pub const fn set_pphcr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 65, value);
-        self
-    }
-
-    /// Registers 0x5024 to 0x503d. `0x08.29:4`
-    #[inline]
-    pub const fn port_access_reg_cap_mask_61_to_36(&self) -> u32 {
-        bits::get(&self.0, 66, 26) as u32
-    }
-
-    /// Sets [`Self::port_access_reg_cap_mask_61_to_36`].
-    #[inline]
-    pub const fn set_port_access_reg_cap_mask_61_to_36(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 66, 26, value as u64);
-        self
-    }
-
-    /// Register PPLM (0x5023). `0x08.3`
-    #[inline]
-    pub const fn pplm(&self) -> bool {
-        bits::flag(&self.0, 92)
-    }
-
-    /// Sets [`Self::pplm`].
-    #[inline]
-    pub const fn set_pplm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 92, value);
-        self
-    }
-
-    /// Registers 0x5020 to 0x5022. `0x08.2:0`
-    #[inline]
-    pub const fn port_access_reg_cap_mask_34_to_32(&self) -> u8 {
-        bits::get(&self.0, 93, 3) as u8
-    }
-
-    /// Sets [`Self::port_access_reg_cap_mask_34_to_32`].
-    #[inline]
-    pub const fn set_port_access_reg_cap_mask_34_to_32(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 93, 3, value as u64);
-        self
-    }
-
-    /// Registers 0x500d to 0x501f. `0x0c.31:13`
-    #[inline]
-    pub const fn port_access_reg_cap_mask_31_to_13(&self) -> u32 {
-        bits::get(&self.0, 96, 19) as u32
-    }
-
-    /// Sets [`Self::port_access_reg_cap_mask_31_to_13`].
-    #[inline]
-    pub const fn set_port_access_reg_cap_mask_31_to_13(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 19, value as u64);
-        self
-    }
-
-    /// Register PBMC (0x500c). `0x0c.12`
-    #[inline]
-    pub const fn pbmc(&self) -> bool {
-        bits::flag(&self.0, 115)
-    }
-
-    /// Sets [`Self::pbmc`].
-    #[inline]
-    pub const fn set_pbmc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 115, value);
-        self
-    }
-
-    /// Register PPTB (0x500b). `0x0c.11`
-    #[inline]
-    pub const fn pptb(&self) -> bool {
-        bits::flag(&self.0, 116)
-    }
-
-    /// Sets [`Self::pptb`].
-    #[inline]
-    pub const fn set_pptb(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 116, value);
-        self
-    }
-
-    /// Registers 0x5009 and 0x500a. `0x0c.10:9`
-    #[inline]
-    pub const fn port_access_reg_cap_mask_10_to_09(&self) -> u8 {
-        bits::get(&self.0, 117, 2) as u8
-    }
-
-    /// Sets [`Self::port_access_reg_cap_mask_10_to_09`].
-    #[inline]
-    pub const fn set_port_access_reg_cap_mask_10_to_09(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 117, 2, value as u64);
-        self
-    }
-
-    /// Register PPCNT (0x5008). `0x0c.8`
-    #[inline]
-    pub const fn ppcnt(&self) -> bool {
-        bits::flag(&self.0, 119)
-    }
-
-    /// Sets [`Self::ppcnt`].
-    #[inline]
-    pub const fn set_ppcnt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 119, value);
-        self
-    }
-
-    /// Registers 0x5000 to 0x5007. `0x0c.7:0`
-    #[inline]
-    pub const fn port_access_reg_cap_mask_07_to_00(&self) -> u8 {
-        bits::get(&self.0, 120, 8) as u8
-    }
-
-    /// Sets [`Self::port_access_reg_cap_mask_07_to_00`].
-    #[inline]
-    pub const fn set_port_access_reg_cap_mask_07_to_00(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 120, 8, value as u64);
-        self
+    PcamRegs5000To507f, PcamRegs5000To507fLayout, 0x10 bytes = "pcam_regs_5000_to_507f" {
+        sources: ["linux: mlx5_ifc_pcam_regs_5000_to_507f_bits"];
+        reserved: [];
+        /// Registers 0x5060 to 0x507f. `0x00`
+        port_access_reg_cap_mask_127_to_96 set_port_access_reg_cap_mask_127_to_96: number(u32, 0, 32);
+        /// Registers 0x5040 to 0x505f. `0x04`
+        port_access_reg_cap_mask_95_to_64 set_port_access_reg_cap_mask_95_to_64: number(u32, 32, 32);
+        /// Register 0x503f. `0x08.31`
+        port_access_reg_cap_mask_63 set_port_access_reg_cap_mask_63: flag(64);
+        /// Register PPHCR (0x503e). `0x08.30`
+        pphcr set_pphcr: flag(65);
+        /// Registers 0x5024 to 0x503d. `0x08.29:4`
+        port_access_reg_cap_mask_61_to_36 set_port_access_reg_cap_mask_61_to_36: number(u32, 66, 26);
+        /// Register PPLM (0x5023). `0x08.3`
+        pplm set_pplm: flag(92);
+        /// Registers 0x5020 to 0x5022. `0x08.2:0`
+        port_access_reg_cap_mask_34_to_32 set_port_access_reg_cap_mask_34_to_32: number(u8, 93, 3);
+        /// Registers 0x500d to 0x501f. `0x0c.31:13`
+        port_access_reg_cap_mask_31_to_13 set_port_access_reg_cap_mask_31_to_13: number(u32, 96, 19);
+        /// Register PBMC (0x500c). `0x0c.12`
+        pbmc set_pbmc: flag(115);
+        /// Register PPTB (0x500b). `0x0c.11`
+        pptb set_pptb: flag(116);
+        /// Registers 0x5009 and 0x500a. `0x0c.10:9`
+        port_access_reg_cap_mask_10_to_09 set_port_access_reg_cap_mask_10_to_09: number(u8, 117, 2);
+        /// Register PPCNT (0x5008). `0x0c.8`
+        ppcnt set_ppcnt: flag(119);
+        /// Registers 0x5000 to 0x5007. `0x0c.7:0`
+        port_access_reg_cap_mask_07_to_00 set_port_access_reg_cap_mask_07_to_00: number(u8, 120, 8);
     }
 }
 
@@ -2055,226 +1182,42 @@ structure! {
     /// Which port features exist.
     ///
     /// Source: linux: mlx5_ifc_pcam_enhanced_features_bits.
-    pub struct PcamEnhancedFeatures([u8; 0x10]) = "pcam_enhanced_features" {
-        sources: ["linux: mlx5_ifc_pcam_enhanced_features_bits"],
-        fields: [
-            FieldInfo::number("ppcnt_recovery_counters", 16, 1),
-            FieldInfo::number("cable_length", 24, 1),
-            FieldInfo::number("fec_200g_per_lane_in_pplm", 29, 1),
-            FieldInfo::number("fec_100g_per_lane_in_pplm", 72, 1),
-            FieldInfo::number("shp_pbmc_pbsr_support", 75, 1),
-            FieldInfo::number("buffer_ownership", 83, 1),
-            FieldInfo::number("fec_50g_per_lane_in_pplm", 104, 1),
-            FieldInfo::number("rx_icrc_encapsulated_counter", 109, 1),
-            FieldInfo::number("ptys_extended_ethernet", 114, 1),
-            FieldInfo::number("pfcc_mask", 118, 1),
-            FieldInfo::number("per_lane_error_counters", 122, 1),
-            FieldInfo::number("rx_buffer_fullness_counters", 123, 1),
-            FieldInfo::number("ptys_connector_type", 124, 1),
-            FieldInfo::number("ppcnt_discard_group", 126, 1),
-            FieldInfo::number("ppcnt_statistical_group", 127, 1),
-        ],
+    PcamEnhancedFeatures, PcamEnhancedFeaturesLayout, 0x10 bytes = "pcam_enhanced_features" {
+        sources: ["linux: mlx5_ifc_pcam_enhanced_features_bits"];
         reserved: [
             (0, 16), (17, 7), (25, 4), (30, 42), (73, 2), (76, 7), (84, 20),
             (105, 4), (110, 4), (115, 3), (119, 3), (125, 1),
-        ],
-    }
-}
-
-impl PcamEnhancedFeatures {
-    /// PPCNT has the recovery counters group. `0x00.15`
-    #[inline]
-    pub const fn ppcnt_recovery_counters(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::ppcnt_recovery_counters`].
-    #[inline]
-    pub const fn set_ppcnt_recovery_counters(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
-    }
-
-    /// PFCC takes the length of the cable. `0x00.7`
-    #[inline]
-    pub const fn cable_length(&self) -> bool {
-        bits::flag(&self.0, 24)
-    }
-
-    /// Sets [`Self::cable_length`].
-    #[inline]
-    pub const fn set_cable_length(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 24, value);
-        self
-    }
-
-    /// PPLM has the modes of 200 Gbit/s a lane. `0x00.2`
-    #[inline]
-    pub const fn fec_200g_per_lane_in_pplm(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::fec_200g_per_lane_in_pplm`].
-    #[inline]
-    pub const fn set_fec_200g_per_lane_in_pplm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// PPLM has the modes of 100 Gbit/s a lane. `0x08.23`
-    #[inline]
-    pub const fn fec_100g_per_lane_in_pplm(&self) -> bool {
-        bits::flag(&self.0, 72)
-    }
-
-    /// Sets [`Self::fec_100g_per_lane_in_pplm`].
-    #[inline]
-    pub const fn set_fec_100g_per_lane_in_pplm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 72, value);
-        self
-    }
-
-    /// PBMC and PBSR know the shared headroom pool. `0x08.20`
-    #[inline]
-    pub const fn shp_pbmc_pbsr_support(&self) -> bool {
-        bits::flag(&self.0, 75)
-    }
-
-    /// Sets [`Self::shp_pbmc_pbsr_support`].
-    #[inline]
-    pub const fn set_shp_pbmc_pbsr_support(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 75, value);
-        self
-    }
-
-    /// PFCC tells who owns the receive buffer settings. `0x08.12`
-    #[inline]
-    pub const fn buffer_ownership(&self) -> bool {
-        bits::flag(&self.0, 83)
-    }
-
-    /// Sets [`Self::buffer_ownership`].
-    #[inline]
-    pub const fn set_buffer_ownership(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 83, value);
-        self
-    }
-
-    /// PPLM has the modes of 50 Gbit/s a lane. `0x0c.23`
-    #[inline]
-    pub const fn fec_50g_per_lane_in_pplm(&self) -> bool {
-        bits::flag(&self.0, 104)
-    }
-
-    /// Sets [`Self::fec_50g_per_lane_in_pplm`].
-    #[inline]
-    pub const fn set_fec_50g_per_lane_in_pplm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 104, value);
-        self
-    }
-
-    /// PPCNT counts RoCE packets with a wrong ICRC. `0x0c.18`
-    #[inline]
-    pub const fn rx_icrc_encapsulated_counter(&self) -> bool {
-        bits::flag(&self.0, 109)
-    }
-
-    /// Sets [`Self::rx_icrc_encapsulated_counter`].
-    #[inline]
-    pub const fn set_rx_icrc_encapsulated_counter(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 109, value);
-        self
-    }
-
-    /// PTYS has the extended Ethernet link modes. `0x0c.13`
-    #[inline]
-    pub const fn ptys_extended_ethernet(&self) -> bool {
-        bits::flag(&self.0, 114)
-    }
-
-    /// Sets [`Self::ptys_extended_ethernet`].
-    #[inline]
-    pub const fn set_ptys_extended_ethernet(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 114, value);
-        self
-    }
-
-    /// PFCC has masks that say which fields a write takes. `0x0c.9`
-    #[inline]
-    pub const fn pfcc_mask(&self) -> bool {
-        bits::flag(&self.0, 118)
-    }
-
-    /// Sets [`Self::pfcc_mask`].
-    #[inline]
-    pub const fn set_pfcc_mask(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 118, value);
-        self
-    }
-
-    /// PPCNT has error counters of each lane. `0x0c.5`
-    #[inline]
-    pub const fn per_lane_error_counters(&self) -> bool {
-        bits::flag(&self.0, 122)
-    }
-
-    /// Sets [`Self::per_lane_error_counters`].
-    #[inline]
-    pub const fn set_per_lane_error_counters(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 122, value);
-        self
-    }
-
-    /// PPCNT has counters of receive buffer fill. `0x0c.4`
-    #[inline]
-    pub const fn rx_buffer_fullness_counters(&self) -> bool {
-        bits::flag(&self.0, 123)
-    }
-
-    /// Sets [`Self::rx_buffer_fullness_counters`].
-    #[inline]
-    pub const fn set_rx_buffer_fullness_counters(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 123, value);
-        self
-    }
-
-    /// PTYS tells the connector type. `0x0c.3`
-    #[inline]
-    pub const fn ptys_connector_type(&self) -> bool {
-        bits::flag(&self.0, 124)
-    }
-
-    /// Sets [`Self::ptys_connector_type`].
-    #[inline]
-    pub const fn set_ptys_connector_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 124, value);
-        self
-    }
-
-    /// PPCNT has the discard counters group. `0x0c.1`
-    #[inline]
-    pub const fn ppcnt_discard_group(&self) -> bool {
-        bits::flag(&self.0, 126)
-    }
-
-    /// Sets [`Self::ppcnt_discard_group`].
-    #[inline]
-    pub const fn set_ppcnt_discard_group(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 126, value);
-        self
-    }
-
-    /// PPCNT has the physical layer statistics group. `0x0c.0`
-    #[inline]
-    pub const fn ppcnt_statistical_group(&self) -> bool {
-        bits::flag(&self.0, 127)
-    }
-
-    /// Sets [`Self::ppcnt_statistical_group`].
-    #[inline]
-    pub const fn set_ppcnt_statistical_group(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 127, value);
-        self
+        ];
+        /// PPCNT has the recovery counters group. `0x00.15`
+        ppcnt_recovery_counters set_ppcnt_recovery_counters: flag(16);
+        /// PFCC takes the length of the cable. `0x00.7`
+        cable_length set_cable_length: flag(24);
+        /// PPLM has the modes of 200 Gbit/s a lane. `0x00.2`
+        fec_200g_per_lane_in_pplm set_fec_200g_per_lane_in_pplm: flag(29);
+        /// PPLM has the modes of 100 Gbit/s a lane. `0x08.23`
+        fec_100g_per_lane_in_pplm set_fec_100g_per_lane_in_pplm: flag(72);
+        /// PBMC and PBSR know the shared headroom pool. `0x08.20`
+        shp_pbmc_pbsr_support set_shp_pbmc_pbsr_support: flag(75);
+        /// PFCC tells who owns the receive buffer settings. `0x08.12`
+        buffer_ownership set_buffer_ownership: flag(83);
+        /// PPLM has the modes of 50 Gbit/s a lane. `0x0c.23`
+        fec_50g_per_lane_in_pplm set_fec_50g_per_lane_in_pplm: flag(104);
+        /// PPCNT counts RoCE packets with a wrong ICRC. `0x0c.18`
+        rx_icrc_encapsulated_counter set_rx_icrc_encapsulated_counter: flag(109);
+        /// PTYS has the extended Ethernet link modes. `0x0c.13`
+        ptys_extended_ethernet set_ptys_extended_ethernet: flag(114);
+        /// PFCC has masks that say which fields a write takes. `0x0c.9`
+        pfcc_mask set_pfcc_mask: flag(118);
+        /// PPCNT has error counters of each lane. `0x0c.5`
+        per_lane_error_counters set_per_lane_error_counters: flag(122);
+        /// PPCNT has counters of receive buffer fill. `0x0c.4`
+        rx_buffer_fullness_counters set_rx_buffer_fullness_counters: flag(123);
+        /// PTYS tells the connector type. `0x0c.3`
+        ptys_connector_type set_ptys_connector_type: flag(124);
+        /// PPCNT has the discard counters group. `0x0c.1`
+        ppcnt_discard_group set_ppcnt_discard_group: flag(126);
+        /// PPCNT has the physical layer statistics group. `0x0c.0`
+        ppcnt_statistical_group set_ppcnt_statistical_group: flag(127);
     }
 }
 
@@ -2282,69 +1225,19 @@ structure! {
     /// Management capability masks: which management registers and features exist.
     ///
     /// Source: linux: mlx5_ifc_mcam_reg_bits.
-    pub struct McamReg([u8; 0x48]) = "mcam_reg" {
-        sources: ["linux: mlx5_ifc_mcam_reg_bits"],
-        fields: [
-            FieldInfo::number("feature_group", 8, 8),
-            FieldInfo::number("access_reg_group", 24, 8).of(McamRegGroup::INFO),
-            FieldInfo::bytes("mng_access_reg_cap_mask", 64, 16),
-            FieldInfo::nested("mng_feature_cap_mask", 320, McamEnhancedFeatures::INFO),
-        ],
-        reserved: [(0, 8), (16, 8), (32, 32), (192, 128), (448, 128)],
-    }
-}
-
-impl McamReg {
-    /// Group of features to report; 0 is mcam_enhanced_features. `0x00.23:16`
-    #[inline]
-    pub const fn feature_group(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::feature_group`].
-    #[inline]
-    pub const fn set_feature_group(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Group of registers to report. `0x00.7:0`
-    #[inline]
-    pub const fn access_reg_group(&self) -> McamRegGroup {
-        McamRegGroup(bits::get(&self.0, 24, 8) as u8)
-    }
-
-    /// Sets [`Self::access_reg_group`].
-    #[inline]
-    pub const fn set_access_reg_group(&mut self, value: McamRegGroup) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value.0 as u64);
-        self
-    }
-
-    /// Registers that exist: bit n of the 128-bit number for register n of the group
-    /// (mcam_regs_9000_to_907f, mcam_regs_9100_to_917f, mcam_regs_9180_to_91ff). `0x08, 16 bytes`
-    #[inline]
-    pub const fn mng_access_reg_cap_mask(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x8)
-    }
-
-    /// Sets [`Self::mng_access_reg_cap_mask`].
-    #[inline]
-    pub const fn set_mng_access_reg_cap_mask(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x8) = *value;
-        self
-    }
-
-    /// Features that exist. `0x28, 16 bytes`
-    #[inline]
-    pub fn mng_feature_cap_mask(&self) -> &McamEnhancedFeatures {
-        nested(&self.0, 0x28)
-    }
-
-    /// [`Self::mng_feature_cap_mask`], to be written.
-    #[inline]
-    pub fn mng_feature_cap_mask_mut(&mut self) -> &mut McamEnhancedFeatures {
-        nested_mut(&mut self.0, 0x28)
+    McamReg, McamRegLayout, 0x48 bytes = "mcam_reg" {
+        sources: ["linux: mlx5_ifc_mcam_reg_bits"];
+        reserved: [(0, 8), (16, 8), (32, 32), (192, 128), (448, 128)];
+        /// Group of features to report; 0 is mcam_enhanced_features. `0x00.23:16`
+        feature_group set_feature_group: number(u8, 8, 8);
+        /// Group of registers to report. `0x00.7:0`
+        access_reg_group set_access_reg_group: named(McamRegGroup(u8), 24, 8);
+        /// Registers that exist: bit n of the 128-bit number for register n of the group
+        /// (mcam_regs_9000_to_907f, mcam_regs_9100_to_917f, mcam_regs_9180_to_91ff). `0x08, 16
+        /// bytes`
+        mng_access_reg_cap_mask set_mng_access_reg_cap_mask: bytes(0x10, 64);
+        /// Features that exist. `0x28, 16 bytes`
+        mng_feature_cap_mask mng_feature_cap_mask_mut: nested(McamEnhancedFeatures, 320);
     }
 }
 
@@ -2352,279 +1245,47 @@ structure! {
     /// Which of the registers 0x9000 to 0x907f exist.
     ///
     /// Source: linux: mlx5_ifc_mcam_access_reg_bits.
-    pub struct McamRegs9000To907f([u8; 0x10]) = "mcam_regs_9000_to_907f" {
-        sources: ["linux: mlx5_ifc_mcam_access_reg_bits"],
-        fields: [
-            FieldInfo::number("mcda", 28, 1),
-            FieldInfo::number("mcc", 29, 1),
-            FieldInfo::number("mcqi", 30, 1),
-            FieldInfo::number("mcqs", 31, 1),
-            FieldInfo::number("regs_95_to_90", 32, 6),
-            FieldInfo::number("mpir", 38, 1),
-            FieldInfo::number("regs_88_to_87", 39, 2),
-            FieldInfo::number("mpegc", 41, 1),
-            FieldInfo::number("mtutc", 42, 1),
-            FieldInfo::number("regs_84_to_68", 43, 17),
-            FieldInfo::number("tracer_registers", 60, 4),
-            FieldInfo::number("regs_63_to_46", 64, 18),
-            FieldInfo::number("mrtc", 82, 1),
-            FieldInfo::number("regs_44_to_41", 83, 4),
-            FieldInfo::number("mfrl", 87, 1),
-            FieldInfo::number("regs_39_to_32", 88, 8),
-            FieldInfo::number("regs_31_to_11", 96, 21),
-            FieldInfo::number("mtmp", 117, 1),
-            FieldInfo::number("regs_9_to_0", 118, 10),
-        ],
-        reserved: [(0, 28)],
-    }
-}
-
-impl McamRegs9000To907f {
-    /// Register MCDA (0x9063). `0x00.3`
-    #[inline]
-    pub const fn mcda(&self) -> bool {
-        bits::flag(&self.0, 28)
-    }
-
-    /// Sets [`Self::mcda`].
-    #[inline]
-    pub const fn set_mcda(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 28, value);
-        self
-    }
-
-    /// Register MCC (0x9062). `0x00.2`
-    #[inline]
-    pub const fn mcc(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::mcc`].
-    #[inline]
-    pub const fn set_mcc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// Register MCQI (0x9061). `0x00.1`
-    #[inline]
-    pub const fn mcqi(&self) -> bool {
-        bits::flag(&self.0, 30)
-    }
-
-    /// Sets [`Self::mcqi`].
-    #[inline]
-    pub const fn set_mcqi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 30, value);
-        self
-    }
-
-    /// Register MCQS (0x9060). `0x00.0`
-    #[inline]
-    pub const fn mcqs(&self) -> bool {
-        bits::flag(&self.0, 31)
-    }
-
-    /// Sets [`Self::mcqs`].
-    #[inline]
-    pub const fn set_mcqs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 31, value);
-        self
-    }
-
-    /// Registers 0x905a to 0x905f. `0x04.31:26`
-    #[inline]
-    pub const fn regs_95_to_90(&self) -> u8 {
-        bits::get(&self.0, 32, 6) as u8
-    }
-
-    /// Sets [`Self::regs_95_to_90`].
-    #[inline]
-    pub const fn set_regs_95_to_90(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 32, 6, value as u64);
-        self
-    }
-
-    /// Register MPIR (0x9059). `0x04.25`
-    #[inline]
-    pub const fn mpir(&self) -> bool {
-        bits::flag(&self.0, 38)
-    }
-
-    /// Sets [`Self::mpir`].
-    #[inline]
-    pub const fn set_mpir(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 38, value);
-        self
-    }
-
-    /// Registers 0x9057 and 0x9058. `0x04.24:23`
-    #[inline]
-    pub const fn regs_88_to_87(&self) -> u8 {
-        bits::get(&self.0, 39, 2) as u8
-    }
-
-    /// Sets [`Self::regs_88_to_87`].
-    #[inline]
-    pub const fn set_regs_88_to_87(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 39, 2, value as u64);
-        self
-    }
-
-    /// Register MPEGC (0x9056). `0x04.22`
-    #[inline]
-    pub const fn mpegc(&self) -> bool {
-        bits::flag(&self.0, 41)
-    }
-
-    /// Sets [`Self::mpegc`].
-    #[inline]
-    pub const fn set_mpegc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 41, value);
-        self
-    }
-
-    /// Register MTUTC (0x9055). `0x04.21`
-    #[inline]
-    pub const fn mtutc(&self) -> bool {
-        bits::flag(&self.0, 42)
-    }
-
-    /// Sets [`Self::mtutc`].
-    #[inline]
-    pub const fn set_mtutc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 42, value);
-        self
-    }
-
-    /// Registers 0x9044 to 0x9054. `0x04.20:4`
-    #[inline]
-    pub const fn regs_84_to_68(&self) -> u32 {
-        bits::get(&self.0, 43, 17) as u32
-    }
-
-    /// Sets [`Self::regs_84_to_68`].
-    #[inline]
-    pub const fn set_regs_84_to_68(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 43, 17, value as u64);
-        self
-    }
-
-    /// Registers MTRC_CAP to MTRC_CTRL (0x9040 to 0x9043). `0x04.3:0`
-    #[inline]
-    pub const fn tracer_registers(&self) -> u8 {
-        bits::get(&self.0, 60, 4) as u8
-    }
-
-    /// Sets [`Self::tracer_registers`].
-    #[inline]
-    pub const fn set_tracer_registers(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 60, 4, value as u64);
-        self
-    }
-
-    /// Registers 0x902e to 0x903f. `0x08.31:14`
-    #[inline]
-    pub const fn regs_63_to_46(&self) -> u32 {
-        bits::get(&self.0, 64, 18) as u32
-    }
-
-    /// Sets [`Self::regs_63_to_46`].
-    #[inline]
-    pub const fn set_regs_63_to_46(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 18, value as u64);
-        self
-    }
-
-    /// Register MRTC (0x902d). `0x08.13`
-    #[inline]
-    pub const fn mrtc(&self) -> bool {
-        bits::flag(&self.0, 82)
-    }
-
-    /// Sets [`Self::mrtc`].
-    #[inline]
-    pub const fn set_mrtc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 82, value);
-        self
-    }
-
-    /// Registers 0x9029 to 0x902c. `0x08.12:9`
-    #[inline]
-    pub const fn regs_44_to_41(&self) -> u8 {
-        bits::get(&self.0, 83, 4) as u8
-    }
-
-    /// Sets [`Self::regs_44_to_41`].
-    #[inline]
-    pub const fn set_regs_44_to_41(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 83, 4, value as u64);
-        self
-    }
-
-    /// Register MFRL (0x9028). `0x08.8`
-    #[inline]
-    pub const fn mfrl(&self) -> bool {
-        bits::flag(&self.0, 87)
-    }
-
-    /// Sets [`Self::mfrl`].
-    #[inline]
-    pub const fn set_mfrl(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 87, value);
-        self
-    }
-
-    /// Registers 0x9020 to 0x9027. `0x08.7:0`
-    #[inline]
-    pub const fn regs_39_to_32(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::regs_39_to_32`].
-    #[inline]
-    pub const fn set_regs_39_to_32(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-
-    /// Registers 0x900b to 0x901f. `0x0c.31:11`
-    #[inline]
-    pub const fn regs_31_to_11(&self) -> u32 {
-        bits::get(&self.0, 96, 21) as u32
-    }
-
-    /// Sets [`Self::regs_31_to_11`].
-    #[inline]
-    pub const fn set_regs_31_to_11(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 21, value as u64);
-        self
-    }
-
-    /// Register MTMP (0x900a). `0x0c.10`
-    #[inline]
-    pub const fn mtmp(&self) -> bool {
-        bits::flag(&self.0, 117)
-    }
-
-    /// Sets [`Self::mtmp`].
-    #[inline]
-    pub const fn set_mtmp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 117, value);
-        self
-    }
-
-    /// Registers 0x9000 to 0x9009. `0x0c.9:0`
-    #[inline]
-    pub const fn regs_9_to_0(&self) -> u16 {
-        bits::get(&self.0, 118, 10) as u16
-    }
-
-    /// Sets [`Self::regs_9_to_0`].
-    #[inline]
-    pub const fn set_regs_9_to_0(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 118, 10, value as u64);
-        self
+    McamRegs9000To907f, McamRegs9000To907fLayout, 0x10 bytes = "mcam_regs_9000_to_907f" {
+        sources: ["linux: mlx5_ifc_mcam_access_reg_bits"];
+        reserved: [(0, 28)];
+        /// Register MCDA (0x9063). `0x00.3`
+        mcda set_mcda: flag(28);
+        /// Register MCC (0x9062). `0x00.2`
+        mcc set_mcc: flag(29);
+        /// Register MCQI (0x9061). `0x00.1`
+        mcqi set_mcqi: flag(30);
+        /// Register MCQS (0x9060). `0x00.0`
+        mcqs set_mcqs: flag(31);
+        /// Registers 0x905a to 0x905f. `0x04.31:26`
+        regs_95_to_90 set_regs_95_to_90: number(u8, 32, 6);
+        /// Register MPIR (0x9059). `0x04.25`
+        mpir set_mpir: flag(38);
+        /// Registers 0x9057 and 0x9058. `0x04.24:23`
+        regs_88_to_87 set_regs_88_to_87: number(u8, 39, 2);
+        /// Register MPEGC (0x9056). `0x04.22`
+        mpegc set_mpegc: flag(41);
+        /// Register MTUTC (0x9055). `0x04.21`
+        mtutc set_mtutc: flag(42);
+        /// Registers 0x9044 to 0x9054. `0x04.20:4`
+        regs_84_to_68 set_regs_84_to_68: number(u32, 43, 17);
+        /// Registers MTRC_CAP to MTRC_CTRL (0x9040 to 0x9043). `0x04.3:0`
+        tracer_registers set_tracer_registers: number(u8, 60, 4);
+        /// Registers 0x902e to 0x903f. `0x08.31:14`
+        regs_63_to_46 set_regs_63_to_46: number(u32, 64, 18);
+        /// Register MRTC (0x902d). `0x08.13`
+        mrtc set_mrtc: flag(82);
+        /// Registers 0x9029 to 0x902c. `0x08.12:9`
+        regs_44_to_41 set_regs_44_to_41: number(u8, 83, 4);
+        /// Register MFRL (0x9028). `0x08.8`
+        mfrl set_mfrl: flag(87);
+        /// Registers 0x9020 to 0x9027. `0x08.7:0`
+        regs_39_to_32 set_regs_39_to_32: number(u8, 88, 8);
+        /// Registers 0x900b to 0x901f. `0x0c.31:11`
+        regs_31_to_11 set_regs_31_to_11: number(u32, 96, 21);
+        /// Register MTMP (0x900a). `0x0c.10`
+        mtmp set_mtmp: flag(117);
+        /// Registers 0x9000 to 0x9009. `0x0c.9:0`
+        regs_9_to_0 set_regs_9_to_0: number(u16, 118, 10);
     }
 }
 
@@ -2632,125 +1293,25 @@ structure! {
     /// Which of the registers 0x9100 to 0x917f exist.
     ///
     /// Source: linux: mlx5_ifc_mcam_access_reg_bits2.
-    pub struct McamRegs9100To917f([u8; 0x10]) = "mcam_regs_9100_to_917f" {
-        sources: ["linux: mlx5_ifc_mcam_access_reg_bits2"],
-        fields: [
-            FieldInfo::number("regs_127_to_99", 0, 29),
-            FieldInfo::number("mirc", 29, 1),
-            FieldInfo::number("regs_97_to_96", 30, 2),
-            FieldInfo::number("regs_95_to_87", 32, 9),
-            FieldInfo::number("synce_registers", 41, 2),
-            FieldInfo::number("regs_84_to_64", 43, 21),
-            FieldInfo::number("regs_63_to_32", 64, 32),
-            FieldInfo::number("regs_31_to_0", 96, 32),
-        ],
-        reserved: [],
-    }
-}
-
-impl McamRegs9100To917f {
-    /// Registers 0x9163 to 0x917f. `0x00.31:3`
-    #[inline]
-    pub const fn regs_127_to_99(&self) -> u32 {
-        bits::get(&self.0, 0, 29) as u32
-    }
-
-    /// Sets [`Self::regs_127_to_99`].
-    #[inline]
-    pub const fn set_regs_127_to_99(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 29, value as u64);
-        self
-    }
-
-    /// Register MIRC (0x9162). `0x00.2`
-    #[inline]
-    pub const fn mirc(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::mirc`].
-    #[inline]
-    pub const fn set_mirc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// Registers 0x9160 and 0x9161. `0x00.1:0`
-    #[inline]
-    pub const fn regs_97_to_96(&self) -> u8 {
-        bits::get(&self.0, 30, 2) as u8
-    }
-
-    /// Sets [`Self::regs_97_to_96`].
-    #[inline]
-    pub const fn set_regs_97_to_96(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 30, 2, value as u64);
-        self
-    }
-
-    /// Registers 0x9157 to 0x915f. `0x04.31:23`
-    #[inline]
-    pub const fn regs_95_to_87(&self) -> u16 {
-        bits::get(&self.0, 32, 9) as u16
-    }
-
-    /// Sets [`Self::regs_95_to_87`].
-    #[inline]
-    pub const fn set_regs_95_to_87(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 9, value as u64);
-        self
-    }
-
-    /// Registers MSECQ and MSEES (0x9155 and 0x9156). `0x04.22:21`
-    #[inline]
-    pub const fn synce_registers(&self) -> u8 {
-        bits::get(&self.0, 41, 2) as u8
-    }
-
-    /// Sets [`Self::synce_registers`].
-    #[inline]
-    pub const fn set_synce_registers(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 41, 2, value as u64);
-        self
-    }
-
-    /// Registers 0x9140 to 0x9154. `0x04.20:0`
-    #[inline]
-    pub const fn regs_84_to_64(&self) -> u32 {
-        bits::get(&self.0, 43, 21) as u32
-    }
-
-    /// Sets [`Self::regs_84_to_64`].
-    #[inline]
-    pub const fn set_regs_84_to_64(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 43, 21, value as u64);
-        self
-    }
-
-    /// Registers 0x9120 to 0x913f. `0x08`
-    #[inline]
-    pub const fn regs_63_to_32(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::regs_63_to_32`].
-    #[inline]
-    pub const fn set_regs_63_to_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Registers 0x9100 to 0x911f. `0x0c`
-    #[inline]
-    pub const fn regs_31_to_0(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::regs_31_to_0`].
-    #[inline]
-    pub const fn set_regs_31_to_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    McamRegs9100To917f, McamRegs9100To917fLayout, 0x10 bytes = "mcam_regs_9100_to_917f" {
+        sources: ["linux: mlx5_ifc_mcam_access_reg_bits2"];
+        reserved: [];
+        /// Registers 0x9163 to 0x917f. `0x00.31:3`
+        regs_127_to_99 set_regs_127_to_99: number(u32, 0, 29);
+        /// Register MIRC (0x9162). `0x00.2`
+        mirc set_mirc: flag(29);
+        /// Registers 0x9160 and 0x9161. `0x00.1:0`
+        regs_97_to_96 set_regs_97_to_96: number(u8, 30, 2);
+        /// Registers 0x9157 to 0x915f. `0x04.31:23`
+        regs_95_to_87 set_regs_95_to_87: number(u16, 32, 9);
+        /// Registers MSECQ and MSEES (0x9155 and 0x9156). `0x04.22:21`
+        synce_registers set_synce_registers: number(u8, 41, 2);
+        /// Registers 0x9140 to 0x9154. `0x04.20:0`
+        regs_84_to_64 set_regs_84_to_64: number(u32, 43, 21);
+        /// Registers 0x9120 to 0x913f. `0x08`
+        regs_63_to_32 set_regs_63_to_32: number(u32, 64, 32);
+        /// Registers 0x9100 to 0x911f. `0x0c`
+        regs_31_to_0 set_regs_31_to_0: number(u32, 96, 32);
     }
 }
 
@@ -2758,111 +1319,23 @@ structure! {
     /// Which of the registers 0x9180 to 0x91ff exist.
     ///
     /// Source: linux: mlx5_ifc_mcam_access_reg_bits3.
-    pub struct McamRegs9180To91ff([u8; 0x10]) = "mcam_regs_9180_to_91ff" {
-        sources: ["linux: mlx5_ifc_mcam_access_reg_bits3"],
-        fields: [
-            FieldInfo::number("regs_127_to_96", 0, 32),
-            FieldInfo::number("regs_95_to_64", 32, 32),
-            FieldInfo::number("regs_63_to_32", 64, 32),
-            FieldInfo::number("regs_31_to_3", 96, 29),
-            FieldInfo::number("mrtcq", 125, 1),
-            FieldInfo::number("mtctr", 126, 1),
-            FieldInfo::number("mtptm", 127, 1),
-        ],
-        reserved: [],
-    }
-}
-
-impl McamRegs9180To91ff {
-    /// Registers 0x91e0 to 0x91ff. `0x00`
-    #[inline]
-    pub const fn regs_127_to_96(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::regs_127_to_96`].
-    #[inline]
-    pub const fn set_regs_127_to_96(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Registers 0x91c0 to 0x91df. `0x04`
-    #[inline]
-    pub const fn regs_95_to_64(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::regs_95_to_64`].
-    #[inline]
-    pub const fn set_regs_95_to_64(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Registers 0x91a0 to 0x91bf. `0x08`
-    #[inline]
-    pub const fn regs_63_to_32(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::regs_63_to_32`].
-    #[inline]
-    pub const fn set_regs_63_to_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Registers 0x9183 to 0x919f. `0x0c.31:3`
-    #[inline]
-    pub const fn regs_31_to_3(&self) -> u32 {
-        bits::get(&self.0, 96, 29) as u32
-    }
-
-    /// Sets [`Self::regs_31_to_3`].
-    #[inline]
-    pub const fn set_regs_31_to_3(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 29, value as u64);
-        self
-    }
-
-    /// Register MRTCQ (0x9182). `0x0c.2`
-    #[inline]
-    pub const fn mrtcq(&self) -> bool {
-        bits::flag(&self.0, 125)
-    }
-
-    /// Sets [`Self::mrtcq`].
-    #[inline]
-    pub const fn set_mrtcq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 125, value);
-        self
-    }
-
-    /// Register MTCTR (0x9181). `0x0c.1`
-    #[inline]
-    pub const fn mtctr(&self) -> bool {
-        bits::flag(&self.0, 126)
-    }
-
-    /// Sets [`Self::mtctr`].
-    #[inline]
-    pub const fn set_mtctr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 126, value);
-        self
-    }
-
-    /// Register MTPTM (0x9180). `0x0c.0`
-    #[inline]
-    pub const fn mtptm(&self) -> bool {
-        bits::flag(&self.0, 127)
-    }
-
-    /// Sets [`Self::mtptm`].
-    #[inline]
-    pub const fn set_mtptm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 127, value);
-        self
+    McamRegs9180To91ff, McamRegs9180To91ffLayout, 0x10 bytes = "mcam_regs_9180_to_91ff" {
+        sources: ["linux: mlx5_ifc_mcam_access_reg_bits3"];
+        reserved: [];
+        /// Registers 0x91e0 to 0x91ff. `0x00`
+        regs_127_to_96 set_regs_127_to_96: number(u32, 0, 32);
+        /// Registers 0x91c0 to 0x91df. `0x04`
+        regs_95_to_64 set_regs_95_to_64: number(u32, 32, 32);
+        /// Registers 0x91a0 to 0x91bf. `0x08`
+        regs_63_to_32 set_regs_63_to_32: number(u32, 64, 32);
+        /// Registers 0x9183 to 0x919f. `0x0c.31:3`
+        regs_31_to_3 set_regs_31_to_3: number(u32, 96, 29);
+        /// Register MRTCQ (0x9182). `0x0c.2`
+        mrtcq set_mrtcq: flag(125);
+        /// Register MTCTR (0x9181). `0x0c.1`
+        mtctr set_mtctr: flag(126);
+        /// Register MTPTM (0x9180). `0x0c.0`
+        mtptm set_mtptm: flag(127);
     }
 }
 
@@ -2870,237 +1343,41 @@ structure! {
     /// Which management features exist.
     ///
     /// Source: linux: mlx5_ifc_mcam_enhanced_features_bits.
-    pub struct McamEnhancedFeatures([u8; 0x10]) = "mcam_enhanced_features" {
-        sources: ["linux: mlx5_ifc_mcam_enhanced_features_bits"],
-        fields: [
-            FieldInfo::number("mtutc_freq_adj_units", 80, 1),
-            FieldInfo::number("mtutc_time_adjustment_extended_range", 81, 1),
-            FieldInfo::number("mcia_32dwords", 93, 1),
-            FieldInfo::number("out_pulse_duration_ns", 94, 1),
-            FieldInfo::number("npps_period", 95, 1),
-            FieldInfo::number("reset_state", 106, 1),
-            FieldInfo::number("ptpcyc2realtime_modify", 107, 1),
-            FieldInfo::number("pci_status_and_power", 110, 1),
-            FieldInfo::number("mark_tx_action_cnp", 116, 1),
-            FieldInfo::number("mark_tx_action_cqe", 117, 1),
-            FieldInfo::number("dynamic_tx_overflow", 118, 1),
-            FieldInfo::number("pcie_outbound_stalled", 123, 1),
-            FieldInfo::number("tx_overflow_buffer_pkt", 124, 1),
-            FieldInfo::number("mtpps_enh_out_per_adj", 125, 1),
-            FieldInfo::number("mtpps_fs", 126, 1),
-            FieldInfo::number("pcie_performance_group", 127, 1),
-        ],
-        reserved: [(0, 80), (82, 11), (96, 10), (108, 2), (111, 5), (119, 4)],
-    }
-}
-
-impl McamEnhancedFeatures {
-    /// MTUTC takes units for the frequency adjustment. `0x08.15`
-    #[inline]
-    pub const fn mtutc_freq_adj_units(&self) -> bool {
-        bits::flag(&self.0, 80)
-    }
-
-    /// Sets [`Self::mtutc_freq_adj_units`].
-    #[inline]
-    pub const fn set_mtutc_freq_adj_units(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 80, value);
-        self
-    }
-
-    /// MTUTC takes time adjustments of a wider range. `0x08.14`
-    #[inline]
-    pub const fn mtutc_time_adjustment_extended_range(&self) -> bool {
-        bits::flag(&self.0, 81)
-    }
-
-    /// Sets [`Self::mtutc_time_adjustment_extended_range`].
-    #[inline]
-    pub const fn set_mtutc_time_adjustment_extended_range(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 81, value);
-        self
-    }
-
-    /// MCIA carries 32 dwords at a time and not 12. `0x08.2`
-    #[inline]
-    pub const fn mcia_32dwords(&self) -> bool {
-        bits::flag(&self.0, 93)
-    }
-
-    /// Sets [`Self::mcia_32dwords`].
-    #[inline]
-    pub const fn set_mcia_32dwords(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 93, value);
-        self
-    }
-
-    /// MTPPS takes the pulse duration in ns. `0x08.1`
-    #[inline]
-    pub const fn out_pulse_duration_ns(&self) -> bool {
-        bits::flag(&self.0, 94)
-    }
-
-    /// Sets [`Self::out_pulse_duration_ns`].
-    #[inline]
-    pub const fn set_out_pulse_duration_ns(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 94, value);
-        self
-    }
-
-    /// MTPPS takes a period other than a second. `0x08.0`
-    #[inline]
-    pub const fn npps_period(&self) -> bool {
-        bits::flag(&self.0, 95)
-    }
-
-    /// Sets [`Self::npps_period`].
-    #[inline]
-    pub const fn set_npps_period(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 95, value);
-        self
-    }
-
-    /// MFRL reports reset_state. `0x0c.21`
-    #[inline]
-    pub const fn reset_state(&self) -> bool {
-        bits::flag(&self.0, 106)
-    }
-
-    /// Sets [`Self::reset_state`].
-    #[inline]
-    pub const fn set_reset_state(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 106, value);
-        self
-    }
-
-    /// The relation of real time to the cycle counter can be set. `0x0c.20`
-    #[inline]
-    pub const fn ptpcyc2realtime_modify(&self) -> bool {
-        bits::flag(&self.0, 107)
-    }
-
-    /// Sets [`Self::ptpcyc2realtime_modify`].
-    #[inline]
-    pub const fn set_ptpcyc2realtime_modify(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 107, value);
-        self
-    }
-
-    /// MPEIN tells PCI status and power. `0x0c.17`
-    #[inline]
-    pub const fn pci_status_and_power(&self) -> bool {
-        bits::flag(&self.0, 110)
-    }
-
-    /// Sets [`Self::pci_status_and_power`].
-    #[inline]
-    pub const fn set_pci_status_and_power(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 110, value);
-        self
-    }
-
-    /// Transmit overflow can mark with congestion notification packets. `0x0c.11`
-    #[inline]
-    pub const fn mark_tx_action_cnp(&self) -> bool {
-        bits::flag(&self.0, 116)
-    }
-
-    /// Sets [`Self::mark_tx_action_cnp`].
-    #[inline]
-    pub const fn set_mark_tx_action_cnp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 116, value);
-        self
-    }
-
-    /// Transmit overflow can mark with CQEs. `0x0c.10`
-    #[inline]
-    pub const fn mark_tx_action_cqe(&self) -> bool {
-        bits::flag(&self.0, 117)
-    }
-
-    /// Sets [`Self::mark_tx_action_cqe`].
-    #[inline]
-    pub const fn set_mark_tx_action_cqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 117, value);
-        self
-    }
-
-    /// The transmit overflow threshold can be changed while running. `0x0c.9`
-    #[inline]
-    pub const fn dynamic_tx_overflow(&self) -> bool {
-        bits::flag(&self.0, 118)
-    }
-
-    /// Sets [`Self::dynamic_tx_overflow`].
-    #[inline]
-    pub const fn set_dynamic_tx_overflow(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 118, value);
-        self
-    }
-
-    /// MPCNT counts outbound stalls. `0x0c.4`
-    #[inline]
-    pub const fn pcie_outbound_stalled(&self) -> bool {
-        bits::flag(&self.0, 123)
-    }
-
-    /// Sets [`Self::pcie_outbound_stalled`].
-    #[inline]
-    pub const fn set_pcie_outbound_stalled(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 123, value);
-        self
-    }
-
-    /// MPCNT counts packets dropped for transmit overflow. `0x0c.3`
-    #[inline]
-    pub const fn tx_overflow_buffer_pkt(&self) -> bool {
-        bits::flag(&self.0, 124)
-    }
-
-    /// Sets [`Self::tx_overflow_buffer_pkt`].
-    #[inline]
-    pub const fn set_tx_overflow_buffer_pkt(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 124, value);
-        self
-    }
-
-    /// MTPPS takes the enhanced period adjustment. `0x0c.2`
-    #[inline]
-    pub const fn mtpps_enh_out_per_adj(&self) -> bool {
-        bits::flag(&self.0, 125)
-    }
-
-    /// Sets [`Self::mtpps_enh_out_per_adj`].
-    #[inline]
-    pub const fn set_mtpps_enh_out_per_adj(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 125, value);
-        self
-    }
-
-    /// MTPPS has field_select. `0x0c.1`
-    #[inline]
-    pub const fn mtpps_fs(&self) -> bool {
-        bits::flag(&self.0, 126)
-    }
-
-    /// Sets [`Self::mtpps_fs`].
-    #[inline]
-    pub const fn set_mtpps_fs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 126, value);
-        self
-    }
-
-    /// MPCNT has the performance group. `0x0c.0`
-    #[inline]
-    pub const fn pcie_performance_group(&self) -> bool {
-        bits::flag(&self.0, 127)
-    }
-
-    /// Sets [`Self::pcie_performance_group`].
-    #[inline]
-    pub const fn set_pcie_performance_group(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 127, value);
-        self
+    McamEnhancedFeatures, McamEnhancedFeaturesLayout, 0x10 bytes = "mcam_enhanced_features" {
+        sources: ["linux: mlx5_ifc_mcam_enhanced_features_bits"];
+        reserved: [(0, 80), (82, 11), (96, 10), (108, 2), (111, 5), (119, 4)];
+        /// MTUTC takes units for the frequency adjustment. `0x08.15`
+        mtutc_freq_adj_units set_mtutc_freq_adj_units: flag(80);
+        /// MTUTC takes time adjustments of a wider range. `0x08.14`
+        mtutc_time_adjustment_extended_range set_mtutc_time_adjustment_extended_range: flag(81);
+        /// MCIA carries 32 dwords at a time and not 12. `0x08.2`
+        mcia_32dwords set_mcia_32dwords: flag(93);
+        /// MTPPS takes the pulse duration in ns. `0x08.1`
+        out_pulse_duration_ns set_out_pulse_duration_ns: flag(94);
+        /// MTPPS takes a period other than a second. `0x08.0`
+        npps_period set_npps_period: flag(95);
+        /// MFRL reports reset_state. `0x0c.21`
+        reset_state set_reset_state: flag(106);
+        /// The relation of real time to the cycle counter can be set. `0x0c.20`
+        ptpcyc2realtime_modify set_ptpcyc2realtime_modify: flag(107);
+        /// MPEIN tells PCI status and power. `0x0c.17`
+        pci_status_and_power set_pci_status_and_power: flag(110);
+        /// Transmit overflow can mark with congestion notification packets. `0x0c.11`
+        mark_tx_action_cnp set_mark_tx_action_cnp: flag(116);
+        /// Transmit overflow can mark with CQEs. `0x0c.10`
+        mark_tx_action_cqe set_mark_tx_action_cqe: flag(117);
+        /// The transmit overflow threshold can be changed while running. `0x0c.9`
+        dynamic_tx_overflow set_dynamic_tx_overflow: flag(118);
+        /// MPCNT counts outbound stalls. `0x0c.4`
+        pcie_outbound_stalled set_pcie_outbound_stalled: flag(123);
+        /// MPCNT counts packets dropped for transmit overflow. `0x0c.3`
+        tx_overflow_buffer_pkt set_tx_overflow_buffer_pkt: flag(124);
+        /// MTPPS takes the enhanced period adjustment. `0x0c.2`
+        mtpps_enh_out_per_adj set_mtpps_enh_out_per_adj: flag(125);
+        /// MTPPS has field_select. `0x0c.1`
+        mtpps_fs set_mtpps_fs: flag(126);
+        /// MPCNT has the performance group. `0x0c.0`
+        pcie_performance_group set_pcie_performance_group: flag(127);
     }
 }
 
@@ -3108,67 +1385,17 @@ structure! {
     /// QoS capability masks: which QoS registers and features exist.
     ///
     /// Source: linux: mlx5_ifc_qcam_reg_bits.
-    pub struct QcamReg([u8; 0x48]) = "qcam_reg" {
-        sources: ["linux: mlx5_ifc_qcam_reg_bits"],
-        fields: [
-            FieldInfo::number("feature_group", 8, 8),
-            FieldInfo::number("access_reg_group", 24, 8),
-            FieldInfo::nested("qos_access_reg_cap_mask", 64, QcamAccessRegCapMask::INFO),
-            FieldInfo::nested("qos_feature_cap_mask", 320, QcamQosFeatureCapMask::INFO),
-        ],
-        reserved: [(0, 8), (16, 8), (32, 32), (192, 128), (448, 128)],
-    }
-}
-
-impl QcamReg {
-    /// Group of features to report; 0 is the only one known. `0x00.23:16`
-    #[inline]
-    pub const fn feature_group(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::feature_group`].
-    #[inline]
-    pub const fn set_feature_group(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Group of registers to report; 0 is the registers 0x4000 to 0x407f. `0x00.7:0`
-    #[inline]
-    pub const fn access_reg_group(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::access_reg_group`].
-    #[inline]
-    pub const fn set_access_reg_group(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Registers that exist. `0x08, 16 bytes`
-    #[inline]
-    pub fn qos_access_reg_cap_mask(&self) -> &QcamAccessRegCapMask {
-        nested(&self.0, 0x8)
-    }
-
-    /// [`Self::qos_access_reg_cap_mask`], to be written.
-    #[inline]
-    pub fn qos_access_reg_cap_mask_mut(&mut self) -> &mut QcamAccessRegCapMask {
-        nested_mut(&mut self.0, 0x8)
-    }
-
-    /// Features that exist. `0x28, 16 bytes`
-    #[inline]
-    pub fn qos_feature_cap_mask(&self) -> &QcamQosFeatureCapMask {
-        nested(&self.0, 0x28)
-    }
-
-    /// [`Self::qos_feature_cap_mask`], to be written.
-    #[inline]
-    pub fn qos_feature_cap_mask_mut(&mut self) -> &mut QcamQosFeatureCapMask {
-        nested_mut(&mut self.0, 0x28)
+    QcamReg, QcamRegLayout, 0x48 bytes = "qcam_reg" {
+        sources: ["linux: mlx5_ifc_qcam_reg_bits"];
+        reserved: [(0, 8), (16, 8), (32, 32), (192, 128), (448, 128)];
+        /// Group of features to report; 0 is the only one known. `0x00.23:16`
+        feature_group set_feature_group: number(u8, 8, 8);
+        /// Group of registers to report; 0 is the registers 0x4000 to 0x407f. `0x00.7:0`
+        access_reg_group set_access_reg_group: number(u8, 24, 8);
+        /// Registers that exist. `0x08, 16 bytes`
+        qos_access_reg_cap_mask qos_access_reg_cap_mask_mut: nested(QcamAccessRegCapMask, 64);
+        /// Features that exist. `0x28, 16 bytes`
+        qos_feature_cap_mask qos_feature_cap_mask_mut: nested(QcamQosFeatureCapMask, 320);
     }
 }
 
@@ -3176,97 +1403,21 @@ structure! {
     /// Which QoS registers exist.
     ///
     /// Source: linux: qcam_access_reg_cap_mask in include/linux/mlx5/mlx5_ifc.h.
-    pub struct QcamAccessRegCapMask([u8; 0x10]) = "qcam_access_reg_cap_mask" {
-        sources: ["linux: qcam_access_reg_cap_mask in include/linux/mlx5/mlx5_ifc.h"],
-        fields: [
-            FieldInfo::number("qpdpm", 108, 1),
-            FieldInfo::number("qcam_access_reg_cap_mask_18_to_4", 109, 15),
-            FieldInfo::number("qdpm", 124, 1),
-            FieldInfo::number("qpts", 125, 1),
-            FieldInfo::number("qcap", 126, 1),
-            FieldInfo::number("qcam_access_reg_cap_mask_0", 127, 1),
-        ],
-        reserved: [(0, 108)],
-    }
-}
-
-impl QcamAccessRegCapMask {
-    /// Register QPDPM. `0x0c.19`
-    #[inline]
-    pub const fn qpdpm(&self) -> bool {
-        bits::flag(&self.0, 108)
-    }
-
-    /// Sets [`Self::qpdpm`].
-    #[inline]
-    pub const fn set_qpdpm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 108, value);
-        self
-    }
-
-    /// Other registers. `0x0c.18:4`
-    #[inline]
-    pub const fn qcam_access_reg_cap_mask_18_to_4(&self) -> u16 {
-        bits::get(&self.0, 109, 15) as u16
-    }
-
-    /// Sets [`Self::qcam_access_reg_cap_mask_18_to_4`].
-    #[inline]
-    pub const fn set_qcam_access_reg_cap_mask_18_to_4(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 109, 15, value as u64);
-        self
-    }
-
-    /// Register QDPM. `0x0c.3`
-    #[inline]
-    pub const fn qdpm(&self) -> bool {
-        bits::flag(&self.0, 124)
-    }
-
-    /// Sets [`Self::qdpm`].
-    #[inline]
-    pub const fn set_qdpm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 124, value);
-        self
-    }
-
-    /// Register QPTS. `0x0c.2`
-    #[inline]
-    pub const fn qpts(&self) -> bool {
-        bits::flag(&self.0, 125)
-    }
-
-    /// Sets [`Self::qpts`].
-    #[inline]
-    pub const fn set_qpts(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 125, value);
-        self
-    }
-
-    /// Register QCAP. `0x0c.1`
-    #[inline]
-    pub const fn qcap(&self) -> bool {
-        bits::flag(&self.0, 126)
-    }
-
-    /// Sets [`Self::qcap`].
-    #[inline]
-    pub const fn set_qcap(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 126, value);
-        self
-    }
-
-    /// Another register. `0x0c.0`
-    #[inline]
-    pub const fn qcam_access_reg_cap_mask_0(&self) -> bool {
-        bits::flag(&self.0, 127)
-    }
-
-    /// Sets [`Self::qcam_access_reg_cap_mask_0`].
-    #[inline]
-    pub const fn set_qcam_access_reg_cap_mask_0(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 127, value);
-        self
+    QcamAccessRegCapMask, QcamAccessRegCapMaskLayout, 0x10 bytes = "qcam_access_reg_cap_mask" {
+        sources: ["linux: qcam_access_reg_cap_mask in include/linux/mlx5/mlx5_ifc.h"];
+        reserved: [(0, 108)];
+        /// Register QPDPM. `0x0c.19`
+        qpdpm set_qpdpm: flag(108);
+        /// Other registers. `0x0c.18:4`
+        qcam_access_reg_cap_mask_18_to_4 set_qcam_access_reg_cap_mask_18_to_4: number(u16, 109, 15);
+        /// Register QDPM. `0x0c.3`
+        qdpm set_qdpm: flag(124);
+        /// Register QPTS. `0x0c.2`
+        qpts set_qpts: flag(125);
+        /// Register QCAP. `0x0c.1`
+        qcap set_qcap: flag(126);
+        /// Another register. `0x0c.0`
+        qcam_access_reg_cap_mask_0 set_qcam_access_reg_cap_mask_0: flag(127);
     }
 }
 
@@ -3274,55 +1425,15 @@ structure! {
     /// Which QoS features exist.
     ///
     /// Source: linux: qcam_qos_feature_cap_mask in include/linux/mlx5/mlx5_ifc.h.
-    pub struct QcamQosFeatureCapMask([u8; 0x10]) = "qcam_qos_feature_cap_mask" {
-        sources: ["linux: qcam_qos_feature_cap_mask in include/linux/mlx5/mlx5_ifc.h"],
-        fields: [
-            FieldInfo::number("qetcr_qshr_max_bw_val_msb", 123, 1),
-            FieldInfo::number("qcam_qos_feature_cap_mask_3_to_1", 124, 3),
-            FieldInfo::number("qpts_trust_both", 127, 1),
-        ],
-        reserved: [(0, 123)],
-    }
-}
-
-impl QcamQosFeatureCapMask {
-    /// QETCR and QSHR take a wider maximum bandwidth. `0x0c.4`
-    #[inline]
-    pub const fn qetcr_qshr_max_bw_val_msb(&self) -> bool {
-        bits::flag(&self.0, 123)
-    }
-
-    /// Sets [`Self::qetcr_qshr_max_bw_val_msb`].
-    #[inline]
-    pub const fn set_qetcr_qshr_max_bw_val_msb(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 123, value);
-        self
-    }
-
-    /// Other features. `0x0c.3:1`
-    #[inline]
-    pub const fn qcam_qos_feature_cap_mask_3_to_1(&self) -> u8 {
-        bits::get(&self.0, 124, 3) as u8
-    }
-
-    /// Sets [`Self::qcam_qos_feature_cap_mask_3_to_1`].
-    #[inline]
-    pub const fn set_qcam_qos_feature_cap_mask_3_to_1(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 124, 3, value as u64);
-        self
-    }
-
-    /// QPTS can trust the DSCP and the priority at a time. `0x0c.0`
-    #[inline]
-    pub const fn qpts_trust_both(&self) -> bool {
-        bits::flag(&self.0, 127)
-    }
-
-    /// Sets [`Self::qpts_trust_both`].
-    #[inline]
-    pub const fn set_qpts_trust_both(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 127, value);
-        self
+    QcamQosFeatureCapMask, QcamQosFeatureCapMaskLayout, 0x10 bytes = "qcam_qos_feature_cap_mask" {
+        sources: ["linux: qcam_qos_feature_cap_mask in include/linux/mlx5/mlx5_ifc.h"];
+        reserved: [(0, 123)];
+        /// QETCR and QSHR take a wider maximum bandwidth. `0x0c.4`
+        qetcr_qshr_max_bw_val_msb set_qetcr_qshr_max_bw_val_msb: flag(123);
+        /// Other features. `0x0c.3:1`
+        qcam_qos_feature_cap_mask_3_to_1 set_qcam_qos_feature_cap_mask_3_to_1: number(u8, 124, 3);
+        /// QPTS can trust the DSCP and the priority at a time. `0x0c.0`
+        qpts_trust_both set_qpts_trust_both: flag(127);
     }
 }
 
@@ -3330,124 +1441,26 @@ structure! {
     /// Firmware tracer: what it can do, where its strings are, who owns it.
     ///
     /// Source: linux: mlx5_ifc_mtrc_cap_bits.
-    pub struct MtrcCapReg([u8; 0x80]) = "mtrc_cap_reg" {
-        sources: ["linux: mlx5_ifc_mtrc_cap_bits"],
-        fields: [
-            FieldInfo::number("trace_owner", 0, 1),
-            FieldInfo::number("trace_to_memory", 1, 1),
-            FieldInfo::number("trc_ver", 6, 2),
-            FieldInfo::number("num_string_db", 28, 4),
-            FieldInfo::number("first_string_trace", 32, 8),
-            FieldInfo::number("num_string_trace", 40, 8),
-            FieldInfo::number("log_max_trace_buffer_size", 88, 8),
-            FieldInfo::nested("string_db_param", 128, MtrcStringDbParam::INFO).times(8),
-        ],
-        reserved: [(2, 4), (8, 20), (48, 40), (96, 32), (640, 384)],
-    }
-}
-
-impl MtrcCapReg {
-    /// Write 1 to take the tracer, 0 to give it back; reads 1 if this function has it. `0x00.31`
-    #[inline]
-    pub const fn trace_owner(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::trace_owner`].
-    #[inline]
-    pub const fn set_trace_owner(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Traces can be written to host memory. `0x00.30`
-    #[inline]
-    pub const fn trace_to_memory(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::trace_to_memory`].
-    #[inline]
-    pub const fn set_trace_to_memory(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Version of the trace format; 0 is the one known. `0x00.25:24`
-    #[inline]
-    pub const fn trc_ver(&self) -> u8 {
-        bits::get(&self.0, 6, 2) as u8
-    }
-
-    /// Sets [`Self::trc_ver`].
-    #[inline]
-    pub const fn set_trc_ver(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 6, 2, value as u64);
-        self
-    }
-
-    /// Number of entries of string_db_param that are in use. `0x00.3:0`
-    #[inline]
-    pub const fn num_string_db(&self) -> u8 {
-        bits::get(&self.0, 28, 4) as u8
-    }
-
-    /// Sets [`Self::num_string_db`].
-    #[inline]
-    pub const fn set_num_string_db(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 28, 4, value as u64);
-        self
-    }
-
-    /// Lowest event number of string traces. `0x04.31:24`
-    #[inline]
-    pub const fn first_string_trace(&self) -> u8 {
-        bits::get(&self.0, 32, 8) as u8
-    }
-
-    /// Sets [`Self::first_string_trace`].
-    #[inline]
-    pub const fn set_first_string_trace(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 32, 8, value as u64);
-        self
-    }
-
-    /// Number of event numbers of string traces. `0x04.23:16`
-    #[inline]
-    pub const fn num_string_trace(&self) -> u8 {
-        bits::get(&self.0, 40, 8) as u8
-    }
-
-    /// Sets [`Self::num_string_trace`].
-    #[inline]
-    pub const fn set_num_string_trace(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 40, 8, value as u64);
-        self
-    }
-
-    /// log2 of the largest trace buffer in units of 4 KiB. `0x08.7:0`
-    #[inline]
-    pub const fn log_max_trace_buffer_size(&self) -> u8 {
-        bits::get(&self.0, 88, 8) as u8
-    }
-
-    /// Sets [`Self::log_max_trace_buffer_size`].
-    #[inline]
-    pub const fn set_log_max_trace_buffer_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 88, 8, value as u64);
-        self
-    }
-
-    /// The parts of the string database. `0x10, 64 bytes`
-    #[inline]
-    pub fn string_db_param(&self, index: usize) -> &MtrcStringDbParam {
-        nested(&self.0, bits::element(128, 64, 8, index) / 8)
-    }
-
-    /// [`Self::string_db_param`], to be written.
-    #[inline]
-    pub fn string_db_param_mut(&mut self, index: usize) -> &mut MtrcStringDbParam {
-        nested_mut(&mut self.0, bits::element(128, 64, 8, index) / 8)
+    MtrcCapReg, MtrcCapRegLayout, 0x80 bytes = "mtrc_cap_reg" {
+        sources: ["linux: mlx5_ifc_mtrc_cap_bits"];
+        reserved: [(2, 4), (8, 20), (48, 40), (96, 32), (640, 384)];
+        /// Write 1 to take the tracer, 0 to give it back; reads 1 if this function has it.
+        /// `0x00.31`
+        trace_owner set_trace_owner: flag(0);
+        /// Traces can be written to host memory. `0x00.30`
+        trace_to_memory set_trace_to_memory: flag(1);
+        /// Version of the trace format; 0 is the one known. `0x00.25:24`
+        trc_ver set_trc_ver: number(u8, 6, 2);
+        /// Number of entries of string_db_param that are in use. `0x00.3:0`
+        num_string_db set_num_string_db: number(u8, 28, 4);
+        /// Lowest event number of string traces. `0x04.31:24`
+        first_string_trace set_first_string_trace: number(u8, 32, 8);
+        /// Number of event numbers of string traces. `0x04.23:16`
+        num_string_trace set_num_string_trace: number(u8, 40, 8);
+        /// log2 of the largest trace buffer in units of 4 KiB. `0x08.7:0`
+        log_max_trace_buffer_size set_log_max_trace_buffer_size: number(u8, 88, 8);
+        /// The parts of the string database. `0x10, 64 bytes`
+        string_db_param string_db_param_mut: nested(MtrcStringDbParam, 128) [8];
     }
 }
 
@@ -3455,41 +1468,13 @@ structure! {
     /// One part of the firmware's string database.
     ///
     /// Source: linux: mlx5_ifc_mtrc_string_db_param_bits.
-    pub struct MtrcStringDbParam([u8; 0x8]) = "mtrc_string_db_param" {
-        sources: ["linux: mlx5_ifc_mtrc_string_db_param_bits"],
-        fields: [
-            FieldInfo::number("string_db_base_address", 0, 32),
-            FieldInfo::number("string_db_size", 40, 24),
-        ],
-        reserved: [(32, 8)],
-    }
-}
-
-impl MtrcStringDbParam {
-    /// Address of the part in firmware's memory; a string's address tells its part. `0x00`
-    #[inline]
-    pub const fn string_db_base_address(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::string_db_base_address`].
-    #[inline]
-    pub const fn set_string_db_base_address(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Size of the part in bytes. `0x04.23:0`
-    #[inline]
-    pub const fn string_db_size(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::string_db_size`].
-    #[inline]
-    pub const fn set_string_db_size(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
+    MtrcStringDbParam, MtrcStringDbParamLayout, 0x8 bytes = "mtrc_string_db_param" {
+        sources: ["linux: mlx5_ifc_mtrc_string_db_param_bits"];
+        reserved: [(32, 8)];
+        /// Address of the part in firmware's memory; a string's address tells its part. `0x00`
+        string_db_base_address set_string_db_base_address: number(u32, 0, 32);
+        /// Size of the part in bytes. `0x04.23:0`
+        string_db_size set_string_db_size: number(u32, 40, 24);
     }
 }
 
@@ -3497,55 +1482,15 @@ structure! {
     /// Firmware tracer: where it writes.
     ///
     /// Source: linux: mlx5_ifc_mtrc_conf_bits.
-    pub struct MtrcConfReg([u8; 0x80]) = "mtrc_conf_reg" {
-        sources: ["linux: mlx5_ifc_mtrc_conf_bits"],
-        fields: [
-            FieldInfo::number("trace_mode", 28, 4),
-            FieldInfo::number("log_trace_buffer_size", 56, 8),
-            FieldInfo::number("trace_mkey", 64, 32),
-        ],
-        reserved: [(0, 28), (32, 24), (96, 928)],
-    }
-}
-
-impl MtrcConfReg {
-    /// Bitmask of where to; bit 0 is host memory. `0x00.3:0`
-    #[inline]
-    pub const fn trace_mode(&self) -> u8 {
-        bits::get(&self.0, 28, 4) as u8
-    }
-
-    /// Sets [`Self::trace_mode`].
-    #[inline]
-    pub const fn set_trace_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 28, 4, value as u64);
-        self
-    }
-
-    /// log2 of the trace buffer's size in units of 4 KiB. `0x04.7:0`
-    #[inline]
-    pub const fn log_trace_buffer_size(&self) -> u8 {
-        bits::get(&self.0, 56, 8) as u8
-    }
-
-    /// Sets [`Self::log_trace_buffer_size`].
-    #[inline]
-    pub const fn set_log_trace_buffer_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 56, 8, value as u64);
-        self
-    }
-
-    /// Key of the trace buffer. `0x08`
-    #[inline]
-    pub const fn trace_mkey(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::trace_mkey`].
-    #[inline]
-    pub const fn set_trace_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
+    MtrcConfReg, MtrcConfRegLayout, 0x80 bytes = "mtrc_conf_reg" {
+        sources: ["linux: mlx5_ifc_mtrc_conf_bits"];
+        reserved: [(0, 28), (32, 24), (96, 928)];
+        /// Bitmask of where to; bit 0 is host memory. `0x00.3:0`
+        trace_mode set_trace_mode: number(u8, 28, 4);
+        /// log2 of the trace buffer's size in units of 4 KiB. `0x04.7:0`
+        log_trace_buffer_size set_log_trace_buffer_size: number(u8, 56, 8);
+        /// Key of the trace buffer. `0x08`
+        trace_mkey set_trace_mkey: number(u32, 64, 32);
     }
 }
 
@@ -3553,143 +1498,37 @@ structure! {
     /// Firmware tracer: reads the string database.
     ///
     /// Source: linux: mlx5_ifc_mtrc_stdb_bits.
-    pub struct MtrcStdbReg([u8; 0x8]) = "mtrc_stdb_reg" {
-        sources: ["linux: mlx5_ifc_mtrc_stdb_bits"],
-        fields: [
-            FieldInfo::number("string_db_index", 0, 4),
-            FieldInfo::number("read_size", 8, 24),
-            FieldInfo::number("start_offset", 32, 32),
-            FieldInfo::number("string_db_data", 64, 32).tail(),
-        ],
-        reserved: [(4, 4)],
+    MtrcStdbReg, MtrcStdbRegLayout, 0x8 bytes = "mtrc_stdb_reg" {
+        sources: ["linux: mlx5_ifc_mtrc_stdb_bits"];
+        reserved: [(4, 4)];
+        /// Which part to read. `0x00.31:28`
+        string_db_index set_string_db_index: number(u8, 0, 4);
+        /// How many bytes to read. `0x00.23:0`
+        read_size set_read_size: number(u32, 8, 24);
+        /// Where to start in the part, in bytes. `0x04`
+        start_offset set_start_offset: number(u32, 32, 32);
+        /// The strings. `0x08`
+        string_db_data STRING_DB_DATA_OFFSET: tail(number(u32, 64, 32));
     }
-}
-
-impl MtrcStdbReg {
-    /// Which part to read. `0x00.31:28`
-    #[inline]
-    pub const fn string_db_index(&self) -> u8 {
-        bits::get(&self.0, 0, 4) as u8
-    }
-
-    /// Sets [`Self::string_db_index`].
-    #[inline]
-    pub const fn set_string_db_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 4, value as u64);
-        self
-    }
-
-    /// How many bytes to read. `0x00.23:0`
-    #[inline]
-    pub const fn read_size(&self) -> u32 {
-        bits::get(&self.0, 8, 24) as u32
-    }
-
-    /// Sets [`Self::read_size`].
-    #[inline]
-    pub const fn set_read_size(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 8, 24, value as u64);
-        self
-    }
-
-    /// Where to start in the part, in bytes. `0x04`
-    #[inline]
-    pub const fn start_offset(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::start_offset`].
-    #[inline]
-    pub const fn set_start_offset(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The strings. `0x08`
-    pub const STRING_DB_DATA_OFFSET: usize = 0x8;
 }
 
 structure! {
     /// Firmware tracer: starts and stops it.
     ///
     /// Source: linux: mlx5_ifc_mtrc_ctrl_bits.
-    pub struct MtrcCtrlReg([u8; 0x40]) = "mtrc_ctrl_reg" {
-        sources: ["linux: mlx5_ifc_mtrc_ctrl_bits"],
-        fields: [
-            FieldInfo::number("trace_status", 0, 2),
-            FieldInfo::number("arm_event", 4, 1),
-            FieldInfo::number("modify_field_select", 16, 16),
-            FieldInfo::number("current_timestamp52_32", 75, 21),
-            FieldInfo::number("current_timestamp31_0", 96, 32),
-        ],
-        reserved: [(2, 2), (5, 11), (32, 43), (128, 384)],
-    }
-}
-
-impl MtrcCtrlReg {
-    /// 1 while tracing. `0x00.31:30`
-    #[inline]
-    pub const fn trace_status(&self) -> u8 {
-        bits::get(&self.0, 0, 2) as u8
-    }
-
-    /// Sets [`Self::trace_status`].
-    #[inline]
-    pub const fn set_trace_status(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 2, value as u64);
-        self
-    }
-
-    /// Raise a tracer event when there is something to read, once. `0x00.27`
-    #[inline]
-    pub const fn arm_event(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::arm_event`].
-    #[inline]
-    pub const fn set_arm_event(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// Fields that a write takes: bit 0 is trace_status. `0x00.15:0`
-    #[inline]
-    pub const fn modify_field_select(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::modify_field_select`].
-    #[inline]
-    pub const fn set_modify_field_select(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// High part of the time. `0x08.20:0`
-    #[inline]
-    pub const fn current_timestamp52_32(&self) -> u32 {
-        bits::get(&self.0, 75, 21) as u32
-    }
-
-    /// Sets [`Self::current_timestamp52_32`].
-    #[inline]
-    pub const fn set_current_timestamp52_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 75, 21, value as u64);
-        self
-    }
-
-    /// Low part of the time. `0x0c`
-    #[inline]
-    pub const fn current_timestamp31_0(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::current_timestamp31_0`].
-    #[inline]
-    pub const fn set_current_timestamp31_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    MtrcCtrlReg, MtrcCtrlRegLayout, 0x40 bytes = "mtrc_ctrl_reg" {
+        sources: ["linux: mlx5_ifc_mtrc_ctrl_bits"];
+        reserved: [(2, 2), (5, 11), (32, 43), (128, 384)];
+        /// 1 while tracing. `0x00.31:30`
+        trace_status set_trace_status: number(u8, 0, 2);
+        /// Raise a tracer event when there is something to read, once. `0x00.27`
+        arm_event set_arm_event: flag(4);
+        /// Fields that a write takes: bit 0 is trace_status. `0x00.15:0`
+        modify_field_select set_modify_field_select: number(u16, 16, 16);
+        /// High part of the time. `0x08.20:0`
+        current_timestamp52_32 set_current_timestamp52_32: number(u32, 75, 21);
+        /// Low part of the time. `0x0c`
+        current_timestamp31_0 set_current_timestamp31_0: number(u32, 96, 32);
     }
 }
 
@@ -3698,27 +1537,11 @@ structure! {
     /// command interface extras. Written once on bring-up, by a PF.
     ///
     /// Source: linux: mlx5_ifc_register_host_endianness_bits.
-    pub struct HostEndiannessReg([u8; 0x10]) = "host_endianness_reg" {
-        sources: ["linux: mlx5_ifc_register_host_endianness_bits"],
-        fields: [
-            FieldInfo::number("he", 0, 1),
-        ],
-        reserved: [(1, 127)],
-    }
-}
-
-impl HostEndiannessReg {
-    /// 0 for little-endian, 1 for big-endian. `0x00.31`
-    #[inline]
-    pub const fn he(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::he`].
-    #[inline]
-    pub const fn set_he(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
+    HostEndiannessReg, HostEndiannessRegLayout, 0x10 bytes = "host_endianness_reg" {
+        sources: ["linux: mlx5_ifc_register_host_endianness_bits"];
+        reserved: [(1, 127)];
+        /// 0 for little-endian, 1 for big-endian. `0x00.31`
+        he set_he: flag(0);
     }
 }
 
@@ -3726,27 +1549,11 @@ structure! {
     /// Node description of an InfiniBand node.
     ///
     /// Source: linux: struct mlx5_reg_node_desc in drivers/infiniband/hw/mlx5/main.c.
-    pub struct NodeDescReg([u8; 0x40]) = "node_desc_reg" {
-        sources: ["linux: struct mlx5_reg_node_desc in drivers/infiniband/hw/mlx5/main.c"],
-        fields: [
-            FieldInfo::bytes("desc", 0, 64),
-        ],
-        reserved: [],
-    }
-}
-
-impl NodeDescReg {
-    /// Text that the node describes itself with, padded with zeros. `0x00, 64 bytes`
-    #[inline]
-    pub const fn desc(&self) -> &[u8; 64] {
-        bits::array(&self.0, 0x0)
-    }
-
-    /// Sets [`Self::desc`].
-    #[inline]
-    pub const fn set_desc(&mut self, value: &[u8; 64]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x0) = *value;
-        self
+    NodeDescReg, NodeDescRegLayout, 0x40 bytes = "node_desc_reg" {
+        sources: ["linux: struct mlx5_reg_node_desc in drivers/infiniband/hw/mlx5/main.c"];
+        reserved: [];
+        /// Text that the node describes itself with, padded with zeros. `0x00, 64 bytes`
+        desc set_desc: bytes(0x40, 0);
     }
 }
 
@@ -3754,125 +1561,25 @@ structure! {
     /// Port counters, one group at a time.
     ///
     /// Source: linux: mlx5_ifc_ppcnt_reg_bits.
-    pub struct PpcntReg([u8; 0x100]) = "ppcnt_reg" {
-        sources: ["linux: mlx5_ifc_ppcnt_reg_bits"],
-        fields: [
-            FieldInfo::number("swid", 0, 8),
-            FieldInfo::number("local_port", 8, 8),
-            FieldInfo::number("pnat", 16, 2),
-            FieldInfo::number("grp", 26, 6).of(PpcntGroup::INFO),
-            FieldInfo::number("clr", 32, 1),
-            FieldInfo::number("plane_ind", 52, 4),
-            FieldInfo::number("prio_tc", 59, 5),
-            FieldInfo::bytes("counter_set", 64, 248),
-        ],
-        reserved: [(18, 8), (33, 19), (56, 3)],
-    }
-}
-
-impl PpcntReg {
-    /// Switch partition; 0 on a NIC. `0x00.31:24`
-    #[inline]
-    pub const fn swid(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::swid`].
-    #[inline]
-    pub const fn set_swid(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// Port, from 1. `0x00.23:16`
-    #[inline]
-    pub const fn local_port(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::local_port`].
-    #[inline]
-    pub const fn set_local_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// How local_port counts: 0 is the port number. `0x00.15:14`
-    #[inline]
-    pub const fn pnat(&self) -> u8 {
-        bits::get(&self.0, 16, 2) as u8
-    }
-
-    /// Sets [`Self::pnat`].
-    #[inline]
-    pub const fn set_pnat(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 16, 2, value as u64);
-        self
-    }
-
-    /// Which group. `0x00.5:0`
-    #[inline]
-    pub const fn grp(&self) -> PpcntGroup {
-        PpcntGroup(bits::get(&self.0, 26, 6) as u8)
-    }
-
-    /// Sets [`Self::grp`].
-    #[inline]
-    pub const fn set_grp(&mut self, value: PpcntGroup) -> &mut Self {
-        bits::set(&mut self.0, 26, 6, value.0 as u64);
-        self
-    }
-
-    /// Set the counters to 0 after reading. `0x04.31`
-    #[inline]
-    pub const fn clr(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::clr`].
-    #[inline]
-    pub const fn set_clr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// Plane of a multi-plane port. `0x04.11:8`
-    #[inline]
-    pub const fn plane_ind(&self) -> u8 {
-        bits::get(&self.0, 52, 4) as u8
-    }
-
-    /// Sets [`Self::plane_ind`].
-    #[inline]
-    pub const fn set_plane_ind(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 52, 4, value as u64);
-        self
-    }
-
-    /// Priority or traffic class, for groups that have one set for each. `0x04.4:0`
-    #[inline]
-    pub const fn prio_tc(&self) -> u8 {
-        bits::get(&self.0, 59, 5) as u8
-    }
-
-    /// Sets [`Self::prio_tc`].
-    #[inline]
-    pub const fn set_prio_tc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 59, 5, value as u64);
-        self
-    }
-
-    /// The counters of the group: 64-bit numbers in most groups. `0x08, 248 bytes`
-    #[inline]
-    pub const fn counter_set(&self) -> &[u8; 248] {
-        bits::array(&self.0, 0x8)
-    }
-
-    /// Sets [`Self::counter_set`].
-    #[inline]
-    pub const fn set_counter_set(&mut self, value: &[u8; 248]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x8) = *value;
-        self
+    PpcntReg, PpcntRegLayout, 0x100 bytes = "ppcnt_reg" {
+        sources: ["linux: mlx5_ifc_ppcnt_reg_bits"];
+        reserved: [(18, 8), (33, 19), (56, 3)];
+        /// Switch partition; 0 on a NIC. `0x00.31:24`
+        swid set_swid: number(u8, 0, 8);
+        /// Port, from 1. `0x00.23:16`
+        local_port set_local_port: number(u8, 8, 8);
+        /// How local_port counts: 0 is the port number. `0x00.15:14`
+        pnat set_pnat: number(u8, 16, 2);
+        /// Which group. `0x00.5:0`
+        grp set_grp: named(PpcntGroup(u8), 26, 6);
+        /// Set the counters to 0 after reading. `0x04.31`
+        clr set_clr: flag(32);
+        /// Plane of a multi-plane port. `0x04.11:8`
+        plane_ind set_plane_ind: number(u8, 52, 4);
+        /// Priority or traffic class, for groups that have one set for each. `0x04.4:0`
+        prio_tc set_prio_tc: number(u8, 59, 5);
+        /// The counters of the group: 64-bit numbers in most groups. `0x08, 248 bytes`
+        counter_set set_counter_set: bytes(0xf8, 64);
     }
 }
 
@@ -3880,107 +1587,23 @@ structure! {
     /// Which lanes of which module a port uses.
     ///
     /// Source: linux: mlx5_ifc_pmlp_reg_bits.
-    pub struct PmlpReg([u8; 0x40]) = "pmlp_reg" {
-        sources: ["linux: mlx5_ifc_pmlp_reg_bits"],
-        fields: [
-            FieldInfo::number("rxtx", 0, 1),
-            FieldInfo::number("local_port", 8, 8),
-            FieldInfo::number("width", 24, 8),
-            FieldInfo::nested("lane0_module_mapping", 32, Lane2ModuleMapping::INFO),
-            FieldInfo::nested("lane1_module_mapping", 64, Lane2ModuleMapping::INFO),
-            FieldInfo::nested("lane2_module_mapping", 96, Lane2ModuleMapping::INFO),
-            FieldInfo::nested("lane3_module_mapping", 128, Lane2ModuleMapping::INFO),
-        ],
-        reserved: [(1, 7), (16, 8), (160, 352)],
-    }
-}
-
-impl PmlpReg {
-    /// Receive and transmit lanes are mapped apart. `0x00.31`
-    #[inline]
-    pub const fn rxtx(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::rxtx`].
-    #[inline]
-    pub const fn set_rxtx(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Port, from 1. `0x00.23:16`
-    #[inline]
-    pub const fn local_port(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::local_port`].
-    #[inline]
-    pub const fn set_local_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Number of lanes; 0 means that the port has no module. `0x00.7:0`
-    #[inline]
-    pub const fn width(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::width`].
-    #[inline]
-    pub const fn set_width(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Lane 0. `0x04`
-    #[inline]
-    pub fn lane0_module_mapping(&self) -> &Lane2ModuleMapping {
-        nested(&self.0, 0x4)
-    }
-
-    /// [`Self::lane0_module_mapping`], to be written.
-    #[inline]
-    pub fn lane0_module_mapping_mut(&mut self) -> &mut Lane2ModuleMapping {
-        nested_mut(&mut self.0, 0x4)
-    }
-
-    /// Lane 1. `0x08`
-    #[inline]
-    pub fn lane1_module_mapping(&self) -> &Lane2ModuleMapping {
-        nested(&self.0, 0x8)
-    }
-
-    /// [`Self::lane1_module_mapping`], to be written.
-    #[inline]
-    pub fn lane1_module_mapping_mut(&mut self) -> &mut Lane2ModuleMapping {
-        nested_mut(&mut self.0, 0x8)
-    }
-
-    /// Lane 2. `0x0c`
-    #[inline]
-    pub fn lane2_module_mapping(&self) -> &Lane2ModuleMapping {
-        nested(&self.0, 0xc)
-    }
-
-    /// [`Self::lane2_module_mapping`], to be written.
-    #[inline]
-    pub fn lane2_module_mapping_mut(&mut self) -> &mut Lane2ModuleMapping {
-        nested_mut(&mut self.0, 0xc)
-    }
-
-    /// Lane 3. `0x10`
-    #[inline]
-    pub fn lane3_module_mapping(&self) -> &Lane2ModuleMapping {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::lane3_module_mapping`], to be written.
-    #[inline]
-    pub fn lane3_module_mapping_mut(&mut self) -> &mut Lane2ModuleMapping {
-        nested_mut(&mut self.0, 0x10)
+    PmlpReg, PmlpRegLayout, 0x40 bytes = "pmlp_reg" {
+        sources: ["linux: mlx5_ifc_pmlp_reg_bits"];
+        reserved: [(1, 7), (16, 8), (160, 352)];
+        /// Receive and transmit lanes are mapped apart. `0x00.31`
+        rxtx set_rxtx: flag(0);
+        /// Port, from 1. `0x00.23:16`
+        local_port set_local_port: number(u8, 8, 8);
+        /// Number of lanes; 0 means that the port has no module. `0x00.7:0`
+        width set_width: number(u8, 24, 8);
+        /// Lane 0. `0x04`
+        lane0_module_mapping lane0_module_mapping_mut: nested(Lane2ModuleMapping, 32);
+        /// Lane 1. `0x08`
+        lane1_module_mapping lane1_module_mapping_mut: nested(Lane2ModuleMapping, 64);
+        /// Lane 2. `0x0c`
+        lane2_module_mapping lane2_module_mapping_mut: nested(Lane2ModuleMapping, 96);
+        /// Lane 3. `0x10`
+        lane3_module_mapping lane3_module_mapping_mut: nested(Lane2ModuleMapping, 128);
     }
 }
 
@@ -3988,55 +1611,15 @@ structure! {
     /// Where a lane of a port goes.
     ///
     /// Source: linux: mlx5_ifc_lane_2_module_mapping_bits.
-    pub struct Lane2ModuleMapping([u8; 0x4]) = "lane_2_module_mapping" {
-        sources: ["linux: mlx5_ifc_lane_2_module_mapping_bits"],
-        fields: [
-            FieldInfo::number("rx_lane", 4, 4),
-            FieldInfo::number("tx_lane", 12, 4),
-            FieldInfo::number("module", 24, 8),
-        ],
-        reserved: [(0, 4), (8, 4), (16, 8)],
-    }
-}
-
-impl Lane2ModuleMapping {
-    /// Receive lane of the module, where rxtx is set. `0x00.27:24`
-    #[inline]
-    pub const fn rx_lane(&self) -> u8 {
-        bits::get(&self.0, 4, 4) as u8
-    }
-
-    /// Sets [`Self::rx_lane`].
-    #[inline]
-    pub const fn set_rx_lane(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4, 4, value as u64);
-        self
-    }
-
-    /// Lane of the module, or its transmit lane where rxtx is set. `0x00.19:16`
-    #[inline]
-    pub const fn tx_lane(&self) -> u8 {
-        bits::get(&self.0, 12, 4) as u8
-    }
-
-    /// Sets [`Self::tx_lane`].
-    #[inline]
-    pub const fn set_tx_lane(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 12, 4, value as u64);
-        self
-    }
-
-    /// Number of the module. `0x00.7:0`
-    #[inline]
-    pub const fn module(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::module`].
-    #[inline]
-    pub const fn set_module(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
+    Lane2ModuleMapping, Lane2ModuleMappingLayout, 0x4 bytes = "lane_2_module_mapping" {
+        sources: ["linux: mlx5_ifc_lane_2_module_mapping_bits"];
+        reserved: [(0, 4), (8, 4), (16, 8)];
+        /// Receive lane of the module, where rxtx is set. `0x00.27:24`
+        rx_lane set_rx_lane: number(u8, 4, 4);
+        /// Lane of the module, or its transmit lane where rxtx is set. `0x00.19:16`
+        tx_lane set_tx_lane: number(u8, 12, 4);
+        /// Number of the module. `0x00.7:0`
+        module set_module: number(u8, 24, 8);
     }
 }
 
@@ -4044,311 +1627,55 @@ structure! {
     /// The PCI link of the device.
     ///
     /// Source: linux: mlx5_ifc_mpein_reg_bits.
-    pub struct MpeinReg([u8; 0x30]) = "mpein_reg" {
-        sources: ["linux: mlx5_ifc_mpein_reg_bits"],
-        fields: [
-            FieldInfo::number("depth", 2, 6),
-            FieldInfo::number("pcie_index", 8, 8),
-            FieldInfo::number("node", 16, 8),
-            FieldInfo::number("capability_mask", 32, 32),
-            FieldInfo::number("link_width_enabled", 72, 8),
-            FieldInfo::number("link_speed_enabled", 80, 16),
-            FieldInfo::number("lane0_physical_position", 96, 8),
-            FieldInfo::number("link_width_active", 104, 8),
-            FieldInfo::number("link_speed_active", 112, 16),
-            FieldInfo::number("num_of_pfs", 128, 16),
-            FieldInfo::number("num_of_vfs", 144, 16),
-            FieldInfo::number("bdf0", 160, 16),
-            FieldInfo::number("max_read_request_size", 192, 4),
-            FieldInfo::number("max_payload_size", 196, 4),
-            FieldInfo::number("pwr_status", 205, 3),
-            FieldInfo::number("port_type", 208, 4),
-            FieldInfo::number("lane_reversal", 223, 1),
-            FieldInfo::number("pci_power", 244, 12),
-            FieldInfo::number("device_status", 288, 16),
-            FieldInfo::number("port_state", 304, 8),
-            FieldInfo::number("receiver_detect_result", 336, 16),
-        ],
+    MpeinReg, MpeinRegLayout, 0x30 bytes = "mpein_reg" {
+        sources: ["linux: mlx5_ifc_mpein_reg_bits"];
         reserved: [
             (0, 2), (24, 8), (64, 8), (176, 16), (200, 5), (212, 11), (224, 20),
             (256, 32), (312, 24), (352, 32),
-        ],
-    }
-}
-
-impl MpeinReg {
-    /// Distance of the node from the root of the device's PCI tree. `0x00.29:24`
-    #[inline]
-    pub const fn depth(&self) -> u8 {
-        bits::get(&self.0, 2, 6) as u8
-    }
-
-    /// Sets [`Self::depth`].
-    #[inline]
-    pub const fn set_depth(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 2, 6, value as u64);
-        self
-    }
-
-    /// Which PCI interface, on a device of more than one. `0x00.23:16`
-    #[inline]
-    pub const fn pcie_index(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::pcie_index`].
-    #[inline]
-    pub const fn set_pcie_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Node at that depth. `0x00.15:8`
-    #[inline]
-    pub const fn node(&self) -> u8 {
-        bits::get(&self.0, 16, 8) as u8
-    }
-
-    /// Sets [`Self::node`].
-    #[inline]
-    pub const fn set_node(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 16, 8, value as u64);
-        self
-    }
-
-    /// Bitmask of what the link can report. `0x04`
-    #[inline]
-    pub const fn capability_mask(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::capability_mask`].
-    #[inline]
-    pub const fn set_capability_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Largest number of lanes enabled. `0x08.23:16`
-    #[inline]
-    pub const fn link_width_enabled(&self) -> u8 {
-        bits::get(&self.0, 72, 8) as u8
-    }
-
-    /// Sets [`Self::link_width_enabled`].
-    #[inline]
-    pub const fn set_link_width_enabled(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 72, 8, value as u64);
-        self
-    }
-
-    /// Bitmask of the speeds enabled; bit n is PCI generation n + 1. `0x08.15:0`
-    #[inline]
-    pub const fn link_speed_enabled(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::link_speed_enabled`].
-    #[inline]
-    pub const fn set_link_speed_enabled(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Physical lane that is lane 0. `0x0c.31:24`
-    #[inline]
-    pub const fn lane0_physical_position(&self) -> u8 {
-        bits::get(&self.0, 96, 8) as u8
-    }
-
-    /// Sets [`Self::lane0_physical_position`].
-    #[inline]
-    pub const fn set_lane0_physical_position(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 96, 8, value as u64);
-        self
-    }
-
-    /// Number of lanes in use. `0x0c.23:16`
-    #[inline]
-    pub const fn link_width_active(&self) -> u8 {
-        bits::get(&self.0, 104, 8) as u8
-    }
-
-    /// Sets [`Self::link_width_active`].
-    #[inline]
-    pub const fn set_link_width_active(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 104, 8, value as u64);
-        self
-    }
-
-    /// Speed in use, as a bit of link_speed_enabled. `0x0c.15:0`
-    #[inline]
-    pub const fn link_speed_active(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::link_speed_active`].
-    #[inline]
-    pub const fn set_link_speed_active(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
-    }
-
-    /// Number of physical functions. `0x10.31:16`
-    #[inline]
-    pub const fn num_of_pfs(&self) -> u16 {
-        bits::get(&self.0, 128, 16) as u16
-    }
-
-    /// Sets [`Self::num_of_pfs`].
-    #[inline]
-    pub const fn set_num_of_pfs(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 128, 16, value as u64);
-        self
-    }
-
-    /// Number of virtual functions. `0x10.15:0`
-    #[inline]
-    pub const fn num_of_vfs(&self) -> u16 {
-        bits::get(&self.0, 144, 16) as u16
-    }
-
-    /// Sets [`Self::num_of_vfs`].
-    #[inline]
-    pub const fn set_num_of_vfs(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 144, 16, value as u64);
-        self
-    }
-
-    /// Bus, device and function number of the first function. `0x14.31:16`
-    #[inline]
-    pub const fn bdf0(&self) -> u16 {
-        bits::get(&self.0, 160, 16) as u16
-    }
-
-    /// Sets [`Self::bdf0`].
-    #[inline]
-    pub const fn set_bdf0(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 160, 16, value as u64);
-        self
-    }
-
-    /// Largest read request: 128 bytes times 2 to this power. `0x18.31:28`
-    #[inline]
-    pub const fn max_read_request_size(&self) -> u8 {
-        bits::get(&self.0, 192, 4) as u8
-    }
-
-    /// Sets [`Self::max_read_request_size`].
-    #[inline]
-    pub const fn set_max_read_request_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 192, 4, value as u64);
-        self
-    }
-
-    /// Largest payload: 128 bytes times 2 to this power. `0x18.27:24`
-    #[inline]
-    pub const fn max_payload_size(&self) -> u8 {
-        bits::get(&self.0, 196, 4) as u8
-    }
-
-    /// Sets [`Self::max_payload_size`].
-    #[inline]
-    pub const fn set_max_payload_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 196, 4, value as u64);
-        self
-    }
-
-    /// Whether the slot gives enough power; see mcam_enhanced_features.pci_status_and_power.
-    /// `0x18.18:16`
-    #[inline]
-    pub const fn pwr_status(&self) -> u8 {
-        bits::get(&self.0, 205, 3) as u8
-    }
-
-    /// Sets [`Self::pwr_status`].
-    #[inline]
-    pub const fn set_pwr_status(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 205, 3, value as u64);
-        self
-    }
-
-    /// PCI port type, as in the PCI Express capability. `0x18.15:12`
-    #[inline]
-    pub const fn port_type(&self) -> u8 {
-        bits::get(&self.0, 208, 4) as u8
-    }
-
-    /// Sets [`Self::port_type`].
-    #[inline]
-    pub const fn set_port_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 208, 4, value as u64);
-        self
-    }
-
-    /// The lanes are in reverse order. `0x18.0`
-    #[inline]
-    pub const fn lane_reversal(&self) -> bool {
-        bits::flag(&self.0, 223)
-    }
-
-    /// Sets [`Self::lane_reversal`].
-    #[inline]
-    pub const fn set_lane_reversal(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 223, value);
-        self
-    }
-
-    /// Power that the slot gives, in watts. `0x1c.11:0`
-    #[inline]
-    pub const fn pci_power(&self) -> u16 {
-        bits::get(&self.0, 244, 12) as u16
-    }
-
-    /// Sets [`Self::pci_power`].
-    #[inline]
-    pub const fn set_pci_power(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 244, 12, value as u64);
-        self
-    }
-
-    /// Device status register of the PCI Express capability. `0x24.31:16`
-    #[inline]
-    pub const fn device_status(&self) -> u16 {
-        bits::get(&self.0, 288, 16) as u16
-    }
-
-    /// Sets [`Self::device_status`].
-    #[inline]
-    pub const fn set_device_status(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 288, 16, value as u64);
-        self
-    }
-
-    /// State of the link's training. `0x24.15:8`
-    #[inline]
-    pub const fn port_state(&self) -> u8 {
-        bits::get(&self.0, 304, 8) as u8
-    }
-
-    /// Sets [`Self::port_state`].
-    #[inline]
-    pub const fn set_port_state(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 304, 8, value as u64);
-        self
-    }
-
-    /// Bitmask of the lanes on which a receiver was found. `0x28.15:0`
-    #[inline]
-    pub const fn receiver_detect_result(&self) -> u16 {
-        bits::get(&self.0, 336, 16) as u16
-    }
-
-    /// Sets [`Self::receiver_detect_result`].
-    #[inline]
-    pub const fn set_receiver_detect_result(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 336, 16, value as u64);
-        self
+        ];
+        /// Distance of the node from the root of the device's PCI tree. `0x00.29:24`
+        depth set_depth: number(u8, 2, 6);
+        /// Which PCI interface, on a device of more than one. `0x00.23:16`
+        pcie_index set_pcie_index: number(u8, 8, 8);
+        /// Node at that depth. `0x00.15:8`
+        node set_node: number(u8, 16, 8);
+        /// Bitmask of what the link can report. `0x04`
+        capability_mask set_capability_mask: number(u32, 32, 32);
+        /// Largest number of lanes enabled. `0x08.23:16`
+        link_width_enabled set_link_width_enabled: number(u8, 72, 8);
+        /// Bitmask of the speeds enabled; bit n is PCI generation n + 1. `0x08.15:0`
+        link_speed_enabled set_link_speed_enabled: number(u16, 80, 16);
+        /// Physical lane that is lane 0. `0x0c.31:24`
+        lane0_physical_position set_lane0_physical_position: number(u8, 96, 8);
+        /// Number of lanes in use. `0x0c.23:16`
+        link_width_active set_link_width_active: number(u8, 104, 8);
+        /// Speed in use, as a bit of link_speed_enabled. `0x0c.15:0`
+        link_speed_active set_link_speed_active: number(u16, 112, 16);
+        /// Number of physical functions. `0x10.31:16`
+        num_of_pfs set_num_of_pfs: number(u16, 128, 16);
+        /// Number of virtual functions. `0x10.15:0`
+        num_of_vfs set_num_of_vfs: number(u16, 144, 16);
+        /// Bus, device and function number of the first function. `0x14.31:16`
+        bdf0 set_bdf0: number(u16, 160, 16);
+        /// Largest read request: 128 bytes times 2 to this power. `0x18.31:28`
+        max_read_request_size set_max_read_request_size: number(u8, 192, 4);
+        /// Largest payload: 128 bytes times 2 to this power. `0x18.27:24`
+        max_payload_size set_max_payload_size: number(u8, 196, 4);
+        /// Whether the slot gives enough power; see mcam_enhanced_features.pci_status_and_power.
+        /// `0x18.18:16`
+        pwr_status set_pwr_status: number(u8, 205, 3);
+        /// PCI port type, as in the PCI Express capability. `0x18.15:12`
+        port_type set_port_type: number(u8, 208, 4);
+        /// The lanes are in reverse order. `0x18.0`
+        lane_reversal set_lane_reversal: flag(223);
+        /// Power that the slot gives, in watts. `0x1c.11:0`
+        pci_power set_pci_power: number(u16, 244, 12);
+        /// Device status register of the PCI Express capability. `0x24.31:16`
+        device_status set_device_status: number(u16, 288, 16);
+        /// State of the link's training. `0x24.15:8`
+        port_state set_port_state: number(u8, 304, 8);
+        /// Bitmask of the lanes on which a receiver was found. `0x28.15:0`
+        receiver_detect_result set_receiver_detect_result: number(u16, 336, 16);
     }
 }
 
@@ -4356,156 +1683,31 @@ structure! {
     /// Timeouts that the device asks of its driver; 0 leaves the driver's own.
     ///
     /// Source: linux: mlx5_ifc_dtor_reg_bits.
-    pub struct DtorReg([u8; 0x40]) = "dtor_reg" {
-        sources: ["linux: mlx5_ifc_dtor_reg_bits"],
-        fields: [
-            FieldInfo::nested("pcie_toggle_to", 32, DefaultTimeout::INFO),
-            FieldInfo::nested("health_poll_to", 160, DefaultTimeout::INFO),
-            FieldInfo::nested("full_crdump_to", 192, DefaultTimeout::INFO),
-            FieldInfo::nested("fw_reset_to", 224, DefaultTimeout::INFO),
-            FieldInfo::nested("flush_on_err_to", 256, DefaultTimeout::INFO),
-            FieldInfo::nested("pci_sync_update_to", 288, DefaultTimeout::INFO),
-            FieldInfo::nested("tear_down_to", 320, DefaultTimeout::INFO),
-            FieldInfo::nested("fsm_reactivate_to", 352, DefaultTimeout::INFO),
-            FieldInfo::nested("reclaim_pages_to", 384, DefaultTimeout::INFO),
-            FieldInfo::nested("reclaim_vfs_pages_to", 416, DefaultTimeout::INFO),
-            FieldInfo::nested("reset_unload_to", 448, DefaultTimeout::INFO),
-        ],
-        reserved: [(0, 32), (64, 96), (480, 32)],
-    }
-}
-
-impl DtorReg {
-    /// For the PCI link to come back after a toggle. `0x04`
-    #[inline]
-    pub fn pcie_toggle_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x4)
-    }
-
-    /// [`Self::pcie_toggle_to`], to be written.
-    #[inline]
-    pub fn pcie_toggle_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x4)
-    }
-
-    /// Between two polls of the health counter. `0x14`
-    #[inline]
-    pub fn health_poll_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x14)
-    }
-
-    /// [`Self::health_poll_to`], to be written.
-    #[inline]
-    pub fn health_poll_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x14)
-    }
-
-    /// For a dump of the configuration space. `0x18`
-    #[inline]
-    pub fn full_crdump_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x18)
-    }
-
-    /// [`Self::full_crdump_to`], to be written.
-    #[inline]
-    pub fn full_crdump_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x18)
-    }
-
-    /// For a firmware reset. `0x1c`
-    #[inline]
-    pub fn fw_reset_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x1c)
-    }
-
-    /// [`Self::fw_reset_to`], to be written.
-    #[inline]
-    pub fn fw_reset_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x1c)
-    }
-
-    /// For flushing after an error. `0x20`
-    #[inline]
-    pub fn flush_on_err_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::flush_on_err_to`], to be written.
-    #[inline]
-    pub fn flush_on_err_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x20)
-    }
-
-    /// For a synchronised firmware update. `0x24`
-    #[inline]
-    pub fn pci_sync_update_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x24)
-    }
-
-    /// [`Self::pci_sync_update_to`], to be written.
-    #[inline]
-    pub fn pci_sync_update_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x24)
-    }
-
-    /// For a fast teardown. `0x28`
-    #[inline]
-    pub fn tear_down_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x28)
-    }
-
-    /// [`Self::tear_down_to`], to be written.
-    #[inline]
-    pub fn tear_down_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x28)
-    }
-
-    /// For reactivation of firmware. `0x2c`
-    #[inline]
-    pub fn fsm_reactivate_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x2c)
-    }
-
-    /// [`Self::fsm_reactivate_to`], to be written.
-    #[inline]
-    pub fn fsm_reactivate_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x2c)
-    }
-
-    /// For taking pages back. `0x30`
-    #[inline]
-    pub fn reclaim_pages_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x30)
-    }
-
-    /// [`Self::reclaim_pages_to`], to be written.
-    #[inline]
-    pub fn reclaim_pages_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x30)
-    }
-
-    /// For taking pages back from virtual functions. `0x34`
-    #[inline]
-    pub fn reclaim_vfs_pages_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x34)
-    }
-
-    /// [`Self::reclaim_vfs_pages_to`], to be written.
-    #[inline]
-    pub fn reclaim_vfs_pages_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x34)
-    }
-
-    /// For the driver to unload before a reset. `0x38`
-    #[inline]
-    pub fn reset_unload_to(&self) -> &DefaultTimeout {
-        nested(&self.0, 0x38)
-    }
-
-    /// [`Self::reset_unload_to`], to be written.
-    #[inline]
-    pub fn reset_unload_to_mut(&mut self) -> &mut DefaultTimeout {
-        nested_mut(&mut self.0, 0x38)
+    DtorReg, DtorRegLayout, 0x40 bytes = "dtor_reg" {
+        sources: ["linux: mlx5_ifc_dtor_reg_bits"];
+        reserved: [(0, 32), (64, 96), (480, 32)];
+        /// For the PCI link to come back after a toggle. `0x04`
+        pcie_toggle_to pcie_toggle_to_mut: nested(DefaultTimeout, 32);
+        /// Between two polls of the health counter. `0x14`
+        health_poll_to health_poll_to_mut: nested(DefaultTimeout, 160);
+        /// For a dump of the configuration space. `0x18`
+        full_crdump_to full_crdump_to_mut: nested(DefaultTimeout, 192);
+        /// For a firmware reset. `0x1c`
+        fw_reset_to fw_reset_to_mut: nested(DefaultTimeout, 224);
+        /// For flushing after an error. `0x20`
+        flush_on_err_to flush_on_err_to_mut: nested(DefaultTimeout, 256);
+        /// For a synchronised firmware update. `0x24`
+        pci_sync_update_to pci_sync_update_to_mut: nested(DefaultTimeout, 288);
+        /// For a fast teardown. `0x28`
+        tear_down_to tear_down_to_mut: nested(DefaultTimeout, 320);
+        /// For reactivation of firmware. `0x2c`
+        fsm_reactivate_to fsm_reactivate_to_mut: nested(DefaultTimeout, 352);
+        /// For taking pages back. `0x30`
+        reclaim_pages_to reclaim_pages_to_mut: nested(DefaultTimeout, 384);
+        /// For taking pages back from virtual functions. `0x34`
+        reclaim_vfs_pages_to reclaim_vfs_pages_to_mut: nested(DefaultTimeout, 416);
+        /// For the driver to unload before a reset. `0x38`
+        reset_unload_to reset_unload_to_mut: nested(DefaultTimeout, 448);
     }
 }
 
@@ -4513,41 +1715,13 @@ structure! {
     /// A time with its unit.
     ///
     /// Source: linux: mlx5_ifc_default_timeout_bits.
-    pub struct DefaultTimeout([u8; 0x4]) = "default_timeout" {
-        sources: ["linux: mlx5_ifc_default_timeout_bits"],
-        fields: [
-            FieldInfo::number("to_multiplier", 0, 3).of(TimeoutUnit::INFO),
-            FieldInfo::number("to_value", 12, 20),
-        ],
-        reserved: [(3, 9)],
-    }
-}
-
-impl DefaultTimeout {
-    /// The unit. `0x00.31:29`
-    #[inline]
-    pub const fn to_multiplier(&self) -> TimeoutUnit {
-        TimeoutUnit(bits::get(&self.0, 0, 3) as u8)
-    }
-
-    /// Sets [`Self::to_multiplier`].
-    #[inline]
-    pub const fn set_to_multiplier(&mut self, value: TimeoutUnit) -> &mut Self {
-        bits::set(&mut self.0, 0, 3, value.0 as u64);
-        self
-    }
-
-    /// Number of units; 0 means none. `0x00.19:0`
-    #[inline]
-    pub const fn to_value(&self) -> u32 {
-        bits::get(&self.0, 12, 20) as u32
-    }
-
-    /// Sets [`Self::to_value`].
-    #[inline]
-    pub const fn set_to_value(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 12, 20, value as u64);
-        self
+    DefaultTimeout, DefaultTimeoutLayout, 0x4 bytes = "default_timeout" {
+        sources: ["linux: mlx5_ifc_default_timeout_bits"];
+        reserved: [(3, 9)];
+        /// The unit. `0x00.31:29`
+        to_multiplier set_to_multiplier: named(TimeoutUnit(u8), 0, 3);
+        /// Number of units; 0 means none. `0x00.19:0`
+        to_value set_to_value: number(u32, 12, 20);
     }
 }
 
@@ -4555,111 +1729,23 @@ structure! {
     /// Sets or tunes the real-time clock.
     ///
     /// Source: linux: mlx5_ifc_mtutc_reg_bits.
-    pub struct MtutcReg([u8; 0x1c]) = "mtutc_reg" {
-        sources: ["linux: mlx5_ifc_mtutc_reg_bits"],
-        fields: [
-            FieldInfo::number("freq_adj_units", 5, 3).of(MtutcFreqAdjUnits::INFO),
-            FieldInfo::number("log_max_freq_adjustment", 11, 5),
-            FieldInfo::number("operation", 28, 4).of(MtutcOperation::INFO),
-            FieldInfo::number("freq_adjustment", 32, 32),
-            FieldInfo::number("utc_sec", 128, 32),
-            FieldInfo::number("utc_nsec", 162, 30),
-            FieldInfo::number("time_adjustment", 192, 32),
-        ],
-        reserved: [(0, 5), (8, 3), (16, 12), (64, 64), (160, 2)],
-    }
-}
-
-impl MtutcReg {
-    /// Unit of freq_adjustment. `0x00.26:24`
-    #[inline]
-    pub const fn freq_adj_units(&self) -> MtutcFreqAdjUnits {
-        MtutcFreqAdjUnits(bits::get(&self.0, 5, 3) as u8)
-    }
-
-    /// Sets [`Self::freq_adj_units`].
-    #[inline]
-    pub const fn set_freq_adj_units(&mut self, value: MtutcFreqAdjUnits) -> &mut Self {
-        bits::set(&mut self.0, 5, 3, value.0 as u64);
-        self
-    }
-
-    /// log2 of the largest frequency adjustment, in the unit asked for. `0x00.20:16`
-    #[inline]
-    pub const fn log_max_freq_adjustment(&self) -> u8 {
-        bits::get(&self.0, 11, 5) as u8
-    }
-
-    /// Sets [`Self::log_max_freq_adjustment`].
-    #[inline]
-    pub const fn set_log_max_freq_adjustment(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 11, 5, value as u64);
-        self
-    }
-
-    /// What to do. `0x00.3:0`
-    #[inline]
-    pub const fn operation(&self) -> MtutcOperation {
-        MtutcOperation(bits::get(&self.0, 28, 4) as u8)
-    }
-
-    /// Sets [`Self::operation`].
-    #[inline]
-    pub const fn set_operation(&mut self, value: MtutcOperation) -> &mut Self {
-        bits::set(&mut self.0, 28, 4, value.0 as u64);
-        self
-    }
-
-    /// Frequency adjustment, signed. `0x04`
-    #[inline]
-    pub const fn freq_adjustment(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::freq_adjustment`].
-    #[inline]
-    pub const fn set_freq_adjustment(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Time to set: seconds since 1970. `0x10`
-    #[inline]
-    pub const fn utc_sec(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::utc_sec`].
-    #[inline]
-    pub const fn set_utc_sec(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
-    }
-
-    /// Time to set: nanoseconds of the second. `0x14.29:0`
-    #[inline]
-    pub const fn utc_nsec(&self) -> u32 {
-        bits::get(&self.0, 162, 30) as u32
-    }
-
-    /// Sets [`Self::utc_nsec`].
-    #[inline]
-    pub const fn set_utc_nsec(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 162, 30, value as u64);
-        self
-    }
-
-    /// Time to add, in nanoseconds, signed. `0x18`
-    #[inline]
-    pub const fn time_adjustment(&self) -> u32 {
-        bits::get(&self.0, 192, 32) as u32
-    }
-
-    /// Sets [`Self::time_adjustment`].
-    #[inline]
-    pub const fn set_time_adjustment(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 192, 32, value as u64);
-        self
+    MtutcReg, MtutcRegLayout, 0x1c bytes = "mtutc_reg" {
+        sources: ["linux: mlx5_ifc_mtutc_reg_bits"];
+        reserved: [(0, 5), (8, 3), (16, 12), (64, 64), (160, 2)];
+        /// Unit of freq_adjustment. `0x00.26:24`
+        freq_adj_units set_freq_adj_units: named(MtutcFreqAdjUnits(u8), 5, 3);
+        /// log2 of the largest frequency adjustment, in the unit asked for. `0x00.20:16`
+        log_max_freq_adjustment set_log_max_freq_adjustment: number(u8, 11, 5);
+        /// What to do. `0x00.3:0`
+        operation set_operation: named(MtutcOperation(u8), 28, 4);
+        /// Frequency adjustment, signed. `0x04`
+        freq_adjustment set_freq_adjustment: number(u32, 32, 32);
+        /// Time to set: seconds since 1970. `0x10`
+        utc_sec set_utc_sec: number(u32, 128, 32);
+        /// Time to set: nanoseconds of the second. `0x14.29:0`
+        utc_nsec set_utc_nsec: number(u32, 162, 30);
+        /// Time to add, in nanoseconds, signed. `0x18`
+        time_adjustment set_time_adjustment: number(u32, 192, 32);
     }
 }
 
@@ -4667,55 +1753,15 @@ structure! {
     /// The real-time clock, for reading.
     ///
     /// Source: linux: mlx5_ifc_mrtc_reg_bits.
-    pub struct MrtcReg([u8; 0x10]) = "mrtc_reg" {
-        sources: ["linux: mlx5_ifc_mrtc_reg_bits"],
-        fields: [
-            FieldInfo::number("time_synced", 0, 1),
-            FieldInfo::number("time_h", 64, 32),
-            FieldInfo::number("time_l", 96, 32),
-        ],
-        reserved: [(1, 63)],
-    }
-}
-
-impl MrtcReg {
-    /// The clock is synchronised. `0x00.31`
-    #[inline]
-    pub const fn time_synced(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::time_synced`].
-    #[inline]
-    pub const fn set_time_synced(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Seconds. `0x08`
-    #[inline]
-    pub const fn time_h(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::time_h`].
-    #[inline]
-    pub const fn set_time_h(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Nanoseconds. `0x0c`
-    #[inline]
-    pub const fn time_l(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::time_l`].
-    #[inline]
-    pub const fn set_time_l(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    MrtcReg, MrtcRegLayout, 0x10 bytes = "mrtc_reg" {
+        sources: ["linux: mlx5_ifc_mrtc_reg_bits"];
+        reserved: [(1, 63)];
+        /// The clock is synchronised. `0x00.31`
+        time_synced set_time_synced: flag(0);
+        /// Seconds. `0x08`
+        time_h set_time_h: number(u32, 64, 32);
+        /// Nanoseconds. `0x0c`
+        time_l set_time_l: number(u32, 96, 32);
     }
 }
 
@@ -4723,126 +1769,27 @@ structure! {
     /// Reads the memory of a cable or module.
     ///
     /// Source: linux: mlx5_ifc_mcia_reg_bits.
-    pub struct MciaReg([u8; 0x90]) = "mcia_reg" {
-        sources: ["linux: mlx5_ifc_mcia_reg_bits"],
-        fields: [
-            FieldInfo::number("l", 0, 1),
-            FieldInfo::number("module", 8, 8),
-            FieldInfo::number("status", 24, 8),
-            FieldInfo::number("i2c_device_address", 32, 8),
-            FieldInfo::number("page_number", 40, 8),
-            FieldInfo::number("device_address", 48, 16),
-            FieldInfo::number("size", 80, 16),
-            FieldInfo::bytes("dwords", 128, 128),
-        ],
-        reserved: [(1, 7), (16, 8), (64, 16), (96, 32)],
-    }
-}
-
-impl MciaReg {
-    /// Lock the module for the reader. `0x00.31`
-    #[inline]
-    pub const fn l(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::l`].
-    #[inline]
-    pub const fn set_l(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Which cable module is read or written, from 0. `0x00.23:16`
-    #[inline]
-    pub const fn module(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::module`].
-    #[inline]
-    pub const fn set_module(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// How it went; 0 is well. `0x00.7:0`
-    #[inline]
-    pub const fn status(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Which device in the module: 0x50 is its EEPROM, 0x51 its diagnostics, as SFF-8472 has it.
-    /// `0x04.31:24`
-    #[inline]
-    pub const fn i2c_device_address(&self) -> u8 {
-        bits::get(&self.0, 32, 8) as u8
-    }
-
-    /// Sets [`Self::i2c_device_address`].
-    #[inline]
-    pub const fn set_i2c_device_address(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 32, 8, value as u64);
-        self
-    }
-
-    /// Page of the module's memory that the upper half shows. `0x04.23:16`
-    #[inline]
-    pub const fn page_number(&self) -> u8 {
-        bits::get(&self.0, 40, 8) as u8
-    }
-
-    /// Sets [`Self::page_number`].
-    #[inline]
-    pub const fn set_page_number(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 40, 8, value as u64);
-        self
-    }
-
-    /// Where to start, in bytes. `0x04.15:0`
-    #[inline]
-    pub const fn device_address(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::device_address`].
-    #[inline]
-    pub const fn set_device_address(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// How many bytes; at most 48, or 128 with mcam_enhanced_features.mcia_32dwords. `0x08.15:0`
-    #[inline]
-    pub const fn size(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::size`].
-    #[inline]
-    pub const fn set_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// The bytes read. `0x10, 128 bytes`
-    #[inline]
-    pub const fn dwords(&self) -> &[u8; 128] {
-        bits::array(&self.0, 0x10)
-    }
-
-    /// Sets [`Self::dwords`].
-    #[inline]
-    pub const fn set_dwords(&mut self, value: &[u8; 128]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x10) = *value;
-        self
+    MciaReg, MciaRegLayout, 0x90 bytes = "mcia_reg" {
+        sources: ["linux: mlx5_ifc_mcia_reg_bits"];
+        reserved: [(1, 7), (16, 8), (64, 16), (96, 32)];
+        /// Lock the module for the reader. `0x00.31`
+        l set_l: flag(0);
+        /// Which cable module is read or written, from 0. `0x00.23:16`
+        module set_module: number(u8, 8, 8);
+        /// How it went; 0 is well. `0x00.7:0`
+        status set_status: number(u8, 24, 8);
+        /// Which device in the module: 0x50 is its EEPROM, 0x51 its diagnostics, as SFF-8472 has
+        /// it. `0x04.31:24`
+        i2c_device_address set_i2c_device_address: number(u8, 32, 8);
+        /// Page of the module's memory that the upper half shows. `0x04.23:16`
+        page_number set_page_number: number(u8, 40, 8);
+        /// Where to start, in bytes. `0x04.15:0`
+        device_address set_device_address: number(u16, 48, 16);
+        /// How many bytes; at most 48, or 128 with mcam_enhanced_features.mcia_32dwords.
+        /// `0x08.15:0`
+        size set_size: number(u16, 80, 16);
+        /// The bytes read. `0x10, 128 bytes`
+        dwords set_dwords: bytes(0x80, 128);
     }
 }
 
@@ -4850,112 +1797,24 @@ structure! {
     /// Firmware reset: which levels there are, and starting one.
     ///
     /// Source: linux: mlx5_ifc_mfrl_reg_bits.
-    pub struct MfrlReg([u8; 0x8]) = "mfrl_reg" {
-        sources: ["linux: mlx5_ifc_mfrl_reg_bits"],
-        fields: [
-            FieldInfo::number("pci_sync_for_fw_update_start", 34, 1),
-            FieldInfo::number("pci_sync_for_fw_update_resp", 35, 2).of(MfrlSyncResponse::INFO),
-            FieldInfo::number("rst_type_sel", 37, 3),
-            FieldInfo::number("pci_reset_req_method", 40, 3).of(MfrlPciResetMethod::INFO),
-            FieldInfo::number("reset_state", 44, 4).of(MfrlResetState::INFO),
-            FieldInfo::number("reset_type", 48, 8),
-            FieldInfo::number("reset_level", 56, 8),
-        ],
-        reserved: [(0, 34), (43, 1)],
-    }
-}
-
-impl MfrlReg {
-    /// Start a reset that all hosts take part in. `0x04.29`
-    #[inline]
-    pub const fn pci_sync_for_fw_update_start(&self) -> bool {
-        bits::flag(&self.0, 34)
-    }
-
-    /// Sets [`Self::pci_sync_for_fw_update_start`].
-    #[inline]
-    pub const fn set_pci_sync_for_fw_update_start(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 34, value);
-        self
-    }
-
-    /// Answer to such a reset. `0x04.28:27`
-    #[inline]
-    pub const fn pci_sync_for_fw_update_resp(&self) -> MfrlSyncResponse {
-        MfrlSyncResponse(bits::get(&self.0, 35, 2) as u8)
-    }
-
-    /// Sets [`Self::pci_sync_for_fw_update_resp`].
-    #[inline]
-    pub const fn set_pci_sync_for_fw_update_resp(&mut self, value: MfrlSyncResponse) -> &mut Self {
-        bits::set(&mut self.0, 35, 2, value.0 as u64);
-        self
-    }
-
-    /// Which reset, as a bit number of reset_type. `0x04.26:24`
-    #[inline]
-    pub const fn rst_type_sel(&self) -> u8 {
-        bits::get(&self.0, 37, 3) as u8
-    }
-
-    /// Sets [`Self::rst_type_sel`].
-    #[inline]
-    pub const fn set_rst_type_sel(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 37, 3, value as u64);
-        self
-    }
-
-    /// How the PCI side is reset. `0x04.23:21`
-    #[inline]
-    pub const fn pci_reset_req_method(&self) -> MfrlPciResetMethod {
-        MfrlPciResetMethod(bits::get(&self.0, 40, 3) as u8)
-    }
-
-    /// Sets [`Self::pci_reset_req_method`].
-    #[inline]
-    pub const fn set_pci_reset_req_method(&mut self, value: MfrlPciResetMethod) -> &mut Self {
-        bits::set(&mut self.0, 40, 3, value.0 as u64);
-        self
-    }
-
-    /// How the reset stands. `0x04.19:16`
-    #[inline]
-    pub const fn reset_state(&self) -> MfrlResetState {
-        MfrlResetState(bits::get(&self.0, 44, 4) as u8)
-    }
-
-    /// Sets [`Self::reset_state`].
-    #[inline]
-    pub const fn set_reset_state(&mut self, value: MfrlResetState) -> &mut Self {
-        bits::set(&mut self.0, 44, 4, value.0 as u64);
-        self
-    }
-
-    /// Bitmask of the kinds of reset (values in mfrl_reset_type). `0x04.15:8`
-    #[inline]
-    pub const fn reset_type(&self) -> u8 {
-        bits::get(&self.0, 48, 8) as u8
-    }
-
-    /// Sets [`Self::reset_type`].
-    #[inline]
-    pub const fn set_reset_type(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 48, 8, value as u64);
-        self
-    }
-
-    /// Bitmask of the levels (values in mfrl_reset_level): on a read those that are needed, on a write
-    /// the one to run. `0x04.7:0`
-    #[inline]
-    pub const fn reset_level(&self) -> u8 {
-        bits::get(&self.0, 56, 8) as u8
-    }
-
-    /// Sets [`Self::reset_level`].
-    #[inline]
-    pub const fn set_reset_level(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 56, 8, value as u64);
-        self
+    MfrlReg, MfrlRegLayout, 0x8 bytes = "mfrl_reg" {
+        sources: ["linux: mlx5_ifc_mfrl_reg_bits"];
+        reserved: [(0, 34), (43, 1)];
+        /// Start a reset that all hosts take part in. `0x04.29`
+        pci_sync_for_fw_update_start set_pci_sync_for_fw_update_start: flag(34);
+        /// Answer to such a reset. `0x04.28:27`
+        pci_sync_for_fw_update_resp set_pci_sync_for_fw_update_resp: named(MfrlSyncResponse(u8), 35, 2);
+        /// Which reset, as a bit number of reset_type. `0x04.26:24`
+        rst_type_sel set_rst_type_sel: number(u8, 37, 3);
+        /// How the PCI side is reset. `0x04.23:21`
+        pci_reset_req_method set_pci_reset_req_method: named(MfrlPciResetMethod(u8), 40, 3);
+        /// How the reset stands. `0x04.19:16`
+        reset_state set_reset_state: named(MfrlResetState(u8), 44, 4);
+        /// Bitmask of the kinds of reset (values in mfrl_reset_type). `0x04.15:8`
+        reset_type set_reset_type: number(u8, 48, 8);
+        /// Bitmask of the levels (values in mfrl_reset_level): on a read those that are needed, on
+        /// a write the one to run. `0x04.7:0`
+        reset_level set_reset_level: number(u8, 56, 8);
     }
 }
 
@@ -4963,27 +1822,11 @@ structure! {
     /// PCI precision time measurement.
     ///
     /// Source: linux: mlx5_ifc_mtptm_reg_bits.
-    pub struct MtptmReg([u8; 0x10]) = "mtptm_reg" {
-        sources: ["linux: mlx5_ifc_mtptm_reg_bits"],
-        fields: [
-            FieldInfo::number("psta", 16, 1),
-        ],
-        reserved: [(0, 16), (17, 111)],
-    }
-}
-
-impl MtptmReg {
-    /// Measurement is on. `0x00.15`
-    #[inline]
-    pub const fn psta(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::psta`].
-    #[inline]
-    pub const fn set_psta(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
+    MtptmReg, MtptmRegLayout, 0x10 bytes = "mtptm_reg" {
+        sources: ["linux: mlx5_ifc_mtptm_reg_bits"];
+        reserved: [(0, 16), (17, 111)];
+        /// Measurement is on. `0x00.15`
+        psta set_psta: flag(16);
     }
 }
 
@@ -4991,97 +1834,21 @@ structure! {
     /// Reads two clocks at the same time.
     ///
     /// Source: linux: mlx5_ifc_mtctr_reg_bits.
-    pub struct MtctrReg([u8; 0x18]) = "mtctr_reg" {
-        sources: ["linux: mlx5_ifc_mtctr_reg_bits"],
-        fields: [
-            FieldInfo::number("first_clock_timestamp_request", 0, 8).of(MtctrClock::INFO),
-            FieldInfo::number("second_clock_timestamp_request", 8, 8).of(MtctrClock::INFO),
-            FieldInfo::number("first_clock_valid", 32, 1),
-            FieldInfo::number("second_clock_valid", 33, 1),
-            FieldInfo::number("first_clock_timestamp", 64, 64),
-            FieldInfo::number("second_clock_timestamp", 128, 64),
-        ],
-        reserved: [(16, 16), (34, 30)],
-    }
-}
-
-impl MtctrReg {
-    /// First clock to read. `0x00.31:24`
-    #[inline]
-    pub const fn first_clock_timestamp_request(&self) -> MtctrClock {
-        MtctrClock(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::first_clock_timestamp_request`].
-    #[inline]
-    pub const fn set_first_clock_timestamp_request(&mut self, value: MtctrClock) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Second clock to read. `0x00.23:16`
-    #[inline]
-    pub const fn second_clock_timestamp_request(&self) -> MtctrClock {
-        MtctrClock(bits::get(&self.0, 8, 8) as u8)
-    }
-
-    /// Sets [`Self::second_clock_timestamp_request`].
-    #[inline]
-    pub const fn set_second_clock_timestamp_request(&mut self, value: MtctrClock) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value.0 as u64);
-        self
-    }
-
-    /// first_clock_timestamp holds a reading. `0x04.31`
-    #[inline]
-    pub const fn first_clock_valid(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::first_clock_valid`].
-    #[inline]
-    pub const fn set_first_clock_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// second_clock_timestamp holds a reading. `0x04.30`
-    #[inline]
-    pub const fn second_clock_valid(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::second_clock_valid`].
-    #[inline]
-    pub const fn set_second_clock_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// Reading of the first clock. `0x08, 8 bytes`
-    #[inline]
-    pub const fn first_clock_timestamp(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::first_clock_timestamp`].
-    #[inline]
-    pub const fn set_first_clock_timestamp(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
-    }
-
-    /// Reading of the second clock. `0x10, 8 bytes`
-    #[inline]
-    pub const fn second_clock_timestamp(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::second_clock_timestamp`].
-    #[inline]
-    pub const fn set_second_clock_timestamp(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
+    MtctrReg, MtctrRegLayout, 0x18 bytes = "mtctr_reg" {
+        sources: ["linux: mlx5_ifc_mtctr_reg_bits"];
+        reserved: [(16, 16), (34, 30)];
+        /// First clock to read. `0x00.31:24`
+        first_clock_timestamp_request set_first_clock_timestamp_request: named(MtctrClock(u8), 0, 8);
+        /// Second clock to read. `0x00.23:16`
+        second_clock_timestamp_request set_second_clock_timestamp_request: named(MtctrClock(u8), 8, 8);
+        /// first_clock_timestamp holds a reading. `0x04.31`
+        first_clock_valid set_first_clock_valid: flag(32);
+        /// second_clock_timestamp holds a reading. `0x04.30`
+        second_clock_valid set_second_clock_valid: flag(33);
+        /// Reading of the first clock. `0x08, 8 bytes`
+        first_clock_timestamp set_first_clock_timestamp: number(u64, 64, 64);
+        /// Reading of the second clock. `0x10, 8 bytes`
+        second_clock_timestamp set_second_clock_timestamp: number(u64, 128, 64);
     }
 }
 
@@ -5091,600 +1858,92 @@ structure! {
     /// newer ones.
     ///
     /// Source: linux: mlx5_ifc_pplm_reg_bits.
-    pub struct PplmReg([u8; 0x78]) = "pplm_reg" {
-        sources: ["linux: mlx5_ifc_pplm_reg_bits"],
-        fields: [
-            FieldInfo::number("local_port", 8, 8),
-            FieldInfo::number("port_profile_mode", 64, 8),
-            FieldInfo::number("static_port_profile", 72, 8),
-            FieldInfo::number("active_port_profile", 80, 8),
-            FieldInfo::number("retransmission_active", 96, 8),
-            FieldInfo::number("fec_mode_active", 104, 24),
-            FieldInfo::number("rs_fec_correction_bypass_cap", 128, 4),
-            FieldInfo::number("fec_override_cap_56g", 140, 4),
-            FieldInfo::number("fec_override_cap_100g", 144, 4),
-            FieldInfo::number("fec_override_cap_50g", 148, 4),
-            FieldInfo::number("fec_override_cap_25g", 152, 4),
-            FieldInfo::number("fec_override_cap_10g_40g", 156, 4),
-            FieldInfo::number("rs_fec_correction_bypass_admin", 160, 4),
-            FieldInfo::number("fec_override_admin_56g", 172, 4),
-            FieldInfo::number("fec_override_admin_100g", 176, 4),
-            FieldInfo::number("fec_override_admin_50g", 180, 4),
-            FieldInfo::number("fec_override_admin_25g", 184, 4),
-            FieldInfo::number("fec_override_admin_10g_40g", 188, 4),
-            FieldInfo::number("fec_override_cap_400g_8x", 192, 16),
-            FieldInfo::number("fec_override_cap_200g_4x", 208, 16),
-            FieldInfo::number("fec_override_cap_100g_2x", 224, 16),
-            FieldInfo::number("fec_override_cap_50g_1x", 240, 16),
-            FieldInfo::number("fec_override_admin_400g_8x", 256, 16),
-            FieldInfo::number("fec_override_admin_200g_4x", 272, 16),
-            FieldInfo::number("fec_override_admin_100g_2x", 288, 16),
-            FieldInfo::number("fec_override_admin_50g_1x", 304, 16),
-            FieldInfo::number("fec_override_cap_800g_8x", 320, 16),
-            FieldInfo::number("fec_override_cap_400g_4x", 336, 16),
-            FieldInfo::number("fec_override_cap_200g_2x", 352, 16),
-            FieldInfo::number("fec_override_cap_100g_1x", 368, 16),
-            FieldInfo::number("fec_override_admin_800g_8x", 544, 16),
-            FieldInfo::number("fec_override_admin_400g_4x", 560, 16),
-            FieldInfo::number("fec_override_admin_200g_2x", 576, 16),
-            FieldInfo::number("fec_override_admin_100g_1x", 592, 16),
-            FieldInfo::number("fec_override_cap_1600g_8x", 704, 16),
-            FieldInfo::number("fec_override_cap_800g_4x", 720, 16),
-            FieldInfo::number("fec_override_cap_400g_2x", 736, 16),
-            FieldInfo::number("fec_override_cap_200g_1x", 752, 16),
-            FieldInfo::number("fec_override_admin_1600g_8x", 768, 16),
-            FieldInfo::number("fec_override_admin_800g_4x", 784, 16),
-            FieldInfo::number("fec_override_admin_400g_2x", 800, 16),
-            FieldInfo::number("fec_override_admin_200g_1x", 816, 16),
-        ],
-        reserved: [(0, 8), (16, 48), (88, 8), (132, 8), (164, 8), (384, 160), (608, 96), (832, 128)],
-    }
-}
-
-impl PplmReg {
-    /// Port, from 1. `0x00.23:16`
-    #[inline]
-    pub const fn local_port(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::local_port`].
-    #[inline]
-    pub const fn set_local_port(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// How the port profile is chosen. `0x08.31:24`
-    #[inline]
-    pub const fn port_profile_mode(&self) -> u8 {
-        bits::get(&self.0, 64, 8) as u8
-    }
-
-    /// Sets [`Self::port_profile_mode`].
-    #[inline]
-    pub const fn set_port_profile_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 64, 8, value as u64);
-        self
-    }
-
-    /// Port profile that is set. `0x08.23:16`
-    #[inline]
-    pub const fn static_port_profile(&self) -> u8 {
-        bits::get(&self.0, 72, 8) as u8
-    }
-
-    /// Sets [`Self::static_port_profile`].
-    #[inline]
-    pub const fn set_static_port_profile(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 72, 8, value as u64);
-        self
-    }
-
-    /// Port profile in force. `0x08.15:8`
-    #[inline]
-    pub const fn active_port_profile(&self) -> u8 {
-        bits::get(&self.0, 80, 8) as u8
-    }
-
-    /// Sets [`Self::active_port_profile`].
-    #[inline]
-    pub const fn set_active_port_profile(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 80, 8, value as u64);
-        self
-    }
-
-    /// Link layer retransmission in force. `0x0c.31:24`
-    #[inline]
-    pub const fn retransmission_active(&self) -> u8 {
-        bits::get(&self.0, 96, 8) as u8
-    }
-
-    /// Sets [`Self::retransmission_active`].
-    #[inline]
-    pub const fn set_retransmission_active(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 96, 8, value as u64);
-        self
-    }
-
-    /// FEC in force, as a bit. `0x0c.23:0`
-    #[inline]
-    pub const fn fec_mode_active(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::fec_mode_active`].
-    #[inline]
-    pub const fn set_fec_mode_active(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
-    }
-
-    /// RS FEC can go without correction. `0x10.31:28`
-    #[inline]
-    pub const fn rs_fec_correction_bypass_cap(&self) -> u8 {
-        bits::get(&self.0, 128, 4) as u8
-    }
-
-    /// Sets [`Self::rs_fec_correction_bypass_cap`].
-    #[inline]
-    pub const fn set_rs_fec_correction_bypass_cap(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 128, 4, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 56 Gbit/s. `0x10.19:16`
-    #[inline]
-    pub const fn fec_override_cap_56g(&self) -> u8 {
-        bits::get(&self.0, 140, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_cap_56g`].
-    #[inline]
-    pub const fn set_fec_override_cap_56g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 140, 4, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 100 Gbit/s. `0x10.15:12`
-    #[inline]
-    pub const fn fec_override_cap_100g(&self) -> u8 {
-        bits::get(&self.0, 144, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_cap_100g`].
-    #[inline]
-    pub const fn set_fec_override_cap_100g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 144, 4, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 50 Gbit/s. `0x10.11:8`
-    #[inline]
-    pub const fn fec_override_cap_50g(&self) -> u8 {
-        bits::get(&self.0, 148, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_cap_50g`].
-    #[inline]
-    pub const fn set_fec_override_cap_50g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 148, 4, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 25 Gbit/s. `0x10.7:4`
-    #[inline]
-    pub const fn fec_override_cap_25g(&self) -> u8 {
-        bits::get(&self.0, 152, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_cap_25g`].
-    #[inline]
-    pub const fn set_fec_override_cap_25g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 152, 4, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 10 and 40 Gbit/s. `0x10.3:0`
-    #[inline]
-    pub const fn fec_override_cap_10g_40g(&self) -> u8 {
-        bits::get(&self.0, 156, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_cap_10g_40g`].
-    #[inline]
-    pub const fn set_fec_override_cap_10g_40g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 156, 4, value as u64);
-        self
-    }
-
-    /// RS FEC goes without correction. `0x14.31:28`
-    #[inline]
-    pub const fn rs_fec_correction_bypass_admin(&self) -> u8 {
-        bits::get(&self.0, 160, 4) as u8
-    }
-
-    /// Sets [`Self::rs_fec_correction_bypass_admin`].
-    #[inline]
-    pub const fn set_rs_fec_correction_bypass_admin(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 160, 4, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 56 Gbit/s; 0 lets the device choose. `0x14.19:16`
-    #[inline]
-    pub const fn fec_override_admin_56g(&self) -> u8 {
-        bits::get(&self.0, 172, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_admin_56g`].
-    #[inline]
-    pub const fn set_fec_override_admin_56g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 172, 4, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 100 Gbit/s; 0 lets the device choose. `0x14.15:12`
-    #[inline]
-    pub const fn fec_override_admin_100g(&self) -> u8 {
-        bits::get(&self.0, 176, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_admin_100g`].
-    #[inline]
-    pub const fn set_fec_override_admin_100g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 176, 4, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 50 Gbit/s; 0 lets the device choose. `0x14.11:8`
-    #[inline]
-    pub const fn fec_override_admin_50g(&self) -> u8 {
-        bits::get(&self.0, 180, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_admin_50g`].
-    #[inline]
-    pub const fn set_fec_override_admin_50g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 180, 4, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 25 Gbit/s; 0 lets the device choose. `0x14.7:4`
-    #[inline]
-    pub const fn fec_override_admin_25g(&self) -> u8 {
-        bits::get(&self.0, 184, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_admin_25g`].
-    #[inline]
-    pub const fn set_fec_override_admin_25g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 184, 4, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 10 and 40 Gbit/s; 0 lets the device choose. `0x14.3:0`
-    #[inline]
-    pub const fn fec_override_admin_10g_40g(&self) -> u8 {
-        bits::get(&self.0, 188, 4) as u8
-    }
-
-    /// Sets [`Self::fec_override_admin_10g_40g`].
-    #[inline]
-    pub const fn set_fec_override_admin_10g_40g(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 188, 4, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 400 Gbit/s on 8 lanes. `0x18.31:16`
-    #[inline]
-    pub const fn fec_override_cap_400g_8x(&self) -> u16 {
-        bits::get(&self.0, 192, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_400g_8x`].
-    #[inline]
-    pub const fn set_fec_override_cap_400g_8x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 192, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 200 Gbit/s on 4 lanes. `0x18.15:0`
-    #[inline]
-    pub const fn fec_override_cap_200g_4x(&self) -> u16 {
-        bits::get(&self.0, 208, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_200g_4x`].
-    #[inline]
-    pub const fn set_fec_override_cap_200g_4x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 208, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 100 Gbit/s on 2 lanes. `0x1c.31:16`
-    #[inline]
-    pub const fn fec_override_cap_100g_2x(&self) -> u16 {
-        bits::get(&self.0, 224, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_100g_2x`].
-    #[inline]
-    pub const fn set_fec_override_cap_100g_2x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 224, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 50 Gbit/s on 1 lane. `0x1c.15:0`
-    #[inline]
-    pub const fn fec_override_cap_50g_1x(&self) -> u16 {
-        bits::get(&self.0, 240, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_50g_1x`].
-    #[inline]
-    pub const fn set_fec_override_cap_50g_1x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 240, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 400 Gbit/s on 8 lanes; 0 lets the device choose. `0x20.31:16`
-    #[inline]
-    pub const fn fec_override_admin_400g_8x(&self) -> u16 {
-        bits::get(&self.0, 256, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_400g_8x`].
-    #[inline]
-    pub const fn set_fec_override_admin_400g_8x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 256, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 200 Gbit/s on 4 lanes; 0 lets the device choose. `0x20.15:0`
-    #[inline]
-    pub const fn fec_override_admin_200g_4x(&self) -> u16 {
-        bits::get(&self.0, 272, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_200g_4x`].
-    #[inline]
-    pub const fn set_fec_override_admin_200g_4x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 272, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 100 Gbit/s on 2 lanes; 0 lets the device choose. `0x24.31:16`
-    #[inline]
-    pub const fn fec_override_admin_100g_2x(&self) -> u16 {
-        bits::get(&self.0, 288, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_100g_2x`].
-    #[inline]
-    pub const fn set_fec_override_admin_100g_2x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 288, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 50 Gbit/s on 1 lane; 0 lets the device choose. `0x24.15:0`
-    #[inline]
-    pub const fn fec_override_admin_50g_1x(&self) -> u16 {
-        bits::get(&self.0, 304, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_50g_1x`].
-    #[inline]
-    pub const fn set_fec_override_admin_50g_1x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 304, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 800 Gbit/s on 8 lanes. `0x28.31:16`
-    #[inline]
-    pub const fn fec_override_cap_800g_8x(&self) -> u16 {
-        bits::get(&self.0, 320, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_800g_8x`].
-    #[inline]
-    pub const fn set_fec_override_cap_800g_8x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 320, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 400 Gbit/s on 4 lanes. `0x28.15:0`
-    #[inline]
-    pub const fn fec_override_cap_400g_4x(&self) -> u16 {
-        bits::get(&self.0, 336, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_400g_4x`].
-    #[inline]
-    pub const fn set_fec_override_cap_400g_4x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 336, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 200 Gbit/s on 2 lanes. `0x2c.31:16`
-    #[inline]
-    pub const fn fec_override_cap_200g_2x(&self) -> u16 {
-        bits::get(&self.0, 352, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_200g_2x`].
-    #[inline]
-    pub const fn set_fec_override_cap_200g_2x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 352, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 100 Gbit/s on 1 lane. `0x2c.15:0`
-    #[inline]
-    pub const fn fec_override_cap_100g_1x(&self) -> u16 {
-        bits::get(&self.0, 368, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_100g_1x`].
-    #[inline]
-    pub const fn set_fec_override_cap_100g_1x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 368, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 800 Gbit/s on 8 lanes; 0 lets the device choose. `0x44.31:16`
-    #[inline]
-    pub const fn fec_override_admin_800g_8x(&self) -> u16 {
-        bits::get(&self.0, 544, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_800g_8x`].
-    #[inline]
-    pub const fn set_fec_override_admin_800g_8x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 544, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 400 Gbit/s on 4 lanes; 0 lets the device choose. `0x44.15:0`
-    #[inline]
-    pub const fn fec_override_admin_400g_4x(&self) -> u16 {
-        bits::get(&self.0, 560, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_400g_4x`].
-    #[inline]
-    pub const fn set_fec_override_admin_400g_4x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 560, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 200 Gbit/s on 2 lanes; 0 lets the device choose. `0x48.31:16`
-    #[inline]
-    pub const fn fec_override_admin_200g_2x(&self) -> u16 {
-        bits::get(&self.0, 576, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_200g_2x`].
-    #[inline]
-    pub const fn set_fec_override_admin_200g_2x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 576, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 100 Gbit/s on 1 lane; 0 lets the device choose. `0x48.15:0`
-    #[inline]
-    pub const fn fec_override_admin_100g_1x(&self) -> u16 {
-        bits::get(&self.0, 592, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_100g_1x`].
-    #[inline]
-    pub const fn set_fec_override_admin_100g_1x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 592, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 1600 Gbit/s on 8 lanes. `0x58.31:16`
-    #[inline]
-    pub const fn fec_override_cap_1600g_8x(&self) -> u16 {
-        bits::get(&self.0, 704, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_1600g_8x`].
-    #[inline]
-    pub const fn set_fec_override_cap_1600g_8x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 704, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 800 Gbit/s on 4 lanes. `0x58.15:0`
-    #[inline]
-    pub const fn fec_override_cap_800g_4x(&self) -> u16 {
-        bits::get(&self.0, 720, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_800g_4x`].
-    #[inline]
-    pub const fn set_fec_override_cap_800g_4x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 720, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 400 Gbit/s on 2 lanes. `0x5c.31:16`
-    #[inline]
-    pub const fn fec_override_cap_400g_2x(&self) -> u16 {
-        bits::get(&self.0, 736, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_400g_2x`].
-    #[inline]
-    pub const fn set_fec_override_cap_400g_2x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 736, 16, value as u64);
-        self
-    }
-
-    /// FEC modes that can be chosen at 200 Gbit/s on 1 lane. `0x5c.15:0`
-    #[inline]
-    pub const fn fec_override_cap_200g_1x(&self) -> u16 {
-        bits::get(&self.0, 752, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_cap_200g_1x`].
-    #[inline]
-    pub const fn set_fec_override_cap_200g_1x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 752, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 1600 Gbit/s on 8 lanes; 0 lets the device choose. `0x60.31:16`
-    #[inline]
-    pub const fn fec_override_admin_1600g_8x(&self) -> u16 {
-        bits::get(&self.0, 768, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_1600g_8x`].
-    #[inline]
-    pub const fn set_fec_override_admin_1600g_8x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 768, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 800 Gbit/s on 4 lanes; 0 lets the device choose. `0x60.15:0`
-    #[inline]
-    pub const fn fec_override_admin_800g_4x(&self) -> u16 {
-        bits::get(&self.0, 784, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_800g_4x`].
-    #[inline]
-    pub const fn set_fec_override_admin_800g_4x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 784, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 400 Gbit/s on 2 lanes; 0 lets the device choose. `0x64.31:16`
-    #[inline]
-    pub const fn fec_override_admin_400g_2x(&self) -> u16 {
-        bits::get(&self.0, 800, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_400g_2x`].
-    #[inline]
-    pub const fn set_fec_override_admin_400g_2x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 800, 16, value as u64);
-        self
-    }
-
-    /// FEC modes chosen at 200 Gbit/s on 1 lane; 0 lets the device choose. `0x64.15:0`
-    #[inline]
-    pub const fn fec_override_admin_200g_1x(&self) -> u16 {
-        bits::get(&self.0, 816, 16) as u16
-    }
-
-    /// Sets [`Self::fec_override_admin_200g_1x`].
-    #[inline]
-    pub const fn set_fec_override_admin_200g_1x(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 816, 16, value as u64);
-        self
+    PplmReg, PplmRegLayout, 0x78 bytes = "pplm_reg" {
+        sources: ["linux: mlx5_ifc_pplm_reg_bits"];
+        reserved: [(0, 8), (16, 48), (88, 8), (132, 8), (164, 8), (384, 160), (608, 96), (832, 128)];
+        /// Port, from 1. `0x00.23:16`
+        local_port set_local_port: number(u8, 8, 8);
+        /// How the port profile is chosen. `0x08.31:24`
+        port_profile_mode set_port_profile_mode: number(u8, 64, 8);
+        /// Port profile that is set. `0x08.23:16`
+        static_port_profile set_static_port_profile: number(u8, 72, 8);
+        /// Port profile in force. `0x08.15:8`
+        active_port_profile set_active_port_profile: number(u8, 80, 8);
+        /// Link layer retransmission in force. `0x0c.31:24`
+        retransmission_active set_retransmission_active: number(u8, 96, 8);
+        /// FEC in force, as a bit. `0x0c.23:0`
+        fec_mode_active set_fec_mode_active: number(u32, 104, 24);
+        /// RS FEC can go without correction. `0x10.31:28`
+        rs_fec_correction_bypass_cap set_rs_fec_correction_bypass_cap: number(u8, 128, 4);
+        /// FEC modes that can be chosen at 56 Gbit/s. `0x10.19:16`
+        fec_override_cap_56g set_fec_override_cap_56g: number(u8, 140, 4);
+        /// FEC modes that can be chosen at 100 Gbit/s. `0x10.15:12`
+        fec_override_cap_100g set_fec_override_cap_100g: number(u8, 144, 4);
+        /// FEC modes that can be chosen at 50 Gbit/s. `0x10.11:8`
+        fec_override_cap_50g set_fec_override_cap_50g: number(u8, 148, 4);
+        /// FEC modes that can be chosen at 25 Gbit/s. `0x10.7:4`
+        fec_override_cap_25g set_fec_override_cap_25g: number(u8, 152, 4);
+        /// FEC modes that can be chosen at 10 and 40 Gbit/s. `0x10.3:0`
+        fec_override_cap_10g_40g set_fec_override_cap_10g_40g: number(u8, 156, 4);
+        /// RS FEC goes without correction. `0x14.31:28`
+        rs_fec_correction_bypass_admin set_rs_fec_correction_bypass_admin: number(u8, 160, 4);
+        /// FEC modes chosen at 56 Gbit/s; 0 lets the device choose. `0x14.19:16`
+        fec_override_admin_56g set_fec_override_admin_56g: number(u8, 172, 4);
+        /// FEC modes chosen at 100 Gbit/s; 0 lets the device choose. `0x14.15:12`
+        fec_override_admin_100g set_fec_override_admin_100g: number(u8, 176, 4);
+        /// FEC modes chosen at 50 Gbit/s; 0 lets the device choose. `0x14.11:8`
+        fec_override_admin_50g set_fec_override_admin_50g: number(u8, 180, 4);
+        /// FEC modes chosen at 25 Gbit/s; 0 lets the device choose. `0x14.7:4`
+        fec_override_admin_25g set_fec_override_admin_25g: number(u8, 184, 4);
+        /// FEC modes chosen at 10 and 40 Gbit/s; 0 lets the device choose. `0x14.3:0`
+        fec_override_admin_10g_40g set_fec_override_admin_10g_40g: number(u8, 188, 4);
+        /// FEC modes that can be chosen at 400 Gbit/s on 8 lanes. `0x18.31:16`
+        fec_override_cap_400g_8x set_fec_override_cap_400g_8x: number(u16, 192, 16);
+        /// FEC modes that can be chosen at 200 Gbit/s on 4 lanes. `0x18.15:0`
+        fec_override_cap_200g_4x set_fec_override_cap_200g_4x: number(u16, 208, 16);
+        /// FEC modes that can be chosen at 100 Gbit/s on 2 lanes. `0x1c.31:16`
+        fec_override_cap_100g_2x set_fec_override_cap_100g_2x: number(u16, 224, 16);
+        /// FEC modes that can be chosen at 50 Gbit/s on 1 lane. `0x1c.15:0`
+        fec_override_cap_50g_1x set_fec_override_cap_50g_1x: number(u16, 240, 16);
+        /// FEC modes chosen at 400 Gbit/s on 8 lanes; 0 lets the device choose. `0x20.31:16`
+        fec_override_admin_400g_8x set_fec_override_admin_400g_8x: number(u16, 256, 16);
+        /// FEC modes chosen at 200 Gbit/s on 4 lanes; 0 lets the device choose. `0x20.15:0`
+        fec_override_admin_200g_4x set_fec_override_admin_200g_4x: number(u16, 272, 16);
+        /// FEC modes chosen at 100 Gbit/s on 2 lanes; 0 lets the device choose. `0x24.31:16`
+        fec_override_admin_100g_2x set_fec_override_admin_100g_2x: number(u16, 288, 16);
+        /// FEC modes chosen at 50 Gbit/s on 1 lane; 0 lets the device choose. `0x24.15:0`
+        fec_override_admin_50g_1x set_fec_override_admin_50g_1x: number(u16, 304, 16);
+        /// FEC modes that can be chosen at 800 Gbit/s on 8 lanes. `0x28.31:16`
+        fec_override_cap_800g_8x set_fec_override_cap_800g_8x: number(u16, 320, 16);
+        /// FEC modes that can be chosen at 400 Gbit/s on 4 lanes. `0x28.15:0`
+        fec_override_cap_400g_4x set_fec_override_cap_400g_4x: number(u16, 336, 16);
+        /// FEC modes that can be chosen at 200 Gbit/s on 2 lanes. `0x2c.31:16`
+        fec_override_cap_200g_2x set_fec_override_cap_200g_2x: number(u16, 352, 16);
+        /// FEC modes that can be chosen at 100 Gbit/s on 1 lane. `0x2c.15:0`
+        fec_override_cap_100g_1x set_fec_override_cap_100g_1x: number(u16, 368, 16);
+        /// FEC modes chosen at 800 Gbit/s on 8 lanes; 0 lets the device choose. `0x44.31:16`
+        fec_override_admin_800g_8x set_fec_override_admin_800g_8x: number(u16, 544, 16);
+        /// FEC modes chosen at 400 Gbit/s on 4 lanes; 0 lets the device choose. `0x44.15:0`
+        fec_override_admin_400g_4x set_fec_override_admin_400g_4x: number(u16, 560, 16);
+        /// FEC modes chosen at 200 Gbit/s on 2 lanes; 0 lets the device choose. `0x48.31:16`
+        fec_override_admin_200g_2x set_fec_override_admin_200g_2x: number(u16, 576, 16);
+        /// FEC modes chosen at 100 Gbit/s on 1 lane; 0 lets the device choose. `0x48.15:0`
+        fec_override_admin_100g_1x set_fec_override_admin_100g_1x: number(u16, 592, 16);
+        /// FEC modes that can be chosen at 1600 Gbit/s on 8 lanes. `0x58.31:16`
+        fec_override_cap_1600g_8x set_fec_override_cap_1600g_8x: number(u16, 704, 16);
+        /// FEC modes that can be chosen at 800 Gbit/s on 4 lanes. `0x58.15:0`
+        fec_override_cap_800g_4x set_fec_override_cap_800g_4x: number(u16, 720, 16);
+        /// FEC modes that can be chosen at 400 Gbit/s on 2 lanes. `0x5c.31:16`
+        fec_override_cap_400g_2x set_fec_override_cap_400g_2x: number(u16, 736, 16);
+        /// FEC modes that can be chosen at 200 Gbit/s on 1 lane. `0x5c.15:0`
+        fec_override_cap_200g_1x set_fec_override_cap_200g_1x: number(u16, 752, 16);
+        /// FEC modes chosen at 1600 Gbit/s on 8 lanes; 0 lets the device choose. `0x60.31:16`
+        fec_override_admin_1600g_8x set_fec_override_admin_1600g_8x: number(u16, 768, 16);
+        /// FEC modes chosen at 800 Gbit/s on 4 lanes; 0 lets the device choose. `0x60.15:0`
+        fec_override_admin_800g_4x set_fec_override_admin_800g_4x: number(u16, 784, 16);
+        /// FEC modes chosen at 400 Gbit/s on 2 lanes; 0 lets the device choose. `0x64.31:16`
+        fec_override_admin_400g_2x set_fec_override_admin_400g_2x: number(u16, 800, 16);
+        /// FEC modes chosen at 200 Gbit/s on 1 lane; 0 lets the device choose. `0x64.15:0`
+        fec_override_admin_200g_1x set_fec_override_admin_200g_1x: number(u16, 816, 16);
     }
 }

@@ -681,303 +681,55 @@ structure! {
     /// Receive queue context.
     ///
     /// Source: linux: mlx5_ifc_rqc_bits.
-    pub struct RqContext([u8; 0xf0]) = "rq_context" {
-        sources: ["linux: mlx5_ifc_rqc_bits"],
-        fields: [
-            FieldInfo::number("rlky", 0, 1),
-            FieldInfo::number("delay_drop_en", 1, 1),
-            FieldInfo::number("scatter_fcs", 2, 1),
-            FieldInfo::number("vsd", 3, 1),
-            FieldInfo::number("mem_rq_type", 4, 4).of(MemRqType::INFO),
-            FieldInfo::number("state", 8, 4).of(RqState::INFO),
-            FieldInfo::number("flush_in_error_en", 13, 1),
-            FieldInfo::number("hairpin", 14, 1),
-            FieldInfo::number("hairpin_data_buffer_type", 21, 3).of(HairpinDataBufferType::INFO),
-            FieldInfo::number("ts_format", 26, 2).of(TimestampFormat::INFO),
-            FieldInfo::number("user_index", 40, 24),
-            FieldInfo::number("cqn", 72, 24),
-            FieldInfo::number("counter_set_id", 96, 8),
-            FieldInfo::number("rmpn", 136, 24),
-            FieldInfo::number("hairpin_peer_sq", 168, 24),
-            FieldInfo::number("hairpin_peer_vhca", 208, 16),
-            FieldInfo::number("shampo_no_match_alignment_granularity", 294, 2).of(ShampoAlignment::INFO),
-            FieldInfo::number("shampo_match_criteria_type", 302, 2).of(ShampoMatch::INFO),
-            FieldInfo::number("reservation_timeout", 304, 16),
-            FieldInfo::nested("wq", 384, WqContext::INFO),
-        ],
+    RqContext, RqContextLayout, 0xf0 bytes = "rq_context" {
+        sources: ["linux: mlx5_ifc_rqc_bits"];
         reserved: [
             (12, 1), (15, 6), (24, 2), (28, 12), (64, 8), (104, 32), (160, 8),
             (192, 16), (224, 70), (296, 6), (320, 64),
-        ],
-    }
-}
-
-impl RqContext {
-    /// The reserved lkey may be used in WQEs of this queue. `0x00.31`
-    #[inline]
-    pub const fn rlky(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::rlky`].
-    #[inline]
-    pub const fn set_rlky(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Hold packets for a while when no WQE is posted, before they are dropped. `0x00.30`
-    #[inline]
-    pub const fn delay_drop_en(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::delay_drop_en`].
-    #[inline]
-    pub const fn set_delay_drop_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Write the frame check sequence behind each packet. `0x00.29`
-    #[inline]
-    pub const fn scatter_fcs(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::scatter_fcs`].
-    #[inline]
-    pub const fn set_scatter_fcs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// VLAN stripping is disabled. `0x00.28`
-    #[inline]
-    pub const fn vsd(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::vsd`].
-    #[inline]
-    pub const fn set_vsd(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// Where the WQEs are. `0x00.27:24`
-    #[inline]
-    pub const fn mem_rq_type(&self) -> MemRqType {
-        MemRqType(bits::get(&self.0, 4, 4) as u8)
-    }
-
-    /// Sets [`Self::mem_rq_type`].
-    #[inline]
-    pub const fn set_mem_rq_type(&mut self, value: MemRqType) -> &mut Self {
-        bits::set(&mut self.0, 4, 4, value.0 as u64);
-        self
-    }
-
-    /// State of the RQ. `0x00.23:20`
-    #[inline]
-    pub const fn state(&self) -> RqState {
-        RqState(bits::get(&self.0, 8, 4) as u8)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: RqState) -> &mut Self {
-        bits::set(&mut self.0, 8, 4, value.0 as u64);
-        self
-    }
-
-    /// In ERR, posted WQEs complete as flushed. `0x00.18`
-    #[inline]
-    pub const fn flush_in_error_en(&self) -> bool {
-        bits::flag(&self.0, 13)
-    }
-
-    /// Sets [`Self::flush_in_error_en`].
-    #[inline]
-    pub const fn set_flush_in_error_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 13, value);
-        self
-    }
-
-    /// The RQ feeds the SQ hairpin_peer_sq without the host. `0x00.17`
-    #[inline]
-    pub const fn hairpin(&self) -> bool {
-        bits::flag(&self.0, 14)
-    }
-
-    /// Sets [`Self::hairpin`].
-    #[inline]
-    pub const fn set_hairpin(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 14, value);
-        self
-    }
-
-    /// Hairpin: where the packets wait. `0x00.10:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_rqc_bits.
-    #[inline]
-    pub const fn hairpin_data_buffer_type(&self) -> HairpinDataBufferType {
-        HairpinDataBufferType(bits::get(&self.0, 21, 3) as u8)
-    }
-
-    /// Sets [`Self::hairpin_data_buffer_type`].
-    #[inline]
-    pub const fn set_hairpin_data_buffer_type(
-        &mut self,
-        value: HairpinDataBufferType,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 21, 3, value.0 as u64);
-        self
-    }
-
-    /// Clock of the timestamps in CQEs. `0x00.5:4`
-    #[inline]
-    pub const fn ts_format(&self) -> TimestampFormat {
-        TimestampFormat(bits::get(&self.0, 26, 2) as u8)
-    }
-
-    /// Sets [`Self::ts_format`].
-    #[inline]
-    pub const fn set_ts_format(&mut self, value: TimestampFormat) -> &mut Self {
-        bits::set(&mut self.0, 26, 2, value.0 as u64);
-        self
-    }
-
-    /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x04.23:0`
-    #[inline]
-    pub const fn user_index(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::user_index`].
-    #[inline]
-    pub const fn set_user_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
-    }
-
-    /// CQ that gets the completions. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Q counter that counts this queue's events. `0x0c.31:24`
-    #[inline]
-    pub const fn counter_set_id(&self) -> u8 {
-        bits::get(&self.0, 96, 8) as u8
-    }
-
-    /// Sets [`Self::counter_set_id`].
-    #[inline]
-    pub const fn set_counter_set_id(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 96, 8, value as u64);
-        self
-    }
-
-    /// RMP that holds the WQEs, with mem_rq_type RMP. `0x10.23:0`
-    #[inline]
-    pub const fn rmpn(&self) -> u32 {
-        bits::get(&self.0, 136, 24) as u32
-    }
-
-    /// Sets [`Self::rmpn`].
-    #[inline]
-    pub const fn set_rmpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 136, 24, value as u64);
-        self
-    }
-
-    /// The SQ that sends on what this RQ receives, of the function hairpin_peer_vhca. `0x14.23:0`
-    #[inline]
-    pub const fn hairpin_peer_sq(&self) -> u32 {
-        bits::get(&self.0, 168, 24) as u32
-    }
-
-    /// Sets [`Self::hairpin_peer_sq`].
-    #[inline]
-    pub const fn set_hairpin_peer_sq(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 168, 24, value as u64);
-        self
-    }
-
-    /// Hairpin: the SQ's function. `0x18.15:0`
-    #[inline]
-    pub const fn hairpin_peer_vhca(&self) -> u16 {
-        bits::get(&self.0, 208, 16) as u16
-    }
-
-    /// Sets [`Self::hairpin_peer_vhca`].
-    #[inline]
-    pub const fn set_hairpin_peer_vhca(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 208, 16, value as u64);
-        self
-    }
-
-    /// SHAMPO: alignment of packets that match no flow. `0x24.25:24`
-    #[inline]
-    pub const fn shampo_no_match_alignment_granularity(&self) -> ShampoAlignment {
-        ShampoAlignment(bits::get(&self.0, 294, 2) as u8)
-    }
-
-    /// Sets [`Self::shampo_no_match_alignment_granularity`].
-    #[inline]
-    pub const fn set_shampo_no_match_alignment_granularity(
-        &mut self,
-        value: ShampoAlignment,
-    ) -> &mut Self {
-        bits::set(&mut self.0, 294, 2, value.0 as u64);
-        self
-    }
-
-    /// SHAMPO: which packets are merged. `0x24.17:16`
-    #[inline]
-    pub const fn shampo_match_criteria_type(&self) -> ShampoMatch {
-        ShampoMatch(bits::get(&self.0, 302, 2) as u8)
-    }
-
-    /// Sets [`Self::shampo_match_criteria_type`].
-    #[inline]
-    pub const fn set_shampo_match_criteria_type(&mut self, value: ShampoMatch) -> &mut Self {
-        bits::set(&mut self.0, 302, 2, value.0 as u64);
-        self
-    }
-
-    /// SHAMPO: close a flow after this many microseconds without packets. `0x24.15:0`
-    #[inline]
-    pub const fn reservation_timeout(&self) -> u16 {
-        bits::get(&self.0, 304, 16) as u16
-    }
-
-    /// Sets [`Self::reservation_timeout`].
-    #[inline]
-    pub const fn set_reservation_timeout(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 304, 16, value as u64);
-        self
-    }
-
-    /// The work queue. `0x30, 192 bytes`
-    #[inline]
-    pub fn wq(&self) -> &WqContext {
-        nested(&self.0, 0x30)
-    }
-
-    /// [`Self::wq`], to be written.
-    #[inline]
-    pub fn wq_mut(&mut self) -> &mut WqContext {
-        nested_mut(&mut self.0, 0x30)
+        ];
+        /// The reserved lkey may be used in WQEs of this queue. `0x00.31`
+        rlky set_rlky: flag(0);
+        /// Hold packets for a while when no WQE is posted, before they are dropped. `0x00.30`
+        delay_drop_en set_delay_drop_en: flag(1);
+        /// Write the frame check sequence behind each packet. `0x00.29`
+        scatter_fcs set_scatter_fcs: flag(2);
+        /// VLAN stripping is disabled. `0x00.28`
+        vsd set_vsd: flag(3);
+        /// Where the WQEs are. `0x00.27:24`
+        mem_rq_type set_mem_rq_type: named(MemRqType(u8), 4, 4);
+        /// State of the RQ. `0x00.23:20`
+        state set_state: named(RqState(u8), 8, 4);
+        /// In ERR, posted WQEs complete as flushed. `0x00.18`
+        flush_in_error_en set_flush_in_error_en: flag(13);
+        /// The RQ feeds the SQ hairpin_peer_sq without the host. `0x00.17`
+        hairpin set_hairpin: flag(14);
+        /// Hairpin: where the packets wait. `0x00.10:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_rqc_bits.
+        hairpin_data_buffer_type set_hairpin_data_buffer_type: named(HairpinDataBufferType(u8), 21, 3);
+        /// Clock of the timestamps in CQEs. `0x00.5:4`
+        ts_format set_ts_format: named(TimestampFormat(u8), 26, 2);
+        /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x04.23:0`
+        user_index set_user_index: number(u32, 40, 24);
+        /// CQ that gets the completions. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
+        /// Q counter that counts this queue's events. `0x0c.31:24`
+        counter_set_id set_counter_set_id: number(u8, 96, 8);
+        /// RMP that holds the WQEs, with mem_rq_type RMP. `0x10.23:0`
+        rmpn set_rmpn: number(u32, 136, 24);
+        /// The SQ that sends on what this RQ receives, of the function hairpin_peer_vhca.
+        /// `0x14.23:0`
+        hairpin_peer_sq set_hairpin_peer_sq: number(u32, 168, 24);
+        /// Hairpin: the SQ's function. `0x18.15:0`
+        hairpin_peer_vhca set_hairpin_peer_vhca: number(u16, 208, 16);
+        /// SHAMPO: alignment of packets that match no flow. `0x24.25:24`
+        shampo_no_match_alignment_granularity set_shampo_no_match_alignment_granularity: named(ShampoAlignment(u8), 294, 2);
+        /// SHAMPO: which packets are merged. `0x24.17:16`
+        shampo_match_criteria_type set_shampo_match_criteria_type: named(ShampoMatch(u8), 302, 2);
+        /// SHAMPO: close a flow after this many microseconds without packets. `0x24.15:0`
+        reservation_timeout set_reservation_timeout: number(u16, 304, 16);
+        /// The work queue. `0x30, 192 bytes`
+        wq wq_mut: nested(WqContext, 384);
     }
 }
 
@@ -985,369 +737,66 @@ structure! {
     /// Send queue context.
     ///
     /// Source: linux: mlx5_ifc_sqc_bits.
-    pub struct SqContext([u8; 0xf0]) = "sq_context" {
-        sources: ["linux: mlx5_ifc_sqc_bits"],
-        fields: [
-            FieldInfo::number("rlky", 0, 1),
-            FieldInfo::number("cd_master", 1, 1),
-            FieldInfo::number("fre", 2, 1),
-            FieldInfo::number("flush_in_error_en", 3, 1),
-            FieldInfo::number("allow_multi_pkt_send_wqe", 4, 1),
-            FieldInfo::number("min_wqe_inline_mode", 5, 3).of(MinWqeInlineMode::INFO),
-            FieldInfo::number("state", 8, 4).of(SqState::INFO),
-            FieldInfo::number("reg_umr", 12, 1),
-            FieldInfo::number("allow_swp", 13, 1),
-            FieldInfo::number("hairpin", 14, 1),
-            FieldInfo::number("non_wire", 15, 1),
-            FieldInfo::number("static_sq_wq", 16, 1),
-            FieldInfo::number("hairpin_wq_buffer_type", 21, 3).of(HairpinWqBufferType::INFO),
-            FieldInfo::number("ts_format", 26, 2).of(TimestampFormat::INFO),
-            FieldInfo::number("user_index", 40, 24),
-            FieldInfo::number("cqn", 72, 24),
-            FieldInfo::number("hairpin_peer_rq", 104, 24),
-            FieldInfo::number("hairpin_peer_vhca", 144, 16),
-            FieldInfo::number("ts_cqe_to_dest_cqn", 200, 24),
-            FieldInfo::number("qos_para_vport_number", 224, 16),
-            FieldInfo::number("packet_pacing_rate_limit_index", 240, 16),
-            FieldInfo::number("tis_lst_sz", 256, 16),
-            FieldInfo::number("qos_queue_group_id", 272, 16),
-            FieldInfo::number("tis_num_0", 360, 24),
-            FieldInfo::nested("wq", 384, WqContext::INFO),
-        ],
-        reserved: [(17, 4), (24, 2), (28, 12), (64, 8), (96, 8), (128, 16), (160, 40), (288, 72)],
-    }
-}
-
-impl SqContext {
-    /// The reserved lkey may be used in WQEs of this queue. `0x00.31`
-    #[inline]
-    pub const fn rlky(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::rlky`].
-    #[inline]
-    pub const fn set_rlky(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// The queue may enable others and wait for them (cross channel). `0x00.30`
-    #[inline]
-    pub const fn cd_master(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::cd_master`].
-    #[inline]
-    pub const fn set_cd_master(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Fast registration work requests are allowed. `0x00.29`
-    #[inline]
-    pub const fn fre(&self) -> bool {
-        bits::flag(&self.0, 2)
-    }
-
-    /// Sets [`Self::fre`].
-    #[inline]
-    pub const fn set_fre(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 2, value);
-        self
-    }
-
-    /// In ERR, posted WQEs complete as flushed. `0x00.28`
-    #[inline]
-    pub const fn flush_in_error_en(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::flush_in_error_en`].
-    #[inline]
-    pub const fn set_flush_in_error_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// WQEs of many packets (ENHANCED_MPSW) are allowed. `0x00.27`
-    #[inline]
-    pub const fn allow_multi_pkt_send_wqe(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::allow_multi_pkt_send_wqe`].
-    #[inline]
-    pub const fn set_allow_multi_pkt_send_wqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// Headers that each WQE holds inline. `0x00.26:24`
-    #[inline]
-    pub const fn min_wqe_inline_mode(&self) -> MinWqeInlineMode {
-        MinWqeInlineMode(bits::get(&self.0, 5, 3) as u8)
-    }
-
-    /// Sets [`Self::min_wqe_inline_mode`].
-    #[inline]
-    pub const fn set_min_wqe_inline_mode(&mut self, value: MinWqeInlineMode) -> &mut Self {
-        bits::set(&mut self.0, 5, 3, value.0 as u64);
-        self
-    }
-
-    /// State of the SQ. `0x00.23:20`
-    #[inline]
-    pub const fn state(&self) -> SqState {
-        SqState(bits::get(&self.0, 8, 4) as u8)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: SqState) -> &mut Self {
-        bits::set(&mut self.0, 8, 4, value.0 as u64);
-        self
-    }
-
-    /// UMR WQEs are allowed. `0x00.19`
-    #[inline]
-    pub const fn reg_umr(&self) -> bool {
-        bits::flag(&self.0, 12)
-    }
-
-    /// Sets [`Self::reg_umr`].
-    #[inline]
-    pub const fn set_reg_umr(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 12, value);
-        self
-    }
-
-    /// Software parser fields of the Ethernet segment are allowed. `0x00.18`
-    #[inline]
-    pub const fn allow_swp(&self) -> bool {
-        bits::flag(&self.0, 13)
-    }
-
-    /// Sets [`Self::allow_swp`].
-    #[inline]
-    pub const fn set_allow_swp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 13, value);
-        self
-    }
-
-    /// The SQ sends what the RQ hairpin_peer_rq receives. `0x00.17`
-    #[inline]
-    pub const fn hairpin(&self) -> bool {
-        bits::flag(&self.0, 14)
-    }
-
-    /// Sets [`Self::hairpin`].
-    #[inline]
-    pub const fn set_hairpin(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 14, value);
-        self
-    }
-
-    /// The SQ never sends packets, such as one for WAIT and UMR. `0x00.16`
-    #[inline]
-    pub const fn non_wire(&self) -> bool {
-        bits::flag(&self.0, 15)
-    }
-
-    /// Sets [`Self::non_wire`].
-    #[inline]
-    pub const fn set_non_wire(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 15, value);
-        self
-    }
-
-    /// WQEs stay in place and are executed again and again. `0x00.15`
-    ///
-    /// Source: dpdk: mlx5_ifc_sqc_bits.
-    #[inline]
-    pub const fn static_sq_wq(&self) -> bool {
-        bits::flag(&self.0, 16)
-    }
-
-    /// Sets [`Self::static_sq_wq`].
-    #[inline]
-    pub const fn set_static_sq_wq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 16, value);
-        self
-    }
-
-    /// Hairpin: where the work queue is. `0x00.10:8`
-    ///
-    /// Source: dpdk: mlx5_ifc_sqc_bits.
-    #[inline]
-    pub const fn hairpin_wq_buffer_type(&self) -> HairpinWqBufferType {
-        HairpinWqBufferType(bits::get(&self.0, 21, 3) as u8)
-    }
-
-    /// Sets [`Self::hairpin_wq_buffer_type`].
-    #[inline]
-    pub const fn set_hairpin_wq_buffer_type(&mut self, value: HairpinWqBufferType) -> &mut Self {
-        bits::set(&mut self.0, 21, 3, value.0 as u64);
-        self
-    }
-
-    /// Clock of the timestamps in CQEs. `0x00.5:4`
-    #[inline]
-    pub const fn ts_format(&self) -> TimestampFormat {
-        TimestampFormat(bits::get(&self.0, 26, 2) as u8)
-    }
-
-    /// Sets [`Self::ts_format`].
-    #[inline]
-    pub const fn set_ts_format(&mut self, value: TimestampFormat) -> &mut Self {
-        bits::set(&mut self.0, 26, 2, value.0 as u64);
-        self
-    }
-
-    /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x04.23:0`
-    #[inline]
-    pub const fn user_index(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::user_index`].
-    #[inline]
-    pub const fn set_user_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
-    }
-
-    /// CQ that gets the completions. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// The RQ whose packets this SQ sends on, of the function hairpin_peer_vhca. `0x0c.23:0`
-    #[inline]
-    pub const fn hairpin_peer_rq(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::hairpin_peer_rq`].
-    #[inline]
-    pub const fn set_hairpin_peer_rq(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
-    }
-
-    /// Hairpin: the RQ's function. `0x10.15:0`
-    #[inline]
-    pub const fn hairpin_peer_vhca(&self) -> u16 {
-        bits::get(&self.0, 144, 16) as u16
-    }
-
-    /// Sets [`Self::hairpin_peer_vhca`].
-    #[inline]
-    pub const fn set_hairpin_peer_vhca(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 144, 16, value as u64);
-        self
-    }
-
-    /// CQ that gets a CQE with the wire timestamp of each packet; 0 none. `0x18.23:0`
-    #[inline]
-    pub const fn ts_cqe_to_dest_cqn(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::ts_cqe_to_dest_cqn`].
-    #[inline]
-    pub const fn set_ts_cqe_to_dest_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
-    }
-
-    /// Virtual port whose parameters of quality of service the SQ is under (CREATE_QOS_PARA_VPORT).
-    /// `0x1c.31:16`
-    ///
-    /// Source: freebsd: mlx5_ifc_sqc_bits.
-    #[inline]
-    pub const fn qos_para_vport_number(&self) -> u16 {
-        bits::get(&self.0, 224, 16) as u16
-    }
-
-    /// Sets [`Self::qos_para_vport_number`].
-    #[inline]
-    pub const fn set_qos_para_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 224, 16, value as u64);
-        self
-    }
-
-    /// Index of the rate limit that paces this SQ; 0 none. `0x1c.15:0`
-    #[inline]
-    pub const fn packet_pacing_rate_limit_index(&self) -> u16 {
-        bits::get(&self.0, 240, 16) as u16
-    }
-
-    /// Sets [`Self::packet_pacing_rate_limit_index`].
-    #[inline]
-    pub const fn set_packet_pacing_rate_limit_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 240, 16, value as u64);
-        self
-    }
-
-    /// Number of TISs; 1 for all but non-wire queues. `0x20.31:16`
-    #[inline]
-    pub const fn tis_lst_sz(&self) -> u16 {
-        bits::get(&self.0, 256, 16) as u16
-    }
-
-    /// Sets [`Self::tis_lst_sz`].
-    #[inline]
-    pub const fn set_tis_lst_sz(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 256, 16, value as u64);
-        self
-    }
-
-    /// Scheduling queue group of the SQ. `0x20.15:0`
-    #[inline]
-    pub const fn qos_queue_group_id(&self) -> u16 {
-        bits::get(&self.0, 272, 16) as u16
-    }
-
-    /// Sets [`Self::qos_queue_group_id`].
-    #[inline]
-    pub const fn set_qos_queue_group_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 272, 16, value as u64);
-        self
-    }
-
-    /// TIS through which the SQ sends. `0x2c.23:0`
-    #[inline]
-    pub const fn tis_num_0(&self) -> u32 {
-        bits::get(&self.0, 360, 24) as u32
-    }
-
-    /// Sets [`Self::tis_num_0`].
-    #[inline]
-    pub const fn set_tis_num_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 360, 24, value as u64);
-        self
-    }
-
-    /// The work queue. `0x30, 192 bytes`
-    #[inline]
-    pub fn wq(&self) -> &WqContext {
-        nested(&self.0, 0x30)
-    }
-
-    /// [`Self::wq`], to be written.
-    #[inline]
-    pub fn wq_mut(&mut self) -> &mut WqContext {
-        nested_mut(&mut self.0, 0x30)
+    SqContext, SqContextLayout, 0xf0 bytes = "sq_context" {
+        sources: ["linux: mlx5_ifc_sqc_bits"];
+        reserved: [(17, 4), (24, 2), (28, 12), (64, 8), (96, 8), (128, 16), (160, 40), (288, 72)];
+        /// The reserved lkey may be used in WQEs of this queue. `0x00.31`
+        rlky set_rlky: flag(0);
+        /// The queue may enable others and wait for them (cross channel). `0x00.30`
+        cd_master set_cd_master: flag(1);
+        /// Fast registration work requests are allowed. `0x00.29`
+        fre set_fre: flag(2);
+        /// In ERR, posted WQEs complete as flushed. `0x00.28`
+        flush_in_error_en set_flush_in_error_en: flag(3);
+        /// WQEs of many packets (ENHANCED_MPSW) are allowed. `0x00.27`
+        allow_multi_pkt_send_wqe set_allow_multi_pkt_send_wqe: flag(4);
+        /// Headers that each WQE holds inline. `0x00.26:24`
+        min_wqe_inline_mode set_min_wqe_inline_mode: named(MinWqeInlineMode(u8), 5, 3);
+        /// State of the SQ. `0x00.23:20`
+        state set_state: named(SqState(u8), 8, 4);
+        /// UMR WQEs are allowed. `0x00.19`
+        reg_umr set_reg_umr: flag(12);
+        /// Software parser fields of the Ethernet segment are allowed. `0x00.18`
+        allow_swp set_allow_swp: flag(13);
+        /// The SQ sends what the RQ hairpin_peer_rq receives. `0x00.17`
+        hairpin set_hairpin: flag(14);
+        /// The SQ never sends packets, such as one for WAIT and UMR. `0x00.16`
+        non_wire set_non_wire: flag(15);
+        /// WQEs stay in place and are executed again and again. `0x00.15`
+        ///
+        /// Source: dpdk: mlx5_ifc_sqc_bits.
+        static_sq_wq set_static_sq_wq: flag(16);
+        /// Hairpin: where the work queue is. `0x00.10:8`
+        ///
+        /// Source: dpdk: mlx5_ifc_sqc_bits.
+        hairpin_wq_buffer_type set_hairpin_wq_buffer_type: named(HairpinWqBufferType(u8), 21, 3);
+        /// Clock of the timestamps in CQEs. `0x00.5:4`
+        ts_format set_ts_format: named(TimestampFormat(u8), 26, 2);
+        /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x04.23:0`
+        user_index set_user_index: number(u32, 40, 24);
+        /// CQ that gets the completions. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
+        /// The RQ whose packets this SQ sends on, of the function hairpin_peer_vhca. `0x0c.23:0`
+        hairpin_peer_rq set_hairpin_peer_rq: number(u32, 104, 24);
+        /// Hairpin: the RQ's function. `0x10.15:0`
+        hairpin_peer_vhca set_hairpin_peer_vhca: number(u16, 144, 16);
+        /// CQ that gets a CQE with the wire timestamp of each packet; 0 none. `0x18.23:0`
+        ts_cqe_to_dest_cqn set_ts_cqe_to_dest_cqn: number(u32, 200, 24);
+        /// Virtual port whose parameters of quality of service the SQ is under
+        /// (CREATE_QOS_PARA_VPORT). `0x1c.31:16`
+        ///
+        /// Source: freebsd: mlx5_ifc_sqc_bits.
+        qos_para_vport_number set_qos_para_vport_number: number(u16, 224, 16);
+        /// Index of the rate limit that paces this SQ; 0 none. `0x1c.15:0`
+        packet_pacing_rate_limit_index set_packet_pacing_rate_limit_index: number(u16, 240, 16);
+        /// Number of TISs; 1 for all but non-wire queues. `0x20.31:16`
+        tis_lst_sz set_tis_lst_sz: number(u16, 256, 16);
+        /// Scheduling queue group of the SQ. `0x20.15:0`
+        qos_queue_group_id set_qos_queue_group_id: number(u16, 272, 16);
+        /// TIS through which the SQ sends. `0x2c.23:0`
+        tis_num_0 set_tis_num_0: number(u32, 360, 24);
+        /// The work queue. `0x30, 192 bytes`
+        wq wq_mut: nested(WqContext, 384);
     }
 }
 
@@ -1355,27 +804,11 @@ structure! {
     /// An entry of an RQ table.
     ///
     /// Source: linux: mlx5_ifc_rq_num_bits.
-    pub struct RqNum([u8; 0x4]) = "rq_num" {
-        sources: ["linux: mlx5_ifc_rq_num_bits"],
-        fields: [
-            FieldInfo::number("rq_num", 8, 24),
-        ],
-        reserved: [(0, 8)],
-    }
-}
-
-impl RqNum {
-    /// One entry of an RQ table: packets whose hash leads here go to this RQ. `0x00.23:0`
-    #[inline]
-    pub const fn rq_num(&self) -> u32 {
-        bits::get(&self.0, 8, 24) as u32
-    }
-
-    /// Sets [`Self::rq_num`].
-    #[inline]
-    pub const fn set_rq_num(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 8, 24, value as u64);
-        self
+    RqNum, RqNumLayout, 0x4 bytes = "rq_num" {
+        sources: ["linux: mlx5_ifc_rq_num_bits"];
+        reserved: [(0, 8)];
+        /// One entry of an RQ table: packets whose hash leads here go to this RQ. `0x00.23:0`
+        rq_num set_rq_num: number(u32, 8, 24);
     }
 }
 
@@ -1383,103 +816,33 @@ structure! {
     /// RQ table: what a receive hash points into.
     ///
     /// Source: linux: mlx5_ifc_rqtc_bits.
-    pub struct RqtContext([u8; 0xf0]) = "rqt_context" {
-        sources: ["linux: mlx5_ifc_rqtc_bits"],
-        fields: [
-            FieldInfo::number("list_q_type", 165, 3).of(RqtListType::INFO),
-            FieldInfo::number("rqt_max_size", 176, 16),
-            FieldInfo::number("rq_vhca_id_format", 192, 1),
-            FieldInfo::number("rqt_actual_size", 208, 16),
-            FieldInfo::number("rq_num", 1920, 32).tail(),
-        ],
-        reserved: [(0, 165), (168, 8), (193, 15), (224, 1696)],
+    RqtContext, RqtContextLayout, 0xf0 bytes = "rqt_context" {
+        sources: ["linux: mlx5_ifc_rqtc_bits"];
+        reserved: [(0, 165), (168, 8), (193, 15), (224, 1696)];
+        /// What the table lists. `0x14.26:24`
+        list_q_type set_list_q_type: named(RqtListType(u8), 165, 3);
+        /// Number of entries that the table can have. `0x14.15:0`
+        rqt_max_size set_rqt_max_size: number(u16, 176, 16);
+        /// Entries are 8 bytes and name the RQ's function too. `0x18.31`
+        rq_vhca_id_format set_rq_vhca_id_format: flag(192);
+        /// Number of entries that follow; a power of two where hashing needs it. `0x18.15:0`
+        rqt_actual_size set_rqt_actual_size: number(u16, 208, 16);
+        /// RQ numbers, in the low 24 bits of 32 each. `0xf0`
+        ///
+        /// Source: linux: mlx5_ifc_rq_num_bits.
+        rq_num RQ_NUM_OFFSET: tail(number(u32, 1920, 32));
     }
-}
-
-impl RqtContext {
-    /// What the table lists. `0x14.26:24`
-    #[inline]
-    pub const fn list_q_type(&self) -> RqtListType {
-        RqtListType(bits::get(&self.0, 165, 3) as u8)
-    }
-
-    /// Sets [`Self::list_q_type`].
-    #[inline]
-    pub const fn set_list_q_type(&mut self, value: RqtListType) -> &mut Self {
-        bits::set(&mut self.0, 165, 3, value.0 as u64);
-        self
-    }
-
-    /// Number of entries that the table can have. `0x14.15:0`
-    #[inline]
-    pub const fn rqt_max_size(&self) -> u16 {
-        bits::get(&self.0, 176, 16) as u16
-    }
-
-    /// Sets [`Self::rqt_max_size`].
-    #[inline]
-    pub const fn set_rqt_max_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 176, 16, value as u64);
-        self
-    }
-
-    /// Entries are 8 bytes and name the RQ's function too. `0x18.31`
-    #[inline]
-    pub const fn rq_vhca_id_format(&self) -> bool {
-        bits::flag(&self.0, 192)
-    }
-
-    /// Sets [`Self::rq_vhca_id_format`].
-    #[inline]
-    pub const fn set_rq_vhca_id_format(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 192, value);
-        self
-    }
-
-    /// Number of entries that follow; a power of two where hashing needs it. `0x18.15:0`
-    #[inline]
-    pub const fn rqt_actual_size(&self) -> u16 {
-        bits::get(&self.0, 208, 16) as u16
-    }
-
-    /// Sets [`Self::rqt_actual_size`].
-    #[inline]
-    pub const fn set_rqt_actual_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 208, 16, value as u64);
-        self
-    }
-
-    /// RQ numbers, in the low 24 bits of 32 each. `0xf0`
-    ///
-    /// Source: linux: mlx5_ifc_rq_num_bits.
-    pub const RQ_NUM_OFFSET: usize = 0xf0;
 }
 
 structure! {
     /// Which fields MODIFY_RQT takes.
     ///
     /// Source: linux: mlx5_ifc_rqt_bitmask_bits.
-    pub struct RqtBitmask([u8; 0x8]) = "rqt_bitmask" {
-        sources: ["linux: mlx5_ifc_rqt_bitmask_bits"],
-        fields: [
-            FieldInfo::number("rqn_list", 63, 1),
-        ],
-        reserved: [(0, 63)],
-    }
-}
-
-impl RqtBitmask {
-    /// The list and rqt_actual_size. `0x04.0`
-    #[inline]
-    pub const fn rqn_list(&self) -> bool {
-        bits::flag(&self.0, 63)
-    }
-
-    /// Sets [`Self::rqn_list`].
-    #[inline]
-    pub const fn set_rqn_list(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 63, value);
-        self
+    RqtBitmask, RqtBitmaskLayout, 0x8 bytes = "rqt_bitmask" {
+        sources: ["linux: mlx5_ifc_rqt_bitmask_bits"];
+        reserved: [(0, 63)];
+        /// The list and rqt_actual_size. `0x04.0`
+        rqn_list set_rqn_list: flag(63);
     }
 }
 
@@ -1487,55 +850,15 @@ structure! {
     /// What a receive hash covers.
     ///
     /// Source: linux: mlx5_ifc_rx_hash_field_select_bits.
-    pub struct RxHashFieldSelect([u8; 0x4]) = "rx_hash_field_select" {
-        sources: ["linux: mlx5_ifc_rx_hash_field_select_bits"],
-        fields: [
-            FieldInfo::number("l3_prot_type", 0, 1),
-            FieldInfo::number("l4_prot_type", 1, 1),
-            FieldInfo::number("selected_fields", 2, 30),
-        ],
-        reserved: [],
-    }
-}
-
-impl RxHashFieldSelect {
-    /// IP version of the packets: 0 IPv4, 1 IPv6. `0x00.31`
-    #[inline]
-    pub const fn l3_prot_type(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::l3_prot_type`].
-    #[inline]
-    pub const fn set_l3_prot_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Transport of the packets: 0 TCP, 1 UDP. `0x00.30`
-    #[inline]
-    pub const fn l4_prot_type(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::l4_prot_type`].
-    #[inline]
-    pub const fn set_l4_prot_type(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Header fields to hash (values in rx_hash_selected_fields). `0x00.29:0`
-    #[inline]
-    pub const fn selected_fields(&self) -> u32 {
-        bits::get(&self.0, 2, 30) as u32
-    }
-
-    /// Sets [`Self::selected_fields`].
-    #[inline]
-    pub const fn set_selected_fields(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 2, 30, value as u64);
-        self
+    RxHashFieldSelect, RxHashFieldSelectLayout, 0x4 bytes = "rx_hash_field_select" {
+        sources: ["linux: mlx5_ifc_rx_hash_field_select_bits"];
+        reserved: [];
+        /// IP version of the packets: 0 IPv4, 1 IPv6. `0x00.31`
+        l3_prot_type set_l3_prot_type: flag(0);
+        /// Transport of the packets: 0 TCP, 1 UDP. `0x00.30`
+        l4_prot_type set_l4_prot_type: flag(1);
+        /// Header fields to hash (values in rx_hash_selected_fields). `0x00.29:0`
+        selected_fields set_selected_fields: number(u32, 2, 30);
     }
 }
 
@@ -1543,253 +866,48 @@ structure! {
     /// Transport interface receive: takes packets from steering to an RQ.
     ///
     /// Source: linux: mlx5_ifc_tirc_bits.
-    pub struct TirContext([u8; 0xf0]) = "tir_context" {
-        sources: ["linux: mlx5_ifc_tirc_bits"],
-        fields: [
-            FieldInfo::number("disp_type", 32, 4).of(TirDispType::INFO),
-            FieldInfo::number("tls_en", 36, 1),
-            FieldInfo::number("nvmeotcp_zerocopy_en", 37, 1),
-            FieldInfo::number("nvmeotcp_crc_en", 38, 1),
-            FieldInfo::number("lro_timeout_period_usecs", 132, 16),
-            FieldInfo::number("packet_merge_mask", 148, 4),
-            FieldInfo::number("lro_max_ip_payload_size", 152, 8),
-            FieldInfo::number("inline_rqn", 232, 24),
-            FieldInfo::number("rx_hash_symmetric", 256, 1),
-            FieldInfo::number("tunneled_offload_en", 258, 1),
-            FieldInfo::number("indirect_table", 264, 24),
-            FieldInfo::number("rx_hash_fn", 288, 4).of(RxHashFn::INFO),
-            FieldInfo::number("self_lb_block", 294, 2),
-            FieldInfo::number("transport_domain", 296, 24),
-            FieldInfo::number("rx_hash_toeplitz_key", 320, 32).times(10),
-            FieldInfo::nested("rx_hash_field_selector_outer", 640, RxHashFieldSelect::INFO),
-            FieldInfo::nested("rx_hash_field_selector_inner", 672, RxHashFieldSelect::INFO),
-        ],
-        reserved: [(0, 32), (39, 93), (160, 72), (257, 1), (259, 5), (292, 2), (704, 1216)],
-    }
-}
-
-impl TirContext {
-    /// How the RQ is found. `0x04.31:28`
-    #[inline]
-    pub const fn disp_type(&self) -> TirDispType {
-        TirDispType(bits::get(&self.0, 32, 4) as u8)
-    }
-
-    /// Sets [`Self::disp_type`].
-    #[inline]
-    pub const fn set_disp_type(&mut self, value: TirDispType) -> &mut Self {
-        bits::set(&mut self.0, 32, 4, value.0 as u64);
-        self
-    }
-
-    /// TLS receive offload. `0x04.27`
-    #[inline]
-    pub const fn tls_en(&self) -> bool {
-        bits::flag(&self.0, 36)
-    }
-
-    /// Sets [`Self::tls_en`].
-    #[inline]
-    pub const fn set_tls_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 36, value);
-        self
-    }
-
-    /// Payload of NVMe over TCP goes straight to its buffers (needs hca_cap.nvmeotcp). `0x04.26`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py Tirc.
-    #[inline]
-    pub const fn nvmeotcp_zerocopy_en(&self) -> bool {
-        bits::flag(&self.0, 37)
-    }
-
-    /// Sets [`Self::nvmeotcp_zerocopy_en`].
-    #[inline]
-    pub const fn set_nvmeotcp_zerocopy_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 37, value);
-        self
-    }
-
-    /// The CRC of NVMe over TCP is checked (needs hca_cap.nvmeotcp). `0x04.25`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py Tirc.
-    #[inline]
-    pub const fn nvmeotcp_crc_en(&self) -> bool {
-        bits::flag(&self.0, 38)
-    }
-
-    /// Sets [`Self::nvmeotcp_crc_en`].
-    #[inline]
-    pub const fn set_nvmeotcp_crc_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 38, value);
-        self
-    }
-
-    /// LRO: hold segments for at most this many microseconds. `0x10.27:12`
-    #[inline]
-    pub const fn lro_timeout_period_usecs(&self) -> u16 {
-        bits::get(&self.0, 132, 16) as u16
-    }
-
-    /// Sets [`Self::lro_timeout_period_usecs`].
-    #[inline]
-    pub const fn set_lro_timeout_period_usecs(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 132, 16, value as u64);
-        self
-    }
-
-    /// LRO: bit 0 merges IPv4 segments, bit 1 IPv6 segments. `0x10.11:8`
-    #[inline]
-    pub const fn packet_merge_mask(&self) -> u8 {
-        bits::get(&self.0, 148, 4) as u8
-    }
-
-    /// Sets [`Self::packet_merge_mask`].
-    #[inline]
-    pub const fn set_packet_merge_mask(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 148, 4, value as u64);
-        self
-    }
-
-    /// LRO: longest merged payload, in units of 256 bytes. `0x10.7:0`
-    #[inline]
-    pub const fn lro_max_ip_payload_size(&self) -> u8 {
-        bits::get(&self.0, 152, 8) as u8
-    }
-
-    /// Sets [`Self::lro_max_ip_payload_size`].
-    #[inline]
-    pub const fn set_lro_max_ip_payload_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 152, 8, value as u64);
-        self
-    }
-
-    /// The RQ, with disp_type DIRECT. `0x1c.23:0`
-    #[inline]
-    pub const fn inline_rqn(&self) -> u32 {
-        bits::get(&self.0, 232, 24) as u32
-    }
-
-    /// Sets [`Self::inline_rqn`].
-    #[inline]
-    pub const fn set_inline_rqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 232, 24, value as u64);
-        self
-    }
-
-    /// Both directions of a connection hash alike. `0x20.31`
-    #[inline]
-    pub const fn rx_hash_symmetric(&self) -> bool {
-        bits::flag(&self.0, 256)
-    }
-
-    /// Sets [`Self::rx_hash_symmetric`].
-    #[inline]
-    pub const fn set_rx_hash_symmetric(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 256, value);
-        self
-    }
-
-    /// Offloads work on the inner headers of tunnels. `0x20.29`
-    #[inline]
-    pub const fn tunneled_offload_en(&self) -> bool {
-        bits::flag(&self.0, 258)
-    }
-
-    /// Sets [`Self::tunneled_offload_en`].
-    #[inline]
-    pub const fn set_tunneled_offload_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 258, value);
-        self
-    }
-
-    /// The RQT, with disp_type INDIRECT. `0x20.23:0`
-    #[inline]
-    pub const fn indirect_table(&self) -> u32 {
-        bits::get(&self.0, 264, 24) as u32
-    }
-
-    /// Sets [`Self::indirect_table`].
-    #[inline]
-    pub const fn set_indirect_table(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 264, 24, value as u64);
-        self
-    }
-
-    /// Hash function. `0x24.31:28`
-    #[inline]
-    pub const fn rx_hash_fn(&self) -> RxHashFn {
-        RxHashFn(bits::get(&self.0, 288, 4) as u8)
-    }
-
-    /// Sets [`Self::rx_hash_fn`].
-    #[inline]
-    pub const fn set_rx_hash_fn(&mut self, value: RxHashFn) -> &mut Self {
-        bits::set(&mut self.0, 288, 4, value.0 as u64);
-        self
-    }
-
-    /// Own packets not to loop back: bit 0 unicast, bit 1 multicast. `0x24.25:24`
-    #[inline]
-    pub const fn self_lb_block(&self) -> u8 {
-        bits::get(&self.0, 294, 2) as u8
-    }
-
-    /// Sets [`Self::self_lb_block`].
-    #[inline]
-    pub const fn set_self_lb_block(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 294, 2, value as u64);
-        self
-    }
-
-    /// Transport domain number. `0x24.23:0`
-    #[inline]
-    pub const fn transport_domain(&self) -> u32 {
-        bits::get(&self.0, 296, 24) as u32
-    }
-
-    /// Sets [`Self::transport_domain`].
-    #[inline]
-    pub const fn set_transport_domain(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 296, 24, value as u64);
-        self
-    }
-
-    /// Key of the Toeplitz hash, 40 bytes. `0x28, 40 bytes`
-    #[inline]
-    pub const fn rx_hash_toeplitz_key(&self, index: usize) -> u32 {
-        bits::get(&self.0, bits::element(320, 32, 10, index), 32) as u32
-    }
-
-    /// Sets [`Self::rx_hash_toeplitz_key`].
-    #[inline]
-    pub const fn set_rx_hash_toeplitz_key(&mut self, index: usize, value: u32) -> &mut Self {
-        bits::set(&mut self.0, bits::element(320, 32, 10, index), 32, value as u64);
-        self
-    }
-
-    /// What the hash covers in outer headers. `0x50`
-    #[inline]
-    pub fn rx_hash_field_selector_outer(&self) -> &RxHashFieldSelect {
-        nested(&self.0, 0x50)
-    }
-
-    /// [`Self::rx_hash_field_selector_outer`], to be written.
-    #[inline]
-    pub fn rx_hash_field_selector_outer_mut(&mut self) -> &mut RxHashFieldSelect {
-        nested_mut(&mut self.0, 0x50)
-    }
-
-    /// What the hash covers in inner headers. `0x54`
-    #[inline]
-    pub fn rx_hash_field_selector_inner(&self) -> &RxHashFieldSelect {
-        nested(&self.0, 0x54)
-    }
-
-    /// [`Self::rx_hash_field_selector_inner`], to be written.
-    #[inline]
-    pub fn rx_hash_field_selector_inner_mut(&mut self) -> &mut RxHashFieldSelect {
-        nested_mut(&mut self.0, 0x54)
+    TirContext, TirContextLayout, 0xf0 bytes = "tir_context" {
+        sources: ["linux: mlx5_ifc_tirc_bits"];
+        reserved: [(0, 32), (39, 93), (160, 72), (257, 1), (259, 5), (292, 2), (704, 1216)];
+        /// How the RQ is found. `0x04.31:28`
+        disp_type set_disp_type: named(TirDispType(u8), 32, 4);
+        /// TLS receive offload. `0x04.27`
+        tls_en set_tls_en: flag(36);
+        /// Payload of NVMe over TCP goes straight to its buffers (needs hca_cap.nvmeotcp).
+        /// `0x04.26`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py Tirc.
+        nvmeotcp_zerocopy_en set_nvmeotcp_zerocopy_en: flag(37);
+        /// The CRC of NVMe over TCP is checked (needs hca_cap.nvmeotcp). `0x04.25`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py Tirc.
+        nvmeotcp_crc_en set_nvmeotcp_crc_en: flag(38);
+        /// LRO: hold segments for at most this many microseconds. `0x10.27:12`
+        lro_timeout_period_usecs set_lro_timeout_period_usecs: number(u16, 132, 16);
+        /// LRO: bit 0 merges IPv4 segments, bit 1 IPv6 segments. `0x10.11:8`
+        packet_merge_mask set_packet_merge_mask: number(u8, 148, 4);
+        /// LRO: longest merged payload, in units of 256 bytes. `0x10.7:0`
+        lro_max_ip_payload_size set_lro_max_ip_payload_size: number(u8, 152, 8);
+        /// The RQ, with disp_type DIRECT. `0x1c.23:0`
+        inline_rqn set_inline_rqn: number(u32, 232, 24);
+        /// Both directions of a connection hash alike. `0x20.31`
+        rx_hash_symmetric set_rx_hash_symmetric: flag(256);
+        /// Offloads work on the inner headers of tunnels. `0x20.29`
+        tunneled_offload_en set_tunneled_offload_en: flag(258);
+        /// The RQT, with disp_type INDIRECT. `0x20.23:0`
+        indirect_table set_indirect_table: number(u32, 264, 24);
+        /// Hash function. `0x24.31:28`
+        rx_hash_fn set_rx_hash_fn: named(RxHashFn(u8), 288, 4);
+        /// Own packets not to loop back: bit 0 unicast, bit 1 multicast. `0x24.25:24`
+        self_lb_block set_self_lb_block: number(u8, 294, 2);
+        /// Transport domain number. `0x24.23:0`
+        transport_domain set_transport_domain: number(u32, 296, 24);
+        /// Key of the Toeplitz hash, 40 bytes. `0x28, 40 bytes`
+        rx_hash_toeplitz_key set_rx_hash_toeplitz_key: number(u32, 320, 32) [10];
+        /// What the hash covers in outer headers. `0x50`
+        rx_hash_field_selector_outer rx_hash_field_selector_outer_mut: nested(RxHashFieldSelect, 640);
+        /// What the hash covers in inner headers. `0x54`
+        rx_hash_field_selector_inner rx_hash_field_selector_inner_mut: nested(RxHashFieldSelect, 672);
     }
 }
 
@@ -1797,87 +915,23 @@ structure! {
     /// Which fields MODIFY_TIR takes.
     ///
     /// Source: linux: mlx5_ifc_modify_tir_bitmask_bits.
-    pub struct ModifyTirBitmask([u8; 0x8]) = "modify_tir_bitmask" {
-        sources: ["linux: mlx5_ifc_modify_tir_bitmask_bits"],
-        fields: [
-            FieldInfo::number("self_lb_en", 59, 1),
-            FieldInfo::number("tunneled_offload_en", 60, 1),
-            FieldInfo::number("hash", 61, 1),
-            FieldInfo::number("indirect_table", 62, 1),
-            FieldInfo::number("packet_merge", 63, 1),
-        ],
-        reserved: [(0, 59)],
-    }
-}
-
-impl ModifyTirBitmask {
-    /// self_lb_block. `0x04.4`
-    #[inline]
-    pub const fn self_lb_en(&self) -> bool {
-        bits::flag(&self.0, 59)
-    }
-
-    /// Sets [`Self::self_lb_en`].
-    #[inline]
-    pub const fn set_self_lb_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 59, value);
-        self
-    }
-
-    /// tunneled_offload_en, by its place; DPDK says that it cannot be modified. `0x04.3`
-    ///
-    /// Source: dpdk: enum MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_\*.
-    #[inline]
-    pub const fn tunneled_offload_en(&self) -> bool {
-        bits::flag(&self.0, 60)
-    }
-
-    /// Sets [`Self::tunneled_offload_en`].
-    #[inline]
-    pub const fn set_tunneled_offload_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 60, value);
-        self
-    }
-
-    /// The hash function, key and fields. `0x04.2`
-    #[inline]
-    pub const fn hash(&self) -> bool {
-        bits::flag(&self.0, 61)
-    }
-
-    /// Sets [`Self::hash`].
-    #[inline]
-    pub const fn set_hash(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 61, value);
-        self
-    }
-
-    /// indirect_table: the RQ table that the TIR spreads over. `0x04.1`
-    ///
-    /// Source: dpdk: MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_INDIRECT_TABLE.
-    #[inline]
-    pub const fn indirect_table(&self) -> bool {
-        bits::flag(&self.0, 62)
-    }
-
-    /// Sets [`Self::indirect_table`].
-    #[inline]
-    pub const fn set_indirect_table(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 62, value);
-        self
-    }
-
-    /// packet_merge_mask and the other LRO fields. `0x04.0`
-    #[inline]
-    pub const fn packet_merge(&self) -> bool {
-        bits::flag(&self.0, 63)
-    }
-
-    /// Sets [`Self::packet_merge`].
-    #[inline]
-    pub const fn set_packet_merge(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 63, value);
-        self
+    ModifyTirBitmask, ModifyTirBitmaskLayout, 0x8 bytes = "modify_tir_bitmask" {
+        sources: ["linux: mlx5_ifc_modify_tir_bitmask_bits"];
+        reserved: [(0, 59)];
+        /// self_lb_block. `0x04.4`
+        self_lb_en set_self_lb_en: flag(59);
+        /// tunneled_offload_en, by its place; DPDK says that it cannot be modified. `0x04.3`
+        ///
+        /// Source: dpdk: enum MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_\*.
+        tunneled_offload_en set_tunneled_offload_en: flag(60);
+        /// The hash function, key and fields. `0x04.2`
+        hash set_hash: flag(61);
+        /// indirect_table: the RQ table that the TIR spreads over. `0x04.1`
+        ///
+        /// Source: dpdk: MLX5_MODIFY_TIR_IN_MODIFY_BITMASK_INDIRECT_TABLE.
+        indirect_table set_indirect_table: flag(62);
+        /// packet_merge_mask and the other LRO fields. `0x04.0`
+        packet_merge set_packet_merge: flag(63);
     }
 }
 
@@ -1885,111 +939,23 @@ structure! {
     /// Transport interface send: what the packets of SQs have in common.
     ///
     /// Source: linux: mlx5_ifc_tisc_bits.
-    pub struct TisContext([u8; 0xa0]) = "tis_context" {
-        sources: ["linux: mlx5_ifc_tisc_bits"],
-        fields: [
-            FieldInfo::number("strict_lag_tx_port_affinity", 0, 1),
-            FieldInfo::number("tls_en", 1, 1),
-            FieldInfo::number("lag_tx_port_affinity", 4, 4),
-            FieldInfo::number("prio", 12, 4),
-            FieldInfo::number("transport_domain", 296, 24),
-            FieldInfo::number("underlay_qpn", 328, 24),
-            FieldInfo::number("pd", 360, 24),
-        ],
-        reserved: [(2, 2), (8, 4), (16, 280), (320, 8), (352, 8), (384, 896)],
-    }
-}
-
-impl TisContext {
-    /// Never use another port than lag_tx_port_affinity says. `0x00.31`
-    #[inline]
-    pub const fn strict_lag_tx_port_affinity(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::strict_lag_tx_port_affinity`].
-    #[inline]
-    pub const fn set_strict_lag_tx_port_affinity(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// TLS send offload. `0x00.30`
-    #[inline]
-    pub const fn tls_en(&self) -> bool {
-        bits::flag(&self.0, 1)
-    }
-
-    /// Sets [`Self::tls_en`].
-    #[inline]
-    pub const fn set_tls_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1, value);
-        self
-    }
-
-    /// Port of a bond on which to transmit, from 1; 0 leaves it to the device. `0x00.27:24`
-    #[inline]
-    pub const fn lag_tx_port_affinity(&self) -> u8 {
-        bits::get(&self.0, 4, 4) as u8
-    }
-
-    /// Sets [`Self::lag_tx_port_affinity`].
-    #[inline]
-    pub const fn set_lag_tx_port_affinity(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4, 4, value as u64);
-        self
-    }
-
-    /// Priority (the low 3 bits) of the packets. `0x00.19:16`
-    #[inline]
-    pub const fn prio(&self) -> u8 {
-        bits::get(&self.0, 12, 4) as u8
-    }
-
-    /// Sets [`Self::prio`].
-    #[inline]
-    pub const fn set_prio(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 12, 4, value as u64);
-        self
-    }
-
-    /// Transport domain number. `0x24.23:0`
-    #[inline]
-    pub const fn transport_domain(&self) -> u32 {
-        bits::get(&self.0, 296, 24) as u32
-    }
-
-    /// Sets [`Self::transport_domain`].
-    #[inline]
-    pub const fn set_transport_domain(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 296, 24, value as u64);
-        self
-    }
-
-    /// UD QP whose InfiniBand addressing IPoIB packets use. `0x28.23:0`
-    #[inline]
-    pub const fn underlay_qpn(&self) -> u32 {
-        bits::get(&self.0, 328, 24) as u32
-    }
-
-    /// Sets [`Self::underlay_qpn`].
-    #[inline]
-    pub const fn set_underlay_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 328, 24, value as u64);
-        self
-    }
-
-    /// Protection domain number. `0x2c.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 360, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 360, 24, value as u64);
-        self
+    TisContext, TisContextLayout, 0xa0 bytes = "tis_context" {
+        sources: ["linux: mlx5_ifc_tisc_bits"];
+        reserved: [(2, 2), (8, 4), (16, 280), (320, 8), (352, 8), (384, 896)];
+        /// Never use another port than lag_tx_port_affinity says. `0x00.31`
+        strict_lag_tx_port_affinity set_strict_lag_tx_port_affinity: flag(0);
+        /// TLS send offload. `0x00.30`
+        tls_en set_tls_en: flag(1);
+        /// Port of a bond on which to transmit, from 1; 0 leaves it to the device. `0x00.27:24`
+        lag_tx_port_affinity set_lag_tx_port_affinity: number(u8, 4, 4);
+        /// Priority (the low 3 bits) of the packets. `0x00.19:16`
+        prio set_prio: number(u8, 12, 4);
+        /// Transport domain number. `0x24.23:0`
+        transport_domain set_transport_domain: number(u32, 296, 24);
+        /// UD QP whose InfiniBand addressing IPoIB packets use. `0x28.23:0`
+        underlay_qpn set_underlay_qpn: number(u32, 328, 24);
+        /// Protection domain number. `0x2c.23:0`
+        pd set_pd: number(u32, 360, 24);
     }
 }
 
@@ -1997,56 +963,16 @@ structure! {
     /// Which fields MODIFY_TIS takes.
     ///
     /// Source: linux: mlx5_ifc_modify_tis_bitmask_bits.
-    pub struct ModifyTisBitmask([u8; 0x8]) = "modify_tis_bitmask" {
-        sources: ["linux: mlx5_ifc_modify_tis_bitmask_bits"],
-        fields: [
-            FieldInfo::number("lag_tx_port_affinity", 61, 1),
-            FieldInfo::number("strict_lag_tx_port_affinity", 62, 1),
-            FieldInfo::number("prio", 63, 1),
-        ],
-        reserved: [(0, 61)],
-    }
-}
-
-impl ModifyTisBitmask {
-    /// Take lag_tx_port_affinity from the new context: the port of a bond. `0x04.2`
-    #[inline]
-    pub const fn lag_tx_port_affinity(&self) -> bool {
-        bits::flag(&self.0, 61)
-    }
-
-    /// Sets [`Self::lag_tx_port_affinity`].
-    #[inline]
-    pub const fn set_lag_tx_port_affinity(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 61, value);
-        self
-    }
-
-    /// Take strict_lag_tx_port_affinity from the new context: whether the port is kept when its link is
-    /// down. `0x04.1`
-    #[inline]
-    pub const fn strict_lag_tx_port_affinity(&self) -> bool {
-        bits::flag(&self.0, 62)
-    }
-
-    /// Sets [`Self::strict_lag_tx_port_affinity`].
-    #[inline]
-    pub const fn set_strict_lag_tx_port_affinity(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 62, value);
-        self
-    }
-
-    /// Take prio from the new context: the priority of what the SQs send. `0x04.0`
-    #[inline]
-    pub const fn prio(&self) -> bool {
-        bits::flag(&self.0, 63)
-    }
-
-    /// Sets [`Self::prio`].
-    #[inline]
-    pub const fn set_prio(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 63, value);
-        self
+    ModifyTisBitmask, ModifyTisBitmaskLayout, 0x8 bytes = "modify_tis_bitmask" {
+        sources: ["linux: mlx5_ifc_modify_tis_bitmask_bits"];
+        reserved: [(0, 61)];
+        /// Take lag_tx_port_affinity from the new context: the port of a bond. `0x04.2`
+        lag_tx_port_affinity set_lag_tx_port_affinity: flag(61);
+        /// Take strict_lag_tx_port_affinity from the new context: whether the port is kept when its
+        /// link is down. `0x04.1`
+        strict_lag_tx_port_affinity set_strict_lag_tx_port_affinity: flag(62);
+        /// Take prio from the new context: the priority of what the SQs send. `0x04.0`
+        prio set_prio: flag(63);
     }
 }
 
@@ -2054,69 +980,18 @@ structure! {
     /// Input of CREATE_TIR.
     ///
     /// Source: linux: mlx5_ifc_create_tir_in_bits.
-    pub struct CreateTirIn([u8; 0x110]) = "create_tir_in" {
-        sources: ["linux: mlx5_ifc_create_tir_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("ctx", 256, TirContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 192)],
-    }
-}
-
-impl CreateTirIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The TIR to create. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &TirContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut TirContext {
-        nested_mut(&mut self.0, 0x20)
+    CreateTirIn, CreateTirInLayout, 0x110 bytes = "create_tir_in" {
+        sources: ["linux: mlx5_ifc_create_tir_in_bits"];
+        reserved: [(32, 16), (64, 192)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The TIR to create. `0x20, 240 bytes`
+        ctx ctx_mut: nested(TirContext, 256);
     }
 }
 
@@ -2124,198 +999,48 @@ structure! {
     /// Output of CREATE_TIR.
     ///
     /// Source: linux: mlx5_ifc_create_tir_out_bits.
-    pub struct CreateTirOut([u8; 0x10]) = "create_tir_out" {
-        sources: ["linux: mlx5_ifc_create_tir_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("icm_address_63_40", 8, 24),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("icm_address_39_32", 64, 8),
-            FieldInfo::number("tirn", 72, 24),
-            FieldInfo::number("icm_address_31_0", 96, 32),
-        ],
-        reserved: [],
+    CreateTirOut, CreateTirOutLayout, 0x10 bytes = "create_tir_out" {
+        sources: ["linux: mlx5_ifc_create_tir_out_bits"];
+        reserved: [];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Address of the TIR for software steering, bits 63:40. `0x00.23:0`
+        icm_address_63_40 set_icm_address_63_40: number(u32, 8, 24);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Bits 39:32. `0x08.31:24`
+        icm_address_39_32 set_icm_address_39_32: number(u8, 64, 8);
+        /// Number of the TIR. `0x08.23:0`
+        tirn set_tirn: number(u32, 72, 24);
+        /// Bits 31:0. `0x0c`
+        icm_address_31_0 set_icm_address_31_0: number(u32, 96, 32);
     }
 }
 
 impl CommandOutput for CreateTirOut {}
 
-impl CreateTirOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Address of the TIR for software steering, bits 63:40. `0x00.23:0`
-    #[inline]
-    pub const fn icm_address_63_40(&self) -> u32 {
-        bits::get(&self.0, 8, 24) as u32
-    }
-
-    /// Sets [`Self::icm_address_63_40`].
-    #[inline]
-    pub const fn set_icm_address_63_40(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 8, 24, value as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Bits 39:32. `0x08.31:24`
-    #[inline]
-    pub const fn icm_address_39_32(&self) -> u8 {
-        bits::get(&self.0, 64, 8) as u8
-    }
-
-    /// Sets [`Self::icm_address_39_32`].
-    #[inline]
-    pub const fn set_icm_address_39_32(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 64, 8, value as u64);
-        self
-    }
-
-    /// Number of the TIR. `0x08.23:0`
-    #[inline]
-    pub const fn tirn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::tirn`].
-    #[inline]
-    pub const fn set_tirn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Bits 31:0. `0x0c`
-    #[inline]
-    pub const fn icm_address_31_0(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::icm_address_31_0`].
-    #[inline]
-    pub const fn set_icm_address_31_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MODIFY_TIR.
     ///
     /// Source: linux: mlx5_ifc_modify_tir_in_bits.
-    pub struct ModifyTirIn([u8; 0x110]) = "modify_tir_in" {
-        sources: ["linux: mlx5_ifc_modify_tir_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("tirn", 72, 24),
-            FieldInfo::nested("bitmask", 128, ModifyTirBitmask::INFO),
-            FieldInfo::nested("ctx", 256, TirContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32), (192, 64)],
-    }
-}
-
-impl ModifyTirIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the TIR. `0x08.23:0`
-    #[inline]
-    pub const fn tirn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::tirn`].
-    #[inline]
-    pub const fn set_tirn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Fields of ctx to take. `0x10, 8 bytes`
-    #[inline]
-    pub fn bitmask(&self) -> &ModifyTirBitmask {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::bitmask`], to be written.
-    #[inline]
-    pub fn bitmask_mut(&mut self) -> &mut ModifyTirBitmask {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// New values. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &TirContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut TirContext {
-        nested_mut(&mut self.0, 0x20)
+    ModifyTirIn, ModifyTirInLayout, 0x110 bytes = "modify_tir_in" {
+        sources: ["linux: mlx5_ifc_modify_tir_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32), (192, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the TIR. `0x08.23:0`
+        tirn set_tirn: number(u32, 72, 24);
+        /// Fields of ctx to take. `0x10, 8 bytes`
+        bitmask bitmask_mut: nested(ModifyTirBitmask, 128);
+        /// New values. `0x20, 240 bytes`
+        ctx ctx_mut: nested(TirContext, 256);
     }
 }
 
@@ -2323,116 +1048,36 @@ structure! {
     /// Output of MODIFY_TIR.
     ///
     /// Source: linux: mlx5_ifc_modify_tir_out_bits.
-    pub struct ModifyTirOut([u8; 0x10]) = "modify_tir_out" {
-        sources: ["linux: mlx5_ifc_modify_tir_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyTirOut, ModifyTirOutLayout, 0x10 bytes = "modify_tir_out" {
+        sources: ["linux: mlx5_ifc_modify_tir_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyTirOut {}
 
-impl ModifyTirOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_TIR.
     ///
     /// Source: linux: mlx5_ifc_destroy_tir_in_bits.
-    pub struct DestroyTirIn([u8; 0x10]) = "destroy_tir_in" {
-        sources: ["linux: mlx5_ifc_destroy_tir_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("tirn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyTirIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the TIR. `0x08.23:0`
-    #[inline]
-    pub const fn tirn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::tirn`].
-    #[inline]
-    pub const fn set_tirn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyTirIn, DestroyTirInLayout, 0x10 bytes = "destroy_tir_in" {
+        sources: ["linux: mlx5_ifc_destroy_tir_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the TIR. `0x08.23:0`
+        tirn set_tirn: number(u32, 72, 24);
     }
 }
 
@@ -2440,118 +1085,39 @@ structure! {
     /// Output of DESTROY_TIR.
     ///
     /// Source: linux: mlx5_ifc_destroy_tir_out_bits.
-    pub struct DestroyTirOut([u8; 0x10]) = "destroy_tir_out" {
-        sources: ["linux: mlx5_ifc_destroy_tir_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyTirOut, DestroyTirOutLayout, 0x10 bytes = "destroy_tir_out" {
+        sources: ["linux: mlx5_ifc_destroy_tir_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyTirOut {}
 
-impl DestroyTirOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_TIR.
     ///
     /// Source: linux: mlx5_ifc_query_tir_in_bits.
-    pub struct QueryTirIn([u8; 0x10]) = "query_tir_in" {
-        sources: ["linux: mlx5_ifc_query_tir_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("tirn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QueryTirIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the TIR. `0x08.23:0`
-    #[inline]
-    pub const fn tirn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::tirn`].
-    #[inline]
-    pub const fn set_tirn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryTirIn, QueryTirInLayout, 0x10 bytes = "query_tir_in" {
+        sources: ["linux: mlx5_ifc_query_tir_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the TIR. `0x08.23:0`
+        tirn set_tirn: number(u32, 72, 24);
     }
 }
 
@@ -2559,128 +1125,38 @@ structure! {
     /// Output of QUERY_TIR.
     ///
     /// Source: linux: mlx5_ifc_query_tir_out_bits.
-    pub struct QueryTirOut([u8; 0x110]) = "query_tir_out" {
-        sources: ["linux: mlx5_ifc_query_tir_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("tir_context", 256, TirContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 192)],
+    QueryTirOut, QueryTirOutLayout, 0x110 bytes = "query_tir_out" {
+        sources: ["linux: mlx5_ifc_query_tir_out_bits"];
+        reserved: [(8, 24), (64, 192)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The TIR as it is now. `0x20, 240 bytes`
+        tir_context tir_context_mut: nested(TirContext, 256);
     }
 }
 
 impl CommandOutput for QueryTirOut {}
 
-impl QueryTirOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The TIR as it is now. `0x20, 240 bytes`
-    #[inline]
-    pub fn tir_context(&self) -> &TirContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::tir_context`], to be written.
-    #[inline]
-    pub fn tir_context_mut(&mut self) -> &mut TirContext {
-        nested_mut(&mut self.0, 0x20)
-    }
-}
-
 structure! {
     /// Input of CREATE_SQ.
     ///
     /// Source: linux: mlx5_ifc_create_sq_in_bits.
-    pub struct CreateSqIn([u8; 0x110]) = "create_sq_in" {
-        sources: ["linux: mlx5_ifc_create_sq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("ctx", 256, SqContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 192)],
-    }
-}
-
-impl CreateSqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The SQ to create. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &SqContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut SqContext {
-        nested_mut(&mut self.0, 0x20)
+    CreateSqIn, CreateSqInLayout, 0x110 bytes = "create_sq_in" {
+        sources: ["linux: mlx5_ifc_create_sq_in_bits"];
+        reserved: [(32, 16), (64, 192)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The SQ to create. `0x20, 240 bytes`
+        ctx ctx_mut: nested(SqContext, 256);
     }
 }
 
@@ -2688,171 +1164,45 @@ structure! {
     /// Output of CREATE_SQ.
     ///
     /// Source: linux: mlx5_ifc_create_sq_out_bits.
-    pub struct CreateSqOut([u8; 0x10]) = "create_sq_out" {
-        sources: ["linux: mlx5_ifc_create_sq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("sqn", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateSqOut, CreateSqOutLayout, 0x10 bytes = "create_sq_out" {
+        sources: ["linux: mlx5_ifc_create_sq_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the SQ. `0x08.23:0`
+        sqn set_sqn: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateSqOut {}
 
-impl CreateSqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the SQ. `0x08.23:0`
-    #[inline]
-    pub const fn sqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::sqn`].
-    #[inline]
-    pub const fn set_sqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MODIFY_SQ.
     ///
     /// Source: linux: mlx5_ifc_modify_sq_in_bits.
-    pub struct ModifySqIn([u8; 0x110]) = "modify_sq_in" {
-        sources: ["linux: mlx5_ifc_modify_sq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("sq_state", 64, 4).of(SqState::INFO),
-            FieldInfo::number("sqn", 72, 24),
-            FieldInfo::number("modify_bitmask", 128, 64),
-            FieldInfo::nested("ctx", 256, SqContext::INFO),
-        ],
-        reserved: [(32, 16), (68, 4), (96, 32), (192, 64)],
-    }
-}
-
-impl ModifySqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// State that the SQ must be in. `0x08.31:28`
-    #[inline]
-    pub const fn sq_state(&self) -> SqState {
-        SqState(bits::get(&self.0, 64, 4) as u8)
-    }
-
-    /// Sets [`Self::sq_state`].
-    #[inline]
-    pub const fn set_sq_state(&mut self, value: SqState) -> &mut Self {
-        bits::set(&mut self.0, 64, 4, value.0 as u64);
-        self
-    }
-
-    /// Number of the SQ. `0x08.23:0`
-    #[inline]
-    pub const fn sqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::sqn`].
-    #[inline]
-    pub const fn set_sqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Fields of ctx to take (values in sq_modify_field); the state is taken always. `0x10, 8 bytes`
-    #[inline]
-    pub const fn modify_bitmask(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::modify_bitmask`].
-    #[inline]
-    pub const fn set_modify_bitmask(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
-    }
-
-    /// New values; state is the new state. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &SqContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut SqContext {
-        nested_mut(&mut self.0, 0x20)
+    ModifySqIn, ModifySqInLayout, 0x110 bytes = "modify_sq_in" {
+        sources: ["linux: mlx5_ifc_modify_sq_in_bits"];
+        reserved: [(32, 16), (68, 4), (96, 32), (192, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// State that the SQ must be in. `0x08.31:28`
+        sq_state set_sq_state: named(SqState(u8), 64, 4);
+        /// Number of the SQ. `0x08.23:0`
+        sqn set_sqn: number(u32, 72, 24);
+        /// Fields of ctx to take (values in sq_modify_field); the state is taken always. `0x10, 8
+        /// bytes`
+        modify_bitmask set_modify_bitmask: number(u64, 128, 64);
+        /// New values; state is the new state. `0x20, 240 bytes`
+        ctx ctx_mut: nested(SqContext, 256);
     }
 }
 
@@ -2860,116 +1210,36 @@ structure! {
     /// Output of MODIFY_SQ.
     ///
     /// Source: linux: mlx5_ifc_modify_sq_out_bits.
-    pub struct ModifySqOut([u8; 0x10]) = "modify_sq_out" {
-        sources: ["linux: mlx5_ifc_modify_sq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifySqOut, ModifySqOutLayout, 0x10 bytes = "modify_sq_out" {
+        sources: ["linux: mlx5_ifc_modify_sq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifySqOut {}
 
-impl ModifySqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_SQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_sq_in_bits.
-    pub struct DestroySqIn([u8; 0x10]) = "destroy_sq_in" {
-        sources: ["linux: mlx5_ifc_destroy_sq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("sqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroySqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the SQ. `0x08.23:0`
-    #[inline]
-    pub const fn sqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::sqn`].
-    #[inline]
-    pub const fn set_sqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroySqIn, DestroySqInLayout, 0x10 bytes = "destroy_sq_in" {
+        sources: ["linux: mlx5_ifc_destroy_sq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the SQ. `0x08.23:0`
+        sqn set_sqn: number(u32, 72, 24);
     }
 }
 
@@ -2977,118 +1247,39 @@ structure! {
     /// Output of DESTROY_SQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_sq_out_bits.
-    pub struct DestroySqOut([u8; 0x10]) = "destroy_sq_out" {
-        sources: ["linux: mlx5_ifc_destroy_sq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroySqOut, DestroySqOutLayout, 0x10 bytes = "destroy_sq_out" {
+        sources: ["linux: mlx5_ifc_destroy_sq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroySqOut {}
 
-impl DestroySqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_SQ.
     ///
     /// Source: linux: mlx5_ifc_query_sq_in_bits.
-    pub struct QuerySqIn([u8; 0x10]) = "query_sq_in" {
-        sources: ["linux: mlx5_ifc_query_sq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("sqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QuerySqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the SQ. `0x08.23:0`
-    #[inline]
-    pub const fn sqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::sqn`].
-    #[inline]
-    pub const fn set_sqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QuerySqIn, QuerySqInLayout, 0x10 bytes = "query_sq_in" {
+        sources: ["linux: mlx5_ifc_query_sq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the SQ. `0x08.23:0`
+        sqn set_sqn: number(u32, 72, 24);
     }
 }
 
@@ -3096,128 +1287,38 @@ structure! {
     /// Output of QUERY_SQ.
     ///
     /// Source: linux: mlx5_ifc_query_sq_out_bits.
-    pub struct QuerySqOut([u8; 0x110]) = "query_sq_out" {
-        sources: ["linux: mlx5_ifc_query_sq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("sq_context", 256, SqContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 192)],
+    QuerySqOut, QuerySqOutLayout, 0x110 bytes = "query_sq_out" {
+        sources: ["linux: mlx5_ifc_query_sq_out_bits"];
+        reserved: [(8, 24), (64, 192)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The SQ as it is now, its state included. `0x20, 240 bytes`
+        sq_context sq_context_mut: nested(SqContext, 256);
     }
 }
 
 impl CommandOutput for QuerySqOut {}
 
-impl QuerySqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The SQ as it is now, its state included. `0x20, 240 bytes`
-    #[inline]
-    pub fn sq_context(&self) -> &SqContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::sq_context`], to be written.
-    #[inline]
-    pub fn sq_context_mut(&mut self) -> &mut SqContext {
-        nested_mut(&mut self.0, 0x20)
-    }
-}
-
 structure! {
     /// Input of CREATE_RQ.
     ///
     /// Source: linux: mlx5_ifc_create_rq_in_bits.
-    pub struct CreateRqIn([u8; 0x110]) = "create_rq_in" {
-        sources: ["linux: mlx5_ifc_create_rq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("ctx", 256, RqContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 192)],
-    }
-}
-
-impl CreateRqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The RQ to create. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &RqContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut RqContext {
-        nested_mut(&mut self.0, 0x20)
+    CreateRqIn, CreateRqInLayout, 0x110 bytes = "create_rq_in" {
+        sources: ["linux: mlx5_ifc_create_rq_in_bits"];
+        reserved: [(32, 16), (64, 192)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The RQ to create. `0x20, 240 bytes`
+        ctx ctx_mut: nested(RqContext, 256);
     }
 }
 
@@ -3225,171 +1326,45 @@ structure! {
     /// Output of CREATE_RQ.
     ///
     /// Source: linux: mlx5_ifc_create_rq_out_bits.
-    pub struct CreateRqOut([u8; 0x10]) = "create_rq_out" {
-        sources: ["linux: mlx5_ifc_create_rq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("rqn", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateRqOut, CreateRqOutLayout, 0x10 bytes = "create_rq_out" {
+        sources: ["linux: mlx5_ifc_create_rq_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the RQ. `0x08.23:0`
+        rqn set_rqn: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateRqOut {}
 
-impl CreateRqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the RQ. `0x08.23:0`
-    #[inline]
-    pub const fn rqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rqn`].
-    #[inline]
-    pub const fn set_rqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MODIFY_RQ.
     ///
     /// Source: linux: mlx5_ifc_modify_rq_in_bits.
-    pub struct ModifyRqIn([u8; 0x110]) = "modify_rq_in" {
-        sources: ["linux: mlx5_ifc_modify_rq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rq_state", 64, 4).of(RqState::INFO),
-            FieldInfo::number("rqn", 72, 24),
-            FieldInfo::number("modify_bitmask", 128, 64),
-            FieldInfo::nested("ctx", 256, RqContext::INFO),
-        ],
-        reserved: [(32, 16), (68, 4), (96, 32), (192, 64)],
-    }
-}
-
-impl ModifyRqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// State that the RQ must be in. `0x08.31:28`
-    #[inline]
-    pub const fn rq_state(&self) -> RqState {
-        RqState(bits::get(&self.0, 64, 4) as u8)
-    }
-
-    /// Sets [`Self::rq_state`].
-    #[inline]
-    pub const fn set_rq_state(&mut self, value: RqState) -> &mut Self {
-        bits::set(&mut self.0, 64, 4, value.0 as u64);
-        self
-    }
-
-    /// Number of the RQ. `0x08.23:0`
-    #[inline]
-    pub const fn rqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rqn`].
-    #[inline]
-    pub const fn set_rqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Fields of ctx to take (values in rq_modify_field); the state is taken always. `0x10, 8 bytes`
-    #[inline]
-    pub const fn modify_bitmask(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::modify_bitmask`].
-    #[inline]
-    pub const fn set_modify_bitmask(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
-    }
-
-    /// New values; state is the new state. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &RqContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut RqContext {
-        nested_mut(&mut self.0, 0x20)
+    ModifyRqIn, ModifyRqInLayout, 0x110 bytes = "modify_rq_in" {
+        sources: ["linux: mlx5_ifc_modify_rq_in_bits"];
+        reserved: [(32, 16), (68, 4), (96, 32), (192, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// State that the RQ must be in. `0x08.31:28`
+        rq_state set_rq_state: named(RqState(u8), 64, 4);
+        /// Number of the RQ. `0x08.23:0`
+        rqn set_rqn: number(u32, 72, 24);
+        /// Fields of ctx to take (values in rq_modify_field); the state is taken always. `0x10, 8
+        /// bytes`
+        modify_bitmask set_modify_bitmask: number(u64, 128, 64);
+        /// New values; state is the new state. `0x20, 240 bytes`
+        ctx ctx_mut: nested(RqContext, 256);
     }
 }
 
@@ -3397,116 +1372,36 @@ structure! {
     /// Output of MODIFY_RQ.
     ///
     /// Source: linux: mlx5_ifc_modify_rq_out_bits.
-    pub struct ModifyRqOut([u8; 0x10]) = "modify_rq_out" {
-        sources: ["linux: mlx5_ifc_modify_rq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyRqOut, ModifyRqOutLayout, 0x10 bytes = "modify_rq_out" {
+        sources: ["linux: mlx5_ifc_modify_rq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyRqOut {}
 
-impl ModifyRqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_RQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_rq_in_bits.
-    pub struct DestroyRqIn([u8; 0x10]) = "destroy_rq_in" {
-        sources: ["linux: mlx5_ifc_destroy_rq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyRqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the RQ. `0x08.23:0`
-    #[inline]
-    pub const fn rqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rqn`].
-    #[inline]
-    pub const fn set_rqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyRqIn, DestroyRqInLayout, 0x10 bytes = "destroy_rq_in" {
+        sources: ["linux: mlx5_ifc_destroy_rq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the RQ. `0x08.23:0`
+        rqn set_rqn: number(u32, 72, 24);
     }
 }
 
@@ -3514,118 +1409,39 @@ structure! {
     /// Output of DESTROY_RQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_rq_out_bits.
-    pub struct DestroyRqOut([u8; 0x10]) = "destroy_rq_out" {
-        sources: ["linux: mlx5_ifc_destroy_rq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyRqOut, DestroyRqOutLayout, 0x10 bytes = "destroy_rq_out" {
+        sources: ["linux: mlx5_ifc_destroy_rq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyRqOut {}
 
-impl DestroyRqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_RQ.
     ///
     /// Source: linux: mlx5_ifc_query_rq_in_bits.
-    pub struct QueryRqIn([u8; 0x10]) = "query_rq_in" {
-        sources: ["linux: mlx5_ifc_query_rq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QueryRqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the RQ. `0x08.23:0`
-    #[inline]
-    pub const fn rqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rqn`].
-    #[inline]
-    pub const fn set_rqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryRqIn, QueryRqInLayout, 0x10 bytes = "query_rq_in" {
+        sources: ["linux: mlx5_ifc_query_rq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the RQ. `0x08.23:0`
+        rqn set_rqn: number(u32, 72, 24);
     }
 }
 
@@ -3633,128 +1449,38 @@ structure! {
     /// Output of QUERY_RQ.
     ///
     /// Source: linux: mlx5_ifc_query_rq_out_bits.
-    pub struct QueryRqOut([u8; 0x110]) = "query_rq_out" {
-        sources: ["linux: mlx5_ifc_query_rq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("rq_context", 256, RqContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 192)],
+    QueryRqOut, QueryRqOutLayout, 0x110 bytes = "query_rq_out" {
+        sources: ["linux: mlx5_ifc_query_rq_out_bits"];
+        reserved: [(8, 24), (64, 192)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The RQ as it is now, its state included. `0x20, 240 bytes`
+        rq_context rq_context_mut: nested(RqContext, 256);
     }
 }
 
 impl CommandOutput for QueryRqOut {}
 
-impl QueryRqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The RQ as it is now, its state included. `0x20, 240 bytes`
-    #[inline]
-    pub fn rq_context(&self) -> &RqContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::rq_context`], to be written.
-    #[inline]
-    pub fn rq_context_mut(&mut self) -> &mut RqContext {
-        nested_mut(&mut self.0, 0x20)
-    }
-}
-
 structure! {
     /// Input of CREATE_TIS.
     ///
     /// Source: linux: mlx5_ifc_create_tis_in_bits.
-    pub struct CreateTisIn([u8; 0xc0]) = "create_tis_in" {
-        sources: ["linux: mlx5_ifc_create_tis_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("ctx", 256, TisContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 192)],
-    }
-}
-
-impl CreateTisIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The TIS to create. `0x20, 160 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &TisContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut TisContext {
-        nested_mut(&mut self.0, 0x20)
+    CreateTisIn, CreateTisInLayout, 0xc0 bytes = "create_tis_in" {
+        sources: ["linux: mlx5_ifc_create_tis_in_bits"];
+        reserved: [(32, 16), (64, 192)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The TIS to create. `0x20, 160 bytes`
+        ctx ctx_mut: nested(TisContext, 256);
     }
 }
 
@@ -3762,156 +1488,42 @@ structure! {
     /// Output of CREATE_TIS.
     ///
     /// Source: linux: mlx5_ifc_create_tis_out_bits.
-    pub struct CreateTisOut([u8; 0x10]) = "create_tis_out" {
-        sources: ["linux: mlx5_ifc_create_tis_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("tisn", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateTisOut, CreateTisOutLayout, 0x10 bytes = "create_tis_out" {
+        sources: ["linux: mlx5_ifc_create_tis_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the TIS. `0x08.23:0`
+        tisn set_tisn: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateTisOut {}
 
-impl CreateTisOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the TIS. `0x08.23:0`
-    #[inline]
-    pub const fn tisn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::tisn`].
-    #[inline]
-    pub const fn set_tisn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MODIFY_TIS.
     ///
     /// Source: linux: mlx5_ifc_modify_tis_in_bits.
-    pub struct ModifyTisIn([u8; 0xc0]) = "modify_tis_in" {
-        sources: ["linux: mlx5_ifc_modify_tis_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("tisn", 72, 24),
-            FieldInfo::nested("bitmask", 128, ModifyTisBitmask::INFO),
-            FieldInfo::nested("ctx", 256, TisContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32), (192, 64)],
-    }
-}
-
-impl ModifyTisIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the TIS. `0x08.23:0`
-    #[inline]
-    pub const fn tisn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::tisn`].
-    #[inline]
-    pub const fn set_tisn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Fields of ctx to take. `0x10, 8 bytes`
-    #[inline]
-    pub fn bitmask(&self) -> &ModifyTisBitmask {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::bitmask`], to be written.
-    #[inline]
-    pub fn bitmask_mut(&mut self) -> &mut ModifyTisBitmask {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// New values. `0x20, 160 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &TisContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut TisContext {
-        nested_mut(&mut self.0, 0x20)
+    ModifyTisIn, ModifyTisInLayout, 0xc0 bytes = "modify_tis_in" {
+        sources: ["linux: mlx5_ifc_modify_tis_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32), (192, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the TIS. `0x08.23:0`
+        tisn set_tisn: number(u32, 72, 24);
+        /// Fields of ctx to take. `0x10, 8 bytes`
+        bitmask bitmask_mut: nested(ModifyTisBitmask, 128);
+        /// New values. `0x20, 160 bytes`
+        ctx ctx_mut: nested(TisContext, 256);
     }
 }
 
@@ -3919,116 +1531,36 @@ structure! {
     /// Output of MODIFY_TIS.
     ///
     /// Source: linux: mlx5_ifc_modify_tis_out_bits.
-    pub struct ModifyTisOut([u8; 0x10]) = "modify_tis_out" {
-        sources: ["linux: mlx5_ifc_modify_tis_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyTisOut, ModifyTisOutLayout, 0x10 bytes = "modify_tis_out" {
+        sources: ["linux: mlx5_ifc_modify_tis_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyTisOut {}
 
-impl ModifyTisOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_TIS.
     ///
     /// Source: linux: mlx5_ifc_destroy_tis_in_bits.
-    pub struct DestroyTisIn([u8; 0x10]) = "destroy_tis_in" {
-        sources: ["linux: mlx5_ifc_destroy_tis_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("tisn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyTisIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the TIS. `0x08.23:0`
-    #[inline]
-    pub const fn tisn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::tisn`].
-    #[inline]
-    pub const fn set_tisn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyTisIn, DestroyTisInLayout, 0x10 bytes = "destroy_tis_in" {
+        sources: ["linux: mlx5_ifc_destroy_tis_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the TIS. `0x08.23:0`
+        tisn set_tisn: number(u32, 72, 24);
     }
 }
 
@@ -4036,118 +1568,39 @@ structure! {
     /// Output of DESTROY_TIS.
     ///
     /// Source: linux: mlx5_ifc_destroy_tis_out_bits.
-    pub struct DestroyTisOut([u8; 0x10]) = "destroy_tis_out" {
-        sources: ["linux: mlx5_ifc_destroy_tis_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyTisOut, DestroyTisOutLayout, 0x10 bytes = "destroy_tis_out" {
+        sources: ["linux: mlx5_ifc_destroy_tis_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyTisOut {}
 
-impl DestroyTisOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_TIS.
     ///
     /// Source: linux: mlx5_ifc_query_tis_in_bits.
-    pub struct QueryTisIn([u8; 0x10]) = "query_tis_in" {
-        sources: ["linux: mlx5_ifc_query_tis_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("tisn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QueryTisIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the TIS. `0x08.23:0`
-    #[inline]
-    pub const fn tisn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::tisn`].
-    #[inline]
-    pub const fn set_tisn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryTisIn, QueryTisInLayout, 0x10 bytes = "query_tis_in" {
+        sources: ["linux: mlx5_ifc_query_tis_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the TIS. `0x08.23:0`
+        tisn set_tisn: number(u32, 72, 24);
     }
 }
 
@@ -4155,128 +1608,38 @@ structure! {
     /// Output of QUERY_TIS.
     ///
     /// Source: linux: mlx5_ifc_query_tis_out_bits.
-    pub struct QueryTisOut([u8; 0xb0]) = "query_tis_out" {
-        sources: ["linux: mlx5_ifc_query_tis_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("tis_context", 128, TisContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    QueryTisOut, QueryTisOutLayout, 0xb0 bytes = "query_tis_out" {
+        sources: ["linux: mlx5_ifc_query_tis_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The TIS as it is now. `0x10, 160 bytes`
+        tis_context tis_context_mut: nested(TisContext, 128);
     }
 }
 
 impl CommandOutput for QueryTisOut {}
 
-impl QueryTisOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The TIS as it is now. `0x10, 160 bytes`
-    #[inline]
-    pub fn tis_context(&self) -> &TisContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::tis_context`], to be written.
-    #[inline]
-    pub fn tis_context_mut(&mut self) -> &mut TisContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-}
-
 structure! {
     /// Input of CREATE_RQT.
     ///
     /// Source: linux: mlx5_ifc_create_rqt_in_bits.
-    pub struct CreateRqtIn([u8; 0x110]) = "create_rqt_in" {
-        sources: ["linux: mlx5_ifc_create_rqt_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("rqt_context", 256, RqtContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 192)],
-    }
-}
-
-impl CreateRqtIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The table to create; its list follows. `0x20, 240 bytes`
-    #[inline]
-    pub fn rqt_context(&self) -> &RqtContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::rqt_context`], to be written.
-    #[inline]
-    pub fn rqt_context_mut(&mut self) -> &mut RqtContext {
-        nested_mut(&mut self.0, 0x20)
+    CreateRqtIn, CreateRqtInLayout, 0x110 bytes = "create_rqt_in" {
+        sources: ["linux: mlx5_ifc_create_rqt_in_bits"];
+        reserved: [(32, 16), (64, 192)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The table to create; its list follows. `0x20, 240 bytes`
+        rqt_context rqt_context_mut: nested(RqtContext, 256);
     }
 }
 
@@ -4284,156 +1647,42 @@ structure! {
     /// Output of CREATE_RQT.
     ///
     /// Source: linux: mlx5_ifc_create_rqt_out_bits.
-    pub struct CreateRqtOut([u8; 0x10]) = "create_rqt_out" {
-        sources: ["linux: mlx5_ifc_create_rqt_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("rqtn", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateRqtOut, CreateRqtOutLayout, 0x10 bytes = "create_rqt_out" {
+        sources: ["linux: mlx5_ifc_create_rqt_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the RQT. `0x08.23:0`
+        rqtn set_rqtn: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateRqtOut {}
 
-impl CreateRqtOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the RQT. `0x08.23:0`
-    #[inline]
-    pub const fn rqtn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rqtn`].
-    #[inline]
-    pub const fn set_rqtn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MODIFY_RQT.
     ///
     /// Source: linux: mlx5_ifc_modify_rqt_in_bits.
-    pub struct ModifyRqtIn([u8; 0x110]) = "modify_rqt_in" {
-        sources: ["linux: mlx5_ifc_modify_rqt_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rqtn", 72, 24),
-            FieldInfo::nested("bitmask", 128, RqtBitmask::INFO),
-            FieldInfo::nested("ctx", 256, RqtContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32), (192, 64)],
-    }
-}
-
-impl ModifyRqtIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the RQT. `0x08.23:0`
-    #[inline]
-    pub const fn rqtn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rqtn`].
-    #[inline]
-    pub const fn set_rqtn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Fields of ctx to take. `0x10, 8 bytes`
-    #[inline]
-    pub fn bitmask(&self) -> &RqtBitmask {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::bitmask`], to be written.
-    #[inline]
-    pub fn bitmask_mut(&mut self) -> &mut RqtBitmask {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// New list. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &RqtContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut RqtContext {
-        nested_mut(&mut self.0, 0x20)
+    ModifyRqtIn, ModifyRqtInLayout, 0x110 bytes = "modify_rqt_in" {
+        sources: ["linux: mlx5_ifc_modify_rqt_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32), (192, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the RQT. `0x08.23:0`
+        rqtn set_rqtn: number(u32, 72, 24);
+        /// Fields of ctx to take. `0x10, 8 bytes`
+        bitmask bitmask_mut: nested(RqtBitmask, 128);
+        /// New list. `0x20, 240 bytes`
+        ctx ctx_mut: nested(RqtContext, 256);
     }
 }
 
@@ -4441,116 +1690,36 @@ structure! {
     /// Output of MODIFY_RQT.
     ///
     /// Source: linux: mlx5_ifc_modify_rqt_out_bits.
-    pub struct ModifyRqtOut([u8; 0x10]) = "modify_rqt_out" {
-        sources: ["linux: mlx5_ifc_modify_rqt_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyRqtOut, ModifyRqtOutLayout, 0x10 bytes = "modify_rqt_out" {
+        sources: ["linux: mlx5_ifc_modify_rqt_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyRqtOut {}
 
-impl ModifyRqtOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_RQT.
     ///
     /// Source: linux: mlx5_ifc_destroy_rqt_in_bits.
-    pub struct DestroyRqtIn([u8; 0x10]) = "destroy_rqt_in" {
-        sources: ["linux: mlx5_ifc_destroy_rqt_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rqtn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyRqtIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the RQT. `0x08.23:0`
-    #[inline]
-    pub const fn rqtn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rqtn`].
-    #[inline]
-    pub const fn set_rqtn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyRqtIn, DestroyRqtInLayout, 0x10 bytes = "destroy_rqt_in" {
+        sources: ["linux: mlx5_ifc_destroy_rqt_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the RQT. `0x08.23:0`
+        rqtn set_rqtn: number(u32, 72, 24);
     }
 }
 
@@ -4558,118 +1727,39 @@ structure! {
     /// Output of DESTROY_RQT.
     ///
     /// Source: linux: mlx5_ifc_destroy_rqt_out_bits.
-    pub struct DestroyRqtOut([u8; 0x10]) = "destroy_rqt_out" {
-        sources: ["linux: mlx5_ifc_destroy_rqt_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyRqtOut, DestroyRqtOutLayout, 0x10 bytes = "destroy_rqt_out" {
+        sources: ["linux: mlx5_ifc_destroy_rqt_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyRqtOut {}
 
-impl DestroyRqtOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_RQT.
     ///
     /// Source: linux: mlx5_ifc_query_rqt_in_bits.
-    pub struct QueryRqtIn([u8; 0x10]) = "query_rqt_in" {
-        sources: ["linux: mlx5_ifc_query_rqt_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rqtn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QueryRqtIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the RQT. `0x08.23:0`
-    #[inline]
-    pub const fn rqtn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rqtn`].
-    #[inline]
-    pub const fn set_rqtn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryRqtIn, QueryRqtInLayout, 0x10 bytes = "query_rqt_in" {
+        sources: ["linux: mlx5_ifc_query_rqt_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the RQT. `0x08.23:0`
+        rqtn set_rqtn: number(u32, 72, 24);
     }
 }
 
@@ -4677,57 +1767,18 @@ structure! {
     /// Output of QUERY_RQT.
     ///
     /// Source: linux: mlx5_ifc_query_rqt_out_bits.
-    pub struct QueryRqtOut([u8; 0x110]) = "query_rqt_out" {
-        sources: ["linux: mlx5_ifc_query_rqt_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("rqt_context", 256, RqtContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 192)],
+    QueryRqtOut, QueryRqtOutLayout, 0x110 bytes = "query_rqt_out" {
+        sources: ["linux: mlx5_ifc_query_rqt_out_bits"];
+        reserved: [(8, 24), (64, 192)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The table; its list follows. `0x20, 240 bytes`
+        rqt_context rqt_context_mut: nested(RqtContext, 256);
     }
 }
 
 impl CommandOutput for QueryRqtOut {}
-
-impl QueryRqtOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The table; its list follows. `0x20, 240 bytes`
-    #[inline]
-    pub fn rqt_context(&self) -> &RqtContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::rqt_context`], to be written.
-    #[inline]
-    pub fn rqt_context_mut(&mut self) -> &mut RqtContext {
-        nested_mut(&mut self.0, 0x20)
-    }
-}

@@ -400,696 +400,126 @@ structure! {
     /// Work queue context: the buffer of an RQ, SQ or RMP.
     ///
     /// Source: linux: mlx5_ifc_wq_bits.
-    pub struct WqContext([u8; 0xc0]) = "wq_context" {
-        sources: ["linux: mlx5_ifc_wq_bits"],
-        fields: [
-            FieldInfo::number("wq_type", 0, 4).of(WqType::INFO),
-            FieldInfo::number("wq_signature", 4, 1),
-            FieldInfo::number("end_padding_mode", 5, 2).of(WqEndPaddingMode::INFO),
-            FieldInfo::number("cd_slave", 7, 1),
-            FieldInfo::number("hds_skip_first_sge", 32, 1),
-            FieldInfo::number("log2_hds_buf_size", 33, 3),
-            FieldInfo::number("page_offset", 43, 5),
-            FieldInfo::number("lwm", 48, 16),
-            FieldInfo::number("pd", 72, 24),
-            FieldInfo::number("uar_page", 104, 24),
-            FieldInfo::number("dbr_addr", 128, 64),
-            FieldInfo::number("hw_counter", 192, 32),
-            FieldInfo::number("sw_counter", 224, 32),
-            FieldInfo::number("log_wq_stride", 268, 4),
-            FieldInfo::number("log_wq_pg_sz", 275, 5),
-            FieldInfo::number("log_wq_sz", 283, 5),
-            FieldInfo::number("dbr_umem_valid", 288, 1),
-            FieldInfo::number("wq_umem_valid", 289, 1),
-            FieldInfo::number("log_hairpin_num_packets", 291, 5),
-            FieldInfo::number("log_hairpin_data_sz", 299, 5),
-            FieldInfo::number("log_wqe_num_of_strides", 308, 4),
-            FieldInfo::number("two_byte_shift_en", 312, 1),
-            FieldInfo::number("log_wqe_stride_size", 317, 3),
-            FieldInfo::number("dbr_umem_id", 320, 32),
-            FieldInfo::number("wq_umem_id", 352, 32),
-            FieldInfo::number("wq_umem_offset", 384, 64),
-            FieldInfo::number("headers_mkey", 448, 32),
-            FieldInfo::number("shampo_enable", 480, 1),
-            FieldInfo::number("shampo_mode", 482, 2),
-            FieldInfo::number("log_reservation_size", 485, 3),
-            FieldInfo::number("log_max_num_of_packets_per_reservation", 493, 3),
-            FieldInfo::number("log_headers_entry_size", 502, 2),
-            FieldInfo::number("log_headers_buffer_entry_num", 508, 4),
-            FieldInfo::number("pas", 1536, 64).tail(),
-        ],
+    WqContext, WqContextLayout, 0xc0 bytes = "wq_context" {
+        sources: ["linux: mlx5_ifc_wq_bits"];
         reserved: [
             (8, 24), (36, 7), (64, 8), (96, 8), (256, 12), (272, 3), (280, 3),
             (290, 1), (296, 3), (304, 4), (313, 4), (481, 1), (484, 1), (488, 5),
             (496, 6), (504, 4), (512, 1024),
-        ],
+        ];
+        /// Shape of the queue. `0x00.31:28`
+        wq_type set_wq_type: named(WqType(u8), 0, 4);
+        /// WQEs carry signatures that the device checks. `0x00.27`
+        wq_signature set_wq_signature: flag(4);
+        /// Padding behind received packets. `0x00.26:25`
+        end_padding_mode set_end_padding_mode: named(WqEndPaddingMode(u8), 5, 2);
+        /// The queue is enabled by another queue's WQE (cross channel). `0x00.24`
+        cd_slave set_cd_slave: flag(7);
+        /// Header-data split: leave the first scatter entry to the header. `0x04.31`
+        hds_skip_first_sge set_hds_skip_first_sge: flag(32);
+        /// Header-data split: log2 of the header buffer, in units of 64 bytes. `0x04.30:28`
+        log2_hds_buf_size set_log2_hds_buf_size: number(u8, 33, 3);
+        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x04.20:16`
+        page_offset set_page_offset: number(u8, 43, 5);
+        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// `0x04.15:0`
+        lwm set_lwm: number(u16, 48, 16);
+        /// Protection domain number. `0x08.23:0`
+        pd set_pd: number(u32, 72, 24);
+        /// UAR page index on which the queue's doorbells are rung (SQ). `0x0c.23:0`
+        uar_page set_uar_page: number(u32, 104, 24);
+        /// Address of the doorbell record, 8-byte aligned; an offset into the UMEM named by
+        /// dbr_umem_id when dbr_umem_valid is set. `0x10, 8 bytes`
+        dbr_addr set_dbr_addr: number(u64, 128, 64);
+        /// WQEs or WQEBBs that the device has taken (read only). `0x18`
+        hw_counter set_hw_counter: number(u32, 192, 32);
+        /// WQEs or WQEBBs posted as the device last read them (read only). `0x1c`
+        sw_counter set_sw_counter: number(u32, 224, 32);
+        /// log2 of the stride in bytes: of a WQE (RQ, RMP), or 6 for the WQEBBs of an SQ.
+        /// `0x20.19:16`
+        log_wq_stride set_log_wq_stride: number(u8, 268, 4);
+        /// log2 of the page size, in units of 4 KiB. `0x20.12:8`
+        log_wq_pg_sz set_log_wq_pg_sz: number(u8, 275, 5);
+        /// log2 of the number of strides. `0x20.4:0`
+        log_wq_sz set_log_wq_sz: number(u8, 283, 5);
+        /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands.
+        /// `0x24.31`
+        dbr_umem_valid set_dbr_umem_valid: flag(288);
+        /// The buffer is the UMEM wq_umem_id, and pas is absent; the kernel sets it on DevX
+        /// commands. `0x24.30`
+        wq_umem_valid set_wq_umem_valid: flag(289);
+        /// Hairpin: log2 of the number of packets between the two queues. `0x24.28:24`
+        log_hairpin_num_packets set_log_hairpin_num_packets: number(u8, 291, 5);
+        /// Hairpin: log2 of the buffer in bytes. `0x24.20:16`
+        log_hairpin_data_sz set_log_hairpin_data_sz: number(u8, 299, 5);
+        /// Striding: log2 of strides per WQE, less 9. `0x24.11:8`
+        log_wqe_num_of_strides set_log_wqe_num_of_strides: number(u8, 308, 4);
+        /// Write two bytes of padding before each packet, to align IP headers. `0x24.7`
+        two_byte_shift_en set_two_byte_shift_en: flag(312);
+        /// Striding: log2 of bytes per stride, less 6. `0x24.2:0`
+        log_wqe_stride_size set_log_wqe_stride_size: number(u8, 317, 3);
+        /// UMEM that holds the doorbell record. `0x28`
+        dbr_umem_id set_dbr_umem_id: number(u32, 320, 32);
+        /// UMEM that holds the buffer. `0x2c`
+        wq_umem_id set_wq_umem_id: number(u32, 352, 32);
+        /// Where the buffer starts in the UMEM, in bytes. `0x30, 8 bytes`
+        wq_umem_offset set_wq_umem_offset: number(u64, 384, 64);
+        /// SHAMPO: key of the header buffer. `0x38`
+        headers_mkey set_headers_mkey: number(u32, 448, 32);
+        /// SHAMPO: split headers from payload and merge packets of a flow. `0x3c.31`
+        shampo_enable set_shampo_enable: flag(480);
+        /// SHAMPO: mode of operation. `0x3c.29:28`
+        shampo_mode set_shampo_mode: number(u8, 482, 2);
+        /// SHAMPO: log2 of the payload reserved for a flow, in units of 4 KiB. `0x3c.26:24`
+        log_reservation_size set_log_reservation_size: number(u8, 485, 3);
+        /// SHAMPO: log2 of packets per reservation. `0x3c.18:16`
+        log_max_num_of_packets_per_reservation set_log_max_num_of_packets_per_reservation: number(u8, 493, 3);
+        /// SHAMPO: log2 of a header entry, in units of 32 bytes. `0x3c.9:8`
+        log_headers_entry_size set_log_headers_entry_size: number(u8, 502, 2);
+        /// SHAMPO: log2 of the number of header entries. `0x3c.3:0`
+        log_headers_buffer_entry_num set_log_headers_buffer_entry_num: number(u8, 508, 4);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0xc0, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 1536, 64));
     }
-}
-
-impl WqContext {
-    /// Shape of the queue. `0x00.31:28`
-    #[inline]
-    pub const fn wq_type(&self) -> WqType {
-        WqType(bits::get(&self.0, 0, 4) as u8)
-    }
-
-    /// Sets [`Self::wq_type`].
-    #[inline]
-    pub const fn set_wq_type(&mut self, value: WqType) -> &mut Self {
-        bits::set(&mut self.0, 0, 4, value.0 as u64);
-        self
-    }
-
-    /// WQEs carry signatures that the device checks. `0x00.27`
-    #[inline]
-    pub const fn wq_signature(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::wq_signature`].
-    #[inline]
-    pub const fn set_wq_signature(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// Padding behind received packets. `0x00.26:25`
-    #[inline]
-    pub const fn end_padding_mode(&self) -> WqEndPaddingMode {
-        WqEndPaddingMode(bits::get(&self.0, 5, 2) as u8)
-    }
-
-    /// Sets [`Self::end_padding_mode`].
-    #[inline]
-    pub const fn set_end_padding_mode(&mut self, value: WqEndPaddingMode) -> &mut Self {
-        bits::set(&mut self.0, 5, 2, value.0 as u64);
-        self
-    }
-
-    /// The queue is enabled by another queue's WQE (cross channel). `0x00.24`
-    #[inline]
-    pub const fn cd_slave(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::cd_slave`].
-    #[inline]
-    pub const fn set_cd_slave(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// Header-data split: leave the first scatter entry to the header. `0x04.31`
-    #[inline]
-    pub const fn hds_skip_first_sge(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::hds_skip_first_sge`].
-    #[inline]
-    pub const fn set_hds_skip_first_sge(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// Header-data split: log2 of the header buffer, in units of 64 bytes. `0x04.30:28`
-    #[inline]
-    pub const fn log2_hds_buf_size(&self) -> u8 {
-        bits::get(&self.0, 33, 3) as u8
-    }
-
-    /// Sets [`Self::log2_hds_buf_size`].
-    #[inline]
-    pub const fn set_log2_hds_buf_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 33, 3, value as u64);
-        self
-    }
-
-    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x04.20:16`
-    #[inline]
-    pub const fn page_offset(&self) -> u8 {
-        bits::get(&self.0, 43, 5) as u8
-    }
-
-    /// Sets [`Self::page_offset`].
-    #[inline]
-    pub const fn set_page_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 43, 5, value as u64);
-        self
-    }
-
-    /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms. `0x04.15:0`
-    #[inline]
-    pub const fn lwm(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::lwm`].
-    #[inline]
-    pub const fn set_lwm(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Protection domain number. `0x08.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// UAR page index on which the queue's doorbells are rung (SQ). `0x0c.23:0`
-    #[inline]
-    pub const fn uar_page(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::uar_page`].
-    #[inline]
-    pub const fn set_uar_page(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
-    }
-
-    /// Address of the doorbell record, 8-byte aligned; an offset into the UMEM named by dbr_umem_id
-    /// when dbr_umem_valid is set. `0x10, 8 bytes`
-    #[inline]
-    pub const fn dbr_addr(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::dbr_addr`].
-    #[inline]
-    pub const fn set_dbr_addr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
-    }
-
-    /// WQEs or WQEBBs that the device has taken (read only). `0x18`
-    #[inline]
-    pub const fn hw_counter(&self) -> u32 {
-        bits::get(&self.0, 192, 32) as u32
-    }
-
-    /// Sets [`Self::hw_counter`].
-    #[inline]
-    pub const fn set_hw_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 192, 32, value as u64);
-        self
-    }
-
-    /// WQEs or WQEBBs posted as the device last read them (read only). `0x1c`
-    #[inline]
-    pub const fn sw_counter(&self) -> u32 {
-        bits::get(&self.0, 224, 32) as u32
-    }
-
-    /// Sets [`Self::sw_counter`].
-    #[inline]
-    pub const fn set_sw_counter(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 224, 32, value as u64);
-        self
-    }
-
-    /// log2 of the stride in bytes: of a WQE (RQ, RMP), or 6 for the WQEBBs of an SQ. `0x20.19:16`
-    #[inline]
-    pub const fn log_wq_stride(&self) -> u8 {
-        bits::get(&self.0, 268, 4) as u8
-    }
-
-    /// Sets [`Self::log_wq_stride`].
-    #[inline]
-    pub const fn set_log_wq_stride(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 268, 4, value as u64);
-        self
-    }
-
-    /// log2 of the page size, in units of 4 KiB. `0x20.12:8`
-    #[inline]
-    pub const fn log_wq_pg_sz(&self) -> u8 {
-        bits::get(&self.0, 275, 5) as u8
-    }
-
-    /// Sets [`Self::log_wq_pg_sz`].
-    #[inline]
-    pub const fn set_log_wq_pg_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 275, 5, value as u64);
-        self
-    }
-
-    /// log2 of the number of strides. `0x20.4:0`
-    #[inline]
-    pub const fn log_wq_sz(&self) -> u8 {
-        bits::get(&self.0, 283, 5) as u8
-    }
-
-    /// Sets [`Self::log_wq_sz`].
-    #[inline]
-    pub const fn set_log_wq_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 283, 5, value as u64);
-        self
-    }
-
-    /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands. `0x24.31`
-    #[inline]
-    pub const fn dbr_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 288)
-    }
-
-    /// Sets [`Self::dbr_umem_valid`].
-    #[inline]
-    pub const fn set_dbr_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 288, value);
-        self
-    }
-
-    /// The buffer is the UMEM wq_umem_id, and pas is absent; the kernel sets it on DevX commands.
-    /// `0x24.30`
-    #[inline]
-    pub const fn wq_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 289)
-    }
-
-    /// Sets [`Self::wq_umem_valid`].
-    #[inline]
-    pub const fn set_wq_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 289, value);
-        self
-    }
-
-    /// Hairpin: log2 of the number of packets between the two queues. `0x24.28:24`
-    #[inline]
-    pub const fn log_hairpin_num_packets(&self) -> u8 {
-        bits::get(&self.0, 291, 5) as u8
-    }
-
-    /// Sets [`Self::log_hairpin_num_packets`].
-    #[inline]
-    pub const fn set_log_hairpin_num_packets(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 291, 5, value as u64);
-        self
-    }
-
-    /// Hairpin: log2 of the buffer in bytes. `0x24.20:16`
-    #[inline]
-    pub const fn log_hairpin_data_sz(&self) -> u8 {
-        bits::get(&self.0, 299, 5) as u8
-    }
-
-    /// Sets [`Self::log_hairpin_data_sz`].
-    #[inline]
-    pub const fn set_log_hairpin_data_sz(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 299, 5, value as u64);
-        self
-    }
-
-    /// Striding: log2 of strides per WQE, less 9. `0x24.11:8`
-    #[inline]
-    pub const fn log_wqe_num_of_strides(&self) -> u8 {
-        bits::get(&self.0, 308, 4) as u8
-    }
-
-    /// Sets [`Self::log_wqe_num_of_strides`].
-    #[inline]
-    pub const fn set_log_wqe_num_of_strides(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 308, 4, value as u64);
-        self
-    }
-
-    /// Write two bytes of padding before each packet, to align IP headers. `0x24.7`
-    #[inline]
-    pub const fn two_byte_shift_en(&self) -> bool {
-        bits::flag(&self.0, 312)
-    }
-
-    /// Sets [`Self::two_byte_shift_en`].
-    #[inline]
-    pub const fn set_two_byte_shift_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 312, value);
-        self
-    }
-
-    /// Striding: log2 of bytes per stride, less 6. `0x24.2:0`
-    #[inline]
-    pub const fn log_wqe_stride_size(&self) -> u8 {
-        bits::get(&self.0, 317, 3) as u8
-    }
-
-    /// Sets [`Self::log_wqe_stride_size`].
-    #[inline]
-    pub const fn set_log_wqe_stride_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 317, 3, value as u64);
-        self
-    }
-
-    /// UMEM that holds the doorbell record. `0x28`
-    #[inline]
-    pub const fn dbr_umem_id(&self) -> u32 {
-        bits::get(&self.0, 320, 32) as u32
-    }
-
-    /// Sets [`Self::dbr_umem_id`].
-    #[inline]
-    pub const fn set_dbr_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 320, 32, value as u64);
-        self
-    }
-
-    /// UMEM that holds the buffer. `0x2c`
-    #[inline]
-    pub const fn wq_umem_id(&self) -> u32 {
-        bits::get(&self.0, 352, 32) as u32
-    }
-
-    /// Sets [`Self::wq_umem_id`].
-    #[inline]
-    pub const fn set_wq_umem_id(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 352, 32, value as u64);
-        self
-    }
-
-    /// Where the buffer starts in the UMEM, in bytes. `0x30, 8 bytes`
-    #[inline]
-    pub const fn wq_umem_offset(&self) -> u64 {
-        bits::get(&self.0, 384, 64)
-    }
-
-    /// Sets [`Self::wq_umem_offset`].
-    #[inline]
-    pub const fn set_wq_umem_offset(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 384, 64, value);
-        self
-    }
-
-    /// SHAMPO: key of the header buffer. `0x38`
-    #[inline]
-    pub const fn headers_mkey(&self) -> u32 {
-        bits::get(&self.0, 448, 32) as u32
-    }
-
-    /// Sets [`Self::headers_mkey`].
-    #[inline]
-    pub const fn set_headers_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 448, 32, value as u64);
-        self
-    }
-
-    /// SHAMPO: split headers from payload and merge packets of a flow. `0x3c.31`
-    #[inline]
-    pub const fn shampo_enable(&self) -> bool {
-        bits::flag(&self.0, 480)
-    }
-
-    /// Sets [`Self::shampo_enable`].
-    #[inline]
-    pub const fn set_shampo_enable(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 480, value);
-        self
-    }
-
-    /// SHAMPO: mode of operation. `0x3c.29:28`
-    #[inline]
-    pub const fn shampo_mode(&self) -> u8 {
-        bits::get(&self.0, 482, 2) as u8
-    }
-
-    /// Sets [`Self::shampo_mode`].
-    #[inline]
-    pub const fn set_shampo_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 482, 2, value as u64);
-        self
-    }
-
-    /// SHAMPO: log2 of the payload reserved for a flow, in units of 4 KiB. `0x3c.26:24`
-    #[inline]
-    pub const fn log_reservation_size(&self) -> u8 {
-        bits::get(&self.0, 485, 3) as u8
-    }
-
-    /// Sets [`Self::log_reservation_size`].
-    #[inline]
-    pub const fn set_log_reservation_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 485, 3, value as u64);
-        self
-    }
-
-    /// SHAMPO: log2 of packets per reservation. `0x3c.18:16`
-    #[inline]
-    pub const fn log_max_num_of_packets_per_reservation(&self) -> u8 {
-        bits::get(&self.0, 493, 3) as u8
-    }
-
-    /// Sets [`Self::log_max_num_of_packets_per_reservation`].
-    #[inline]
-    pub const fn set_log_max_num_of_packets_per_reservation(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 493, 3, value as u64);
-        self
-    }
-
-    /// SHAMPO: log2 of a header entry, in units of 32 bytes. `0x3c.9:8`
-    #[inline]
-    pub const fn log_headers_entry_size(&self) -> u8 {
-        bits::get(&self.0, 502, 2) as u8
-    }
-
-    /// Sets [`Self::log_headers_entry_size`].
-    #[inline]
-    pub const fn set_log_headers_entry_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 502, 2, value as u64);
-        self
-    }
-
-    /// SHAMPO: log2 of the number of header entries. `0x3c.3:0`
-    #[inline]
-    pub const fn log_headers_buffer_entry_num(&self) -> u8 {
-        bits::get(&self.0, 508, 4) as u8
-    }
-
-    /// Sets [`Self::log_headers_buffer_entry_num`].
-    #[inline]
-    pub const fn set_log_headers_buffer_entry_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 508, 4, value as u64);
-        self
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0xc0, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0xc0;
 }
 
 structure! {
     /// Shared receive queue context.
     ///
     /// Source: linux: mlx5_ifc_srqc_bits.
-    pub struct SrqContext([u8; 0x40]) = "srq_context" {
-        sources: ["linux: mlx5_ifc_srqc_bits"],
-        fields: [
-            FieldInfo::number("state", 0, 4).of(SrqState::INFO),
-            FieldInfo::number("log_srq_size", 4, 4),
-            FieldInfo::number("wq_signature", 32, 1),
-            FieldInfo::number("cont_srq", 33, 1),
-            FieldInfo::number("rlky", 35, 1),
-            FieldInfo::number("log_rq_stride", 37, 3),
-            FieldInfo::number("xrcd", 40, 24),
-            FieldInfo::number("page_offset", 64, 6),
-            FieldInfo::number("cqn", 72, 24),
-            FieldInfo::number("log_page_size", 130, 6),
-            FieldInfo::number("pd", 200, 24),
-            FieldInfo::number("lwm", 224, 16),
-            FieldInfo::number("wqe_cnt", 240, 16),
-            FieldInfo::number("dbr_addr", 320, 64),
-        ],
-        reserved: [(8, 24), (34, 1), (36, 1), (70, 2), (96, 34), (136, 64), (256, 64), (384, 128)],
-    }
-}
-
-impl SrqContext {
-    /// State of the SRQ. `0x00.31:28`
-    #[inline]
-    pub const fn state(&self) -> SrqState {
-        SrqState(bits::get(&self.0, 0, 4) as u8)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: SrqState) -> &mut Self {
-        bits::set(&mut self.0, 0, 4, value.0 as u64);
-        self
-    }
-
-    /// log2 of the number of WQEs. `0x00.27:24`
-    #[inline]
-    pub const fn log_srq_size(&self) -> u8 {
-        bits::get(&self.0, 4, 4) as u8
-    }
-
-    /// Sets [`Self::log_srq_size`].
-    #[inline]
-    pub const fn set_log_srq_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4, 4, value as u64);
-        self
-    }
-
-    /// WQEs carry signatures that the device checks. `0x04.31`
-    #[inline]
-    pub const fn wq_signature(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::wq_signature`].
-    #[inline]
-    pub const fn set_wq_signature(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// The queue's WQEs lie in contiguous physical memory. `0x04.30`
-    #[inline]
-    pub const fn cont_srq(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::cont_srq`].
-    #[inline]
-    pub const fn set_cont_srq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// The reserved lkey may be used in WQEs of this queue. `0x04.28`
-    #[inline]
-    pub const fn rlky(&self) -> bool {
-        bits::flag(&self.0, 35)
-    }
-
-    /// Sets [`Self::rlky`].
-    #[inline]
-    pub const fn set_rlky(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 35, value);
-        self
-    }
-
-    /// log2 of the WQE stride in units of 16 bytes. `0x04.26:24`
-    #[inline]
-    pub const fn log_rq_stride(&self) -> u8 {
-        bits::get(&self.0, 37, 3) as u8
-    }
-
-    /// Sets [`Self::log_rq_stride`].
-    #[inline]
-    pub const fn set_log_rq_stride(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 37, 3, value as u64);
-        self
-    }
-
-    /// XRC domain number. `0x04.23:0`
-    #[inline]
-    pub const fn xrcd(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::xrcd`].
-    #[inline]
-    pub const fn set_xrcd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
-    }
-
-    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.31:26`
-    #[inline]
-    pub const fn page_offset(&self) -> u8 {
-        bits::get(&self.0, 64, 6) as u8
-    }
-
-    /// Sets [`Self::page_offset`].
-    #[inline]
-    pub const fn set_page_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 64, 6, value as u64);
-        self
-    }
-
-    /// Number of the CQ. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// log2 of the page size of the buffer, in units of 4 KiB. `0x10.29:24`
-    #[inline]
-    pub const fn log_page_size(&self) -> u8 {
-        bits::get(&self.0, 130, 6) as u8
-    }
-
-    /// Sets [`Self::log_page_size`].
-    #[inline]
-    pub const fn set_log_page_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 130, 6, value as u64);
-        self
-    }
-
-    /// Protection domain number. `0x18.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
-    }
-
-    /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms. `0x1c.31:16`
-    #[inline]
-    pub const fn lwm(&self) -> u16 {
-        bits::get(&self.0, 224, 16) as u16
-    }
-
-    /// Sets [`Self::lwm`].
-    #[inline]
-    pub const fn set_lwm(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 224, 16, value as u64);
-        self
-    }
-
-    /// WQEs posted and not consumed (read only). `0x1c.15:0`
-    #[inline]
-    pub const fn wqe_cnt(&self) -> u16 {
-        bits::get(&self.0, 240, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_cnt`].
-    #[inline]
-    pub const fn set_wqe_cnt(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 240, 16, value as u64);
-        self
-    }
-
-    /// Address of the doorbell record. `0x28, 8 bytes`
-    #[inline]
-    pub const fn dbr_addr(&self) -> u64 {
-        bits::get(&self.0, 320, 64)
-    }
-
-    /// Sets [`Self::dbr_addr`].
-    #[inline]
-    pub const fn set_dbr_addr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 320, 64, value);
-        self
+    SrqContext, SrqContextLayout, 0x40 bytes = "srq_context" {
+        sources: ["linux: mlx5_ifc_srqc_bits"];
+        reserved: [(8, 24), (34, 1), (36, 1), (70, 2), (96, 34), (136, 64), (256, 64), (384, 128)];
+        /// State of the SRQ. `0x00.31:28`
+        state set_state: named(SrqState(u8), 0, 4);
+        /// log2 of the number of WQEs. `0x00.27:24`
+        log_srq_size set_log_srq_size: number(u8, 4, 4);
+        /// WQEs carry signatures that the device checks. `0x04.31`
+        wq_signature set_wq_signature: flag(32);
+        /// The queue's WQEs lie in contiguous physical memory. `0x04.30`
+        cont_srq set_cont_srq: flag(33);
+        /// The reserved lkey may be used in WQEs of this queue. `0x04.28`
+        rlky set_rlky: flag(35);
+        /// log2 of the WQE stride in units of 16 bytes. `0x04.26:24`
+        log_rq_stride set_log_rq_stride: number(u8, 37, 3);
+        /// XRC domain number. `0x04.23:0`
+        xrcd set_xrcd: number(u32, 40, 24);
+        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.31:26`
+        page_offset set_page_offset: number(u8, 64, 6);
+        /// Number of the CQ. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
+        /// log2 of the page size of the buffer, in units of 4 KiB. `0x10.29:24`
+        log_page_size set_log_page_size: number(u8, 130, 6);
+        /// Protection domain number. `0x18.23:0`
+        pd set_pd: number(u32, 200, 24);
+        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// `0x1c.31:16`
+        lwm set_lwm: number(u16, 224, 16);
+        /// WQEs posted and not consumed (read only). `0x1c.15:0`
+        wqe_cnt set_wqe_cnt: number(u16, 240, 16);
+        /// Address of the doorbell record. `0x28, 8 bytes`
+        dbr_addr set_dbr_addr: number(u64, 320, 64);
     }
 }
 
@@ -1097,205 +527,60 @@ structure! {
     /// Input of CREATE_SRQ.
     ///
     /// Source: linux: mlx5_ifc_create_srq_in_bits.
-    pub struct CreateSrqIn([u8; 0x110]) = "create_srq_in" {
-        sources: ["linux: mlx5_ifc_create_srq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("srq_context_entry", 128, SrqContext::INFO),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(32, 16), (64, 64), (640, 1536)],
+    CreateSrqIn, CreateSrqInLayout, 0x110 bytes = "create_srq_in" {
+        sources: ["linux: mlx5_ifc_create_srq_in_bits"];
+        reserved: [(32, 16), (64, 64), (640, 1536)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The SRQ to create. `0x10, 64 bytes`
+        srq_context_entry srq_context_entry_mut: nested(SrqContext, 128);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
-}
-
-impl CreateSrqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The SRQ to create. `0x10, 64 bytes`
-    #[inline]
-    pub fn srq_context_entry(&self) -> &SrqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::srq_context_entry`], to be written.
-    #[inline]
-    pub fn srq_context_entry_mut(&mut self) -> &mut SrqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
 }
 
 structure! {
     /// Output of CREATE_SRQ.
     ///
     /// Source: linux: mlx5_ifc_create_srq_out_bits.
-    pub struct CreateSrqOut([u8; 0x10]) = "create_srq_out" {
-        sources: ["linux: mlx5_ifc_create_srq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("srqn", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateSrqOut, CreateSrqOutLayout, 0x10 bytes = "create_srq_out" {
+        sources: ["linux: mlx5_ifc_create_srq_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the SRQ. `0x08.23:0`
+        srqn set_srqn: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateSrqOut {}
 
-impl CreateSrqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the SRQ. `0x08.23:0`
-    #[inline]
-    pub const fn srqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::srqn`].
-    #[inline]
-    pub const fn set_srqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_SRQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_srq_in_bits.
-    pub struct DestroySrqIn([u8; 0x10]) = "destroy_srq_in" {
-        sources: ["linux: mlx5_ifc_destroy_srq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("srqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroySrqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the SRQ. `0x08.23:0`
-    #[inline]
-    pub const fn srqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::srqn`].
-    #[inline]
-    pub const fn set_srqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroySrqIn, DestroySrqInLayout, 0x10 bytes = "destroy_srq_in" {
+        sources: ["linux: mlx5_ifc_destroy_srq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the SRQ. `0x08.23:0`
+        srqn set_srqn: number(u32, 72, 24);
     }
 }
 
@@ -1303,118 +588,39 @@ structure! {
     /// Output of DESTROY_SRQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_srq_out_bits.
-    pub struct DestroySrqOut([u8; 0x10]) = "destroy_srq_out" {
-        sources: ["linux: mlx5_ifc_destroy_srq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroySrqOut, DestroySrqOutLayout, 0x10 bytes = "destroy_srq_out" {
+        sources: ["linux: mlx5_ifc_destroy_srq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroySrqOut {}
 
-impl DestroySrqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_SRQ.
     ///
     /// Source: linux: mlx5_ifc_query_srq_in_bits.
-    pub struct QuerySrqIn([u8; 0x10]) = "query_srq_in" {
-        sources: ["linux: mlx5_ifc_query_srq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("srqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QuerySrqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the SRQ. `0x08.23:0`
-    #[inline]
-    pub const fn srqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::srqn`].
-    #[inline]
-    pub const fn set_srqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QuerySrqIn, QuerySrqInLayout, 0x10 bytes = "query_srq_in" {
+        sources: ["linux: mlx5_ifc_query_srq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the SRQ. `0x08.23:0`
+        srqn set_srqn: number(u32, 72, 24);
     }
 }
 
@@ -1422,148 +628,44 @@ structure! {
     /// Output of QUERY_SRQ.
     ///
     /// Source: linux: mlx5_ifc_query_srq_out_bits.
-    pub struct QuerySrqOut([u8; 0x110]) = "query_srq_out" {
-        sources: ["linux: mlx5_ifc_query_srq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("srq_context_entry", 128, SrqContext::INFO),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(8, 24), (64, 64), (640, 1536)],
+    QuerySrqOut, QuerySrqOutLayout, 0x110 bytes = "query_srq_out" {
+        sources: ["linux: mlx5_ifc_query_srq_out_bits"];
+        reserved: [(8, 24), (64, 64), (640, 1536)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The SRQ as it is now: state, and what is left of it. `0x10, 64 bytes`
+        srq_context_entry srq_context_entry_mut: nested(SrqContext, 128);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
 }
 
 impl CommandOutput for QuerySrqOut {}
 
-impl QuerySrqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The SRQ as it is now: state, and what is left of it. `0x10, 64 bytes`
-    #[inline]
-    pub fn srq_context_entry(&self) -> &SrqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::srq_context_entry`], to be written.
-    #[inline]
-    pub fn srq_context_entry_mut(&mut self) -> &mut SrqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
-}
-
 structure! {
     /// Input of ARM_RQ.
     ///
     /// Source: linux: mlx5_ifc_arm_rq_in_bits.
-    pub struct ArmRqIn([u8; 0x10]) = "arm_rq_in" {
-        sources: ["linux: mlx5_ifc_arm_rq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("srq_number", 72, 24),
-            FieldInfo::number("lwm", 112, 16),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 16)],
-    }
-}
-
-impl ArmRqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the SRQ whose limit is armed; DevX takes it for that of an RQ. `0x08.23:0`
-    #[inline]
-    pub const fn srq_number(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::srq_number`].
-    #[inline]
-    pub const fn set_srq_number(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms. `0x0c.15:0`
-    #[inline]
-    pub const fn lwm(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::lwm`].
-    #[inline]
-    pub const fn set_lwm(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
+    ArmRqIn, ArmRqInLayout, 0x10 bytes = "arm_rq_in" {
+        sources: ["linux: mlx5_ifc_arm_rq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 16)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the SRQ whose limit is armed; DevX takes it for that of an RQ. `0x08.23:0`
+        srq_number set_srq_number: number(u32, 72, 24);
+        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// `0x0c.15:0`
+        lwm set_lwm: number(u16, 112, 16);
     }
 }
 
@@ -1571,325 +673,67 @@ structure! {
     /// Output of ARM_RQ.
     ///
     /// Source: linux: mlx5_ifc_arm_rq_out_bits.
-    pub struct ArmRqOut([u8; 0x10]) = "arm_rq_out" {
-        sources: ["linux: mlx5_ifc_arm_rq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ArmRqOut, ArmRqOutLayout, 0x10 bytes = "arm_rq_out" {
+        sources: ["linux: mlx5_ifc_arm_rq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ArmRqOut {}
 
-impl ArmRqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// XRC shared receive queue context; any SRQ of a user is one, in an XRC domain of its own.
     ///
     /// Source: linux: mlx5_ifc_xrc_srqc_bits.
-    pub struct XrcSrqContext([u8; 0x40]) = "xrc_srq_context" {
-        sources: ["linux: mlx5_ifc_xrc_srqc_bits"],
-        fields: [
-            FieldInfo::number("state", 0, 4).of(SrqState::INFO),
-            FieldInfo::number("log_xrc_srq_size", 4, 4),
-            FieldInfo::number("wq_signature", 32, 1),
-            FieldInfo::number("cont_srq", 33, 1),
-            FieldInfo::number("rlky", 35, 1),
-            FieldInfo::number("basic_cyclic_rcv_wqe", 36, 1),
-            FieldInfo::number("log_rq_stride", 37, 3),
-            FieldInfo::number("xrcd", 40, 24),
-            FieldInfo::number("page_offset", 64, 6),
-            FieldInfo::number("dbr_umem_valid", 71, 1),
-            FieldInfo::number("cqn", 72, 24),
-            FieldInfo::number("user_index_equal_xrc_srqn", 128, 1),
-            FieldInfo::number("log_page_size", 130, 6),
-            FieldInfo::number("user_index", 136, 24),
-            FieldInfo::number("pd", 200, 24),
-            FieldInfo::number("lwm", 224, 16),
-            FieldInfo::number("wqe_cnt", 240, 16),
-            FieldInfo::number("db_record_addr_h", 320, 32),
-            FieldInfo::number("db_record_addr_l", 352, 30),
-        ],
-        reserved: [(8, 24), (34, 1), (70, 1), (96, 32), (129, 1), (160, 40), (256, 64), (382, 130)],
-    }
-}
-
-impl XrcSrqContext {
-    /// State of the XRC SRQ. `0x00.31:28`
-    #[inline]
-    pub const fn state(&self) -> SrqState {
-        SrqState(bits::get(&self.0, 0, 4) as u8)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: SrqState) -> &mut Self {
-        bits::set(&mut self.0, 0, 4, value.0 as u64);
-        self
-    }
-
-    /// log2 of the number of WQEs. `0x00.27:24`
-    #[inline]
-    pub const fn log_xrc_srq_size(&self) -> u8 {
-        bits::get(&self.0, 4, 4) as u8
-    }
-
-    /// Sets [`Self::log_xrc_srq_size`].
-    #[inline]
-    pub const fn set_log_xrc_srq_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 4, 4, value as u64);
-        self
-    }
-
-    /// WQEs carry signatures that the device checks. `0x04.31`
-    #[inline]
-    pub const fn wq_signature(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::wq_signature`].
-    #[inline]
-    pub const fn set_wq_signature(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// The queue's WQEs lie in contiguous physical memory. `0x04.30`
-    #[inline]
-    pub const fn cont_srq(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::cont_srq`].
-    #[inline]
-    pub const fn set_cont_srq(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// The reserved lkey may be used in WQEs of this queue. `0x04.28`
-    #[inline]
-    pub const fn rlky(&self) -> bool {
-        bits::flag(&self.0, 35)
-    }
-
-    /// Sets [`Self::rlky`].
-    #[inline]
-    pub const fn set_rlky(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 35, value);
-        self
-    }
-
-    /// WQEs are a plain ring, without next segments. `0x04.27`
-    #[inline]
-    pub const fn basic_cyclic_rcv_wqe(&self) -> bool {
-        bits::flag(&self.0, 36)
-    }
-
-    /// Sets [`Self::basic_cyclic_rcv_wqe`].
-    #[inline]
-    pub const fn set_basic_cyclic_rcv_wqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 36, value);
-        self
-    }
-
-    /// log2 of the WQE stride in units of 16 bytes. `0x04.26:24`
-    #[inline]
-    pub const fn log_rq_stride(&self) -> u8 {
-        bits::get(&self.0, 37, 3) as u8
-    }
-
-    /// Sets [`Self::log_rq_stride`].
-    #[inline]
-    pub const fn set_log_rq_stride(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 37, 3, value as u64);
-        self
-    }
-
-    /// XRC domain number. `0x04.23:0`
-    #[inline]
-    pub const fn xrcd(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::xrcd`].
-    #[inline]
-    pub const fn set_xrcd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
-    }
-
-    /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.31:26`
-    #[inline]
-    pub const fn page_offset(&self) -> u8 {
-        bits::get(&self.0, 64, 6) as u8
-    }
-
-    /// Sets [`Self::page_offset`].
-    #[inline]
-    pub const fn set_page_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 64, 6, value as u64);
-        self
-    }
-
-    /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands. `0x08.24`
-    #[inline]
-    pub const fn dbr_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 71)
-    }
-
-    /// Sets [`Self::dbr_umem_valid`].
-    #[inline]
-    pub const fn set_dbr_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 71, value);
-        self
-    }
-
-    /// Number of the CQ. `0x08.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// user_index is the SRQ's number. `0x10.31`
-    #[inline]
-    pub const fn user_index_equal_xrc_srqn(&self) -> bool {
-        bits::flag(&self.0, 128)
-    }
-
-    /// Sets [`Self::user_index_equal_xrc_srqn`].
-    #[inline]
-    pub const fn set_user_index_equal_xrc_srqn(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 128, value);
-        self
-    }
-
-    /// log2 of the page size of the buffer, in units of 4 KiB. `0x10.29:24`
-    #[inline]
-    pub const fn log_page_size(&self) -> u8 {
-        bits::get(&self.0, 130, 6) as u8
-    }
-
-    /// Sets [`Self::log_page_size`].
-    #[inline]
-    pub const fn set_log_page_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 130, 6, value as u64);
-        self
-    }
-
-    /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x10.23:0`
-    #[inline]
-    pub const fn user_index(&self) -> u32 {
-        bits::get(&self.0, 136, 24) as u32
-    }
-
-    /// Sets [`Self::user_index`].
-    #[inline]
-    pub const fn set_user_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 136, 24, value as u64);
-        self
-    }
-
-    /// Protection domain number. `0x18.23:0`
-    #[inline]
-    pub const fn pd(&self) -> u32 {
-        bits::get(&self.0, 200, 24) as u32
-    }
-
-    /// Sets [`Self::pd`].
-    #[inline]
-    pub const fn set_pd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 200, 24, value as u64);
-        self
-    }
-
-    /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms. `0x1c.31:16`
-    #[inline]
-    pub const fn lwm(&self) -> u16 {
-        bits::get(&self.0, 224, 16) as u16
-    }
-
-    /// Sets [`Self::lwm`].
-    #[inline]
-    pub const fn set_lwm(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 224, 16, value as u64);
-        self
-    }
-
-    /// WQEs posted and not consumed (read only). `0x1c.15:0`
-    #[inline]
-    pub const fn wqe_cnt(&self) -> u16 {
-        bits::get(&self.0, 240, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_cnt`].
-    #[inline]
-    pub const fn set_wqe_cnt(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 240, 16, value as u64);
-        self
-    }
-
-    /// Address of the doorbell record, bits 63:32. `0x28`
-    #[inline]
-    pub const fn db_record_addr_h(&self) -> u32 {
-        bits::get(&self.0, 320, 32) as u32
-    }
-
-    /// Sets [`Self::db_record_addr_h`].
-    #[inline]
-    pub const fn set_db_record_addr_h(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 320, 32, value as u64);
-        self
-    }
-
-    /// Address of the doorbell record, bits 31:2. `0x2c.31:2`
-    #[inline]
-    pub const fn db_record_addr_l(&self) -> u32 {
-        bits::get(&self.0, 352, 30) as u32
-    }
-
-    /// Sets [`Self::db_record_addr_l`].
-    #[inline]
-    pub const fn set_db_record_addr_l(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 352, 30, value as u64);
-        self
+    XrcSrqContext, XrcSrqContextLayout, 0x40 bytes = "xrc_srq_context" {
+        sources: ["linux: mlx5_ifc_xrc_srqc_bits"];
+        reserved: [(8, 24), (34, 1), (70, 1), (96, 32), (129, 1), (160, 40), (256, 64), (382, 130)];
+        /// State of the XRC SRQ. `0x00.31:28`
+        state set_state: named(SrqState(u8), 0, 4);
+        /// log2 of the number of WQEs. `0x00.27:24`
+        log_xrc_srq_size set_log_xrc_srq_size: number(u8, 4, 4);
+        /// WQEs carry signatures that the device checks. `0x04.31`
+        wq_signature set_wq_signature: flag(32);
+        /// The queue's WQEs lie in contiguous physical memory. `0x04.30`
+        cont_srq set_cont_srq: flag(33);
+        /// The reserved lkey may be used in WQEs of this queue. `0x04.28`
+        rlky set_rlky: flag(35);
+        /// WQEs are a plain ring, without next segments. `0x04.27`
+        basic_cyclic_rcv_wqe set_basic_cyclic_rcv_wqe: flag(36);
+        /// log2 of the WQE stride in units of 16 bytes. `0x04.26:24`
+        log_rq_stride set_log_rq_stride: number(u8, 37, 3);
+        /// XRC domain number. `0x04.23:0`
+        xrcd set_xrcd: number(u32, 40, 24);
+        /// Where the buffer starts inside its first page, in 64ths of the page size. `0x08.31:26`
+        page_offset set_page_offset: number(u8, 64, 6);
+        /// dbr_addr is an offset into the UMEM dbr_umem_id; the kernel sets it on DevX commands.
+        /// `0x08.24`
+        dbr_umem_valid set_dbr_umem_valid: flag(71);
+        /// Number of the CQ. `0x08.23:0`
+        cqn set_cqn: number(u32, 72, 24);
+        /// user_index is the SRQ's number. `0x10.31`
+        user_index_equal_xrc_srqn set_user_index_equal_xrc_srqn: flag(128);
+        /// log2 of the page size of the buffer, in units of 4 KiB. `0x10.29:24`
+        log_page_size set_log_page_size: number(u8, 130, 6);
+        /// The application's own 24-bit tag; a version 1 CQE carries it in srqn_uidx. `0x10.23:0`
+        user_index set_user_index: number(u32, 136, 24);
+        /// Protection domain number. `0x18.23:0`
+        pd set_pd: number(u32, 200, 24);
+        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// `0x1c.31:16`
+        lwm set_lwm: number(u16, 224, 16);
+        /// WQEs posted and not consumed (read only). `0x1c.15:0`
+        wqe_cnt set_wqe_cnt: number(u16, 240, 16);
+        /// Address of the doorbell record, bits 63:32. `0x28`
+        db_record_addr_h set_db_record_addr_h: number(u32, 320, 32);
+        /// Address of the doorbell record, bits 31:2. `0x2c.31:2`
+        db_record_addr_l set_db_record_addr_l: number(u32, 352, 30);
     }
 }
 
@@ -1897,219 +741,62 @@ structure! {
     /// Input of CREATE_XRC_SRQ.
     ///
     /// Source: linux: mlx5_ifc_create_xrc_srq_in_bits.
-    pub struct CreateXrcSrqIn([u8; 0x110]) = "create_xrc_srq_in" {
-        sources: ["linux: mlx5_ifc_create_xrc_srq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("xrc_srq_context_entry", 128, XrcSrqContext::INFO),
-            FieldInfo::number("xrc_srq_umem_valid", 736, 1),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(32, 16), (64, 64), (640, 96), (737, 1439)],
+    CreateXrcSrqIn, CreateXrcSrqInLayout, 0x110 bytes = "create_xrc_srq_in" {
+        sources: ["linux: mlx5_ifc_create_xrc_srq_in_bits"];
+        reserved: [(32, 16), (64, 64), (640, 96), (737, 1439)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The XRC SRQ to create. `0x10, 64 bytes`
+        xrc_srq_context_entry xrc_srq_context_entry_mut: nested(XrcSrqContext, 128);
+        /// The buffer is in a UMEM; the kernel sets it on DevX commands. `0x5c.31`
+        xrc_srq_umem_valid set_xrc_srq_umem_valid: flag(736);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
-}
-
-impl CreateXrcSrqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The XRC SRQ to create. `0x10, 64 bytes`
-    #[inline]
-    pub fn xrc_srq_context_entry(&self) -> &XrcSrqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::xrc_srq_context_entry`], to be written.
-    #[inline]
-    pub fn xrc_srq_context_entry_mut(&mut self) -> &mut XrcSrqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// The buffer is in a UMEM; the kernel sets it on DevX commands. `0x5c.31`
-    #[inline]
-    pub const fn xrc_srq_umem_valid(&self) -> bool {
-        bits::flag(&self.0, 736)
-    }
-
-    /// Sets [`Self::xrc_srq_umem_valid`].
-    #[inline]
-    pub const fn set_xrc_srq_umem_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 736, value);
-        self
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
 }
 
 structure! {
     /// Output of CREATE_XRC_SRQ.
     ///
     /// Source: linux: mlx5_ifc_create_xrc_srq_out_bits.
-    pub struct CreateXrcSrqOut([u8; 0x10]) = "create_xrc_srq_out" {
-        sources: ["linux: mlx5_ifc_create_xrc_srq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("xrc_srqn", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateXrcSrqOut, CreateXrcSrqOutLayout, 0x10 bytes = "create_xrc_srq_out" {
+        sources: ["linux: mlx5_ifc_create_xrc_srq_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the XRC SRQ. `0x08.23:0`
+        xrc_srqn set_xrc_srqn: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateXrcSrqOut {}
 
-impl CreateXrcSrqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the XRC SRQ. `0x08.23:0`
-    #[inline]
-    pub const fn xrc_srqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::xrc_srqn`].
-    #[inline]
-    pub const fn set_xrc_srqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_XRC_SRQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_xrc_srq_in_bits.
-    pub struct DestroyXrcSrqIn([u8; 0x10]) = "destroy_xrc_srq_in" {
-        sources: ["linux: mlx5_ifc_destroy_xrc_srq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("xrc_srqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyXrcSrqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the XRC SRQ. `0x08.23:0`
-    #[inline]
-    pub const fn xrc_srqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::xrc_srqn`].
-    #[inline]
-    pub const fn set_xrc_srqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyXrcSrqIn, DestroyXrcSrqInLayout, 0x10 bytes = "destroy_xrc_srq_in" {
+        sources: ["linux: mlx5_ifc_destroy_xrc_srq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the XRC SRQ. `0x08.23:0`
+        xrc_srqn set_xrc_srqn: number(u32, 72, 24);
     }
 }
 
@@ -2117,118 +804,39 @@ structure! {
     /// Output of DESTROY_XRC_SRQ.
     ///
     /// Source: linux: mlx5_ifc_destroy_xrc_srq_out_bits.
-    pub struct DestroyXrcSrqOut([u8; 0x10]) = "destroy_xrc_srq_out" {
-        sources: ["linux: mlx5_ifc_destroy_xrc_srq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyXrcSrqOut, DestroyXrcSrqOutLayout, 0x10 bytes = "destroy_xrc_srq_out" {
+        sources: ["linux: mlx5_ifc_destroy_xrc_srq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyXrcSrqOut {}
 
-impl DestroyXrcSrqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_XRC_SRQ.
     ///
     /// Source: linux: mlx5_ifc_query_xrc_srq_in_bits.
-    pub struct QueryXrcSrqIn([u8; 0x10]) = "query_xrc_srq_in" {
-        sources: ["linux: mlx5_ifc_query_xrc_srq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("xrc_srqn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QueryXrcSrqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the XRC SRQ. `0x08.23:0`
-    #[inline]
-    pub const fn xrc_srqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::xrc_srqn`].
-    #[inline]
-    pub const fn set_xrc_srqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryXrcSrqIn, QueryXrcSrqInLayout, 0x10 bytes = "query_xrc_srq_in" {
+        sources: ["linux: mlx5_ifc_query_xrc_srq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the XRC SRQ. `0x08.23:0`
+        xrc_srqn set_xrc_srqn: number(u32, 72, 24);
     }
 }
 
@@ -2236,148 +844,44 @@ structure! {
     /// Output of QUERY_XRC_SRQ.
     ///
     /// Source: linux: mlx5_ifc_query_xrc_srq_out_bits.
-    pub struct QueryXrcSrqOut([u8; 0x110]) = "query_xrc_srq_out" {
-        sources: ["linux: mlx5_ifc_query_xrc_srq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("xrc_srq_context_entry", 128, XrcSrqContext::INFO),
-            FieldInfo::number("pas", 2176, 64).tail(),
-        ],
-        reserved: [(8, 24), (64, 64), (640, 1536)],
+    QueryXrcSrqOut, QueryXrcSrqOutLayout, 0x110 bytes = "query_xrc_srq_out" {
+        sources: ["linux: mlx5_ifc_query_xrc_srq_out_bits"];
+        reserved: [(8, 24), (64, 64), (640, 1536)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The XRC SRQ as it is now. `0x10, 64 bytes`
+        xrc_srq_context_entry xrc_srq_context_entry_mut: nested(XrcSrqContext, 128);
+        /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used.
+        /// `0x110, 8 bytes`
+        pas PAS_OFFSET: tail(number(u64, 2176, 64));
     }
 }
 
 impl CommandOutput for QueryXrcSrqOut {}
 
-impl QueryXrcSrqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The XRC SRQ as it is now. `0x10, 64 bytes`
-    #[inline]
-    pub fn xrc_srq_context_entry(&self) -> &XrcSrqContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::xrc_srq_context_entry`], to be written.
-    #[inline]
-    pub fn xrc_srq_context_entry_mut(&mut self) -> &mut XrcSrqContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Physical addresses of the queue's pages, 64 bits each; absent when a UMEM is used. `0x110, 8
-    /// bytes`
-    pub const PAS_OFFSET: usize = 0x110;
-}
-
 structure! {
     /// Input of ARM_XRC_SRQ.
     ///
     /// Source: linux: mlx5_ifc_arm_xrc_srq_in_bits.
-    pub struct ArmXrcSrqIn([u8; 0x10]) = "arm_xrc_srq_in" {
-        sources: ["linux: mlx5_ifc_arm_xrc_srq_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("xrc_srqn", 72, 24),
-            FieldInfo::number("lwm", 112, 16),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 16)],
-    }
-}
-
-impl ArmXrcSrqIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the XRC SRQ. `0x08.23:0`
-    #[inline]
-    pub const fn xrc_srqn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::xrc_srqn`].
-    #[inline]
-    pub const fn set_xrc_srqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms. `0x0c.15:0`
-    #[inline]
-    pub const fn lwm(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::lwm`].
-    #[inline]
-    pub const fn set_lwm(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
+    ArmXrcSrqIn, ArmXrcSrqInLayout, 0x10 bytes = "arm_xrc_srq_in" {
+        sources: ["linux: mlx5_ifc_arm_xrc_srq_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 16)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the XRC SRQ. `0x08.23:0`
+        xrc_srqn set_xrc_srqn: number(u32, 72, 24);
+        /// Low watermark in WQEs: when fewer are left, the limit event is raised; 0 disarms.
+        /// `0x0c.15:0`
+        lwm set_lwm: number(u16, 112, 16);
     }
 }
 
@@ -2385,102 +889,34 @@ structure! {
     /// Output of ARM_XRC_SRQ.
     ///
     /// Source: linux: mlx5_ifc_arm_xrc_srq_out_bits.
-    pub struct ArmXrcSrqOut([u8; 0x10]) = "arm_xrc_srq_out" {
-        sources: ["linux: mlx5_ifc_arm_xrc_srq_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ArmXrcSrqOut, ArmXrcSrqOutLayout, 0x10 bytes = "arm_xrc_srq_out" {
+        sources: ["linux: mlx5_ifc_arm_xrc_srq_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ArmXrcSrqOut {}
 
-impl ArmXrcSrqOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of ALLOC_XRCD.
     ///
     /// Source: linux: mlx5_ifc_alloc_xrcd_in_bits.
-    pub struct AllocXrcdIn([u8; 0x10]) = "alloc_xrcd_in" {
-        sources: ["linux: mlx5_ifc_alloc_xrcd_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-        ],
-        reserved: [(32, 16), (64, 64)],
-    }
-}
-
-impl AllocXrcdIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    AllocXrcdIn, AllocXrcdInLayout, 0x10 bytes = "alloc_xrcd_in" {
+        sources: ["linux: mlx5_ifc_alloc_xrcd_in_bits"];
+        reserved: [(32, 16), (64, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
     }
 }
 
@@ -2488,130 +924,38 @@ structure! {
     /// Output of ALLOC_XRCD.
     ///
     /// Source: linux: mlx5_ifc_alloc_xrcd_out_bits.
-    pub struct AllocXrcdOut([u8; 0x10]) = "alloc_xrcd_out" {
-        sources: ["linux: mlx5_ifc_alloc_xrcd_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("xrcd", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    AllocXrcdOut, AllocXrcdOutLayout, 0x10 bytes = "alloc_xrcd_out" {
+        sources: ["linux: mlx5_ifc_alloc_xrcd_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// XRC domain number. `0x08.23:0`
+        xrcd set_xrcd: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for AllocXrcdOut {}
 
-impl AllocXrcdOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// XRC domain number. `0x08.23:0`
-    #[inline]
-    pub const fn xrcd(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::xrcd`].
-    #[inline]
-    pub const fn set_xrcd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DEALLOC_XRCD.
     ///
     /// Source: linux: mlx5_ifc_dealloc_xrcd_in_bits.
-    pub struct DeallocXrcdIn([u8; 0x10]) = "dealloc_xrcd_in" {
-        sources: ["linux: mlx5_ifc_dealloc_xrcd_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("xrcd", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DeallocXrcdIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// XRC domain number. `0x08.23:0`
-    #[inline]
-    pub const fn xrcd(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::xrcd`].
-    #[inline]
-    pub const fn set_xrcd(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DeallocXrcdIn, DeallocXrcdInLayout, 0x10 bytes = "dealloc_xrcd_in" {
+        sources: ["linux: mlx5_ifc_dealloc_xrcd_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// XRC domain number. `0x08.23:0`
+        xrcd set_xrcd: number(u32, 72, 24);
     }
 }
 
@@ -2619,100 +963,33 @@ structure! {
     /// Output of DEALLOC_XRCD.
     ///
     /// Source: linux: mlx5_ifc_dealloc_xrcd_out_bits.
-    pub struct DeallocXrcdOut([u8; 0x10]) = "dealloc_xrcd_out" {
-        sources: ["linux: mlx5_ifc_dealloc_xrcd_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DeallocXrcdOut, DeallocXrcdOutLayout, 0x10 bytes = "dealloc_xrcd_out" {
+        sources: ["linux: mlx5_ifc_dealloc_xrcd_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DeallocXrcdOut {}
 
-impl DeallocXrcdOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Receive memory pool context: a receive queue that many RQs and QPs share.
     ///
     /// Source: linux: mlx5_ifc_rmpc_bits.
-    pub struct RmpContext([u8; 0xf0]) = "rmp_context" {
-        sources: ["linux: mlx5_ifc_rmpc_bits"],
-        fields: [
-            FieldInfo::number("state", 8, 4).of(RmpState::INFO),
-            FieldInfo::number("basic_cyclic_rcv_wqe", 32, 1),
-            FieldInfo::nested("wq", 384, WqContext::INFO),
-        ],
-        reserved: [(0, 8), (12, 20), (33, 351)],
-    }
-}
-
-impl RmpContext {
-    /// State of the RMP. `0x00.23:20`
-    #[inline]
-    pub const fn state(&self) -> RmpState {
-        RmpState(bits::get(&self.0, 8, 4) as u8)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: RmpState) -> &mut Self {
-        bits::set(&mut self.0, 8, 4, value.0 as u64);
-        self
-    }
-
-    /// WQEs are a plain ring, without next segments. `0x04.31`
-    #[inline]
-    pub const fn basic_cyclic_rcv_wqe(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::basic_cyclic_rcv_wqe`].
-    #[inline]
-    pub const fn set_basic_cyclic_rcv_wqe(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// The pool's work queue. `0x30, 192 bytes`
-    #[inline]
-    pub fn wq(&self) -> &WqContext {
-        nested(&self.0, 0x30)
-    }
-
-    /// [`Self::wq`], to be written.
-    #[inline]
-    pub fn wq_mut(&mut self) -> &mut WqContext {
-        nested_mut(&mut self.0, 0x30)
+    RmpContext, RmpContextLayout, 0xf0 bytes = "rmp_context" {
+        sources: ["linux: mlx5_ifc_rmpc_bits"];
+        reserved: [(0, 8), (12, 20), (33, 351)];
+        /// State of the RMP. `0x00.23:20`
+        state set_state: named(RmpState(u8), 8, 4);
+        /// WQEs are a plain ring, without next segments. `0x04.31`
+        basic_cyclic_rcv_wqe set_basic_cyclic_rcv_wqe: flag(32);
+        /// The pool's work queue. `0x30, 192 bytes`
+        wq wq_mut: nested(WqContext, 384);
     }
 }
 
@@ -2720,27 +997,11 @@ structure! {
     /// Which fields MODIFY_RMP takes.
     ///
     /// Source: linux: mlx5_ifc_rmp_bitmask_bits.
-    pub struct RmpBitmask([u8; 0x8]) = "rmp_bitmask" {
-        sources: ["linux: mlx5_ifc_rmp_bitmask_bits"],
-        fields: [
-            FieldInfo::number("lwm", 63, 1),
-        ],
-        reserved: [(0, 63)],
-    }
-}
-
-impl RmpBitmask {
-    /// The low watermark (wq.lwm), which arms the limit event. `0x04.0`
-    #[inline]
-    pub const fn lwm(&self) -> bool {
-        bits::flag(&self.0, 63)
-    }
-
-    /// Sets [`Self::lwm`].
-    #[inline]
-    pub const fn set_lwm(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 63, value);
-        self
+    RmpBitmask, RmpBitmaskLayout, 0x8 bytes = "rmp_bitmask" {
+        sources: ["linux: mlx5_ifc_rmp_bitmask_bits"];
+        reserved: [(0, 63)];
+        /// The low watermark (wq.lwm), which arms the limit event. `0x04.0`
+        lwm set_lwm: flag(63);
     }
 }
 
@@ -2748,69 +1009,18 @@ structure! {
     /// Input of CREATE_RMP.
     ///
     /// Source: linux: mlx5_ifc_create_rmp_in_bits.
-    pub struct CreateRmpIn([u8; 0x110]) = "create_rmp_in" {
-        sources: ["linux: mlx5_ifc_create_rmp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::nested("ctx", 256, RmpContext::INFO),
-        ],
-        reserved: [(32, 16), (64, 192)],
-    }
-}
-
-impl CreateRmpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The RMP to create. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &RmpContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut RmpContext {
-        nested_mut(&mut self.0, 0x20)
+    CreateRmpIn, CreateRmpInLayout, 0x110 bytes = "create_rmp_in" {
+        sources: ["linux: mlx5_ifc_create_rmp_in_bits"];
+        reserved: [(32, 16), (64, 192)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// The RMP to create. `0x20, 240 bytes`
+        ctx ctx_mut: nested(RmpContext, 256);
     }
 }
 
@@ -2818,170 +1028,44 @@ structure! {
     /// Output of CREATE_RMP.
     ///
     /// Source: linux: mlx5_ifc_create_rmp_out_bits.
-    pub struct CreateRmpOut([u8; 0x10]) = "create_rmp_out" {
-        sources: ["linux: mlx5_ifc_create_rmp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("rmpn", 72, 24),
-        ],
-        reserved: [(8, 24), (64, 8), (96, 32)],
+    CreateRmpOut, CreateRmpOutLayout, 0x10 bytes = "create_rmp_out" {
+        sources: ["linux: mlx5_ifc_create_rmp_out_bits"];
+        reserved: [(8, 24), (64, 8), (96, 32)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of the RMP. `0x08.23:0`
+        rmpn set_rmpn: number(u32, 72, 24);
     }
 }
 
 impl CommandOutput for CreateRmpOut {}
 
-impl CreateRmpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of the RMP. `0x08.23:0`
-    #[inline]
-    pub const fn rmpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rmpn`].
-    #[inline]
-    pub const fn set_rmpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MODIFY_RMP.
     ///
     /// Source: linux: mlx5_ifc_modify_rmp_in_bits.
-    pub struct ModifyRmpIn([u8; 0x110]) = "modify_rmp_in" {
-        sources: ["linux: mlx5_ifc_modify_rmp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rmp_state", 64, 4).of(RmpState::INFO),
-            FieldInfo::number("rmpn", 72, 24),
-            FieldInfo::nested("bitmask", 128, RmpBitmask::INFO),
-            FieldInfo::nested("ctx", 256, RmpContext::INFO),
-        ],
-        reserved: [(32, 16), (68, 4), (96, 32), (192, 64)],
-    }
-}
-
-impl ModifyRmpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// State that the RMP must be in. `0x08.31:28`
-    #[inline]
-    pub const fn rmp_state(&self) -> RmpState {
-        RmpState(bits::get(&self.0, 64, 4) as u8)
-    }
-
-    /// Sets [`Self::rmp_state`].
-    #[inline]
-    pub const fn set_rmp_state(&mut self, value: RmpState) -> &mut Self {
-        bits::set(&mut self.0, 64, 4, value.0 as u64);
-        self
-    }
-
-    /// Number of the RMP. `0x08.23:0`
-    #[inline]
-    pub const fn rmpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rmpn`].
-    #[inline]
-    pub const fn set_rmpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Fields of ctx to take. `0x10, 8 bytes`
-    #[inline]
-    pub fn bitmask(&self) -> &RmpBitmask {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::bitmask`], to be written.
-    #[inline]
-    pub fn bitmask_mut(&mut self) -> &mut RmpBitmask {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// New values; state is the new state. `0x20, 240 bytes`
-    #[inline]
-    pub fn ctx(&self) -> &RmpContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::ctx`], to be written.
-    #[inline]
-    pub fn ctx_mut(&mut self) -> &mut RmpContext {
-        nested_mut(&mut self.0, 0x20)
+    ModifyRmpIn, ModifyRmpInLayout, 0x110 bytes = "modify_rmp_in" {
+        sources: ["linux: mlx5_ifc_modify_rmp_in_bits"];
+        reserved: [(32, 16), (68, 4), (96, 32), (192, 64)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// State that the RMP must be in. `0x08.31:28`
+        rmp_state set_rmp_state: named(RmpState(u8), 64, 4);
+        /// Number of the RMP. `0x08.23:0`
+        rmpn set_rmpn: number(u32, 72, 24);
+        /// Fields of ctx to take. `0x10, 8 bytes`
+        bitmask bitmask_mut: nested(RmpBitmask, 128);
+        /// New values; state is the new state. `0x20, 240 bytes`
+        ctx ctx_mut: nested(RmpContext, 256);
     }
 }
 
@@ -2989,116 +1073,36 @@ structure! {
     /// Output of MODIFY_RMP.
     ///
     /// Source: linux: mlx5_ifc_modify_rmp_out_bits.
-    pub struct ModifyRmpOut([u8; 0x10]) = "modify_rmp_out" {
-        sources: ["linux: mlx5_ifc_modify_rmp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyRmpOut, ModifyRmpOutLayout, 0x10 bytes = "modify_rmp_out" {
+        sources: ["linux: mlx5_ifc_modify_rmp_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyRmpOut {}
 
-impl ModifyRmpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of DESTROY_RMP.
     ///
     /// Source: linux: mlx5_ifc_destroy_rmp_in_bits.
-    pub struct DestroyRmpIn([u8; 0x10]) = "destroy_rmp_in" {
-        sources: ["linux: mlx5_ifc_destroy_rmp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rmpn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl DestroyRmpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the RMP. `0x08.23:0`
-    #[inline]
-    pub const fn rmpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rmpn`].
-    #[inline]
-    pub const fn set_rmpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    DestroyRmpIn, DestroyRmpInLayout, 0x10 bytes = "destroy_rmp_in" {
+        sources: ["linux: mlx5_ifc_destroy_rmp_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the RMP. `0x08.23:0`
+        rmpn set_rmpn: number(u32, 72, 24);
     }
 }
 
@@ -3106,118 +1110,39 @@ structure! {
     /// Output of DESTROY_RMP.
     ///
     /// Source: linux: mlx5_ifc_destroy_rmp_out_bits.
-    pub struct DestroyRmpOut([u8; 0x10]) = "destroy_rmp_out" {
-        sources: ["linux: mlx5_ifc_destroy_rmp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    DestroyRmpOut, DestroyRmpOutLayout, 0x10 bytes = "destroy_rmp_out" {
+        sources: ["linux: mlx5_ifc_destroy_rmp_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for DestroyRmpOut {}
 
-impl DestroyRmpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_RMP.
     ///
     /// Source: linux: mlx5_ifc_query_rmp_in_bits.
-    pub struct QueryRmpIn([u8; 0x10]) = "query_rmp_in" {
-        sources: ["linux: mlx5_ifc_query_rmp_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("rmpn", 72, 24),
-        ],
-        reserved: [(32, 16), (64, 8), (96, 32)],
-    }
-}
-
-impl QueryRmpIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Number of the RMP. `0x08.23:0`
-    #[inline]
-    pub const fn rmpn(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::rmpn`].
-    #[inline]
-    pub const fn set_rmpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
+    QueryRmpIn, QueryRmpInLayout, 0x10 bytes = "query_rmp_in" {
+        sources: ["linux: mlx5_ifc_query_rmp_in_bits"];
+        reserved: [(32, 16), (64, 8), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Number of the RMP. `0x08.23:0`
+        rmpn set_rmpn: number(u32, 72, 24);
     }
 }
 
@@ -3225,57 +1150,18 @@ structure! {
     /// Output of QUERY_RMP.
     ///
     /// Source: linux: mlx5_ifc_query_rmp_out_bits.
-    pub struct QueryRmpOut([u8; 0x110]) = "query_rmp_out" {
-        sources: ["linux: mlx5_ifc_query_rmp_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("rmp_context", 256, RmpContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 192)],
+    QueryRmpOut, QueryRmpOutLayout, 0x110 bytes = "query_rmp_out" {
+        sources: ["linux: mlx5_ifc_query_rmp_out_bits"];
+        reserved: [(8, 24), (64, 192)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The RMP as it is now. `0x20, 240 bytes`
+        rmp_context rmp_context_mut: nested(RmpContext, 256);
     }
 }
 
 impl CommandOutput for QueryRmpOut {}
-
-impl QueryRmpOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The RMP as it is now. `0x20, 240 bytes`
-    #[inline]
-    pub fn rmp_context(&self) -> &RmpContext {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::rmp_context`], to be written.
-    #[inline]
-    pub fn rmp_context_mut(&mut self) -> &mut RmpContext {
-        nested_mut(&mut self.0, 0x20)
-    }
-}

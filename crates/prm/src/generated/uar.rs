@@ -7,70 +7,18 @@ structure! {
     ///
     /// Source: linux: include/linux/mlx5/cq.h mlx5_cq_set_ci, mlx5_cq_arm; rdma-core:
     /// providers/mlx5/cq.c.
-    pub struct CqDoorbellRecord([u8; 0x8]) = "cq_doorbell_record" {
-        sources: ["linux: include/linux/mlx5/cq.h mlx5_cq_set_ci, mlx5_cq_arm", "rdma-core: providers/mlx5/cq.c"],
-        fields: [
-            FieldInfo::number("consumer_index", 8, 24),
-            FieldInfo::number("arm_sn", 34, 2),
-            FieldInfo::number("arm_solicited_only", 39, 1),
-            FieldInfo::number("arm_consumer_index", 40, 24),
-        ],
-        reserved: [(0, 8), (32, 2), (36, 3)],
-    }
-}
-
-impl CqDoorbellRecord {
-    /// Number of CQEs consumed, modulo 2^24. `0x00.23:0`
-    #[inline]
-    pub const fn consumer_index(&self) -> u32 {
-        bits::get(&self.0, 8, 24) as u32
-    }
-
-    /// Sets [`Self::consumer_index`].
-    #[inline]
-    pub const fn set_consumer_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 8, 24, value as u64);
-        self
-    }
-
-    /// Arm sequence number, to be increased after every event, so that stale arms are noticed.
-    /// `0x04.29:28`
-    #[inline]
-    pub const fn arm_sn(&self) -> u8 {
-        bits::get(&self.0, 34, 2) as u8
-    }
-
-    /// Sets [`Self::arm_sn`].
-    #[inline]
-    pub const fn set_arm_sn(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 34, 2, value as u64);
-        self
-    }
-
-    /// Arm for solicited and error completions only. `0x04.24`
-    #[inline]
-    pub const fn arm_solicited_only(&self) -> bool {
-        bits::flag(&self.0, 39)
-    }
-
-    /// Sets [`Self::arm_solicited_only`].
-    #[inline]
-    pub const fn set_arm_solicited_only(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 39, value);
-        self
-    }
-
-    /// Consumer index that the CQ is armed at: an event comes for a CQE beyond it. `0x04.23:0`
-    #[inline]
-    pub const fn arm_consumer_index(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::arm_consumer_index`].
-    #[inline]
-    pub const fn set_arm_consumer_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
+    CqDoorbellRecord, CqDoorbellRecordLayout, 0x8 bytes = "cq_doorbell_record" {
+        sources: ["linux: include/linux/mlx5/cq.h mlx5_cq_set_ci, mlx5_cq_arm", "rdma-core: providers/mlx5/cq.c"];
+        reserved: [(0, 8), (32, 2), (36, 3)];
+        /// Number of CQEs consumed, modulo 2^24. `0x00.23:0`
+        consumer_index set_consumer_index: number(u32, 8, 24);
+        /// Arm sequence number, to be increased after every event, so that stale arms are noticed.
+        /// `0x04.29:28`
+        arm_sn set_arm_sn: number(u8, 34, 2);
+        /// Arm for solicited and error completions only. `0x04.24`
+        arm_solicited_only set_arm_solicited_only: flag(39);
+        /// Consumer index that the CQ is armed at: an event comes for a CQE beyond it. `0x04.23:0`
+        arm_consumer_index set_arm_consumer_index: number(u32, 40, 24);
     }
 }
 
@@ -79,41 +27,13 @@ structure! {
     ///
     /// Source: linux: include/linux/mlx5/qp.h MLX5_RCV_DBR, MLX5_SND_DBR; rdma-core:
     /// providers/mlx5/qp.c.
-    pub struct QpDoorbellRecord([u8; 0x8]) = "qp_doorbell_record" {
-        sources: ["linux: include/linux/mlx5/qp.h MLX5_RCV_DBR, MLX5_SND_DBR", "rdma-core: providers/mlx5/qp.c"],
-        fields: [
-            FieldInfo::number("receive_counter", 16, 16),
-            FieldInfo::number("send_counter", 48, 16),
-        ],
-        reserved: [(0, 16), (32, 16)],
-    }
-}
-
-impl QpDoorbellRecord {
-    /// Receive WQEs posted since reset, modulo 65536. `0x00.15:0`
-    #[inline]
-    pub const fn receive_counter(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::receive_counter`].
-    #[inline]
-    pub const fn set_receive_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Index of the next send WQEBB, modulo 65536. `0x04.15:0`
-    #[inline]
-    pub const fn send_counter(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::send_counter`].
-    #[inline]
-    pub const fn set_send_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
+    QpDoorbellRecord, QpDoorbellRecordLayout, 0x8 bytes = "qp_doorbell_record" {
+        sources: ["linux: include/linux/mlx5/qp.h MLX5_RCV_DBR, MLX5_SND_DBR", "rdma-core: providers/mlx5/qp.c"];
+        reserved: [(0, 16), (32, 16)];
+        /// Receive WQEs posted since reset, modulo 65536. `0x00.15:0`
+        receive_counter set_receive_counter: number(u16, 16, 16);
+        /// Index of the next send WQEBB, modulo 65536. `0x04.15:0`
+        send_counter set_send_counter: number(u16, 48, 16);
     }
 }
 
@@ -121,27 +41,11 @@ structure! {
     /// Doorbell record of an SRQ or XRC SRQ.
     ///
     /// Source: linux: drivers/infiniband/hw/mlx5/srq.c; rdma-core: providers/mlx5/srq.c.
-    pub struct SrqDoorbellRecord([u8; 0x8]) = "srq_doorbell_record" {
-        sources: ["linux: drivers/infiniband/hw/mlx5/srq.c", "rdma-core: providers/mlx5/srq.c"],
-        fields: [
-            FieldInfo::number("counter", 16, 16),
-        ],
-        reserved: [(0, 16), (32, 32)],
-    }
-}
-
-impl SrqDoorbellRecord {
-    /// WQEs posted since creation, modulo 65536. `0x00.15:0`
-    #[inline]
-    pub const fn counter(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::counter`].
-    #[inline]
-    pub const fn set_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
+    SrqDoorbellRecord, SrqDoorbellRecordLayout, 0x8 bytes = "srq_doorbell_record" {
+        sources: ["linux: drivers/infiniband/hw/mlx5/srq.c", "rdma-core: providers/mlx5/srq.c"];
+        reserved: [(0, 16), (32, 32)];
+        /// WQEs posted since creation, modulo 65536. `0x00.15:0`
+        counter set_counter: number(u16, 16, 16);
     }
 }
 
@@ -150,69 +54,17 @@ structure! {
     ///
     /// Source: linux: include/linux/mlx5/cq.h mlx5_cq_arm; rdma-core: providers/mlx5/cq.c
     /// mlx5_arm_cq.
-    pub struct CqArmDoorbell([u8; 0x8]) = "cq_arm_doorbell" {
-        sources: ["linux: include/linux/mlx5/cq.h mlx5_cq_arm", "rdma-core: providers/mlx5/cq.c mlx5_arm_cq"],
-        fields: [
-            FieldInfo::number("arm_sn", 2, 2),
-            FieldInfo::number("arm_solicited_only", 7, 1),
-            FieldInfo::number("arm_consumer_index", 8, 24),
-            FieldInfo::number("cqn", 40, 24),
-        ],
-        reserved: [(0, 2), (4, 3), (32, 8)],
-    }
-}
-
-impl CqArmDoorbell {
-    /// As in the record. `0x00.29:28`
-    #[inline]
-    pub const fn arm_sn(&self) -> u8 {
-        bits::get(&self.0, 2, 2) as u8
-    }
-
-    /// Sets [`Self::arm_sn`].
-    #[inline]
-    pub const fn set_arm_sn(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 2, 2, value as u64);
-        self
-    }
-
-    /// As in the record. `0x00.24`
-    #[inline]
-    pub const fn arm_solicited_only(&self) -> bool {
-        bits::flag(&self.0, 7)
-    }
-
-    /// Sets [`Self::arm_solicited_only`].
-    #[inline]
-    pub const fn set_arm_solicited_only(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 7, value);
-        self
-    }
-
-    /// As in the record. `0x00.23:0`
-    #[inline]
-    pub const fn arm_consumer_index(&self) -> u32 {
-        bits::get(&self.0, 8, 24) as u32
-    }
-
-    /// Sets [`Self::arm_consumer_index`].
-    #[inline]
-    pub const fn set_arm_consumer_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 8, 24, value as u64);
-        self
-    }
-
-    /// Number of the CQ. `0x04.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 40, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 40, 24, value as u64);
-        self
+    CqArmDoorbell, CqArmDoorbellLayout, 0x8 bytes = "cq_arm_doorbell" {
+        sources: ["linux: include/linux/mlx5/cq.h mlx5_cq_arm", "rdma-core: providers/mlx5/cq.c mlx5_arm_cq"];
+        reserved: [(0, 2), (4, 3), (32, 8)];
+        /// As in the record. `0x00.29:28`
+        arm_sn set_arm_sn: number(u8, 2, 2);
+        /// As in the record. `0x00.24`
+        arm_solicited_only set_arm_solicited_only: flag(7);
+        /// As in the record. `0x00.23:0`
+        arm_consumer_index set_arm_consumer_index: number(u32, 8, 24);
+        /// Number of the CQ. `0x04.23:0`
+        cqn set_cqn: number(u32, 40, 24);
     }
 }
 
@@ -220,41 +72,13 @@ structure! {
     /// What is written to an EQ register of a UAR page.
     ///
     /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/eq.c mlx5_eq_update_ci.
-    pub struct EqDoorbell([u8; 0x4]) = "eq_doorbell" {
-        sources: ["linux: drivers/net/ethernet/mellanox/mlx5/core/eq.c mlx5_eq_update_ci"],
-        fields: [
-            FieldInfo::number("eqn", 0, 8),
-            FieldInfo::number("consumer_index", 8, 24),
-        ],
-        reserved: [],
-    }
-}
-
-impl EqDoorbell {
-    /// Number of the EQ. `0x00.31:24`
-    #[inline]
-    pub const fn eqn(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::eqn`].
-    #[inline]
-    pub const fn set_eqn(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// Number of EQEs consumed, modulo 2^24. `0x00.23:0`
-    #[inline]
-    pub const fn consumer_index(&self) -> u32 {
-        bits::get(&self.0, 8, 24) as u32
-    }
-
-    /// Sets [`Self::consumer_index`].
-    #[inline]
-    pub const fn set_consumer_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 8, 24, value as u64);
-        self
+    EqDoorbell, EqDoorbellLayout, 0x4 bytes = "eq_doorbell" {
+        sources: ["linux: drivers/net/ethernet/mellanox/mlx5/core/eq.c mlx5_eq_update_ci"];
+        reserved: [];
+        /// Number of the EQ. `0x00.31:24`
+        eqn set_eqn: number(u8, 0, 8);
+        /// Number of EQEs consumed, modulo 2^24. `0x00.23:0`
+        consumer_index set_consumer_index: number(u32, 8, 24);
     }
 }
 
@@ -264,83 +88,19 @@ structure! {
     ///
     /// Source: linux: drivers/infiniband/hw/mlx5/wr.c mlx5r_ring_db; rdma-core:
     /// providers/mlx5/qp.c.
-    pub struct SendDoorbell([u8; 0x8]) = "send_doorbell" {
-        sources: ["linux: drivers/infiniband/hw/mlx5/wr.c mlx5r_ring_db", "rdma-core: providers/mlx5/qp.c"],
-        fields: [
-            FieldInfo::number("opmod", 0, 8),
-            FieldInfo::number("wqe_index", 8, 16),
-            FieldInfo::number("opcode", 24, 8).of(WqeOpcode::INFO),
-            FieldInfo::number("qpn", 32, 24),
-            FieldInfo::number("ds", 58, 6),
-        ],
-        reserved: [(56, 2)],
-    }
-}
-
-impl SendDoorbell {
-    /// opmod of the WQE. `0x00.31:24`
-    #[inline]
-    pub const fn opmod(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::opmod`].
-    #[inline]
-    pub const fn set_opmod(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// Producer index before this WQE: where in the ring it begins, in WQEBBs. `0x00.23:8`
-    #[inline]
-    pub const fn wqe_index(&self) -> u16 {
-        bits::get(&self.0, 8, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_index`].
-    #[inline]
-    pub const fn set_wqe_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 8, 16, value as u64);
-        self
-    }
-
-    /// Opcode of the WQE. `0x00.7:0`
-    #[inline]
-    pub const fn opcode(&self) -> WqeOpcode {
-        WqeOpcode(bits::get(&self.0, 24, 8) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: WqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value.0 as u64);
-        self
-    }
-
-    /// Number of the QP or SQ. `0x04.31:8`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 32, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 24, value as u64);
-        self
-    }
-
-    /// Size of the WQE in units of 16 bytes. `0x04.5:0`
-    #[inline]
-    pub const fn ds(&self) -> u8 {
-        bits::get(&self.0, 58, 6) as u8
-    }
-
-    /// Sets [`Self::ds`].
-    #[inline]
-    pub const fn set_ds(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 58, 6, value as u64);
-        self
+    SendDoorbell, SendDoorbellLayout, 0x8 bytes = "send_doorbell" {
+        sources: ["linux: drivers/infiniband/hw/mlx5/wr.c mlx5r_ring_db", "rdma-core: providers/mlx5/qp.c"];
+        reserved: [(56, 2)];
+        /// opmod of the WQE. `0x00.31:24`
+        opmod set_opmod: number(u8, 0, 8);
+        /// Producer index before this WQE: where in the ring it begins, in WQEBBs. `0x00.23:8`
+        wqe_index set_wqe_index: number(u16, 8, 16);
+        /// Opcode of the WQE. `0x00.7:0`
+        opcode set_opcode: named(WqeOpcode(u8), 24, 8);
+        /// Number of the QP or SQ. `0x04.31:8`
+        qpn set_qpn: number(u32, 32, 24);
+        /// Size of the WQE in units of 16 bytes. `0x04.5:0`
+        ds set_ds: number(u8, 58, 6);
     }
 }
 
@@ -350,115 +110,30 @@ structure! {
     /// Source: linux: include/linux/mlx5/cq.h MLX5_CQ_DOORBELL; linux:
     /// drivers/net/ethernet/mellanox/mlx5/core/lib/eq.h; linux: include/linux/mlx5/device.h
     /// MLX5_BFREGS_PER_UAR; rdma-core: providers/mlx5/mlx5.h MLX5_BF_OFFSET.
-    pub struct UarPage([u8; 0x1000]) = "uar_page" {
-        sources: ["linux: include/linux/mlx5/cq.h MLX5_CQ_DOORBELL", "linux: drivers/net/ethernet/mellanox/mlx5/core/lib/eq.h", "linux: include/linux/mlx5/device.h MLX5_BFREGS_PER_UAR", "rdma-core: providers/mlx5/mlx5.h MLX5_BF_OFFSET"],
-        fields: [
-            FieldInfo::nested("cq_arm", 256, CqArmDoorbell::INFO),
-            FieldInfo::nested("eq_arm", 512, EqDoorbell::INFO),
-            FieldInfo::nested("eq_update", 576, EqDoorbell::INFO),
-            FieldInfo::bytes("blueflame_0", 16384, 512),
-            FieldInfo::bytes("blueflame_1", 20480, 512),
-            FieldInfo::bytes("blueflame_2", 24576, 512),
-            FieldInfo::bytes("blueflame_3", 28672, 512),
-        ],
-        reserved: [(0, 256), (320, 192), (544, 32), (608, 15776)],
-    }
-}
-
-impl UarPage {
-    /// Arms a CQ; one 8-byte write. `0x20, 8 bytes`
-    ///
-    /// Source: linux: include/linux/mlx5/device.h MLX5_CQ_DOORBELL; rdma-core: mlx5dv.h
-    /// MLX5_CQ_DOORBELL.
-    #[inline]
-    pub fn cq_arm(&self) -> &CqArmDoorbell {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::cq_arm`], to be written.
-    #[inline]
-    pub fn cq_arm_mut(&mut self) -> &mut CqArmDoorbell {
-        nested_mut(&mut self.0, 0x20)
-    }
-
-    /// Updates the consumer index of an EQ and arms it. `0x40`
-    ///
-    /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/eq.c MLX5_EQ_DOORBELL_OFFSET.
-    #[inline]
-    pub fn eq_arm(&self) -> &EqDoorbell {
-        nested(&self.0, 0x40)
-    }
-
-    /// [`Self::eq_arm`], to be written.
-    #[inline]
-    pub fn eq_arm_mut(&mut self) -> &mut EqDoorbell {
-        nested_mut(&mut self.0, 0x40)
-    }
-
-    /// Updates the consumer index of an EQ without arming it. `0x48`
-    ///
-    /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/eq.c MLX5_EQ_DOORBELL_OFFSET.
-    #[inline]
-    pub fn eq_update(&self) -> &EqDoorbell {
-        nested(&self.0, 0x48)
-    }
-
-    /// [`Self::eq_update`], to be written.
-    #[inline]
-    pub fn eq_update_mut(&mut self) -> &mut EqDoorbell {
-        nested_mut(&mut self.0, 0x48)
-    }
-
-    /// BlueFlame register 0: two buffers, each half of bf_reg_size, used in turn, for 8-byte doorbells
-    /// or whole WQEs. `0x800, 512 bytes`
-    #[inline]
-    pub const fn blueflame_0(&self) -> &[u8; 512] {
-        bits::array(&self.0, 0x800)
-    }
-
-    /// Sets [`Self::blueflame_0`].
-    #[inline]
-    pub const fn set_blueflame_0(&mut self, value: &[u8; 512]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x800) = *value;
-        self
-    }
-
-    /// BlueFlame register 1. `0xa00, 512 bytes`
-    #[inline]
-    pub const fn blueflame_1(&self) -> &[u8; 512] {
-        bits::array(&self.0, 0xa00)
-    }
-
-    /// Sets [`Self::blueflame_1`].
-    #[inline]
-    pub const fn set_blueflame_1(&mut self, value: &[u8; 512]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0xa00) = *value;
-        self
-    }
-
-    /// BlueFlame register 2, of the fast path. `0xc00, 512 bytes`
-    #[inline]
-    pub const fn blueflame_2(&self) -> &[u8; 512] {
-        bits::array(&self.0, 0xc00)
-    }
-
-    /// Sets [`Self::blueflame_2`].
-    #[inline]
-    pub const fn set_blueflame_2(&mut self, value: &[u8; 512]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0xc00) = *value;
-        self
-    }
-
-    /// BlueFlame register 3, of the fast path. `0xe00, 512 bytes`
-    #[inline]
-    pub const fn blueflame_3(&self) -> &[u8; 512] {
-        bits::array(&self.0, 0xe00)
-    }
-
-    /// Sets [`Self::blueflame_3`].
-    #[inline]
-    pub const fn set_blueflame_3(&mut self, value: &[u8; 512]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0xe00) = *value;
-        self
+    UarPage, UarPageLayout, 0x1000 bytes = "uar_page" {
+        sources: ["linux: include/linux/mlx5/cq.h MLX5_CQ_DOORBELL", "linux: drivers/net/ethernet/mellanox/mlx5/core/lib/eq.h", "linux: include/linux/mlx5/device.h MLX5_BFREGS_PER_UAR", "rdma-core: providers/mlx5/mlx5.h MLX5_BF_OFFSET"];
+        reserved: [(0, 256), (320, 192), (544, 32), (608, 15776)];
+        /// Arms a CQ; one 8-byte write. `0x20, 8 bytes`
+        ///
+        /// Source: linux: include/linux/mlx5/device.h MLX5_CQ_DOORBELL; rdma-core: mlx5dv.h
+        /// MLX5_CQ_DOORBELL.
+        cq_arm cq_arm_mut: nested(CqArmDoorbell, 256);
+        /// Updates the consumer index of an EQ and arms it. `0x40`
+        ///
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/eq.c MLX5_EQ_DOORBELL_OFFSET.
+        eq_arm eq_arm_mut: nested(EqDoorbell, 512);
+        /// Updates the consumer index of an EQ without arming it. `0x48`
+        ///
+        /// Source: linux: drivers/net/ethernet/mellanox/mlx5/core/eq.c MLX5_EQ_DOORBELL_OFFSET.
+        eq_update eq_update_mut: nested(EqDoorbell, 576);
+        /// BlueFlame register 0: two buffers, each half of bf_reg_size, used in turn, for 8-byte
+        /// doorbells or whole WQEs. `0x800, 512 bytes`
+        blueflame_0 set_blueflame_0: bytes(0x200, 16384);
+        /// BlueFlame register 1. `0xa00, 512 bytes`
+        blueflame_1 set_blueflame_1: bytes(0x200, 20480);
+        /// BlueFlame register 2, of the fast path. `0xc00, 512 bytes`
+        blueflame_2 set_blueflame_2: bytes(0x200, 24576);
+        /// BlueFlame register 3, of the fast path. `0xe00, 512 bytes`
+        blueflame_3 set_blueflame_3: bytes(0x200, 28672);
     }
 }

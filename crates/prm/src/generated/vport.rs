@@ -476,86 +476,24 @@ structure! {
     /// Input of QUERY_VPORT_STATE.
     ///
     /// Source: linux: mlx5_ifc_query_vport_state_in_bits.
-    pub struct QueryVportStateIn([u8; 0x10]) = "query_vport_state_in" {
-        sources: ["linux: mlx5_ifc_query_vport_state_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("vport_number", 80, 16),
-        ],
-        reserved: [(32, 16), (65, 15), (96, 32)],
-    }
-}
-
-impl QueryVportStateIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
+    QueryVportStateIn, QueryVportStateInLayout, 0x10 bytes = "query_vport_state_in" {
+        sources: ["linux: mlx5_ifc_query_vport_state_in_bits"];
+        reserved: [(32, 16), (65, 15), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
     }
 }
 
@@ -563,242 +501,58 @@ structure! {
     /// Output of QUERY_VPORT_STATE.
     ///
     /// Source: linux: mlx5_ifc_query_vport_state_out_bits.
-    pub struct QueryVportStateOut([u8; 0x10]) = "query_vport_state_out" {
-        sources: ["linux: mlx5_ifc_query_vport_state_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("max_tx_speed", 96, 16),
-            FieldInfo::number("admin_state", 120, 4).of(VportAdminState::INFO),
-            FieldInfo::number("state", 124, 4).of(VportState::INFO),
-        ],
-        reserved: [(8, 24), (64, 32), (112, 8)],
+    QueryVportStateOut, QueryVportStateOutLayout, 0x10 bytes = "query_vport_state_out" {
+        sources: ["linux: mlx5_ifc_query_vport_state_out_bits"];
+        reserved: [(8, 24), (64, 32), (112, 8)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Transmit rate limit of the virtual port, in units of 100 Mbit/s; 0 means none is set.
+        /// `0x0c.31:16`
+        max_tx_speed set_max_tx_speed: number(u16, 96, 16);
+        /// What the virtual port is set to. `0x0c.7:4`
+        admin_state set_admin_state: named(VportAdminState(u8), 120, 4);
+        /// What the virtual port is now. `0x0c.3:0`
+        state set_state: named(VportState(u8), 124, 4);
     }
 }
 
 impl CommandOutput for QueryVportStateOut {}
 
-impl QueryVportStateOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Transmit rate limit of the virtual port, in units of 100 Mbit/s; 0 means none is set.
-    /// `0x0c.31:16`
-    #[inline]
-    pub const fn max_tx_speed(&self) -> u16 {
-        bits::get(&self.0, 96, 16) as u16
-    }
-
-    /// Sets [`Self::max_tx_speed`].
-    #[inline]
-    pub const fn set_max_tx_speed(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 96, 16, value as u64);
-        self
-    }
-
-    /// What the virtual port is set to. `0x0c.7:4`
-    #[inline]
-    pub const fn admin_state(&self) -> VportAdminState {
-        VportAdminState(bits::get(&self.0, 120, 4) as u8)
-    }
-
-    /// Sets [`Self::admin_state`].
-    #[inline]
-    pub const fn set_admin_state(&mut self, value: VportAdminState) -> &mut Self {
-        bits::set(&mut self.0, 120, 4, value.0 as u64);
-        self
-    }
-
-    /// What the virtual port is now. `0x0c.3:0`
-    #[inline]
-    pub const fn state(&self) -> VportState {
-        VportState(bits::get(&self.0, 124, 4) as u8)
-    }
-
-    /// Sets [`Self::state`].
-    #[inline]
-    pub const fn set_state(&mut self, value: VportState) -> &mut Self {
-        bits::set(&mut self.0, 124, 4, value.0 as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of MODIFY_VPORT_STATE.
     ///
     /// Source: linux: mlx5_ifc_modify_vport_state_in_bits.
-    pub struct ModifyVportStateIn([u8; 0x10]) = "modify_vport_state_in" {
-        sources: ["linux: mlx5_ifc_modify_vport_state_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("vport_number", 80, 16),
-            FieldInfo::number("max_tx_speed", 96, 16),
-            FieldInfo::number("ingress_connect", 112, 1),
-            FieldInfo::number("egress_connect", 113, 1),
-            FieldInfo::number("ingress_connect_valid", 114, 1),
-            FieldInfo::number("egress_connect_valid", 115, 1),
-            FieldInfo::number("admin_state", 120, 4).of(VportAdminState::INFO),
-        ],
-        reserved: [(16, 32), (65, 15), (116, 4), (124, 4)],
-    }
-}
-
-impl ModifyVportStateIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Transmit rate limit of the virtual port, in units of 100 Mbit/s. `0x0c.31:16`
-    #[inline]
-    pub const fn max_tx_speed(&self) -> u16 {
-        bits::get(&self.0, 96, 16) as u16
-    }
-
-    /// Sets [`Self::max_tx_speed`].
-    #[inline]
-    pub const fn set_max_tx_speed(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 96, 16, value as u64);
-        self
-    }
-
-    /// Packets of the virtual port may enter the E-Switch; see ingress_connect_valid. `0x0c.15`
-    #[inline]
-    pub const fn ingress_connect(&self) -> bool {
-        bits::flag(&self.0, 112)
-    }
-
-    /// Sets [`Self::ingress_connect`].
-    #[inline]
-    pub const fn set_ingress_connect(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 112, value);
-        self
-    }
-
-    /// Packets of the E-Switch may go out to the virtual port; see egress_connect_valid. `0x0c.14`
-    #[inline]
-    pub const fn egress_connect(&self) -> bool {
-        bits::flag(&self.0, 113)
-    }
-
-    /// Sets [`Self::egress_connect`].
-    #[inline]
-    pub const fn set_egress_connect(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 113, value);
-        self
-    }
-
-    /// ingress_connect is to be taken; needs hca_cap_2.ingress_egress_esw_vport_connect. `0x0c.13`
-    #[inline]
-    pub const fn ingress_connect_valid(&self) -> bool {
-        bits::flag(&self.0, 114)
-    }
-
-    /// Sets [`Self::ingress_connect_valid`].
-    #[inline]
-    pub const fn set_ingress_connect_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 114, value);
-        self
-    }
-
-    /// egress_connect is to be taken; needs hca_cap_2.ingress_egress_esw_vport_connect. `0x0c.12`
-    #[inline]
-    pub const fn egress_connect_valid(&self) -> bool {
-        bits::flag(&self.0, 115)
-    }
-
-    /// Sets [`Self::egress_connect_valid`].
-    #[inline]
-    pub const fn set_egress_connect_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 115, value);
-        self
-    }
-
-    /// What to set the virtual port to. `0x0c.7:4`
-    #[inline]
-    pub const fn admin_state(&self) -> VportAdminState {
-        VportAdminState(bits::get(&self.0, 120, 4) as u8)
-    }
-
-    /// Sets [`Self::admin_state`].
-    #[inline]
-    pub const fn set_admin_state(&mut self, value: VportAdminState) -> &mut Self {
-        bits::set(&mut self.0, 120, 4, value.0 as u64);
-        self
+    ModifyVportStateIn, ModifyVportStateInLayout, 0x10 bytes = "modify_vport_state_in" {
+        sources: ["linux: mlx5_ifc_modify_vport_state_in_bits"];
+        reserved: [(16, 32), (65, 15), (116, 4), (124, 4)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
+        /// Transmit rate limit of the virtual port, in units of 100 Mbit/s. `0x0c.31:16`
+        max_tx_speed set_max_tx_speed: number(u16, 96, 16);
+        /// Packets of the virtual port may enter the E-Switch; see ingress_connect_valid. `0x0c.15`
+        ingress_connect set_ingress_connect: flag(112);
+        /// Packets of the E-Switch may go out to the virtual port; see egress_connect_valid.
+        /// `0x0c.14`
+        egress_connect set_egress_connect: flag(113);
+        /// ingress_connect is to be taken; needs hca_cap_2.ingress_egress_esw_vport_connect.
+        /// `0x0c.13`
+        ingress_connect_valid set_ingress_connect_valid: flag(114);
+        /// egress_connect is to be taken; needs hca_cap_2.ingress_egress_esw_vport_connect.
+        /// `0x0c.12`
+        egress_connect_valid set_egress_connect_valid: flag(115);
+        /// What to set the virtual port to. `0x0c.7:4`
+        admin_state set_admin_state: named(VportAdminState(u8), 120, 4);
     }
 }
 
@@ -806,146 +560,44 @@ structure! {
     /// Output of MODIFY_VPORT_STATE.
     ///
     /// Source: linux: mlx5_ifc_modify_vport_state_out_bits.
-    pub struct ModifyVportStateOut([u8; 0x10]) = "modify_vport_state_out" {
-        sources: ["linux: mlx5_ifc_modify_vport_state_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyVportStateOut, ModifyVportStateOutLayout, 0x10 bytes = "modify_vport_state_out" {
+        sources: ["linux: mlx5_ifc_modify_vport_state_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyVportStateOut {}
 
-impl ModifyVportStateOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Input of QUERY_NIC_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_query_nic_vport_context_in_bits.
-    pub struct QueryNicVportContextIn([u8; 0x10]) = "query_nic_vport_context_in" {
-        sources: ["linux: mlx5_ifc_query_nic_vport_context_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("vport_number", 80, 16),
-            FieldInfo::number("allowed_list_type", 101, 3).of(VportListType::INFO),
-        ],
-        reserved: [(32, 16), (65, 15), (96, 5), (104, 24)],
-    }
-}
-
-impl QueryNicVportContextIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Which address list to read. `0x0c.26:24`
-    #[inline]
-    pub const fn allowed_list_type(&self) -> VportListType {
-        VportListType(bits::get(&self.0, 101, 3) as u8)
-    }
-
-    /// Sets [`Self::allowed_list_type`].
-    #[inline]
-    pub const fn set_allowed_list_type(&mut self, value: VportListType) -> &mut Self {
-        bits::set(&mut self.0, 101, 3, value.0 as u64);
-        self
+    QueryNicVportContextIn, QueryNicVportContextInLayout, 0x10 bytes = "query_nic_vport_context_in" {
+        sources: ["linux: mlx5_ifc_query_nic_vport_context_in_bits"];
+        reserved: [(32, 16), (65, 15), (96, 5), (104, 24)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
+        /// Which address list to read. `0x0c.26:24`
+        allowed_list_type set_allowed_list_type: named(VportListType(u8), 101, 3);
     }
 }
 
@@ -953,154 +605,43 @@ structure! {
     /// Output of QUERY_NIC_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_query_nic_vport_context_out_bits.
-    pub struct QueryNicVportContextOut([u8; 0x110]) = "query_nic_vport_context_out" {
-        sources: ["linux: mlx5_ifc_query_nic_vport_context_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("nic_vport_context", 128, NicVportContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    QueryNicVportContextOut, QueryNicVportContextOutLayout, 0x110 bytes = "query_nic_vport_context_out" {
+        sources: ["linux: mlx5_ifc_query_nic_vport_context_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The context; its address list goes on past the end of this structure. `0x10, 256 bytes`
+        nic_vport_context nic_vport_context_mut: nested(NicVportContext, 128);
     }
 }
 
 impl CommandOutput for QueryNicVportContextOut {}
 
-impl QueryNicVportContextOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The context; its address list goes on past the end of this structure. `0x10, 256 bytes`
-    #[inline]
-    pub fn nic_vport_context(&self) -> &NicVportContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::nic_vport_context`], to be written.
-    #[inline]
-    pub fn nic_vport_context_mut(&mut self) -> &mut NicVportContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-}
-
 structure! {
     /// Input of MODIFY_NIC_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_modify_nic_vport_context_in_bits.
-    pub struct ModifyNicVportContextIn([u8; 0x200]) = "modify_nic_vport_context_in" {
-        sources: ["linux: mlx5_ifc_modify_nic_vport_context_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("vport_number", 80, 16),
-            FieldInfo::nested("field_select", 96, ModifyNicVportFieldSelect::INFO),
-            FieldInfo::nested("nic_vport_context", 2048, NicVportContext::INFO),
-        ],
-        reserved: [(16, 32), (65, 15), (128, 1920)],
-    }
-}
-
-impl ModifyNicVportContextIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Fields to change. `0x0c`
-    #[inline]
-    pub fn field_select(&self) -> &ModifyNicVportFieldSelect {
-        nested(&self.0, 0xc)
-    }
-
-    /// [`Self::field_select`], to be written.
-    #[inline]
-    pub fn field_select_mut(&mut self) -> &mut ModifyNicVportFieldSelect {
-        nested_mut(&mut self.0, 0xc)
-    }
-
-    /// The new values; its address list goes on past the end of this structure. `0x100, 256 bytes`
-    #[inline]
-    pub fn nic_vport_context(&self) -> &NicVportContext {
-        nested(&self.0, 0x100)
-    }
-
-    /// [`Self::nic_vport_context`], to be written.
-    #[inline]
-    pub fn nic_vport_context_mut(&mut self) -> &mut NicVportContext {
-        nested_mut(&mut self.0, 0x100)
+    ModifyNicVportContextIn, ModifyNicVportContextInLayout, 0x200 bytes = "modify_nic_vport_context_in" {
+        sources: ["linux: mlx5_ifc_modify_nic_vport_context_in_bits"];
+        reserved: [(16, 32), (65, 15), (128, 1920)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
+        /// Fields to change. `0x0c`
+        field_select field_select_mut: nested(ModifyNicVportFieldSelect, 96);
+        /// The new values; its address list goes on past the end of this structure. `0x100, 256
+        /// bytes`
+        nic_vport_context nic_vport_context_mut: nested(NicVportContext, 2048);
     }
 }
 
@@ -1108,229 +649,53 @@ structure! {
     /// Output of MODIFY_NIC_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_modify_nic_vport_context_out_bits.
-    pub struct ModifyNicVportContextOut([u8; 0x10]) = "modify_nic_vport_context_out" {
-        sources: ["linux: mlx5_ifc_modify_nic_vport_context_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyNicVportContextOut, ModifyNicVportContextOutLayout, 0x10 bytes = "modify_nic_vport_context_out" {
+        sources: ["linux: mlx5_ifc_modify_nic_vport_context_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyNicVportContextOut {}
 
-impl ModifyNicVportContextOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// Which fields of the NIC vport context MODIFY_NIC_VPORT_CONTEXT takes.
     ///
     /// Source: linux: mlx5_ifc_modify_nic_vport_field_select_bits.
-    pub struct ModifyNicVportFieldSelect([u8; 0x4]) = "modify_nic_vport_field_select" {
-        sources: ["linux: mlx5_ifc_modify_nic_vport_field_select_bits"],
-        fields: [
-            FieldInfo::number("affiliation", 18, 1),
-            FieldInfo::number("disable_uc_local_lb", 20, 1),
-            FieldInfo::number("disable_mc_local_lb", 21, 1),
-            FieldInfo::number("node_guid", 22, 1),
-            FieldInfo::number("port_guid", 23, 1),
-            FieldInfo::number("min_inline", 24, 1),
-            FieldInfo::number("mtu", 25, 1),
-            FieldInfo::number("change_event", 26, 1),
-            FieldInfo::number("promisc", 27, 1),
-            FieldInfo::number("permanent_address", 28, 1),
-            FieldInfo::number("addresses_list", 29, 1),
-            FieldInfo::number("roce_en", 30, 1),
-        ],
-        reserved: [(0, 18), (19, 1), (31, 1)],
-    }
-}
-
-impl ModifyNicVportFieldSelect {
-    /// affiliated_vhca_id, affiliation_criteria and vhca_id_type. `0x00.13`
-    #[inline]
-    pub const fn affiliation(&self) -> bool {
-        bits::flag(&self.0, 18)
-    }
-
-    /// Sets [`Self::affiliation`].
-    #[inline]
-    pub const fn set_affiliation(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 18, value);
-        self
-    }
-
-    /// Take disable_uc_local_lb from the new context: whether unicast packets to this port's own
-    /// addresses are looped back. `0x00.11`
-    #[inline]
-    pub const fn disable_uc_local_lb(&self) -> bool {
-        bits::flag(&self.0, 20)
-    }
-
-    /// Sets [`Self::disable_uc_local_lb`].
-    #[inline]
-    pub const fn set_disable_uc_local_lb(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 20, value);
-        self
-    }
-
-    /// Take disable_mc_local_lb from the new context: whether multicast packets are looped back.
-    /// `0x00.10`
-    #[inline]
-    pub const fn disable_mc_local_lb(&self) -> bool {
-        bits::flag(&self.0, 21)
-    }
-
-    /// Sets [`Self::disable_mc_local_lb`].
-    #[inline]
-    pub const fn set_disable_mc_local_lb(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 21, value);
-        self
-    }
-
-    /// Take node_guid from the new context: the node GUID. `0x00.9`
-    #[inline]
-    pub const fn node_guid(&self) -> bool {
-        bits::flag(&self.0, 22)
-    }
-
-    /// Sets [`Self::node_guid`].
-    #[inline]
-    pub const fn set_node_guid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 22, value);
-        self
-    }
-
-    /// Take port_guid from the new context: the port GUID. `0x00.8`
-    #[inline]
-    pub const fn port_guid(&self) -> bool {
-        bits::flag(&self.0, 23)
-    }
-
-    /// Sets [`Self::port_guid`].
-    #[inline]
-    pub const fn set_port_guid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 23, value);
-        self
-    }
-
-    /// min_wqe_inline_mode. `0x00.7`
-    #[inline]
-    pub const fn min_inline(&self) -> bool {
-        bits::flag(&self.0, 24)
-    }
-
-    /// Sets [`Self::min_inline`].
-    #[inline]
-    pub const fn set_min_inline(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 24, value);
-        self
-    }
-
-    /// Take mtu from the new context: the largest packet. `0x00.6`
-    #[inline]
-    pub const fn mtu(&self) -> bool {
-        bits::flag(&self.0, 25)
-    }
-
-    /// Sets [`Self::mtu`].
-    #[inline]
-    pub const fn set_mtu(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 25, value);
-        self
-    }
-
-    /// arm_change_event and the event_on fields. `0x00.5`
-    #[inline]
-    pub const fn change_event(&self) -> bool {
-        bits::flag(&self.0, 26)
-    }
-
-    /// Sets [`Self::change_event`].
-    #[inline]
-    pub const fn set_change_event(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 26, value);
-        self
-    }
-
-    /// promisc_uc, promisc_mc and promisc_all. `0x00.4`
-    #[inline]
-    pub const fn promisc(&self) -> bool {
-        bits::flag(&self.0, 27)
-    }
-
-    /// Sets [`Self::promisc`].
-    #[inline]
-    pub const fn set_promisc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 27, value);
-        self
-    }
-
-    /// Take permanent_address from the new context: the burnt-in MAC. `0x00.3`
-    #[inline]
-    pub const fn permanent_address(&self) -> bool {
-        bits::flag(&self.0, 28)
-    }
-
-    /// Sets [`Self::permanent_address`].
-    #[inline]
-    pub const fn set_permanent_address(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 28, value);
-        self
-    }
-
-    /// The address list that allowed_list_type names. `0x00.2`
-    #[inline]
-    pub const fn addresses_list(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::addresses_list`].
-    #[inline]
-    pub const fn set_addresses_list(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// Take roce_en from the new context: whether RoCE is on. `0x00.1`
-    #[inline]
-    pub const fn roce_en(&self) -> bool {
-        bits::flag(&self.0, 30)
-    }
-
-    /// Sets [`Self::roce_en`].
-    #[inline]
-    pub const fn set_roce_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 30, value);
-        self
+    ModifyNicVportFieldSelect, ModifyNicVportFieldSelectLayout, 0x4 bytes = "modify_nic_vport_field_select" {
+        sources: ["linux: mlx5_ifc_modify_nic_vport_field_select_bits"];
+        reserved: [(0, 18), (19, 1), (31, 1)];
+        /// affiliated_vhca_id, affiliation_criteria and vhca_id_type. `0x00.13`
+        affiliation set_affiliation: flag(18);
+        /// Take disable_uc_local_lb from the new context: whether unicast packets to this port's
+        /// own addresses are looped back. `0x00.11`
+        disable_uc_local_lb set_disable_uc_local_lb: flag(20);
+        /// Take disable_mc_local_lb from the new context: whether multicast packets are looped
+        /// back. `0x00.10`
+        disable_mc_local_lb set_disable_mc_local_lb: flag(21);
+        /// Take node_guid from the new context: the node GUID. `0x00.9`
+        node_guid set_node_guid: flag(22);
+        /// Take port_guid from the new context: the port GUID. `0x00.8`
+        port_guid set_port_guid: flag(23);
+        /// min_wqe_inline_mode. `0x00.7`
+        min_inline set_min_inline: flag(24);
+        /// Take mtu from the new context: the largest packet. `0x00.6`
+        mtu set_mtu: flag(25);
+        /// arm_change_event and the event_on fields. `0x00.5`
+        change_event set_change_event: flag(26);
+        /// promisc_uc, promisc_mc and promisc_all. `0x00.4`
+        promisc set_promisc: flag(27);
+        /// Take permanent_address from the new context: the burnt-in MAC. `0x00.3`
+        permanent_address set_permanent_address: flag(28);
+        /// The address list that allowed_list_type names. `0x00.2`
+        addresses_list set_addresses_list: flag(29);
+        /// Take roce_en from the new context: whether RoCE is on. `0x00.1`
+        roce_en set_roce_en: flag(30);
     }
 }
 
@@ -1338,428 +703,83 @@ structure! {
     /// The Ethernet side of a virtual port. An address list follows it.
     ///
     /// Source: linux: mlx5_ifc_nic_vport_context_bits.
-    pub struct NicVportContext([u8; 0x100]) = "nic_vport_context" {
-        sources: ["linux: mlx5_ifc_nic_vport_context_bits"],
-        fields: [
-            FieldInfo::number("min_wqe_inline_mode", 5, 3).of(MinInlineMode::INFO),
-            FieldInfo::number("disable_mc_local_lb", 29, 1),
-            FieldInfo::number("disable_uc_local_lb", 30, 1),
-            FieldInfo::number("roce_en", 31, 1),
-            FieldInfo::number("arm_change_event", 32, 1),
-            FieldInfo::number("event_on_mtu", 59, 1),
-            FieldInfo::number("event_on_promisc_change", 60, 1),
-            FieldInfo::number("event_on_vlan_change", 61, 1),
-            FieldInfo::number("event_on_mc_address_change", 62, 1),
-            FieldInfo::number("event_on_uc_address_change", 63, 1),
-            FieldInfo::number("vhca_id_type", 64, 1).of(VhcaIdType::INFO),
-            FieldInfo::number("affiliation_criteria", 76, 4),
-            FieldInfo::number("affiliated_vhca_id", 80, 16),
-            FieldInfo::number("sd_group", 257, 3),
-            FieldInfo::number("sd_group_size", 264, 8),
-            FieldInfo::number("mtu", 304, 16),
-            FieldInfo::number("system_image_guid", 320, 64),
-            FieldInfo::number("port_guid", 384, 64),
-            FieldInfo::number("node_guid", 448, 64),
-            FieldInfo::number("qkey_violation_counter", 832, 16),
-            FieldInfo::number("promisc_uc", 1920, 1),
-            FieldInfo::number("promisc_mc", 1921, 1),
-            FieldInfo::number("promisc_all", 1922, 1),
-            FieldInfo::number("allowed_list_type", 1925, 3).of(VportListType::INFO),
-            FieldInfo::number("allowed_list_size", 1936, 16),
-            FieldInfo::nested("permanent_address", 1952, MacAddressLayout::INFO),
-            FieldInfo::nested("current_uc_mac_address", 2048, MacAddressLayout::INFO).tail(),
-        ],
+    NicVportContext, NicVportContextLayout, 0x100 bytes = "nic_vport_context" {
+        sources: ["linux: mlx5_ifc_nic_vport_context_bits"];
         reserved: [
             (0, 5), (8, 21), (33, 26), (65, 11), (96, 161), (260, 4), (272, 32),
             (512, 320), (848, 1072), (1923, 2), (1928, 8), (2016, 32),
-        ],
+        ];
+        /// Headers that every send WQE has to carry inline, when the capability wqe_inline_mode
+        /// says VPORT_CONTEXT. `0x00.26:24`
+        min_wqe_inline_mode set_min_wqe_inline_mode: named(MinInlineMode(u8), 5, 3);
+        /// Multicast packets are not looped back inside the device. `0x00.2`
+        disable_mc_local_lb set_disable_mc_local_lb: flag(29);
+        /// Unicast packets are not looped back inside the device. `0x00.1`
+        disable_uc_local_lb set_disable_uc_local_lb: flag(30);
+        /// RoCE is on: the port has a GID table and QPs can be made for it. `0x00.0`
+        roce_en set_roce_en: flag(31);
+        /// Raise one event on the next change that an event_on field names, and disarm. `0x04.31`
+        arm_change_event set_arm_change_event: flag(32);
+        /// A change of mtu raises the event. `0x04.4`
+        event_on_mtu set_event_on_mtu: flag(59);
+        /// A change of a promisc field raises the event. `0x04.3`
+        event_on_promisc_change set_event_on_promisc_change: flag(60);
+        /// A change of the VLAN list raises the event. `0x04.2`
+        event_on_vlan_change set_event_on_vlan_change: flag(61);
+        /// A change of the multicast list raises the event. `0x04.1`
+        event_on_mc_address_change set_event_on_mc_address_change: flag(62);
+        /// A change of the unicast list raises the event. `0x04.0`
+        event_on_uc_address_change set_event_on_uc_address_change: flag(63);
+        /// What kind of number affiliated_vhca_id is. `0x08.31`
+        vhca_id_type set_vhca_id_type: named(VhcaIdType(u8), 64, 1);
+        /// By what the two virtual ports are tied together; one of
+        /// hca_cap.affiliate_nic_vport_criteria, 0 to untie. `0x08.19:16`
+        affiliation_criteria set_affiliation_criteria: number(u8, 76, 4);
+        /// Virtual HCA whose RDMA device also serves this port (multi-port RoCE). `0x08.15:0`
+        affiliated_vhca_id set_affiliated_vhca_id: number(u16, 80, 16);
+        /// Socket-direct group of this function; 0 means that it is in none. `0x20.30:28`
+        sd_group set_sd_group: number(u8, 257, 3);
+        /// Number of functions in the socket-direct group. `0x20.23:16`
+        sd_group_size set_sd_group_size: number(u8, 264, 8);
+        /// Largest frame in bytes, L2 header included. `0x24.15:0`
+        mtu set_mtu: number(u16, 304, 16);
+        /// GUID of the whole device, the same on all its functions. `0x28, 8 bytes`
+        system_image_guid set_system_image_guid: number(u64, 320, 64);
+        /// EUI-64 that identifies the port to InfiniBand managers; the lower half of its link-local
+        /// GID. `0x30, 8 bytes`
+        port_guid set_port_guid: number(u64, 384, 64);
+        /// GUID of the node, that is of this function. `0x38, 8 bytes`
+        node_guid set_node_guid: number(u64, 448, 64);
+        /// Number of packets with a wrong Q_Key. `0x68.31:16`
+        qkey_violation_counter set_qkey_violation_counter: number(u16, 832, 16);
+        /// Receive all unicast packets. `0xf0.31`
+        promisc_uc set_promisc_uc: flag(1920);
+        /// Receive all multicast packets. `0xf0.30`
+        promisc_mc set_promisc_mc: flag(1921);
+        /// Receive all packets. `0xf0.29`
+        promisc_all set_promisc_all: flag(1922);
+        /// Which list follows. `0xf0.26:24`
+        allowed_list_type set_allowed_list_type: named(VportListType(u8), 1925, 3);
+        /// Number of entries of the list. `0xf0.15:0`
+        allowed_list_size set_allowed_list_size: number(u16, 1936, 16);
+        /// The MAC address that the port came with. `0xf4, 8 bytes`
+        permanent_address permanent_address_mut: nested(MacAddressLayout, 1952);
+        /// The list: MAC addresses, or VLANs (vlan_layout, of the same size). `0x100, 8 bytes`
+        current_uc_mac_address CURRENT_UC_MAC_ADDRESS_OFFSET: tail(nested(MacAddressLayout, 2048));
     }
-}
-
-impl NicVportContext {
-    /// Headers that every send WQE has to carry inline, when the capability wqe_inline_mode says
-    /// VPORT_CONTEXT. `0x00.26:24`
-    #[inline]
-    pub const fn min_wqe_inline_mode(&self) -> MinInlineMode {
-        MinInlineMode(bits::get(&self.0, 5, 3) as u8)
-    }
-
-    /// Sets [`Self::min_wqe_inline_mode`].
-    #[inline]
-    pub const fn set_min_wqe_inline_mode(&mut self, value: MinInlineMode) -> &mut Self {
-        bits::set(&mut self.0, 5, 3, value.0 as u64);
-        self
-    }
-
-    /// Multicast packets are not looped back inside the device. `0x00.2`
-    #[inline]
-    pub const fn disable_mc_local_lb(&self) -> bool {
-        bits::flag(&self.0, 29)
-    }
-
-    /// Sets [`Self::disable_mc_local_lb`].
-    #[inline]
-    pub const fn set_disable_mc_local_lb(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 29, value);
-        self
-    }
-
-    /// Unicast packets are not looped back inside the device. `0x00.1`
-    #[inline]
-    pub const fn disable_uc_local_lb(&self) -> bool {
-        bits::flag(&self.0, 30)
-    }
-
-    /// Sets [`Self::disable_uc_local_lb`].
-    #[inline]
-    pub const fn set_disable_uc_local_lb(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 30, value);
-        self
-    }
-
-    /// RoCE is on: the port has a GID table and QPs can be made for it. `0x00.0`
-    #[inline]
-    pub const fn roce_en(&self) -> bool {
-        bits::flag(&self.0, 31)
-    }
-
-    /// Sets [`Self::roce_en`].
-    #[inline]
-    pub const fn set_roce_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 31, value);
-        self
-    }
-
-    /// Raise one event on the next change that an event_on field names, and disarm. `0x04.31`
-    #[inline]
-    pub const fn arm_change_event(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::arm_change_event`].
-    #[inline]
-    pub const fn set_arm_change_event(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// A change of mtu raises the event. `0x04.4`
-    #[inline]
-    pub const fn event_on_mtu(&self) -> bool {
-        bits::flag(&self.0, 59)
-    }
-
-    /// Sets [`Self::event_on_mtu`].
-    #[inline]
-    pub const fn set_event_on_mtu(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 59, value);
-        self
-    }
-
-    /// A change of a promisc field raises the event. `0x04.3`
-    #[inline]
-    pub const fn event_on_promisc_change(&self) -> bool {
-        bits::flag(&self.0, 60)
-    }
-
-    /// Sets [`Self::event_on_promisc_change`].
-    #[inline]
-    pub const fn set_event_on_promisc_change(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 60, value);
-        self
-    }
-
-    /// A change of the VLAN list raises the event. `0x04.2`
-    #[inline]
-    pub const fn event_on_vlan_change(&self) -> bool {
-        bits::flag(&self.0, 61)
-    }
-
-    /// Sets [`Self::event_on_vlan_change`].
-    #[inline]
-    pub const fn set_event_on_vlan_change(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 61, value);
-        self
-    }
-
-    /// A change of the multicast list raises the event. `0x04.1`
-    #[inline]
-    pub const fn event_on_mc_address_change(&self) -> bool {
-        bits::flag(&self.0, 62)
-    }
-
-    /// Sets [`Self::event_on_mc_address_change`].
-    #[inline]
-    pub const fn set_event_on_mc_address_change(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 62, value);
-        self
-    }
-
-    /// A change of the unicast list raises the event. `0x04.0`
-    #[inline]
-    pub const fn event_on_uc_address_change(&self) -> bool {
-        bits::flag(&self.0, 63)
-    }
-
-    /// Sets [`Self::event_on_uc_address_change`].
-    #[inline]
-    pub const fn set_event_on_uc_address_change(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 63, value);
-        self
-    }
-
-    /// What kind of number affiliated_vhca_id is. `0x08.31`
-    #[inline]
-    pub const fn vhca_id_type(&self) -> VhcaIdType {
-        VhcaIdType(bits::get(&self.0, 64, 1) as u8)
-    }
-
-    /// Sets [`Self::vhca_id_type`].
-    #[inline]
-    pub const fn set_vhca_id_type(&mut self, value: VhcaIdType) -> &mut Self {
-        bits::set(&mut self.0, 64, 1, value.0 as u64);
-        self
-    }
-
-    /// By what the two virtual ports are tied together; one of hca_cap.affiliate_nic_vport_criteria, 0
-    /// to untie. `0x08.19:16`
-    #[inline]
-    pub const fn affiliation_criteria(&self) -> u8 {
-        bits::get(&self.0, 76, 4) as u8
-    }
-
-    /// Sets [`Self::affiliation_criteria`].
-    #[inline]
-    pub const fn set_affiliation_criteria(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 76, 4, value as u64);
-        self
-    }
-
-    /// Virtual HCA whose RDMA device also serves this port (multi-port RoCE). `0x08.15:0`
-    #[inline]
-    pub const fn affiliated_vhca_id(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::affiliated_vhca_id`].
-    #[inline]
-    pub const fn set_affiliated_vhca_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Socket-direct group of this function; 0 means that it is in none. `0x20.30:28`
-    #[inline]
-    pub const fn sd_group(&self) -> u8 {
-        bits::get(&self.0, 257, 3) as u8
-    }
-
-    /// Sets [`Self::sd_group`].
-    #[inline]
-    pub const fn set_sd_group(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 257, 3, value as u64);
-        self
-    }
-
-    /// Number of functions in the socket-direct group. `0x20.23:16`
-    #[inline]
-    pub const fn sd_group_size(&self) -> u8 {
-        bits::get(&self.0, 264, 8) as u8
-    }
-
-    /// Sets [`Self::sd_group_size`].
-    #[inline]
-    pub const fn set_sd_group_size(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 264, 8, value as u64);
-        self
-    }
-
-    /// Largest frame in bytes, L2 header included. `0x24.15:0`
-    #[inline]
-    pub const fn mtu(&self) -> u16 {
-        bits::get(&self.0, 304, 16) as u16
-    }
-
-    /// Sets [`Self::mtu`].
-    #[inline]
-    pub const fn set_mtu(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 304, 16, value as u64);
-        self
-    }
-
-    /// GUID of the whole device, the same on all its functions. `0x28, 8 bytes`
-    #[inline]
-    pub const fn system_image_guid(&self) -> u64 {
-        bits::get(&self.0, 320, 64)
-    }
-
-    /// Sets [`Self::system_image_guid`].
-    #[inline]
-    pub const fn set_system_image_guid(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 320, 64, value);
-        self
-    }
-
-    /// EUI-64 that identifies the port to InfiniBand managers; the lower half of its link-local GID.
-    /// `0x30, 8 bytes`
-    #[inline]
-    pub const fn port_guid(&self) -> u64 {
-        bits::get(&self.0, 384, 64)
-    }
-
-    /// Sets [`Self::port_guid`].
-    #[inline]
-    pub const fn set_port_guid(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 384, 64, value);
-        self
-    }
-
-    /// GUID of the node, that is of this function. `0x38, 8 bytes`
-    #[inline]
-    pub const fn node_guid(&self) -> u64 {
-        bits::get(&self.0, 448, 64)
-    }
-
-    /// Sets [`Self::node_guid`].
-    #[inline]
-    pub const fn set_node_guid(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 448, 64, value);
-        self
-    }
-
-    /// Number of packets with a wrong Q_Key. `0x68.31:16`
-    #[inline]
-    pub const fn qkey_violation_counter(&self) -> u16 {
-        bits::get(&self.0, 832, 16) as u16
-    }
-
-    /// Sets [`Self::qkey_violation_counter`].
-    #[inline]
-    pub const fn set_qkey_violation_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 832, 16, value as u64);
-        self
-    }
-
-    /// Receive all unicast packets. `0xf0.31`
-    #[inline]
-    pub const fn promisc_uc(&self) -> bool {
-        bits::flag(&self.0, 1920)
-    }
-
-    /// Sets [`Self::promisc_uc`].
-    #[inline]
-    pub const fn set_promisc_uc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1920, value);
-        self
-    }
-
-    /// Receive all multicast packets. `0xf0.30`
-    #[inline]
-    pub const fn promisc_mc(&self) -> bool {
-        bits::flag(&self.0, 1921)
-    }
-
-    /// Sets [`Self::promisc_mc`].
-    #[inline]
-    pub const fn set_promisc_mc(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1921, value);
-        self
-    }
-
-    /// Receive all packets. `0xf0.29`
-    #[inline]
-    pub const fn promisc_all(&self) -> bool {
-        bits::flag(&self.0, 1922)
-    }
-
-    /// Sets [`Self::promisc_all`].
-    #[inline]
-    pub const fn set_promisc_all(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 1922, value);
-        self
-    }
-
-    /// Which list follows. `0xf0.26:24`
-    #[inline]
-    pub const fn allowed_list_type(&self) -> VportListType {
-        VportListType(bits::get(&self.0, 1925, 3) as u8)
-    }
-
-    /// Sets [`Self::allowed_list_type`].
-    #[inline]
-    pub const fn set_allowed_list_type(&mut self, value: VportListType) -> &mut Self {
-        bits::set(&mut self.0, 1925, 3, value.0 as u64);
-        self
-    }
-
-    /// Number of entries of the list. `0xf0.15:0`
-    #[inline]
-    pub const fn allowed_list_size(&self) -> u16 {
-        bits::get(&self.0, 1936, 16) as u16
-    }
-
-    /// Sets [`Self::allowed_list_size`].
-    #[inline]
-    pub const fn set_allowed_list_size(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 1936, 16, value as u64);
-        self
-    }
-
-    /// The MAC address that the port came with. `0xf4, 8 bytes`
-    #[inline]
-    pub fn permanent_address(&self) -> &MacAddressLayout {
-        nested(&self.0, 0xf4)
-    }
-
-    /// [`Self::permanent_address`], to be written.
-    #[inline]
-    pub fn permanent_address_mut(&mut self) -> &mut MacAddressLayout {
-        nested_mut(&mut self.0, 0xf4)
-    }
-
-    /// The list: MAC addresses, or VLANs (vlan_layout, of the same size). `0x100, 8 bytes`
-    pub const CURRENT_UC_MAC_ADDRESS_OFFSET: usize = 0x100;
 }
 
 structure! {
     /// A MAC address in 8 bytes.
     ///
     /// Source: linux: mlx5_ifc_mac_address_layout_bits.
-    pub struct MacAddressLayout([u8; 0x8]) = "mac_address_layout" {
-        sources: ["linux: mlx5_ifc_mac_address_layout_bits"],
-        fields: [
-            FieldInfo::number("mac_addr_47_32", 16, 16),
-            FieldInfo::number("mac_addr_31_0", 32, 32),
-        ],
-        reserved: [(0, 16)],
-    }
-}
-
-impl MacAddressLayout {
-    /// First two bytes of the address. `0x00.15:0`
-    #[inline]
-    pub const fn mac_addr_47_32(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::mac_addr_47_32`].
-    #[inline]
-    pub const fn set_mac_addr_47_32(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Last four bytes of the address. `0x04`
-    #[inline]
-    pub const fn mac_addr_31_0(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::mac_addr_31_0`].
-    #[inline]
-    pub const fn set_mac_addr_31_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
+    MacAddressLayout, MacAddressLayoutLayout, 0x8 bytes = "mac_address_layout" {
+        sources: ["linux: mlx5_ifc_mac_address_layout_bits"];
+        reserved: [(0, 16)];
+        /// First two bytes of the address. `0x00.15:0`
+        mac_addr_47_32 set_mac_addr_47_32: number(u16, 16, 16);
+        /// Last four bytes of the address. `0x04`
+        mac_addr_31_0 set_mac_addr_31_0: number(u32, 32, 32);
     }
 }
 
@@ -1767,27 +787,11 @@ structure! {
     /// A VLAN in 8 bytes.
     ///
     /// Source: linux: mlx5_ifc_vlan_layout_bits.
-    pub struct VlanLayout([u8; 0x8]) = "vlan_layout" {
-        sources: ["linux: mlx5_ifc_vlan_layout_bits"],
-        fields: [
-            FieldInfo::number("vlan", 20, 12),
-        ],
-        reserved: [(0, 20), (32, 32)],
-    }
-}
-
-impl VlanLayout {
-    /// VLAN id. `0x00.11:0`
-    #[inline]
-    pub const fn vlan(&self) -> u16 {
-        bits::get(&self.0, 20, 12) as u16
-    }
-
-    /// Sets [`Self::vlan`].
-    #[inline]
-    pub const fn set_vlan(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 20, 12, value as u64);
-        self
+    VlanLayout, VlanLayoutLayout, 0x8 bytes = "vlan_layout" {
+        sources: ["linux: mlx5_ifc_vlan_layout_bits"];
+        reserved: [(0, 20), (32, 32)];
+        /// VLAN id. `0x00.11:0`
+        vlan set_vlan: number(u16, 20, 12);
     }
 }
 
@@ -1795,86 +799,23 @@ structure! {
     /// Input of QUERY_ROCE_ADDRESS.
     ///
     /// Source: linux: mlx5_ifc_query_roce_address_in_bits.
-    pub struct QueryRoceAddressIn([u8; 0x10]) = "query_roce_address_in" {
-        sources: ["linux: mlx5_ifc_query_roce_address_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("roce_address_index", 64, 16),
-            FieldInfo::number("vhca_port_num", 92, 4),
-        ],
-        reserved: [(32, 16), (80, 12), (96, 32)],
-    }
-}
-
-impl QueryRoceAddressIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Index in the table. `0x08.31:16`
-    #[inline]
-    pub const fn roce_address_index(&self) -> u16 {
-        bits::get(&self.0, 64, 16) as u16
-    }
-
-    /// Sets [`Self::roce_address_index`].
-    #[inline]
-    pub const fn set_roce_address_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 64, 16, value as u64);
-        self
-    }
-
-    /// Port of the virtual HCA, from 1, where hca_cap.num_vhca_ports is not 0. `0x08.3:0`
-    #[inline]
-    pub const fn vhca_port_num(&self) -> u8 {
-        bits::get(&self.0, 92, 4) as u8
-    }
-
-    /// Sets [`Self::vhca_port_num`].
-    #[inline]
-    pub const fn set_vhca_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 92, 4, value as u64);
-        self
+    QueryRoceAddressIn, QueryRoceAddressInLayout, 0x10 bytes = "query_roce_address_in" {
+        sources: ["linux: mlx5_ifc_query_roce_address_in_bits"];
+        reserved: [(32, 16), (80, 12), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Index in the table. `0x08.31:16`
+        roce_address_index set_roce_address_index: number(u16, 64, 16);
+        /// Port of the virtual HCA, from 1, where hca_cap.num_vhca_ports is not 0. `0x08.3:0`
+        vhca_port_num set_vhca_port_num: number(u8, 92, 4);
     }
 }
 
@@ -1882,141 +823,39 @@ structure! {
     /// Output of QUERY_ROCE_ADDRESS.
     ///
     /// Source: linux: mlx5_ifc_query_roce_address_out_bits.
-    pub struct QueryRoceAddressOut([u8; 0x30]) = "query_roce_address_out" {
-        sources: ["linux: mlx5_ifc_query_roce_address_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("roce_address", 128, RoceAddrLayout::INFO),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    QueryRoceAddressOut, QueryRoceAddressOutLayout, 0x30 bytes = "query_roce_address_out" {
+        sources: ["linux: mlx5_ifc_query_roce_address_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The entry. `0x10, 32 bytes`
+        roce_address roce_address_mut: nested(RoceAddrLayout, 128);
     }
 }
 
 impl CommandOutput for QueryRoceAddressOut {}
 
-impl QueryRoceAddressOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The entry. `0x10, 32 bytes`
-    #[inline]
-    pub fn roce_address(&self) -> &RoceAddrLayout {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::roce_address`], to be written.
-    #[inline]
-    pub fn roce_address_mut(&mut self) -> &mut RoceAddrLayout {
-        nested_mut(&mut self.0, 0x10)
-    }
-}
-
 structure! {
     /// Input of SET_ROCE_ADDRESS.
     ///
     /// Source: linux: mlx5_ifc_set_roce_address_in_bits.
-    pub struct SetRoceAddressIn([u8; 0x30]) = "set_roce_address_in" {
-        sources: ["linux: mlx5_ifc_set_roce_address_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("roce_address_index", 64, 16),
-            FieldInfo::number("vhca_port_num", 92, 4),
-            FieldInfo::nested("roce_address", 128, RoceAddrLayout::INFO),
-        ],
-        reserved: [(16, 32), (80, 12), (96, 32)],
-    }
-}
-
-impl SetRoceAddressIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Index in the table. `0x08.31:16`
-    #[inline]
-    pub const fn roce_address_index(&self) -> u16 {
-        bits::get(&self.0, 64, 16) as u16
-    }
-
-    /// Sets [`Self::roce_address_index`].
-    #[inline]
-    pub const fn set_roce_address_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 64, 16, value as u64);
-        self
-    }
-
-    /// Port of the virtual HCA, from 1, where hca_cap.num_vhca_ports is not 0. `0x08.3:0`
-    #[inline]
-    pub const fn vhca_port_num(&self) -> u8 {
-        bits::get(&self.0, 92, 4) as u8
-    }
-
-    /// Sets [`Self::vhca_port_num`].
-    #[inline]
-    pub const fn set_vhca_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 92, 4, value as u64);
-        self
-    }
-
-    /// The new entry. `0x10, 32 bytes`
-    #[inline]
-    pub fn roce_address(&self) -> &RoceAddrLayout {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::roce_address`], to be written.
-    #[inline]
-    pub fn roce_address_mut(&mut self) -> &mut RoceAddrLayout {
-        nested_mut(&mut self.0, 0x10)
+    SetRoceAddressIn, SetRoceAddressInLayout, 0x30 bytes = "set_roce_address_in" {
+        sources: ["linux: mlx5_ifc_set_roce_address_in_bits"];
+        reserved: [(16, 32), (80, 12), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Index in the table. `0x08.31:16`
+        roce_address_index set_roce_address_index: number(u16, 64, 16);
+        /// Port of the virtual HCA, from 1, where hca_cap.num_vhca_ports is not 0. `0x08.3:0`
+        vhca_port_num set_vhca_port_num: number(u8, 92, 4);
+        /// The new entry. `0x10, 32 bytes`
+        roce_address roce_address_mut: nested(RoceAddrLayout, 128);
     }
 }
 
@@ -2024,160 +863,44 @@ structure! {
     /// Output of SET_ROCE_ADDRESS.
     ///
     /// Source: linux: mlx5_ifc_set_roce_address_out_bits.
-    pub struct SetRoceAddressOut([u8; 0x10]) = "set_roce_address_out" {
-        sources: ["linux: mlx5_ifc_set_roce_address_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    SetRoceAddressOut, SetRoceAddressOutLayout, 0x10 bytes = "set_roce_address_out" {
+        sources: ["linux: mlx5_ifc_set_roce_address_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for SetRoceAddressOut {}
-
-impl SetRoceAddressOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
 
 structure! {
     /// An entry of the RoCE address table: what a QP that uses this GID index puts into its
     /// packets.
     ///
     /// Source: linux: mlx5_ifc_roce_addr_layout_bits.
-    pub struct RoceAddrLayout([u8; 0x20]) = "roce_addr_layout" {
-        sources: ["linux: mlx5_ifc_roce_addr_layout_bits"],
-        fields: [
-            FieldInfo::bytes("source_l3_address", 0, 16),
-            FieldInfo::number("vlan_valid", 131, 1),
-            FieldInfo::number("vlan_id", 132, 12),
-            FieldInfo::number("source_mac_47_32", 144, 16),
-            FieldInfo::number("source_mac_31_0", 160, 32),
-            FieldInfo::number("roce_l3_type", 212, 4).of(RoceL3Type::INFO),
-            FieldInfo::number("roce_version", 216, 8).of(RoceVersion::INFO),
-        ],
-        reserved: [(128, 3), (192, 20), (224, 32)],
-    }
-}
-
-impl RoceAddrLayout {
-    /// The GID: source address of the GRH or of IPv6; an IPv4 address is mapped (::ffff:a.b.c.d).
-    /// `0x00, 16 bytes`
-    #[inline]
-    pub const fn source_l3_address(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x0)
-    }
-
-    /// Sets [`Self::source_l3_address`].
-    #[inline]
-    pub const fn set_source_l3_address(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x0) = *value;
-        self
-    }
-
-    /// Packets carry the VLAN tag vlan_id. `0x10.28`
-    #[inline]
-    pub const fn vlan_valid(&self) -> bool {
-        bits::flag(&self.0, 131)
-    }
-
-    /// Sets [`Self::vlan_valid`].
-    #[inline]
-    pub const fn set_vlan_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 131, value);
-        self
-    }
-
-    /// VLAN of packets from this GID; counts only with vlan_valid. `0x10.27:16`
-    #[inline]
-    pub const fn vlan_id(&self) -> u16 {
-        bits::get(&self.0, 132, 12) as u16
-    }
-
-    /// Sets [`Self::vlan_id`].
-    #[inline]
-    pub const fn set_vlan_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 132, 12, value as u64);
-        self
-    }
-
-    /// First two bytes of the source MAC. `0x10.15:0`
-    #[inline]
-    pub const fn source_mac_47_32(&self) -> u16 {
-        bits::get(&self.0, 144, 16) as u16
-    }
-
-    /// Sets [`Self::source_mac_47_32`].
-    #[inline]
-    pub const fn set_source_mac_47_32(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 144, 16, value as u64);
-        self
-    }
-
-    /// Last four bytes of the source MAC. `0x14`
-    #[inline]
-    pub const fn source_mac_31_0(&self) -> u32 {
-        bits::get(&self.0, 160, 32) as u32
-    }
-
-    /// Sets [`Self::source_mac_31_0`].
-    #[inline]
-    pub const fn set_source_mac_31_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 160, 32, value as u64);
-        self
-    }
-
-    /// Network layer of RoCE v2 packets. `0x18.11:8`
-    #[inline]
-    pub const fn roce_l3_type(&self) -> RoceL3Type {
-        RoceL3Type(bits::get(&self.0, 212, 4) as u8)
-    }
-
-    /// Sets [`Self::roce_l3_type`].
-    #[inline]
-    pub const fn set_roce_l3_type(&mut self, value: RoceL3Type) -> &mut Self {
-        bits::set(&mut self.0, 212, 4, value.0 as u64);
-        self
-    }
-
-    /// How packets from this GID are built: over Ethernet directly (v1), or over IP and UDP (v2).
-    /// `0x18.7:0`
-    #[inline]
-    pub const fn roce_version(&self) -> RoceVersion {
-        RoceVersion(bits::get(&self.0, 216, 8) as u8)
-    }
-
-    /// Sets [`Self::roce_version`].
-    #[inline]
-    pub const fn set_roce_version(&mut self, value: RoceVersion) -> &mut Self {
-        bits::set(&mut self.0, 216, 8, value.0 as u64);
-        self
+    RoceAddrLayout, RoceAddrLayoutLayout, 0x20 bytes = "roce_addr_layout" {
+        sources: ["linux: mlx5_ifc_roce_addr_layout_bits"];
+        reserved: [(128, 3), (192, 20), (224, 32)];
+        /// The GID: source address of the GRH or of IPv6; an IPv4 address is mapped
+        /// (::ffff:a.b.c.d). `0x00, 16 bytes`
+        source_l3_address set_source_l3_address: bytes(0x10, 0);
+        /// Packets carry the VLAN tag vlan_id. `0x10.28`
+        vlan_valid set_vlan_valid: flag(131);
+        /// VLAN of packets from this GID; counts only with vlan_valid. `0x10.27:16`
+        vlan_id set_vlan_id: number(u16, 132, 12);
+        /// First two bytes of the source MAC. `0x10.15:0`
+        source_mac_47_32 set_source_mac_47_32: number(u16, 144, 16);
+        /// Last four bytes of the source MAC. `0x14`
+        source_mac_31_0 set_source_mac_31_0: number(u32, 160, 32);
+        /// Network layer of RoCE v2 packets. `0x18.11:8`
+        roce_l3_type set_roce_l3_type: named(RoceL3Type(u8), 212, 4);
+        /// How packets from this GID are built: over Ethernet directly (v1), or over IP and UDP
+        /// (v2). `0x18.7:0`
+        roce_version set_roce_version: named(RoceVersion(u8), 216, 8);
     }
 }
 
@@ -2185,100 +908,27 @@ structure! {
     /// Input of QUERY_HCA_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_query_hca_vport_context_in_bits.
-    pub struct QueryHcaVportContextIn([u8; 0x10]) = "query_hca_vport_context_in" {
-        sources: ["linux: mlx5_ifc_query_hca_vport_context_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("port_num", 76, 4),
-            FieldInfo::number("vport_number", 80, 16),
-        ],
-        reserved: [(32, 16), (65, 11), (96, 32)],
-    }
-}
-
-impl QueryHcaVportContextIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Physical port, from 1; looked at on InfiniBand devices of more than one port. `0x08.19:16`
-    #[inline]
-    pub const fn port_num(&self) -> u8 {
-        bits::get(&self.0, 76, 4) as u8
-    }
-
-    /// Sets [`Self::port_num`].
-    #[inline]
-    pub const fn set_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 76, 4, value as u64);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
+    QueryHcaVportContextIn, QueryHcaVportContextInLayout, 0x10 bytes = "query_hca_vport_context_in" {
+        sources: ["linux: mlx5_ifc_query_hca_vport_context_in_bits"];
+        reserved: [(32, 16), (65, 11), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
+        /// `0x08.19:16`
+        port_num set_port_num: number(u8, 76, 4);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
     }
 }
 
@@ -2286,155 +936,44 @@ structure! {
     /// Output of QUERY_HCA_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_query_hca_vport_context_out_bits.
-    pub struct QueryHcaVportContextOut([u8; 0x210]) = "query_hca_vport_context_out" {
-        sources: ["linux: mlx5_ifc_query_hca_vport_context_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("hca_vport_context", 128, HcaVportContext::INFO),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    QueryHcaVportContextOut, QueryHcaVportContextOutLayout, 0x210 bytes = "query_hca_vport_context_out" {
+        sources: ["linux: mlx5_ifc_query_hca_vport_context_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// The port as this function sees it: state, LID, GUIDs, capability masks. `0x10, 512
+        /// bytes`
+        hca_vport_context hca_vport_context_mut: nested(HcaVportContext, 128);
     }
 }
 
 impl CommandOutput for QueryHcaVportContextOut {}
 
-impl QueryHcaVportContextOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// The port as this function sees it: state, LID, GUIDs, capability masks. `0x10, 512 bytes`
-    #[inline]
-    pub fn hca_vport_context(&self) -> &HcaVportContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::hca_vport_context`], to be written.
-    #[inline]
-    pub fn hca_vport_context_mut(&mut self) -> &mut HcaVportContext {
-        nested_mut(&mut self.0, 0x10)
-    }
-}
-
 structure! {
     /// Input of MODIFY_HCA_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_modify_hca_vport_context_in_bits.
-    pub struct ModifyHcaVportContextIn([u8; 0x210]) = "modify_hca_vport_context_in" {
-        sources: ["linux: mlx5_ifc_modify_hca_vport_context_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("port_num", 76, 4),
-            FieldInfo::number("vport_number", 80, 16),
-            FieldInfo::nested("hca_vport_context", 128, HcaVportContext::INFO),
-        ],
-        reserved: [(16, 32), (65, 11), (96, 32)],
-    }
-}
-
-impl ModifyHcaVportContextIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Physical port, from 1; looked at on InfiniBand devices of more than one port. `0x08.19:16`
-    #[inline]
-    pub const fn port_num(&self) -> u8 {
-        bits::get(&self.0, 76, 4) as u8
-    }
-
-    /// Sets [`Self::port_num`].
-    #[inline]
-    pub const fn set_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 76, 4, value as u64);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// The new values. `0x10, 512 bytes`
-    #[inline]
-    pub fn hca_vport_context(&self) -> &HcaVportContext {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::hca_vport_context`], to be written.
-    #[inline]
-    pub fn hca_vport_context_mut(&mut self) -> &mut HcaVportContext {
-        nested_mut(&mut self.0, 0x10)
+    ModifyHcaVportContextIn, ModifyHcaVportContextInLayout, 0x210 bytes = "modify_hca_vport_context_in" {
+        sources: ["linux: mlx5_ifc_modify_hca_vport_context_in_bits"];
+        reserved: [(16, 32), (65, 11), (96, 32)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
+        /// `0x08.19:16`
+        port_num set_port_num: number(u8, 76, 4);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
+        /// The new values. `0x10, 512 bytes`
+        hca_vport_context hca_vport_context_mut: nested(HcaVportContext, 128);
     }
 }
 
@@ -2442,448 +981,93 @@ structure! {
     /// Output of MODIFY_HCA_VPORT_CONTEXT.
     ///
     /// Source: linux: mlx5_ifc_modify_hca_vport_context_out_bits.
-    pub struct ModifyHcaVportContextOut([u8; 0x10]) = "modify_hca_vport_context_out" {
-        sources: ["linux: mlx5_ifc_modify_hca_vport_context_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    ModifyHcaVportContextOut, ModifyHcaVportContextOutLayout, 0x10 bytes = "modify_hca_vport_context_out" {
+        sources: ["linux: mlx5_ifc_modify_hca_vport_context_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
     }
 }
 
 impl CommandOutput for ModifyHcaVportContextOut {}
 
-impl ModifyHcaVportContextOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-}
-
 structure! {
     /// The InfiniBand side of a virtual port.
     ///
     /// Source: linux: mlx5_ifc_hca_vport_context_bits.
-    pub struct HcaVportContext([u8; 0x200]) = "hca_vport_context" {
-        sources: ["linux: mlx5_ifc_hca_vport_context_bits"],
-        fields: [
-            FieldInfo::number("field_select", 0, 32),
-            FieldInfo::number("sm_virt_aware", 256, 1),
-            FieldInfo::number("has_smi", 257, 1),
-            FieldInfo::number("has_raw", 258, 1),
-            FieldInfo::number("grh_required", 259, 1),
-            FieldInfo::number("min_wqe_inline_mode", 261, 3),
-            FieldInfo::number("num_port_plane", 264, 8),
-            FieldInfo::number("port_physical_state", 272, 4).of(IbPhysicalState::INFO),
-            FieldInfo::number("vport_state_policy", 276, 4).of(VportStatePolicy::INFO),
-            FieldInfo::number("port_state", 280, 4).of(IbPortState::INFO),
-            FieldInfo::number("vport_state", 284, 4).of(IbPortState::INFO),
-            FieldInfo::number("system_image_guid", 320, 64),
-            FieldInfo::number("port_guid", 384, 64),
-            FieldInfo::number("node_guid", 448, 64),
-            FieldInfo::number("cap_mask1", 512, 32),
-            FieldInfo::number("cap_mask1_field_select", 544, 32),
-            FieldInfo::number("cap_mask2", 576, 32),
-            FieldInfo::number("cap_mask2_field_select", 608, 32),
-            FieldInfo::number("ooo_sl_mask", 656, 16),
-            FieldInfo::number("lid", 768, 16),
-            FieldInfo::number("init_type_reply", 788, 4),
-            FieldInfo::number("lmc", 792, 3),
-            FieldInfo::number("subnet_timeout", 795, 5),
-            FieldInfo::number("sm_lid", 800, 16),
-            FieldInfo::number("sm_sl", 816, 4),
-            FieldInfo::number("qkey_violation_counter", 832, 16),
-            FieldInfo::number("pkey_violation_counter", 848, 16),
-        ],
+    HcaVportContext, HcaVportContextLayout, 0x200 bytes = "hca_vport_context" {
+        sources: ["linux: mlx5_ifc_hca_vport_context_bits"];
         reserved: [
             (32, 224), (260, 1), (288, 32), (640, 16), (672, 96), (784, 4), (820, 12),
             (864, 3232),
-        ],
-    }
-}
-
-impl HcaVportContext {
-    /// Fields to change by MODIFY_HCA_VPORT_CONTEXT (values in hca_vport_field_select). `0x00`
-    #[inline]
-    pub const fn field_select(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::field_select`].
-    #[inline]
-    pub const fn set_field_select(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// The subnet manager knows of virtual ports. `0x20.31`
-    #[inline]
-    pub const fn sm_virt_aware(&self) -> bool {
-        bits::flag(&self.0, 256)
-    }
-
-    /// Sets [`Self::sm_virt_aware`].
-    #[inline]
-    pub const fn set_sm_virt_aware(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 256, value);
-        self
-    }
-
-    /// The port takes subnet management packets (QP 0). `0x20.30`
-    #[inline]
-    pub const fn has_smi(&self) -> bool {
-        bits::flag(&self.0, 257)
-    }
-
-    /// Sets [`Self::has_smi`].
-    #[inline]
-    pub const fn set_has_smi(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 257, value);
-        self
-    }
-
-    /// The port takes raw packets. `0x20.29`
-    #[inline]
-    pub const fn has_raw(&self) -> bool {
-        bits::flag(&self.0, 258)
-    }
-
-    /// Sets [`Self::has_raw`].
-    #[inline]
-    pub const fn set_has_raw(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 258, value);
-        self
-    }
-
-    /// Every packet needs a GRH, because the LID is shared with other virtual ports. `0x20.28`
-    #[inline]
-    pub const fn grh_required(&self) -> bool {
-        bits::flag(&self.0, 259)
-    }
-
-    /// Sets [`Self::grh_required`].
-    #[inline]
-    pub const fn set_grh_required(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 259, value);
-        self
-    }
-
-    /// Fewest headers that a send WQE must carry inline, as in the NIC vport context. `0x20.26:24`
-    ///
-    /// Source: freebsd: mlx5_ifc_hca_vport_context_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// HcaVportContext.
-    #[inline]
-    pub const fn min_wqe_inline_mode(&self) -> u8 {
-        bits::get(&self.0, 261, 3) as u8
-    }
-
-    /// Sets [`Self::min_wqe_inline_mode`].
-    #[inline]
-    pub const fn set_min_wqe_inline_mode(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 261, 3, value as u64);
-        self
-    }
-
-    /// Number of planes of a multi-plane port; 0 means that it is none. `0x20.23:16`
-    #[inline]
-    pub const fn num_port_plane(&self) -> u8 {
-        bits::get(&self.0, 264, 8) as u8
-    }
-
-    /// Sets [`Self::num_port_plane`].
-    #[inline]
-    pub const fn set_num_port_plane(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 264, 8, value as u64);
-        self
-    }
-
-    /// What the link below the port does, whichever function asks. `0x20.15:12`
-    #[inline]
-    pub const fn port_physical_state(&self) -> IbPhysicalState {
-        IbPhysicalState(bits::get(&self.0, 272, 4) as u8)
-    }
-
-    /// Sets [`Self::port_physical_state`].
-    #[inline]
-    pub const fn set_port_physical_state(&mut self, value: IbPhysicalState) -> &mut Self {
-        bits::set(&mut self.0, 272, 4, value.0 as u64);
-        self
-    }
-
-    /// How the state of the virtual port follows the physical one. `0x20.11:8`
-    #[inline]
-    pub const fn vport_state_policy(&self) -> VportStatePolicy {
-        VportStatePolicy(bits::get(&self.0, 276, 4) as u8)
-    }
-
-    /// Sets [`Self::vport_state_policy`].
-    #[inline]
-    pub const fn set_vport_state_policy(&mut self, value: VportStatePolicy) -> &mut Self {
-        bits::set(&mut self.0, 276, 4, value.0 as u64);
-        self
-    }
-
-    /// Logical state of the physical port. `0x20.7:4`
-    #[inline]
-    pub const fn port_state(&self) -> IbPortState {
-        IbPortState(bits::get(&self.0, 280, 4) as u8)
-    }
-
-    /// Sets [`Self::port_state`].
-    #[inline]
-    pub const fn set_port_state(&mut self, value: IbPortState) -> &mut Self {
-        bits::set(&mut self.0, 280, 4, value.0 as u64);
-        self
-    }
-
-    /// Logical state of the virtual port. `0x20.3:0`
-    #[inline]
-    pub const fn vport_state(&self) -> IbPortState {
-        IbPortState(bits::get(&self.0, 284, 4) as u8)
-    }
-
-    /// Sets [`Self::vport_state`].
-    #[inline]
-    pub const fn set_vport_state(&mut self, value: IbPortState) -> &mut Self {
-        bits::set(&mut self.0, 284, 4, value.0 as u64);
-        self
-    }
-
-    /// GUID of the whole device. `0x28, 8 bytes`
-    #[inline]
-    pub const fn system_image_guid(&self) -> u64 {
-        bits::get(&self.0, 320, 64)
-    }
-
-    /// Sets [`Self::system_image_guid`].
-    #[inline]
-    pub const fn set_system_image_guid(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 320, 64, value);
-        self
-    }
-
-    /// GUID of the port, and the low half of its first GID. `0x30, 8 bytes`
-    #[inline]
-    pub const fn port_guid(&self) -> u64 {
-        bits::get(&self.0, 384, 64)
-    }
-
-    /// Sets [`Self::port_guid`].
-    #[inline]
-    pub const fn set_port_guid(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 384, 64, value);
-        self
-    }
-
-    /// GUID of the node, that is of this function. `0x38, 8 bytes`
-    #[inline]
-    pub const fn node_guid(&self) -> u64 {
-        bits::get(&self.0, 448, 64)
-    }
-
-    /// Sets [`Self::node_guid`].
-    #[inline]
-    pub const fn set_node_guid(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 448, 64, value);
-        self
-    }
-
-    /// PortInfo:CapabilityMask of the InfiniBand specification. `0x40`
-    #[inline]
-    pub const fn cap_mask1(&self) -> u32 {
-        bits::get(&self.0, 512, 32) as u32
-    }
-
-    /// Sets [`Self::cap_mask1`].
-    #[inline]
-    pub const fn set_cap_mask1(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 512, 32, value as u64);
-        self
-    }
-
-    /// Bits of cap_mask1 that may be or are to be changed. `0x44`
-    #[inline]
-    pub const fn cap_mask1_field_select(&self) -> u32 {
-        bits::get(&self.0, 544, 32) as u32
-    }
-
-    /// Sets [`Self::cap_mask1_field_select`].
-    #[inline]
-    pub const fn set_cap_mask1_field_select(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 544, 32, value as u64);
-        self
-    }
-
-    /// PortInfo:CapabilityMask2 of the InfiniBand specification. `0x48`
-    #[inline]
-    pub const fn cap_mask2(&self) -> u32 {
-        bits::get(&self.0, 576, 32) as u32
-    }
-
-    /// Sets [`Self::cap_mask2`].
-    #[inline]
-    pub const fn set_cap_mask2(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 576, 32, value as u64);
-        self
-    }
-
-    /// Bits of cap_mask2 that may be or are to be changed. `0x4c`
-    #[inline]
-    pub const fn cap_mask2_field_select(&self) -> u32 {
-        bits::get(&self.0, 608, 32) as u32
-    }
-
-    /// Sets [`Self::cap_mask2_field_select`].
-    #[inline]
-    pub const fn set_cap_mask2_field_select(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 608, 32, value as u64);
-        self
-    }
-
-    /// Bitmask of the service levels that are routed adaptively, so that packets may arrive out of
-    /// order; bit n is service level n (needs hca_cap.ooo_sl_mask). `0x50.15:0`
-    ///
-    /// Source: ucx: uct_ib_mlx5_hca_vport_context_bits; rdma-core: tests/mlx5_prm_structs.py
-    /// HcaVportContext.
-    #[inline]
-    pub const fn ooo_sl_mask(&self) -> u16 {
-        bits::get(&self.0, 656, 16) as u16
-    }
-
-    /// Sets [`Self::ooo_sl_mask`].
-    #[inline]
-    pub const fn set_ooo_sl_mask(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 656, 16, value as u64);
-        self
-    }
-
-    /// LID of the port, 0 before a subnet manager gave one. `0x60.31:16`
-    #[inline]
-    pub const fn lid(&self) -> u16 {
-        bits::get(&self.0, 768, 16) as u16
-    }
-
-    /// Sets [`Self::lid`].
-    #[inline]
-    pub const fn set_lid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 768, 16, value as u64);
-        self
-    }
-
-    /// PortInfo:InitTypeReply: how the subnet manager initialised the port. `0x60.11:8`
-    #[inline]
-    pub const fn init_type_reply(&self) -> u8 {
-        bits::get(&self.0, 788, 4) as u8
-    }
-
-    /// Sets [`Self::init_type_reply`].
-    #[inline]
-    pub const fn set_init_type_reply(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 788, 4, value as u64);
-        self
-    }
-
-    /// LID mask count: the port has 2 to this power LIDs. `0x60.7:5`
-    #[inline]
-    pub const fn lmc(&self) -> u8 {
-        bits::get(&self.0, 792, 3) as u8
-    }
-
-    /// Sets [`Self::lmc`].
-    #[inline]
-    pub const fn set_lmc(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 792, 3, value as u64);
-        self
-    }
-
-    /// PortInfo:SubnetTimeOut: 4.096 us times 2 to this power is the longest delay of a subnet trap.
-    /// `0x60.4:0`
-    #[inline]
-    pub const fn subnet_timeout(&self) -> u8 {
-        bits::get(&self.0, 795, 5) as u8
-    }
-
-    /// Sets [`Self::subnet_timeout`].
-    #[inline]
-    pub const fn set_subnet_timeout(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 795, 5, value as u64);
-        self
-    }
-
-    /// LID of the subnet manager. `0x64.31:16`
-    #[inline]
-    pub const fn sm_lid(&self) -> u16 {
-        bits::get(&self.0, 800, 16) as u16
-    }
-
-    /// Sets [`Self::sm_lid`].
-    #[inline]
-    pub const fn set_sm_lid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 800, 16, value as u64);
-        self
-    }
-
-    /// Service level towards the subnet manager. `0x64.15:12`
-    #[inline]
-    pub const fn sm_sl(&self) -> u8 {
-        bits::get(&self.0, 816, 4) as u8
-    }
-
-    /// Sets [`Self::sm_sl`].
-    #[inline]
-    pub const fn set_sm_sl(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 816, 4, value as u64);
-        self
-    }
-
-    /// Number of packets with a wrong Q_Key. `0x68.31:16`
-    #[inline]
-    pub const fn qkey_violation_counter(&self) -> u16 {
-        bits::get(&self.0, 832, 16) as u16
-    }
-
-    /// Sets [`Self::qkey_violation_counter`].
-    #[inline]
-    pub const fn set_qkey_violation_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 832, 16, value as u64);
-        self
-    }
-
-    /// Number of packets with a wrong P_Key. `0x68.15:0`
-    #[inline]
-    pub const fn pkey_violation_counter(&self) -> u16 {
-        bits::get(&self.0, 848, 16) as u16
-    }
-
-    /// Sets [`Self::pkey_violation_counter`].
-    #[inline]
-    pub const fn set_pkey_violation_counter(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 848, 16, value as u64);
-        self
+        ];
+        /// Fields to change by MODIFY_HCA_VPORT_CONTEXT (values in hca_vport_field_select). `0x00`
+        field_select set_field_select: number(u32, 0, 32);
+        /// The subnet manager knows of virtual ports. `0x20.31`
+        sm_virt_aware set_sm_virt_aware: flag(256);
+        /// The port takes subnet management packets (QP 0). `0x20.30`
+        has_smi set_has_smi: flag(257);
+        /// The port takes raw packets. `0x20.29`
+        has_raw set_has_raw: flag(258);
+        /// Every packet needs a GRH, because the LID is shared with other virtual ports. `0x20.28`
+        grh_required set_grh_required: flag(259);
+        /// Fewest headers that a send WQE must carry inline, as in the NIC vport context.
+        /// `0x20.26:24`
+        ///
+        /// Source: freebsd: mlx5_ifc_hca_vport_context_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// HcaVportContext.
+        min_wqe_inline_mode set_min_wqe_inline_mode: number(u8, 261, 3);
+        /// Number of planes of a multi-plane port; 0 means that it is none. `0x20.23:16`
+        num_port_plane set_num_port_plane: number(u8, 264, 8);
+        /// What the link below the port does, whichever function asks. `0x20.15:12`
+        port_physical_state set_port_physical_state: named(IbPhysicalState(u8), 272, 4);
+        /// How the state of the virtual port follows the physical one. `0x20.11:8`
+        vport_state_policy set_vport_state_policy: named(VportStatePolicy(u8), 276, 4);
+        /// Logical state of the physical port. `0x20.7:4`
+        port_state set_port_state: named(IbPortState(u8), 280, 4);
+        /// Logical state of the virtual port. `0x20.3:0`
+        vport_state set_vport_state: named(IbPortState(u8), 284, 4);
+        /// GUID of the whole device. `0x28, 8 bytes`
+        system_image_guid set_system_image_guid: number(u64, 320, 64);
+        /// GUID of the port, and the low half of its first GID. `0x30, 8 bytes`
+        port_guid set_port_guid: number(u64, 384, 64);
+        /// GUID of the node, that is of this function. `0x38, 8 bytes`
+        node_guid set_node_guid: number(u64, 448, 64);
+        /// PortInfo:CapabilityMask of the InfiniBand specification. `0x40`
+        cap_mask1 set_cap_mask1: number(u32, 512, 32);
+        /// Bits of cap_mask1 that may be or are to be changed. `0x44`
+        cap_mask1_field_select set_cap_mask1_field_select: number(u32, 544, 32);
+        /// PortInfo:CapabilityMask2 of the InfiniBand specification. `0x48`
+        cap_mask2 set_cap_mask2: number(u32, 576, 32);
+        /// Bits of cap_mask2 that may be or are to be changed. `0x4c`
+        cap_mask2_field_select set_cap_mask2_field_select: number(u32, 608, 32);
+        /// Bitmask of the service levels that are routed adaptively, so that packets may arrive out
+        /// of order; bit n is service level n (needs hca_cap.ooo_sl_mask). `0x50.15:0`
+        ///
+        /// Source: ucx: uct_ib_mlx5_hca_vport_context_bits; rdma-core: tests/mlx5_prm_structs.py
+        /// HcaVportContext.
+        ooo_sl_mask set_ooo_sl_mask: number(u16, 656, 16);
+        /// LID of the port, 0 before a subnet manager gave one. `0x60.31:16`
+        lid set_lid: number(u16, 768, 16);
+        /// PortInfo:InitTypeReply: how the subnet manager initialised the port. `0x60.11:8`
+        init_type_reply set_init_type_reply: number(u8, 788, 4);
+        /// LID mask count: the port has 2 to this power LIDs. `0x60.7:5`
+        lmc set_lmc: number(u8, 792, 3);
+        /// PortInfo:SubnetTimeOut: 4.096 us times 2 to this power is the longest delay of a subnet
+        /// trap. `0x60.4:0`
+        subnet_timeout set_subnet_timeout: number(u8, 795, 5);
+        /// LID of the subnet manager. `0x64.31:16`
+        sm_lid set_sm_lid: number(u16, 800, 16);
+        /// Service level towards the subnet manager. `0x64.15:12`
+        sm_sl set_sm_sl: number(u8, 816, 4);
+        /// Number of packets with a wrong Q_Key. `0x68.31:16`
+        qkey_violation_counter set_qkey_violation_counter: number(u16, 832, 16);
+        /// Number of packets with a wrong P_Key. `0x68.15:0`
+        pkey_violation_counter set_pkey_violation_counter: number(u16, 848, 16);
     }
 }
 
@@ -2891,114 +1075,28 @@ structure! {
     /// Input of QUERY_HCA_VPORT_GID.
     ///
     /// Source: linux: mlx5_ifc_query_hca_vport_gid_in_bits.
-    pub struct QueryHcaVportGidIn([u8; 0x10]) = "query_hca_vport_gid_in" {
-        sources: ["linux: mlx5_ifc_query_hca_vport_gid_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("port_num", 76, 4),
-            FieldInfo::number("vport_number", 80, 16),
-            FieldInfo::number("gid_index", 112, 16),
-        ],
-        reserved: [(32, 16), (65, 11), (96, 16)],
-    }
-}
-
-impl QueryHcaVportGidIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: rdma-core: tests/mlx5_prm_structs.py QueryHcaVportGidIn.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Physical port, from 1; looked at on InfiniBand devices of more than one port. `0x08.19:16`
-    #[inline]
-    pub const fn port_num(&self) -> u8 {
-        bits::get(&self.0, 76, 4) as u8
-    }
-
-    /// Sets [`Self::port_num`].
-    #[inline]
-    pub const fn set_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 76, 4, value as u64);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Index of the GID; 0xffff reads the whole table. `0x0c.15:0`
-    #[inline]
-    pub const fn gid_index(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::gid_index`].
-    #[inline]
-    pub const fn set_gid_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
+    QueryHcaVportGidIn, QueryHcaVportGidInLayout, 0x10 bytes = "query_hca_vport_gid_in" {
+        sources: ["linux: mlx5_ifc_query_hca_vport_gid_in_bits"];
+        reserved: [(32, 16), (65, 11), (96, 16)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: rdma-core: tests/mlx5_prm_structs.py QueryHcaVportGidIn.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
+        /// `0x08.19:16`
+        port_num set_port_num: number(u8, 76, 4);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
+        /// Index of the GID; 0xffff reads the whole table. `0x0c.15:0`
+        gid_index set_gid_index: number(u16, 112, 16);
     }
 }
 
@@ -3006,161 +1104,45 @@ structure! {
     /// Output of QUERY_HCA_VPORT_GID.
     ///
     /// Source: linux: mlx5_ifc_query_hca_vport_gid_out_bits.
-    pub struct QueryHcaVportGidOut([u8; 0x10]) = "query_hca_vport_gid_out" {
-        sources: ["linux: mlx5_ifc_query_hca_vport_gid_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::number("gids_num", 96, 16),
-            FieldInfo::bytes("gid", 128, 16).tail(),
-        ],
-        reserved: [(8, 24), (64, 32), (112, 16)],
+    QueryHcaVportGidOut, QueryHcaVportGidOutLayout, 0x10 bytes = "query_hca_vport_gid_out" {
+        sources: ["linux: mlx5_ifc_query_hca_vport_gid_out_bits"];
+        reserved: [(8, 24), (64, 32), (112, 16)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Number of GIDs that follow. `0x0c.31:16`
+        gids_num set_gids_num: number(u16, 96, 16);
+        /// GIDs: 8 bytes of subnet prefix, 8 bytes of GUID. `0x10, 16 bytes`
+        gid GID_OFFSET: tail(bytes(0x10, 128));
     }
 }
 
 impl CommandOutput for QueryHcaVportGidOut {}
 
-impl QueryHcaVportGidOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Number of GIDs that follow. `0x0c.31:16`
-    #[inline]
-    pub const fn gids_num(&self) -> u16 {
-        bits::get(&self.0, 96, 16) as u16
-    }
-
-    /// Sets [`Self::gids_num`].
-    #[inline]
-    pub const fn set_gids_num(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 96, 16, value as u64);
-        self
-    }
-
-    /// GIDs: 8 bytes of subnet prefix, 8 bytes of GUID. `0x10, 16 bytes`
-    pub const GID_OFFSET: usize = 0x10;
-}
-
 structure! {
     /// Input of QUERY_HCA_VPORT_PKEY.
     ///
     /// Source: linux: mlx5_ifc_query_hca_vport_pkey_in_bits.
-    pub struct QueryHcaVportPkeyIn([u8; 0x10]) = "query_hca_vport_pkey_in" {
-        sources: ["linux: mlx5_ifc_query_hca_vport_pkey_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("port_num", 76, 4),
-            FieldInfo::number("vport_number", 80, 16),
-            FieldInfo::number("pkey_index", 112, 16),
-        ],
-        reserved: [(16, 32), (65, 11), (96, 16)],
-    }
-}
-
-impl QueryHcaVportPkeyIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Physical port, from 1; looked at on InfiniBand devices of more than one port. `0x08.19:16`
-    #[inline]
-    pub const fn port_num(&self) -> u8 {
-        bits::get(&self.0, 76, 4) as u8
-    }
-
-    /// Sets [`Self::port_num`].
-    #[inline]
-    pub const fn set_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 76, 4, value as u64);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Index of the P_Key; 0xffff reads the whole table. `0x0c.15:0`
-    #[inline]
-    pub const fn pkey_index(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::pkey_index`].
-    #[inline]
-    pub const fn set_pkey_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
+    QueryHcaVportPkeyIn, QueryHcaVportPkeyInLayout, 0x10 bytes = "query_hca_vport_pkey_in" {
+        sources: ["linux: mlx5_ifc_query_hca_vport_pkey_in_bits"];
+        reserved: [(16, 32), (65, 11), (96, 16)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
+        /// `0x08.19:16`
+        port_num set_port_num: number(u8, 76, 4);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
+        /// Index of the P_Key; 0xffff reads the whole table. `0x0c.15:0`
+        pkey_index set_pkey_index: number(u16, 112, 16);
     }
 }
 
@@ -3168,77 +1150,31 @@ structure! {
     /// Output of QUERY_HCA_VPORT_PKEY.
     ///
     /// Source: linux: mlx5_ifc_query_hca_vport_pkey_out_bits.
-    pub struct QueryHcaVportPkeyOut([u8; 0x10]) = "query_hca_vport_pkey_out" {
-        sources: ["linux: mlx5_ifc_query_hca_vport_pkey_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("pkey", 128, PkeyEntry::INFO).tail(),
-        ],
-        reserved: [(8, 24), (64, 64)],
+    QueryHcaVportPkeyOut, QueryHcaVportPkeyOutLayout, 0x10 bytes = "query_hca_vport_pkey_out" {
+        sources: ["linux: mlx5_ifc_query_hca_vport_pkey_out_bits"];
+        reserved: [(8, 24), (64, 64)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// P_Keys. `0x10`
+        pkey PKEY_OFFSET: tail(nested(PkeyEntry, 128));
     }
 }
 
 impl CommandOutput for QueryHcaVportPkeyOut {}
 
-impl QueryHcaVportPkeyOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// P_Keys. `0x10`
-    pub const PKEY_OFFSET: usize = 0x10;
-}
-
 structure! {
     /// A P_Key in 4 bytes.
     ///
     /// Source: linux: mlx5_ifc_pkey_bits.
-    pub struct PkeyEntry([u8; 0x4]) = "pkey_entry" {
-        sources: ["linux: mlx5_ifc_pkey_bits"],
-        fields: [
-            FieldInfo::number("pkey", 16, 16),
-        ],
-        reserved: [(0, 16)],
-    }
-}
-
-impl PkeyEntry {
-    /// Partition key: the number, and bit 15 for full membership. `0x00.15:0`
-    #[inline]
-    pub const fn pkey(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::pkey`].
-    #[inline]
-    pub const fn set_pkey(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
+    PkeyEntry, PkeyEntryLayout, 0x4 bytes = "pkey_entry" {
+        sources: ["linux: mlx5_ifc_pkey_bits"];
+        reserved: [(0, 16)];
+        /// Partition key: the number, and bit 15 for full membership. `0x00.15:0`
+        pkey set_pkey: number(u16, 16, 16);
     }
 }
 
@@ -3246,114 +1182,29 @@ structure! {
     /// Input of QUERY_VPORT_COUNTER.
     ///
     /// Source: linux: mlx5_ifc_query_vport_counter_in_bits.
-    pub struct QueryVportCounterIn([u8; 0x20]) = "query_vport_counter_in" {
-        sources: ["linux: mlx5_ifc_query_vport_counter_in_bits"],
-        fields: [
-            FieldInfo::number("opcode", 0, 16),
-            FieldInfo::number("uid", 16, 16),
-            FieldInfo::number("op_mod", 48, 16),
-            FieldInfo::number("other_vport", 64, 1),
-            FieldInfo::number("port_num", 76, 4),
-            FieldInfo::number("vport_number", 80, 16),
-            FieldInfo::number("clear", 192, 1),
-        ],
-        reserved: [(32, 16), (65, 11), (96, 96), (193, 63)],
-    }
-}
-
-impl QueryVportCounterIn {
-    /// Command opcode. `0x00.31:16`
-    #[inline]
-    pub const fn opcode(&self) -> u16 {
-        bits::get(&self.0, 0, 16) as u16
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 0, 16, value as u64);
-        self
-    }
-
-    /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX commands, 0
-    /// is the kernel itself. `0x00.15:0`
-    ///
-    /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux: drivers/infiniband/hw/mlx5/devx.c.
-    #[inline]
-    pub const fn uid(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::uid`].
-    #[inline]
-    pub const fn set_uid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
-    #[inline]
-    pub const fn op_mod(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::op_mod`].
-    #[inline]
-    pub const fn set_op_mod(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Act on the virtual port vport_number instead of the own one. `0x08.31`
-    #[inline]
-    pub const fn other_vport(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::other_vport`].
-    #[inline]
-    pub const fn set_other_vport(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Physical port, from 1; looked at on InfiniBand devices of more than one port. `0x08.19:16`
-    #[inline]
-    pub const fn port_num(&self) -> u8 {
-        bits::get(&self.0, 76, 4) as u8
-    }
-
-    /// Sets [`Self::port_num`].
-    #[inline]
-    pub const fn set_port_num(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 76, 4, value as u64);
-        self
-    }
-
-    /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport. `0x08.15:0`
-    #[inline]
-    pub const fn vport_number(&self) -> u16 {
-        bits::get(&self.0, 80, 16) as u16
-    }
-
-    /// Sets [`Self::vport_number`].
-    #[inline]
-    pub const fn set_vport_number(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 80, 16, value as u64);
-        self
-    }
-
-    /// Set the counters to 0 after reading. `0x18.31`
-    #[inline]
-    pub const fn clear(&self) -> bool {
-        bits::flag(&self.0, 192)
-    }
-
-    /// Sets [`Self::clear`].
-    #[inline]
-    pub const fn set_clear(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 192, value);
-        self
+    QueryVportCounterIn, QueryVportCounterInLayout, 0x20 bytes = "query_vport_counter_in" {
+        sources: ["linux: mlx5_ifc_query_vport_counter_in_bits"];
+        reserved: [(32, 16), (65, 11), (96, 96), (193, 63)];
+        /// Command opcode. `0x00.31:16`
+        opcode set_opcode: number(u16, 0, 16);
+        /// User context (UCTX) on whose behalf the command runs; the kernel stamps it on DevX
+        /// commands, 0 is the kernel itself. `0x00.15:0`
+        ///
+        /// Source: linux: mlx5_ifc_general_obj_in_cmd_hdr_bits; linux:
+        /// drivers/infiniband/hw/mlx5/devx.c.
+        uid set_uid: number(u16, 16, 16);
+        /// Operation modifier; 0 unless the command lists values. `0x04.15:0`
+        op_mod set_op_mod: number(u16, 48, 16);
+        /// Act on the virtual port vport_number instead of the own one. `0x08.31`
+        other_vport set_other_vport: flag(64);
+        /// Physical port, from 1; looked at on InfiniBand devices of more than one port.
+        /// `0x08.19:16`
+        port_num set_port_num: number(u8, 76, 4);
+        /// Virtual port: 0 is the PF, VFs follow from 1; looked at only with other_vport.
+        /// `0x08.15:0`
+        vport_number set_vport_number: number(u16, 80, 16);
+        /// Set the counters to 0 after reading. `0x18.31`
+        clear set_clear: flag(192);
     }
 }
 
@@ -3361,256 +1212,57 @@ structure! {
     /// Output of QUERY_VPORT_COUNTER.
     ///
     /// Source: linux: mlx5_ifc_query_vport_counter_out_bits.
-    pub struct QueryVportCounterOut([u8; 0x210]) = "query_vport_counter_out" {
-        sources: ["linux: mlx5_ifc_query_vport_counter_out_bits"],
-        fields: [
-            FieldInfo::number("status", 0, 8).of(CommandStatus::INFO),
-            FieldInfo::number("syndrome", 32, 32),
-            FieldInfo::nested("received_errors", 128, TrafficCounter::INFO),
-            FieldInfo::nested("transmit_errors", 256, TrafficCounter::INFO),
-            FieldInfo::nested("received_ib_unicast", 384, TrafficCounter::INFO),
-            FieldInfo::nested("transmitted_ib_unicast", 512, TrafficCounter::INFO),
-            FieldInfo::nested("received_ib_multicast", 640, TrafficCounter::INFO),
-            FieldInfo::nested("transmitted_ib_multicast", 768, TrafficCounter::INFO),
-            FieldInfo::nested("received_eth_broadcast", 896, TrafficCounter::INFO),
-            FieldInfo::nested("transmitted_eth_broadcast", 1024, TrafficCounter::INFO),
-            FieldInfo::nested("received_eth_unicast", 1152, TrafficCounter::INFO),
-            FieldInfo::nested("transmitted_eth_unicast", 1280, TrafficCounter::INFO),
-            FieldInfo::nested("received_eth_multicast", 1408, TrafficCounter::INFO),
-            FieldInfo::nested("transmitted_eth_multicast", 1536, TrafficCounter::INFO),
-            FieldInfo::nested("local_loopback", 1664, TrafficCounter::INFO),
-        ],
-        reserved: [(8, 24), (64, 64), (1792, 2432)],
+    QueryVportCounterOut, QueryVportCounterOutLayout, 0x210 bytes = "query_vport_counter_out" {
+        sources: ["linux: mlx5_ifc_query_vport_counter_out_bits"];
+        reserved: [(8, 24), (64, 64), (1792, 2432)];
+        /// Outcome; anything but OK means that nothing else in the output counts, syndrome
+        /// excepted. `0x00.31:24`
+        status set_status: named(CommandStatus(u8), 0, 8);
+        /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the
+        /// vendor only. `0x04`
+        syndrome set_syndrome: number(u32, 32, 32);
+        /// Packets received in error and dropped. `0x10, 16 bytes`
+        received_errors received_errors_mut: nested(TrafficCounter, 128);
+        /// Packets not sent for an error. `0x20, 16 bytes`
+        transmit_errors transmit_errors_mut: nested(TrafficCounter, 256);
+        /// RDMA unicast packets received. `0x30, 16 bytes`
+        received_ib_unicast received_ib_unicast_mut: nested(TrafficCounter, 384);
+        /// RDMA unicast packets sent. `0x40, 16 bytes`
+        transmitted_ib_unicast transmitted_ib_unicast_mut: nested(TrafficCounter, 512);
+        /// RDMA multicast packets received. `0x50, 16 bytes`
+        received_ib_multicast received_ib_multicast_mut: nested(TrafficCounter, 640);
+        /// RDMA multicast packets sent. `0x60, 16 bytes`
+        transmitted_ib_multicast transmitted_ib_multicast_mut: nested(TrafficCounter, 768);
+        /// Ethernet broadcast packets received. `0x70, 16 bytes`
+        received_eth_broadcast received_eth_broadcast_mut: nested(TrafficCounter, 896);
+        /// Ethernet broadcast packets sent. `0x80, 16 bytes`
+        transmitted_eth_broadcast transmitted_eth_broadcast_mut: nested(TrafficCounter, 1024);
+        /// Ethernet unicast packets received. `0x90, 16 bytes`
+        received_eth_unicast received_eth_unicast_mut: nested(TrafficCounter, 1152);
+        /// Ethernet unicast packets sent. `0xa0, 16 bytes`
+        transmitted_eth_unicast transmitted_eth_unicast_mut: nested(TrafficCounter, 1280);
+        /// Ethernet multicast packets received. `0xb0, 16 bytes`
+        received_eth_multicast received_eth_multicast_mut: nested(TrafficCounter, 1408);
+        /// Ethernet multicast packets sent. `0xc0, 16 bytes`
+        transmitted_eth_multicast transmitted_eth_multicast_mut: nested(TrafficCounter, 1536);
+        /// Packets looped back inside the device; needs hca_cap.vport_counter_local_loopback.
+        /// `0xd0, 16 bytes`
+        local_loopback local_loopback_mut: nested(TrafficCounter, 1664);
     }
 }
 
 impl CommandOutput for QueryVportCounterOut {}
 
-impl QueryVportCounterOut {
-    /// Outcome; anything but OK means that nothing else in the output counts, syndrome excepted.
-    /// `0x00.31:24`
-    #[inline]
-    pub const fn status(&self) -> CommandStatus {
-        CommandStatus(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: CommandStatus) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Firmware's 32-bit code for the reason of a failure, 0 on success; meaningful to the vendor only.
-    /// `0x04`
-    #[inline]
-    pub const fn syndrome(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Packets received in error and dropped. `0x10, 16 bytes`
-    #[inline]
-    pub fn received_errors(&self) -> &TrafficCounter {
-        nested(&self.0, 0x10)
-    }
-
-    /// [`Self::received_errors`], to be written.
-    #[inline]
-    pub fn received_errors_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x10)
-    }
-
-    /// Packets not sent for an error. `0x20, 16 bytes`
-    #[inline]
-    pub fn transmit_errors(&self) -> &TrafficCounter {
-        nested(&self.0, 0x20)
-    }
-
-    /// [`Self::transmit_errors`], to be written.
-    #[inline]
-    pub fn transmit_errors_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x20)
-    }
-
-    /// RDMA unicast packets received. `0x30, 16 bytes`
-    #[inline]
-    pub fn received_ib_unicast(&self) -> &TrafficCounter {
-        nested(&self.0, 0x30)
-    }
-
-    /// [`Self::received_ib_unicast`], to be written.
-    #[inline]
-    pub fn received_ib_unicast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x30)
-    }
-
-    /// RDMA unicast packets sent. `0x40, 16 bytes`
-    #[inline]
-    pub fn transmitted_ib_unicast(&self) -> &TrafficCounter {
-        nested(&self.0, 0x40)
-    }
-
-    /// [`Self::transmitted_ib_unicast`], to be written.
-    #[inline]
-    pub fn transmitted_ib_unicast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x40)
-    }
-
-    /// RDMA multicast packets received. `0x50, 16 bytes`
-    #[inline]
-    pub fn received_ib_multicast(&self) -> &TrafficCounter {
-        nested(&self.0, 0x50)
-    }
-
-    /// [`Self::received_ib_multicast`], to be written.
-    #[inline]
-    pub fn received_ib_multicast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x50)
-    }
-
-    /// RDMA multicast packets sent. `0x60, 16 bytes`
-    #[inline]
-    pub fn transmitted_ib_multicast(&self) -> &TrafficCounter {
-        nested(&self.0, 0x60)
-    }
-
-    /// [`Self::transmitted_ib_multicast`], to be written.
-    #[inline]
-    pub fn transmitted_ib_multicast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x60)
-    }
-
-    /// Ethernet broadcast packets received. `0x70, 16 bytes`
-    #[inline]
-    pub fn received_eth_broadcast(&self) -> &TrafficCounter {
-        nested(&self.0, 0x70)
-    }
-
-    /// [`Self::received_eth_broadcast`], to be written.
-    #[inline]
-    pub fn received_eth_broadcast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x70)
-    }
-
-    /// Ethernet broadcast packets sent. `0x80, 16 bytes`
-    #[inline]
-    pub fn transmitted_eth_broadcast(&self) -> &TrafficCounter {
-        nested(&self.0, 0x80)
-    }
-
-    /// [`Self::transmitted_eth_broadcast`], to be written.
-    #[inline]
-    pub fn transmitted_eth_broadcast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x80)
-    }
-
-    /// Ethernet unicast packets received. `0x90, 16 bytes`
-    #[inline]
-    pub fn received_eth_unicast(&self) -> &TrafficCounter {
-        nested(&self.0, 0x90)
-    }
-
-    /// [`Self::received_eth_unicast`], to be written.
-    #[inline]
-    pub fn received_eth_unicast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0x90)
-    }
-
-    /// Ethernet unicast packets sent. `0xa0, 16 bytes`
-    #[inline]
-    pub fn transmitted_eth_unicast(&self) -> &TrafficCounter {
-        nested(&self.0, 0xa0)
-    }
-
-    /// [`Self::transmitted_eth_unicast`], to be written.
-    #[inline]
-    pub fn transmitted_eth_unicast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0xa0)
-    }
-
-    /// Ethernet multicast packets received. `0xb0, 16 bytes`
-    #[inline]
-    pub fn received_eth_multicast(&self) -> &TrafficCounter {
-        nested(&self.0, 0xb0)
-    }
-
-    /// [`Self::received_eth_multicast`], to be written.
-    #[inline]
-    pub fn received_eth_multicast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0xb0)
-    }
-
-    /// Ethernet multicast packets sent. `0xc0, 16 bytes`
-    #[inline]
-    pub fn transmitted_eth_multicast(&self) -> &TrafficCounter {
-        nested(&self.0, 0xc0)
-    }
-
-    /// [`Self::transmitted_eth_multicast`], to be written.
-    #[inline]
-    pub fn transmitted_eth_multicast_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0xc0)
-    }
-
-    /// Packets looped back inside the device; needs hca_cap.vport_counter_local_loopback. `0xd0, 16
-    /// bytes`
-    #[inline]
-    pub fn local_loopback(&self) -> &TrafficCounter {
-        nested(&self.0, 0xd0)
-    }
-
-    /// [`Self::local_loopback`], to be written.
-    #[inline]
-    pub fn local_loopback_mut(&mut self) -> &mut TrafficCounter {
-        nested_mut(&mut self.0, 0xd0)
-    }
-}
-
 structure! {
     /// A count of packets and their bytes.
     ///
     /// Source: linux: mlx5_ifc_traffic_counter_bits.
-    pub struct TrafficCounter([u8; 0x10]) = "traffic_counter" {
-        sources: ["linux: mlx5_ifc_traffic_counter_bits"],
-        fields: [
-            FieldInfo::number("packets", 0, 64),
-            FieldInfo::number("octets", 64, 64),
-        ],
-        reserved: [],
-    }
-}
-
-impl TrafficCounter {
-    /// Number of packets. `0x00, 8 bytes`
-    #[inline]
-    pub const fn packets(&self) -> u64 {
-        bits::get(&self.0, 0, 64)
-    }
-
-    /// Sets [`Self::packets`].
-    #[inline]
-    pub const fn set_packets(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 0, 64, value);
-        self
-    }
-
-    /// Number of bytes. `0x08, 8 bytes`
-    #[inline]
-    pub const fn octets(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::octets`].
-    #[inline]
-    pub const fn set_octets(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
+    TrafficCounter, TrafficCounterLayout, 0x10 bytes = "traffic_counter" {
+        sources: ["linux: mlx5_ifc_traffic_counter_bits"];
+        reserved: [];
+        /// Number of packets. `0x00, 8 bytes`
+        packets set_packets: number(u64, 0, 64);
+        /// Number of bytes. `0x08, 8 bytes`
+        octets set_octets: number(u64, 64, 64);
     }
 }

@@ -13,9 +13,9 @@ enumeration! {
         /// SEND that invalidates a key at the peer (imm is the rkey).
         SEND_INVALIDATE = 1,
         /// Data goes to an address of the peer; its receive queue takes no part.
-        RDMA_WRITE = 8,
+        WRITE = 8,
         /// RDMA WRITE with immediate: takes a receive WQE at the peer.
-        RDMA_WRITE_IMM = 9,
+        WRITE_IMM = 9,
         /// Data goes to the next receive of the peer.
         SEND = 0xa,
         /// SEND with immediate.
@@ -25,15 +25,15 @@ enumeration! {
         /// Wait for a CQ, for a value in memory or for a time (wait_op_mod).
         WAIT = 0xf,
         /// Data comes from an address of the peer.
-        RDMA_READ = 0x10,
-        /// Compare and swap.
-        ATOMIC_CS = 0x11,
-        /// Fetch and add.
-        ATOMIC_FA = 0x12,
-        /// Compare and swap with masks.
-        ATOMIC_MASKED_CS = 0x14,
-        /// Fetch and add with field boundaries.
-        ATOMIC_MASKED_FA = 0x15,
+        READ = 0x10,
+        /// Atomic of 8 bytes: replaces the value if it equals another.
+        COMPARE_SWAP = 0x11,
+        /// Atomic of 8 bytes: adds to the value and returns the old one.
+        FETCH_ADD = 0x12,
+        /// The same with masks: some bits are compared, some replaced.
+        MASKED_COMPARE_SWAP = 0x14,
+        /// The same on fields: carries stop at their boundaries.
+        MASKED_FETCH_ADD = 0x15,
         /// Lets the device execute WQEs of another send queue.
         SEND_ENABLE = 0x17,
         /// Bind a memory window.
@@ -85,7 +85,7 @@ enumeration! {
         /// All earlier WQEs.
         STRONG_ORDERING = 3,
         /// Earlier local operations, READs and atomics; what verbs call a fence.
-        SMALL_AND_FENCE = 4,
+        FENCE_AND_INITIATOR_SMALL = 4,
     }
 }
 
@@ -111,11 +111,11 @@ enumeration! {
     ///
     /// Source: dpdk: mlx5_prm.h MLX5_OPC_MOD_WAIT_\*.
     pub struct WaitOpMod(pub u8) = "wait_op_mod", 8 bits {
-        /// Until a CQ's producer index reaches a value (wqe_wait_cq_segment).
+        /// Until a CQ's producer index reaches a value (wait_cq_segment).
         CQ_PRODUCER_INDEX = 0,
-        /// Until a 64-bit word in memory fulfils a condition (wqe_wait_data_segment).
+        /// Until a 64-bit word in memory fulfils a condition (wait_data_segment).
         DATA = 1,
-        /// Until the clock of the queue fulfils a condition (wqe_wait_data_segment).
+        /// Until the clock of the queue fulfils a condition (wait_data_segment).
         TIME = 2,
     }
 }
@@ -236,170 +236,37 @@ structure! {
     /// Control segment: the head of every send WQE; its first 8 bytes are the doorbell.
     ///
     /// Source: linux: struct mlx5_wqe_ctrl_seg; rdma-core: struct mlx5_wqe_ctrl_seg.
-    pub struct WqeCtrlSegment([u8; 0x10]) = "wqe_ctrl_segment" {
-        sources: ["linux: struct mlx5_wqe_ctrl_seg", "rdma-core: struct mlx5_wqe_ctrl_seg"],
-        fields: [
-            FieldInfo::number("opmod", 0, 8),
-            FieldInfo::number("wqe_index", 8, 16),
-            FieldInfo::number("opcode", 24, 8).of(WqeOpcode::INFO),
-            FieldInfo::number("qpn", 32, 24),
-            FieldInfo::number("ds", 58, 6),
-            FieldInfo::number("signature", 64, 8),
-            FieldInfo::number("dci_stream_channel_id", 72, 16),
-            FieldInfo::number("fm", 88, 3).of(WqeFence::INFO),
-            FieldInfo::number("ce", 92, 2).of(WqeCompletion::INFO),
-            FieldInfo::number("se", 94, 1),
-            FieldInfo::number("imm", 96, 32),
-        ],
-        reserved: [(56, 2), (91, 1), (95, 1)],
-    }
-}
-
-impl WqeCtrlSegment {
-    /// Opcode modifier: wait_op_mod, mmo_op_mod, atomic argument sizes; otherwise 0. `0x00.31:24`
-    #[inline]
-    pub const fn opmod(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::opmod`].
-    #[inline]
-    pub const fn set_opmod(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// Index of the WQE's first WQEBB, counted from 0 since reset, modulo 65536. `0x00.23:8`
-    #[inline]
-    pub const fn wqe_index(&self) -> u16 {
-        bits::get(&self.0, 8, 16) as u16
-    }
-
-    /// Sets [`Self::wqe_index`].
-    #[inline]
-    pub const fn set_wqe_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 8, 16, value as u64);
-        self
-    }
-
-    /// What the WQE does, which decides the segments that follow. `0x00.7:0`
-    #[inline]
-    pub const fn opcode(&self) -> WqeOpcode {
-        WqeOpcode(bits::get(&self.0, 24, 8) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: WqeOpcode) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value.0 as u64);
-        self
-    }
-
-    /// Number of the QP or SQ. `0x04.31:8`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 32, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 24, value as u64);
-        self
-    }
-
-    /// Size of the WQE in units of 16 bytes, this segment included; up to 63. `0x04.5:0`
-    #[inline]
-    pub const fn ds(&self) -> u8 {
-        bits::get(&self.0, 58, 6) as u8
-    }
-
-    /// Sets [`Self::ds`].
-    #[inline]
-    pub const fn set_ds(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 58, 6, value as u64);
-        self
-    }
-
-    /// WQE signature: the complement of the XOR of all its bytes, where signatures are on. `0x08.31:24`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 64, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 64, 8, value as u64);
-        self
-    }
-
-    /// DC initiators: the stream that the WQE belongs to; an error stops its stream alone. `0x08.23:8`
-    ///
-    /// Source: rdma-core: struct mlx5_wqe_ctrl_seg.
-    #[inline]
-    pub const fn dci_stream_channel_id(&self) -> u16 {
-        bits::get(&self.0, 72, 16) as u16
-    }
-
-    /// Sets [`Self::dci_stream_channel_id`].
-    #[inline]
-    pub const fn set_dci_stream_channel_id(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 72, 16, value as u64);
-        self
-    }
-
-    /// Fence mode. `0x08.7:5`
-    #[inline]
-    pub const fn fm(&self) -> WqeFence {
-        WqeFence(bits::get(&self.0, 88, 3) as u8)
-    }
-
-    /// Sets [`Self::fm`].
-    #[inline]
-    pub const fn set_fm(&mut self, value: WqeFence) -> &mut Self {
-        bits::set(&mut self.0, 88, 3, value.0 as u64);
-        self
-    }
-
-    /// Completion mode. `0x08.3:2`
-    #[inline]
-    pub const fn ce(&self) -> WqeCompletion {
-        WqeCompletion(bits::get(&self.0, 92, 2) as u8)
-    }
-
-    /// Sets [`Self::ce`].
-    #[inline]
-    pub const fn set_ce(&mut self, value: WqeCompletion) -> &mut Self {
-        bits::set(&mut self.0, 92, 2, value.0 as u64);
-        self
-    }
-
-    /// Solicited: the peer's CQE raises an event on a CQ armed for solicited ones. `0x08.1`
-    #[inline]
-    pub const fn se(&self) -> bool {
-        bits::flag(&self.0, 94)
-    }
-
-    /// Sets [`Self::se`].
-    #[inline]
-    pub const fn set_se(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 94, value);
-        self
-    }
-
-    /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, or bits 63:32 of
-    /// the MMO control, by opcode. `0x0c`
-    #[inline]
-    pub const fn imm(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::imm`].
-    #[inline]
-    pub const fn set_imm(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    CtrlSegment, CtrlSegmentLayout, 0x10 bytes = "ctrl_segment" {
+        sources: ["linux: struct mlx5_wqe_ctrl_seg", "rdma-core: struct mlx5_wqe_ctrl_seg"];
+        reserved: [(56, 2), (91, 1), (95, 1)];
+        /// Opcode modifier: wait_op_mod, mmo_op_mod, atomic argument sizes; otherwise 0.
+        /// `0x00.31:24`
+        opmod set_opmod: number(u8, 0, 8);
+        /// Index of the WQE's first WQEBB, counted from 0 since reset, modulo 65536. `0x00.23:8`
+        wqe_index set_wqe_index: number(u16, 8, 16);
+        /// What the WQE does, which decides the segments that follow. `0x00.7:0`
+        opcode set_opcode: named(WqeOpcode(u8), 24, 8);
+        /// Number of the QP or SQ. `0x04.31:8`
+        qpn set_qpn: number(u32, 32, 24);
+        /// Size of the WQE in units of 16 bytes, this segment included; up to 63. `0x04.5:0`
+        ds set_ds: number(u8, 58, 6);
+        /// WQE signature: the complement of the XOR of all its bytes, where signatures are on.
+        /// `0x08.31:24`
+        signature set_signature: number(u8, 64, 8);
+        /// DC initiators: the stream that the WQE belongs to; an error stops its stream alone.
+        /// `0x08.23:8`
+        ///
+        /// Source: rdma-core: struct mlx5_wqe_ctrl_seg.
+        dci_stream_channel_id set_dci_stream_channel_id: number(u16, 72, 16);
+        /// Fence mode. `0x08.7:5`
+        fm set_fm: named(WqeFence(u8), 88, 3);
+        /// Completion mode. `0x08.3:2`
+        ce set_ce: named(WqeCompletion(u8), 92, 2);
+        /// Solicited: the peer's CQE raises an event on a CQ armed for solicited ones. `0x08.1`
+        se set_se: flag(94);
+        /// Immediate data, key to invalidate, key that a UMR changes, TIS or TIR number, or bits
+        /// 63:32 of the MMO control, by opcode. `0x0c`
+        imm set_imm: number(u32, 96, 32);
     }
 }
 
@@ -407,41 +274,13 @@ structure! {
     /// Remote address segment of WRITE, READ and atomics.
     ///
     /// Source: linux: struct mlx5_wqe_raddr_seg; rdma-core: struct mlx5_wqe_raddr_seg.
-    pub struct WqeRaddrSegment([u8; 0x10]) = "wqe_raddr_segment" {
-        sources: ["linux: struct mlx5_wqe_raddr_seg", "rdma-core: struct mlx5_wqe_raddr_seg"],
-        fields: [
-            FieldInfo::number("raddr", 0, 64),
-            FieldInfo::number("rkey", 64, 32),
-        ],
-        reserved: [(96, 32)],
-    }
-}
-
-impl WqeRaddrSegment {
-    /// Address in the remote key's space. `0x00, 8 bytes`
-    #[inline]
-    pub const fn raddr(&self) -> u64 {
-        bits::get(&self.0, 0, 64)
-    }
-
-    /// Sets [`Self::raddr`].
-    #[inline]
-    pub const fn set_raddr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 0, 64, value);
-        self
-    }
-
-    /// Remote key. `0x08`
-    #[inline]
-    pub const fn rkey(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::rkey`].
-    #[inline]
-    pub const fn set_rkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
+    RaddrSegment, RaddrSegmentLayout, 0x10 bytes = "raddr_segment" {
+        sources: ["linux: struct mlx5_wqe_raddr_seg", "rdma-core: struct mlx5_wqe_raddr_seg"];
+        reserved: [(96, 32)];
+        /// Address in the remote key's space. `0x00, 8 bytes`
+        raddr set_raddr: number(u64, 0, 64);
+        /// Remote key. `0x08`
+        rkey set_rkey: number(u32, 64, 32);
     }
 }
 
@@ -449,41 +288,13 @@ structure! {
     /// Operands of an 8-byte atomic.
     ///
     /// Source: linux: struct mlx5_wqe_atomic_seg; rdma-core: struct mlx5_wqe_atomic_seg.
-    pub struct WqeAtomicSegment([u8; 0x10]) = "wqe_atomic_segment" {
-        sources: ["linux: struct mlx5_wqe_atomic_seg", "rdma-core: struct mlx5_wqe_atomic_seg"],
-        fields: [
-            FieldInfo::number("swap_add", 0, 64),
-            FieldInfo::number("compare", 64, 64),
-        ],
-        reserved: [],
-    }
-}
-
-impl WqeAtomicSegment {
-    /// Value to swap in, or to add. `0x00, 8 bytes`
-    #[inline]
-    pub const fn swap_add(&self) -> u64 {
-        bits::get(&self.0, 0, 64)
-    }
-
-    /// Sets [`Self::swap_add`].
-    #[inline]
-    pub const fn set_swap_add(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 0, 64, value);
-        self
-    }
-
-    /// Value to compare with; 0 for fetch and add. `0x08, 8 bytes`
-    #[inline]
-    pub const fn compare(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::compare`].
-    #[inline]
-    pub const fn set_compare(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
+    AtomicSegment, AtomicSegmentLayout, 0x10 bytes = "atomic_segment" {
+        sources: ["linux: struct mlx5_wqe_atomic_seg", "rdma-core: struct mlx5_wqe_atomic_seg"];
+        reserved: [];
+        /// Value to swap in, or to add. `0x00, 8 bytes`
+        swap_add set_swap_add: number(u64, 0, 64);
+        /// Value to compare with; 0 for fetch and add. `0x08, 8 bytes`
+        compare set_compare: number(u64, 64, 64);
     }
 }
 
@@ -492,69 +303,17 @@ structure! {
     ///
     /// Source: linux: struct mlx5_wqe_masked_atomic_seg; rdma-core: struct
     /// mlx5_wqe_masked_atomic_seg; ucx: struct uct_ib_mlx5_atomic_masked_cswap64_seg.
-    pub struct WqeMaskedAtomicSegment([u8; 0x20]) = "wqe_masked_atomic_segment" {
-        sources: ["linux: struct mlx5_wqe_masked_atomic_seg", "rdma-core: struct mlx5_wqe_masked_atomic_seg", "ucx: struct uct_ib_mlx5_atomic_masked_cswap64_seg"],
-        fields: [
-            FieldInfo::number("swap_add", 0, 64),
-            FieldInfo::number("compare", 64, 64),
-            FieldInfo::number("swap_add_mask", 128, 64),
-            FieldInfo::number("compare_mask", 192, 64),
-        ],
-        reserved: [],
-    }
-}
-
-impl WqeMaskedAtomicSegment {
-    /// Value to swap in. `0x00, 8 bytes`
-    #[inline]
-    pub const fn swap_add(&self) -> u64 {
-        bits::get(&self.0, 0, 64)
-    }
-
-    /// Sets [`Self::swap_add`].
-    #[inline]
-    pub const fn set_swap_add(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 0, 64, value);
-        self
-    }
-
-    /// Value to compare with. `0x08, 8 bytes`
-    #[inline]
-    pub const fn compare(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::compare`].
-    #[inline]
-    pub const fn set_compare(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
-    }
-
-    /// Bits to swap. `0x10, 8 bytes`
-    #[inline]
-    pub const fn swap_add_mask(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::swap_add_mask`].
-    #[inline]
-    pub const fn set_swap_add_mask(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
-    }
-
-    /// Bits to compare. `0x18, 8 bytes`
-    #[inline]
-    pub const fn compare_mask(&self) -> u64 {
-        bits::get(&self.0, 192, 64)
-    }
-
-    /// Sets [`Self::compare_mask`].
-    #[inline]
-    pub const fn set_compare_mask(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 192, 64, value);
-        self
+    MaskedAtomicSegment, MaskedAtomicSegmentLayout, 0x20 bytes = "masked_atomic_segment" {
+        sources: ["linux: struct mlx5_wqe_masked_atomic_seg", "rdma-core: struct mlx5_wqe_masked_atomic_seg", "ucx: struct uct_ib_mlx5_atomic_masked_cswap64_seg"];
+        reserved: [];
+        /// Value to swap in. `0x00, 8 bytes`
+        swap_add set_swap_add: number(u64, 0, 64);
+        /// Value to compare with. `0x08, 8 bytes`
+        compare set_compare: number(u64, 64, 64);
+        /// Bits to swap. `0x10, 8 bytes`
+        swap_add_mask set_swap_add_mask: number(u64, 128, 64);
+        /// Bits to compare. `0x18, 8 bytes`
+        compare_mask set_compare_mask: number(u64, 192, 64);
     }
 }
 
@@ -562,41 +321,13 @@ structure! {
     /// Operands of an 8-byte fetch and add on fields.
     ///
     /// Source: ucx: struct uct_ib_mlx5_atomic_masked_fadd64_seg.
-    pub struct WqeMaskedAdd64Segment([u8; 0x10]) = "wqe_masked_add_64_segment" {
-        sources: ["ucx: struct uct_ib_mlx5_atomic_masked_fadd64_seg"],
-        fields: [
-            FieldInfo::number("add", 0, 64),
-            FieldInfo::number("field_boundary", 64, 64),
-        ],
-        reserved: [],
-    }
-}
-
-impl WqeMaskedAdd64Segment {
-    /// Values to add. `0x00, 8 bytes`
-    #[inline]
-    pub const fn add(&self) -> u64 {
-        bits::get(&self.0, 0, 64)
-    }
-
-    /// Sets [`Self::add`].
-    #[inline]
-    pub const fn set_add(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 0, 64, value);
-        self
-    }
-
-    /// A 1 in the top bit of each field: carries stop there; 0 is one field. `0x08, 8 bytes`
-    #[inline]
-    pub const fn field_boundary(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::field_boundary`].
-    #[inline]
-    pub const fn set_field_boundary(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
+    MaskedAdd64Segment, MaskedAdd64SegmentLayout, 0x10 bytes = "masked_add_64_segment" {
+        sources: ["ucx: struct uct_ib_mlx5_atomic_masked_fadd64_seg"];
+        reserved: [];
+        /// Values to add. `0x00, 8 bytes`
+        add set_add: number(u64, 0, 64);
+        /// A 1 in the top bit of each field: carries stop there; 0 is one field. `0x08, 8 bytes`
+        field_boundary set_field_boundary: number(u64, 64, 64);
     }
 }
 
@@ -604,69 +335,17 @@ structure! {
     /// Operands of a 4-byte masked compare and swap.
     ///
     /// Source: ucx: struct uct_ib_mlx5_atomic_masked_cswap32_seg.
-    pub struct WqeMaskedSwap32Segment([u8; 0x10]) = "wqe_masked_swap_32_segment" {
-        sources: ["ucx: struct uct_ib_mlx5_atomic_masked_cswap32_seg"],
-        fields: [
-            FieldInfo::number("swap", 0, 32),
-            FieldInfo::number("compare", 32, 32),
-            FieldInfo::number("swap_mask", 64, 32),
-            FieldInfo::number("compare_mask", 96, 32),
-        ],
-        reserved: [],
-    }
-}
-
-impl WqeMaskedSwap32Segment {
-    /// Value to swap in. `0x00`
-    #[inline]
-    pub const fn swap(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::swap`].
-    #[inline]
-    pub const fn set_swap(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Value to compare with. `0x04`
-    #[inline]
-    pub const fn compare(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::compare`].
-    #[inline]
-    pub const fn set_compare(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Bits to swap. `0x08`
-    #[inline]
-    pub const fn swap_mask(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::swap_mask`].
-    #[inline]
-    pub const fn set_swap_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Bits to compare. `0x0c`
-    #[inline]
-    pub const fn compare_mask(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::compare_mask`].
-    #[inline]
-    pub const fn set_compare_mask(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    MaskedSwap32Segment, MaskedSwap32SegmentLayout, 0x10 bytes = "masked_swap_32_segment" {
+        sources: ["ucx: struct uct_ib_mlx5_atomic_masked_cswap32_seg"];
+        reserved: [];
+        /// Value to swap in. `0x00`
+        swap set_swap: number(u32, 0, 32);
+        /// Value to compare with. `0x04`
+        compare set_compare: number(u32, 32, 32);
+        /// Bits to swap. `0x08`
+        swap_mask set_swap_mask: number(u32, 64, 32);
+        /// Bits to compare. `0x0c`
+        compare_mask set_compare_mask: number(u32, 96, 32);
     }
 }
 
@@ -674,100 +353,32 @@ structure! {
     /// Operands of a 4-byte fetch and add on fields.
     ///
     /// Source: ucx: struct uct_ib_mlx5_atomic_masked_fadd32_seg.
-    pub struct WqeMaskedAdd32Segment([u8; 0x10]) = "wqe_masked_add_32_segment" {
-        sources: ["ucx: struct uct_ib_mlx5_atomic_masked_fadd32_seg"],
-        fields: [
-            FieldInfo::number("add", 0, 32),
-            FieldInfo::number("field_boundary", 32, 32),
-        ],
-        reserved: [(64, 64)],
-    }
-}
-
-impl WqeMaskedAdd32Segment {
-    /// Values to add. `0x00`
-    #[inline]
-    pub const fn add(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::add`].
-    #[inline]
-    pub const fn set_add(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// A 1 in the top bit of each field: carries stop there; 0 is one field. `0x04`
-    #[inline]
-    pub const fn field_boundary(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::field_boundary`].
-    #[inline]
-    pub const fn set_field_boundary(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
+    MaskedAdd32Segment, MaskedAdd32SegmentLayout, 0x10 bytes = "masked_add_32_segment" {
+        sources: ["ucx: struct uct_ib_mlx5_atomic_masked_fadd32_seg"];
+        reserved: [(64, 64)];
+        /// Values to add. `0x00`
+        add set_add: number(u32, 0, 32);
+        /// A 1 in the top bit of each field: carries stop there; 0 is one field. `0x04`
+        field_boundary set_field_boundary: number(u32, 32, 32);
     }
 }
 
 structure! {
     /// Data segment: one gather or scatter entry. A receive WQE is a row of these, ended by one
-    /// with lkey 0x100 where it is shorter than the stride; a wqe_srq_next_segment or
-    /// wqe_signature_segment stands before them on queues that have those.
+    /// with lkey 0x100 where it is shorter than the stride; a srq_next_segment or signature_segment
+    /// stands before them on queues that have those.
     ///
     /// Source: linux: struct mlx5_wqe_data_seg; rdma-core: struct mlx5_wqe_data_seg.
-    pub struct WqeDataSegment([u8; 0x10]) = "wqe_data_segment" {
-        sources: ["linux: struct mlx5_wqe_data_seg", "rdma-core: struct mlx5_wqe_data_seg"],
-        fields: [
-            FieldInfo::number("byte_count", 1, 31),
-            FieldInfo::number("lkey", 32, 32),
-            FieldInfo::number("addr", 64, 64),
-        ],
-        reserved: [(0, 1)],
-    }
-}
-
-impl WqeDataSegment {
-    /// Length in bytes; 0 stands for 2 GiB in a send WQE and for an unused entry in a receive WQE.
-    /// `0x00.30:0`
-    #[inline]
-    pub const fn byte_count(&self) -> u32 {
-        bits::get(&self.0, 1, 31) as u32
-    }
-
-    /// Sets [`Self::byte_count`].
-    #[inline]
-    pub const fn set_byte_count(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 1, 31, value as u64);
-        self
-    }
-
-    /// Local key; 0x100 ends a scatter list. `0x04`
-    #[inline]
-    pub const fn lkey(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::lkey`].
-    #[inline]
-    pub const fn set_lkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Address in the key's space. `0x08, 8 bytes`
-    #[inline]
-    pub const fn addr(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::addr`].
-    #[inline]
-    pub const fn set_addr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
+    DataSegment, DataSegmentLayout, 0x10 bytes = "data_segment" {
+        sources: ["linux: struct mlx5_wqe_data_seg", "rdma-core: struct mlx5_wqe_data_seg"];
+        reserved: [(0, 1)];
+        /// Length in bytes; 0 stands for 2 GiB in a send WQE and for an unused entry in a receive
+        /// WQE. `0x00.30:0`
+        byte_count set_byte_count: number(u32, 1, 31);
+        /// Local key; 0x100 ends a scatter list. `0x04`
+        lkey set_lkey: number(u32, 32, 32);
+        /// Address in the key's space. `0x08, 8 bytes`
+        addr set_addr: number(u64, 64, 64);
     }
 }
 
@@ -775,43 +386,15 @@ structure! {
     /// Head of inline data; the bytes follow it, padded to 16.
     ///
     /// Source: linux: struct mlx5_wqe_inline_seg; rdma-core: struct mlx5_wqe_inl_data_seg.
-    pub struct WqeInlineHeader([u8; 0x4]) = "wqe_inline_header" {
-        sources: ["linux: struct mlx5_wqe_inline_seg", "rdma-core: struct mlx5_wqe_inl_data_seg"],
-        fields: [
-            FieldInfo::number("inline", 0, 1),
-            FieldInfo::number("byte_count", 22, 10),
-        ],
-        reserved: [(1, 21)],
-    }
-}
-
-impl WqeInlineHeader {
-    /// 1: data follows here, where a data segment has 0. `0x00.31`
-    #[inline]
-    pub const fn inline(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::inline`].
-    #[inline]
-    pub const fn set_inline(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// Number of bytes. `0x00.9:0`
-    ///
-    /// Source: linux: MLX5_WQE_INLINE_SEG_BYTE_COUNT_MASK.
-    #[inline]
-    pub const fn byte_count(&self) -> u16 {
-        bits::get(&self.0, 22, 10) as u16
-    }
-
-    /// Sets [`Self::byte_count`].
-    #[inline]
-    pub const fn set_byte_count(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 22, 10, value as u64);
-        self
+    InlineHeader, InlineHeaderLayout, 0x4 bytes = "inline_header" {
+        sources: ["linux: struct mlx5_wqe_inline_seg", "rdma-core: struct mlx5_wqe_inl_data_seg"];
+        reserved: [(1, 21)];
+        /// 1: data follows here, where a data segment has 0. `0x00.31`
+        inline set_inline: flag(0);
+        /// Number of bytes. `0x00.9:0`
+        ///
+        /// Source: linux: MLX5_WQE_INLINE_SEG_BYTE_COUNT_MASK.
+        byte_count set_byte_count: number(u16, 22, 10);
     }
 }
 
@@ -819,264 +402,57 @@ structure! {
     /// Address vector of a UD or DC send; InfiniBand and RoCE share it.
     ///
     /// Source: linux: struct mlx5_av; rdma-core: struct mlx5_wqe_av.
-    pub struct WqeDatagramSegment([u8; 0x30]) = "wqe_datagram_segment" {
-        sources: ["linux: struct mlx5_av", "rdma-core: struct mlx5_wqe_av"],
-        fields: [
-            FieldInfo::number("q_key", 0, 32).overlay(),
-            FieldInfo::number("dc_access_key", 0, 64).overlay(),
-            FieldInfo::number("ext", 64, 1),
-            FieldInfo::number("dqp_dct", 72, 24),
-            FieldInfo::number("stat_rate", 96, 4).of(StaticRate::INFO),
-            FieldInfo::number("sl", 100, 4),
-            FieldInfo::number("fl", 104, 1),
-            FieldInfo::number("mlid", 105, 7),
-            FieldInfo::number("rlid", 112, 16).overlay(),
-            FieldInfo::number("udp_sport", 112, 16).overlay(),
-            FieldInfo::bytes("rmac", 160, 6),
-            FieldInfo::number("tclass", 208, 8),
-            FieldInfo::number("hop_limit", 216, 8),
-            FieldInfo::number("grh", 225, 1),
-            FieldInfo::number("src_addr_index", 228, 8),
-            FieldInfo::number("flow_label", 236, 20),
-            FieldInfo::bytes("rgid", 256, 16),
-        ],
-        reserved: [(65, 7), (128, 32), (224, 1), (226, 2)],
-    }
-}
-
-impl WqeDatagramSegment {
-    /// Q_Key (UD). `0x00`
-    #[inline]
-    pub const fn q_key(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::q_key`].
-    #[inline]
-    pub const fn set_q_key(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Key of the DCT (DC). `0x00, 8 bytes`
-    #[inline]
-    pub const fn dc_access_key(&self) -> u64 {
-        bits::get(&self.0, 0, 64)
-    }
-
-    /// Sets [`Self::dc_access_key`].
-    #[inline]
-    pub const fn set_dc_access_key(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 0, 64, value);
-        self
-    }
-
-    /// The vector is the extended one, of 48 bytes; otherwise it ends after 16. `0x08.31`
-    ///
-    /// Source: linux: MLX5_EXTENDED_UD_AV.
-    #[inline]
-    pub const fn ext(&self) -> bool {
-        bits::flag(&self.0, 64)
-    }
-
-    /// Sets [`Self::ext`].
-    #[inline]
-    pub const fn set_ext(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 64, value);
-        self
-    }
-
-    /// Destination QP, or DCT. `0x08.23:0`
-    #[inline]
-    pub const fn dqp_dct(&self) -> u32 {
-        bits::get(&self.0, 72, 24) as u32
-    }
-
-    /// Sets [`Self::dqp_dct`].
-    #[inline]
-    pub const fn set_dqp_dct(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 72, 24, value as u64);
-        self
-    }
-
-    /// Static rate limit. `0x0c.31:28`
-    #[inline]
-    pub const fn stat_rate(&self) -> StaticRate {
-        StaticRate(bits::get(&self.0, 96, 4) as u8)
-    }
-
-    /// Sets [`Self::stat_rate`].
-    #[inline]
-    pub const fn set_stat_rate(&mut self, value: StaticRate) -> &mut Self {
-        bits::set(&mut self.0, 96, 4, value.0 as u64);
-        self
-    }
-
-    /// Service level; on Ethernet its bits 3:1 are the priority. `0x0c.27:24`
-    #[inline]
-    pub const fn sl(&self) -> u8 {
-        bits::get(&self.0, 100, 4) as u8
-    }
-
-    /// Sets [`Self::sl`].
-    #[inline]
-    pub const fn set_sl(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 100, 4, value as u64);
-        self
-    }
-
-    /// Force loopback. `0x0c.23`
-    #[inline]
-    pub const fn fl(&self) -> bool {
-        bits::flag(&self.0, 104)
-    }
-
-    /// Sets [`Self::fl`].
-    #[inline]
-    pub const fn set_fl(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 104, value);
-        self
-    }
-
-    /// Low bits of the source LID: the path bits. `0x0c.22:16`
-    #[inline]
-    pub const fn mlid(&self) -> u8 {
-        bits::get(&self.0, 105, 7) as u8
-    }
-
-    /// Sets [`Self::mlid`].
-    #[inline]
-    pub const fn set_mlid(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 105, 7, value as u64);
-        self
-    }
-
-    /// Destination LID (InfiniBand). `0x0c.15:0`
-    #[inline]
-    pub const fn rlid(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::rlid`].
-    #[inline]
-    pub const fn set_rlid(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
-    }
-
-    /// UDP source port (RoCE v2). `0x0c.15:0`
-    ///
-    /// Source: linux: struct mlx5_av.
-    #[inline]
-    pub const fn udp_sport(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::udp_sport`].
-    #[inline]
-    pub const fn set_udp_sport(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
-    }
-
-    /// Destination MAC (Ethernet). `0x14, 6 bytes`
-    #[inline]
-    pub const fn rmac(&self) -> &[u8; 6] {
-        bits::array(&self.0, 0x14)
-    }
-
-    /// Sets [`Self::rmac`].
-    #[inline]
-    pub const fn set_rmac(&mut self, value: &[u8; 6]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x14) = *value;
-        self
-    }
-
-    /// Traffic class. `0x18.15:8`
-    #[inline]
-    pub const fn tclass(&self) -> u8 {
-        bits::get(&self.0, 208, 8) as u8
-    }
-
-    /// Sets [`Self::tclass`].
-    #[inline]
-    pub const fn set_tclass(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 208, 8, value as u64);
-        self
-    }
-
-    /// Routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of IPv4. `0x18.7:0`
-    #[inline]
-    pub const fn hop_limit(&self) -> u8 {
-        bits::get(&self.0, 216, 8) as u8
-    }
-
-    /// Sets [`Self::hop_limit`].
-    #[inline]
-    pub const fn set_hop_limit(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 216, 8, value as u64);
-        self
-    }
-
-    /// A GRH is sent. `0x1c.30`
-    ///
-    /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
-    /// mlx5_create_ah.
-    #[inline]
-    pub const fn grh(&self) -> bool {
-        bits::flag(&self.0, 225)
-    }
-
-    /// Sets [`Self::grh`].
-    #[inline]
-    pub const fn set_grh(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 225, value);
-        self
-    }
-
-    /// Index of the source GID. `0x1c.27:20`
-    ///
-    /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
-    /// mlx5_create_ah.
-    #[inline]
-    pub const fn src_addr_index(&self) -> u8 {
-        bits::get(&self.0, 228, 8) as u8
-    }
-
-    /// Sets [`Self::src_addr_index`].
-    #[inline]
-    pub const fn set_src_addr_index(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 228, 8, value as u64);
-        self
-    }
-
-    /// Flow label of the GRH or IPv6 header. `0x1c.19:0`
-    ///
-    /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
-    /// mlx5_create_ah.
-    #[inline]
-    pub const fn flow_label(&self) -> u32 {
-        bits::get(&self.0, 236, 20) as u32
-    }
-
-    /// Sets [`Self::flow_label`].
-    #[inline]
-    pub const fn set_flow_label(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 236, 20, value as u64);
-        self
-    }
-
-    /// Destination GID. `0x20, 16 bytes`
-    #[inline]
-    pub const fn rgid(&self) -> &[u8; 16] {
-        bits::array(&self.0, 0x20)
-    }
-
-    /// Sets [`Self::rgid`].
-    #[inline]
-    pub const fn set_rgid(&mut self, value: &[u8; 16]) -> &mut Self {
-        *bits::array_mut(&mut self.0, 0x20) = *value;
-        self
+    DatagramSegment, DatagramSegmentLayout, 0x30 bytes = "datagram_segment" {
+        sources: ["linux: struct mlx5_av", "rdma-core: struct mlx5_wqe_av"];
+        reserved: [(65, 7), (128, 32), (224, 1), (226, 2)];
+        /// Q_Key (UD). `0x00`
+        q_key set_q_key: number(u32, 0, 32) overlay;
+        /// Key of the DCT (DC). `0x00, 8 bytes`
+        dc_access_key set_dc_access_key: number(u64, 0, 64) overlay;
+        /// The vector is the extended one, of 48 bytes; otherwise it ends after 16. `0x08.31`
+        ///
+        /// Source: linux: MLX5_EXTENDED_UD_AV.
+        ext set_ext: flag(64);
+        /// Destination QP, or DCT. `0x08.23:0`
+        dqp_dct set_dqp_dct: number(u32, 72, 24);
+        /// Static rate limit. `0x0c.31:28`
+        stat_rate set_stat_rate: named(StaticRate(u8), 96, 4);
+        /// Service level; on Ethernet its bits 3:1 are the priority. `0x0c.27:24`
+        sl set_sl: number(u8, 100, 4);
+        /// Force loopback. `0x0c.23`
+        fl set_fl: flag(104);
+        /// Low bits of the source LID: the path bits. `0x0c.22:16`
+        mlid set_mlid: number(u8, 105, 7);
+        /// Destination LID (InfiniBand). `0x0c.15:0`
+        rlid set_rlid: number(u16, 112, 16) overlay;
+        /// UDP source port (RoCE v2). `0x0c.15:0`
+        ///
+        /// Source: linux: struct mlx5_av.
+        udp_sport set_udp_sport: number(u16, 112, 16) overlay;
+        /// Destination MAC (Ethernet). `0x14, 6 bytes`
+        rmac set_rmac: bytes(0x6, 160);
+        /// Traffic class. `0x18.15:8`
+        tclass set_tclass: number(u8, 208, 8);
+        /// Routers that the packet may pass: hop limit of the GRH or IPv6 header, TTL of IPv4.
+        /// `0x18.7:0`
+        hop_limit set_hop_limit: number(u8, 216, 8);
+        /// A GRH is sent. `0x1c.30`
+        ///
+        /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
+        /// mlx5_create_ah.
+        grh set_grh: flag(225);
+        /// Index of the source GID. `0x1c.27:20`
+        ///
+        /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
+        /// mlx5_create_ah.
+        src_addr_index set_src_addr_index: number(u8, 228, 8);
+        /// Flow label of the GRH or IPv6 header. `0x1c.19:0`
+        ///
+        /// Source: linux: drivers/infiniband/hw/mlx5/ah.c; rdma-core: providers/mlx5/verbs.c
+        /// mlx5_create_ah.
+        flow_label set_flow_label: number(u32, 236, 20);
+        /// Destination GID. `0x20, 16 bytes`
+        rgid set_rgid: bytes(0x10, 256);
     }
 }
 
@@ -1084,27 +460,11 @@ structure! {
     /// XRC segment: the peer's SRQ.
     ///
     /// Source: linux: struct mlx5_wqe_xrc_seg; rdma-core: struct mlx5_wqe_xrc_seg.
-    pub struct WqeXrcSegment([u8; 0x10]) = "wqe_xrc_segment" {
-        sources: ["linux: struct mlx5_wqe_xrc_seg", "rdma-core: struct mlx5_wqe_xrc_seg"],
-        fields: [
-            FieldInfo::number("xrc_srqn", 0, 32),
-        ],
-        reserved: [(32, 96)],
-    }
-}
-
-impl WqeXrcSegment {
-    /// Number of the XRC SRQ at the peer. `0x00`
-    #[inline]
-    pub const fn xrc_srqn(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::xrc_srqn`].
-    #[inline]
-    pub const fn set_xrc_srqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
+    XrcSegment, XrcSegmentLayout, 0x10 bytes = "xrc_segment" {
+        sources: ["linux: struct mlx5_wqe_xrc_seg", "rdma-core: struct mlx5_wqe_xrc_seg"];
+        reserved: [(32, 96)];
+        /// Number of the XRC SRQ at the peer. `0x00`
+        xrc_srqn set_xrc_srqn: number(u32, 0, 32);
     }
 }
 
@@ -1112,307 +472,76 @@ structure! {
     /// Ethernet segment: offloads, and the start of the inlined headers.
     ///
     /// Source: linux: struct mlx5_wqe_eth_seg; rdma-core: struct mlx5_wqe_eth_seg.
-    pub struct WqeEthSegment([u8; 0x10]) = "wqe_eth_segment" {
-        sources: ["linux: struct mlx5_wqe_eth_seg", "rdma-core: struct mlx5_wqe_eth_seg"],
-        fields: [
-            FieldInfo::number("swp_outer_l4_offset", 0, 8),
-            FieldInfo::number("swp_outer_l3_offset", 8, 8),
-            FieldInfo::number("swp_inner_l4_offset", 16, 8),
-            FieldInfo::number("swp_inner_l3_offset", 24, 8),
-            FieldInfo::number("l4_cs", 32, 1),
-            FieldInfo::number("l3_cs", 33, 1),
-            FieldInfo::number("l4_inner_cs", 34, 1),
-            FieldInfo::number("l3_inner_cs", 35, 1),
-            FieldInfo::number("swp_outer_l4_udp", 42, 1),
-            FieldInfo::number("swp_outer_l3_ipv6", 43, 1),
-            FieldInfo::number("swp_inner_l4_udp", 46, 1),
-            FieldInfo::number("swp_inner_l3_ipv6", 47, 1),
-            FieldInfo::number("mss", 48, 16),
-            FieldInfo::number("flow_table_metadata", 64, 32),
-            FieldInfo::number("insert_vlan", 96, 1).overlay(),
-            FieldInfo::number("inline_hdr_sz", 96, 16).overlay(),
-            FieldInfo::number("insert_svlan", 111, 1).overlay(),
-            FieldInfo::number("inline_hdr_start", 112, 16).overlay(),
-            FieldInfo::number("vlan_tci", 112, 16).overlay(),
-        ],
-        reserved: [(36, 6), (44, 2)],
-    }
-}
-
-impl WqeEthSegment {
-    /// Software parser: outer L4 header, in units of 2 bytes. `0x00.31:24`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn swp_outer_l4_offset(&self) -> u8 {
-        bits::get(&self.0, 0, 8) as u8
-    }
-
-    /// Sets [`Self::swp_outer_l4_offset`].
-    #[inline]
-    pub const fn set_swp_outer_l4_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value as u64);
-        self
-    }
-
-    /// Software parser: outer L3 header, in units of 2 bytes. `0x00.23:16`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn swp_outer_l3_offset(&self) -> u8 {
-        bits::get(&self.0, 8, 8) as u8
-    }
-
-    /// Sets [`Self::swp_outer_l3_offset`].
-    #[inline]
-    pub const fn set_swp_outer_l3_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 8, 8, value as u64);
-        self
-    }
-
-    /// Software parser: inner L4 header, in units of 2 bytes. `0x00.15:8`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn swp_inner_l4_offset(&self) -> u8 {
-        bits::get(&self.0, 16, 8) as u8
-    }
-
-    /// Sets [`Self::swp_inner_l4_offset`].
-    #[inline]
-    pub const fn set_swp_inner_l4_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 16, 8, value as u64);
-        self
-    }
-
-    /// Software parser: inner L3 header, in units of 2 bytes. `0x00.7:0`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn swp_inner_l3_offset(&self) -> u8 {
-        bits::get(&self.0, 24, 8) as u8
-    }
-
-    /// Sets [`Self::swp_inner_l3_offset`].
-    #[inline]
-    pub const fn set_swp_inner_l3_offset(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 24, 8, value as u64);
-        self
-    }
-
-    /// Compute the outer L4 checksum. `0x04.31`
-    #[inline]
-    pub const fn l4_cs(&self) -> bool {
-        bits::flag(&self.0, 32)
-    }
-
-    /// Sets [`Self::l4_cs`].
-    #[inline]
-    pub const fn set_l4_cs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 32, value);
-        self
-    }
-
-    /// Compute the outer IP checksum. `0x04.30`
-    #[inline]
-    pub const fn l3_cs(&self) -> bool {
-        bits::flag(&self.0, 33)
-    }
-
-    /// Sets [`Self::l3_cs`].
-    #[inline]
-    pub const fn set_l3_cs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 33, value);
-        self
-    }
-
-    /// Compute the inner L4 checksum. `0x04.29`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn l4_inner_cs(&self) -> bool {
-        bits::flag(&self.0, 34)
-    }
-
-    /// Sets [`Self::l4_inner_cs`].
-    #[inline]
-    pub const fn set_l4_inner_cs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 34, value);
-        self
-    }
-
-    /// Compute the inner IP checksum. `0x04.28`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn l3_inner_cs(&self) -> bool {
-        bits::flag(&self.0, 35)
-    }
-
-    /// Sets [`Self::l3_inner_cs`].
-    #[inline]
-    pub const fn set_l3_inner_cs(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 35, value);
-        self
-    }
-
-    /// Software parser: outer L4 is UDP. `0x04.21`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn swp_outer_l4_udp(&self) -> bool {
-        bits::flag(&self.0, 42)
-    }
-
-    /// Sets [`Self::swp_outer_l4_udp`].
-    #[inline]
-    pub const fn set_swp_outer_l4_udp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 42, value);
-        self
-    }
-
-    /// Software parser: outer L3 is IPv6. `0x04.20`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn swp_outer_l3_ipv6(&self) -> bool {
-        bits::flag(&self.0, 43)
-    }
-
-    /// Sets [`Self::swp_outer_l3_ipv6`].
-    #[inline]
-    pub const fn set_swp_outer_l3_ipv6(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 43, value);
-        self
-    }
-
-    /// Software parser: inner L4 is UDP. `0x04.17`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn swp_inner_l4_udp(&self) -> bool {
-        bits::flag(&self.0, 46)
-    }
-
-    /// Sets [`Self::swp_inner_l4_udp`].
-    #[inline]
-    pub const fn set_swp_inner_l4_udp(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 46, value);
-        self
-    }
-
-    /// Software parser: inner L3 is IPv6. `0x04.16`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn swp_inner_l3_ipv6(&self) -> bool {
-        bits::flag(&self.0, 47)
-    }
-
-    /// Sets [`Self::swp_inner_l3_ipv6`].
-    #[inline]
-    pub const fn set_swp_inner_l3_ipv6(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 47, value);
-        self
-    }
-
-    /// LSO: payload bytes per segment; 0 otherwise. `0x04.15:0`
-    #[inline]
-    pub const fn mss(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::mss`].
-    #[inline]
-    pub const fn set_mss(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Metadata for steering. `0x08`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn flow_table_metadata(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::flow_table_metadata`].
-    #[inline]
-    pub const fn set_flow_table_metadata(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Instead of inlining: insert the VLAN tag vlan_tci. `0x0c.31`
-    ///
-    /// Source: linux: MLX5_ETH_WQE_INSERT_VLAN.
-    #[inline]
-    pub const fn insert_vlan(&self) -> bool {
-        bits::flag(&self.0, 96)
-    }
-
-    /// Sets [`Self::insert_vlan`].
-    #[inline]
-    pub const fn set_insert_vlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 96, value);
-        self
-    }
-
-    /// Bytes of inlined headers; the first two are in this segment, the rest follows it. `0x0c.31:16`
-    #[inline]
-    pub const fn inline_hdr_sz(&self) -> u16 {
-        bits::get(&self.0, 96, 16) as u16
-    }
-
-    /// Sets [`Self::inline_hdr_sz`].
-    #[inline]
-    pub const fn set_inline_hdr_sz(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 96, 16, value as u64);
-        self
-    }
-
-    /// The inserted tag is a service VLAN tag (0x88a8). `0x0c.16`
-    ///
-    /// Source: linux: MLX5_ETH_WQE_SVLAN.
-    #[inline]
-    pub const fn insert_svlan(&self) -> bool {
-        bits::flag(&self.0, 111)
-    }
-
-    /// Sets [`Self::insert_svlan`].
-    #[inline]
-    pub const fn set_insert_svlan(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 111, value);
-        self
-    }
-
-    /// First two bytes of the inlined headers. `0x0c.15:0`
-    #[inline]
-    pub const fn inline_hdr_start(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::inline_hdr_start`].
-    #[inline]
-    pub const fn set_inline_hdr_start(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
-    }
-
-    /// VLAN tag to insert. `0x0c.15:0`
-    ///
-    /// Source: linux: struct mlx5_wqe_eth_seg.
-    #[inline]
-    pub const fn vlan_tci(&self) -> u16 {
-        bits::get(&self.0, 112, 16) as u16
-    }
-
-    /// Sets [`Self::vlan_tci`].
-    #[inline]
-    pub const fn set_vlan_tci(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 112, 16, value as u64);
-        self
+    EthSegment, EthSegmentLayout, 0x10 bytes = "eth_segment" {
+        sources: ["linux: struct mlx5_wqe_eth_seg", "rdma-core: struct mlx5_wqe_eth_seg"];
+        reserved: [(36, 6), (44, 2)];
+        /// Software parser: outer L4 header, in units of 2 bytes. `0x00.31:24`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        swp_outer_l4_offset set_swp_outer_l4_offset: number(u8, 0, 8);
+        /// Software parser: outer L3 header, in units of 2 bytes. `0x00.23:16`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        swp_outer_l3_offset set_swp_outer_l3_offset: number(u8, 8, 8);
+        /// Software parser: inner L4 header, in units of 2 bytes. `0x00.15:8`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        swp_inner_l4_offset set_swp_inner_l4_offset: number(u8, 16, 8);
+        /// Software parser: inner L3 header, in units of 2 bytes. `0x00.7:0`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        swp_inner_l3_offset set_swp_inner_l3_offset: number(u8, 24, 8);
+        /// Compute the outer L4 checksum. `0x04.31`
+        l4_cs set_l4_cs: flag(32);
+        /// Compute the outer IP checksum. `0x04.30`
+        l3_cs set_l3_cs: flag(33);
+        /// Compute the inner L4 checksum. `0x04.29`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        l4_inner_cs set_l4_inner_cs: flag(34);
+        /// Compute the inner IP checksum. `0x04.28`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        l3_inner_cs set_l3_inner_cs: flag(35);
+        /// Software parser: outer L4 is UDP. `0x04.21`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        swp_outer_l4_udp set_swp_outer_l4_udp: flag(42);
+        /// Software parser: outer L3 is IPv6. `0x04.20`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        swp_outer_l3_ipv6 set_swp_outer_l3_ipv6: flag(43);
+        /// Software parser: inner L4 is UDP. `0x04.17`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        swp_inner_l4_udp set_swp_inner_l4_udp: flag(46);
+        /// Software parser: inner L3 is IPv6. `0x04.16`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        swp_inner_l3_ipv6 set_swp_inner_l3_ipv6: flag(47);
+        /// LSO: payload bytes per segment; 0 otherwise. `0x04.15:0`
+        mss set_mss: number(u16, 48, 16);
+        /// Metadata for steering. `0x08`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        flow_table_metadata set_flow_table_metadata: number(u32, 64, 32);
+        /// Instead of inlining: insert the VLAN tag vlan_tci. `0x0c.31`
+        ///
+        /// Source: linux: MLX5_ETH_WQE_INSERT_VLAN.
+        insert_vlan set_insert_vlan: flag(96) overlay;
+        /// Bytes of inlined headers; the first two are in this segment, the rest follows it.
+        /// `0x0c.31:16`
+        inline_hdr_sz set_inline_hdr_sz: number(u16, 96, 16) overlay;
+        /// The inserted tag is a service VLAN tag (0x88a8). `0x0c.16`
+        ///
+        /// Source: linux: MLX5_ETH_WQE_SVLAN.
+        insert_svlan set_insert_svlan: flag(111) overlay;
+        /// First two bytes of the inlined headers. `0x0c.15:0`
+        inline_hdr_start set_inline_hdr_start: number(u16, 112, 16) overlay;
+        /// VLAN tag to insert. `0x0c.15:0`
+        ///
+        /// Source: linux: struct mlx5_wqe_eth_seg.
+        vlan_tci set_vlan_tci: number(u16, 112, 16) overlay;
     }
 }
 
@@ -1420,145 +549,33 @@ structure! {
     /// UMR control segment; an mkey_context of 64 bytes and the translation entries follow.
     ///
     /// Source: linux: struct mlx5_wqe_umr_ctrl_seg; rdma-core: struct mlx5_wqe_umr_ctrl_seg.
-    pub struct WqeUmrCtrlSegment([u8; 0x30]) = "wqe_umr_ctrl_segment" {
-        sources: ["linux: struct mlx5_wqe_umr_ctrl_seg", "rdma-core: struct mlx5_wqe_umr_ctrl_seg"],
-        fields: [
-            FieldInfo::number("inline", 0, 1),
-            FieldInfo::number("check", 1, 2).of(UmrCheck::INFO),
-            FieldInfo::number("translation_offset_en", 3, 1),
-            FieldInfo::number("check_qpn", 4, 1),
-            FieldInfo::number("xlt_octowords", 32, 16),
-            FieldInfo::number("xlt_offset", 48, 16).overlay(),
-            FieldInfo::number("bsf_octowords", 48, 16).overlay(),
-            FieldInfo::number("mkey_mask", 64, 64),
-            FieldInfo::number("xlt_offset_47_16", 128, 32),
-        ],
-        reserved: [(5, 27), (160, 224)],
-    }
-}
-
-impl WqeUmrCtrlSegment {
-    /// The translation entries follow in the WQE, and not behind a pointer. `0x00.31`
-    #[inline]
-    pub const fn inline(&self) -> bool {
-        bits::flag(&self.0, 0)
-    }
-
-    /// Sets [`Self::inline`].
-    #[inline]
-    pub const fn set_inline(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 0, value);
-        self
-    }
-
-    /// What to check first; rdma-core names the value 1 "check free". `0x00.30:29`
-    ///
-    /// Source: linux: MLX5_UMR_CHECK_\*.
-    #[inline]
-    pub const fn check(&self) -> UmrCheck {
-        UmrCheck(bits::get(&self.0, 1, 2) as u8)
-    }
-
-    /// Sets [`Self::check`].
-    #[inline]
-    pub const fn set_check(&mut self, value: UmrCheck) -> &mut Self {
-        bits::set(&mut self.0, 1, 2, value.0 as u64);
-        self
-    }
-
-    /// xlt_offset is valid: only part of the translation changes. `0x00.28`
-    #[inline]
-    pub const fn translation_offset_en(&self) -> bool {
-        bits::flag(&self.0, 3)
-    }
-
-    /// Sets [`Self::translation_offset_en`].
-    #[inline]
-    pub const fn set_translation_offset_en(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 3, value);
-        self
-    }
-
-    /// Check that the key belongs to this QP. `0x00.27`
-    ///
-    /// Source: rdma-core: MLX5_WQE_UMR_CTRL_FLAG_CHECK_QPN.
-    #[inline]
-    pub const fn check_qpn(&self) -> bool {
-        bits::flag(&self.0, 4)
-    }
-
-    /// Sets [`Self::check_qpn`].
-    #[inline]
-    pub const fn set_check_qpn(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 4, value);
-        self
-    }
-
-    /// Size of the translation entries, in units of 16 bytes; a multiple of 4. `0x04.31:16`
-    #[inline]
-    pub const fn xlt_octowords(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::xlt_octowords`].
-    #[inline]
-    pub const fn set_xlt_octowords(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Where the entries go in the translation, in units of 16 bytes; bits 15:0. `0x04.15:0`
-    #[inline]
-    pub const fn xlt_offset(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::xlt_offset`].
-    #[inline]
-    pub const fn set_xlt_offset(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Size of the byte stream format section, in units of 16 bytes. `0x04.15:0`
-    #[inline]
-    pub const fn bsf_octowords(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::bsf_octowords`].
-    #[inline]
-    pub const fn set_bsf_octowords(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Fields of the mkey context to set (values in umr_mkey_mask). `0x08, 8 bytes`
-    #[inline]
-    pub const fn mkey_mask(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::mkey_mask`].
-    #[inline]
-    pub const fn set_mkey_mask(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
-    }
-
-    /// Bits 47:16 of xlt_offset. `0x10`
-    ///
-    /// Source: linux: struct mlx5_wqe_umr_ctrl_seg.
-    #[inline]
-    pub const fn xlt_offset_47_16(&self) -> u32 {
-        bits::get(&self.0, 128, 32) as u32
-    }
-
-    /// Sets [`Self::xlt_offset_47_16`].
-    #[inline]
-    pub const fn set_xlt_offset_47_16(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 128, 32, value as u64);
-        self
+    UmrCtrlSegment, UmrCtrlSegmentLayout, 0x30 bytes = "umr_ctrl_segment" {
+        sources: ["linux: struct mlx5_wqe_umr_ctrl_seg", "rdma-core: struct mlx5_wqe_umr_ctrl_seg"];
+        reserved: [(5, 27), (160, 224)];
+        /// The translation entries follow in the WQE, and not behind a pointer. `0x00.31`
+        inline set_inline: flag(0);
+        /// What to check first; rdma-core names the value 1 "check free". `0x00.30:29`
+        ///
+        /// Source: linux: MLX5_UMR_CHECK_\*.
+        check set_check: named(UmrCheck(u8), 1, 2);
+        /// xlt_offset is valid: only part of the translation changes. `0x00.28`
+        translation_offset_en set_translation_offset_en: flag(3);
+        /// Check that the key belongs to this QP. `0x00.27`
+        ///
+        /// Source: rdma-core: MLX5_WQE_UMR_CTRL_FLAG_CHECK_QPN.
+        check_qpn set_check_qpn: flag(4);
+        /// Size of the translation entries, in units of 16 bytes; a multiple of 4. `0x04.31:16`
+        xlt_octowords set_xlt_octowords: number(u16, 32, 16);
+        /// Where the entries go in the translation, in units of 16 bytes; bits 15:0. `0x04.15:0`
+        xlt_offset set_xlt_offset: number(u16, 48, 16) overlay;
+        /// Size of the byte stream format section, in units of 16 bytes. `0x04.15:0`
+        bsf_octowords set_bsf_octowords: number(u16, 48, 16) overlay;
+        /// Fields of the mkey context to set (values in umr_mkey_mask). `0x08, 8 bytes`
+        mkey_mask set_mkey_mask: number(u64, 64, 64);
+        /// Bits 47:16 of xlt_offset. `0x10`
+        ///
+        /// Source: linux: struct mlx5_wqe_umr_ctrl_seg.
+        xlt_offset_47_16 set_xlt_offset_47_16: number(u32, 128, 32);
     }
 }
 
@@ -1566,55 +583,15 @@ structure! {
     /// Where the translation entries of a UMR WQE are, when they are not inline.
     ///
     /// Source: linux: mlx5_ifc_umr_pointer_desc_argument_bits.
-    pub struct WqeUmrPointerSegment([u8; 0x10]) = "wqe_umr_pointer_segment" {
-        sources: ["linux: mlx5_ifc_umr_pointer_desc_argument_bits"],
-        fields: [
-            FieldInfo::number("mkey", 32, 32),
-            FieldInfo::number("addressh_63_32", 64, 32),
-            FieldInfo::number("addressl_31_0", 96, 32),
-        ],
-        reserved: [(0, 32)],
-    }
-}
-
-impl WqeUmrPointerSegment {
-    /// Key of the entries. `0x04`
-    #[inline]
-    pub const fn mkey(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::mkey`].
-    #[inline]
-    pub const fn set_mkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Address of the entries, bits 63:32. `0x08`
-    #[inline]
-    pub const fn addressh_63_32(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::addressh_63_32`].
-    #[inline]
-    pub const fn set_addressh_63_32(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Address of the entries, bits 31:0; aligned to 2 KiB. `0x0c`
-    #[inline]
-    pub const fn addressl_31_0(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::addressl_31_0`].
-    #[inline]
-    pub const fn set_addressl_31_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    UmrPointerSegment, UmrPointerSegmentLayout, 0x10 bytes = "umr_pointer_segment" {
+        sources: ["linux: mlx5_ifc_umr_pointer_desc_argument_bits"];
+        reserved: [(0, 32)];
+        /// Key of the entries. `0x04`
+        mkey set_mkey: number(u32, 32, 32);
+        /// Address of the entries, bits 63:32. `0x08`
+        addressh_63_32 set_addressh_63_32: number(u32, 64, 32);
+        /// Address of the entries, bits 31:0; aligned to 2 KiB. `0x0c`
+        addressl_31_0 set_addressl_31_0: number(u32, 96, 32);
     }
 }
 
@@ -1622,56 +599,16 @@ structure! {
     /// MMO metadata segment; a gather and a scatter data segment follow.
     ///
     /// Source: rdma-core: struct mlx5_mmo_metadata_seg; dpdk: struct mlx5_wqe_metadata_seg.
-    pub struct WqeMmoSegment([u8; 0x10]) = "wqe_mmo_segment" {
-        sources: ["rdma-core: struct mlx5_mmo_metadata_seg", "dpdk: struct mlx5_wqe_metadata_seg"],
-        fields: [
-            FieldInfo::number("mmo_control_31_0", 0, 32),
-            FieldInfo::number("lkey", 32, 32),
-            FieldInfo::number("addr", 64, 64),
-        ],
-        reserved: [],
-    }
-}
-
-impl WqeMmoSegment {
-    /// Parameters of the operation, bits 31:0; bits 63:32 are imm of the control segment. 0 for DMA.
-    /// `0x00`
-    #[inline]
-    pub const fn mmo_control_31_0(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::mmo_control_31_0`].
-    #[inline]
-    pub const fn set_mmo_control_31_0(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Key of the 64-byte opaque buffer that the device writes. `0x04`
-    #[inline]
-    pub const fn lkey(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::lkey`].
-    #[inline]
-    pub const fn set_lkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Address of the opaque buffer. `0x08, 8 bytes`
-    #[inline]
-    pub const fn addr(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::addr`].
-    #[inline]
-    pub const fn set_addr(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
+    MmoSegment, MmoSegmentLayout, 0x10 bytes = "mmo_segment" {
+        sources: ["rdma-core: struct mlx5_mmo_metadata_seg", "dpdk: struct mlx5_wqe_metadata_seg"];
+        reserved: [];
+        /// Parameters of the operation, bits 31:0; bits 63:32 are imm of the control segment. 0 for
+        /// DMA. `0x00`
+        mmo_control_31_0 set_mmo_control_31_0: number(u32, 0, 32);
+        /// Key of the 64-byte opaque buffer that the device writes. `0x04`
+        lkey set_lkey: number(u32, 32, 32);
+        /// Address of the opaque buffer. `0x08, 8 bytes`
+        addr set_addr: number(u64, 64, 64);
     }
 }
 
@@ -1680,41 +617,13 @@ structure! {
     /// needs hca_cap.cd.
     ///
     /// Source: dpdk: struct mlx5_wqe_qseg.
-    pub struct WqeWaitCqSegment([u8; 0x10]) = "wqe_wait_cq_segment" {
-        sources: ["dpdk: struct mlx5_wqe_qseg"],
-        fields: [
-            FieldInfo::number("max_index", 64, 32),
-            FieldInfo::number("cqn", 104, 24),
-        ],
-        reserved: [(0, 64), (96, 8)],
-    }
-}
-
-impl WqeWaitCqSegment {
-    /// Producer index to wait for. `0x08`
-    #[inline]
-    pub const fn max_index(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::max_index`].
-    #[inline]
-    pub const fn set_max_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Number of the CQ. `0x0c.23:0`
-    #[inline]
-    pub const fn cqn(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::cqn`].
-    #[inline]
-    pub const fn set_cqn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
+    WaitCqSegment, WaitCqSegmentLayout, 0x10 bytes = "wait_cq_segment" {
+        sources: ["dpdk: struct mlx5_wqe_qseg"];
+        reserved: [(0, 64), (96, 8)];
+        /// Producer index to wait for. `0x08`
+        max_index set_max_index: number(u32, 64, 32);
+        /// Number of the CQ. `0x0c.23:0`
+        cqn set_cqn: number(u32, 104, 24);
     }
 }
 
@@ -1722,98 +631,22 @@ structure! {
     /// WAIT on a 64-bit word in memory, or on time.
     ///
     /// Source: dpdk: struct mlx5_wqe_wseg; dpdk: mlx5_prm.h MLX5_WAIT_COND_\*.
-    pub struct WqeWaitDataSegment([u8; 0x20]) = "wqe_wait_data_segment" {
-        sources: ["dpdk: struct mlx5_wqe_wseg", "dpdk: mlx5_prm.h MLX5_WAIT_COND_*"],
-        fields: [
-            FieldInfo::number("invert", 27, 1),
-            FieldInfo::number("condition", 28, 4).of(WaitCondition::INFO),
-            FieldInfo::number("lkey", 32, 32),
-            FieldInfo::number("va", 64, 64),
-            FieldInfo::number("value", 128, 64),
-            FieldInfo::number("mask", 192, 64),
-        ],
-        reserved: [(0, 27)],
-    }
-}
-
-impl WqeWaitDataSegment {
-    /// Wait until the condition is false. `0x00.4`
-    #[inline]
-    pub const fn invert(&self) -> bool {
-        bits::flag(&self.0, 27)
-    }
-
-    /// Sets [`Self::invert`].
-    #[inline]
-    pub const fn set_invert(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 27, value);
-        self
-    }
-
-    /// How the word in memory is compared with the given one: what ends the wait. `0x00.3:0`
-    #[inline]
-    pub const fn condition(&self) -> WaitCondition {
-        WaitCondition(bits::get(&self.0, 28, 4) as u8)
-    }
-
-    /// Sets [`Self::condition`].
-    #[inline]
-    pub const fn set_condition(&mut self, value: WaitCondition) -> &mut Self {
-        bits::set(&mut self.0, 28, 4, value.0 as u64);
-        self
-    }
-
-    /// Key of the word; 0 for time. `0x04`
-    #[inline]
-    pub const fn lkey(&self) -> u32 {
-        bits::get(&self.0, 32, 32) as u32
-    }
-
-    /// Sets [`Self::lkey`].
-    #[inline]
-    pub const fn set_lkey(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 32, 32, value as u64);
-        self
-    }
-
-    /// Address of the word, 8-byte aligned; its low 3 bits name the action on failure. 0 for time.
-    /// `0x08, 8 bytes`
-    #[inline]
-    pub const fn va(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::va`].
-    #[inline]
-    pub const fn set_va(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
-    }
-
-    /// Value to compare with. `0x10, 8 bytes`
-    #[inline]
-    pub const fn value(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::value`].
-    #[inline]
-    pub const fn set_value(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
-    }
-
-    /// Bits of the word that count. `0x18, 8 bytes`
-    #[inline]
-    pub const fn mask(&self) -> u64 {
-        bits::get(&self.0, 192, 64)
-    }
-
-    /// Sets [`Self::mask`].
-    #[inline]
-    pub const fn set_mask(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 192, 64, value);
-        self
+    WaitDataSegment, WaitDataSegmentLayout, 0x20 bytes = "wait_data_segment" {
+        sources: ["dpdk: struct mlx5_wqe_wseg", "dpdk: mlx5_prm.h MLX5_WAIT_COND_*"];
+        reserved: [(0, 27)];
+        /// Wait until the condition is false. `0x00.4`
+        invert set_invert: flag(27);
+        /// How the word in memory is compared with the given one: what ends the wait. `0x00.3:0`
+        condition set_condition: named(WaitCondition(u8), 28, 4);
+        /// Key of the word; 0 for time. `0x04`
+        lkey set_lkey: number(u32, 32, 32);
+        /// Address of the word, 8-byte aligned; its low 3 bits name the action on failure. 0 for
+        /// time. `0x08, 8 bytes`
+        va set_va: number(u64, 64, 64);
+        /// Value to compare with. `0x10, 8 bytes`
+        value set_value: number(u64, 128, 64);
+        /// Bits of the word that count. `0x18, 8 bytes`
+        mask set_mask: number(u64, 192, 64);
     }
 }
 
@@ -1821,41 +654,13 @@ structure! {
     /// SEND_ENABLE: lets another queue run up to an index.
     ///
     /// Source: dpdk: struct mlx5_wqe_send_en_seg.
-    pub struct WqeSendEnableSegment([u8; 0x10]) = "wqe_send_enable_segment" {
-        sources: ["dpdk: struct mlx5_wqe_send_en_seg"],
-        fields: [
-            FieldInfo::number("producer_index", 64, 32),
-            FieldInfo::number("qpn", 104, 24),
-        ],
-        reserved: [(0, 64), (96, 8)],
-    }
-}
-
-impl WqeSendEnableSegment {
-    /// WQE index up to which the other queue may run. `0x08`
-    #[inline]
-    pub const fn producer_index(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::producer_index`].
-    #[inline]
-    pub const fn set_producer_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Number of the other queue. `0x0c.23:0`
-    #[inline]
-    pub const fn qpn(&self) -> u32 {
-        bits::get(&self.0, 104, 24) as u32
-    }
-
-    /// Sets [`Self::qpn`].
-    #[inline]
-    pub const fn set_qpn(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 104, 24, value as u64);
-        self
+    SendEnableSegment, SendEnableSegmentLayout, 0x10 bytes = "send_enable_segment" {
+        sources: ["dpdk: struct mlx5_wqe_send_en_seg"];
+        reserved: [(0, 64), (96, 8)];
+        /// WQE index up to which the other queue may run. `0x08`
+        producer_index set_producer_index: number(u32, 64, 32);
+        /// Number of the other queue. `0x0c.23:0`
+        qpn set_qpn: number(u32, 104, 24);
     }
 }
 
@@ -1863,105 +668,30 @@ structure! {
     /// SET_PSV: sets a protection signature value.
     ///
     /// Source: rdma-core: struct mlx5_wqe_set_psv_seg; linux: struct mlx5_seg_set_psv.
-    pub struct WqeSetPsvSegment([u8; 0x10]) = "wqe_set_psv_segment" {
-        sources: ["rdma-core: struct mlx5_wqe_set_psv_seg", "linux: struct mlx5_seg_set_psv"],
-        fields: [
-            FieldInfo::number("psv_index", 0, 32),
-            FieldInfo::number("syndrome", 32, 16),
-            FieldInfo::number("status", 48, 16),
-            FieldInfo::number("transient_sig", 64, 32).overlay(),
-            FieldInfo::number("transient_signature", 64, 64),
-            FieldInfo::number("ref_tag", 96, 32).overlay(),
-        ],
-        reserved: [],
-    }
-}
-
-impl WqeSetPsvSegment {
-    /// Number of the PSV. `0x00`
-    #[inline]
-    pub const fn psv_index(&self) -> u32 {
-        bits::get(&self.0, 0, 32) as u32
-    }
-
-    /// Sets [`Self::psv_index`].
-    #[inline]
-    pub const fn set_psv_index(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 0, 32, value as u64);
-        self
-    }
-
-    /// Syndrome to set; 0. `0x04.31:16`
-    #[inline]
-    pub const fn syndrome(&self) -> u16 {
-        bits::get(&self.0, 32, 16) as u16
-    }
-
-    /// Sets [`Self::syndrome`].
-    #[inline]
-    pub const fn set_syndrome(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 32, 16, value as u64);
-        self
-    }
-
-    /// Status to set; 0. `0x04.15:0`
-    ///
-    /// Source: linux: struct mlx5_seg_set_psv.
-    #[inline]
-    pub const fn status(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::status`].
-    #[inline]
-    pub const fn set_status(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// The same for T10-DIF: block guard in the high half, application tag in the low half. `0x08`
-    ///
-    /// Source: linux: struct mlx5_seg_set_psv.
-    #[inline]
-    pub const fn transient_sig(&self) -> u32 {
-        bits::get(&self.0, 64, 32) as u32
-    }
-
-    /// Sets [`Self::transient_sig`].
-    #[inline]
-    pub const fn set_transient_sig(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 64, 32, value as u64);
-        self
-    }
-
-    /// Signature to start from. `0x08, 8 bytes`
-    ///
-    /// Source: rdma-core: struct mlx5_wqe_set_psv_seg.
-    #[inline]
-    pub const fn transient_signature(&self) -> u64 {
-        bits::get(&self.0, 64, 64)
-    }
-
-    /// Sets [`Self::transient_signature`].
-    #[inline]
-    pub const fn set_transient_signature(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 64, 64, value);
-        self
-    }
-
-    /// The same for T10-DIF: reference tag. `0x0c`
-    ///
-    /// Source: linux: struct mlx5_seg_set_psv.
-    #[inline]
-    pub const fn ref_tag(&self) -> u32 {
-        bits::get(&self.0, 96, 32) as u32
-    }
-
-    /// Sets [`Self::ref_tag`].
-    #[inline]
-    pub const fn set_ref_tag(&mut self, value: u32) -> &mut Self {
-        bits::set(&mut self.0, 96, 32, value as u64);
-        self
+    SetPsvSegment, SetPsvSegmentLayout, 0x10 bytes = "set_psv_segment" {
+        sources: ["rdma-core: struct mlx5_wqe_set_psv_seg", "linux: struct mlx5_seg_set_psv"];
+        reserved: [];
+        /// Number of the PSV. `0x00`
+        psv_index set_psv_index: number(u32, 0, 32);
+        /// Syndrome to set; 0. `0x04.31:16`
+        syndrome set_syndrome: number(u16, 32, 16);
+        /// Status to set; 0. `0x04.15:0`
+        ///
+        /// Source: linux: struct mlx5_seg_set_psv.
+        status set_status: number(u16, 48, 16);
+        /// The same for T10-DIF: block guard in the high half, application tag in the low half.
+        /// `0x08`
+        ///
+        /// Source: linux: struct mlx5_seg_set_psv.
+        transient_sig set_transient_sig: number(u32, 64, 32) overlay;
+        /// Signature to start from. `0x08, 8 bytes`
+        ///
+        /// Source: rdma-core: struct mlx5_wqe_set_psv_seg.
+        transient_signature set_transient_signature: number(u64, 64, 64);
+        /// The same for T10-DIF: reference tag. `0x0c`
+        ///
+        /// Source: linux: struct mlx5_seg_set_psv.
+        ref_tag set_ref_tag: number(u32, 96, 32) overlay;
     }
 }
 
@@ -1969,116 +699,28 @@ structure! {
     /// TAG_MATCHING: changes the tag list of an SRQ.
     ///
     /// Source: rdma-core: struct mlx5_wqe_tm_seg.
-    pub struct WqeTagMatchingSegment([u8; 0x20]) = "wqe_tag_matching_segment" {
-        sources: ["rdma-core: struct mlx5_wqe_tm_seg"],
-        fields: [
-            FieldInfo::number("opcode", 0, 8).of(TagMatchingOpcode::INFO),
-            FieldInfo::number("cqe_req", 8, 1),
-            FieldInfo::number("sw_cnt_valid", 9, 1),
-            FieldInfo::number("index", 16, 16),
-            FieldInfo::number("sw_cnt", 48, 16),
-            FieldInfo::number("append_tag", 128, 64),
-            FieldInfo::number("append_mask", 192, 64),
-        ],
-        reserved: [(10, 6), (32, 16), (64, 64)],
-    }
-}
-
-impl WqeTagMatchingSegment {
-    /// What to do. `0x00.31:24`
-    #[inline]
-    pub const fn opcode(&self) -> TagMatchingOpcode {
-        TagMatchingOpcode(bits::get(&self.0, 0, 8) as u8)
-    }
-
-    /// Sets [`Self::opcode`].
-    #[inline]
-    pub const fn set_opcode(&mut self, value: TagMatchingOpcode) -> &mut Self {
-        bits::set(&mut self.0, 0, 8, value.0 as u64);
-        self
-    }
-
-    /// Make a CQE. `0x00.23`
-    ///
-    /// Source: rdma-core: MLX5_SRQ_FLAG_TM_CQE_REQ.
-    #[inline]
-    pub const fn cqe_req(&self) -> bool {
-        bits::flag(&self.0, 8)
-    }
-
-    /// Sets [`Self::cqe_req`].
-    #[inline]
-    pub const fn set_cqe_req(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 8, value);
-        self
-    }
-
-    /// sw_cnt counts here: how many unexpected messages software has dealt with. `0x00.22`
-    ///
-    /// Source: rdma-core: MLX5_SRQ_FLAG_TM_SW_CNT.
-    #[inline]
-    pub const fn sw_cnt_valid(&self) -> bool {
-        bits::flag(&self.0, 9)
-    }
-
-    /// Sets [`Self::sw_cnt_valid`].
-    #[inline]
-    pub const fn set_sw_cnt_valid(&mut self, value: bool) -> &mut Self {
-        bits::set_flag(&mut self.0, 9, value);
-        self
-    }
-
-    /// Entry of the list. `0x00.15:0`
-    #[inline]
-    pub const fn index(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::index`].
-    #[inline]
-    pub const fn set_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// Unexpected messages that software has handled. `0x04.15:0`
-    #[inline]
-    pub const fn sw_cnt(&self) -> u16 {
-        bits::get(&self.0, 48, 16) as u16
-    }
-
-    /// Sets [`Self::sw_cnt`].
-    #[inline]
-    pub const fn set_sw_cnt(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 48, 16, value as u64);
-        self
-    }
-
-    /// Tag of the receive that is added to the list: a message that matches it goes there. `0x10, 8
-    /// bytes`
-    #[inline]
-    pub const fn append_tag(&self) -> u64 {
-        bits::get(&self.0, 128, 64)
-    }
-
-    /// Sets [`Self::append_tag`].
-    #[inline]
-    pub const fn set_append_tag(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 128, 64, value);
-        self
-    }
-
-    /// Bits of the tag that count. `0x18, 8 bytes`
-    #[inline]
-    pub const fn append_mask(&self) -> u64 {
-        bits::get(&self.0, 192, 64)
-    }
-
-    /// Sets [`Self::append_mask`].
-    #[inline]
-    pub const fn set_append_mask(&mut self, value: u64) -> &mut Self {
-        bits::set(&mut self.0, 192, 64, value);
-        self
+    TagMatchingSegment, TagMatchingSegmentLayout, 0x20 bytes = "tag_matching_segment" {
+        sources: ["rdma-core: struct mlx5_wqe_tm_seg"];
+        reserved: [(10, 6), (32, 16), (64, 64)];
+        /// What to do. `0x00.31:24`
+        opcode set_opcode: named(TagMatchingOpcode(u8), 0, 8);
+        /// Make a CQE. `0x00.23`
+        ///
+        /// Source: rdma-core: MLX5_SRQ_FLAG_TM_CQE_REQ.
+        cqe_req set_cqe_req: flag(8);
+        /// sw_cnt counts here: how many unexpected messages software has dealt with. `0x00.22`
+        ///
+        /// Source: rdma-core: MLX5_SRQ_FLAG_TM_SW_CNT.
+        sw_cnt_valid set_sw_cnt_valid: flag(9);
+        /// Entry of the list. `0x00.15:0`
+        index set_index: number(u16, 16, 16);
+        /// Unexpected messages that software has handled. `0x04.15:0`
+        sw_cnt set_sw_cnt: number(u16, 48, 16);
+        /// Tag of the receive that is added to the list: a message that matches it goes there.
+        /// `0x10, 8 bytes`
+        append_tag set_append_tag: number(u64, 128, 64);
+        /// Bits of the tag that count. `0x18, 8 bytes`
+        append_mask set_append_mask: number(u64, 192, 64);
     }
 }
 
@@ -2086,27 +728,11 @@ structure! {
     /// Head of a receive WQE on a queue with signatures.
     ///
     /// Source: linux: struct mlx5_rwqe_sig; rdma-core: struct mlx5_rwqe_sig.
-    pub struct WqeSignatureSegment([u8; 0x10]) = "wqe_signature_segment" {
-        sources: ["linux: struct mlx5_rwqe_sig", "rdma-core: struct mlx5_rwqe_sig"],
-        fields: [
-            FieldInfo::number("signature", 32, 8),
-        ],
-        reserved: [(0, 32), (40, 88)],
-    }
-}
-
-impl WqeSignatureSegment {
-    /// Complement of the XOR of the WQE's bytes, its size and its index. `0x04.31:24`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 32, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 32, 8, value as u64);
-        self
+    SignatureSegment, SignatureSegmentLayout, 0x10 bytes = "signature_segment" {
+        sources: ["linux: struct mlx5_rwqe_sig", "rdma-core: struct mlx5_rwqe_sig"];
+        reserved: [(0, 32), (40, 88)];
+        /// Complement of the XOR of the WQE's bytes, its size and its index. `0x04.31:24`
+        signature set_signature: number(u8, 32, 8);
     }
 }
 
@@ -2114,40 +740,12 @@ structure! {
     /// Head of a WQE of an SRQ: the link to the next one.
     ///
     /// Source: linux: struct mlx5_wqe_srq_next_seg; rdma-core: struct mlx5_wqe_srq_next_seg.
-    pub struct WqeSrqNextSegment([u8; 0x10]) = "wqe_srq_next_segment" {
-        sources: ["linux: struct mlx5_wqe_srq_next_seg", "rdma-core: struct mlx5_wqe_srq_next_seg"],
-        fields: [
-            FieldInfo::number("next_wqe_index", 16, 16),
-            FieldInfo::number("signature", 32, 8),
-        ],
-        reserved: [(0, 16), (40, 88)],
-    }
-}
-
-impl WqeSrqNextSegment {
-    /// Index of the next WQE in the list. `0x00.15:0`
-    #[inline]
-    pub const fn next_wqe_index(&self) -> u16 {
-        bits::get(&self.0, 16, 16) as u16
-    }
-
-    /// Sets [`Self::next_wqe_index`].
-    #[inline]
-    pub const fn set_next_wqe_index(&mut self, value: u16) -> &mut Self {
-        bits::set(&mut self.0, 16, 16, value as u64);
-        self
-    }
-
-    /// WQE signature. `0x04.31:24`
-    #[inline]
-    pub const fn signature(&self) -> u8 {
-        bits::get(&self.0, 32, 8) as u8
-    }
-
-    /// Sets [`Self::signature`].
-    #[inline]
-    pub const fn set_signature(&mut self, value: u8) -> &mut Self {
-        bits::set(&mut self.0, 32, 8, value as u64);
-        self
+    SrqNextSegment, SrqNextSegmentLayout, 0x10 bytes = "srq_next_segment" {
+        sources: ["linux: struct mlx5_wqe_srq_next_seg", "rdma-core: struct mlx5_wqe_srq_next_seg"];
+        reserved: [(0, 16), (40, 88)];
+        /// Index of the next WQE in the list. `0x00.15:0`
+        next_wqe_index set_next_wqe_index: number(u16, 16, 16);
+        /// WQE signature. `0x04.31:24`
+        signature set_signature: number(u8, 32, 8);
     }
 }

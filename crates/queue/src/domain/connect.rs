@@ -1,4 +1,5 @@
-//! Connecting two queue pairs: what each side tells the other, and the three transitions that follow.
+//! Connecting two queue pairs: what each side tells the other, and the three transitions that
+//! follow.
 
 use verbless_command::{
     Error, ErrorKind, Gid, GlobalRoute, InitAttr, Mtu, Path, Qpn, RemoteAccess, RoceVersion,
@@ -17,21 +18,24 @@ use crate::service::{Connected, Service};
 pub struct ConnectOptions {
     /// Our port, counted from 1.
     pub port: u8,
-    /// Index of our GID. If not given: on Ethernet the first RoCE v2 GID that routers forward, else the first of RoCE v2, else
-    /// the first; on InfiniBand 0.
+    /// Index of our GID. If not given: on Ethernet the first RoCE v2 GID that routers forward, else
+    /// the first of RoCE v2, else the first; on InfiniBand 0.
     pub gid_index: Option<u8>,
     /// Index of the partition key in the port's table.
     pub pkey_index: u16,
-    /// What the peer may do to our memory. Atomics only where the device has them ([`Caps::atomics`]); elsewhere the queue
-    /// pair connects without that right.
+    /// What the peer may do to our memory. Atomics only where the device has them
+    /// ([`Caps::atomics`]); elsewhere the queue pair connects without that right.
     ///
     /// [`Caps::atomics`]: verbless_command::Caps::atomics
     pub access: RemoteAccess,
-    /// First packet sequence number that we send, 24 bits; the queue pair's own random one if not given.
+    /// First packet sequence number that we send, 24 bits; the queue pair's own random one if not
+    /// given.
     pub psn: Option<u32>,
-    /// Path MTU at most, within the port's active MTU, which holds if not given. The smaller one of both sides is used.
+    /// Path MTU at most, within the port's active MTU, which holds if not given. The smaller one of
+    /// both sides is used.
     pub mtu: Option<Mtu>,
-    /// Service level, 0 to 15; the peer's if not given, 0 if neither side says. On Ethernet it is the 802.1p priority, 0 to 7.
+    /// Service level, 0 to 15; the peer's if not given, 0 if neither side says. On Ethernet it is
+    /// the 802.1p priority, 0 to 7.
     pub service_level: Option<u8>,
     /// Traffic class; its upper six bits are the DSCP of a RoCE v2 packet.
     pub traffic_class: u8,
@@ -39,10 +43,11 @@ pub struct ConnectOptions {
     pub flow_label: u32,
     /// Hops that a packet may take.
     pub hop_limit: u8,
-    /// UDP source port of RoCE v2, 0xc000 and up. If not given, it follows from the flow label, or where that is 0 from the
-    /// two QPNs, so that connections spread over the links of a network.
+    /// UDP source port of RoCE v2, 0xc000 and up. If not given, it follows from the flow label, or
+    /// where that is 0 from the two QPNs, so that connections spread over the links of a network.
     pub udp_source_port: Option<u16>,
-    /// ACK timeout code: 4.096 µs · 2^n; 0 waits for ever. This and what follows are for [`Rc`](crate::Rc) only.
+    /// ACK timeout code: 4.096 µs · 2^n; 0 waits for ever. This and what follows are for
+    /// [`Rc`](crate::Rc) only.
     pub ack_timeout: u8,
     /// Retries after a timeout, 0 to 7.
     pub retry_count: u8,
@@ -50,7 +55,8 @@ pub struct ConnectOptions {
     pub rnr_retry: u8,
     /// RNR NAK timer code (12: 0.64 ms).
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding in each direction; fewer where a device or the peer takes fewer.
+    /// READs and atomics outstanding in each direction; fewer where a device or the peer takes
+    /// fewer.
     pub reads: u8,
 }
 
@@ -91,8 +97,8 @@ impl ConnectOptions {
     }
 }
 
-/// A flow label for two queue pairs, 20 bits: the product of their numbers, folded; the same in both directions. Linux's
-/// `rdma_calc_flow_label` takes the same.
+/// A flow label for two queue pairs, 20 bits: the product of their numbers, folded; the same in
+/// both directions. Linux's `rdma_calc_flow_label` takes the same.
 fn flow_of(local: Qpn, peer: Qpn) -> u32 {
     // Who does not know its own number spreads by the peer's alone.
     let local = if local.0 == 0 { peer } else { local };
@@ -101,8 +107,8 @@ fn flow_of(local: Qpn, peer: Qpn) -> u32 {
     ((folded ^ folded >> 40) & 0xf_ffff) as u32
 }
 
-/// The UDP source port of a flow: its lower 14 bits with the upper six folded in, in the upper quarter of all ports (Linux's
-/// `rdma_flow_label_to_udp_sport`).
+/// The UDP source port of a flow: its lower 14 bits with the upper six folded in, in the upper
+/// quarter of all ports (Linux's `rdma_flow_label_to_udp_sport`).
 fn udp_source_port(flow: u32) -> u16 {
     let low = flow & 0x3fff ^ flow >> 14 & 0x3f;
     verbless_command::ROCE_V2_FIRST_PORT | low as u16
@@ -145,10 +151,15 @@ impl Domain {
         }
     }
 
-    /// Takes `qp` from RESET through INIT and RTR to RTS, towards `peer`, which must be of the same service.
+    /// Takes `qp` from RESET through INIT and RTR to RTS, towards `peer`, which must be of the same
+    /// service. Post receives before the peer can send: before it is told our address.
+    ///
+    /// # Errors
+    /// A peer on another fabric, a path MTU above the port's, a GID or a neighbour that is not
+    /// there; the device's refusal of a transition, with the state that the queue pair is in.
     pub fn connect<S: Connected, R: ReceiveSide>(
         &self,
-        qp: &Qp<S, R>,
+        qp: &mut Qp<S, R>,
         peer: &PeerAddress,
         options: &ConnectOptions,
     ) -> Result<(), Error> {
@@ -156,10 +167,10 @@ impl Domain {
         let path = self.path_from(&port, qp.qpn(), peer, options)?;
         let mtu = path_mtu(&port, options)?.min(peer.mtu);
         let caps = self.device.caps();
-        let object = qp.object();
+        let send_psn = options.psn.unwrap_or_else(|| qp.object().first_psn());
         let ConnectOptions { port, pkey_index, access, .. } = *options;
-        object.to_init(&InitAttr { port, pkey_index, access })?;
-        object.to_rtr(&RtrAttr {
+        qp.to_init(&InitAttr { port, pkey_index, access })?;
+        qp.to_rtr(&RtrAttr {
             path,
             mtu,
             remote_qpn: peer.qpn,
@@ -167,8 +178,8 @@ impl Domain {
             max_destination_reads: self.responder_resources(options),
             min_rnr_timer: options.min_rnr_timer,
         })?;
-        object.to_rts(&RtsAttr {
-            send_psn: options.psn.unwrap_or_else(|| object.first_psn()),
+        qp.to_rts(&RtsAttr {
+            send_psn,
             ack_timeout: options.ack_timeout,
             retry_count: options.retry_count,
             rnr_retry: options.rnr_retry,
@@ -176,8 +187,8 @@ impl Domain {
         })
     }
 
-    /// The way to `peer`; on Ethernet the kernel finds out its MAC. It is the same for all our queue pairs: the UDP source
-    /// port of one that is connected differs.
+    /// The way to `peer`; on Ethernet the kernel finds out its MAC. It is the same for all our
+    /// queue pairs: the UDP source port of one that is connected differs.
     pub fn path(&self, peer: &PeerAddress, options: &ConnectOptions) -> Result<Path, Error> {
         let port = self.device.query_port(options.port)?;
         self.path_from(&port, Qpn(0), peer, options)
@@ -323,8 +334,8 @@ fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Result<Mtu, Erro
             ErrorKind::Input,
             format!("choosing a path MTU of {} bytes", mtu.bytes()),
             format!(
-                "the active MTU of port {} is {bytes}: choose at most that, or raise the MTU of its \
-                 network interface or subnet",
+                "the active MTU of port {} is {bytes}: choose at most that, or raise the MTU of \
+                 its network interface or subnet",
                 options.port
             ),
         )),
@@ -333,7 +344,8 @@ fn path_mtu(port: &PortAttributes, options: &ConnectOptions) -> Result<Mtu, Erro
     }
 }
 
-/// The order in which a GID of our own is chosen: what routers forward first, RoCE v1 last, which stays on its link.
+/// The order in which a GID of our own is chosen: what routers forward first, RoCE v1 last, which
+/// stays on its link.
 fn rank(entry: &GidTableEntry) -> (u8, u32) {
     let sort = match entry.kind {
         GidType::RoceV2 if !is_link_local(&entry.gid) => 0,
@@ -354,13 +366,14 @@ fn is_ipv4(gid: &Gid) -> bool {
     gid.0[..10] == [0; 10] && gid.0[10..12] == [0xff; 2]
 }
 
-/// A CREATE_AH that failed, with what to look at: the kernel asks the route and the neighbour for the MAC.
+/// A CREATE_AH that failed, with what to look at: the kernel asks the route and the neighbour for
+/// the MAC.
 fn unresolved(error: Error, peer: &Gid, own: &Gid) -> Error {
     let silent = [Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ENETUNREACH, Errno::EHOSTDOWN];
     match error.errno() {
         Some(errno) if silent.contains(&errno) => error.with_hint(format!(
-            "nobody answered for {peer}, asked from {own}: is the peer up, and is there a route and a \
-             neighbour (`ip route get`, `ip neigh`, `ping` between the two addresses)?"
+            "nobody answered for {peer}, asked from {own}: is the peer up, and is there a route \
+             and a neighbour (`ip route get`, `ip neigh`, `ping` between the two addresses)?"
         )),
         _ => error.with_hint(format!("the destination is {peer}, the source {own}")),
     }

@@ -3,7 +3,7 @@
 use verbless_command::{DatagramAttr, Error, QKey};
 
 use super::{ConnectOptions, Domain, PeerAddress, Qp};
-use crate::address::{AddressHandle, Destination};
+use crate::address::Destination;
 use crate::qp::ReceiveSide;
 use crate::service::Ud;
 
@@ -28,17 +28,17 @@ impl DatagramOptions {
 }
 
 impl Domain {
-    /// Takes a datagram queue pair from RESET to RTS: it may send to anybody, and receives from who knows its Q_Key.
+    /// Takes a datagram queue pair from RESET to RTS: it may send to anybody, and receives from who
+    /// knows its Q_Key.
     pub fn start<R: ReceiveSide>(
         &self,
-        qp: &Qp<Ud, R>,
+        qp: &mut Qp<Ud, R>,
         options: &DatagramOptions,
     ) -> Result<(), Error> {
         let DatagramOptions { port, pkey_index, q_key, psn } = *options;
-        let object = qp.object();
-        object.to_init_datagram(&DatagramAttr { port, pkey_index, q_key })?;
-        object.to_rtr_datagram()?;
-        object.to_rts_datagram(psn)
+        qp.to_init_datagram(&DatagramAttr { port, pkey_index, q_key })?;
+        qp.to_rtr_datagram()?;
+        qp.to_rts_datagram(psn)
     }
 
     /// A peer as a destination; on Ethernet the kernel finds out its MAC. `q_key` is the peer's.
@@ -48,7 +48,7 @@ impl Domain {
         q_key: QKey,
         options: &ConnectOptions,
     ) -> Result<Destination, Error> {
-        let handle = AddressHandle::new(&self.path(peer, options)?)?;
+        let handle = self.path(peer, options)?.address_handle()?;
         Ok(handle.to(peer.qpn, q_key))
     }
 

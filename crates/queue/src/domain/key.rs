@@ -1,31 +1,44 @@
-//! Keys that are not of a region of their own: over pieces of others, for good or until a request changes that.
+//! Keys that are not of a region of their own: KLM entries over other keys, for good or until a UMR
+//! request changes them.
 
 use std::sync::Arc;
 
-use verbless_command::{Error, ErrorKind, KeyAccess, KeyMemory, KeyPiece, Mkey, MkeyAttr};
+use verbless_command::{Error, ErrorKind, KeyAccess, KeyMemory, Klm, MkeyAttr, MkeyObject};
 
 use super::Domain;
 use crate::region::Region;
 use crate::types::{Lkey, Rkey};
 
 impl Domain {
-    /// A key of its own over pieces of regions, which it keeps: one address range from 0 on, in the order given.
+    /// A key of its own over ranges of regions, which it keeps: one address range from 0 on, in the
+    /// order given. A range is a region, a byte offset and a length in bytes.
+    ///
+    /// # Errors
+    /// A range outside of its region; no range at all; rights that no key has together; rights to
+    /// write over a region that no device may write, whose bytes may be in use as a slice
+    /// ([`Region::slice_mut`]).
     pub fn indirect_key(
         &self,
-        pieces: &[(Arc<Region>, usize, usize)],
+        ranges: &[(Arc<Region>, usize, usize)],
         access: KeyAccess,
     ) -> Result<IndirectKey, Error> {
-        let mut entries = Vec::with_capacity(pieces.len());
+        let mut klms = Vec::with_capacity(ranges.len());
         let mut length = 0u64;
-        for (region, offset, bytes) in pieces {
-            let piece = region.sge(*offset, *bytes).map_err(|error| {
+        let writes = access.local_write || access.remote.write || access.remote.atomic;
+        for (region, offset, bytes) in ranges {
+            if writes && !region.is_written() {
+                let hint = format!(
+                    "it is to let devices write, and the region at {:#x} lets none: leave out \
+                     local_write, remote.write and remote.atomic, or make the region with \
+                     local_write",
+                    region.address()
+                );
+                return Err(Error::new(ErrorKind::Input, "making an indirect key", hint));
+            }
+            let sge = region.sge(*offset, *bytes).map_err(|error| {
                 Error::new(ErrorKind::Input, "making an indirect key", error.to_string())
             })?;
-            entries.push(KeyPiece {
-                key: piece.lkey,
-                address: piece.address,
-                length: piece.length,
-            });
+            klms.push(Klm { key: sge.lkey, address: sge.address, length: sge.length });
             length += *bytes as u64;
         }
         let mkey = self.device.create_mkey(MkeyAttr {
@@ -33,34 +46,31 @@ impl Domain {
             access,
             start: 0,
             length,
-            memory: KeyMemory::Pieces(entries),
+            memory: KeyMemory::Klms(klms),
         })?;
-        let regions = pieces.iter().map(|(region, ..)| region.clone()).collect();
+        let regions = ranges.iter().map(|(region, ..)| region.clone()).collect();
         Ok(IndirectKey { mkey, _regions: regions })
     }
 
-    /// A key with room for so many pieces, good for nothing until [`Umr::map`](crate::wr::Umr::map) says which these are. With
-    /// `remote_invalidate` a peer may end that by [`SendInvalidate`](crate::wr::SendInvalidate).
-    pub fn changeable_key(
-        &self,
-        pieces: u32,
-        remote_invalidate: bool,
-    ) -> Result<ChangeableKey, Error> {
+    /// A key with room for so many KLM entries (1 to 65532), good for nothing until
+    /// [`Umr::map`](crate::wr::Umr::map) sets them. With `remote_invalidate` a peer may end that by
+    /// [`SendInvalidate`](crate::wr::SendInvalidate).
+    pub fn umr_key(&self, klms: u32, remote_invalidate: bool) -> Result<UmrKey, Error> {
         let mkey = self.device.create_mkey(MkeyAttr {
             pd: self.pd.clone(),
             access: KeyAccess::LOCAL_READ,
             start: 0,
             length: 0,
-            memory: KeyMemory::Changeable { pieces, remote_invalidate },
+            memory: KeyMemory::Umr { klms, remote_invalidate },
         })?;
-        Ok(ChangeableKey { current: mkey.rkey(), mkey })
+        Ok(UmrKey { current: mkey.rkey(), mkey })
     }
 }
 
-/// A key over pieces of several regions, and the regions.
+/// A key over ranges of several regions, and the regions.
 #[derive(Debug)]
 pub struct IndirectKey {
-    mkey: Mkey,
+    mkey: MkeyObject,
     _regions: Vec<Arc<Region>>,
 }
 
@@ -76,20 +86,20 @@ impl IndirectKey {
     }
 
     /// The key itself.
-    pub fn mkey(&self) -> &Mkey {
+    pub fn mkey(&self) -> &MkeyObject {
         &self.mkey
     }
 }
 
-/// A key whose memory and rights work requests change. It keeps no region: one that goes takes its own key along, and what
-/// reached it through this one then fails.
+/// A key whose memory and rights UMR requests change. It keeps no region: dropping a region
+/// destroys that region's own key, and an access that reached it through this one then fails.
 #[derive(Debug)]
-pub struct ChangeableKey {
-    mkey: Mkey,
+pub struct UmrKey {
+    mkey: MkeyObject,
     current: Rkey,
 }
 
-impl ChangeableKey {
+impl UmrKey {
     /// The key as it was named last.
     pub fn rkey(&self) -> Rkey {
         self.current
@@ -100,7 +110,8 @@ impl ChangeableKey {
         Lkey(self.current.0)
     }
 
-    /// A name that it did not have for 255 times: map it under this one, and those who know an earlier one cannot use it.
+    /// A name that it did not have for 255 times: map it under this one, and those who know an
+    /// earlier one cannot use it.
     pub fn renew(&mut self) -> Rkey {
         let Rkey(key) = self.current;
         self.current = Rkey(key & !0xff | key.wrapping_add(1) & 0xff);
@@ -108,7 +119,7 @@ impl ChangeableKey {
     }
 
     /// The object on the device.
-    pub fn mkey(&self) -> &Mkey {
+    pub fn mkey(&self) -> &MkeyObject {
         &self.mkey
     }
 }

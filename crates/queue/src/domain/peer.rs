@@ -3,7 +3,11 @@
 use verbless_command::{Error, ErrorKind, Gid, Mtu, Qpn};
 
 /// What a peer must know to reach a queue pair. Send it by any means; it fits into 28 bytes.
+/// [`Domain::handshake`](crate::Domain::handshake) sends it over a stream. With the feature `serde`
+/// it is serialized as these bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "[u8; 28]", try_from = "[u8; 28]"))]
 pub struct PeerAddress {
     /// The queue pair.
     pub qpn: Qpn,
@@ -21,8 +25,9 @@ pub struct PeerAddress {
     pub service_level: u8,
     /// The longest packet that it takes.
     pub mtu: Mtu,
-    /// READs and atomics that it answers at a time (its responder resources): 0, or a power of two up to 128. More at a time are
-    /// refused and end the connection, so the other side asks for no more.
+    /// READs and atomics that it answers at a time (its responder resources): 0, or a power of two
+    /// up to 128. More at a time are refused and end the connection, so the other side asks for no
+    /// more.
     pub reads: u8,
 }
 
@@ -31,7 +36,8 @@ const VERSION: u8 = 1;
 /// Flags of the encoding.
 const GRH_REQUIRED: u8 = 1;
 const ETHERNET: u8 = 1 << 1;
-/// Where the code of the responder resources begins among the flags: 0 for none, else one more than their logarithm.
+/// Where the code of the responder resources begins among the flags: 0 for none, else one more than
+/// their logarithm.
 const READS_SHIFT: u32 = 4;
 /// LIDs from here on are multicast.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
@@ -40,8 +46,9 @@ impl PeerAddress {
     /// Length of its encoding in bytes.
     pub const BYTES: usize = 28;
 
-    /// The address as bytes, each number in network order: version 1, QPN (3 bytes), flags with the code of the
-    /// responder resources in their upper half, PSN (3), LID (2), service level, MTU code, GID (16).
+    /// The address as bytes, each number in network order: version 1, QPN (3 bytes), flags with the
+    /// code of the responder resources in their upper half, PSN (3), LID (2), service level, MTU
+    /// code, GID (16).
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.qpn.0.to_be_bytes());
@@ -63,11 +70,11 @@ impl PeerAddress {
     /// Another version, or a value that no port has; the error says which.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, Error> {
         let [version, q0, q1, q2, flags, p0, p1, p2, l0, l1, service_level, mtu, gid @ ..] = *bytes;
-        let refuse = |why: String| Error::new(ErrorKind::Input, "reading a peer's address", why);
+        let refuse = |why: String| Error::new(ErrorKind::Peer, "reading a peer's address", why);
         if version != VERSION {
             return Err(refuse(format!(
-                "its version is {version}, not {VERSION}: the peer runs another release, or these bytes \
-                 are no address"
+                "its version is {version}, not {VERSION}: the peer runs another release, or these \
+                 bytes are no address"
             )));
         }
         let (flags, resources) = (flags & ((1 << READS_SHIFT) - 1), flags >> READS_SHIFT);
@@ -103,8 +110,8 @@ impl PeerAddress {
         }
         if ethernet && grh_required {
             return Err(refuse(
-                "its flags say both that its port is an Ethernet one and that it requires a GRH, which \
-                 only InfiniBand ports do"
+                "its flags say both that its port is an Ethernet one and that it requires a GRH, \
+                 which only InfiniBand ports do"
                     .into(),
             ));
         }
@@ -119,6 +126,20 @@ impl PeerAddress {
             mtu,
             reads,
         })
+    }
+}
+
+impl From<PeerAddress> for [u8; PeerAddress::BYTES] {
+    fn from(address: PeerAddress) -> Self {
+        address.to_bytes()
+    }
+}
+
+impl TryFrom<[u8; Self::BYTES]> for PeerAddress {
+    type Error = Error;
+
+    fn try_from(bytes: [u8; Self::BYTES]) -> Result<Self, Error> {
+        Self::from_bytes(&bytes)
     }
 }
 

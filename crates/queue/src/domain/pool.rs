@@ -1,7 +1,11 @@
 //! Pooled memory for rings and doorbell records.
 //!
-//! Each registration costs the kernel a pin and the device an object, so queues share registrations: chunks of memory, leased in
-//! pages for rings and in cache lines for records.
+//! Each registration costs the kernel a pin and the device an object, so queues share
+//! registrations: chunks of memory, leased in pages for rings and in cache lines for records.
+#![allow(
+    unsafe_code,
+    reason = "a lease makes memory a queue's alone; this module is the place for it"
+)]
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,16 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use verbless_command::{Device, Error, QueueMemory};
 use verbless_devx::{PageSizes, abi::core::access};
 
+use super::layout;
 use crate::region::Pinned;
-use crate::ring::SharedMemory;
+use crate::ring::{RecordMemory, RingMemory};
 
-/// Bytes of a chunk, unless something larger is asked for.
-const CHUNK: usize = 256 << 10;
+/// Bytes of a chunk, unless a builder says otherwise or something larger is asked for.
+pub(super) const CHUNK: usize = 256 << 10;
 /// What a ring's place and length are rounded to.
 const RING_UNIT: usize = 4096;
-/// The only pages that a chunk is registered in. A queue begins at a multiple of a 64th of such a page, an RMP in its first
-/// half (`page_offset` of Linux's `qpc` and `cqc` has 6 bits, that of `wq` 5, in units of a 64th): in pages of a ring's unit,
-/// every ring begins a page.
+/// The only pages that a chunk is registered in. A queue begins at a multiple of a 64th of such a
+/// page, an RMP in its first half (`page_offset` of Linux's `qpc` and `cqc` has 6 bits, that of
+/// `wq` 5, in units of a 64th): in pages of a ring's unit, every ring begins a page.
 const PAGES: PageSizes = PageSizes::Bitmap(RING_UNIT as u64);
 /// What a record's are: two queues' records never share a cache line.
 const RECORD_UNIT: usize = 64;
@@ -27,6 +32,8 @@ const RECORD_UNIT: usize = 64;
 /// The pool of a domain.
 pub(super) struct Pool {
     device: Device,
+    /// Bytes of a ring chunk.
+    chunk: usize,
     rings: Mutex<Vec<Arc<Chunk>>>,
     records: Mutex<Vec<Arc<Chunk>>>,
 }
@@ -76,14 +83,15 @@ impl Chunk {
 /// A piece of memory as both sides see it.
 pub(super) struct Piece {
     /// Our side.
-    pub(super) memory: SharedMemory,
+    pub(super) memory: RingMemory,
     /// What to tell the device.
     pub(super) place: QueueMemory,
 }
 
 impl Pool {
-    pub(super) fn new(device: Device) -> Self {
-        Self { device, rings: Mutex::default(), records: Mutex::default() }
+    pub(super) fn new(device: Device, chunk: usize) -> Self {
+        let chunk = chunk.checked_next_multiple_of(RING_UNIT).unwrap_or(chunk);
+        Self { device, chunk, rings: Mutex::default(), records: Mutex::default() }
     }
 
     /// Zeroed memory for a ring, aligned to a page.
@@ -92,8 +100,9 @@ impl Pool {
     }
 
     /// A zeroed doorbell record of 8 bytes on a cache line of its own.
-    pub(super) fn record(&self) -> Result<Piece, Error> {
-        self.piece(&self.records, RECORD_UNIT, 8)
+    pub(super) fn record(&self) -> Result<(RecordMemory, QueueMemory), Error> {
+        let Piece { memory, place } = self.piece(&self.records, RECORD_UNIT, 8)?;
+        Ok((RecordMemory::new(memory).map_err(layout)?, place))
     }
 
     fn piece(
@@ -110,7 +119,7 @@ impl Pool {
                 let size = (units * unit).next_multiple_of(if unit == RECORD_UNIT {
                     RING_UNIT
                 } else {
-                    CHUNK
+                    self.chunk
                 });
                 let pinned = Pinned::allocate(&self.device, size, access::LOCAL_WRITE, PAGES)?;
                 let free = Mutex::new((0..size / unit).collect());
@@ -131,6 +140,10 @@ impl Pool {
             .expect("a lease lies in its chunk")
             .held_with(lease.clone());
         memory.fill(0);
+        // SAFETY: the lease is of these bytes alone, and lives as long as the memory and what the
+        // device was told of it. Nobody but this pool has a handle to a chunk, and the pool reaches
+        // only bytes that it is about to lease.
+        let memory = unsafe { RingMemory::new(memory) };
         let place =
             QueueMemory::leased(lease.chunk.pinned.user.clone(), offset as u64, lease.clone());
         Ok(Piece { memory, place })

@@ -1,22 +1,28 @@
-//! Completion queues and queue pairs: their memory, their objects on the device, and the two joined.
+//! Completion queues and queue pairs: their memory, their objects on the device, and the two
+//! joined.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
-use verbless_command::{self as command, CqAttr, Eqn, Error, ErrorKind, QpAttr};
+use verbless_command::{CqAttr, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject};
 use verbless_devx::EventChannel;
 
 use super::{Domain, layout};
-use crate::cq::{CompletionQueue, CompletionQueueParts, CqCleaner};
+use crate::completion::{Completion, CompletionError};
+use crate::cq::{CompletionQueue, CompletionQueueParts, CqCleaner, Cqe};
+use crate::dispatch::{Completes, PlainCqe};
+use crate::events::Subscription;
 use crate::qp::{
     BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, ReceiveSide, SendQueue, SendQueueParts,
-    Shared,
+    WithSrq,
 };
-use crate::ring::SharedMemory;
+use crate::ring::{OutOfBounds, RecordMemory, RingMemory};
 use crate::service::{Rc, Service};
-use crate::shared::SharedReturns;
+use crate::shared::SrqReturns;
 use crate::types::Qpn;
+use crate::wait::poll_within;
 
 /// What a completion queue is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,15 +59,16 @@ pub struct QpConfig {
     pub inline: u32,
     /// Every send gets a completion, signaled or not.
     pub signal_all: bool,
-    /// When a request is copied to the device along with its doorbell, if there is a BlueFlame register for it: see
-    /// [`domain`](crate::domain).
+    /// When a request is copied to the device along with its doorbell, if there is a BlueFlame
+    /// register for it: see [`domain`](crate::domain).
     pub blueflame: BlueFlame,
     /// Number that the device puts into completions beside the queue pair's own (24 bits).
     pub user_index: u32,
 }
 
 impl QpConfig {
-    /// So many sends and receives of one entry each, 64 bytes inline, BlueFlame where the device has it.
+    /// So many sends and receives of one entry each, 64 bytes inline, BlueFlame where the device
+    /// has it.
     pub const fn new(sends: u32, receives: u32) -> Self {
         Self {
             sends,
@@ -75,7 +82,8 @@ impl QpConfig {
         }
     }
 
-    /// 64-byte blocks of the longest request; `address` are 16-byte units of a datagram's address in it.
+    /// 64-byte blocks of the longest request; `address` are 16-byte units of a datagram's address
+    /// in it.
     fn blocks_per_send(&self, address: u32) -> u32 {
         // Control, and a remote address or that of a datagram.
         let head = 16 + 16 * address.max(1);
@@ -87,40 +95,54 @@ impl QpConfig {
 }
 
 /// A completion queue on a device. It derefs to the [`CompletionQueue`] that is polled and armed.
+///
+/// It is `Send`: one thread at a time polls it. Its [`CqEvents`](crate::CqEvents) lets a thread
+/// sleep until completions arrive.
 pub struct Cq {
     queue: CompletionQueue,
-    object: Arc<command::Cq>,
+    object: Arc<CqObject>,
+    pub(crate) subscription: Option<Subscription>,
 }
 
-/// A queue pair on a device. Dropped, it goes to RESET and takes its completions out of the completion queues before its object goes:
-/// what has not been polled by then is forgotten. It derefs to the [`QueuePair`] that is posted to.
+/// A queue pair on a device. It derefs to the [`QueuePair`] that is posted to.
+///
+/// **Receives** may be posted as soon as it is made: a program that posts them before it tells the
+/// peer its address never answers a first message with RNR. InfiniBand lets a device ignore
+/// receives until INIT, so they wait in the ring until then: [`Qp::to_init`], and so
+/// [`Domain::connect`] and [`Domain::start`], writes their count to the doorbell record once more.
+/// **Sends** may be posted once it is connected ([`Domain::connect`], [`Domain::start`]), which
+/// takes it to RTS.
+///
+/// Dropped, it goes to RESET and takes its completions out of the completion queues before its
+/// object goes: what has not been polled by then is forgotten.
 pub struct Qp<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
-    queue: QueuePair<S, R>,
-    object: Arc<command::Qp>,
-    cleaners: Cleaners,
+    pub(super) queue: QueuePair<S, R>,
+    /// `None` only while it is being dropped.
+    pub(super) object: Option<QpObject>,
+    pub(super) cleaners: Cleaners,
 }
 
 /// The completion queues of a queue pair, for when it goes.
-struct Cleaners {
+pub(super) struct Cleaners {
     send: CqCleaner,
     /// `None`: the same one.
     receive: Option<CqCleaner>,
     /// Where the receives go back to that it took from others.
-    returns: Option<SharedReturns>,
+    returns: Option<SrqReturns>,
 }
 
 impl Cleaners {
-    fn new(send_cq: &Cq, receive_cq: &Cq, returns: Option<SharedReturns>) -> Result<Self, Error> {
+    fn new(send_cq: &Cq, receive_cq: &Cq, returns: Option<SrqReturns>) -> Self {
         let same = Arc::ptr_eq(&send_cq.object, &receive_cq.object);
-        let receive = if same { None } else { Some(receive_cq.cleaner()?) };
-        let cleaners = Self { send: send_cq.cleaner()?, receive, returns };
+        let receive = (!same).then(|| receive_cq.cleaner());
+        let cleaners = Self { send: send_cq.cleaner(), receive, returns };
         if cleaners.returns.is_some() {
             cleaners.receive.as_ref().unwrap_or(&cleaners.send).claim_receives();
         }
-        Ok(cleaners)
+        cleaners
     }
 
-    fn clean(&self, qpn: Qpn) {
+    pub(super) fn clean(&self, qpn: Qpn) {
         for cleaner in std::iter::once(&self.send).chain(&self.receive) {
             match &self.returns {
                 Some(returns) => cleaner.clean_shared(qpn, returns),
@@ -137,32 +159,32 @@ impl Domain {
         let entries = power("completion queue entries", config.entries.max(2), most)?;
         let entry = if config.wide { 128 } else { 64 };
         let ring = self.shared.pool.ring(entries as usize * entry)?;
-        let record = self.shared.pool.record()?;
+        let (record, record_place) = self.shared.pool.record()?;
         let page = self.shared.plain.clone();
         let parts = CompletionQueueParts {
-            cqn: command::Cqn(0),
+            cqn: Cqn(0),
             ring: ring.memory,
             entry_size: entry,
-            record: record.memory,
+            record,
             uar: page.memory,
         };
-        // Built once before the device knows of the ring: this marks every entry as the device's.
-        CompletionQueue::new(parts.clone()).map_err(layout)?;
+        // Before the device knows of the ring: this marks every entry as the device's.
+        let queue = CompletionQueue::new(parts).map_err(layout)?;
         let object = self.device.create_cq(CqAttr {
             uar: page.uar,
             ring: ring.place,
-            record: record.place,
+            record: record_place,
             log_cqes: entries.ilog2() as u8,
             wide: config.wide,
             eqn: Eqn(self.device.query_eqn(config.vector)?),
             ignore_overrun: config.ignore_overrun,
         })?;
-        let queue = CompletionQueue::new(CompletionQueueParts { cqn: object.cqn(), ..parts })
-            .map_err(layout)?;
-        Ok(Cq { queue, object: Arc::new(object) })
+        let queue = queue.numbered(object.cqn()).map_err(layout)?;
+        Ok(Cq { queue, object: Arc::new(object), subscription: None })
     }
 
-    /// Makes a reliable connected queue pair in RESET, whose completions go to the two queues given.
+    /// Makes a reliable connected queue pair in RESET, whose completions go to the two queues
+    /// given.
     pub fn queue_pair(
         &self,
         config: &QpConfig,
@@ -181,22 +203,23 @@ impl Domain {
     ) -> Result<Qp<S>, Error> {
         self.check(config)?;
         let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
-        // The receive ring comes first, and the send ring follows without a gap: so it fills at least a block.
+        // The receive ring comes first, and the send ring follows without a gap: so it fills at
+        // least a block.
         let least = (64 / stride as u32).max(1);
-        let most = self.device.caps().log_max_qp_blocks;
+        let most = self.device.caps().log_max_qp_wqebbs;
         let count = power("receive ring entries", config.receives.max(least), most)?;
         let ring = ReceiveShape::Own { count, stride };
         let built = self.build::<S>(config, send_cq, receive_cq, ring)?;
         let receive = ReceiveQueue::new(ReceiveQueueParts {
             qpn: built.object.qpn(),
-            ring: part(&built.rings, 0, count as usize * stride)?,
+            ring: built.receives,
             stride,
             record: built.record,
         })
         .map_err(layout)?;
-        let cleaners = Cleaners::new(send_cq, receive_cq, None)?;
+        let cleaners = Cleaners::new(send_cq, receive_cq, None);
         let queue = QueuePair::new(built.send, receive);
-        Ok(Qp { queue, object: Arc::new(built.object), cleaners })
+        Ok(Qp { queue, object: Some(built.object), cleaners })
     }
 
     /// A queue pair without receives of its own.
@@ -205,13 +228,13 @@ impl Domain {
         config: &QpConfig,
         send_cq: &Cq,
         receive_cq: &Cq,
-        pool: Arc<command::Rmp>,
-        returns: SharedReturns,
-    ) -> Result<Qp<S, Shared>, Error> {
-        let cleaners = Cleaners::new(send_cq, receive_cq, Some(returns))?;
+        pool: Arc<RmpObject>,
+        returns: SrqReturns,
+    ) -> Result<Qp<S, WithSrq>, Error> {
+        let cleaners = Cleaners::new(send_cq, receive_cq, Some(returns));
         let built = self.build::<S>(config, send_cq, receive_cq, ReceiveShape::Shared(pool))?;
-        let queue = QueuePair::new(built.send, Shared);
-        Ok(Qp { queue, object: Arc::new(built.object), cleaners })
+        let queue = QueuePair::new(built.send, WithSrq);
+        Ok(Qp { queue, object: Some(built.object), cleaners })
     }
 
     fn build<S: Service>(
@@ -222,8 +245,8 @@ impl Domain {
         receives: ReceiveShape,
     ) -> Result<Built<S>, Error> {
         self.check(config)?;
-        let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send(S::ADDRESS_UNITS));
-        let blocks = power("send ring blocks", blocks, self.device.caps().log_max_qp_blocks)?;
+        let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send(S::ADDRESS_DS));
+        let blocks = power("send ring blocks", blocks, self.device.caps().log_max_qp_wqebbs)?;
         let (receive_bytes, log_receive_wqes, log_receive_stride, shared) = match receives {
             ReceiveShape::Own { count, stride } => {
                 let log = Some(count.ilog2() as u8);
@@ -233,26 +256,27 @@ impl Domain {
         };
         let send_bytes = blocks as usize * 64;
         let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
-        let record = self.shared.pool.record()?;
+        let (receives, sends) = rings.memory.split_at(receive_bytes).map_err(outside)?;
+        let (record, record_place) = self.shared.pool.record()?;
         let (page, doorbell) = self.doorbell(config.blueflame != BlueFlame::Never);
         let object = self.device.create_qp(QpAttr {
-            service: S::SERVICE,
+            service: S::TYPE,
             pd: self.pd.clone(),
             uar: page.uar,
             send_cq: send_cq.object.clone(),
             receive_cq: receive_cq.object.clone(),
             rings: rings.place,
-            record: record.place,
-            log_send_blocks: Some(blocks.ilog2() as u8),
+            record: record_place,
+            log_send_wqebbs: Some(blocks.ilog2() as u8),
             log_receive_wqes,
             shared,
             log_receive_stride,
             user_index: config.user_index,
         })?;
-        let send = SendQueue::of(SendQueueParts {
+        let mut send = SendQueue::of(SendQueueParts {
             qpn: object.qpn(),
-            ring: part(&rings.memory, receive_bytes, send_bytes)?,
-            record: record.memory.clone(),
+            ring: sends,
+            record: record.clone(),
             doorbell,
             max_sges: config.send_sges,
             max_inline: config.inline,
@@ -260,7 +284,8 @@ impl Domain {
             blueflame: config.blueflame,
         })
         .map_err(layout)?;
-        Ok(Built { object, send, rings: rings.memory, record: record.memory })
+        send.close();
+        Ok(Built { object, send, receives, record })
     }
 
     fn check(&self, config: &QpConfig) -> Result<(), Error> {
@@ -277,23 +302,21 @@ enum ReceiveShape {
     /// Into receives of its own.
     Own { count: u32, stride: usize },
     /// Into those of a pool.
-    Shared(Arc<command::Rmp>),
+    Shared(Arc<RmpObject>),
 }
 
 /// A queue pair but for its receive side.
 struct Built<S: Service> {
-    object: command::Qp,
+    object: QpObject,
     send: SendQueue<S>,
-    /// The receive ring, and the send ring behind it.
-    rings: SharedMemory,
-    record: SharedMemory,
+    /// The receive ring, which has no bytes where receives are shared.
+    receives: RingMemory,
+    record: RecordMemory,
 }
 
-/// A part of a queue pair's rings.
-fn part(rings: &SharedMemory, offset: usize, length: usize) -> Result<SharedMemory, Error> {
-    rings
-        .slice(offset, length)
-        .map_err(|error| Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string()))
+/// Rings that are not where we laid them out.
+fn outside(error: OutOfBounds) -> Error {
+    Error::new(ErrorKind::Input, "laying out a queue pair", error.to_string())
 }
 
 /// Fails when `value` is more than the device takes.
@@ -310,7 +333,8 @@ pub(super) fn over(
     Err(Error::new(ErrorKind::Input, attempted, hint))
 }
 
-/// The next power of two, if the device has room for `2^most` or more. Asked before memory for them is allocated and pinned.
+/// The next power of two, if the device has room for `2^most` or more. Asked before memory for them
+/// is allocated and pinned.
 pub(super) fn power(what: &str, least: u32, most: u8) -> Result<u32, Error> {
     let log = most.min(24);
     let most = 1 << log;
@@ -325,16 +349,40 @@ pub(super) fn power(what: &str, least: u32, most: u8) -> Result<u32, Error> {
 
 impl Cq {
     /// The object on the device.
-    pub fn object(&self) -> &Arc<command::Cq> {
+    pub fn object(&self) -> &Arc<CqObject> {
         &self.object
     }
 
-    fn cleaner(&self) -> Result<CqCleaner, Error> {
+    /// Polls until there is a CQE or `timeout` has passed: [`poll_within`].
+    pub fn poll_within(&mut self, timeout: Duration) -> Option<Cqe> {
+        poll_within(&mut self.queue, timeout)
+    }
+
+    /// Destroys it, and says whether that worked; a drop counts a failure in
+    /// [`Context::leaked`](verbless_devx::Context::leaked).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`] while a queue pair completes here; the device's refusal.
+    pub fn destroy(self) -> Result<(), Error> {
+        let cqn = self.queue.cqn();
+        let object = Arc::into_inner(self.object).ok_or_else(|| {
+            let hint = "queue pairs complete there: drop them before";
+            Error::new(ErrorKind::Input, format!("destroying CQ {cqn}"), hint)
+        })?;
+        object.destroy()
+    }
+
+    fn cleaner(&self) -> CqCleaner {
         let overwrites = self.object.attr().ignore_overrun;
-        Ok(self.queue.cleaner().map_err(layout)?.overwriting(overwrites))
+        self.queue.cleaner().overwriting(overwrites)
     }
 
     /// Has its completion events come to `channel` with `cookie`; each needs the queue to be armed.
+    /// [`CqEvents`](crate::CqEvents) does all that is needed to sleep; this is for channels with
+    /// their data, or with other events.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
     pub fn subscribe(&self, channel: &EventChannel, cookie: u64) -> Result<(), Error> {
         channel.subscribe(Some(self.object.object()), &[COMPLETION_EVENT], cookie)
     }
@@ -343,37 +391,15 @@ impl Cq {
 /// Type of the event that a completion queue makes.
 const COMPLETION_EVENT: u16 = 0;
 
-impl<S: Service, R: ReceiveSide> Qp<S, R> {
-    /// The object on the device, for its transitions.
-    pub fn object(&self) -> &Arc<command::Qp> {
-        &self.object
+impl<S: Service, R: ReceiveSide> Completes for Qp<S, R> {
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        QueuePair::complete(self, cqe)
     }
 
-    /// 2RST_QP, with the rings and records started over. What was posted is forgotten, and so is every completion of it that
-    /// has not been polled; a [`Cqe`](crate::Cqe) that was, but has not been given to [`QueuePair::complete`], must not be any more.
-    pub fn reset(&mut self) -> Result<(), Error> {
-        self.object.to_reset()?;
-        self.cleaners.clean(self.object.qpn());
-        self.queue.reset();
-        Ok(())
-    }
-}
-
-/// The device lets go of the queues, the completion queues forget them, and then their number may be another's.
-///
-/// A queue pair that does not go to RESET may go on completing requests until it is destroyed, behind the cleaning; so its number must
-/// never be another's. It is leaked then, and counted ([`Context::leaked`](verbless_devx::Context::leaked)).
-impl<S: Service, R: ReceiveSide> Drop for Qp<S, R> {
-    fn drop(&mut self) {
-        if self.object.has_left_reset()
-            && let Err(error) = self.object.to_reset()
-            && error.kind() != ErrorKind::DeviceGone
-        {
-            let context = self.object.object().context();
-            context.count_leak("QP", self.object.qpn().0, &error);
-            std::mem::forget(self.object.clone());
-        }
-        self.cleaners.clean(self.object.qpn());
+    #[inline(always)]
+    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
+        Completes::succeed(&mut self.queue, cqe)
     }
 }
 
@@ -413,6 +439,6 @@ impl fmt::Debug for Cq {
 
 impl<S: Service, R: ReceiveSide> fmt::Debug for Qp<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Qp({})", self.object.qpn())
+        write!(f, "Qp({})", self.queue.qpn())
     }
 }

@@ -16,8 +16,9 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Registered memory: our handle to its bytes, and the registration.
 ///
-/// Keys and queues on it hold the registration, the registration holds the memory. So the device loses its way to the
-/// bytes before they are unmapped, and when it does not let go they are never unmapped.
+/// Keys and queues on it hold the registration, the registration holds the memory. So the device
+/// loses its way to the bytes before they are unmapped, and when it does not let go they are never
+/// unmapped.
 #[derive(Clone, Debug)]
 pub(crate) struct Pinned {
     pub(crate) memory: SharedMemory,
@@ -25,9 +26,9 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Fresh zeroed memory of `length` bytes, page-aligned; from [`HUGE_PAGE`] on aligned to that and in huge pages as far as the
-    /// system has some, which the kernel then registers as such: a 512th of the translation entries. `access` is flags of
-    /// [`verbless_devx::abi::core::access`].
+    /// Fresh zeroed memory of `length` bytes, page-aligned; from [`HUGE_PAGE`] on aligned to that
+    /// and in huge pages as far as the system has some, which the kernel then registers as such: a
+    /// 512th of the translation entries. `access` is flags of [`verbless_devx::abi::core::access`].
     pub(crate) fn allocate(
         device: &Device,
         length: usize,
@@ -61,15 +62,17 @@ impl Pinned {
         let start = map.as_mut_ptr();
         let skipped = if huge { start.addr().wrapping_neg() % HUGE_PAGE } else { 0 };
         let base = NonNull::new(start.wrapping_add(skipped)).unwrap_or(NonNull::dangling());
-        // SAFETY: the mapping is ours alone, readable and writable, has `length` bytes from `base`, as fewer than `HUGE_PAGE` are
-        // skipped, and lives in the owner; no reference into it exists.
+        // SAFETY: the mapping is ours alone, readable and writable, has `length` bytes from `base`,
+        // as fewer than `HUGE_PAGE` are skipped, and lives in the owner; no reference into it
+        // exists.
         unsafe { Self::register(device, base, length, access, pages, Arc::new(map)) }
     }
 
     /// Registers memory that `owner` keeps mapped.
     ///
     /// # Safety
-    /// As [`SharedMemory::from_raw`]; and the device may read the memory, and write it as `access` and later keys allow.
+    /// As [`SharedMemory::from_raw`]; and the device may read the memory, and write it as `access`
+    /// and later keys allow.
     pub(crate) unsafe fn register(
         device: &Device,
         base: NonNull<u8>,
@@ -79,7 +82,8 @@ impl Pinned {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, Error> {
         let address = base.as_ptr().expose_provenance() as u64;
-        // SAFETY: the memory stays mapped while `owner` lives, and `UserMemory` keeps it until the registration is gone.
+        // SAFETY: the memory stays mapped while `owner` lives, and `UserMemory` keeps it until the
+        // registration is gone.
         let umem = unsafe { device.umem_reg(address, length as u64, access, pages) }?;
         let user = UserMemory::new(umem, address, length as u64, owner.clone());
         // SAFETY: as the caller promises.

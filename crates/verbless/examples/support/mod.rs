@@ -2,6 +2,7 @@
 
 use verbless::{Backend, Device, DeviceInfo, ErrorKind, Kernel};
 use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
 
 /// Devices to use.
 pub(crate) struct Found {
@@ -14,7 +15,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The other end of a connection from device 0: the model's second device, or the same port looped back.
+    /// The other end of a connection from device 0: the model's second device, or the same port
+    /// looped back.
     #[allow(dead_code, reason = "each example compiles this file for itself; not all connect")]
     pub(crate) fn peer(&self) -> Result<Device, verbless::Error> {
         let first = Device::open(&*self.backend, &self.devices[0])?;
@@ -27,7 +29,8 @@ impl Found {
     }
 }
 
-/// Finds `wanted`: `auto` is every device of the kernel, or the model where there is none; `model` is the model.
+/// Finds `wanted`: `auto` is every device of the kernel, or the model where there is none; `model`
+/// is the model.
 pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::error::Error>> {
     if wanted != "model" {
         let kernel = Kernel::new();
@@ -48,7 +51,7 @@ pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::er
     }
     let profile = Profile::load(profile)?;
     let model = Model::builder().device(profile.clone()).device(profile).build();
-    let backend = model.backend();
+    let backend = InProcess::of(&model);
     let devices = backend.enumerate()?;
     let say = "On the model: no mlx5 device was asked for, or there is none.".into();
     Ok(Found { backend: Box::new(backend), devices, say })

@@ -45,8 +45,8 @@ macro_rules! objects {
 
         impl Drop for $name<'_> {
             fn drop(&mut self) {
-                // SAFETY: the handle is of this kind and is given back once; what is made of it borrows the context or
-                // is dropped before, as the cases are written.
+                // SAFETY: the handle is of this kind and is given back once; what is made of it
+                // borrows the context or is dropped before, as the cases are written.
                 unsafe { (self.verbs.functions.$destroy)(self.handle) };
             }
         }
@@ -93,7 +93,8 @@ impl Verbs {
     /// # Errors
     /// When there is none, or it cannot be opened with DevX.
     pub fn open(&self) -> Result<Context<'_>> {
-        // SAFETY: the list is read up to its first entry, which is null if there is none, and given back.
+        // SAFETY: the list is read up to its first entry, which is null if there is none, and given
+        // back.
         let handle = unsafe {
             let mut count = 0;
             let list = (self.functions.get_device_list)(&mut count);
@@ -167,7 +168,8 @@ impl<'v> Context<'v> {
             (more.comp_mask, more.cqe_size) = (HAS_CQE_SIZE, 128);
         }
         let create = self.verbs.functions.mlx5_create_cq;
-        // SAFETY: the context is open; both structures are whole, and only read. The extended queue begins as a plain one.
+        // SAFETY: the context is open; both structures are whole, and only read. The extended queue
+        // begins as a plain one.
         let handle = unsafe { create(self.handle, &mut attributes, &mut more) };
         Ok(Cq { verbs: self.verbs, handle: given(handle, "mlx5dv_create_cq")? })
     }
@@ -238,7 +240,8 @@ impl<'v> Context<'v> {
         Ok((Uar { verbs: self.verbs, handle }, number))
     }
 
-    /// `mlx5dv_devx_umem_reg`, or with a bitmap of page sizes `mlx5dv_devx_umem_reg_ex`; and its number. The memory must stay.
+    /// `mlx5dv_devx_umem_reg`, or with a bitmap of page sizes `mlx5dv_devx_umem_reg_ex`; and its
+    /// number. The memory must stay.
     ///
     /// # Errors
     /// When it fails.
@@ -377,7 +380,8 @@ impl Cq<'_> {
     /// When it fails.
     pub fn moderate(&self, count: u16, period: u16) -> Result {
         let mut attributes = raw::ModifyCq { attr_mask: 1, cq_count: count, cq_period: period };
-        // SAFETY: a queue begins with its context, which is the last part of an extended one; see `raw::MODIFY_CQ`.
+        // SAFETY: a queue begins with its context, which is the last part of an extended one; see
+        // `raw::MODIFY_CQ`.
         let code = unsafe {
             let context = *self.handle.cast::<*const raw::ModifyCqFunction>();
             (*context.sub(raw::MODIFY_CQ))(self.handle, &mut attributes)

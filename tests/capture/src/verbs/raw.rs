@@ -1,4 +1,5 @@
-//! Functions and structures of the two libraries. Sources: rdma-core `libibverbs/verbs.h` and `providers/mlx5/mlx5dv.h`.
+//! Functions and structures of the two libraries. Sources: rdma-core `libibverbs/verbs.h` and
+//! `providers/mlx5/mlx5dv.h`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -14,8 +15,8 @@ pub(super) type Command =
 /// `modify_cq` of an extended context.
 pub(super) type ModifyCqFunction = unsafe extern "C" fn(Handle, *mut ModifyCq) -> c_int;
 
-/// How many pointers before the plain context an extended one has `modify_cq`. New members come at the front, so that this
-/// never changes.
+/// How many pointers before the plain context an extended one has `modify_cq`. New members come at
+/// the front, so that this never changes.
 pub(super) const MODIFY_CQ: usize = 23;
 
 /// Bytes of `struct ibv_gid_entry`.
@@ -38,7 +39,10 @@ macro_rules! functions {
                 Ok(Self {
                     // SAFETY: a function of that name has that type.
                     $($name: unsafe {
-                        std::mem::transmute::<Handle, unsafe extern "C" fn($($argument),*) -> $result>(
+                        std::mem::transmute::<
+                            Handle,
+                            unsafe extern "C" fn($($argument),*) -> $result,
+                        >(
                             symbol(library($library)?, concat!($symbol, "\0"))?,
                         )
                     },)*
@@ -65,16 +69,23 @@ functions! {
     IBVERBS reg_mr = "ibv_reg_mr": fn(Handle, Handle, usize, c_int) -> Handle;
     IBVERBS dereg_mr = "ibv_dereg_mr": fn(Handle) -> c_int;
     IBVERBS query_port = "ibv_query_port": fn(Handle, u8, Handle) -> c_int;
-    IBVERBS query_gid_table = "_ibv_query_gid_table": fn(Handle, Handle, usize, u32, usize) -> isize;
+    IBVERBS query_gid_table = "_ibv_query_gid_table":
+        fn(Handle, Handle, usize, u32, usize) -> isize;
     IBVERBS query_gid_ex = "_ibv_query_gid_ex": fn(Handle, u32, u32, Handle, u32, usize) -> c_int;
     MLX5 open_device = "mlx5dv_open_device": fn(Handle, *const ContextAttributes) -> Handle;
-    MLX5 mlx5_create_cq = "mlx5dv_create_cq": fn(Handle, *mut CqAttributes, *mut Mlx5CqAttributes) -> Handle;
-    MLX5 devx_general_cmd = "mlx5dv_devx_general_cmd": fn(Handle, *const c_void, usize, *mut c_void, usize) -> c_int;
-    MLX5 devx_obj_create = "mlx5dv_devx_obj_create": fn(Handle, *const c_void, usize, *mut c_void, usize) -> Handle;
-    MLX5 devx_obj_query = "mlx5dv_devx_obj_query": fn(Handle, *const c_void, usize, *mut c_void, usize) -> c_int;
-    MLX5 devx_obj_modify = "mlx5dv_devx_obj_modify": fn(Handle, *const c_void, usize, *mut c_void, usize) -> c_int;
+    MLX5 mlx5_create_cq = "mlx5dv_create_cq":
+        fn(Handle, *mut CqAttributes, *mut Mlx5CqAttributes) -> Handle;
+    MLX5 devx_general_cmd = "mlx5dv_devx_general_cmd":
+        fn(Handle, *const c_void, usize, *mut c_void, usize) -> c_int;
+    MLX5 devx_obj_create = "mlx5dv_devx_obj_create":
+        fn(Handle, *const c_void, usize, *mut c_void, usize) -> Handle;
+    MLX5 devx_obj_query = "mlx5dv_devx_obj_query":
+        fn(Handle, *const c_void, usize, *mut c_void, usize) -> c_int;
+    MLX5 devx_obj_modify = "mlx5dv_devx_obj_modify":
+        fn(Handle, *const c_void, usize, *mut c_void, usize) -> c_int;
     MLX5 devx_obj_destroy = "mlx5dv_devx_obj_destroy": fn(Handle) -> c_int;
-    MLX5 devx_obj_query_async = "mlx5dv_devx_obj_query_async": fn(Handle, *const c_void, usize, usize, u64, Handle) -> c_int;
+    MLX5 devx_obj_query_async = "mlx5dv_devx_obj_query_async":
+        fn(Handle, *const c_void, usize, usize, u64, Handle) -> c_int;
     MLX5 devx_create_cmd_comp = "mlx5dv_devx_create_cmd_comp": fn(Handle) -> Handle;
     MLX5 devx_destroy_cmd_comp = "mlx5dv_devx_destroy_cmd_comp": fn(Handle) -> ();
     MLX5 devx_umem_reg = "mlx5dv_devx_umem_reg": fn(Handle, Handle, usize, u32) -> Handle;
@@ -83,17 +94,20 @@ functions! {
     MLX5 devx_alloc_uar = "mlx5dv_devx_alloc_uar": fn(Handle, u32) -> Handle;
     MLX5 devx_free_uar = "mlx5dv_devx_free_uar": fn(Handle) -> ();
     MLX5 devx_query_eqn = "mlx5dv_devx_query_eqn": fn(Handle, u32, *mut u32) -> c_int;
-    MLX5 devx_create_event_channel = "mlx5dv_devx_create_event_channel": fn(Handle, c_int) -> Handle;
+    MLX5 devx_create_event_channel = "mlx5dv_devx_create_event_channel":
+        fn(Handle, c_int) -> Handle;
     MLX5 devx_destroy_event_channel = "mlx5dv_devx_destroy_event_channel": fn(Handle) -> ();
-    MLX5 devx_subscribe_devx_event = "mlx5dv_devx_subscribe_devx_event": fn(Handle, Handle, u16, *const u16, u64) -> c_int;
-    MLX5 devx_subscribe_devx_event_fd = "mlx5dv_devx_subscribe_devx_event_fd": fn(Handle, c_int, Handle, u16) -> c_int;
+    MLX5 devx_subscribe_devx_event = "mlx5dv_devx_subscribe_devx_event":
+        fn(Handle, Handle, u16, *const u16, u64) -> c_int;
+    MLX5 devx_subscribe_devx_event_fd = "mlx5dv_devx_subscribe_devx_event_fd":
+        fn(Handle, c_int, Handle, u16) -> c_int;
 }
 
 const IBVERBS: &CStr = c"libibverbs.so.1";
 const MLX5: &CStr = c"libmlx5.so.1";
 
-/// Lets libibverbs load its provider, by looking for devices. It may be another file than libmlx5; loaded first, and known
-/// by the same name, it is the one that is found later.
+/// Lets libibverbs load its provider, by looking for devices. It may be another file than libmlx5;
+/// loaded first, and known by the same name, it is the one that is found later.
 fn load_provider() -> Result {
     let (list, free) = (
         symbol(library(IBVERBS)?, "ibv_get_device_list\0")?,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use verbless_capture::recording::{Command, Section, sections};
 use verbless_capture::{ours, scenario};
 use verbless_model::{Link, Model, Profile};
+use verbless_model_kernel::InProcess;
 
 /// What our driver sends for the cases here.
 pub(crate) fn in_process() -> Vec<Section> {
@@ -15,7 +16,7 @@ pub(crate) fn in_process() -> Vec<Section> {
     model.watch_commands(move |executed| {
         sink.lock().unwrap().extend(Command::new(executed.input, executed.output));
     });
-    ours::run(&model.backend(), &scenario::cases()).expect("the model does them all");
+    ours::run(&InProcess::of(&model), &scenario::cases()).expect("the model does them all");
     let seen = std::mem::take(&mut *seen.lock().unwrap());
     sections(seen)
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use verbless_prm::hot::{DataSegment, EventCompletion, EventCqError, event_type, opcode};
-use zerocopy::FromBytes;
+use verbless_prm::hot::{DataSegment, event_type, opcode};
+use verbless_prm::{CqErrorSyndrome, EqeCompletion, EqeCqError};
 
 use super::rig::{COMP_EQ, End, Request, Rig};
-use crate::engine::{self, events};
+use crate::engine;
+use crate::hca::Effect;
 use crate::hca::objects::{Arm, QpState};
 use crate::memory::HostMemory;
 
@@ -18,7 +19,7 @@ fn nop(rig: &mut Rig, end: &mut End) {
 /// CQNs of the completion events that wait.
 fn completion_events(rig: &mut Rig, hca: usize) -> Vec<u32> {
     std::iter::from_fn(|| rig.eqe(hca, COMP_EQ))
-        .map(|eqe| EventCompletion::read_from_bytes(&eqe.data).unwrap().cqn.get())
+        .map(|eqe| EqeCompletion::from_prefix(eqe.event_data()).unwrap().cqn())
         .collect()
 }
 
@@ -47,10 +48,10 @@ fn a_cq_that_overruns_takes_no_more_and_stops_its_qp() {
     assert!(rig.events(0).is_empty());
     nop(&mut rig, &mut a);
     let event = rig.eqe(0, super::rig::ASYNC_EQ).unwrap();
-    assert_eq!(event.event_type, event_type::CQ_ERROR);
-    let data = EventCqError::read_from_bytes(&event.data).unwrap();
-    assert_eq!((data.cqn.get(), data.syndrome), (cq, 1));
-    assert_eq!(rig.events(0), [event_type::WQ_CATASTROPHIC]);
+    assert_eq!(event.event_type().0, event_type::CQ_ERROR);
+    let data = EqeCqError::from_prefix(event.event_data()).unwrap();
+    assert_eq!((data.cqn(), data.syndrome()), (cq, CqErrorSyndrome::OVERRUN));
+    assert_eq!(rig.events(0), [event_type::WQ_CATASTROPHIC_ERROR]);
     assert_eq!(rig.qp(&a).state, QpState::Error);
     assert_eq!(rig.all(0, cq).len(), 2, "what was there stays");
     nop(&mut rig, &mut a);
@@ -165,7 +166,8 @@ fn only_solicited_completions_wake_who_asked_for_those() {
     rig.post(&mut a, Request::send().solicited());
     rig.run();
     assert_eq!(completion_events(&mut rig, 1), [b.receive_cq]);
-    // A solicited completion that an event has told of makes no other; one that came since does, and at once.
+    // A solicited completion that an event has told of makes no other; one that came since does,
+    // and at once.
     rig.arm(1, b.receive_cq, 1 << 28 | 1 << 24 | 1);
     rig.run();
     assert!(completion_events(&mut rig, 1).is_empty());
@@ -178,7 +180,7 @@ fn only_solicited_completions_wake_who_asked_for_those() {
     rig.run();
     assert!(completion_events(&mut rig, 1).is_empty());
     // An error is always worth it.
-    engine::qp_to_error(&mut rig.world, 1, b.qpn);
+    rig.effect(1, Effect::QpToError(b.qpn));
     rig.receive(&mut b, &[]);
     rig.run();
     assert_eq!(completion_events(&mut rig, 1), [b.receive_cq]);
@@ -187,9 +189,9 @@ fn only_solicited_completions_wake_who_asked_for_those() {
 #[test]
 fn an_eq_interrupts_when_armed_and_once() {
     let mut rig = Rig::new();
-    let raised = |rig: &mut Rig| std::mem::take(&mut rig.world.hcas[0].raised);
+    let raised = |rig: &mut Rig| std::mem::take(&mut rig.world.functions[0].hca.raised);
     let event =
-        |rig: &mut Rig| events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
+        |rig: &mut Rig| rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     event(&mut rig);
     assert!(raised(&mut rig).is_empty());
     rig.eq_doorbell(0, super::rig::ASYNC_EQ, true);
@@ -208,23 +210,23 @@ fn an_eq_interrupts_when_armed_and_once() {
 fn a_full_eq_loses_events_and_goes_on_when_there_is_room() {
     let mut rig = Rig::new();
     for _ in 0..20 {
-        events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
+        rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     }
     assert_eq!(rig.events(0).len(), 16);
-    events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
+    rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     assert_eq!(rig.events(0).len(), 0, "the device was not told of the room");
     rig.eq_doorbell(0, super::rig::ASYNC_EQ, false);
-    events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
+    rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
     assert_eq!(rig.events(0).len(), 1);
 }
 
 #[test]
 fn an_eq_gets_only_what_it_asked_for() {
     let mut rig = Rig::new();
-    let eq = rig.world.hcas[0].objects.eqs.get_mut(&super::rig::ASYNC_EQ).unwrap();
+    let eq = rig.world.functions[0].hca.objects.eqs.get_mut(&super::rig::ASYNC_EQ).unwrap();
     eq.bitmask = [1 << event_type::CQ_ERROR, 0, 0, 0];
-    events::post(&mut rig.world.hcas[0], event_type::GENERAL, 0, [0; 28]);
-    events::post(&mut rig.world.hcas[0], event_type::CQ_ERROR, 0, [0; 28]);
+    rig.world.functions[0].events().post(event_type::GENERAL, 0, [0; 28]);
+    rig.world.functions[0].events().post(event_type::CQ_ERROR, 0, [0; 28]);
     assert_eq!(rig.events(0), [event_type::CQ_ERROR]);
 }
 
@@ -232,7 +234,7 @@ fn an_eq_gets_only_what_it_asked_for() {
 fn faults_drop_and_delay_completions_in_order() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let faults = &mut rig.world.hcas[0].engine.faults;
+    let faults = &mut rig.world.functions[0].engine.faults;
     faults.lose_completions = engine::Strike { skip: 1, count: 1 };
     faults.delay_completions = engine::Strike { skip: 1, count: 1 };
     faults.delay = 1000;
@@ -245,19 +247,34 @@ fn faults_drop_and_delay_completions_in_order() {
 }
 
 #[test]
+fn a_delayed_completion_comes_when_its_time_is_over_and_not_before() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    let faults = &mut rig.world.functions[0].engine.faults;
+    (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
+    nop(&mut rig, &mut a);
+    rig.none(0, a.send_cq);
+    rig.advance(Duration::from_nanos(999));
+    rig.none(0, a.send_cq);
+    rig.advance(Duration::from_nanos(1));
+    assert_eq!(rig.one(0, a.send_cq).index(), 0);
+    assert_eq!(rig.cq_mut(0, a.send_cq).runtime.delayed.0, 0, "nothing is held back any more");
+    nop(&mut rig, &mut a);
+    assert_eq!(rig.one(0, a.send_cq).index(), 1, "the next one is not late");
+}
+
+#[test]
 fn a_completion_that_is_late_for_its_cq_is_not_for_the_next_one_of_the_same_number() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    let faults = &mut rig.world.hcas[0].engine.faults;
+    let faults = &mut rig.world.functions[0].engine.faults;
     (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
     nop(&mut rig, &mut a);
     rig.run();
-    let hca = &mut rig.world.hcas[0];
-    let mut next = hca.objects.cqs.remove(&a.send_cq).unwrap();
-    engine::cq_changed(hca, a.send_cq);
-    next.runtime = Default::default();
-    hca.objects.cqs.insert(a.send_cq, next);
-    engine::cq_changed(hca, a.send_cq);
+    let mut next = rig.world.functions[0].hca.objects.remove_cq(a.send_cq).unwrap();
+    let runtime = std::mem::take(&mut next.runtime);
+    rig.effect(0, Effect::CqForgotten(a.send_cq, runtime));
+    rig.world.functions[0].hca.objects.add_cq(a.send_cq, next);
     rig.advance(Duration::from_nanos(1000));
     rig.none(0, a.send_cq);
 }
@@ -267,12 +284,12 @@ fn the_user_index_goes_into_every_cqe() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     nop(&mut rig, &mut a);
-    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx.get(), 0);
+    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx(), 0);
     rig.qp(&a).user_index = 0x1234;
     nop(&mut rig, &mut a);
-    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx.get(), 0x1234);
+    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx(), 0x1234);
     rig.post(&mut a, Request::new(0x7f));
-    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx.get(), 0x1234);
+    assert_eq!(rig.one(0, a.send_cq).cqe.srqn_uidx(), 0x1234);
 }
 
 #[test]
@@ -281,10 +298,10 @@ fn a_lying_record_behind_a_delayed_completion_is_flushed_in_no_time() {
     let (a, _) = rig.pair();
     let record = rig.qp(&a).record;
     rig.memory().store32(record, 0xffff_u32.to_be()).unwrap();
-    let faults = &mut rig.world.hcas[0].engine.faults;
+    let faults = &mut rig.world.functions[0].engine.faults;
     (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
     let start = std::time::Instant::now();
-    engine::qp_to_error(&mut rig.world, 0, a.qpn);
+    rig.effect(0, Effect::QpToError(a.qpn));
     rig.none(0, a.receive_cq);
     rig.advance(Duration::from_micros(1));
     assert!(rig.poll(0, a.receive_cq).is_some());

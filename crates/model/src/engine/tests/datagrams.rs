@@ -1,10 +1,9 @@
 //! UD and UC: what arrives, in front of what, and what is lost without a word.
 
-use verbless_prm::WqeDatagramSegment;
+use verbless_prm::DatagramSegment;
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 
 use super::rig::{End, Request, Rig};
-use crate::engine;
 use crate::hca::objects::{QpState, Service};
 
 const KEY: u32 = 0x1111_1111;
@@ -15,19 +14,19 @@ fn end(rig: &mut Rig, hca: usize, service: Service) -> End {
     let qp = rig.qp(&end);
     (qp.service, qp.state, qp.log_mtu) = (service, QpState::Rts, 12);
     qp.context.set_q_key(KEY);
-    engine::queues_changed(&mut rig.world, hca);
+    rig.world.functions[hca].hca.objects.index_again();
     end
 }
 
 /// An address vector of the QP at its port.
-fn vector(rig: &Rig, to: &End, qpn: u32) -> WqeDatagramSegment {
-    let mut vector = WqeDatagramSegment::zeroed();
+fn vector(rig: &Rig, to: &End, qpn: u32) -> DatagramSegment {
+    let mut vector = DatagramSegment::zeroed();
     vector.set_ext(true).set_q_key(KEY).set_dqp_dct(qpn).set_sl(3);
-    vector.set_rlid(rig.world.hcas[to.hca].ports[0].lid);
+    vector.set_rlid(rig.world.functions[to.hca].hca.ports[0].lid);
     vector
 }
 
-fn request(opcode: u8, vector: &WqeDatagramSegment) -> Request {
+fn request(opcode: u8, vector: &DatagramSegment) -> Request {
     Request::new(opcode).bytes(vector.as_bytes())
 }
 
@@ -49,9 +48,9 @@ fn a_datagram_arrives_behind_forty_bytes_with_its_sender() {
     assert_eq!((sent.opcode(), sent.index()), (cqe_opcode::REQUESTER, 0));
     let got = rig.one(1, b.receive_cq);
     assert_eq!((got.opcode(), got.bytes()), (cqe_opcode::RESPONDER_SEND_IMM, 45));
-    assert_eq!(got.cqe.flags_rqpn.get(), 3 << 24 | a.qpn, "service level and QP, no GRH");
-    assert_eq!(got.cqe.slid.get(), rig.world.hcas[0].ports[0].lid);
-    assert_eq!(got.cqe.imm_inval_pkey.get(), 0xabcd);
+    assert_eq!((got.cqe.g(), got.cqe.sl(), got.cqe.rqpn()), (0, 3, a.qpn));
+    assert_eq!(got.cqe.slid(), rig.world.functions[0].hca.ports[0].lid);
+    assert_eq!(got.cqe.imm_inval_pkey(), 0xabcd);
     assert_eq!(rig.bytes(to + 40, 5), b"hello");
 }
 
@@ -60,13 +59,14 @@ fn a_route_header_says_whence_it_came() {
     let mut rig = Rig::new();
     let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 1, Service::Ud));
     let to = buffer(&mut rig, &mut b, 64);
-    let gid = |rig: &Rig, hca: usize| rig.world.hcas[hca].identity.ports[0].link_local_gid();
+    let gid =
+        |rig: &Rig, hca: usize| rig.world.functions[hca].hca.identity.ports[0].link_local_gid();
     let mut vector = vector(&rig, &b, b.qpn);
     vector.set_grh(true).set_hop_limit(9).set_tclass(7).set_flow_label(5);
     vector.set_rgid(&gid(&rig, 1));
     rig.post(&mut a, request(opcode::SEND, &vector).inline(b"hello"));
     let got = rig.one(1, b.receive_cq);
-    assert_eq!(got.cqe.flags_rqpn.get() >> 28 & 3, 1);
+    assert_eq!(got.cqe.g(), 1);
     let header = rig.bytes(to, 40);
     assert_eq!(header[..4], [0x60, 0x70, 0, 5]);
     assert_eq!(header[4..8], [0, 12 + 8 + 8 + 4, 0x1b, 9]);
@@ -80,7 +80,7 @@ fn a_route_header_says_whence_it_came() {
 
 #[test]
 fn what_nobody_takes_is_lost_and_the_sender_does_not_know() {
-    type Edit = fn(&mut Rig, &End, &mut WqeDatagramSegment);
+    type Edit = fn(&mut Rig, &End, &mut DatagramSegment);
     let cases: [Edit; 5] = [
         |_, _, vector| {
             vector.set_q_key(KEY + 1);
@@ -134,9 +134,9 @@ fn management_qps_are_reached_by_their_numbers() {
         vector.set_q_key(key);
         rig.post(&mut a, request(opcode::SEND, &vector).inline(b"a mad"));
         let got = rig.one(1, b.receive_cq);
-        assert_eq!(got.cqe.flags_rqpn.get() & 0xff_ffff, number);
+        assert_eq!(got.cqe.rqpn(), number);
         let pkey = if service == Service::Qp1 { 0xffff } else { 0 };
-        assert_eq!(got.cqe.imm_inval_pkey.get(), pkey);
+        assert_eq!(got.cqe.imm_inval_pkey(), pkey);
         assert_eq!(rig.bytes(to + 40, 5), b"a mad");
     }
 }
@@ -148,7 +148,7 @@ fn a_group_is_heard_by_all_its_members() {
     let (mut b, mut c) = (end(&mut rig, 1, Service::Ud), end(&mut rig, 0, Service::Ud));
     let group = [0xff; 16];
     for (hca, qpn) in [(1, b.qpn), (0, c.qpn)] {
-        rig.world.hcas[hca].objects.groups.entry(group).or_default().insert(qpn);
+        rig.world.functions[hca].hca.objects.groups.entry(group).or_default().insert(qpn);
     }
     let (one, two) = (buffer(&mut rig, &mut b, 64), buffer(&mut rig, &mut c, 64));
     let mut vector = vector(&rig, &b, 0xff_ffff);
@@ -156,7 +156,7 @@ fn a_group_is_heard_by_all_its_members() {
     rig.post(&mut a, request(opcode::SEND, &vector).inline(b"all"));
     assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
     for (hca, cq, at) in [(1, b.receive_cq, one), (0, c.receive_cq, two)] {
-        assert_eq!(rig.one(hca, cq).cqe.flags_rqpn.get() >> 28 & 3, 2);
+        assert_eq!(rig.one(hca, cq).cqe.g(), 2);
         assert_eq!(rig.bytes(at + 40, 3), b"all");
     }
 }
@@ -167,7 +167,7 @@ fn a_qp_that_blocks_its_own_multicast_hears_that_of_others() {
     let (mut a, mut b) = (end(&mut rig, 0, Service::Ud), end(&mut rig, 0, Service::Ud));
     let group = [0xff; 16];
     for qpn in [a.qpn, b.qpn] {
-        rig.world.hcas[0].objects.groups.entry(group).or_default().insert(qpn);
+        rig.world.functions[0].hca.objects.groups.entry(group).or_default().insert(qpn);
     }
     rig.qp(&a).context.set_block_lb_mc(true);
     for _ in 0..2 {
@@ -259,7 +259,8 @@ fn what_an_unreliable_connection_loses_it_does_not_miss() {
     // No receive; a key that does not fit; a message lost on the way: none is heard of.
     rig.post(&mut a, Request::send().inline(b"nobody"));
     rig.post(&mut a, Request::write(to, rkey ^ 1).inline(b"denied"));
-    rig.world.hcas[0].engine.faults.lose_messages = crate::engine::Strike { skip: 2, count: 1 };
+    rig.world.functions[0].engine.faults.lose_messages =
+        crate::engine::Strike { skip: 2, count: 1 };
     rig.post(&mut a, Request::write(to, rkey).inline(b"lost"));
     let entries = rig.all(0, a.send_cq);
     assert!(entries.len() == 3 && entries.iter().all(|entry| entry.opcode() == 0));
@@ -268,6 +269,62 @@ fn what_an_unreliable_connection_loses_it_does_not_miss() {
     buffer(&mut rig, &mut b, 64);
     rig.post(&mut a, Request::send().inline(b"heard"));
     assert_eq!(rig.one(1, b.receive_cq).bytes(), 5);
+}
+
+#[test]
+fn memory_of_the_sender_that_cannot_be_read_fails_the_request_and_not_the_receiver() {
+    // A key over memory that is nowhere.
+    const NOWHERE: u64 = 16;
+    for service in [Service::Uc, Service::Ud] {
+        let mut rig = Rig::new();
+        let (mut a, mut b) = match service {
+            Service::Uc => unreliable(&mut rig),
+            _ => (end(&mut rig, 0, service), end(&mut rig, 1, service)),
+        };
+        let lkey = rig.mkey(0, NOWHERE, 64, super::rig::ALL);
+        let at = buffer(&mut rig, &mut b, 128);
+        let send = |rig: &Rig| match service {
+            Service::Uc => Request::send(),
+            _ => request(opcode::SEND, &vector(rig, &b, b.qpn)),
+        };
+        let first = send(&rig).sge(NOWHERE, 8, lkey);
+        rig.post(&mut a, first);
+        let entry = rig.one(0, a.send_cq);
+        assert_eq!(entry.error(), (cqe_opcode::REQUESTER_ERROR, 0, cqe_syndrome::LOCAL_PROTECTION));
+        assert_eq!((rig.qp(&a).state, rig.qp(&b).state), (QpState::SqError, QpState::Rts));
+        rig.none(1, b.receive_cq);
+        // The receive WQE is there for the next message.
+        rig.qp(&a).state = QpState::Rts;
+        let next = send(&rig).inline(b"heard");
+        rig.post(&mut a, next);
+        rig.one(0, a.send_cq);
+        let received = rig.one(1, b.receive_cq);
+        let header = if service == Service::Ud { 40 } else { 0 };
+        assert_eq!((received.index(), received.bytes()), (0, header + 5), "{service:?}");
+        assert_eq!(rig.bytes(at + u64::from(header), 5), b"heard");
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_read_for_one_member_of_a_group_is_not_tried_on_the_next() {
+    const NOWHERE: u64 = 16;
+    let mut rig = Rig::new();
+    let mut a = end(&mut rig, 0, Service::Ud);
+    let (mut b, mut c) = (end(&mut rig, 1, Service::Ud), end(&mut rig, 1, Service::Ud));
+    let group = [0xff; 16];
+    rig.world.functions[1].hca.objects.groups.insert(group, [b.qpn, c.qpn].into());
+    let lkey = rig.mkey(0, NOWHERE, 64, super::rig::ALL);
+    buffer(&mut rig, &mut b, 64);
+    // Too short: it would fail.
+    buffer(&mut rig, &mut c, 44);
+    let mut vector = vector(&rig, &b, 0xff_ffff);
+    vector.set_rlid(0xc001).set_grh(true).set_rgid(&group);
+    rig.post(&mut a, request(opcode::SEND, &vector).sge(NOWHERE, 8, lkey));
+    assert_eq!(rig.one(0, a.send_cq).syndrome(), cqe_syndrome::LOCAL_PROTECTION);
+    for member in [&b, &c] {
+        rig.none(1, member.receive_cq);
+        assert_eq!(rig.qp(member).state, QpState::Rts);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use verbless_prm::hot::opcode;
 
 use super::rig::{PAGE, Request, Rig};
 use crate::engine;
+use crate::hca::Effect;
 use crate::hca::objects::QpState;
 use crate::memory::UAR_PAGE;
 
@@ -30,7 +31,7 @@ fn equal_doorbells_count_twice() {
     let (mut a, _) = rig.pair();
     for _ in 0..2 {
         place(&mut rig, &mut a);
-        rig.world.hcas[0].bar.store64(PAGE, 0x900, 0x1234_5678);
+        rig.world.functions[0].hca.bar.store64(PAGE, 0x900, 0x1234_5678);
         rig.one(0, a.send_cq);
     }
 }
@@ -41,7 +42,7 @@ fn every_blueflame_buffer_is_a_doorbell() {
     let (mut a, _) = rig.pair();
     for k in 0..8 {
         place(&mut rig, &mut a);
-        rig.world.hcas[0].bar.store64(PAGE, 0x800 + k * 0x100, 1);
+        rig.world.functions[0].hca.bar.store64(PAGE, 0x800 + k * 0x100, 1);
         rig.one(0, a.send_cq);
     }
 }
@@ -51,13 +52,13 @@ fn a_doorbell_on_another_page_wakes_nobody() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     place(&mut rig, &mut a);
-    rig.world.hcas[0].bar.store64(PAGE + 1, 0x800, 1);
+    rig.world.functions[0].hca.bar.store64(PAGE + 1, 0x800, 1);
     rig.none(0, a.send_cq);
-    rig.world.hcas[1].bar.store64(PAGE, 0x800, 1);
+    rig.world.functions[1].hca.bar.store64(PAGE, 0x800, 1);
     rig.none(0, a.send_cq);
     rig.qp(&a).uar_page = PAGE + 1;
-    engine::queues_changed(&mut rig.world, 0);
-    rig.world.hcas[0].bar.store64(PAGE + 1, 0x800, 1);
+    rig.world.functions[0].hca.objects.index_again();
+    rig.world.functions[0].hca.bar.store64(PAGE + 1, 0x800, 1);
     rig.one(0, a.send_cq);
 }
 
@@ -75,7 +76,7 @@ fn a_trapped_doorbell_does_what_a_mapped_one_does() {
 fn a_doorbell_that_gets_lost_hangs() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    rig.world.hcas[0].engine.faults.lose_doorbells = engine::Strike { skip: 0, count: 1 };
+    rig.world.functions[0].engine.faults.lose_doorbells = engine::Strike { skip: 0, count: 1 };
     rig.post(&mut a, Request::new(opcode::NOP));
     rig.none(0, a.send_cq);
     rig.ring(&a);
@@ -90,7 +91,7 @@ fn what_was_rung_before_rts_runs_when_rts_comes() {
     rig.post(&mut a, Request::new(opcode::NOP));
     rig.none(0, a.send_cq);
     rig.qp(&a).state = QpState::Rts;
-    engine::queues_changed(&mut rig.world, 0);
+    rig.effect(0, Effect::SenderReady(a.qpn));
     rig.one(0, a.send_cq);
 }
 

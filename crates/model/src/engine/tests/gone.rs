@@ -54,7 +54,8 @@ impl HostMemory for Nothing {
     }
 }
 
-/// What a request's sender hears when the memory of the other side is not there, and after how many timeouts.
+/// What a request's sender hears when the memory of the other side is not there, and after how many
+/// timeouts.
 fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: bool) -> (Entry, u32) {
     let mut rig = Rig::new();
     let (mut a, mut b) = rig.pair();
@@ -62,7 +63,7 @@ fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: bool) -> (Ent
     let (remote, length) = (rig.alloc(64), 64);
     let rkey = rig.mkey(1, remote, length, ALL);
     rig.receive(&mut b, &[DataSegment::new(64, rkey, remote)]);
-    rig.world.hcas[1].memory = Arc::new(Nothing { gone });
+    rig.world.functions[1].hca.memory = Arc::new(Nothing { gone });
     rig.post(&mut a, request(remote, rkey, DataSegment::new(8, lkey, local)));
     for timeouts in 0..16 {
         rig.run();
@@ -80,16 +81,16 @@ type Make = fn(u64, u32, DataSegment) -> Request;
 
 /// One of each kind.
 const REQUESTS: [Make; 5] = [
-    |_, _, from| Request::send().sge(from.address.get(), 8, from.lkey.get()),
-    |at, key, from| Request::write(at, key).sge(from.address.get(), 8, from.lkey.get()),
+    |_, _, from| Request::send().sge(from.addr(), 8, from.lkey()),
+    |at, key, from| Request::write(at, key).sge(from.addr(), 8, from.lkey()),
     |at, key, from| {
         let request = Request::new(opcode::WRITE_IMM).remote(at, key);
-        request.sge(from.address.get(), 8, from.lkey.get())
+        request.sge(from.addr(), 8, from.lkey())
     },
-    |at, key, to| Request::read(at, key).sge(to.address.get(), 8, to.lkey.get()),
+    |at, key, to| Request::read(at, key).sge(to.addr(), 8, to.lkey()),
     |at, key, to| {
         let request = Request::atomic(opcode::FETCH_ADD, at, key, 1, 0);
-        request.sge(to.address.get(), 8, to.lkey.get())
+        request.sge(to.addr(), 8, to.lkey())
     },
 ];
 

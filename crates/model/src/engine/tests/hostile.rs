@@ -68,7 +68,7 @@ fn records_and_page_lists_that_lead_nowhere_are_survived() {
             _ => rig.cq_mut(0, cq).record = 1,
         }
         rig.ring(&a);
-        rig.world.hcas[0].bar.store64(super::rig::PAGE, 0x20, 7 << 32 | u64::from(cq));
+        rig.world.functions[0].hca.bar.store64(super::rig::PAGE, 0x20, 7 << 32 | u64::from(cq));
         rig.advance(std::time::Duration::from_secs(10));
         others_live(&mut rig);
     }
@@ -114,8 +114,9 @@ proptest! {
     #[test]
     fn requests_that_are_nearly_right_end_in_completions_and_nothing_worse(
         opcode in prop_oneof![
-            Just(opcode::SEND), Just(opcode::SEND_IMM), Just(opcode::SEND_INVALIDATE), Just(opcode::WRITE),
-            Just(opcode::WRITE_IMM), Just(opcode::READ), Just(opcode::COMPARE_SWAP), Just(opcode::FETCH_ADD),
+            Just(opcode::SEND), Just(opcode::SEND_IMM), Just(opcode::SEND_INVALIDATE),
+            Just(opcode::WRITE), Just(opcode::WRITE_IMM), Just(opcode::READ),
+            Just(opcode::COMPARE_SWAP), Just(opcode::FETCH_ADD),
         ],
         flags in any::<[u8; 8]>(),
         offset in -80i64..80,

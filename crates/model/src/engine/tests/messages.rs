@@ -1,10 +1,7 @@
 //! What succeeds: every operation, rings that wrap, indexes that roll over.
 
-use verbless_prm::hot::{
-    DataSegment, UmrCtrlSegment, UmrMkeySegment, cqe_opcode, cqe_syndrome, opcode,
-};
-use zerocopy::IntoBytes;
-use zerocopy::big_endian::{U32, U64};
+use verbless_prm::MkeyContext;
+use verbless_prm::hot::{DataSegment, UmrCtrlSegment, cqe_opcode, cqe_syndrome, opcode};
 
 use super::rig::{Request, Rig};
 use crate::hca::objects::{Klm, QpState, Translation};
@@ -20,8 +17,8 @@ fn a_write_moves_the_bytes_and_completes_at_the_requester_only() {
     let index = rig.post(&mut a, Request::write(to + 3, rkey).sge(from + 5, 4000, lkey));
     let entry = rig.one(0, a.send_cq);
     assert_eq!((entry.opcode(), entry.index()), (cqe_opcode::REQUESTER, index));
-    assert_eq!(entry.cqe.opcode_qpn().wqe_opcode(), opcode::WRITE);
-    assert_eq!(entry.cqe.opcode_qpn().qpn(), a.qpn);
+    assert_eq!(entry.cqe.wqe_opcode().0, opcode::WRITE);
+    assert_eq!(entry.cqe.qpn(), a.qpn);
     assert_eq!(rig.bytes(to + 3, 4000), payload);
     assert_eq!(rig.bytes(to + 4003, 8), [0; 8]);
     rig.none(1, b.receive_cq);
@@ -41,7 +38,7 @@ fn a_send_arrives_in_the_next_receive_with_its_length() {
     let entry = rig.one(1, b.receive_cq);
     assert_eq!((entry.opcode(), entry.index()), (cqe_opcode::RESPONDER_SEND, 0));
     assert_eq!(entry.bytes(), 12);
-    assert_eq!(entry.cqe.flags_rqpn.get(), a.qpn);
+    assert_eq!(entry.cqe.rqpn(), a.qpn);
     assert_eq!(rig.bytes(to, 5), b"hello");
     assert_eq!(rig.bytes(to + 100, 8), b", world\0");
 }
@@ -65,7 +62,7 @@ fn immediates_arrive_with_sends_and_writes() {
     let entries = rig.all(1, b.receive_cq);
     assert_eq!(rig.bytes(to, 12), b"abc\0\0\0\0\0defg");
     let seen: Vec<_> =
-        entries.iter().map(|e| (e.opcode(), e.bytes(), e.cqe.imm_inval_pkey.get())).collect();
+        entries.iter().map(|e| (e.opcode(), e.bytes(), e.cqe.imm_inval_pkey())).collect();
     assert_eq!(
         seen,
         [
@@ -149,7 +146,7 @@ fn a_send_with_invalidate_frees_the_key() {
     rig.post(&mut a, Request::new(opcode::SEND_INVALIDATE).imm(rkey).inline(b"bye"));
     let entry = rig.one(1, b.receive_cq);
     assert_eq!(entry.opcode(), cqe_opcode::RESPONDER_SEND_INVALIDATE);
-    assert_eq!(entry.cqe.imm_inval_pkey.get(), rkey);
+    assert_eq!(entry.cqe.imm_inval_pkey(), rkey);
     assert!(rig.mkey_mut(1, rkey).free);
 }
 
@@ -160,17 +157,12 @@ fn a_key_is_freed_by_a_umr_if_it_is_one_that_umr_may_change() {
         let (mut a, _) = rig.pair();
         let (_, lkey) = rig.region(0, 64);
         rig.mkey_mut(0, lkey).context.set_umr_en(umr_en);
-        let control = UmrCtrlSegment {
-            flags: 0x98,
-            mkey_mask: U64::new(0x2000_6000),
-            ..UmrCtrlSegment::zeroed()
-        };
-        let mkey = UmrMkeySegment {
-            free: 0x40,
-            qpn_mkey: U32::new(0xffff_ff00),
-            ..UmrMkeySegment::zeroed()
-        };
-        let tail = [control.as_bytes(), mkey.as_bytes()].concat();
+        let mut control = UmrCtrlSegment::zeroed();
+        control.set_inline(true).set_translation_offset_en(true).set_check_qpn(true);
+        control.set_mkey_mask(0x2000_6000);
+        let mut mkey = MkeyContext::zeroed();
+        mkey.set_free(true).set_qpn(0xff_ffff);
+        let tail = [&control.as_bytes()[..], mkey.as_bytes()].concat();
         rig.post(&mut a, Request::new(opcode::UMR).imm(lkey).bytes(&tail));
         let entry = rig.one(0, a.send_cq);
         let mkey = rig.mkey_mut(0, lkey);
@@ -206,7 +198,7 @@ fn only_signaled_requests_complete_and_a_nop_is_one() {
     rig.post(&mut a, Request::new(opcode::NOP).unsignaled());
     let last = rig.post(&mut a, Request::new(opcode::NOP));
     let entry = rig.one(0, a.send_cq);
-    assert_eq!((entry.index(), entry.cqe.opcode_qpn().wqe_opcode()), (last, opcode::NOP));
+    assert_eq!((entry.index(), entry.cqe.wqe_opcode().0), (last, opcode::NOP));
     assert_eq!(rig.bytes(to, 8), [1; 8]);
 }
 
@@ -272,18 +264,18 @@ fn small_messages_arrive_in_the_cqe_when_the_qp_asks_for_it() {
     rig.receive(&mut b, &[DataSegment::new(64, rkey, to)]);
     rig.post(&mut a, Request::send().inline(b"thirty-two bytes at most, please"));
     let entry = rig.one(1, b.receive_cq);
-    assert_eq!(entry.cqe.op_own().format(), 1);
+    assert_eq!(entry.cqe.format().0, 1);
     assert_eq!(&entry.cqe.as_bytes()[..32], b"thirty-two bytes at most, please");
     assert_eq!(rig.bytes(to, 32), [0; 32], "memory is left for the driver to fill");
     rig.one(0, a.send_cq);
     rig.fill(to, b"0123456789");
     rig.post(&mut a, Request::read(to, rkey).sge(into, 10, lkey));
     let entry = rig.one(0, a.send_cq);
-    assert_eq!((entry.bytes(), entry.cqe.op_own().format()), (10, 1));
+    assert_eq!((entry.bytes(), entry.cqe.format().0), (10, 1));
     assert_eq!(&entry.cqe.as_bytes()[..10], b"0123456789");
     rig.receive(&mut b, &[DataSegment::new(64, rkey, to)]);
     rig.post(&mut a, Request::send().inline(&[7; 33]));
-    assert_eq!(rig.one(1, b.receive_cq).cqe.op_own().format(), 0);
+    assert_eq!(rig.one(1, b.receive_cq).cqe.format().0, 0);
     assert_eq!(rig.bytes(to, 33), [7; 33]);
 }
 
@@ -303,7 +295,7 @@ fn a_cqe_of_128_bytes_carries_64_in_its_first_half() {
     let half = rig.first_half(1, b.receive_cq);
     assert_eq!(half[..50], [9; 50]);
     let entry = rig.one(1, b.receive_cq);
-    assert_eq!((entry.cqe.op_own().format(), entry.bytes()), (2, 50));
+    assert_eq!((entry.cqe.format().0, entry.bytes()), (2, 50));
 }
 
 #[test]
@@ -342,7 +334,7 @@ fn many_qps_take_turns() {
         }
     }
     rig.ring(&a);
-    let order: Vec<_> = rig.all(0, cq).iter().map(|e| e.cqe.opcode_qpn().qpn()).collect();
+    let order: Vec<_> = rig.all(0, cq).iter().map(|e| e.cqe.qpn()).collect();
     assert_eq!(order, [a.qpn, c.qpn, a.qpn, c.qpn, a.qpn, c.qpn], "one doorbell woke both");
 }
 
@@ -376,7 +368,7 @@ fn a_message_is_as_long_as_both_qps_and_the_device_allow() {
             1 => {
                 rig.qp(&b).context.set_log_msg_max(6);
             }
-            _ => rig.world.hcas[0].objects.limits.log_max_msg = 6,
+            _ => rig.world.functions[0].hca.objects.limits.log_max_msg = 6,
         }
         rig.post(&mut a, Request::write(to, rkey).sge(from, 64, lkey));
         assert_eq!(rig.one(0, a.send_cq).opcode(), cqe_opcode::REQUESTER);
@@ -388,7 +380,7 @@ fn a_message_is_as_long_as_both_qps_and_the_device_allow() {
 #[test]
 fn a_wqe_longer_than_the_device_takes_is_an_operation_error() {
     let mut rig = Rig::new();
-    rig.world.hcas[0].objects.limits.max_wqe_sz_sq = 64;
+    rig.world.functions[0].hca.objects.limits.max_wqe_sz_sq = 64;
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 256);
     rig.post(&mut a, Request::write(to, rkey).inline(&[1; 28]));
@@ -403,13 +395,13 @@ fn a_wqe_longer_than_the_device_takes_is_an_operation_error() {
 fn completions_tell_the_time_in_ticks_of_the_devices_clock() {
     let mut rig = Rig::new();
     for hca in 0..2 {
-        rig.world.hcas[hca].objects.limits.khz = 156_250;
+        rig.world.functions[hca].hca.objects.limits.khz = 156_250;
     }
     rig.advance(std::time::Duration::from_millis(16));
     let (mut a, mut b) = rig.pair();
     let (to, lkey) = rig.region(1, 64);
     rig.receive(&mut b, &[DataSegment::new(64, lkey, to)]);
     rig.post(&mut a, Request::send().inline(b"now"));
-    assert_eq!(rig.one(0, a.send_cq).cqe.timestamp.get(), 2_500_000);
-    assert_eq!(rig.one(1, b.receive_cq).cqe.timestamp.get(), 2_500_000);
+    assert_eq!(rig.one(0, a.send_cq).cqe.timestamp(), 2_500_000);
+    assert_eq!(rig.one(1, b.receive_cq).cqe.timestamp(), 2_500_000);
 }

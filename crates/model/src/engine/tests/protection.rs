@@ -3,6 +3,7 @@
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcode};
 
 use super::rig::{ALL, End, PD, Request, Rig};
+use crate::hca::Effect;
 use crate::hca::objects::{Access, Klm, QpState, Translation};
 
 /// The requester's only completion is this error, and its QP is in the error state.
@@ -174,7 +175,7 @@ fn what_the_peer_s_qp_does_not_enable_is_an_invalid_request() {
         };
         rig.post(&mut a, request.sge(into, 8, lkey));
         fails(&mut rig, &a, cqe_syndrome::REMOTE_INVALID_REQUEST);
-        assert_eq!(rig.events(1), [event_type::WQ_INVALID_REQUEST]);
+        assert_eq!(rig.events(1), [event_type::WQ_INVALID_REQUEST_ERROR]);
     }
 }
 
@@ -279,7 +280,7 @@ fn an_opcode_that_nobody_knows_is_a_local_operation_error() {
         entry.error(),
         (cqe_opcode::REQUESTER_ERROR, index, cqe_syndrome::LOCAL_QP_OPERATION)
     );
-    assert_eq!(entry.cqe.opcode_qpn().wqe_opcode(), 0x7f);
+    assert_eq!(entry.cqe.wqe_opcode().0, 0x7f);
     assert_eq!(rig.qp(&b).state, QpState::Rts);
 }
 
@@ -330,7 +331,7 @@ fn what_is_posted_behind_a_failure_is_flushed_in_order_and_once() {
 fn what_is_posted_to_a_qp_in_the_error_state_is_flushed_too() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    crate::engine::qp_to_error(&mut rig.world, 0, a.qpn);
+    rig.effect(0, Effect::QpToError(a.qpn));
     rig.none(0, a.send_cq);
     let index = rig.receive(&mut a, &[]);
     let entry = rig.one(0, a.receive_cq);
@@ -356,7 +357,12 @@ fn a_reset_qp_forgets_what_was_posted() {
     let (mut a, _) = rig.pair();
     rig.post(&mut a, Request::new(opcode::NOP));
     rig.qp(&a).state = QpState::Reset;
-    crate::engine::qp_forgotten(&mut rig.world, 0, a.qpn);
+    let qp = rig.qp(&a);
+    let (runtime, send) = (
+        std::mem::take(&mut qp.runtime),
+        qp.sq.as_mut().map(crate::hca::objects::SendQueue::reset),
+    );
+    rig.effect(0, Effect::QpForgotten(a.qpn, runtime, send));
     rig.none(0, a.send_cq);
 }
 
@@ -389,7 +395,7 @@ fn the_reserved_lkey_is_all_of_memory_to_queues_that_may_use_it_and_no_rkey() {
     let (mut a, mut b) = rig.pair();
     let (from, to) = (rig.alloc(64), rig.alloc(64));
     rig.fill(from, b"any bytes");
-    let reserved = rig.world.hcas[0].objects.limits.reserved_lkey;
+    let reserved = rig.world.functions[0].hca.objects.limits.reserved_lkey;
     for end in [&a, &b] {
         rig.qp(end).context.set_rlky(true);
     }
@@ -408,7 +414,7 @@ fn the_reserved_lkey_is_all_of_memory_to_queues_that_may_use_it_and_no_rkey() {
 fn indirect_keys_stand_on_each_other_as_deep_as_the_device_can() {
     for (depth, works) in [(2, true), (1, false)] {
         let mut rig = Rig::new();
-        rig.world.hcas[0].objects.limits.max_indirection = depth;
+        rig.world.functions[0].hca.objects.limits.max_indirection = depth;
         let (mut a, mut b) = rig.pair();
         let (at, mut key) = rig.region(0, 64);
         for _ in 0..2 {

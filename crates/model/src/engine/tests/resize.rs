@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use verbless_prm::hot::{EventCompletion, cqe_opcode, opcode};
-use zerocopy::FromBytes;
+use verbless_prm::EqeCompletion;
+use verbless_prm::hot::{cqe_opcode, opcode};
 
 use super::rig::{COMP_EQ, End, Request, Rig};
 use crate::engine;
@@ -26,7 +26,7 @@ fn queue(rig: &mut Rig, log_size: u32, cqe_bytes: u32) -> (u32, End) {
 
 fn told(rig: &mut Rig) -> Vec<u32> {
     std::iter::from_fn(|| rig.eqe(0, COMP_EQ))
-        .map(|eqe| EventCompletion::read_from_bytes(&eqe.data).unwrap().cqn.get())
+        .map(|eqe| EqeCompletion::from_prefix(eqe.event_data()).unwrap().cqn())
         .collect()
 }
 
@@ -144,7 +144,7 @@ fn a_completion_under_way_at_a_resize_comes_to_the_new_buffer() {
     let mut rig = Rig::new();
     let (cq, mut end) = queue(&mut rig, 2, 64);
     let before = nop(&mut rig, &mut end);
-    let faults = &mut rig.world.hcas[0].engine.faults;
+    let faults = &mut rig.world.functions[0].engine.faults;
     (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
     let late = nop(&mut rig, &mut end);
     let after = nop(&mut rig, &mut end);

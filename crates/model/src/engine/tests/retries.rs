@@ -6,6 +6,7 @@ use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, event_type, opcod
 
 use super::rig::{End, Request, Rig};
 use crate::engine::{self, Strike};
+use crate::hca::Effect;
 use crate::hca::objects::{Address, QCounter, QpState};
 
 /// RNR timer code 12.
@@ -148,7 +149,7 @@ fn a_message_that_gets_lost_is_sent_again() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
-    rig.world.hcas[0].engine.faults.lose_messages = Strike { skip: 1, count: 2 };
+    rig.world.functions[0].engine.faults.lose_messages = Strike { skip: 1, count: 2 };
     for _ in 0..2 {
         rig.post(&mut a, Request::write(to, rkey).inline(&[5; 8]));
     }
@@ -168,14 +169,14 @@ fn a_port_that_is_down_reaches_nobody_and_says_so_by_an_event() {
         engine::set_port(&mut rig.world, side, 1, false);
         engine::set_port(&mut rig.world, side, 1, false);
         let event = rig.eqe(side, super::rig::ASYNC_EQ).unwrap();
-        assert_eq!((event.event_type, event.sub_type), (event_type::PORT_CHANGE, 1));
-        assert_eq!(event.data[8], 1 << 4);
+        assert_eq!((event.event_type().0, event.event_sub_type()), (event_type::PORT_CHANGE, 1));
+        assert_eq!(event.event_data()[8], 1 << 4);
         assert!(rig.events(side).is_empty());
         rig.post(&mut a, Request::write(0, 0));
         rig.advance(TIMEOUT);
         rig.none(0, a.send_cq);
         engine::set_port(&mut rig.world, side, 1, true);
-        assert_eq!(rig.eqe(side, super::rig::ASYNC_EQ).unwrap().sub_type, 4);
+        assert_eq!(rig.eqe(side, super::rig::ASYNC_EQ).unwrap().event_sub_type(), 4);
         rig.advance(TIMEOUT);
         rig.one(0, a.send_cq);
     }
@@ -186,7 +187,7 @@ fn a_gid_reaches_a_device_as_a_lid_does() {
     let mut rig = Rig::new();
     let (mut a, b) = rig.pair();
     for (end, other) in [(&a, &b), (&b, &a)] {
-        let gid = rig.world.hcas[other.hca].ports[0].gids[0];
+        let gid = rig.world.functions[other.hca].hca.ports[0].gids[0];
         rig.qp(end).remote = Some(Address::Gid(gid));
     }
     rig.post(&mut a, Request::write(0, 0));
@@ -197,7 +198,7 @@ fn a_gid_reaches_a_device_as_a_lid_does() {
 fn a_dead_device_does_nothing() {
     let mut rig = Rig::new();
     let (mut a, _) = rig.pair();
-    rig.world.hcas[0].fatal = true;
+    rig.world.functions[0].hca.fatal = true;
     rig.post(&mut a, Request::new(opcode::NOP));
     rig.none(0, a.send_cq);
 }
@@ -208,23 +209,23 @@ fn a_device_that_dies_busy_is_silent_and_holds_up_no_other() {
     let (mut dead, mut alive) = (rig.pair().0, rig.end(1));
     let peer = rig.end(1);
     rig.connect(&alive, &peer);
-    rig.world.hcas[0].engine.faults.delay_completions = Strike { skip: 0, count: 1 };
-    rig.world.hcas[0].engine.faults.delay = 1000;
+    rig.world.functions[0].engine.faults.delay_completions = Strike { skip: 0, count: 1 };
+    rig.world.functions[0].engine.faults.delay = 1000;
     rig.post(&mut dead, Request::new(opcode::NOP));
     rig.run();
-    assert!(!rig.world.hcas[0].engine.delayed.is_empty());
+    assert!(!rig.world.functions[0].engine.delayed.is_empty());
     for _ in 0..2 {
         rig.post(&mut dead, Request::new(opcode::NOP).unsignaled());
     }
     assert!(engine::step(&mut rig.world));
-    assert!(!rig.world.hcas[0].engine.active.is_empty(), "it dies with work to do");
-    rig.world.hcas[0].fatal = true;
+    assert!(!rig.world.functions[0].engine.active.is_empty(), "it dies with work to do");
+    rig.world.functions[0].hca.fatal = true;
     // The other device hears each doorbell at once, though one waits on a page of the dead one.
     for _ in 0..12 {
         rig.ring(&dead);
         rig.post(&mut alive, Request::new(opcode::NOP));
         rig.one(1, alive.send_cq);
-        assert!(!rig.world.hcas[0].bar.rung(), "nobody hears it, and it is gone");
+        assert!(!rig.world.functions[0].hca.bar.rung(), "nobody hears it, and it is gone");
     }
     rig.advance(Duration::from_secs(1));
     rig.none(0, dead.send_cq);
@@ -234,7 +235,7 @@ fn a_device_that_dies_busy_is_silent_and_holds_up_no_other() {
 fn a_busy_queue_does_not_keep_late_receives_of_a_failed_one_from_being_flushed() {
     let mut rig = Rig::new();
     let (mut busy, mut failed) = rig.pair();
-    engine::qp_to_error(&mut rig.world, 1, failed.qpn);
+    rig.effect(1, Effect::QpToError(failed.qpn));
     rig.run();
     rig.receive(&mut failed, &[]);
     let mut turns = 0;
@@ -255,12 +256,12 @@ fn counting(rig: &mut Rig, ends: [&End; 2]) {
     for end in ends {
         rig.qp(end).context.set_counter_set_id(7);
         let values = verbless_prm::QueryQCounterOut::zeroed();
-        rig.world.hcas[end.hca].objects.counters.insert(7, QCounter { uid: 0, values });
+        rig.world.functions[end.hca].hca.objects.counters.insert(7, QCounter { uid: 0, values });
     }
 }
 
 fn counters(rig: &Rig, hca: usize) -> verbless_prm::QueryQCounterOut {
-    rig.world.hcas[hca].objects.counters[&7].values
+    rig.world.functions[hca].hca.objects.counters[&7].values
 }
 
 #[test]
@@ -282,7 +283,7 @@ fn retries_naks_and_errors_are_counted_on_both_sides() {
 
     let (mut a, b) = rig.pair();
     counting(&mut rig, [&a, &b]);
-    rig.world.hcas[0].engine.faults.lose_messages = Strike { skip: 0, count: 1 };
+    rig.world.functions[0].engine.faults.lose_messages = Strike { skip: 0, count: 1 };
     let (to, rkey) = rig.region(1, 64);
     rig.post(&mut a, Request::write(to, rkey).inline(b"lost, and again"));
     rig.run();
@@ -306,4 +307,17 @@ fn retries_naks_and_errors_are_counted_on_both_sides() {
     let (mine, theirs) = (counters(&rig, 0), counters(&rig, 1));
     assert_eq!((mine.packet_seq_err(), theirs.out_of_sequence()), (3, 3));
     assert_eq!(mine.req_transport_retries_exceeded(), 1);
+}
+
+#[test]
+fn faults_of_one_qp_end_with_all_queues_and_those_of_any_qp_stay() {
+    let mut rig = Rig::new();
+    let faults = &mut rig.world.functions[0].engine.faults;
+    faults.lose_messages_of(7, 0, 1);
+    faults.fail_request(Some(7), 1, 0x13);
+    faults.fail_request(None, 1, 0x14);
+    rig.effect(0, crate::hca::Effect::AllForgotten);
+    let faults = &mut rig.world.functions[0].engine.faults;
+    assert!(!faults.loses_message(7));
+    assert_eq!(faults.fails_request(7), Some(0x14));
 }

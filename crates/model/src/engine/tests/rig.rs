@@ -1,19 +1,21 @@
-//! Two functions with queues built by hand, no commands and no front end: what the engine's tests run on.
+//! Two functions with queues built by hand, no commands and no front end: what the engine's tests
+//! run on.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use verbless_prm::hot::{
-    AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, Eqe, ErrCqe, InlineHeader,
+    AtomicSegment, Cqe, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord,
     RaddrSegment, completion, cqe_opcode, opcode,
 };
-use verbless_prm::{SqContext, SqState};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use verbless_prm::{CqeError, CqeOpcode, Eqe, SqContext, SqState};
+use zerocopy::{FromZeros, IntoBytes};
 
-use crate::engine::{self, Clock};
+use crate::engine::{self, Function};
+use crate::hca::effect::Resize;
 use crate::hca::objects::*;
-use crate::hca::{Hca, Refusal};
+use crate::hca::{Effect, Hca, Refusal};
 use crate::memory::{HostMemory, ProcessMemory, UAR_PAGE};
 use crate::profile::Profile;
 use crate::world::World;
@@ -64,16 +66,16 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn opcode(&self) -> u8 {
-        self.cqe.op_own().opcode()
+        self.cqe.opcode().0
     }
     pub(super) fn index(&self) -> u16 {
-        self.cqe.wqe_counter.get()
+        self.cqe.wqe_counter()
     }
     pub(super) fn bytes(&self) -> u32 {
-        self.cqe.byte_cnt.get()
+        self.cqe.byte_cnt()
     }
     pub(super) fn syndrome(&self) -> u8 {
-        ErrCqe::read_from_bytes(self.cqe.as_bytes()).unwrap().syndrome
+        CqeError::from_prefix(self.cqe.as_bytes()).unwrap().syndrome().0
     }
     /// Opcode, index and syndrome of an error CQE.
     pub(super) fn error(&self) -> (u8, u16, u8) {
@@ -85,13 +87,14 @@ impl Rig {
     pub(super) fn new() -> Self {
         let profile = Arc::new(Profile::load("bluefield3").expect("a profile that comes along"));
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
-        let hcas = (0..2).map(|index| Hca::new(index, profile.clone(), memory.clone())).collect();
-        let world = World { hcas, clock: Clock::new(true), bench: Default::default() };
+        let hca = |index| Hca::new(index, profile.clone(), memory.clone());
+        let functions = (0..2).map(|index| Function::new(hca(index))).collect();
+        let world = World::new(functions, true);
         let arena = (0..1 << 18).map(|_| AtomicU64::new(0)).collect();
         let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
         for hca in 0..2 {
             for page in [EQ_PAGE, PAGE, PAGE + 1] {
-                engine::uar_allocated(&mut rig.world, hca, page);
+                rig.world.functions[hca].hca.bar.set_allocated(page, true);
             }
             rig.eq(hca, ASYNC_EQ, [!1, u64::MAX, u64::MAX, u64::MAX]);
             rig.eq(hca, COMP_EQ, [0; 4]);
@@ -146,19 +149,19 @@ impl Rig {
             armed: false,
             context: zeroed(),
         };
-        self.world.hcas[hca].objects.eqs.insert(eqn, eq);
+        self.world.functions[hca].hca.objects.eqs.insert(eqn, eq);
     }
 
     /// Takes the next EQE, if there is one.
     pub(super) fn eqe(&mut self, hca: usize, eqn: u32) -> Option<Eqe> {
-        let eq = &self.world.hcas[hca].objects.eqs[&eqn];
+        let eq = &self.world.functions[hca].hca.objects.eqs[&eqn];
         let index = self.eq_index[hca][eqn as usize];
         let at = eq.memory.pages[0] + u64::from(index % (1 << LOG_EQ)) * 64;
-        let eqe = Eqe::read_from_bytes(&self.bytes(at, 64)).unwrap();
+        let eqe = *Eqe::from_prefix(&self.bytes(at, 64)).unwrap();
         // A fresh EQ is zeros: software marks every entry as the device's before it creates one.
         let mine = eq.producer != index;
         if mine {
-            assert_eq!(u32::from(eqe.owner & 1), index >> LOG_EQ & 1);
+            assert_eq!(u32::from(eqe.owner()), index >> LOG_EQ & 1);
             self.eq_index[hca][eqn as usize] += 1;
         }
         mine.then_some(eqe)
@@ -166,7 +169,7 @@ impl Rig {
 
     /// Types of all events that wait, in order.
     pub(super) fn events(&mut self, hca: usize) -> Vec<u8> {
-        std::iter::from_fn(|| self.eqe(hca, ASYNC_EQ)).map(|eqe| eqe.event_type).collect()
+        std::iter::from_fn(|| self.eqe(hca, ASYNC_EQ)).map(|eqe| eqe.event_type().0).collect()
     }
 
     /// Rings the EQ's doorbell with what was consumed.
@@ -199,18 +202,21 @@ impl Rig {
             producer: 0,
             overrun: false,
             arm: Arm::Idle,
+            solicited: None,
+            notified: 0,
             users: 0,
             umems: vec![],
             runtime: Default::default(),
             context: zeroed(),
         };
-        self.world.hcas[hca].objects.cqs.insert(cqn, cq);
-        engine::queues_changed(&mut self.world, hca);
+        self.world.functions[hca].hca.objects.cqs.insert(cqn, cq);
+        self.world.functions[hca].hca.objects.index_again();
         cqn
     }
 
-    /// Moves a CQ to a new buffer, and does what its driver then does: every CQE not taken yet goes to the entry after its own in the
-    /// new buffer, up to the one that ends the old. That one, and the indexes of both buffers, are checked on the way.
+    /// Moves a CQ to a new buffer, and does what its driver then does: every CQE not taken yet goes
+    /// to the entry after its own in the new buffer, up to the one that ends the old. That one, and
+    /// the indexes of both buffers, are checked on the way.
     pub(super) fn resize(&mut self, hca: usize, cqn: u32, log_size: u32) -> Result<(), Refusal> {
         let cq = self.cq_mut(hca, cqn);
         let (old, old_log, entry) = (cq.memory.pages[0], cq.log_size, u64::from(cq.cqe_bytes));
@@ -220,8 +226,9 @@ impl Rig {
         for byte in (0..memory.length).step_by(entry as usize) {
             self.fill(new + byte + entry - 1, &[0xf1]);
         }
-        let now = self.world.clock.now;
-        engine::cq_resize(&mut self.world.hcas[hca], cqn, memory, log_size, now)?;
+        let (context, umems) = (zeroed(), vec![]);
+        let resize = Resize { cqn, memory, log_size, context, umems };
+        self.try_effect(hca, Effect::CqResize(Box::new(resize)))?;
         let mut index = u32::from_be(self.memory().load32(record).unwrap());
         let place = |base: u64, log: u32, index: u32| {
             (base + u64::from(index % (1 << log)) * entry, (index >> log & 1) as u8)
@@ -245,15 +252,30 @@ impl Rig {
         Ok(())
     }
 
+    /// What a command would ask of the engine.
+    pub(super) fn try_effect(&mut self, hca: usize, effect: Effect) -> Result<(), Refusal> {
+        let now = self.world.clock.now;
+        engine::apply(&mut self.world.functions[hca], now, effect)
+    }
+
+    /// The same, of what cannot be refused.
+    pub(super) fn effect(&mut self, hca: usize, effect: Effect) {
+        self.try_effect(hca, effect).unwrap();
+    }
+
     pub(super) fn cq_mut(&mut self, hca: usize, cqn: u32) -> &mut Cq {
-        self.world.hcas[hca].objects.cqs.get_mut(&cqn).unwrap()
+        self.world.functions[hca].hca.objects.cqs.get_mut(&cqn).unwrap()
     }
 
     /// Stores the arm word into the record, and rings.
     pub(super) fn arm(&mut self, hca: usize, cqn: u32, word: u32) {
         let record = self.cq_mut(hca, cqn).record;
         self.memory().store32(record + 4, word.to_be()).unwrap();
-        self.world.hcas[hca].bar.store64(PAGE, 0x20, u64::from(word) << 32 | u64::from(cqn));
+        self.world.functions[hca].hca.bar.store64(
+            PAGE,
+            0x20,
+            u64::from(word) << 32 | u64::from(cqn),
+        );
     }
 
     /// Takes the next CQE, if it is there: the owner bit says so, as it does to a driver.
@@ -263,9 +285,8 @@ impl Rig {
         let (base, record) = (cq.memory.pages[0], cq.record);
         let index = u32::from_be(self.memory().load32(record).unwrap());
         let at = base + u64::from(index % size) * entry + entry - 64;
-        let cqe = Cqe::read_from_bytes(&self.bytes(at, 64)).unwrap();
-        let op_own = cqe.op_own();
-        if op_own.opcode() == 0xf || u32::from(op_own.owner()) != index >> log & 1 {
+        let cqe = *Cqe::from_prefix(&self.bytes(at, 64)).unwrap();
+        if cqe.opcode() == CqeOpcode::INVALID || u32::from(cqe.owner()) != index >> log & 1 {
             return None;
         }
         self.memory().store32(record, ((index + 1) & 0xff_ffff).to_be()).unwrap();
@@ -297,12 +318,12 @@ impl Rig {
             table: None,
             context: zeroed(),
         };
-        self.world.hcas[hca].objects.mkeys.insert(index, mkey);
+        self.world.functions[hca].hca.objects.mkeys.insert(index, mkey);
         index << 8 | 0x42
     }
 
     pub(super) fn mkey_mut(&mut self, hca: usize, key: u32) -> &mut Mkey {
-        self.world.hcas[hca].objects.mkeys.get_mut(&(key >> 8)).unwrap()
+        self.world.functions[hca].hca.objects.mkeys.get_mut(&(key >> 8)).unwrap()
     }
 
     /// Memory of `length` bytes, and a key that allows everything on it.
@@ -353,7 +374,6 @@ impl Rig {
                 retries_left: 2,
                 rnr_retries_left: 2,
                 ack_timeout: 14,
-                resume_at: None,
                 max_rd_atomic: 4,
             },
             responder: Responder {
@@ -369,8 +389,8 @@ impl Rig {
             runtime: Default::default(),
             context,
         };
-        self.world.hcas[hca].objects.qps.insert(qpn, qp);
-        engine::queues_changed(&mut self.world, hca);
+        self.world.functions[hca].hca.objects.qps.insert(qpn, qp);
+        self.world.functions[hca].hca.objects.index_again();
         End { hca, qpn, send_cq, receive_cq, posted: 0, received: 0 }
     }
 
@@ -390,17 +410,17 @@ impl Rig {
             umems: vec![],
             context,
         };
-        self.world.hcas[hca].objects.sqs.insert(sqn, sq);
-        engine::queues_changed(&mut self.world, hca);
+        self.world.functions[hca].hca.objects.sqs.insert(sqn, sq);
+        self.world.functions[hca].hca.objects.index_again();
         End { hca, qpn: sqn, send_cq, receive_cq: 0, posted: 0, received: 0 }
     }
 
     pub(super) fn sq_mut(&mut self, end: &End) -> &mut Sq {
-        self.world.hcas[end.hca].objects.sqs.get_mut(&end.qpn).unwrap()
+        self.world.functions[end.hca].hca.objects.sqs.get_mut(&end.qpn).unwrap()
     }
 
     pub(super) fn qp(&mut self, end: &End) -> &mut Qp {
-        self.world.hcas[end.hca].objects.qps.get_mut(&end.qpn).unwrap()
+        self.world.functions[end.hca].hca.objects.qps.get_mut(&end.qpn).unwrap()
     }
 
     /// Two QPs of two functions, connected and in RTS.
@@ -412,12 +432,12 @@ impl Rig {
 
     pub(super) fn connect(&mut self, a: &End, b: &End) {
         for (from, to) in [(a, b), (b, a)] {
-            let lid = self.world.hcas[to.hca].ports[0].lid;
+            let lid = self.world.functions[to.hca].hca.ports[0].lid;
             let qp = self.qp(from);
             qp.state = QpState::Rts;
             qp.remote = Some(Address::Lid(lid));
             qp.remote_qpn = to.qpn;
-            engine::queues_changed(&mut self.world, from.hca);
+            self.world.functions[from.hca].hca.objects.index_again();
         }
     }
 
@@ -426,7 +446,7 @@ impl Rig {
         let at = end.posted;
         end.posted = at.wrapping_add((wqe.len().div_ceil(64)).max(1) as u16);
         let posted = u32::from(end.posted);
-        let sender = self.world.hcas[end.hca].objects.sender(end.qpn).unwrap();
+        let sender = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap();
         let (record, ring) = (sender.record, &sender.queue.memory);
         let (base, size) = (ring.pages[0], ring.length);
         for (i, chunk) in wqe.chunks(16).enumerate() {
@@ -437,9 +457,9 @@ impl Rig {
 
     /// Rings the doorbell of the queue's page.
     pub(super) fn ring(&mut self, end: &End) {
-        let page = self.world.hcas[end.hca].objects.sender(end.qpn).unwrap().uar_page;
+        let page = self.world.functions[end.hca].hca.objects.sender(end.qpn).unwrap().uar_page;
         let word = u64::from(end.posted.wrapping_sub(1)) << 40 | u64::from(end.qpn) << 8 | 1;
-        self.world.hcas[end.hca].bar.store64(page, 0x800, word);
+        self.world.functions[end.hca].hca.bar.store64(page, 0x800, word);
     }
 
     /// Posts a request and rings.
@@ -507,13 +527,19 @@ impl Rig {
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     opcode: u8,
+    op_mod: u8,
     flags: CtrlFlags,
     tail: Vec<u8>,
 }
 
 impl Request {
     pub(super) fn new(opcode: u8) -> Self {
-        Self { opcode, flags: CtrlFlags::new().with_ce(completion::ALWAYS), tail: vec![] }
+        Self {
+            opcode,
+            op_mod: 0,
+            flags: CtrlFlags::new().with_ce(completion::ALWAYS),
+            tail: vec![],
+        }
     }
     pub(super) fn send() -> Self {
         Self::new(opcode::SEND)
@@ -538,7 +564,9 @@ impl Request {
         self
     }
     pub(super) fn inline(mut self, bytes: &[u8]) -> Self {
-        self.tail.extend_from_slice(InlineHeader::new(bytes.len() as u32).as_bytes());
+        self.tail.extend_from_slice(
+            InlineHeader::new(InlineWord::pack(true, bytes.len() as u16)).as_bytes(),
+        );
         self.tail.extend_from_slice(bytes);
         self.tail.resize(self.tail.len().next_multiple_of(16), 0xee);
         self
@@ -547,26 +575,31 @@ impl Request {
         self.tail.extend_from_slice(bytes);
         self
     }
+    pub(super) fn op_mod(mut self, op_mod: u8) -> Self {
+        self.op_mod = op_mod;
+        self
+    }
     pub(super) fn imm(mut self, imm: u32) -> Self {
-        self.flags.set_imm(imm);
+        self.flags = self.flags.with_imm(imm);
         self
     }
     pub(super) fn unsignaled(mut self) -> Self {
-        self.flags.set_ce(completion::ON_ERROR);
+        self.flags = self.flags.with_ce(completion::ON_ERROR);
         self
     }
     pub(super) fn solicited(mut self) -> Self {
-        self.flags.set_se(true);
+        self.flags = self.flags.with_se(true);
         self
     }
     pub(super) fn wqe(&self, qpn: u32, index: u16) -> Vec<u8> {
         let ds = (1 + self.tail.len() / 16) as u8;
         let word = CtrlWord::new()
             .with_opcode(self.opcode)
+            .with_opmod(self.op_mod)
             .with_wqe_index(index)
             .with_qpn(qpn)
             .with_ds(ds);
-        [CtrlSegment::new(word, self.flags).as_bytes(), &self.tail].concat()
+        [&CtrlSegment::new(word, self.flags).as_bytes()[..], &self.tail].concat()
     }
 }
 

@@ -1,10 +1,11 @@
 //! SQs: what they execute, from the ring and from BlueFlame copies, and how they fail.
 
-use verbless_prm::SqState;
-use verbless_prm::hot::{EventQueue, cqe_opcode, cqe_syndrome, event_type, opcode};
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome, event_type, opcode};
+use verbless_prm::{EqeQpSrq, EqeQueueType, SqState};
 
 use super::rig::{ASYNC_EQ, End, PAGE, Request, Rig};
 use crate::engine;
+use crate::hca::Effect;
 use crate::memory::UAR_PAGE;
 
 const REGISTER: u64 = PAGE as u64 * UAR_PAGE + 0x800;
@@ -13,7 +14,8 @@ fn nop() -> Request {
     Request::new(opcode::NOP)
 }
 
-/// What Linux's write-combining test does with one NOP: no CQE is wanted in the ring, and one in the copy.
+/// What Linux's write-combining test does with one NOP: no CQE is wanted in the ring, and one in
+/// the copy.
 fn post_as_the_kernel_tests_it(rig: &mut Rig, sq: &mut End, last: bool) {
     let mut copied = nop().wqe(sq.qpn, sq.posted);
     copied.resize(64, 0);
@@ -34,8 +36,8 @@ fn a_nop_completes_with_the_number_and_the_index_of_the_sq() {
         let index = rig.post(&mut sq, nop());
         let done = rig.one(0, sq.send_cq);
         assert_eq!((done.opcode(), done.index(), index), (cqe_opcode::REQUESTER, turn, turn));
-        assert_eq!(done.cqe.sop_drop_qpn.get() & 0xff_ffff, sq.qpn);
-        assert_eq!(done.cqe.srqn_uidx.get(), 0x1234);
+        assert_eq!(done.cqe.qpn(), sq.qpn);
+        assert_eq!(done.cqe.srqn_uidx(), 0x1234);
     }
     rig.post(&mut sq, nop().unsignaled());
     rig.none(0, sq.send_cq);
@@ -116,7 +118,7 @@ fn an_sq_in_rst_waits_and_goes_on_when_it_is_ready() {
     rig.post(&mut sq, nop());
     rig.none(0, sq.send_cq);
     rig.sq_mut(&sq).state = SqState::RDY;
-    engine::queues_changed(&mut rig.world, 0);
+    rig.effect(0, Effect::SenderReady(sq.qpn));
     assert_eq!(rig.one(0, sq.send_cq).index(), 0);
 }
 
@@ -127,9 +129,10 @@ fn an_sq_that_is_reset_forgets_what_was_posted() {
     rig.sq_mut(&sq).state = SqState::RST;
     rig.post(&mut sq, nop());
     rig.none(0, sq.send_cq);
-    engine::sq_reset(&mut rig.world, 0, sq.qpn);
+    let send = rig.sq_mut(&sq).queue.reset();
+    rig.effect(0, Effect::SqForgotten(sq.qpn, send));
     rig.sq_mut(&sq).state = SqState::RDY;
-    engine::queues_changed(&mut rig.world, 0);
+    rig.effect(0, Effect::SenderReady(sq.qpn));
     rig.none(0, sq.send_cq);
     sq.posted = 0;
     rig.post(&mut sq, nop());
@@ -162,8 +165,9 @@ fn an_sq_whose_cq_overruns_fails_and_says_so_by_an_event() {
     rig.run();
     assert_eq!(rig.sq_mut(&sq).state, SqState::ERR);
     let kinds: Vec<_> = std::iter::from_fn(|| rig.eqe(0, ASYNC_EQ)).collect();
-    let of = |kind: u8| kinds.iter().find(|eqe| eqe.event_type == kind).expect("an event");
+    let of = |kind: u8| kinds.iter().find(|eqe| eqe.event_type().0 == kind).expect("an event");
     of(event_type::CQ_ERROR);
-    let failed = EventQueue::read(&of(event_type::WQ_CATASTROPHIC).data).unwrap();
-    assert_eq!((failed.queue_type, failed.number.get()), (2, sq.qpn));
+    let failed = of(event_type::WQ_CATASTROPHIC_ERROR);
+    let failed = EqeQpSrq::from_prefix(failed.event_data()).unwrap();
+    assert_eq!((failed.r#type(), failed.qpn_rqn_sqn()), (EqeQueueType::SQ, sq.qpn));
 }

@@ -1,4 +1,5 @@
-//! The model's own thread: a client that only touches memory gets its completions, and nobody starves.
+//! The model's own thread: a client that only touches memory gets its completions, and nobody
+//! starves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,9 +8,10 @@ use std::time::{Duration, Instant};
 use verbless_prm::hot::opcode;
 
 use super::rig::{PAGE, Request, Rig};
-use crate::engine::{self, Clock};
+use crate::engine;
+use crate::engine::clock::Clock;
 use crate::memory::{HostMemory, UarSpace};
-use crate::world::{Shared, World};
+use crate::world::{SharedWorld, World};
 
 /// What a client has mapped: the rings of a QP and its CQ, their records, a UAR page.
 struct Client {
@@ -26,7 +28,7 @@ struct Client {
 
 impl Client {
     /// A rig whose world moves by itself from now on.
-    fn new() -> (Self, Arc<Shared>) {
+    fn new() -> (Self, Arc<SharedWorld>) {
         let mut rig = Rig::new();
         let (end, _) = rig.pair();
         let (cq, cq_record) = {
@@ -35,11 +37,11 @@ impl Client {
         };
         let qp = rig.qp(&end);
         let (ring, record) = (qp.sq.as_ref().unwrap().memory.pages[0], qp.record);
-        let empty = World { hcas: vec![], clock: Clock::new(false), bench: Default::default() };
+        let empty = World::new(vec![], false);
         let mut world = std::mem::replace(&mut rig.world, empty);
         world.clock = Clock::new(false);
-        let page = world.hcas[0].bar.clone();
-        let shared = Shared::new(world, false);
+        let page = world.functions[0].hca.bar.clone();
+        let shared = SharedWorld::new(world, false);
         engine::spawn(&shared);
         (Self { rig, page, qpn: end.qpn, ring, record, cq, cq_record, posted: 0 }, shared)
     }
@@ -97,7 +99,7 @@ fn commands_get_in_while_the_data_path_is_busy() {
     });
     for _ in 0..100 {
         let start = Instant::now();
-        shared.with(|world| assert_eq!(world.hcas.len(), 2));
+        shared.with(|world| assert_eq!(world.functions.len(), 2));
         assert!(start.elapsed() < Duration::from_secs(5));
     }
     stop.store(true, Ordering::Relaxed);

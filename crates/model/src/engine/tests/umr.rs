@@ -1,13 +1,12 @@
 //! UMR: keys that are filled, moved, freed and defended.
 
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
-use verbless_prm::{MkeyAccessMode, MkeyContext, UmrMkeyMask as Mask, WqeUmrCtrlSegment};
-use zerocopy::IntoBytes;
+use verbless_prm::{MkeyAccessMode, MkeyContext, UmrCtrlSegment, UmrMkeyMask as Mask};
 
 use super::rig::{End, PD, Request, Rig};
 use crate::engine::keys::ANY_QP;
+use crate::hca::budget::Budget;
 use crate::hca::objects::{QpState, Service, Translation};
-use crate::hca::room::Room;
 
 const PAGE: u64 = 4096;
 
@@ -34,8 +33,8 @@ fn umr_qp(rig: &mut Rig) -> End {
 }
 
 /// What makes a key valid, as the kernel does it.
-fn enable(start: u64, length: u64) -> (WqeUmrCtrlSegment, MkeyContext) {
-    let mut control = WqeUmrCtrlSegment::zeroed();
+fn enable(start: u64, length: u64) -> (UmrCtrlSegment, MkeyContext) {
+    let mut control = UmrCtrlSegment::zeroed();
     let mask = Mask::KEY.0
         | Mask::FREE.0
         | Mask::PD.0
@@ -53,7 +52,7 @@ fn enable(start: u64, length: u64) -> (WqeUmrCtrlSegment, MkeyContext) {
     (control, context)
 }
 
-fn umr(key: u32, control: &WqeUmrCtrlSegment, context: &MkeyContext) -> Request {
+fn umr(key: u32, control: &UmrCtrlSegment, context: &MkeyContext) -> Request {
     Request::new(opcode::UMR).imm(key).bytes(control.as_bytes()).bytes(context.as_bytes())
 }
 
@@ -92,7 +91,7 @@ fn the_kernel_registers_memory_by_filling_a_key_from_its_cache() {
     assert!(!writes(&mut rig, start, key, b"early"));
     rig.post(&mut q, umr(key, &control, &context).bytes(pointer.as_bytes()));
     let entry = rig.one(0, q.send_cq);
-    assert_eq!((entry.opcode(), entry.cqe.opcode_qpn().wqe_opcode()), (0, opcode::UMR));
+    assert_eq!((entry.opcode(), entry.cqe.wqe_opcode().0), (0, opcode::UMR));
     // The entries are in descending order: the first page of the key is the second of the memory.
     assert!(writes(&mut rig, start, key, b"hello"));
     assert_eq!(rig.bytes(base + PAGE + 0x100, 5), b"hello");
@@ -102,7 +101,7 @@ fn the_kernel_registers_memory_by_filling_a_key_from_its_cache() {
     assert!(!writes(&mut rig, start + PAGE - 1, key, b"ab"), "past its end");
 
     // It goes back to the cache, and is no key any more.
-    let mut control = WqeUmrCtrlSegment::zeroed();
+    let mut control = UmrCtrlSegment::zeroed();
     control.set_inline(true).set_mkey_mask(Mask::FREE.0 | Mask::PD.0);
     let mut context = MkeyContext::zeroed();
     context.set_free(true).set_pd(99).set_mkey_7_0(0x42);
@@ -168,7 +167,7 @@ fn a_key_of_pieces_is_filled_with_other_keys() {
 
 #[test]
 fn what_a_key_or_the_asker_does_not_allow_changes_nothing() {
-    type Edit = fn(&mut Rig, u32, &mut End, &mut WqeUmrCtrlSegment, &mut MkeyContext);
+    type Edit = fn(&mut Rig, u32, &mut End, &mut UmrCtrlSegment, &mut MkeyContext);
     let bind = cqe_syndrome::MEMORY_WINDOW_BIND;
     let operation = cqe_syndrome::LOCAL_QP_OPERATION;
     let cases: [(&str, Edit, u8); 12] = [
@@ -276,6 +275,67 @@ fn what_a_key_or_the_asker_does_not_allow_changes_nothing() {
 }
 
 #[test]
+fn each_field_that_a_capability_bars_from_umr_is_refused_alone() {
+    type Bar = fn(&mut verbless_prm::HcaCap, bool);
+    let cases: [(&str, Mask, Bar); 4] = [
+        ("atomic", Mask::A, |caps, barred| {
+            caps.set_umr_modify_atomic_disabled(barred);
+        }),
+        ("page size", Mask::PAGE_SIZE, |caps, barred| {
+            caps.set_umr_modify_entity_size_disabled(barred);
+        }),
+        ("relaxed writes", Mask::RELAXED_ORDERING_WRITE, |caps, barred| {
+            caps.set_relaxed_ordering_write_umr(!barred);
+        }),
+        ("relaxed reads", Mask::RELAXED_ORDERING_READ, |caps, barred| {
+            caps.set_relaxed_ordering_read_umr(!barred);
+        }),
+    ];
+    for barred in [false, true] {
+        for (at, (name, mask, _)) in cases.iter().enumerate() {
+            let mut rig = Rig::new();
+            for (other, (.., bar)) in cases.iter().enumerate() {
+                let general = rig.world.functions[0].hca.caps.general_mut();
+                // What bars the others does not bar this one.
+                bar(general, (other == at) == barred);
+            }
+            let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
+            let mut q = umr_qp(&mut rig);
+            let mut control = UmrCtrlSegment::zeroed();
+            control.set_mkey_mask(mask.0);
+            let mut context = MkeyContext::zeroed();
+            context.set_log_page_size(13);
+            rig.post(&mut q, umr(key, &control, &context));
+            let entry = rig.one(0, q.send_cq);
+            let refused = entry.opcode() == cqe_opcode::REQUESTER_ERROR;
+            assert_eq!(refused, barred, "{name}");
+            if barred {
+                assert_eq!(entry.syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn both_parts_of_the_page_size_change_alone_and_together() {
+    let (low, high) = (Mask::PAGE_SIZE.0, Mask::PAGE_SIZE_5.0);
+    // Five bits of it, and the sixth.
+    for (mask, new) in [(low, 0b01_0101), (high, 0b10_1100), (low | high, 0b11_0101), (0, 12)] {
+        let mut rig = Rig::new();
+        let key = cached(&mut rig, MkeyAccessMode::KSM, 4);
+        let mut q = umr_qp(&mut rig);
+        let mut control = UmrCtrlSegment::zeroed();
+        control.set_mkey_mask(mask);
+        let mut context = MkeyContext::zeroed();
+        context.set_log_page_size(0b11_0101 & if mask & low != 0 { 0x3f } else { 0x20 });
+        rig.post(&mut q, umr(key, &control, &context));
+        assert_eq!(rig.one(0, q.send_cq).opcode(), cqe_opcode::REQUESTER, "{mask:#x}");
+        let now = rig.mkey_mut(0, key).context.log_page_size();
+        assert_eq!(now, new, "{mask:#x}: {now:#b}");
+    }
+}
+
+#[test]
 fn entries_are_read_only_through_a_key_that_allows_it() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
@@ -292,7 +352,10 @@ fn entries_are_read_only_through_a_key_that_allows_it() {
 
 proptest::proptest! {
     #[test]
-    fn random_umrs_are_survived(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 47..60), mask: u64) {
+    fn random_umrs_are_survived(
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 47..60),
+        mask: u64,
+    ) {
         let mut rig = Rig::new();
         let key = cached(&mut rig, MkeyAccessMode::MTT, 4);
         let mut q = umr_qp(&mut rig);
@@ -322,13 +385,16 @@ fn a_function_without_room_takes_no_more_entries() {
     let (mut control, context) = enable(0, PAGE);
     control.set_xlt_octowords(4);
     let pointer = DataSegment::new(64, lkey, list);
-    rig.world.hcas[0].room = Room::of(0);
+    let hca = &mut rig.world.functions[0].hca;
+    hca.budget = Budget::of(0);
+    hca.budget.set_objects(hca.objects.bytes());
     rig.post(&mut q, umr(key, &control, &context).bytes(pointer.as_bytes()));
     assert_eq!(rig.one(0, q.send_cq).syndrome(), cqe_syndrome::MEMORY_WINDOW_BIND);
     assert!(rig.mkey_mut(0, key).free);
 }
 
-/// A header and two entries as libmlx5's mlx5dv_wr_mr_interleaved writes them, padded to 64 bytes: (address, bytes, skip, key) each.
+/// A header and two entries as libmlx5's mlx5dv_wr_mr_interleaved writes them, padded to 64 bytes:
+/// (address, bytes, skip, key) each.
 fn interleaved(rounds: u32, pieces: [(u64, u16, u16, u32); 2]) -> Vec<u8> {
     let together: u32 = pieces.iter().map(|piece| u32::from(piece.1)).sum();
     let mut bytes = [together, 0x400, rounds, 2].map(u32::to_be_bytes).concat();
@@ -382,7 +448,7 @@ fn an_interleaved_layout_that_does_not_add_up_is_refused_and_the_key_stays_as_it
         let mut entries = interleaved(3, [(at, 4, 6, lkey), (at, 2, 1, lkey)]);
         match edit {
             0 => entries[8..12].fill(0),
-            16 => rig.world.hcas[0].objects.limits.repeated_block_disabled = true,
+            16 => rig.world.functions[0].hca.objects.limits.repeated_block_disabled = true,
             edit => entries[edit] += 2,
         }
         rig.post(&mut q, umr(key, &control, &context).bytes(&entries));

@@ -1,4 +1,5 @@
-//! What Linux's own drivers ask for, beyond what user contexts do: shared queues, objects that all contexts share.
+//! What Linux's own drivers ask for, beyond what user contexts do: shared queues, objects that all
+//! contexts share.
 
 use verbless_prm::{
     AllocPdIn, AllocQCounterIn, AllocUarIn, AllocXrcdIn, ArmXrcSrqIn, CreateCqIn, CreateEqIn,
@@ -96,7 +97,7 @@ fn an_xrc_domain_holds_its_queues_and_a_queue_its_cq_and_pd() {
         .err()
     };
     assert_eq!(destroy(&mut rig), None);
-    assert_eq!(destroy(&mut rig), Some(Refusal::NoSuchSharedQueue));
+    assert_eq!(destroy(&mut rig), Some(Refusal::NoSuchSrq));
     assert_eq!((dealloc(&mut rig), destroy_cq(&mut rig), dealloc_pd(&mut rig)), (None, None, None));
     assert_eq!(rig.counts().uars, before.uars + 1, "the page alone is left");
 }
@@ -116,8 +117,8 @@ fn a_limit_is_set_by_arming_and_a_query_shows_it() {
         .err()
     };
     assert_eq!(arm(&mut rig, srq, 5), None);
-    assert_eq!(arm(&mut rig, srq, 17), Some(Refusal::SharedLimit));
-    assert_eq!(arm(&mut rig, rmp, 5), Some(Refusal::NoSuchSharedQueue));
+    assert_eq!(arm(&mut rig, srq, 17), Some(Refusal::SrqLimit));
+    assert_eq!(arm(&mut rig, rmp, 5), Some(Refusal::NoSuchSrq));
     let shown = rig.send::<QueryXrcSrqIn>(0, |input| {
         input.set_xrc_srqn(srq);
     });
@@ -130,7 +131,7 @@ fn a_limit_is_set_by_arming_and_a_query_shows_it() {
         .err()
     };
     assert_eq!(modify(&mut rig, RmpState::RDY), None);
-    assert_eq!(modify(&mut rig, RmpState::ERR), Some(Refusal::SharedState));
+    assert_eq!(modify(&mut rig, RmpState::ERR), Some(Refusal::SrqState));
     let shown = rig.send::<QueryRmpIn>(0, |input| {
         input.set_rmpn(rmp);
     });
@@ -138,7 +139,7 @@ fn a_limit_is_set_by_arming_and_a_query_shows_it() {
     let refused = rig.send::<QueryRmpIn>(0, |input| {
         input.set_rmpn(srq);
     });
-    assert_eq!(refused, Err(Refusal::NoSuchSharedQueue));
+    assert_eq!(refused, Err(Refusal::NoSuchSrq));
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn a_shared_queue_stays_while_a_qp_receives_from_it() {
             context.set_st(ServiceType::RC).set_rq_type(RqType::SRQ).set_srqn_rmpn_xrqn(number);
         }
     };
-    assert_eq!(qp(&mut rig, user, shared(rmp + 1)), Err(Refusal::NoSuchSharedQueue));
+    assert_eq!(qp(&mut rig, user, shared(rmp + 1)), Err(Refusal::NoSuchSrq));
     let qpn = qp(&mut rig, user, shared(rmp)).unwrap();
     let destroy = |rig: &mut Rig| {
         rig.send::<DestroyRmpIn>(0, |input| {
@@ -160,7 +161,7 @@ fn a_shared_queue_stays_while_a_qp_receives_from_it() {
         })
         .err()
     };
-    assert_eq!(destroy(&mut rig), Some(Refusal::SharedInUse));
+    assert_eq!(destroy(&mut rig), Some(Refusal::SrqInUse));
     rig.send::<DestroyQpIn>(0, |input| {
         input.set_qpn(qpn);
     })

@@ -91,7 +91,7 @@ fn a_key_reads_back_as_it_was_written() {
     let context = read.memory_key_mkey_entry();
     assert_eq!((context.mkey_7_0(), context.pd()), (0x5a, user.pd));
     assert_eq!((context.start_addr(), context.len()), (0x7000_0000, 8192));
-    let mkey = &rig.world.hcas[0].objects.mkeys[&index];
+    let mkey = &rig.world.functions[0].hca.objects.mkeys[&index];
     let Translation::Pages(memory) = &mkey.translation else { panic!("{mkey:?}") };
     assert_eq!(memory.address(0), 0x10_0000_1000);
     assert_eq!(memory.address(8191), 0x10_0000_2fff);
@@ -109,7 +109,8 @@ fn a_key_may_begin_anywhere_if_its_memory_does_too() {
             input.memory_key_mkey_entry_mut().set_start_addr(0x7000_0123).set_len(5000);
         })
         .unwrap();
-    let Translation::Pages(memory) = &rig.world.hcas[0].objects.mkeys[&index].translation else {
+    let Translation::Pages(memory) = &rig.world.functions[0].hca.objects.mkeys[&index].translation
+    else {
         panic!("no pages")
     };
     assert_eq!(memory.address(0), 0x10_0000_1123);
@@ -117,6 +118,42 @@ fn a_key_may_begin_anywhere_if_its_memory_does_too() {
         input.set_mkey_umem_offset(0x1000);
     });
     assert_eq!(askew, Err(Refusal::MkeyOffset));
+}
+
+#[test]
+fn entries_cover_a_key_from_the_page_that_its_start_lies_in() {
+    let mut rig = Rig::up(LINK);
+    let user = User { umem: 0, ..rig.user() };
+    let user = User { umem: rig.umem(user.uid, 0x123, true).unwrap(), ..user };
+    // Two octowords are four pages: the first of them from 0x123 on.
+    for (length, covered) in [(4 * 4096 - 0x123, true), (4 * 4096 - 0x122, false)] {
+        let made = rig.mkey(user, |input| {
+            input.set_mkey_umem_offset(0x1000).set_translations_octword_actual_size(2);
+            input.memory_key_mkey_entry_mut().set_start_addr(0x7000_0123).set_len(length);
+        });
+        let expected = if covered { Ok(()) } else { Err(Refusal::MkeyTranslations) };
+        assert_eq!(made.map(|_| ()), expected, "{length} bytes");
+    }
+}
+
+#[test]
+fn a_key_and_its_umem_agree_in_every_bit_of_the_offset_within_a_page() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let with = |rig: &mut Rig, start: u64, at: u64| {
+        rig.mkey(user, |input| {
+            input.set_mkey_umem_offset(at);
+            input.memory_key_mkey_entry_mut().set_start_addr(start).set_len(64);
+        })
+    };
+    for bit in 0..12 {
+        let askew = with(&mut rig, 0x7000_0000, 0x1000 | 1 << bit);
+        assert_eq!(askew, Err(Refusal::MkeyOffset), "bit {bit} of the UMEM's offset");
+        let askew = with(&mut rig, 0x7000_0000 | 1 << bit, 0x1000);
+        assert_eq!(askew, Err(Refusal::MkeyOffset), "bit {bit} of the start");
+        with(&mut rig, 0x7000_0000 | 1 << bit, 0x1000 | 1 << bit).unwrap();
+    }
+    with(&mut rig, 0x7000_1000, 0x2000).expect("pages differ as they like");
 }
 
 #[test]
@@ -289,7 +326,7 @@ fn indirect_keys_take_their_entries_from_the_command() {
     let klms = [entry(100, 0x1_0001, 0x5000), entry(200, 0x1_0002, 0xffff_ffff_0000)].concat();
     let index = create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, 2).unwrap();
     let Translation::Indirect { entries, log_entry_size: None } =
-        &rig.world.hcas[0].objects.mkeys[&index].translation
+        &rig.world.functions[0].hca.objects.mkeys[&index].translation
     else {
         panic!("not indirect")
     };
@@ -302,10 +339,11 @@ fn indirect_keys_take_their_entries_from_the_command() {
     assert_eq!(create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, 3), Err(Refusal::ListTooShort));
     let huge = create(&mut rig, MkeyAccessMode::KLMS, &klms, 300, u32::MAX);
     assert_eq!(huge, Err(Refusal::MkeyEntries));
-    // All entries of the other kind have the size that the key says, whatever length a driver writes into them.
+    // All entries of the other kind have the size that the key says, whatever length a driver
+    // writes into them.
     let ksms = [entry(1 << 31, 0x1_0001, 0), entry(0, 0x1_0002, 0)].concat();
     let index = create(&mut rig, MkeyAccessMode::KSM, &ksms, 8192, 2).unwrap();
-    let translation = &rig.world.hcas[0].objects.mkeys[&index].translation;
+    let translation = &rig.world.functions[0].hca.objects.mkeys[&index].translation;
     assert_eq!(translation.covers(), 8192);
     assert_eq!(
         create(&mut rig, MkeyAccessMode::KSM, &ksms, 8193, 2),
@@ -345,14 +383,14 @@ fn the_kernel_has_keys_of_its_own_kinds() {
         input.memory_key_mkey_entry_mut().set_length64(true);
     })
     .unwrap();
-    // Room for entries that UMR brings.
+    // Budget for entries that UMR brings.
     let free = create(&mut rig, &[], &|input| {
         let context = input.memory_key_mkey_entry_mut();
         context.set_free(true).set_umr_en(true).set_access_mode_1_0(MkeyAccessMode::MTT.0);
         context.set_translations_octword_size(16).set_log_page_size(12);
     })
     .unwrap();
-    assert!(rig.world.hcas[0].objects.mkeys[&free].free);
+    assert!(rig.world.functions[0].hca.objects.mkeys[&free].free);
     // Pages in the command itself, larger than 4 KiB.
     let pages: Vec<u8> =
         [0x1000_0000_u64, 0x3000_0000].iter().flat_map(|page| page.to_be_bytes()).collect();
@@ -363,7 +401,8 @@ fn the_kernel_has_keys_of_its_own_kinds() {
         context.set_start_addr(0x20_0040).set_len(0x20_0000);
     };
     let index = create(&mut rig, &pages, &listed).unwrap();
-    let Translation::Pages(memory) = &rig.world.hcas[0].objects.mkeys[&index].translation else {
+    let Translation::Pages(memory) = &rig.world.functions[0].hca.objects.mkeys[&index].translation
+    else {
         panic!("no pages")
     };
     assert_eq!((memory.address(0), memory.address(0x1f_ffc0)), (0x1000_0040, 0x3000_0000));

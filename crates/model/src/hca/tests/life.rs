@@ -83,7 +83,7 @@ fn pages_are_asked_for_given_once_and_taken_back() {
 fn of_the_atomic_page_only_the_byte_order_is_set() {
     let mut rig = Rig::new(LINK);
     rig.send::<EnableHcaIn>(0, |_| {}).unwrap();
-    let before = *rig.world.hcas[0].caps.atomic();
+    let before = *rig.world.functions[0].hca.caps.atomic();
     let set = |rig: &mut Rig, mode| {
         let mut page = [0; 0x1000];
         let cap = AtomicCap::from_prefix_mut(&mut page).unwrap();
@@ -94,10 +94,13 @@ fn of_the_atomic_page_only_the_byte_order_is_set() {
         set.err()
     };
     assert_eq!(set(&mut rig, 0), None);
-    assert_eq!(rig.world.hcas[0].caps.atomic().atomic_operations(), before.atomic_operations());
+    assert_eq!(
+        rig.world.functions[0].hca.caps.atomic().atomic_operations(),
+        before.atomic_operations()
+    );
     assert_eq!(set(&mut rig, 2), Some(Refusal::CapabilityExceeded));
     assert_eq!(set(&mut rig, 1), None);
-    assert_eq!(*rig.world.hcas[0].caps.atomic(), before);
+    assert_eq!(*rig.world.functions[0].hca.caps.atomic(), before);
 }
 
 #[test]
@@ -280,7 +283,7 @@ fn lengths_opcodes_op_mods_and_reserved_bits_are_looked_at() {
     // Too short even for a status and a syndrome: what fits is there.
     for length in 0..8 {
         let mut output = vec![0xa5; length];
-        crate::hca::execute(&mut rig.world, 0, &nop(|_| {}), &mut output);
+        crate::engine::execute(&mut rig.world, 0, &nop(|_| {}), &mut output);
         assert!(output.iter().all(|&byte| byte == 0 || byte == 0x51), "{output:?}");
     }
 }
@@ -300,13 +303,18 @@ fn a_command_that_the_model_does_not_know_yet_says_so() {
 #[test]
 fn a_failure_that_a_test_asked_for_has_no_other_effect() {
     let mut rig = Rig::up(LINK);
-    rig.world.hcas[0].faults.add(<AllocPdIn as CommandInput>::INFO.opcode, 2, 0xf, 0x1234_5678);
+    rig.world.functions[0].hca.faults.add(
+        <AllocPdIn as CommandInput>::INFO.opcode,
+        2,
+        0xf,
+        0x1234_5678,
+    );
     rig.send::<AllocPdIn>(0, |_| {}).unwrap();
     let before = rig.counts();
     let mut input = [0; 16];
     input[..2].copy_from_slice(&<AllocPdIn as CommandInput>::INFO.opcode.to_be_bytes());
     let mut output = [0xa5; 16];
-    crate::hca::execute(&mut rig.world, 0, &input, &mut output);
+    crate::engine::execute(&mut rig.world, 0, &input, &mut output);
     assert_eq!(output[..8], [0xf, 0, 0, 0, 0x12, 0x34, 0x56, 0x78]);
     assert_eq!(rig.counts(), before);
     rig.send::<AllocPdIn>(0, |_| {}).unwrap();
@@ -315,7 +323,7 @@ fn a_failure_that_a_test_asked_for_has_no_other_effect() {
 #[test]
 fn a_dead_device_fails_every_command() {
     let mut rig = Rig::up(LINK);
-    rig.world.hcas[0].fatal = true;
+    rig.world.functions[0].hca.fatal = true;
     assert_eq!(rig.send::<NopIn>(0, |_| {}), Err(Refusal::DeviceFatal));
     assert_eq!(rig.send::<CreateUctxIn>(0, |_| {}), Err(Refusal::DeviceFatal));
 }

@@ -4,8 +4,8 @@ use verbless_prm::{AllocPdIn, CreateRmpIn, DestroyMkeyIn, MkeyAccessMode, WqType
 
 use super::rig::{Rig, User, pages};
 use crate::hca::Refusal;
+use crate::hca::budget::Budget;
 use crate::hca::objects::Translation;
-use crate::hca::room::Room;
 use crate::profile::Link;
 
 /// An indirect key of so many entries.
@@ -26,8 +26,8 @@ fn klms(rig: &mut Rig, user: User, count: u32) -> Result<u32, Refusal> {
 fn a_function_without_room_makes_nothing_until_something_goes() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
-    let hca = &mut rig.world.hcas[0];
-    hca.room = Room::of(hca.objects.bytes() + 100_000);
+    let hca = &mut rig.world.functions[0].hca;
+    hca.budget = Budget::of(hca.objects.bytes() + 100_000);
     let mut made = Vec::new();
     let refusal = loop {
         match klms(&mut rig, user, 1024) {
@@ -35,9 +35,9 @@ fn a_function_without_room_makes_nothing_until_something_goes() {
             Err(refusal) => break refusal,
         }
     };
-    assert_eq!(refusal, Refusal::NoRoom);
+    assert_eq!(refusal, Refusal::OverBudget);
     assert!((2..=100_000 / 16_384 + 1).contains(&made.len()), "{} keys", made.len());
-    assert_eq!(rig.send::<AllocPdIn>(user.uid, |_| {}).map(|_| ()), Err(Refusal::NoRoom));
+    assert_eq!(rig.send::<AllocPdIn>(user.uid, |_| {}).map(|_| ()), Err(Refusal::OverBudget));
     for index in made {
         rig.send::<DestroyMkeyIn>(user.uid, |input| {
             input.set_mkey_index(index);
@@ -54,7 +54,7 @@ fn keys_and_queues_in_a_umem_share_its_list_of_pages() {
     let user = rig.user();
     let key = rig.mkey(user, |_| {}).unwrap();
     let qpn = rig.qp(user, |_| {}).unwrap();
-    let objects = &rig.world.hcas[0].objects;
+    let objects = &rig.world.functions[0].hca.objects;
     let list = objects.umems[&user.umem].memory.pages.as_ptr();
     let Translation::Pages(memory) = &objects.mkeys[&key].translation else { panic!("pages") };
     assert_eq!(memory.pages.as_ptr(), list);

@@ -10,7 +10,8 @@ use verbless_prm::{CreateCqIn, DestroyCqIn, DestroyQpIn};
 const MANY: usize = 3000;
 /// Commands of which the fastest counts: nothing else that the machine does makes one faster.
 const SAMPLE: usize = 100;
-/// How much slower the last ones may be than the first. What is looked for in every object takes 30 times as long.
+/// How much slower the last ones may be than the first. What is looked for in every object takes 30
+/// times as long.
 const MOST: u32 = 6;
 
 /// The shortest of some times.

@@ -37,14 +37,14 @@ fn a_group_lasts_as_long_as_a_qp_is_in_it() {
     for qpn in [one, two, one] {
         attach(&mut rig, user, qpn, GROUP).unwrap();
     }
-    assert_eq!(rig.world.hcas[0].objects.groups[&GROUP].len(), 2);
+    assert_eq!(rig.world.functions[0].hca.objects.groups[&GROUP].len(), 2);
     detach(&mut rig, user, one).unwrap();
     assert_eq!(detach(&mut rig, user, one), Err(Refusal::NotInGroup));
     rig.send::<DestroyQpIn>(user.uid, |input| {
         input.set_qpn(two);
     })
     .unwrap();
-    assert!(rig.world.hcas[0].objects.groups.is_empty());
+    assert!(rig.world.functions[0].hca.objects.groups.is_empty());
     assert_eq!(detach(&mut rig, user, one), Err(Refusal::NotInGroup));
 }
 
@@ -62,7 +62,7 @@ fn only_datagram_qps_join_and_only_multicast_groups() {
 fn a_group_takes_as_many_qps_as_the_capability_says() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
-    let most = rig.world.hcas[0].caps.general().max_qp_mcg();
+    let most = rig.world.functions[0].hca.caps.general().max_qp_mcg();
     for _ in 0..most {
         let qpn = ud(&mut rig, user);
         attach(&mut rig, user, qpn, GROUP).unwrap();

@@ -218,7 +218,7 @@ fn a_q_counter_in_use_stays_and_a_read_may_clear_it() {
         .map(|_| ())
     };
     assert_eq!(dealloc(&mut rig), Err(Refusal::CounterInUse));
-    let values = &mut rig.world.hcas[0].objects.counters.get_mut(&counter).unwrap().values;
+    let values = &mut rig.world.functions[0].hca.objects.counters.get_mut(&counter).unwrap().values;
     values.set_out_of_buffer(3);
     for expected in [3, 0] {
         let read = rig

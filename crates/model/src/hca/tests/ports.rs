@@ -52,7 +52,7 @@ fn an_infiniband_port_is_active_with_a_lid_a_gid_and_the_default_pkey() {
 #[test]
 fn a_port_that_is_down_says_so() {
     let mut rig = Rig::up(Link::Infiniband);
-    rig.world.hcas[0].ports[0].up = false;
+    rig.world.functions[0].hca.ports[0].up = false;
     let context = rig.send::<QueryHcaVportContextIn>(0, |_| {}).unwrap();
     assert_eq!(context.hca_vport_context().port_state(), IbPortState::DOWN);
     let state = rig.send::<QueryVportStateIn>(0, |_| {}).unwrap();
@@ -76,7 +76,7 @@ fn an_ethernet_port_has_a_mac_and_a_table_of_roce_addresses() {
         .map(|_| ())
     };
     set(&mut rig, 3, RoceVersion::V2, RoceL3Type::IPV6).unwrap();
-    assert_eq!(rig.world.hcas[0].ports[0].gids, [[7; 16]]);
+    assert_eq!(rig.world.functions[0].hca.ports[0].gids, [[7; 16]]);
     let bad = Err(Refusal::RoceAddress);
     assert_eq!(set(&mut rig, 3, RoceVersion(1), RoceL3Type::IPV6), bad);
     assert_eq!(set(&mut rig, 3, RoceVersion(200), RoceL3Type::IPV6), bad);
@@ -95,7 +95,7 @@ fn an_ethernet_port_has_a_mac_and_a_table_of_roce_addresses() {
         input.set_roce_address_index(3);
     })
     .unwrap();
-    assert!(rig.world.hcas[0].ports[0].gids.is_empty());
+    assert!(rig.world.functions[0].hca.ports[0].gids.is_empty());
 }
 
 #[test]

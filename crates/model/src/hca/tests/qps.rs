@@ -98,7 +98,7 @@ fn every_mistake_in_a_qp_is_refused() {
             |input| {
                 input.qpc_mut().set_rq_type(RqType::SRQ);
             },
-            Refusal::NoSuchSharedQueue,
+            Refusal::NoSuchSrq,
         ),
         (
             |input| {
@@ -209,7 +209,7 @@ fn every_mistake_in_a_qp_is_refused() {
         assert_eq!(rig.qp(user, edit), Err(*expected), "case {number}");
     }
     assert_eq!(rig.counts().qps, 0);
-    assert_eq!(rig.world.hcas[0].objects.cqs[&user.cq].users, 0);
+    assert_eq!(rig.world.functions[0].hca.objects.cqs[&user.cq].users, 0);
     rig.qp(user, |_| {}).unwrap();
 }
 
@@ -218,7 +218,7 @@ fn the_send_queue_lies_behind_the_receive_queue() {
     let mut rig = Rig::up(Link::Infiniband);
     let user = rig.user();
     let number = rig.qp(user, |_| {}).unwrap();
-    let qp = &rig.world.hcas[0].objects.qps[&number];
+    let qp = &rig.world.functions[0].hca.objects.qps[&number];
     let (rq, sq) = (qp.rq.as_ref().unwrap(), qp.sq.as_ref().unwrap());
     assert_eq!((rq.memory.address(0), rq.memory.length), (0x10_0001_0000, 1024));
     assert_eq!((sq.memory.address(0), sq.memory.length), (0x10_0001_0400, 4096));
@@ -228,7 +228,7 @@ fn the_send_queue_lies_behind_the_receive_queue() {
             input.qpc_mut().set_rq_type(RqType::NONE);
         })
         .unwrap();
-    let qp = &rig.world.hcas[0].objects.qps[&without];
+    let qp = &rig.world.functions[0].hca.objects.qps[&without];
     assert!(qp.rq.is_none());
     assert_eq!(qp.sq.as_ref().unwrap().memory.address(0), 0x10_0001_0000);
 }
@@ -245,7 +245,11 @@ struct Mover {
 
 macro_rules! moves {
     ($($name:ident = $input:ident, $start:expr;)*) => {$(
-        fn $name(&mut self, optional: u32, edit: impl FnOnce(&mut QpContext)) -> Result<(), Refusal> {
+        fn $name(
+            &mut self,
+            optional: u32,
+            edit: impl FnOnce(&mut QpContext),
+        ) -> Result<(), Refusal> {
             let qpn = self.qpn;
             self.rig.send::<$input>(self.user.uid, |input| {
                 input.set_qpn(qpn).set_opt_param_mask(optional);
@@ -311,7 +315,7 @@ impl Mover {
     }
 
     fn state(&self) -> QpState {
-        self.rig.world.hcas[0].objects.qps[&self.qpn].state
+        self.rig.world.functions[0].hca.objects.qps[&self.qpn].state
     }
 
     /// Brings a QP in RST to `state`.
@@ -411,7 +415,7 @@ fn a_transition_takes_its_fields_and_leaves_the_others() {
         (0x4321, 7, 6)
     );
     assert_eq!((context.min_rnr_nak(), context.primary_address_path().ack_timeout()), (3, 14));
-    let qp = &mover.rig.world.hcas[0].objects.qps[&mover.qpn];
+    let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
     assert_eq!((qp.requester.psn, qp.responder.psn, qp.remote_qpn), (0x4321, 0x1234, 0x99));
     assert_eq!((qp.requester.max_rd_atomic, qp.responder.max_dest_rd_atomic), (8, 4));
     assert_eq!((qp.log_mtu, qp.remote), (10, Some(Address::Lid(7))));
@@ -568,8 +572,11 @@ fn every_mistake_in_a_transition_is_refused() {
             qpc.primary_address_path_mut().set_rlid(0).set_fl(true);
         })
         .unwrap();
-    let own = mover.rig.world.hcas[0].ports[0].lid;
-    assert_eq!(mover.rig.world.hcas[0].objects.qps[&mover.qpn].remote, Some(Address::Lid(own)));
+    let own = mover.rig.world.functions[0].hca.ports[0].lid;
+    assert_eq!(
+        mover.rig.world.functions[0].hca.objects.qps[&mover.qpn].remote,
+        Some(Address::Lid(own))
+    );
     assert_eq!(
         mover.rts(0, |qpc| {
             qpc.set_log_sra_max(5);
@@ -645,7 +652,7 @@ fn a_roce_path_needs_an_own_address_a_mac_and_a_udp_port() {
         assert_eq!(mover.rtr(0, path(edit)), Err(expected));
     }
     mover.rtr(0, good).unwrap();
-    let qp = &mover.rig.world.hcas[0].objects.qps[&mover.qpn];
+    let qp = &mover.rig.world.functions[0].hca.objects.qps[&mover.qpn];
     assert_eq!(qp.remote, Some(Address::Gid([9; 16])));
 }
 
@@ -653,7 +660,7 @@ fn a_roce_path_needs_an_own_address_a_mac_and_a_udp_port() {
 fn a_reset_qp_has_empty_queues() {
     let mut mover = Mover::new(Link::Infiniband);
     mover.bring(QpState::Rts);
-    let qp = mover.rig.world.hcas[0].objects.qps.get_mut(&mover.qpn).unwrap();
+    let qp = mover.rig.world.functions[0].hca.objects.qps.get_mut(&mover.qpn).unwrap();
     (qp.sq.as_mut().unwrap().consumer, qp.sq.as_mut().unwrap().producer) = (5, 6);
     qp.rq.as_mut().unwrap().consumer = 7;
     let context = mover.query();

@@ -240,7 +240,7 @@ fn a_cq_of_the_kernel_lies_where_its_pages_are() {
     // 128 CQEs of 64 bytes, 128 bytes into the first page: three pages.
     assert_eq!(create(&mut rig, &pages(2)), Err(Refusal::ListTooShort));
     let cqn = create(&mut rig, &pages(3)).unwrap();
-    let cq = &rig.world.hcas[0].objects.cqs[&cqn];
+    let cq = &rig.world.functions[0].hca.objects.cqs[&cqn];
     assert_eq!(cq.memory.address(0), 0x20_0000_0080);
     assert_eq!(cq.memory.address(127 * 64), 0x20_0000_2040);
     let askew: Vec<u8> = (0..3_u64).flat_map(|n| (0x1800 + (n << 12)).to_be_bytes()).collect();
@@ -262,7 +262,7 @@ fn a_cq_shows_its_counters_its_arming_and_its_overrun() {
     let context = query(&mut rig);
     assert_eq!((context.status(), context.st()), (CqStatus::OK, CqState::FIRED));
     assert_eq!((context.log_cq_size(), context.producer_counter()), (6, 0));
-    let cq = rig.world.hcas[0].objects.cqs.get_mut(&user.cq).unwrap();
+    let cq = rig.world.functions[0].hca.objects.cqs.get_mut(&user.cq).unwrap();
     (cq.producer, cq.overrun) = (0x100_0005, true);
     cq.arm = Arm::Solicited { consumer: 0, sequence: 0 };
     let context = query(&mut rig);
@@ -284,15 +284,15 @@ fn a_cq_changes_what_was_selected_and_nothing_else() {
         .map(|_| ())
     };
     modify(&mut rig, 0, CqModifyField::PERIOD.0).unwrap();
-    let context = rig.world.hcas[0].objects.cqs[&user.cq].context;
+    let context = rig.world.functions[0].hca.objects.cqs[&user.cq].context;
     assert_eq!((context.cq_period(), context.cq_max_count(), context.oi()), (17, 0, false));
     modify(&mut rig, 0, CqModifyField::MAX_COUNT.0 | CqModifyField::OVERRUN_IGNORE.0).unwrap();
-    let cq = &rig.world.hcas[0].objects.cqs[&user.cq];
+    let cq = &rig.world.functions[0].hca.objects.cqs[&user.cq];
     assert!(cq.overrun_ignore && cq.context.cq_max_count() == 9);
     assert_eq!(modify(&mut rig, 0, CqModifyField::EQN.0), Err(Refusal::NoSuchEq));
     assert_eq!(modify(&mut rig, 0, 0x8000_0000), Err(Refusal::CqField));
     assert_eq!(modify(&mut rig, 5, 1), Err(Refusal::UnknownOpMod));
-    assert_eq!(rig.world.hcas[0].objects.cqs[&user.cq].eqn, 0x10);
+    assert_eq!(rig.world.functions[0].hca.objects.cqs[&user.cq].eqn, 0x10);
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn every_mistake_in_a_resize_is_refused() {
             edit(input);
         });
         assert_eq!(answer.map(drop), Err(refusal), "case {case}");
-        assert_eq!(rig.world.hcas[0].objects.cqs[&user.cq].log_size, 6, "case {case}");
+        assert_eq!(rig.world.functions[0].hca.objects.cqs[&user.cq].log_size, 6, "case {case}");
     }
     let mut rig = Rig::up_of(Profile::load("connectx6vf").unwrap().with_link(LINK));
     let user = rig.user();

@@ -150,7 +150,11 @@ fn send(rig: &mut Rig, user: User, command: &Command) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_commands_never_panic_and_leave_nothing_that_teardown_does_not_take(

@@ -10,9 +10,9 @@ use verbless_prm::{
 };
 use zerocopy::FromBytes;
 
-use crate::engine::Clock;
+use crate::engine::{Function, execute};
 use crate::hca::objects::ObjectCounts;
-use crate::hca::{Hca, Refusal, execute};
+use crate::hca::{Hca, Refusal};
 use crate::memory::{Fault, HostMemory};
 use crate::profile::{Link, Profile};
 use crate::world::World;
@@ -75,7 +75,7 @@ impl Rig {
     /// The same of another kind.
     pub(super) fn of(profile: Profile) -> Self {
         let hca = Hca::new(0, Arc::new(profile), Arc::new(NoMemory));
-        let world = World { hcas: vec![hca], clock: Clock::new(true), bench: Default::default() };
+        let world = World::new(vec![Function::new(hca)], true);
         Self { world, accepted: Vec::new() }
     }
 
@@ -103,7 +103,7 @@ impl Rig {
     }
 
     pub(super) fn give_pages(&mut self, count: u32) -> Result<(), Refusal> {
-        let given = self.world.hcas[0].pages.given.len() as u64;
+        let given = self.world.functions[0].hca.pages.given.len() as u64;
         let list: Vec<u8> =
             (0..u64::from(count)).flat_map(|n| ((given + n + 1) << 12).to_be_bytes()).collect();
         self.call::<ManagePagesIn>(0, ManagePagesIn::ALLOCATION_SUCCESS, &list, 0, |input| {
@@ -144,8 +144,8 @@ impl Rig {
         Ok((typed, rest.to_vec()))
     }
 
-    /// Sends bytes. Of a refusal, status and syndrome must agree, nothing else be in the outbox, and the status be one
-    /// that the PRM's description of the command lists.
+    /// Sends bytes. Of a refusal, status and syndrome must agree, nothing else be in the outbox,
+    /// and the status be one that the PRM's description of the command lists.
     pub(super) fn raw(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), Refusal> {
         execute(&mut self.world, 0, input, output);
         if output.first().is_none_or(|&status| status == CommandStatus::OK.0) {
@@ -163,7 +163,7 @@ impl Rig {
     }
 
     pub(super) fn counts(&self) -> ObjectCounts {
-        self.world.hcas[0].objects.counts()
+        self.world.functions[0].hca.objects.counts()
     }
 
     pub(super) fn eq(&mut self, uar: u32, kind: u32) -> Result<u8, Refusal> {
@@ -288,9 +288,10 @@ impl Rig {
     }
 }
 
-/// Whether a refusal is for what all commands have in common, so that no command's description lists it.
+/// Whether a refusal is for what all commands have in common, so that no command's description
+/// lists it.
 fn of_any_command(refusal: Refusal) -> bool {
-    use Refusal::{DeviceFatal, NoRoom, NoSuchUid, Reserved};
+    use Refusal::{DeviceFatal, NoSuchUid, OverBudget, Reserved};
     let status = refusal.status();
     let common = [
         CommandStatus::BAD_OP,
@@ -298,7 +299,7 @@ fn of_any_command(refusal: Refusal) -> bool {
         CommandStatus::BAD_INP_LEN,
         CommandStatus::BAD_OUTP_LEN,
     ];
-    common.contains(&status) || [DeviceFatal, NoRoom, NoSuchUid, Reserved].contains(&refusal)
+    common.contains(&status) || [DeviceFatal, OverBudget, NoSuchUid, Reserved].contains(&refusal)
 }
 
 /// A list of so many page addresses.

@@ -1,4 +1,5 @@
-//! QPs of every transport service, from RST to RTS as the kernel moves them, and the agents behind MAD_IFC.
+//! QPs of every transport service, from RST to RTS as the kernel moves them, and the agents behind
+//! MAD_IFC.
 
 use verbless_prm::{
     Init2initQpIn, Init2rtrQpIn, MadIfcIn, ModifyHcaVportContextIn, OptParamMask,
@@ -150,7 +151,7 @@ fn u64_at(mad: &[u8], at: usize) -> u64 {
 #[test]
 fn the_subnet_agent_tells_who_and_what_the_node_is() {
     let mut rig = Rig::up(Link::Infiniband);
-    let identity = rig.world.hcas[0].identity.clone();
+    let identity = rig.world.functions[0].hca.identity.clone();
     let info = mad(&mut rig, 0x01, 1, 0x11, 0, &[]).unwrap();
     assert_eq!(info[3], 0x81);
     assert_eq!(info[4..6], [0, 0]);
@@ -171,7 +172,7 @@ fn the_subnet_agent_tells_who_and_what_the_node_is() {
 #[test]
 fn a_port_is_active_with_a_lid_that_a_subnet_manager_may_change() {
     let mut rig = Rig::up(Link::Infiniband);
-    let lid = rig.world.hcas[0].ports[0].lid;
+    let lid = rig.world.functions[0].hca.ports[0].lid;
     let info = mad(&mut rig, 0x01, 1, 0x15, 1, &[]).unwrap();
     assert_eq!(info[64 + 16..64 + 18], lid.to_be_bytes());
     assert_eq!(info[64 + 32] & 0xf, 4, "ACTIVE");

@@ -200,7 +200,8 @@ fn sqs_and_qps_have_numbers_of_one_range() {
     assert_eq!(query.map(|_| ()), Err(Refusal::NoSuchQp), "an SQ is no QP");
 }
 
-/// As Linux's write-combining test makes it where there is no network interface: without a PD, a TIS or a UMEM.
+/// As Linux's write-combining test makes it where there is no network interface: without a PD, a
+/// TIS or a UMEM.
 #[test]
 fn the_kernel_may_make_an_sq_of_nobodys_domain_over_pages_of_its_own() {
     let mut rig = Rig::up(LINK);

@@ -1,0 +1,252 @@
+//! The log of `verbless-model`: what a client makes the model say again and again cannot flood it
+//! or hold it up.
+//!
+//! A place in the code says at most `LINES_A_SECOND` lines a second; what it leaves out, it counts.
+//! Lines are written by a thread of their own: whoever logs, often with the model's lock held,
+//! never waits for a terminal or a pipe. When that thread cannot keep up, lines are lost, and
+//! counted too.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+use tracing::callsite::Identifier;
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Lines a second of one place.
+const LINES_A_SECOND: u32 = 20;
+const SECOND: Duration = Duration::from_secs(1);
+/// Lines that wait to be written.
+const WAITING: usize = 4096;
+/// How long the end of the process waits for lines to be written.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Logs to the standard error from now on, what is of `level` and above; to be dropped last, so
+/// that every line is written.
+pub fn init(level: LevelFilter) -> LastWords {
+    let queue = Arc::new(Queue::new(io::stderr));
+    let places = Places::default();
+    let sink = queue.clone();
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(move || Line(sink.clone()))
+        .with_target(false)
+        .with_filter(PerPlace { queue: queue.clone(), places });
+    tracing_subscriber::registry().with(layer.with_filter(level)).init();
+    LastWords(queue)
+}
+
+/// Waits, when it is dropped, for the lines that were logged to be written, but not for long.
+#[must_use]
+pub struct LastWords(Arc<Queue>);
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        self.0.flush();
+    }
+}
+
+/// A line, or the wish to hear when those before it were written.
+enum Message {
+    Line(Vec<u8>),
+    Flush(SyncSender<()>),
+}
+
+/// Lines on their way to the thread that writes them, which begins with the first.
+struct Queue {
+    lines: OnceLock<SyncSender<Message>>,
+    sink: Box<dyn Fn() -> Box<dyn Write> + Send + Sync>,
+    lost: AtomicU64,
+}
+
+impl Queue {
+    fn new<W: Write + 'static>(sink: impl Fn() -> W + Send + Sync + 'static) -> Self {
+        let sink = Box::new(move || Box::new(sink()) as Box<dyn Write>);
+        Self { lines: OnceLock::new(), sink, lost: AtomicU64::new(0) }
+    }
+
+    fn send(self: &Arc<Self>, line: Vec<u8>) {
+        let lines = self.lines.get_or_init(|| {
+            let (sender, receiver) = sync_channel(WAITING);
+            let queue = self.clone();
+            // Signals are for the threads that wait for them.
+            let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
+            let thread = std::thread::Builder::new().name("verbless-log".into());
+            // Without a thread every line is lost, and nothing else.
+            let _ = thread.spawn(move || queue.write_all(&receiver));
+            if let Ok(before) = before {
+                let _ = before.thread_set_mask();
+            }
+            sender
+        });
+        if lines.try_send(Message::Line(line)).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn write_all(&self, lines: &Receiver<Message>) {
+        let mut sink = (self.sink)();
+        for message in lines {
+            let lost = self.lost.swap(0, Ordering::Relaxed);
+            if lost != 0 {
+                let _ =
+                    writeln!(sink, "{lost} lines of the log were lost: nobody read fast enough");
+            }
+            match message {
+                Message::Line(line) => _ = sink.write_all(&line),
+                Message::Flush(done) => _ = done.try_send(()),
+            }
+        }
+    }
+
+    fn flush(&self) {
+        let Some(lines) = self.lines.get() else { return };
+        let (done, written) = sync_channel(1);
+        let end = Instant::now() + LAST_WORDS;
+        let mut message = Message::Flush(done);
+        while let Err(std::sync::mpsc::TrySendError::Full(back)) = lines.try_send(message) {
+            if Instant::now() > end {
+                return;
+            }
+            message = back;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = written.recv_timeout(end.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// What one line is written to, at once.
+struct Line(Arc<Queue>);
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The lines of each place in its present second.
+#[derive(Default)]
+struct Places(Mutex<HashMap<Identifier, Place>>);
+
+struct Place {
+    since: Instant,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Places {
+    /// Whether a place may say another line; and how many it left out in the second that ended, if
+    /// one did.
+    fn admit(&self, place: Identifier, now: Instant) -> (bool, u64) {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Place { since: now, lines: 0, left_out: 0 };
+        let place = places.entry(place).or_insert_with(new);
+        let mut left_out = 0;
+        if now.saturating_duration_since(place.since) >= SECOND {
+            left_out = place.left_out;
+            *place = new();
+        }
+        let admitted = place.lines < LINES_A_SECOND;
+        place.lines += u32::from(admitted);
+        place.left_out += u64::from(!admitted);
+        (admitted, left_out)
+    }
+}
+
+/// Lets a place say so many lines a second.
+struct PerPlace {
+    queue: Arc<Queue>,
+    places: Places,
+}
+
+impl<S: Subscriber> Filter<S> for PerPlace {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        let of = event.metadata();
+        let (admitted, left_out) = self.places.admit(of.callsite(), Instant::now());
+        if left_out != 0 {
+            let place = (of.file().unwrap_or_default(), of.line().unwrap_or_default());
+            let line = format!("{left_out} more lines of {}:{} were left out\n", place.0, place.1);
+            self.queue.send(line.into_bytes());
+        }
+        admitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    struct Sink(Sender<String>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.send(String::from_utf8_lossy(bytes).into_owned());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_place_says_so_many_lines_a_second_and_then_how_many_it_left_out() {
+        let (sender, lines) = channel();
+        let queue = Arc::new(Queue::new(move || Sink(sender.clone())));
+        let sink = queue.clone();
+        let filter = PerPlace { queue: queue.clone(), places: Places::default() };
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(move || Line(sink.clone()))
+            .with_filter(filter);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let say = |number: u32| tracing::warn!(number, "a client does it again");
+            (0..1000).for_each(say);
+            tracing::warn!("something else");
+            std::thread::sleep(SECOND);
+            say(1000);
+        });
+        queue.flush();
+        let lines: Vec<String> = lines.try_iter().collect();
+        let count = |part: &str| lines.iter().filter(|line| line.contains(part)).count();
+        // A slow machine may take more than a second for the thousand.
+        assert!((21..200).contains(&count("does it again")), "{lines:?}");
+        assert_eq!(count("something else"), 1);
+        assert!(count("were left out") > 0, "{lines:?}");
+    }
+
+    #[test]
+    fn whoever_logs_does_not_wait_for_a_reader_that_does_not_read() {
+        let (sender, receiver) = sync_channel::<()>(0);
+        let stuck = Mutex::new(Some(receiver));
+        let queue = Arc::new(Queue::new(move || {
+            let receiver = stuck.lock().unwrap().take();
+            let _ = receiver.and_then(|receiver| receiver.recv().ok());
+            io::sink()
+        }));
+        for number in 0..2 * WAITING {
+            queue.send(format!("{number}\n").into_bytes());
+        }
+        assert!(queue.lost.load(Ordering::Relaxed) >= (WAITING - 1) as u64);
+        drop(sender);
+        queue.flush();
+        assert_eq!(queue.lost.load(Ordering::Relaxed), 0, "who reads the log is told");
+    }
+}

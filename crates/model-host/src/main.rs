@@ -1,0 +1,210 @@
+//! `verbless-model`: the modelled device for programs that are not linked with it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracing::level_filters::LevelFilter;
+use verbless_model::{Link, Profile, Side};
+use verbless_model_host::pci::{self, PciOptions};
+use verbless_model_host::run::{self, JoinOptions, RunError, RunOptions, Trace};
+
+mod explain;
+
+/// A software model of mlx5 devices.
+#[derive(Parser)]
+#[command(version, about, after_help = profiles())]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// Log to standard error: -v warnings and whatever is refused, with the reason; -vv also the
+    /// probes that libraries make of every device, and details. Without it, `run` prints only its
+    /// own failures.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve PCI devices over vfio-user, to which QEMU's `vfio-user-pci` connects. Ends when all
+    /// clients have disconnected.
+    #[command(after_help = profiles())]
+    Pci {
+        /// Unix socket of a PCI function; once for each function, those of the first device first.
+        #[arg(long, required = true)]
+        socket: Vec<PathBuf>,
+        /// Profile of a device, once for each device: a name from the list below, or a TOML file.
+        #[arg(long, default_value = "bluefield3")]
+        profile: Vec<String>,
+        /// Link type of the ports [default: the profile's].
+        #[arg(long)]
+        link: Option<LinkArgument>,
+        /// Functions per device: 1 to 8.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
+        functions: u16,
+        /// Instead of --functions: one function for each side of a device, the host's, then the one
+        /// of a DPU's Arm cores.
+        #[arg(long, conflicts_with = "functions")]
+        sides: bool,
+        /// Map no UAR page into the guest: every doorbell is trapped.
+        #[arg(long)]
+        trap: bool,
+        /// Write every command and its answer to this file, as text that `cargo xtask prm decode`
+        /// reads.
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
+    },
+    /// Run a program with modelled RDMA devices, without root and without a virtual machine.
+    ///
+    /// Ends when the program and every process that it started have ended, with the program's exit
+    /// code.
+    #[command(after_help = profiles())]
+    Run {
+        /// Profile of a device, once for each kind of device: a name from the list below, or a TOML
+        /// file.
+        #[arg(long, default_value = "bluefield3", conflicts_with = "join")]
+        profile: Vec<String>,
+        /// How many devices of each profile: 1 to 64.
+        #[arg(long, default_value_t = 1, conflicts_with = "join")]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+        devices: u16,
+        /// Link type of the ports [default: the profile's].
+        #[arg(long, conflicts_with = "join")]
+        link: Option<LinkArgument>,
+        /// Side of the devices that the program runs on: the host, or the Arm cores of a DPU. It
+        /// sees only the devices of that side, numbered from 0.
+        #[arg(long, value_enum, default_value_t = SideArgument::Host)]
+        side: SideArgument,
+        /// Also run this shell command, on the DPU side and with an empty standard input. The exit
+        /// code is the program's or, if that is 0, this command's.
+        #[arg(long, value_name = "COMMAND", conflicts_with_all = ["side", "join"])]
+        dpu: Option<OsString>,
+        /// Name of this run, by which other programs --join it.
+        #[arg(long, conflicts_with = "join")]
+        name: Option<String>,
+        /// Run the program on the devices of the run of this name, while that one is running.
+        #[arg(long, value_name = "NAME")]
+        join: Option<String>,
+        /// Print every ioctl and command as it passes. With =FILE, write the commands to that file
+        /// instead, as text that `cargo xtask prm decode` reads.
+        #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+        #[arg(conflicts_with = "join")]
+        trace: Option<Option<PathBuf>>,
+        /// The program and its arguments; options that follow the program's name are the program's.
+        #[arg(required = true, trailing_var_arg = true)]
+        program: Vec<OsString>,
+    },
+    /// Explain a code: the syndrome of a command that the model refused (564c0008), a command
+    /// status (0x3, BAD_PARAM), or the syndrome of an error CQE (0x13).
+    Explain {
+        /// In hexadecimal, with or without 0x, or a name.
+        #[arg(required = true)]
+        code: Vec<String>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LinkArgument {
+    Infiniband,
+    Ethernet,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SideArgument {
+    Host,
+    Dpu,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let _last_words = verbless_model_host::log::init(match arguments.verbose {
+        // The standard error is the program's, too.
+        0 if matches!(arguments.command, Command::Run { .. }) => LevelFilter::ERROR,
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    });
+    match execute(arguments.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("verbless-model: {error}");
+            match error.downcast_ref::<RunError>() {
+                Some(error) => error.exit_code().into(),
+                None => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    match command {
+        Command::Pci { socket, profile, link, functions, sides, trap, record } => {
+            let devices: Result<Vec<_>, _> = profile
+                .iter()
+                .map(|name| Profile::load(name).map(|it| link_of(it, link)))
+                .collect();
+            let record = record.as_deref().map(create).transpose()?;
+            let devices = devices?;
+            pci::serve(PciOptions { devices, functions, sides, sockets: socket, trap, record })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Explain { code } => {
+            for code in code {
+                println!("{}", explain::explain(&code)?);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Run { profile, devices, link, side, dpu, name, join, trace, program } => {
+            let side = match side {
+                SideArgument::Host => Side::Host,
+                SideArgument::Dpu => Side::Dpu,
+            };
+            if let Some(name) = join {
+                return Ok(exit_code(run::join(JoinOptions { name, side, program })?));
+            }
+            let profiles: Result<Vec<_>, _> = profile
+                .iter()
+                .map(|name| Profile::load(name).map(|it| link_of(it, link)))
+                .collect();
+            let devices = profiles?
+                .into_iter()
+                .flat_map(|profile| std::iter::repeat_n(profile, devices.into()))
+                .collect();
+            let trace = match trace {
+                None => Trace::Off,
+                Some(None) => Trace::Print,
+                Some(Some(file)) => Trace::Record(create(&file)?),
+            };
+            let options = RunOptions { devices, side, name, program, dpu, trace };
+            Ok(exit_code(run::run(options)?))
+        }
+    }
+}
+
+/// The end of `--help`.
+fn profiles() -> String {
+    let names: Vec<_> = Profile::names().collect();
+    format!("Profiles: {}", names.join(", "))
+}
+
+/// As shells say it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.unwrap_or(1) as u8)
+}
+
+fn create(path: &Path) -> Result<File, String> {
+    File::create(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn link_of(profile: Profile, link: Option<LinkArgument>) -> Profile {
+    match link {
+        None => profile,
+        Some(LinkArgument::Infiniband) => profile.with_link(Link::Infiniband),
+        Some(LinkArgument::Ethernet) => profile.with_link(Link::Ethernet),
+    }
+}

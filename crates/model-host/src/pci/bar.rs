@@ -1,0 +1,178 @@
+//! BAR 0: the initialisation segment, through which driver and firmware meet, and then the UAR
+//! pages.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use verbless_prm::{HealthSyndrome, InitialSegment, NicInterface};
+
+use super::command_queue;
+use verbless_model::Side;
+use verbless_model::device::Device;
+
+/// Registers of the initialisation segment that the driver writes.
+const QUEUE_HIGH: u64 = 0x10;
+const QUEUE_LOW: u64 = 0x14;
+const DOORBELL: u64 = 0x18;
+
+/// What the driver writes over bits 10:8 to ask for a reset.
+const RESET: u32 = 7;
+
+/// The revision of the command interface that is spoken here.
+const COMMAND_INTERFACE: u16 = 5;
+/// The health counter grows so often.
+const HEARTBEAT_NANOSECONDS: u64 = 10_000_000;
+
+/// The registers of one function, beside its UAR pages.
+#[derive(Debug)]
+pub(super) struct Registers {
+    /// Address of the command queue, as far as it was written.
+    queue: u64,
+    interface: NicInterface,
+}
+
+impl Registers {
+    pub(super) fn new() -> Self {
+        Self { queue: 0, interface: NicInterface::FULL_DRIVER }
+    }
+
+    /// Reads from the initialisation segment; what lies beyond reads as 0.
+    pub(super) fn read(&self, device: &Device, at: u64, into: &mut [u8]) {
+        into.fill(0);
+        let segment = self.segment(device);
+        let bytes = segment.as_bytes();
+        let Some(start) = usize::try_from(at).ok().filter(|&start| start < bytes.len()) else {
+            return;
+        };
+        let size = into.len().min(bytes.len() - start);
+        into[..size].copy_from_slice(&bytes[start..start + size]);
+    }
+
+    /// The initialisation segment as it is now.
+    fn segment(&self, device: &Device) -> InitialSegment {
+        let profile = device.profile();
+        let [major, minor, sub_minor] = profile.device().firmware;
+        let mut segment = InitialSegment::zeroed();
+        segment.set_fw_rev_major(major).set_fw_rev_minor(minor).set_fw_rev_subminor(sub_minor);
+        segment.set_cmd_interface_rev(COMMAND_INTERFACE);
+        segment.set_cmdq_phy_addr_63_32((self.queue >> 32) as u32);
+        segment.set_cmdq_phy_addr_31_12(self.queue as u32 >> 12);
+        segment.set_nic_interface(self.interface);
+        segment.set_log_cmdq_size(command_queue::LOG_SIZE);
+        segment.set_log_cmdq_stride(command_queue::LOG_STRIDE);
+        segment.set_nic_interface_supported(
+            1 << NicInterface::FULL_DRIVER.0 | 1 << NicInterface::DISABLED.0,
+        );
+        segment.set_embedded_cpu(profile.side() == Side::Dpu);
+        let health = segment.health_buffer_mut();
+        health
+            .set_fw_version(u32::from(major) << 28 | u32::from(minor) << 16 | u32::from(sub_minor));
+        health.set_hw_id(profile.device().device_id.into());
+        let time = device.timer();
+        segment.set_internal_timer_h((time >> 32) as u32).set_internal_timer_l(time as u32);
+        let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        segment.set_real_time_h(real.as_secs() as u32).set_real_time_l(real.subsec_nanos());
+        if !device.is_alive() {
+            segment.health_buffer_mut().set_synd(HealthSyndrome::FW_INTERNAL_ERR);
+            segment.set_health_syndrome(HealthSyndrome::FW_INTERNAL_ERR);
+        } else {
+            segment.set_health_counter((device.now() / HEARTBEAT_NANOSECONDS) as u32 & 0xff_ffff);
+        }
+        segment
+    }
+
+    /// Writes a register of the initialisation segment.
+    pub(super) fn write(&mut self, device: &Device, at: u64, from: &[u8]) {
+        // A 64-bit write is two of 32 bits.
+        for (index, word) in from.chunks_exact(4).enumerate() {
+            let word = u32::from_be_bytes(word.try_into().unwrap_or_default());
+            self.write_word(device, at + 4 * index as u64, word);
+        }
+    }
+
+    fn write_word(&mut self, device: &Device, at: u64, word: u32) {
+        match at {
+            QUEUE_HIGH => self.queue = self.queue & 0xffff_ffff | u64::from(word) << 32,
+            QUEUE_LOW => {
+                self.queue = self.queue & !0xffff_ffff | u64::from(word & 0xffff_f000);
+                let reset = word >> 8 & RESET == RESET;
+                let new = NicInterface((word >> 8 & 3) as u8);
+                if reset || new == NicInterface::DISABLED {
+                    device.reset();
+                }
+                self.interface = if reset { NicInterface::DISABLED } else { new };
+            }
+            DOORBELL if self.interface == NicInterface::FULL_DRIVER && self.queue != 0 => {
+                for slot in (0..32).filter(|slot| word >> slot & 1 == 1) {
+                    command_queue::execute(device, self.queue, slot);
+                }
+            }
+            _ => tracing::debug!(at, word, "a write to no register"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::rig::{Driver, QUEUE};
+    use super::*;
+    use verbless_model::Profile;
+
+    #[test]
+    fn the_segment_tells_versions_and_the_size_of_the_queue() {
+        let driver = Driver::new();
+        let [major, minor, _] = [32_u32, 40, 1000];
+        assert_eq!(driver.read(0), minor << 16 | major);
+        assert_eq!(driver.read(4) >> 16, 5);
+        assert_eq!(driver.read(QUEUE_LOW), QUEUE as u32 | 5 << 4 | 6);
+        assert_eq!(driver.read(0x1fc) >> 31, 0, "not initialising");
+        assert_ne!(driver.read(0x230), u32::MAX, "as it would read were the device gone");
+    }
+
+    #[test]
+    fn the_segment_tells_the_embedded_cpu_that_it_is_on_it() {
+        let profile = Profile::load("bluefield3").unwrap();
+        for (side, expected) in [(Side::Host, 0), (Side::Dpu, 1)] {
+            let driver = Driver::of(profile.clone().on(side).unwrap());
+            assert_eq!(driver.read(0x1fc) >> 23 & 1, expected, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn heart_and_clock_go_on_until_the_device_dies() {
+        let driver = Driver::new();
+        let (heart, clock) = (driver.read(0x1010), driver.read(0x1004));
+        driver.model.advance(Duration::from_secs(1));
+        assert_eq!(driver.read(0x1010) - heart, 100);
+        assert!(driver.read(0x1004) > clock);
+        driver.model.kill(0);
+        assert_eq!(driver.read(0x1010), 1 << 24, "a syndrome, and no counter");
+        assert_eq!(driver.read(0x23c) >> 16 & 0xff, 1);
+    }
+
+    #[test]
+    fn a_driver_that_disables_the_interface_finds_it_disabled_and_empty() {
+        let mut driver = Driver::new();
+        let enable = verbless_prm::EnableHcaIn::new();
+        driver.send(enable.as_bytes(), 16).unwrap();
+        driver.write(QUEUE_LOW, QUEUE as u32 | 1 << 8);
+        assert_eq!(driver.read(QUEUE_LOW) >> 8 & 7, 1);
+        let entry = driver.entry(enable.as_bytes(), 16);
+        assert_eq!(driver.ring(&entry), entry, "a disabled interface takes no commands");
+        driver.write(QUEUE_LOW, QUEUE as u32);
+        let output = driver.send(enable.as_bytes(), 16).unwrap();
+        assert_eq!(output[0], 0, "the function is as after power-on");
+    }
+
+    #[test]
+    fn reads_and_writes_anywhere_break_nothing() {
+        let mut driver = Driver::new();
+        for at in [0x1c, 0x200, 0x4008, 0x400c, 0x5000, 0xf000, u64::MAX - 7] {
+            driver.read(at);
+            driver.write(at.min(1 << 40), u32::MAX);
+        }
+        driver.function.registers.write(&driver.function.device, QUEUE_HIGH, &[0; 8]);
+        driver.write(DOORBELL, 1);
+    }
+}

@@ -1,0 +1,80 @@
+//! A device with no socket in front of it: what fuzzers drive, in the place of a virtual machine's
+//! monitor.
+//!
+//! Everything that a guest can do reaches the model as it does over a socket: accesses to regions,
+//! stores to doorbell pages that are mapped, and memory.
+
+use std::sync::Arc;
+
+use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
+use vfio_user::ServerBackend;
+
+use super::function::Function;
+use super::server::attach;
+use verbless_model::memory::{GuestMemory, HostMemory, UAR_PAGE};
+use verbless_model::{Model, Profile};
+
+/// A part of a function that a guest reads and writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Region {
+    /// Configuration space.
+    Config,
+    /// BAR 0: registers and doorbells.
+    Bar,
+}
+
+impl Region {
+    fn index(self) -> u32 {
+        match self {
+            Self::Config => VFIO_PCI_CONFIG_REGION_INDEX,
+            Self::Bar => VFIO_PCI_BAR0_REGION_INDEX,
+        }
+    }
+}
+
+/// A stepped model of one device, whose functions have a guest each.
+pub struct Bare {
+    model: Model,
+    functions: Vec<Function>,
+}
+
+impl Bare {
+    /// A device with a function for each memory.
+    pub fn new(profile: &Profile, memories: Vec<Arc<dyn HostMemory>>) -> Self {
+        let count = memories.len();
+        let model = Model::builder().device_in(profile.clone(), memories).stepped().build();
+        // What the guest's memory is was said above; the monitor's messages about it are not
+        // played.
+        let functions = (0..count)
+            .map(|id| attach(&model, id, Arc::new(GuestMemory::default()), false))
+            .collect();
+        Self { model, functions }
+    }
+
+    /// The model, to move it.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// A function's guest reads.
+    pub fn read(&mut self, function: usize, region: Region, at: u64, into: &mut [u8]) {
+        let _ = self.functions[function].region_read(region.index(), at, into);
+    }
+
+    /// A function's guest writes.
+    pub fn write(&mut self, function: usize, region: Region, at: u64, bytes: &[u8]) {
+        let _ = self.functions[function].region_write(region.index(), at, bytes);
+    }
+
+    /// A function's guest stores a big-endian word into a doorbell page that it has mapped; nothing
+    /// sees it until the model moves.
+    pub fn store(&self, function: usize, page: u32, register: u64, value: u64) {
+        let pages = self.functions[function].device.uars();
+        pages.store64(page % pages.pages(), register % UAR_PAGE & !7, value);
+    }
+
+    /// A function is reset, as by its PCI Express capability.
+    pub fn reset(&mut self, function: usize) {
+        let _ = self.functions[function].reset();
+    }
+}

@@ -1,0 +1,392 @@
+//! The command queue from a driver's side.
+
+use proptest::prelude::*;
+use verbless_prm::{
+    AllocPdIn, AllocUarIn, CmdifChecksum, CommandInput, CommandMailbox, CommandOwnership,
+    CommandQueueEntry, CommandTransport, CreateEqIn, DeallocPdIn, DeliveryStatus, EnableHcaIn,
+    HcaCap, InitHcaIn, ManagePagesIn, NopIn, QueryHcaCapIn, QueryPagesIn, SetHcaCapIn, Structure,
+};
+
+use super::super::rig::{Driver, MEMORY, MEMORY_BYTES};
+use super::xor;
+use verbless_model::memory::HostMemory;
+
+/// The command's output, which must have status OK.
+fn done<I: CommandInput>(driver: &mut Driver, input: &I, list: &[u8]) -> Vec<u8> {
+    let bytes = <I::Output as Structure>::BYTES;
+    let output = driver.send(&[input.as_bytes(), list].concat(), bytes.max(16)).unwrap();
+    assert_eq!(output[0], 0, "{}: {output:02x?}", <I as CommandInput>::INFO.name);
+    output
+}
+
+fn enabled() -> Driver {
+    let mut driver = Driver::new();
+    done(&mut driver, &EnableHcaIn::new(), &[]);
+    driver
+}
+
+/// A general capability page that is asked for.
+fn query_cap() -> QueryHcaCapIn {
+    let mut query = QueryHcaCapIn::new();
+    query.set_op_mod(1);
+    query
+}
+
+fn up() -> Driver {
+    let mut driver = enabled();
+    let mut query = QueryPagesIn::new();
+    query.set_op_mod(QueryPagesIn::INIT_PAGES);
+    let output = done(&mut driver, &query, &[]);
+    let count = u32::from_be_bytes(output[12..16].try_into().unwrap());
+    let pages: Vec<u8> =
+        (0..u64::from(count)).flat_map(|page| ((1 << 40) + page * 4096).to_be_bytes()).collect();
+    let mut give = ManagePagesIn::new();
+    give.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(count);
+    done(&mut driver, &give, &pages);
+    done(&mut driver, &InitHcaIn::new(), &[]);
+    driver
+}
+
+#[test]
+fn a_command_that_fits_in_the_entry_is_answered_there() {
+    let mut driver = Driver::new();
+    let entry = driver.entry(EnableHcaIn::new().as_bytes(), 12);
+    let answered = driver.ring(&entry);
+    assert_eq!(answered.ownership(), CommandOwnership::SOFTWARE);
+    assert_eq!(answered.status(), DeliveryStatus::OK);
+    assert_eq!(answered.command_output_inline_data(), &[0; 16]);
+    assert_eq!(xor(answered.as_bytes()), 0xff, "the answer is signed");
+    assert_eq!(answered.token(), entry.token());
+}
+
+#[test]
+fn a_long_answer_fills_its_mailboxes_and_signs_them() {
+    let mut driver = enabled();
+    let entry = driver.entry(query_cap().as_bytes(), 0x1010);
+    let answered = driver.ring(&entry);
+    let output = driver.output(&answered);
+    let capability = HcaCap::from_prefix(&output[16..]).unwrap();
+    assert_eq!(capability.num_ports(), 1);
+    let mut mailbox = CommandMailbox::zeroed();
+    let mut at = u64::from_be_bytes(answered.as_bytes()[0x30..0x38].try_into().unwrap());
+    let mut count = 0;
+    while at != 0 {
+        driver.memory.read(at, mailbox.as_bytes_mut()).unwrap();
+        assert_eq!((xor(mailbox.as_bytes()), xor(&mailbox.as_bytes()[0x200..0x23f])), (0xff, 0xff));
+        assert_eq!((mailbox.block_number(), mailbox.token()), (count, entry.token()));
+        at = u64::from_be_bytes(mailbox.as_bytes()[0x230..0x238].try_into().unwrap());
+        count += 1;
+    }
+    assert_eq!(count, 8);
+}
+
+#[test]
+fn what_is_wrong_with_an_entry_is_told_by_its_delivery_status() {
+    type Spoil = fn(&mut CommandQueueEntry);
+    let cases: [(DeliveryStatus, Spoil); 8] = [
+        (DeliveryStatus::BAD_DESCRIPTOR_TYPE, |entry| {
+            entry.set_type(CommandTransport(6));
+        }),
+        (DeliveryStatus::INPUT_LENGTH_ERR, |entry| {
+            entry.set_input_length(0);
+        }),
+        (DeliveryStatus::INPUT_LENGTH_ERR, |entry| {
+            entry.set_input_length(u32::MAX);
+        }),
+        (DeliveryStatus::INPUT_LENGTH_ERR, |entry| {
+            entry.set_input_length(17);
+        }),
+        (DeliveryStatus::OUTPUT_LENGTH_ERR, |entry| {
+            entry.set_output_length(0);
+        }),
+        (DeliveryStatus::OUTPUT_LENGTH_ERR, |entry| {
+            entry.set_output_length(u32::MAX);
+        }),
+        (DeliveryStatus::INPUT_POINTER_ALIGNMENT, |entry| entry.as_bytes_mut()[0x0f] = 1),
+        (DeliveryStatus::OUTPUT_POINTER_ALIGNMENT, |entry| entry.as_bytes_mut()[0x37] = 1),
+    ];
+    for (status, spoil) in cases {
+        let mut driver = Driver::new();
+        let mut entry = driver.entry(EnableHcaIn::new().as_bytes(), 16);
+        spoil(&mut entry);
+        let answered = driver.ring(&entry);
+        assert_eq!(answered.status(), status);
+        assert_eq!(answered.ownership(), CommandOwnership::SOFTWARE);
+        done(&mut driver, &EnableHcaIn::new(), &[]); // it was not executed before
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_mailbox_is_told_by_the_delivery_status() {
+    type Spoil = fn(&mut CommandMailbox, u64);
+    let cases: [(DeliveryStatus, usize, Spoil); 7] = [
+        (DeliveryStatus::TOKEN_ERR, 0, |mailbox, _| {
+            mailbox.set_token(0xee);
+        }),
+        (DeliveryStatus::TOKEN_ERR, 7, |mailbox, _| {
+            mailbox.set_token(0xee);
+        }),
+        (DeliveryStatus::BAD_BLOCK_NUMBER, 3, |mailbox, _| {
+            mailbox.set_block_number(4);
+        }),
+        // A list that loops.
+        (DeliveryStatus::BAD_BLOCK_NUMBER, 3, |mailbox, address| {
+            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&address.to_be_bytes());
+        }),
+        // One that ends too early.
+        (DeliveryStatus::OUTPUT_LENGTH_ERR, 3, |mailbox, _| {
+            mailbox.as_bytes_mut()[0x230..0x238].fill(0);
+        }),
+        // One that leads to where nothing is.
+        (DeliveryStatus::FIRMWARE_ERR, 3, |mailbox, _| {
+            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&(1_u64 << 50).to_be_bytes());
+        }),
+        (DeliveryStatus::OUTPUT_POINTER_ALIGNMENT, 3, |mailbox, address| {
+            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&(address + 512).to_be_bytes());
+        }),
+    ];
+    for (status, number, spoil) in cases {
+        let mut driver = enabled();
+        let entry = driver.entry(query_cap().as_bytes(), 0x1010);
+        let first = u64::from_be_bytes(entry.as_bytes()[0x30..0x38].try_into().unwrap());
+        let address = first + 1024 * number as u64;
+        let mut mailbox = CommandMailbox::zeroed();
+        driver.memory.read(address, mailbox.as_bytes_mut()).unwrap();
+        spoil(&mut mailbox, address);
+        driver.memory.write(address, mailbox.as_bytes()).unwrap();
+        assert_eq!(driver.ring(&entry).status(), status);
+    }
+}
+
+#[test]
+fn an_input_of_many_mailboxes_arrives_whole() {
+    let mut driver = enabled();
+    let output = driver.send(query_cap().as_bytes(), 0x1010).unwrap();
+    let mut set = SetHcaCapIn::new();
+    let capability: &[u8; 0x1000] = output[16..].try_into().unwrap();
+    set.set_capability(capability);
+    done(&mut driver, &set, &[]);
+    assert_eq!(driver.send(query_cap().as_bytes(), 0x1010).unwrap(), output);
+}
+
+#[test]
+fn signatures_are_checked_once_they_are_enabled() {
+    let mut driver = enabled();
+    let output = driver.send(query_cap().as_bytes(), 0x1010).unwrap();
+    let mut set = SetHcaCapIn::new();
+    let mut capability: [u8; 0x1000] = output[16..].try_into().unwrap();
+    let general = HcaCap::from_prefix_mut(&mut capability).unwrap();
+    general.set_cmdif_checksum(CmdifChecksum::ENABLED);
+    set.set_capability(&capability);
+    done(&mut driver, &set, &[]);
+
+    let mut entry = driver.entry(NopIn::new().as_bytes(), 16);
+    entry.set_signature(!xor(entry.as_bytes()));
+    assert_eq!(driver.ring(&entry).status(), DeliveryStatus::OK);
+    let signature = entry.signature();
+    entry.set_signature(signature ^ 1);
+    assert_eq!(driver.ring(&entry).status(), DeliveryStatus::SIGNATURE_ERR);
+
+    let mut entry = driver.entry(query_cap().as_bytes(), 0x1010);
+    entry.set_signature(!xor(entry.as_bytes()));
+    assert_eq!(driver.ring(&entry).status(), DeliveryStatus::SIGNATURE_ERR, "the mailboxes' own");
+}
+
+#[test]
+fn an_entry_of_the_drivers_is_left_alone() {
+    let mut driver = Driver::new();
+    let mut entry = driver.entry(EnableHcaIn::new().as_bytes(), 16);
+    entry.set_ownership(CommandOwnership::SOFTWARE).set_status(DeliveryStatus::TOKEN_ERR);
+    assert_eq!(driver.ring(&entry), entry);
+}
+
+#[test]
+fn several_slots_are_served_at_one_doorbell() {
+    let mut driver = enabled();
+    for slot in [0, 5, 31] {
+        let entry = driver.entry(NopIn::new().as_bytes(), 16);
+        driver.put(slot, &entry);
+    }
+    driver.write(0x18, 1 | 1 << 5 | 1 << 31);
+    for slot in [0, 5, 31] {
+        let answered = driver.get(slot);
+        assert_eq!(answered.ownership(), CommandOwnership::SOFTWARE);
+        assert_eq!(answered.status(), DeliveryStatus::OK);
+    }
+}
+
+/// An EQ of 32 entries for events of one type; where its ring lies.
+fn event_queue(driver: &mut Driver, kind: u8) -> u64 {
+    let output = done(driver, &AllocUarIn::new(), &[]);
+    let page = u32::from_be_bytes(output[8..12].try_into().unwrap()) & 0xff_ffff;
+    let ring = driver.allocate(0x1000);
+    // Entries are born owned by the device, whose owner bit is 0 in the first round.
+    for index in 0..32 {
+        driver.memory.store8(ring + 64 * index + 63, 1).unwrap();
+    }
+    let mut create = CreateEqIn::new();
+    create.set_event_bitmask(0, 1 << kind);
+    create.eq_context_entry_mut().set_uar_page(page).set_log_eq_size(5);
+    done(driver, &create, &ring.to_be_bytes());
+    ring
+}
+
+#[test]
+fn commands_complete_by_events_once_an_eq_takes_them_and_not_before() {
+    let mut driver = up();
+    let ring = event_queue(&mut driver, 0x0a);
+    let eqe = |driver: &Driver, index: u64| {
+        let mut eqe = [0; 64];
+        driver.memory.read(ring + 64 * index, &mut eqe).unwrap();
+        eqe
+    };
+    assert_eq!(eqe(&driver, 0)[63], 1, "the command that made the EQ is not reported there");
+    for (index, slot) in [3_u32, 31, 0].into_iter().enumerate() {
+        let entry = driver.entry(NopIn::new().as_bytes(), 16);
+        driver.put(slot, &entry);
+        driver.write(0x18, 1 << slot);
+        let eqe = eqe(&driver, index as u64);
+        assert_eq!((eqe[1], eqe[63]), (0x0a, 0));
+        assert_eq!(eqe[0x20..0x24], (1_u32 << slot).to_be_bytes());
+    }
+}
+
+/// The page requests in an EQ ring from entry `from` on, as pages wanted.
+fn page_requests(driver: &Driver, ring: u64, from: u64) -> Vec<i32> {
+    let mut wanted = Vec::new();
+    for index in from..32 {
+        let mut eqe = [0; 64];
+        driver.memory.read(ring + 64 * index, &mut eqe).unwrap();
+        if eqe[63] != 0 {
+            break;
+        }
+        assert_eq!((eqe[1], &eqe[0x20..0x24]), (0x0b, &[0; 4][..]), "of function 0");
+        wanted.push(i32::from_be_bytes(eqe[0x24..0x28].try_into().unwrap()));
+    }
+    wanted
+}
+
+#[test]
+fn pages_are_asked_for_as_objects_come_and_offered_back_as_they_go() {
+    let mut driver = up();
+    let ring = event_queue(&mut driver, 0x0b);
+    assert_eq!(page_requests(&driver, ring, 0), [32], "the first objects need a first batch");
+    let pds: Vec<u32> = (0..555)
+        .map(|_| {
+            let output = done(&mut driver, &AllocPdIn::new(), &[]);
+            u32::from_be_bytes(output[8..12].try_into().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        page_requests(&driver, ring, 1),
+        [32, 32],
+        "a batch holds 256 contexts; what was asked for is not asked for again"
+    );
+
+    let mut give = ManagePagesIn::new();
+    give.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(96);
+    let pages: Vec<u8> =
+        (0..96).flat_map(|page| ((2_u64 << 40) + page * 4096).to_be_bytes()).collect();
+    done(&mut driver, &give, &pages);
+    assert_eq!(page_requests(&driver, ring, 3), [0; 0]);
+
+    for pd in &pds {
+        let mut free = DeallocPdIn::new();
+        free.set_pd(*pd);
+        done(&mut driver, &free, &[]);
+    }
+    assert_eq!(page_requests(&driver, ring, 3), [-32], "one batch stays spare");
+    let mut take = ManagePagesIn::new();
+    take.set_op_mod(ManagePagesIn::HCA_RETURN_PAGES).set_input_num_entries(32);
+    let answer = driver.send(take.as_bytes(), 16 + 32 * 8).unwrap();
+    assert_eq!(answer[8..12], 32_u32.to_be_bytes());
+    let first = u64::from_be_bytes(answer[16..24].try_into().unwrap());
+    assert!(first >= 2 << 40, "the newest go first");
+}
+
+#[test]
+fn a_driver_that_cannot_give_pages_is_asked_again_when_more_are_needed() {
+    let mut driver = up();
+    let ring = event_queue(&mut driver, 0x0b);
+    let mut refuse = ManagePagesIn::new();
+    refuse.set_op_mod(ManagePagesIn::ALLOCATION_FAIL);
+    done(&mut driver, &refuse, &[]);
+    assert_eq!(page_requests(&driver, ring, 1), [0; 0], "the refusal itself asks for nothing");
+    done(&mut driver, &AllocPdIn::new(), &[]);
+    assert_eq!(page_requests(&driver, ring, 1), [32]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_entries_over_random_memory_break_nothing(
+        entries in proptest::collection::vec(any::<[u8; 64]>(), 1..32),
+        memory in proptest::collection::vec(any::<u8>(), 1..8192),
+        pointers in proptest::collection::vec((0..8_u64, 0..8_u64), 32),
+        doorbells in any::<u32>(),
+    ) {
+        let mut driver = up();
+        let place = driver.allocate(16 * 1024);
+        driver.memory.write(place, &memory).unwrap();
+        for (slot, (bytes, (input, output))) in entries.iter().zip(&pointers).enumerate() {
+            let mut entry = CommandQueueEntry::zeroed();
+            *entry.as_bytes_mut() = *bytes;
+            // Mostly plausible, so that what lies behind is reached.
+            if bytes[0] & 3 != 0 {
+                entry.set_type(CommandTransport::PCIE).set_ownership(CommandOwnership::HARDWARE);
+                entry.set_input_length(u32::from(bytes[5]) * 8);
+                entry.set_output_length(u32::from(bytes[6]) * 32);
+                let [input, output] = [input, output].map(|at| (place + at * 1024).to_be_bytes());
+                entry.as_bytes_mut()[0x08..0x10].copy_from_slice(&input);
+                entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&output);
+            }
+            driver.put(slot as u32, &entry);
+        }
+        driver.write(0x18, doorbells);
+        driver.model.run_until_idle();
+        prop_assert!(driver.read(0x1010) & 0xff00_0000 == 0, "still healthy");
+    }
+
+    #[test]
+    fn random_inputs_of_known_commands_break_nothing(
+        commands in proptest::collection::vec(
+            (
+                any::<proptest::sample::Index>(),
+                proptest::collection::vec(any::<u8>(), 8..700),
+                0..5_u16,
+                any::<bool>(),
+            ),
+            1..40,
+        ),
+    ) {
+        let mut driver = up();
+        for (which, mut input, op_mod, sparse) in commands {
+            let command = *which.get(verbless_prm::COMMANDS);
+            if sparse {
+                // Zeros get further than noise.
+                for (at, byte) in input.iter_mut().skip(8).enumerate() {
+                    if at % 7 != 0 {
+                        *byte = 0;
+                    }
+                }
+            }
+            input[..2].copy_from_slice(&command.opcode.to_be_bytes());
+            input[2..4].fill(0);
+            input[4..8].copy_from_slice(&u32::from(op_mod).to_be_bytes());
+            let output = driver.send(&input, 0x1010).unwrap();
+            prop_assert_eq!(output.len(), 0x1010);
+            driver.model.run_until_idle();
+        }
+    }
+}
+
+#[test]
+fn a_command_queue_outside_memory_is_answered_by_silence() {
+    let mut driver = Driver::new();
+    for queue in [0, MEMORY + MEMORY_BYTES, MEMORY + MEMORY_BYTES - 0x1000 + 64, 1 << 52] {
+        driver.write(0x10, (queue >> 32) as u32);
+        driver.write(0x14, queue as u32);
+        driver.write(0x18, u32::MAX);
+    }
+}

@@ -1,0 +1,268 @@
+//! PCI configuration space of a function: what it is, its BAR, and its capabilities.
+//!
+//! Everything is little-endian, as PCI is. The layout of standard structures is that of the PCI
+//! specifications (Linux: `include/uapi/linux/pci_regs.h`); the vendor specific capability is as
+//! Linux's `drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c` reads it.
+
+use verbless_model::{Link, Profile};
+
+/// Bytes of the space.
+pub(super) const CONFIG_BYTES: usize = 4096;
+/// Where the MSI-X table lies in BAR 0, and its pending bits.
+pub(super) const MSIX_TABLE: u32 = 0x5000;
+const MSIX_PENDING: u32 = 0x6000;
+
+const COMMAND: usize = 0x04;
+const STATUS: usize = 0x06;
+const BAR0: usize = 0x10;
+const INTERRUPT_LINE: usize = 0x3c;
+const POWER: usize = 0x40;
+const EXPRESS: usize = 0x60;
+const MSIX: usize = 0x9c;
+const VENDOR: usize = 0xc0;
+
+/// PCI Express: device control, and the bit in it that resets the function.
+const DEVICE_CONTROL: usize = EXPRESS + 0x08;
+const FUNCTION_RESET: u16 = 1 << 15;
+const LINK_CONTROL: usize = EXPRESS + 0x10;
+const DEVICE_CONTROL_2: usize = EXPRESS + 0x28;
+
+/// The gateway in the vendor specific capability: which space, a counter, a semaphore.
+const GATEWAY_CONTROL: usize = VENDOR + 0x04;
+const GATEWAY_COUNTER: usize = VENDOR + 0x08;
+const GATEWAY_SEMAPHORE: usize = VENDOR + 0x0c;
+
+/// The configuration space of one function.
+#[derive(Debug)]
+pub(super) struct ConfigSpace {
+    bytes: Box<[u8; CONFIG_BYTES]>,
+    /// Bits that software may write.
+    writable: Box<[u8; CONFIG_BYTES]>,
+    counter: u32,
+}
+
+/// What a write asked for, beside what it changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    Nothing,
+    /// The function is to be reset.
+    Reset,
+}
+
+impl ConfigSpace {
+    /// The space of a function with `bar_bytes` of BAR 0, a power of two; `several`: its device has
+    /// other functions.
+    pub(super) fn new(profile: &Profile, bar_bytes: u64, several: bool) -> Self {
+        debug_assert!(bar_bytes.is_power_of_two());
+        let device = profile.device();
+        let mut space = Self {
+            bytes: Box::new([0; CONFIG_BYTES]),
+            writable: Box::new([0; CONFIG_BYTES]),
+            counter: 0,
+        };
+        let class: [u8; 3] = match profile.link() {
+            Link::Infiniband => [0x00, 0x07, 0x02],
+            Link::Ethernet => [0x00, 0x00, 0x02],
+        };
+        space.put(0x00, &device.vendor_id.to_le_bytes(), &[]);
+        space.put(0x02, &device.device_id.to_le_bytes(), &[]);
+        // Memory accesses, bus mastering, parity, SERR#, no INTx.
+        space.put(COMMAND, &[0, 0], &0x0546_u16.to_le_bytes());
+        space.put(STATUS, &0x0010_u16.to_le_bytes(), &[]); // there is a capability list
+        space.put(0x09, &class, &[]);
+        space.put(0x0c, &[0, 0], &[0xff, 0]);
+        space.put(0x0e, &[if several { 0x80 } else { 0 }], &[]);
+        // A prefetchable 64-bit memory BAR.
+        space.put(BAR0, &0xc_u64.to_le_bytes(), &(!(bar_bytes - 1)).to_le_bytes());
+        space.put(0x2c, &device.vendor_id.to_le_bytes(), &[]);
+        space.put(0x2e, &0x0001_u16.to_le_bytes(), &[]);
+        space.put(0x34, &[POWER as u8], &[]);
+        space.put(INTERRUPT_LINE, &[0], &[0xff]);
+
+        // Power management, version 3: D0 and D3hot, no soft reset.
+        space.put(POWER, &[0x01, EXPRESS as u8, 0x03, 0x00], &[]);
+        space.put(POWER + 4, &[0x08, 0x00], &[0x03, 0x00]);
+
+        // PCI Express, version 2: an endpoint, 512-byte payloads, function level reset; a link of
+        // 16 GT/s x16.
+        space.put(EXPRESS, &[0x10, MSIX as u8, 0x02, 0x00], &[]);
+        space.put(EXPRESS + 0x04, &0x1000_8fe2_u32.to_le_bytes(), &[]);
+        space.put(DEVICE_CONTROL, &0x2810_u16.to_le_bytes(), &0x7fff_u16.to_le_bytes());
+        space.put(EXPRESS + 0x0c, &0x0000_0104_u32.to_le_bytes(), &[]);
+        space.put(LINK_CONTROL, &[0, 0], &0x01c3_u16.to_le_bytes());
+        space.put(EXPRESS + 0x12, &0x0104_u16.to_le_bytes(), &[]);
+        space.put(EXPRESS + 0x24, &0x0000_0012_u32.to_le_bytes(), &[]);
+        space.put(DEVICE_CONTROL_2, &[0, 0], &0x001f_u16.to_le_bytes());
+        space.put(EXPRESS + 0x2c, &0x0000_001e_u32.to_le_bytes(), &[]);
+
+        // MSI-X: the table and its pending bits are pages of BAR 0.
+        let last = (device.vectors - 1) as u16;
+        space.put(MSIX, &[0x11, VENDOR as u8], &[]);
+        space.put(MSIX + 2, &last.to_le_bytes(), &0xc000_u16.to_le_bytes());
+        space.put(MSIX + 4, &MSIX_TABLE.to_le_bytes(), &[]);
+        space.put(MSIX + 8, &MSIX_PENDING.to_le_bytes(), &[]);
+
+        // The vendor's gateway into the device: it can be locked, and has no space behind it.
+        space.put(VENDOR, &[0x09, 0x00, 0x18, 0x00], &[]);
+        space.put(GATEWAY_CONTROL, &[0; 4], &[0xff, 0xff, 0, 0]);
+        space
+    }
+
+    fn put(&mut self, at: usize, value: &[u8], writable: &[u8]) {
+        self.bytes[at..at + value.len()].copy_from_slice(value);
+        self.writable[at..at + writable.len()].copy_from_slice(writable);
+    }
+
+    /// Reads; what lies outside reads as ones, as a missing device does.
+    pub(super) fn read(&mut self, at: u64, into: &mut [u8]) {
+        into.fill(0xff);
+        let Some(range) = range(at, into.len()) else { return };
+        if range.contains(&GATEWAY_COUNTER) {
+            self.counter = self.counter.wrapping_add(1).max(1);
+            let counter = self.counter.to_le_bytes();
+            self.put(GATEWAY_COUNTER, &counter, &[]);
+        }
+        into.copy_from_slice(&self.bytes[range]);
+    }
+
+    /// Writes the bits that may be written.
+    pub(super) fn write(&mut self, at: u64, from: &[u8]) -> Effect {
+        let Some(range) = range(at, from.len()) else { return Effect::Nothing };
+        for (index, &new) in range.clone().zip(from) {
+            let writable = self.writable[index];
+            self.bytes[index] = self.bytes[index] & !writable | new & writable;
+        }
+        if range.contains(&GATEWAY_SEMAPHORE) && from.len() == 4 {
+            self.lock_gateway(from);
+        }
+        let reset = (FUNCTION_RESET >> 8) as u8;
+        let control = (DEVICE_CONTROL + 1).checked_sub(range.start).and_then(|at| from.get(at));
+        match control {
+            Some(byte) if byte & reset != 0 => Effect::Reset,
+            _ => Effect::Nothing,
+        }
+    }
+
+    /// The semaphore is taken by who writes the counter's value to it while it is 0, and freed by
+    /// writing 0.
+    fn lock_gateway(&mut self, new: &[u8]) {
+        let free = self.bytes[GATEWAY_SEMAPHORE..][..4] == [0; 4];
+        if free || new == [0; 4] {
+            self.bytes[GATEWAY_SEMAPHORE..][..4].copy_from_slice(new);
+        }
+    }
+
+    /// Goes back to the state after power-on.
+    pub(super) fn reset(&mut self) {
+        for (byte, writable) in self.bytes.iter_mut().zip(self.writable.iter()) {
+            *byte &= !writable;
+        }
+        self.put(DEVICE_CONTROL, &0x2810_u16.to_le_bytes(), &[]);
+        self.put(GATEWAY_SEMAPHORE, &[0; 4], &[]);
+    }
+}
+
+fn range(at: u64, length: usize) -> Option<std::ops::Range<usize>> {
+    let start = usize::try_from(at).ok()?;
+    let end = start.checked_add(length)?;
+    (end <= CONFIG_BYTES).then_some(start..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAR_BYTES: u64 = 32 << 20;
+
+    fn space(link: Link) -> ConfigSpace {
+        ConfigSpace::new(&Profile::load("connectx6dx").unwrap().with_link(link), BAR_BYTES, false)
+    }
+
+    fn read<const N: usize>(space: &mut ConfigSpace, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        space.read(at as u64, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn the_identity_is_that_of_the_profile() {
+        let mut space = space(Link::Infiniband);
+        assert_eq!(read(&mut space, 0), [0xb3, 0x15, 0x1d, 0x10]);
+        assert_eq!(read(&mut space, 0x0a), [0x07, 0x02], "an InfiniBand controller");
+        let mut ethernet = self::space(Link::Ethernet);
+        assert_eq!(read(&mut ethernet, 0x0a), [0x00, 0x02]);
+    }
+
+    #[test]
+    fn the_capability_list_names_power_express_msix_and_vendor_and_ends() {
+        let mut space = space(Link::Infiniband);
+        let mut at = usize::from(read::<1>(&mut space, 0x34)[0]);
+        let mut ids = vec![];
+        while at != 0 {
+            let [id, next] = read(&mut space, at);
+            ids.push(id);
+            at = next.into();
+        }
+        assert_eq!(ids, [0x01, 0x10, 0x11, 0x09]);
+    }
+
+    #[test]
+    fn the_bar_tells_its_size_when_ones_are_written() {
+        let mut space = space(Link::Infiniband);
+        space.write(BAR0 as u64, &[0xff; 4]);
+        space.write(BAR0 as u64 + 4, &[0xff; 4]);
+        let bar = u64::from_le_bytes(read(&mut space, BAR0));
+        assert_eq!(bar & 0xf, 0xc, "64 bits, prefetchable");
+        assert_eq!((!(bar & !0xf)).wrapping_add(1), BAR_BYTES);
+        space.write(BAR0 as u64, &0xe000_0000_u64.to_le_bytes());
+        assert_eq!(u64::from_le_bytes(read(&mut space, BAR0)), 0xe000_000c);
+    }
+
+    #[test]
+    fn msix_has_as_many_vectors_as_the_profile_says_and_can_be_enabled() {
+        let mut space = space(Link::Infiniband);
+        assert_eq!(u16::from_le_bytes(read(&mut space, MSIX + 2)), 63);
+        space.write(MSIX as u64 + 2, &[0xff, 0xff]);
+        assert_eq!(u16::from_le_bytes(read(&mut space, MSIX + 2)), 63 | 0xc000);
+        assert_eq!(u32::from_le_bytes(read(&mut space, MSIX + 4)), MSIX_TABLE);
+    }
+
+    #[test]
+    fn what_is_read_only_stays_and_what_lies_outside_reads_as_ones() {
+        let mut space = space(Link::Infiniband);
+        let before: [u8; 64] = read(&mut space, 0);
+        space.write(0, &[0xff; 4]);
+        space.write(4090, &[0; 16]);
+        assert_eq!(read::<4>(&mut space, 0), before[..4]);
+        assert_eq!(read::<8>(&mut space, 4092), [0xff; 8]);
+        let mut none = [0; 2];
+        space.read(u64::MAX, &mut none);
+        assert_eq!(none, [0xff; 2]);
+    }
+
+    #[test]
+    fn a_function_level_reset_is_asked_for_and_undoes_what_was_written() {
+        let mut space = space(Link::Infiniband);
+        assert_eq!(space.write(COMMAND as u64, &[6, 4]), Effect::Nothing);
+        assert_eq!(space.write(DEVICE_CONTROL as u64, &[0x10, 0x28]), Effect::Nothing);
+        assert_eq!(space.write(DEVICE_CONTROL as u64, &[0x10, 0xa8]), Effect::Reset);
+        assert_eq!(space.write(DEVICE_CONTROL as u64 + 1, &[0xa8]), Effect::Reset);
+        space.reset();
+        assert_eq!(read::<2>(&mut space, COMMAND), [0, 0]);
+        assert_eq!(read::<2>(&mut space, DEVICE_CONTROL), [0x10, 0x28]);
+    }
+
+    #[test]
+    fn the_vendor_gateway_is_locked_by_its_counter_and_has_no_spaces() {
+        let mut space = space(Link::Infiniband);
+        let counter: [u8; 4] = read(&mut space, GATEWAY_COUNTER);
+        assert_ne!(counter, read(&mut space, GATEWAY_COUNTER), "each reader has its own value");
+        space.write(GATEWAY_SEMAPHORE as u64, &counter);
+        space.write(GATEWAY_SEMAPHORE as u64, &[9; 4]);
+        assert_eq!(read(&mut space, GATEWAY_SEMAPHORE), counter, "the first one has it");
+        space.write(GATEWAY_CONTROL as u64, &7_u32.to_le_bytes());
+        assert_eq!(u32::from_le_bytes(read(&mut space, GATEWAY_CONTROL)) >> 29, 0, "no such space");
+        space.write(GATEWAY_SEMAPHORE as u64, &[0; 4]);
+        assert_eq!(read(&mut space, GATEWAY_SEMAPHORE), [0; 4]);
+    }
+}

@@ -1,0 +1,97 @@
+//! MSI-X vectors: the client hands over an eventfd for each, and keeps the table and the mask bits
+//! to itself.
+
+use std::fs::File;
+use std::sync::{PoisonError, RwLock};
+
+use verbless_model::memory::Interrupts;
+
+/// The vectors of one function.
+#[derive(Debug)]
+pub(super) struct Vectors {
+    eventfds: RwLock<Vec<Option<File>>>,
+}
+
+impl Vectors {
+    /// `count` vectors that reach nobody yet.
+    pub(super) fn new(count: u32) -> Self {
+        Self { eventfds: RwLock::new((0..count).map(|_| None).collect()) }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.eventfds.read().unwrap_or_else(PoisonError::into_inner).len() as u32
+    }
+
+    /// Gives the vectors from `start` on these eventfds; one that is `None` reaches nobody any
+    /// more. False: there are not so many vectors.
+    pub(super) fn set(&self, start: u32, new: impl ExactSizeIterator<Item = Option<File>>) -> bool {
+        let mut eventfds = self.eventfds.write().unwrap_or_else(PoisonError::into_inner);
+        let start = start as usize;
+        let Some(range) = eventfds.get_mut(start..start.saturating_add(new.len())) else {
+            return false;
+        };
+        range.iter_mut().zip(new).for_each(|(slot, new)| *slot = new);
+        true
+    }
+
+    /// No vector reaches anybody any more.
+    pub(super) fn clear(&self) {
+        self.eventfds.write().unwrap_or_else(PoisonError::into_inner).fill_with(|| None);
+    }
+}
+
+impl Interrupts for Vectors {
+    fn raise(&self, vector: u32) {
+        let eventfds = self.eventfds.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(Some(eventfd)) = eventfds.get(vector as usize) else {
+            tracing::debug!(vector, "an interrupt that nobody waits for");
+            return;
+        };
+        // Only a counter at its maximum refuses, and then the interrupt is pending 2^64 times
+        // already.
+        if let Err(error) = nix::unistd::write(eventfd, &1_u64.to_ne_bytes()) {
+            tracing::warn!(vector, %error, "an interrupt cannot be delivered");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use std::os::fd::{AsFd, OwnedFd};
+
+    fn eventfd() -> (File, EventFd) {
+        let eventfd = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
+        let copy: OwnedFd = eventfd.as_fd().try_clone_to_owned().unwrap();
+        (copy.into(), eventfd)
+    }
+
+    #[test]
+    fn a_vector_counts_on_its_own_eventfd() {
+        let vectors = Vectors::new(4);
+        let (first, first_counter) = eventfd();
+        let (second, second_counter) = eventfd();
+        assert!(vectors.set(1, [Some(first), Some(second)].into_iter()));
+        for vector in [2, 2, 1, 0, 3, 4, u32::MAX] {
+            vectors.raise(vector);
+        }
+        assert_eq!(first_counter.read(), Ok(1));
+        assert_eq!(second_counter.read(), Ok(2));
+        assert!(vectors.set(2, [None].into_iter()));
+        vectors.raise(2);
+        assert!(second_counter.read().is_err());
+        vectors.clear();
+        vectors.raise(1);
+        assert!(first_counter.read().is_err());
+    }
+
+    #[test]
+    fn vectors_that_do_not_exist_take_no_eventfd() {
+        let vectors = Vectors::new(4);
+        assert!(!vectors.set(4, [None].into_iter()));
+        assert!(!vectors.set(u32::MAX, [None, None].into_iter()));
+        assert!(vectors.set(4, [].into_iter()));
+    }
+}

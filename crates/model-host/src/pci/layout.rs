@@ -1,0 +1,32 @@
+//! Which part of BAR 0 is what: the initialisation segment, UAR pages that are trapped, UAR pages
+//! that are mapped.
+
+use std::ops::Range;
+
+use verbless_model::Profile;
+use verbless_model::memory::UAR_PAGE;
+
+/// The parts of a function's BAR 0.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    /// Bytes of the whole.
+    pub bytes: u64,
+    /// Where UAR pages begin; registers are before that.
+    pub doorbells: u64,
+    /// What the client may map.
+    pub mapped: Option<Range<u64>>,
+}
+
+impl Layout {
+    /// The parts with the numbers of a profile; `trap`: nothing is mapped.
+    pub(super) fn new(profile: &Profile, trap: bool) -> Self {
+        let (first, pages) = (profile.first(), profile.device().uar_pages);
+        let bytes = u64::from(pages) * UAR_PAGE;
+        let mapped = u64::from(first.user_uar) * UAR_PAGE..bytes;
+        Self {
+            bytes,
+            doorbells: u64::from(first.uar) * UAR_PAGE,
+            mapped: (!trap).then_some(mapped),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The vfio-user server: one socket and one thread per function.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use thiserror::Error;
+use vfio_bindings::bindings::vfio::{
+    VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_BAR0_REGION_INDEX,
+    VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
+    VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
+    vfio_region_info, vfio_region_sparse_mmap_area,
+};
+use vfio_user::{IrqInfo, Server, ServerRegion, SparseArea};
+
+use super::bar::Registers;
+use super::config::{CONFIG_BYTES, ConfigSpace};
+use super::function::Function;
+use super::interrupts::Vectors;
+use super::layout::Layout;
+use verbless_model::memory::{GuestMemory, HostMemory};
+use verbless_model::{Model, Profile};
+
+/// Nothing could be served.
+#[derive(Debug, Error)]
+pub enum PciError {
+    /// Each function needs a socket of its own.
+    #[error("{given} sockets for {wanted} functions: give each function one")]
+    Sockets {
+        /// How many sockets there are.
+        given: usize,
+        /// How many functions there are.
+        wanted: usize,
+    },
+    /// A socket cannot be bound or listened to.
+    #[error("{}: {source}", socket.display())]
+    Socket {
+        /// The socket.
+        socket: PathBuf,
+        /// What went wrong.
+        source: vfio_user::Error,
+    },
+}
+
+/// What there is to attach.
+#[derive(Debug)]
+pub struct PciOptions {
+    /// What each device is.
+    pub devices: Vec<Profile>,
+    /// Functions per device, 1 to 8.
+    pub functions: u16,
+    /// Instead of so many, a function for each side that a device has, the host's first.
+    pub sides: bool,
+    /// A socket per function, those of the first device first.
+    pub sockets: Vec<PathBuf>,
+    /// No UAR page is mapped into the guest: every doorbell is a message.
+    pub trap: bool,
+    /// Where every command is written with its answer, as text that `cargo xtask prm decode` reads.
+    pub record: Option<File>,
+}
+
+/// Serves devices on one fabric, each socket to one client, until all clients have gone.
+///
+/// # Errors
+/// When there are not as many sockets as functions, or one cannot be bound or listened to.
+///
+/// # Panics
+/// When the system gives no thread.
+pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
+    let counts: Vec<usize> = options.devices.iter().map(|it| functions(it, &options)).collect();
+    let wanted = counts.iter().sum();
+    if options.sockets.len() != wanted {
+        return Err(PciError::Sockets { given: options.sockets.len(), wanted });
+    }
+    let mut builder = Model::builder().threaded();
+    let mut memories = Vec::new();
+    for (profile, count) in options.devices.iter().zip(counts) {
+        let own: Vec<_> = (0..count).map(|_| Arc::new(GuestMemory::default())).collect();
+        memories.extend(own.iter().cloned());
+        let own = own.into_iter().map(|memory| memory as Arc<dyn HostMemory>);
+        builder = match options.sides {
+            true => builder.device_with_sides_in(profile.clone(), own),
+            false => builder.device_in(profile.clone(), own),
+        };
+    }
+    let model = builder.build();
+    if let Some(file) = options.record.take() {
+        model.record_commands(file);
+    }
+    let mut servers = Vec::new();
+    for (id, (socket, memory)) in options.sockets.iter().zip(memories).enumerate() {
+        let function = attach(&model, id, memory, options.trap);
+        let server = bind(socket, &function)
+            .map_err(|source| PciError::Socket { socket: socket.clone(), source })?;
+        servers.push((server, function));
+    }
+    let threads: Vec<_> = servers
+        .into_iter()
+        .map(|(server, mut function)| {
+            thread::spawn(move || {
+                let ended = server.run(&mut function);
+                function.client_left();
+                ended
+            })
+        })
+        .collect();
+    for (socket, thread) in options.sockets.iter().zip(threads) {
+        let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        match ended {
+            Err(source @ vfio_user::Error::SocketAccept(_)) => {
+                return Err(PciError::Socket { socket: socket.clone(), source });
+            }
+            // A client that is killed says no farewell.
+            Err(error) => tracing::warn!(%error, socket = %socket.display(), "a client is gone"),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// How many functions a device has.
+fn functions(device: &Profile, options: &PciOptions) -> usize {
+    if options.sides { device.sides().count() } else { options.functions.into() }
+}
+
+/// The front end of function `id`, whose driver's memory is `memory`.
+pub(super) fn attach(model: &Model, id: usize, memory: Arc<GuestMemory>, trap: bool) -> Function {
+    let device = model.device(id);
+    let whole = device.system_image_guid();
+    let functions = model.all_devices().iter().filter(|it| it.system_image_guid() == whole).count();
+    let profile = device.profile();
+    let vectors = Arc::new(Vectors::new(profile.device().vectors));
+    device.set_interrupts(Some(vectors.clone()));
+    let layout = Layout::new(&profile, trap);
+    Function {
+        device,
+        memory,
+        config: ConfigSpace::new(&profile, layout.bytes, functions > 1),
+        registers: Registers::new(),
+        vectors,
+        layout,
+    }
+}
+
+fn bind(socket: &Path, function: &Function) -> Result<Server, vfio_user::Error> {
+    let pages = function.device.uars();
+    let vectors = function.vectors.count();
+    let irqs = (0..VFIO_PCI_NUM_IRQS).map(|index| match index {
+        VFIO_PCI_MSIX_IRQ_INDEX => {
+            IrqInfo { index, flags: VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_NORESIZE, count: vectors }
+        }
+        _ => IrqInfo { index, flags: 0, count: 0 },
+    });
+    let regions = (0..VFIO_PCI_NUM_REGIONS).map(|index| {
+        let mut region = ServerRegion {
+            region_info: vfio_region_info {
+                argsz: size_of::<vfio_region_info>() as u32,
+                index,
+                ..Default::default()
+            },
+            sparse_areas: Vec::new(),
+            mmap_fd: None,
+        };
+        let info = &mut region.region_info;
+        let access = VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE;
+        match index {
+            VFIO_PCI_CONFIG_REGION_INDEX => {
+                (info.size, info.flags) = (CONFIG_BYTES as u64, access);
+            }
+            VFIO_PCI_BAR0_REGION_INDEX => {
+                (info.size, info.flags) = (function.layout.bytes, access);
+                if let Some(mapped) = &function.layout.mapped {
+                    info.flags |= VFIO_REGION_INFO_FLAG_MMAP;
+                    let area = vfio_region_sparse_mmap_area {
+                        offset: mapped.start,
+                        size: mapped.end - mapped.start,
+                    };
+                    region.sparse_areas = vec![SparseArea { area }];
+                    region.mmap_fd = Some(pages.file().as_fd().as_raw_fd());
+                }
+            }
+            _ => {}
+        }
+        region
+    });
+    Server::new(socket, true, irqs.collect(), regions.collect())
+}

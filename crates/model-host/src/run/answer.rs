@@ -1,0 +1,165 @@
+//! Answers to the calls that a filter stops: a thread that waits for the next one, and what each
+//! call leads to.
+//!
+//! Most calls that stop are none of ours: a filter sees a pointer and not the path behind it. Those
+//! are the price that a program pays which never touches a device, so the way that they go is
+//! short: one call to take it, one to read the path, one to let it go, in a thread that waits for
+//! the next in the kernel.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
+
+use super::process::Caller;
+use super::shared::SharedRun;
+use super::side::View;
+use super::sys::{Gate, Listener, Notification, Stat};
+
+/// What a call gets.
+pub(super) enum Answer {
+    /// The kernel's own.
+    Kernel,
+    Ours(Result<i64, Errno>),
+    /// It was given with a descriptor.
+    Given,
+}
+
+impl From<Errno> for Answer {
+    fn from(errno: Errno) -> Self {
+        Self::Ours(Err(errno))
+    }
+}
+
+/// Who answers the calls of one filter.
+#[derive(Clone)]
+pub(super) struct Answerer {
+    pub shared: Arc<SharedRun>,
+    pub gate: Arc<dyn Gate>,
+    pub view: Arc<View>,
+}
+
+/// Answers a filter's calls, in a thread that ends with the last process behind it.
+///
+/// One is best: the kernel wakes all that wait for a filter's calls, and one of them gets it.
+pub(super) fn spawn(
+    shared: &Arc<SharedRun>,
+    listener: &Arc<Listener>,
+    view: &Arc<View>,
+) -> io::Result<()> {
+    let gate: Arc<dyn Gate> = listener.clone();
+    let answerer = Answerer { shared: shared.clone(), gate, view: view.clone() };
+    let listener = listener.clone();
+    std::thread::Builder::new().spawn(move || answerer.answer_all(&listener)).map(drop)
+}
+
+impl Answerer {
+    fn answer_all(&self, listener: &Listener) {
+        loop {
+            match listener.receive() {
+                Ok(call) => match self.answer_at_any_rate(&call) {
+                    Answer::Kernel => self.gate.go_on(call.id),
+                    Answer::Ours(result) => self.gate.answer(call.id, result),
+                    Answer::Given => {}
+                },
+                // Whoever called was killed meanwhile, or nobody is left (before Linux 6.11,
+                // waiting does not end then).
+                Err(Errno::ENOENT) if nobody_is_left(listener) => return,
+                Err(Errno::ENOENT | Errno::EINTR) => {}
+                Err(errno) => {
+                    tracing::error!(%errno, "calls cannot be taken any more");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The same; a mistake of ours is the one caller's bad luck, and does not leave all others
+    /// without an answer.
+    fn answer_at_any_rate(&self, call: &Notification) -> Answer {
+        let answer = catch_unwind(AssertUnwindSafe(|| self.answer(call)));
+        answer.unwrap_or_else(|_| {
+            tracing::error!(call = call.number, "a call could not be answered: this is a bug");
+            Errno::EIO.into()
+        })
+    }
+
+    /// What a call gets.
+    pub(super) fn answer(&self, call: &Notification) -> Answer {
+        const HERE: u64 = libc::AT_FDCWD as u64;
+        let [first, second, third, fourth, ..] = call.arguments;
+        self.shared.processes().heard(call.tid);
+        match i64::from(call.number) {
+            libc::SYS_ioctl => self.ioctl(call),
+            libc::SYS_execve | libc::SYS_execveat => {
+                self.shared.may_leave(call.tid);
+                Answer::Kernel
+            }
+            libc::SYS_socket => self.socket(call),
+            libc::SYS_sendto | libc::SYS_sendmsg => self.send(call),
+            libc::SYS_chdir => self.chdir(call),
+            libc::SYS_getcwd => self.getcwd(call),
+            libc::SYS_dup => self.duplicate(call, 0, false),
+            libc::SYS_fcntl => self.duplicate(call, third, second as i32 == libc::F_DUPFD_CLOEXEC),
+            libc::SYS_mmap => self.mmap(call),
+            libc::SYS_ftruncate => self.unsuitable(call, Errno::EINVAL),
+            libc::SYS_fallocate => self.unsuitable(call, Errno::ENODEV),
+            libc::SYS_openat => self.open(call, first, second, third),
+            libc::SYS_openat2 => self.openat2(call),
+            libc::SYS_newfstatat => self.stat(call, first, second, fourth, Stat::Plain(third)),
+            libc::SYS_statx => {
+                let [_, _, flags, mask, buffer, _] = call.arguments;
+                self.stat(call, first, second, flags, Stat::Extended(mask as u32, buffer))
+            }
+            libc::SYS_fstat => {
+                self.stat(call, first, 0, libc::AT_EMPTY_PATH as u64, Stat::Plain(second))
+            }
+            libc::SYS_faccessat => self.access(call, first, second, third, 0),
+            libc::SYS_faccessat2 => self.access(call, first, second, third, fourth),
+            libc::SYS_getxattr | libc::SYS_lgetxattr => {
+                self.no_attribute(call, Err(Errno::ENODATA))
+            }
+            libc::SYS_listxattr | libc::SYS_llistxattr => self.no_attribute(call, Ok(0)),
+            libc::SYS_readlinkat => self.readlink(call, first, second, third, fourth),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_open => self.open(call, HERE, first, second),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_stat => self.stat(call, HERE, first, 0, Stat::Plain(second)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_lstat => {
+                let flags = libc::AT_SYMLINK_NOFOLLOW as u64;
+                self.stat(call, HERE, first, flags, Stat::Plain(second))
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_access => self.access(call, HERE, first, second, 0),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_readlink => self.readlink(call, HERE, first, second, third),
+            _ => Answer::Kernel,
+        }
+    }
+
+    /// Who made the call. The call still waits, so the thread was not another's in between.
+    pub(super) fn caller(&self, call: &Notification) -> Result<Caller, Errno> {
+        let process = self.shared.processes().of_thread(call.tid)?;
+        if !self.gate.is_waiting(call.id) {
+            return Err(Errno::EINTR);
+        }
+        let through = Some((self.gate.clone(), call.id));
+        Ok(Caller { process, tid: call.tid, call: through })
+    }
+}
+
+pub(super) fn thread(call: &Notification) -> Pid {
+    Pid::from_raw(call.tid as i32)
+}
+
+fn nobody_is_left(listener: &Listener) -> bool {
+    use std::os::fd::AsFd;
+    let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::empty())];
+    let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
+    poll(&mut waiting, PollTimeout::ZERO).is_ok()
+        && waiting[0].revents().is_some_and(|events| events.intersects(ended))
+}

@@ -1,0 +1,155 @@
+//! A program behind a filter, without the filter: what fuzzers drive. Its calls are whatever they
+//! say, its memory is theirs to change at any time, and its descriptors are those of this process.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+
+use super::answer::{Answer, Answerer};
+use super::shared::SharedRun;
+use super::side::View;
+use super::sys::{self, Gate, Notification};
+use verbless_model::memory::ClientMemory;
+use verbless_model::{Model, Side};
+
+/// A process whose memory is that of files, and which does nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Twin {
+    pid: u32,
+}
+
+impl Twin {
+    /// Starts one that has each of these files at its address, to be written or only read. It ends
+    /// with this process.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start(memory: &[(&File, u64, u64, bool)]) -> std::io::Result<Self> {
+        sys::twin(memory).map(|pid| Self { pid })
+    }
+}
+
+/// What programs see of devices of a kind; it costs many files.
+#[derive(Clone)]
+pub struct Sight(Arc<View>);
+
+impl Sight {
+    /// What programs see of this model, and of those like it.
+    ///
+    /// # Errors
+    /// The files cannot be made.
+    pub fn new(model: &Model) -> Result<Self, super::RunError> {
+        View::new(model, Side::Host).map(|view| Self(Arc::new(view)))
+    }
+}
+
+/// A program, seen by those who answer it.
+pub struct Bare {
+    answerer: Answerer,
+    hands: Arc<Hands>,
+    twin: Twin,
+}
+
+impl Bare {
+    /// A program that has made no call yet. `memory` is that of the model.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(
+        model: &Model,
+        memory: Arc<ClientMemory>,
+        sight: &Sight,
+        twin: Twin,
+    ) -> Result<Self, Errno> {
+        let shared = Arc::new(SharedRun::new(model, memory, false)?);
+        let hands = Arc::new(Hands::default());
+        let (gate, view) = (hands.clone() as Arc<dyn Gate>, sight.0.clone());
+        Ok(Self { answerer: Answerer { shared, gate, view }, hands, twin })
+    }
+
+    /// Makes a call, whose thread is killed after so many looks at whether it still waits; what it
+    /// returns, if it is not left to the real kernel.
+    pub fn call(&self, number: i64, arguments: [u64; 6], looks: u32) -> Option<Result<i64, i32>> {
+        self.hands.looks.store(looks, Ordering::Relaxed);
+        let call = Notification::of(self.twin.pid, number as i32, arguments);
+        match self.answerer.answer(&call) {
+            Answer::Kernel => None,
+            Answer::Ours(result) => Some(result.map_err(|errno| errno as i32)),
+            Answer::Given => self.descriptors().last().map(|&last| Ok(last.into())),
+        }
+    }
+
+    /// The descriptors that it was given and has not closed.
+    pub fn descriptors(&self) -> Vec<i32> {
+        self.hands.given().iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// Closes one of its descriptors.
+    pub fn close(&self, index: usize) {
+        let mut given = self.hands.given();
+        if !given.is_empty() {
+            let index = index % given.len();
+            drop(given.remove(index));
+        }
+    }
+
+    /// Stores a doorbell word where the program has a page of a device mapped.
+    pub fn store(&self, index: usize, offset: u64, word: u64) {
+        let given = self.hands.given();
+        let of = |fd: &OwnedFd| fd.try_clone().map(File::from);
+        if let Some(Ok(file)) = given.get(index % given.len().max(1)).map(of) {
+            let _ = file.write_at(&word.to_ne_bytes(), offset & !7);
+        }
+    }
+
+    /// Closes all that it has open; how many devices are open then.
+    pub fn end(self) -> usize {
+        self.hands.given().clear();
+        self.answerer.shared.opens().len()
+    }
+}
+
+/// What a program was given, and how long it lives.
+#[derive(Debug, Default)]
+struct Hands {
+    given: Mutex<Vec<OwnedFd>>,
+    looks: AtomicU32,
+}
+
+impl Hands {
+    fn given(&self) -> std::sync::MutexGuard<'_, Vec<OwnedFd>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gate for Hands {
+    fn answer(&self, _: u64, _: Result<i64, Errno>) {}
+
+    fn go_on(&self, _: u64) {}
+
+    fn is_waiting(&self, _: u64) -> bool {
+        let less = |looks: u32| looks.checked_sub(1);
+        self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    fn give(
+        &self,
+        _: u64,
+        file: BorrowedFd<'_>,
+        _: Option<u32>,
+        _: bool,
+        _: bool,
+    ) -> Result<i32, Errno> {
+        if self.looks.load(Ordering::Relaxed) == 0 {
+            return Err(Errno::ENOENT);
+        }
+        let copy = file.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
+        let number = copy.as_raw_fd();
+        self.given().push(copy);
+        Ok(number)
+    }
+}

@@ -1,0 +1,168 @@
+//! Where the tree of files lies: a directory of its own, in the first place that takes it.
+//!
+//! Its owner holds a lock on it. One that was killed leaves the directory behind, unlocked: whoever
+//! makes the next one in the same place removes it.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What the names of such directories begin with.
+const PREFIX: &str = "verbless-model-";
+/// How often another's clearing may take a new directory for one that was left behind.
+const TRIES: u32 = 8;
+
+/// The directory; it goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    /// The directory itself, locked.
+    root: File,
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}
+
+impl Directory {
+    /// A directory that `fill` could fill: where TMPDIR says, else in memory, else where temporary
+    /// files are.
+    ///
+    /// # Errors
+    /// None of the places takes it; what each of them says.
+    pub(super) fn filled(fill: impl Fn(&Path) -> io::Result<()>) -> io::Result<Self> {
+        let named = env::var_os("TMPDIR").filter(|place| !place.is_empty());
+        let usual = ["/dev/shm", "/tmp", "/var/tmp"].map(OsString::from);
+        let places = named.into_iter().chain(usual).chain(env::var_os("XDG_RUNTIME_DIR"));
+        Self::filled_in(places.map(PathBuf::from), fill)
+    }
+
+    fn filled_in(
+        places: impl IntoIterator<Item = PathBuf>,
+        fill: impl Fn(&Path) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let mut refusals = Vec::new();
+        for place in places {
+            let made = Self::make(&place).and_then(|made| fill(&made.path).map(|()| made));
+            match made {
+                Ok(made) => return Ok(made),
+                Err(error) => refusals.push(format!("{}: {error}", place.display())),
+            }
+        }
+        Err(io::Error::other(format!(
+            "there is no place for the files of the devices ({}): set TMPDIR to a directory that \
+             may be written",
+            refusals.join("; ")
+        )))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the directory; descriptors that were given keep what they refer to.
+    pub(super) fn remove(&self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+
+    fn make(place: &Path) -> io::Result<Self> {
+        // As the kernel names files in it.
+        let place = place.canonicalize()?;
+        clear(&place);
+        for _ in 0..TRIES {
+            let path = nix::unistd::mkdtemp(&place.join(format!("{PREFIX}XXXXXX")))?;
+            let made = open(&path).map(|root| Self { path, root })?;
+            // A file system may have no locks: what is left behind there stays.
+            let locked = !matches!(made.root.try_lock(), Err(TryLockError::WouldBlock));
+            if locked && made.path.exists() {
+                return Ok(made);
+            }
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Removes what owners that were killed left behind, of this user.
+fn clear(place: &Path) {
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        if !entry.file_name().as_bytes().starts_with(PREFIX.as_bytes()) {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(left) = open(&path) else { continue };
+        let own = left.metadata().is_ok_and(|left| left.uid() == nix::unistd::geteuid().as_raw());
+        if own && left.try_lock().is_ok() {
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str) -> PathBuf {
+        let place = env::temp_dir().join(format!("directory-{name}-{}", std::process::id()));
+        fs::create_dir(&place).expect("a new directory");
+        place.canonicalize().expect("it is there")
+    }
+
+    fn count(place: &Path) -> usize {
+        fs::read_dir(place).expect("it is there").count()
+    }
+
+    #[test]
+    fn what_a_killed_owner_left_is_removed_and_what_a_live_one_has_is_not() {
+        let place = place("left");
+        let live = Directory::make(&place).expect("a directory");
+        let killed = Directory::make(&place).expect("another");
+        fs::create_dir_all(killed.path.join("sys/class")).expect("a file in it");
+        let left = killed.path.clone();
+        killed.root.unlock().expect("as by its end");
+        let next = Directory::make(&place).expect("a third");
+        assert!(!left.exists());
+        assert!(live.path.exists() && next.path.exists());
+        drop((live, next, killed));
+        assert_eq!(count(&place), 0);
+        fs::remove_dir(place).expect("it is empty");
+    }
+
+    #[test]
+    fn the_first_place_that_takes_all_files_is_taken() {
+        let (full, good) = (place("full"), place("good"));
+        let places = [PathBuf::from("/no/such/place"), full.clone(), good.clone()];
+        let fill = |path: &Path| {
+            fs::write(path.join("first"), "")?;
+            if path.starts_with(&full) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        };
+        let made = Directory::filled_in(places, fill).expect("the last place takes it");
+        assert!(made.path().starts_with(&good));
+        assert_eq!(count(&full), 0, "nothing stays where it did not fit");
+        drop(made);
+        let error = Directory::filled_in([full.clone()], fill).expect_err("no place is left");
+        let text = error.to_string();
+        assert!(text.contains(&*full.to_string_lossy()), "{text}");
+        assert!(text.contains("set TMPDIR"), "{text}");
+        for place in [full, good] {
+            fs::remove_dir(place).expect("it is empty");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Processes that may be about to run another program: between `execve` and the news of how it
+//! went.
+//!
+//! Memory is that of a program and not of its process. A device that is kept open over `execve` has
+//! registered what is no more, and the next program has other things at the same addresses. Nobody
+//! says when a process is past that point, so from the call on its memory is reached as that of the
+//! old program ([`Reach::Program`]), which is right however the call goes, and whenever. A call
+//! that failed shows when its thread makes another call; one that succeeded shows when the old
+//! memory is gone, or is another's: what a process shared with its parent (`vfork`) lives on
+//! without it.
+
+use std::fs::{self, File};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::unistd::Pid;
+
+use verbless_model::memory::Reach;
+
+/// A process of which threads called `execve`, and nobody knows yet how that went.
+#[derive(Debug)]
+pub(super) struct Exec {
+    program: Reach,
+    /// What the kernel told the program at its start: addresses that are another program's by
+    /// chance only.
+    told: Vec<u8>,
+    threads: Vec<u32>,
+}
+
+impl Exec {
+    /// A thread waits with its call.
+    pub(super) fn new(pid: Pid, tid: u32) -> Result<Self, Errno> {
+        let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+        let program = Reach::Program(Arc::new(file.map_err(|_| Errno::ESRCH)?));
+        Ok(Self { program, told: told(pid)?, threads: vec![tid] })
+    }
+
+    pub(super) fn program(&self) -> Reach {
+        self.program.clone()
+    }
+
+    /// Another thread of the same process waits with such a call.
+    pub(super) fn and(&mut self, tid: u32) {
+        if !self.threads.contains(&tid) {
+            self.threads.push(tid);
+        }
+    }
+
+    pub(super) fn is_of(&self, tid: u32) -> bool {
+        self.threads.contains(&tid)
+    }
+
+    /// The call of a thread failed; whether that was the last.
+    pub(super) fn failed(&mut self, tid: u32) -> bool {
+        self.threads.retain(|&other| other != tid);
+        self.threads.is_empty()
+    }
+
+    /// Whether the process runs another program by now.
+    pub(super) fn succeeded(&self, pid: Pid) -> bool {
+        self.program.is_gone() || told(pid).as_ref() != Ok(&self.told)
+    }
+}
+
+fn told(pid: Pid) -> Result<Vec<u8>, Errno> {
+    fs::read(format!("/proc/{pid}/auxv")).map_err(|_| Errno::ESRCH)
+}

@@ -1,0 +1,326 @@
+//! The filter: which system calls of the program stop for an answer.
+//!
+//! A filter sees numbers and not what they point to, so every call with a path stops, and is let go
+//! at once when the path is none of ours. What has no path stops only if it is about a device: an
+//! ioctl by its magic (a descriptor may have been duplicated), a question about a descriptor by its
+//! number (devices are given numbers that others seldom have, see [`DESCRIPTORS`]).
+
+use std::ops::Range;
+
+/// Devices that are opened get descriptors of these numbers, so that the filter knows them: below
+/// 1024, for programs that use `select`, or below 64 for those that may not have as many. A device
+/// that is opened with all of them in use gets another one, and looks like a regular file there.
+pub(super) const DESCRIPTORS: [Range<u32>; 2] = [960..1024, 48..64];
+
+/// NETLINK_RDMA: the other way to learn of devices. The real one would show the real ones.
+const NETLINK_RDMA: u32 = 20;
+/// The type of the ioctls of RDMA devices.
+const RDMA_MAGIC: u32 = 0x1b;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+const ALLOW: u32 = 0x7fff_0000;
+const NOTIFY: u32 = 0x7fc0_0000;
+
+/// Offsets in `struct seccomp_data`.
+const NUMBER: u32 = 0;
+const ARCH: u32 = 4;
+/// The low half of an argument (both architectures are little-endian).
+const fn argument(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_AT_LEAST: u16 = 0x35;
+const RETURN: u16 = 0x06;
+
+fn statement(code: u16, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt: 0, jf: 0, k }
+}
+
+/// Goes on with the next instruction if the test holds, else skips `otherwise` of them.
+fn unless(code: u16, k: u32, otherwise: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt: 0, jf: otherwise, k }
+}
+
+/// Calls with a path, or that give one.
+#[cfg(target_arch = "x86_64")]
+const PATHS: &[libc::c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_open,
+    libc::SYS_openat2,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_chdir,
+    libc::SYS_getcwd,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const PATHS: &[libc::c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_chdir,
+    libc::SYS_getcwd,
+];
+/// Calls with a descriptor, a path and, in the argument of that number, flags: with AT_EMPTY_PATH
+/// they may be about the descriptor, if there is one.
+const STATS: &[(libc::c_long, u32)] = &[(libc::SYS_newfstatat, 3), (libc::SYS_statx, 2)];
+
+/// Calls on a descriptor, and the argument of each that is one, which a device answers otherwise
+/// than the memfd that it is.
+const ON_DESCRIPTORS: [(libc::c_long, u32); 7] = [
+    (libc::SYS_fstat, 0),
+    (libc::SYS_dup, 0),
+    (libc::SYS_mmap, 4),
+    (libc::SYS_ftruncate, 0),
+    (libc::SYS_fallocate, 0),
+    // Sockets that stand for NETLINK_RDMA have such numbers too.
+    (libc::SYS_sendto, 0),
+    (libc::SYS_sendmsg, 0),
+];
+/// The commands of `fcntl` that make a duplicate.
+const DUPLICATES: [i32; 2] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC];
+
+/// Calls by which a process comes to run another program, and the argument of each that is the
+/// environment.
+const EXECS: [(libc::c_long, u32); 2] = [(libc::SYS_execve, 2), (libc::SYS_execveat, 3)];
+
+/// The program, for one architecture; calls of another one (32-bit programs) are let through.
+///
+/// `environment`: its address is that of the first `execve`'s environment, which goes through, as
+/// nobody is there yet to answer it.
+pub(super) fn program(environment: u64) -> Vec<libc::sock_filter> {
+    let descriptor = |argument_index: u32| {
+        let mut body = vec![statement(LOAD, argument(argument_index))];
+        for numbers in DESCRIPTORS {
+            body.extend([
+                unless(JUMP_AT_LEAST, numbers.start, 2),
+                libc::sock_filter { code: JUMP_AT_LEAST, jt: 1, jf: 0, k: numbers.end },
+                statement(RETURN, NOTIFY),
+            ]);
+        }
+        body.push(statement(RETURN, ALLOW));
+        body
+    };
+    let mut program = vec![
+        statement(LOAD, ARCH),
+        libc::sock_filter { code: JUMP_EQUAL, jt: 1, jf: 0, k: ARCHITECTURE },
+        statement(RETURN, ALLOW),
+        statement(LOAD, NUMBER),
+    ];
+    let mut call = |number: libc::c_long, body: Vec<libc::sock_filter>| {
+        program.push(unless(JUMP_EQUAL, number as u32, body.len() as u8));
+        program.extend(body);
+    };
+    for (number, argument_index) in ON_DESCRIPTORS {
+        call(number, descriptor(argument_index));
+    }
+    let [plain, close_on_exec] = DUPLICATES.map(|command| command as u32);
+    let mut duplicates = vec![
+        statement(LOAD, argument(1)),
+        libc::sock_filter { code: JUMP_EQUAL, jt: 2, jf: 0, k: plain },
+        libc::sock_filter { code: JUMP_EQUAL, jt: 1, jf: 0, k: close_on_exec },
+        statement(RETURN, ALLOW),
+    ];
+    duplicates.extend(descriptor(0));
+    call(libc::SYS_fcntl, duplicates);
+    call(
+        libc::SYS_ioctl,
+        vec![
+            statement(LOAD, argument(1)),
+            statement(AND, 0xff00),
+            unless(JUMP_EQUAL, RDMA_MAGIC << 8, 1),
+            statement(RETURN, NOTIFY),
+            statement(RETURN, ALLOW),
+        ],
+    );
+    for &number in PATHS {
+        call(number, vec![statement(RETURN, NOTIFY)]);
+    }
+    for &(number, flags) in STATS {
+        let mut body = vec![
+            statement(LOAD, argument(flags)),
+            statement(AND, libc::AT_EMPTY_PATH as u32),
+            libc::sock_filter { code: JUMP_EQUAL, jt: 2, jf: 0, k: 0 },
+            statement(LOAD, argument(0)),
+            unless(JUMP_EQUAL, libc::AT_FDCWD as u32, 1),
+            statement(RETURN, NOTIFY),
+        ];
+        body.extend(descriptor(0));
+        call(number, body);
+    }
+    for (number, argument_index) in EXECS {
+        call(
+            number,
+            vec![
+                statement(LOAD, argument(argument_index)),
+                unless(JUMP_EQUAL, environment as u32, 3),
+                statement(LOAD, argument(argument_index) + 4),
+                unless(JUMP_EQUAL, (environment >> 32) as u32, 1),
+                statement(RETURN, ALLOW),
+                statement(RETURN, NOTIFY),
+            ],
+        );
+    }
+    call(
+        libc::SYS_socket,
+        vec![
+            statement(LOAD, argument(0)),
+            unless(JUMP_EQUAL, libc::AF_NETLINK as u32, 3),
+            statement(LOAD, argument(2)),
+            unless(JUMP_EQUAL, NETLINK_RDMA, 1),
+            statement(RETURN, NOTIFY),
+            statement(RETURN, ALLOW),
+        ],
+    );
+    program.push(statement(RETURN, ALLOW));
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENVIRONMENT: u64 = 0x5555_1234_5678;
+
+    /// Runs the program on one call.
+    fn verdict(architecture: u32, number: libc::c_long, arguments: [u64; 6]) -> u32 {
+        let mut data = vec![];
+        data.extend((number as u32).to_ne_bytes());
+        data.extend(architecture.to_ne_bytes());
+        data.extend([0; 8]);
+        data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+        let load = |at: u32| {
+            u32::from_ne_bytes(*data[at as usize..].first_chunk().expect("within the data"))
+        };
+        let program = program(ENVIRONMENT);
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let instruction = program[at];
+            at += 1;
+            let k = instruction.k;
+            let mut jump = |holds: bool| {
+                at += usize::from(if holds { instruction.jt } else { instruction.jf });
+            };
+            match instruction.code {
+                LOAD => accumulator = load(k),
+                AND => accumulator &= k,
+                JUMP_EQUAL => jump(accumulator == k),
+                JUMP_AT_LEAST => jump(accumulator >= k),
+                RETURN => return k,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn here(number: libc::c_long, arguments: [u64; 6]) -> u32 {
+        verdict(ARCHITECTURE, number, arguments)
+    }
+
+    #[test]
+    fn calls_with_a_path_stop_and_others_do_not() {
+        for &number in PATHS {
+            assert_eq!(here(number, [0; 6]), NOTIFY, "call {number}");
+        }
+        for number in [libc::SYS_read, libc::SYS_write, libc::SYS_lseek, libc::SYS_getppid] {
+            assert_eq!(here(number, [1000; 6]), ALLOW, "call {number}");
+        }
+    }
+
+    #[test]
+    fn an_ioctl_stops_by_its_magic_whatever_its_descriptor() {
+        assert_eq!(here(libc::SYS_ioctl, [3, 0xc018_1b01, 0, 0, 0, 0]), NOTIFY);
+        assert_eq!(here(libc::SYS_ioctl, [3, 0x5401, 0, 0, 0, 0]), ALLOW);
+    }
+
+    #[test]
+    fn questions_about_descriptors_stop_for_those_of_devices_only() {
+        let empty = libc::AT_EMPTY_PATH as u64;
+        let of_devices = DESCRIPTORS.into_iter().flat_map(|numbers| {
+            let (first, last) = (u64::from(numbers.start), u64::from(numbers.end) - 1);
+            [(first, NOTIFY), (last, NOTIFY), (first - 1, ALLOW), (last + 1, ALLOW)]
+        });
+        for (descriptor, expected) in of_devices.chain([(3, ALLOW), (1 << 20, ALLOW)]) {
+            let call = [descriptor, 0, 0, empty, 0, 0];
+            assert_eq!(here(libc::SYS_newfstatat, call), expected, "{descriptor}");
+            let call = [descriptor, 0, empty, 0, 0, 0];
+            assert_eq!(here(libc::SYS_statx, call), expected, "{descriptor}");
+            assert_eq!(here(libc::SYS_fstat, [descriptor, 0, 0, 0, 0, 0]), expected);
+        }
+        assert_eq!(here(libc::SYS_newfstatat, [3, 0, 0, 0, 0, 0]), NOTIFY);
+        assert_eq!(here(libc::SYS_statx, [3, 0, 0, 0, 0, 0]), NOTIFY);
+    }
+
+    #[test]
+    fn duplicates_and_mappings_of_devices_stop_and_those_of_others_do_not() {
+        for (descriptor, expected) in [(3, ALLOW), (960, NOTIFY), (63, NOTIFY), (1024, ALLOW)] {
+            for (number, index) in ON_DESCRIPTORS {
+                let mut arguments = [0; 6];
+                arguments[index as usize] = descriptor;
+                assert_eq!(here(number, arguments), expected, "call {number} on {descriptor}");
+            }
+            for command in DUPLICATES {
+                let call = [descriptor, command as u64, 0, 0, 0, 0];
+                assert_eq!(here(libc::SYS_fcntl, call), expected, "{command} on {descriptor}");
+            }
+            let call = [descriptor, libc::F_GETFL as u64, 0, 0, 0, 0];
+            assert_eq!(here(libc::SYS_fcntl, call), ALLOW, "on {descriptor}");
+        }
+        assert_eq!(here(libc::SYS_mmap, [0, 4096, 3, 0x22, u64::from(u32::MAX), 0]), ALLOW);
+    }
+
+    #[test]
+    fn a_path_stops_even_where_it_might_have_been_empty() {
+        let [here_, empty] = [libc::AT_FDCWD, libc::AT_EMPTY_PATH].map(|it| it as u64);
+        assert_eq!(here(libc::SYS_newfstatat, [here_, 0, 0, empty, 0, 0]), NOTIFY);
+        assert_eq!(here(libc::SYS_statx, [here_, 0, empty, 0, 0, 0]), NOTIFY);
+    }
+
+    #[test]
+    fn every_new_program_stops_but_the_first() {
+        for (number, index) in EXECS {
+            let with = |environment: u64| {
+                let mut arguments = [ENVIRONMENT; 6];
+                arguments[index as usize] = environment;
+                here(number, arguments)
+            };
+            assert_eq!(with(ENVIRONMENT), ALLOW);
+            for other in [0, ENVIRONMENT + 8, ENVIRONMENT + (1 << 32)] {
+                assert_eq!(with(other), NOTIFY, "{other:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_other_way_to_learn_of_devices_stops() {
+        let netlink = libc::AF_NETLINK as u64;
+        assert_eq!(here(libc::SYS_socket, [netlink, 3, 20, 0, 0, 0]), NOTIFY);
+        assert_eq!(here(libc::SYS_socket, [netlink, 3, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(here(libc::SYS_socket, [libc::AF_INET as u64, 1, 20, 0, 0, 0]), ALLOW);
+    }
+
+    #[test]
+    fn another_architecture_is_let_through() {
+        assert_eq!(verdict(0x4000_0003, libc::SYS_openat, [0; 6]), ALLOW);
+    }
+}

@@ -1,0 +1,72 @@
+//! Ioctls of a device: copied once, answered by the modelled kernel.
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::unistd::Pid;
+
+use super::answer::{Answer, Answerer, thread};
+use super::process;
+use super::sys::Notification;
+use super::trace;
+use verbless_model_kernel::remote::{Client, HEADER_WORDS, describe, ioctl_length, log_refusal};
+
+/// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.
+const VERBS: u32 = 0xc018_1b01;
+
+impl Answerer {
+    pub(super) fn ioctl(&self, call: &Notification) -> Answer {
+        let [descriptor, request, argument, ..] = call.arguments;
+        let open = process::identify(call.tid, descriptor as i32)
+            .ok()
+            .and_then(|id| self.shared.opens().get(id));
+        let Some(open) = open else { return Answer::Kernel };
+        if request as u32 != VERBS {
+            return Errno::ENOTTY.into();
+        }
+        let result = self.caller(call).and_then(|caller| {
+            let mut words = read_request(&caller, thread(call), argument)?;
+            if !self.gate.is_waiting(call.id) {
+                return Err(Errno::EINTR);
+            }
+            let before = words.clone();
+            let client: Arc<dyn Client> = Arc::new(caller);
+            let result = open.file.ioctl(&client, &mut words);
+            if self.shared.printing {
+                let words = describe(&before, &words, &*client);
+                eprintln!("{}", trace::ioctl(call.tid, open.number, &words, &result));
+            }
+            for (index, (old, new)) in before.iter().zip(&words).enumerate() {
+                if old != new {
+                    let at = argument.wrapping_add(8 * index as u64);
+                    client.write(at, &new.to_ne_bytes())?;
+                }
+            }
+            result
+        });
+        Answer::Ours(result.map(|()| 0))
+    }
+}
+
+/// The header and the attributes of an ioctl, each copied once: what the header says is judged by
+/// its copy.
+fn read_request(client: &dyn Client, thread: Pid, address: u64) -> Result<Vec<u64>, Errno> {
+    let mut words = vec![0; HEADER_WORDS];
+    read_words(thread, address, &mut words)?;
+    let length = ioctl_length(words.first_chunk().ok_or(Errno::EFAULT)?)
+        .inspect_err(|&errno| log_refusal(client, &words, errno))?;
+    words.resize(length / 8, 0);
+    read_words(thread, address.wrapping_add(8 * HEADER_WORDS as u64), &mut words[HEADER_WORDS..])?;
+    Ok(words)
+}
+
+fn read_words(thread: Pid, address: u64, words: &mut [u64]) -> Result<(), Errno> {
+    let mut bytes = vec![0; 8 * words.len()];
+    if !bytes.is_empty() {
+        process::read(thread, address, &mut bytes).map_err(|_| Errno::EFAULT)?;
+    }
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    Ok(())
+}

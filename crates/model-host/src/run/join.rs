@@ -1,0 +1,327 @@
+//! `run --name NAME` and `run --join NAME`: programs that are started later, on the devices of a
+//! model that is there.
+//!
+//! ```text
+//!   run --join NAME -- PROGRAM                       run --name NAME -- …
+//!     "join 1 host"                  ------------>     is there such a side?
+//!                                    <------------     "yes", or "no" and why
+//!     forks, behind a filter
+//!     "program" and the filter's end ------------>     may the child be looked into?
+//!                                    <------------     "yes" (its calls are answered from now
+//!                                                      on), or "no" and why
+//!     the child becomes PROGRAM; waits for it
+//!                                    <------------     "done": nobody is left behind the filter
+//! ```
+//!
+//! The program is the child of the one who joins: its terminal, its directory, its limits and its
+//! exit code are there. Who answers its calls is the first `run`, which for that must be allowed to
+//! look into it (the same user; with Yama, the program itself allows it).
+//!
+//! The meeting place is an abstract socket with the user's number and the name in its own: it is
+//! gone with its owner.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
+    UnixCredentials, bind, connect, getsockopt, listen, sendmsg, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::{Uid, geteuid};
+
+use super::RunError;
+use super::sys::{self, Listener};
+use verbless_model::Side;
+
+/// The first word of a guest, with the version of what follows.
+const HELLO: &str = "join 1";
+const YES: &[u8] = b"yes";
+const NO: &str = "no ";
+const PROGRAM: &[u8] = b"program";
+const DONE: &[u8] = b"done";
+/// Bytes of the longest message.
+const LONGEST: usize = 1024;
+/// Guests that may be about to join at a time.
+const WAITING: i32 = 16;
+/// How long a guest waits for the host's answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of the longest name: what the kernel's addresses have room for.
+const LONGEST_NAME: usize = 64;
+
+/// The name of a socket, without the zero that makes it abstract.
+fn address(name: &str) -> String {
+    format!("{}{name}", prefix())
+}
+
+fn prefix() -> String {
+    format!("verbless-model/{}/", geteuid())
+}
+
+/// Checks what a user gave as a name.
+fn check(name: &str) -> Result<(), RunError> {
+    let plain = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) {
+        return Err(RunError::BadName { name: name.into(), longest: LONGEST_NAME });
+    }
+    Ok(())
+}
+
+/// What there is to join, in words.
+fn known() -> String {
+    match names() {
+        names if names.is_empty() => "there is none to join".into(),
+        names => format!("there are: {}", names.join(", ")),
+    }
+}
+
+/// The names of this user's runs that can be joined.
+fn names() -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let prefix = format!(" @{}", prefix());
+    let mut names: Vec<String> = table
+        .lines()
+        .filter_map(|line| line.split_once(&prefix).map(|(_, name)| name.to_string()))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer(OwnedFd);
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Peer {
+    fn send(&self, message: &[u8], descriptor: Option<RawFd>) -> Result<(), Errno> {
+        let descriptors = descriptor.map(|descriptor| [descriptor]);
+        let control: Vec<ControlMessage<'_>> =
+            descriptors.iter().map(|it| ControlMessage::ScmRights(it)).collect();
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        sendmsg::<()>(self.0.as_raw_fd(), &[IoSlice::new(message)], &control, flags, None)?;
+        Ok(())
+    }
+
+    /// A message, and the descriptor that came with it. Empty: the other side has gone.
+    fn receive(&self) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
+        sys::receive_message(self.0.as_fd(), LONGEST)
+    }
+
+    fn credentials(&self) -> Result<UnixCredentials, Errno> {
+        getsockopt(&self.0, sockopt::PeerCredentials)
+    }
+
+    /// Nobody is left behind the guest's filter.
+    pub(super) fn done(&self) {
+        let _ = self.send(DONE, None);
+    }
+}
+
+/// The meeting place of a run with a name.
+#[derive(Debug)]
+pub(super) struct Host(UnixListener);
+
+impl AsFd for Host {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What a guest wants.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// To see the devices of this side.
+    Join(Side),
+    /// To have the calls behind this filter answered.
+    Program(Listener),
+}
+
+impl Host {
+    /// # Errors
+    /// The name is none, or in use.
+    pub(super) fn new(name: &str) -> Result<Self, RunError> {
+        check(name)?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        let address = UnixAddr::new_abstract(address(name).as_bytes())?;
+        bind(socket.as_raw_fd(), &address).map_err(|errno| match errno {
+            Errno::EADDRINUSE => RunError::NameInUse { name: name.into() },
+            other => other.into(),
+        })?;
+        listen(&socket, Backlog::new(WAITING)?)?;
+        Ok(Self(socket.into()))
+    }
+
+    /// The next guest at the door; it is this user's, or root's.
+    pub(super) fn accept(&self) -> Option<Peer> {
+        let (stream, _) = self.0.accept().ok()?;
+        stream.set_nonblocking(true).ok()?;
+        let peer = Peer(stream.into());
+        let uid = Uid::from_raw(peer.credentials().ok()?.uid());
+        (uid == geteuid() || uid.is_root()).then_some(peer)
+    }
+}
+
+impl Peer {
+    /// What a guest wants. EAGAIN: nothing yet.
+    pub(super) fn request(&self) -> Result<Request, Errno> {
+        let (message, descriptor) = self.receive()?;
+        if message == PROGRAM {
+            let listener = Listener::new(descriptor.ok_or(Errno::EBADMSG)?)?;
+            return Ok(Request::Program(listener));
+        }
+        let text = std::str::from_utf8(&message).map_err(|_| Errno::EBADMSG)?;
+        match text.strip_prefix(HELLO) {
+            Some(" host") => Ok(Request::Join(Side::Host)),
+            Some(" dpu") => Ok(Request::Join(Side::Dpu)),
+            _ => Err(Errno::EBADMSG),
+        }
+    }
+
+    /// Lets a guest join or says why not.
+    pub(super) fn reply(&self, result: Result<(), String>) -> Result<(), Errno> {
+        match result {
+            Ok(()) => self.send(YES, None),
+            Err(why) => self.send(format!("{NO}{why}").as_bytes(), None),
+        }
+    }
+}
+
+/// A run that was joined.
+#[derive(Debug)]
+pub(super) struct Joined {
+    peer: Peer,
+    /// Who answers.
+    pub pid: i32,
+}
+
+impl AsFd for Joined {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.peer.as_fd()
+    }
+}
+
+impl Joined {
+    /// Asks the run of that name whether a program may join it.
+    ///
+    /// # Errors
+    /// There is no such run, or it refuses.
+    pub(super) fn ask(name: &str, side: Side) -> Result<Self, RunError> {
+        check(name)?;
+        let socket =
+            socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+        let address = UnixAddr::new_abstract(address(name).as_bytes())?;
+        connect(socket.as_raw_fd(), &address).map_err(|errno| match errno {
+            Errno::ECONNREFUSED => RunError::NoSuchRun { name: name.into(), known: known() },
+            other => other.into(),
+        })?;
+        let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
+        setsockopt(&socket, sockopt::ReceiveTimeout, &patience)?;
+        let peer = Peer(socket);
+        let host = peer.credentials()?;
+        if host.uid() != geteuid().as_raw() {
+            return Err(RunError::Refused("it belongs to another user".into()));
+        }
+        sys::let_look(host.pid());
+        let side = match side {
+            Side::Host => "host",
+            Side::Dpu => "dpu",
+        };
+        let joined = Self { peer, pid: host.pid() };
+        joined.request(format!("{HELLO} {side}").as_bytes(), None)?;
+        Ok(joined)
+    }
+
+    /// Hands over the end of the filter that the program is about to be behind. The host answers
+    /// its first call.
+    pub(super) fn hand_over(&self, listener: &Listener) -> Result<(), RunError> {
+        self.request(PROGRAM, Some(listener.as_fd().as_raw_fd()))
+    }
+
+    fn request(&self, message: &[u8], descriptor: Option<RawFd>) -> Result<(), RunError> {
+        let refused = |errno| match errno {
+            Errno::EAGAIN => RunError::Refused("it does not answer".into()),
+            _ => RunError::Refused("it ended meanwhile".into()),
+        };
+        self.peer.send(message, descriptor).map_err(refused)?;
+        let (reply, _) = self.peer.receive().map_err(refused)?;
+        if reply == YES {
+            return Ok(());
+        }
+        let reply = String::from_utf8_lossy(&reply);
+        let why = reply.strip_prefix(NO).unwrap_or("it ended, or is of another version");
+        Err(RunError::Refused(why.into()))
+    }
+
+    /// Whether the host says that nobody is left; otherwise it ended before that.
+    pub(super) fn is_done(&self) -> bool {
+        self.peer.receive().is_ok_and(|(message, _)| message == DONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(what: &str) -> String {
+        format!("{what}-{}", std::process::id())
+    }
+
+    #[test]
+    fn a_name_is_one_runs_until_it_ends() {
+        let name = name("unique");
+        let host = Host::new(&name).expect("it is free");
+        assert!(names().contains(&name));
+        let again = Host::new(&name).expect_err("it is in use").to_string();
+        assert!(again.contains("--join"), "{again}");
+        drop(host);
+        assert!(!names().contains(&name));
+        let missing = Joined::ask(&name, Side::Host).expect_err("it is gone").to_string();
+        assert!(missing.contains("--name"), "{missing}");
+    }
+
+    #[test]
+    fn names_that_are_none_are_refused() {
+        for bad in ["", "a/b", "a b", "ä", &"a".repeat(LONGEST_NAME + 1)] {
+            assert!(matches!(Host::new(bad), Err(RunError::BadName { .. })), "{bad}");
+            assert!(matches!(Joined::ask(bad, Side::Host), Err(RunError::BadName { .. })));
+        }
+    }
+
+    #[test]
+    fn what_no_guest_says_is_refused_and_no_other_descriptor_passes_for_a_filters() {
+        let host = Host::new(&name("nonsense")).expect("it is free");
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let address = UnixAddr::new_abstract(address(&name("nonsense")).as_bytes()).unwrap();
+        let guest = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        connect(guest.as_raw_fd(), &address).expect("it listens");
+        let (guest, peer) = (Peer(guest), host.accept().expect("we are at the door"));
+        assert_eq!(peer.request().err(), Some(Errno::EAGAIN));
+        let stdin = std::io::stdin();
+        for (message, descriptor) in [
+            (&b"join 2 host"[..], None),
+            (b"join 1 moon", None),
+            (b"\xff\xff", None),
+            (PROGRAM, None),
+            (PROGRAM, Some(stdin.as_raw_fd())),
+            (PROGRAM, Some(guest.0.as_raw_fd())),
+        ] {
+            guest.send(message, descriptor).expect("it is there");
+            let refused = peer.request().expect_err("it is nonsense");
+            assert_eq!(refused, Errno::EBADMSG, "{message:?}");
+        }
+        guest.send(b"join 1 dpu", None).expect("it is there");
+        assert!(matches!(peer.request(), Ok(Request::Join(Side::Dpu))));
+        drop(guest);
+        assert_eq!(peer.request().err(), Some(Errno::EBADMSG));
+    }
+}

@@ -1,0 +1,349 @@
+//! `verbless-model run`: any program sees modelled devices, without root and without a virtual
+//! machine.
+//!
+//! The program runs behind a seccomp filter, and this process answers for the kernel where RDMA
+//! devices are concerned:
+//!
+//! ```text
+//!   program (threads, children)                 verbless-model
+//!   ---------------------------                 --------------------------------------------------
+//!   open /dev/infiniband/uverbs0  --notify-->   paths: a memfd of its own for each open (ADDFD)
+//!   open, stat, readlink /sys/..  --notify-->     tree: the same path below a private directory
+//!   ioctl, magic 0x1b             --notify-->   ioctl: the modelled kernel -> hca: commands
+//!   socket(NETLINK_RDMA), sendmsg --notify-->   netlink: a UNIX socket, on which nldev answers
+//!   mmap of the memfd             -- native:    the device's UAR pages, which the engine polls
+//!   loads, stores, all the rest   -- native
+//!   close, exit, SIGKILL          --inotify-->    the memfd's last close: all it held is freed
+//!                                 --pidfd-->      the process is no more: its memory is none
+//! ```
+//!
+//! - **A thread that waits for calls** (`answer`), one for each filter, takes them, answers them
+//!   and waits again, in the kernel: handing over takes a few microseconds, as it wakes the
+//!   answering side on the caller's CPU (SYNC_WAKE_UP, since 6.6). Another (`supervisor`) keeps
+//!   house: closes, deaths, signals. The model's own thread moves data meanwhile; completion
+//!   channels are sockets, and need nobody here.
+//! - **What stops** is what `filter` lists: calls with a path, ioctls of RDMA devices, questions
+//!   about descriptors of devices. A path that is none of ours is let go at once (`paths`).
+//! - **A device's descriptor** is a memfd that was opened again through `/proc`, so that its last
+//!   close, wherever duplicates went, shows in inotify; the inode tells which open an ioctl is for.
+//!   Its size is sealed: nobody can take pages away from under the engine. Its offsets are those
+//!   that the kernel gives out for UAR pages; `fstat` shows a character device.
+//! - **Memory of the program** is read and written by `process_vm_readv` and `process_vm_writev`
+//!   (`memory::clients`), that of many messages by one call: payload, then the bodies of CQEs, then
+//!   their owner bytes, each call done before the next. It is that of one program: what a process
+//!   runs after `execve` is another client (`exec`).
+//! - **Others may join** (`join`): their programs are started elsewhere and hand over the end of
+//!   their filter; they see the devices of one side (`side`) in a tree of that side.
+//! - **Nothing is trusted**: a thread's identity is looked up while its call waits, and checked
+//!   after the look-up (NOTIF_ID_VALID); an ioctl is copied once and judged by its copy; paths are
+//!   opened beneath a root that they cannot leave.
+//!
+//! What it cannot do: another filter with a listener (a `run` in a `run`) is refused by the kernel;
+//! a program that changed its identity cannot be looked into; a duplicate of a device's descriptor,
+//! if `dup2` or a socket puts it outside the numbers that the filter knows looks like a regular
+//! file; `write` to a device, the old way of its commands, goes nowhere.
+
+mod answer;
+#[cfg(fuzzing)]
+mod bare;
+mod descriptor;
+mod directory;
+mod exec;
+mod filter;
+mod ioctl;
+mod join;
+mod netlink;
+mod nldev;
+mod open;
+mod paths;
+mod preflight;
+mod process;
+#[cfg(target_arch = "x86_64")]
+mod ptrace;
+mod shared;
+mod side;
+mod standing;
+mod supervisor;
+mod sys;
+mod sysfs;
+mod trace;
+mod tree;
+
+#[cfg(fuzzing)]
+pub use bare::{Bare, Sight, Twin};
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
+
+use join::{Host, Joined};
+use shared::SharedRun;
+use side::Views;
+use supervisor::{Programs, Supervisor};
+use sys::{Listener, StartError};
+use verbless_model::memory::ClientMemory;
+use verbless_model::{Builder, Model, ObjectCounts, Profile, Side};
+
+/// What to run, and on which devices.
+#[derive(Debug)]
+pub struct RunOptions {
+    /// The devices, in the order of their numbers; each with all its sides.
+    pub devices: Vec<Profile>,
+    /// Whose devices the program sees.
+    pub side: Side,
+    /// Under which name others may join, by [`join`].
+    pub name: Option<String>,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+    /// A command for a shell that runs on the DPU side meanwhile, with an empty standard input.
+    pub dpu: Option<OsString>,
+    /// Whether and where to tell of what passes.
+    pub trace: Trace,
+}
+
+/// What to run on the devices of another run.
+#[derive(Debug)]
+pub struct JoinOptions {
+    /// The name of that run.
+    pub name: String,
+    /// Whose devices the program sees.
+    pub side: Side,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+}
+
+/// What becomes of the ioctls and commands that pass.
+#[derive(Debug, Default)]
+pub enum Trace {
+    /// Nothing.
+    #[default]
+    Off,
+    /// A line each on the standard error.
+    Print,
+    /// The commands go to a file, as text that `cargo xtask prm decode` reads.
+    Record(File),
+}
+
+/// Why a program did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No program was named.
+    #[error("there is no program to run")]
+    NoProgram,
+    /// The program itself could not be started.
+    #[error("cannot run {program}: {source}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// No device has a function on the side that the program is on.
+    #[error(
+        "no device has a DPU side, where a program is to be: give it one with an embedded CPU \
+         ({known})"
+    )]
+    NoDpu {
+        /// The profiles that come along and have one.
+        known: String,
+    },
+    /// What was given as a run's name is none.
+    #[error(
+        "'{name}' cannot be a run's name: 1 to {longest} letters, digits, '-', '_' and '.' can"
+    )]
+    BadName {
+        /// What was given.
+        name: String,
+        /// Characters of the longest name.
+        longest: usize,
+    },
+    /// Another run has that name.
+    #[error(
+        "a run of yours is called {name} already: join it with --join {name}, or take another name"
+    )]
+    NameInUse {
+        /// The name.
+        name: String,
+    },
+    /// No run has that name.
+    #[error(
+        "no run of yours is called {name} ({known}); `run --name {name} -- PROGRAM` starts one"
+    )]
+    NoSuchRun {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// A run cannot be joined.
+    #[error("the run cannot be joined: {0}")]
+    Refused(String),
+    /// The run that was joined ended, and took the devices along.
+    #[error("the run that was joined ended, and its devices with it: the program was killed")]
+    HostGone,
+    /// The system does not let this process answer a program's calls.
+    #[error("`run` cannot answer a program's calls here: {what} ({errno}): {remedy}")]
+    Preflight {
+        /// What was refused.
+        what: &'static str,
+        /// What the system says.
+        errno: Errno,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// Something else that the system refused.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl RunError {
+    /// The exit code that a shell would give: 127 for no such program, 126 for one that cannot be
+    /// run.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Program { .. } => 126,
+            _ => 1,
+        }
+    }
+}
+
+impl From<Errno> for RunError {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno.into())
+    }
+}
+
+/// Runs a program with modelled devices, until it and all that was started have ended; gives the
+/// program's own status, or if that is success, the one of the command on the DPU side.
+///
+/// # Errors
+/// The program cannot be started, or its calls cannot be answered.
+pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
+    // Before there is any other thread, which would have them come its way.
+    let (signals, mask) = supervisor::block_signals()?;
+    preflight::check(options.devices.iter().map(|device| device.sides().count()).sum())?;
+    let memory = Arc::<ClientMemory>::default();
+    let model = build(&options.devices, &memory);
+    let printing = matches!(options.trace, Trace::Print);
+    match options.trace {
+        Trace::Off => {}
+        Trace::Print => model.watch_commands(|executed| {
+            // A trace that nobody reads any more is no reason for the devices to die.
+            let _ = writeln!(std::io::stderr(), "{}", trace::command(executed));
+        }),
+        Trace::Record(file) => model.record_commands(file),
+    }
+    let host = options.name.as_deref().map(Host::new).transpose()?;
+    let mut views = Views::new(model.clone());
+    let mut commands = vec![(command(&options.program)?, views.of(options.side)?)];
+    if let Some(text) = options.dpu {
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(text).stdin(Stdio::null());
+        commands.push((shell, views.of(Side::Dpu)?));
+    }
+    let shared = Arc::new(SharedRun::new(&model, memory, printing).map_err(preflight::no_watch)?);
+    let (mut pids, mut started) = (Vec::new(), Vec::new());
+    for (command, view) in commands {
+        let (child, listener) = start(command, mask, None, preflight::check_call)?;
+        pids.push(child.id());
+        started.push((listener, view));
+    }
+    // Only now, so that the program does not inherit it.
+    process::allow_many_descriptors();
+    for thread in process::threads() {
+        sys::take_short_turns(thread);
+    }
+    let programs = Programs::new(&pids, signals);
+    let mut supervisor = Supervisor::new(shared, programs, views, host)?;
+    for (listener, view) in started {
+        supervisor.answer(listener, &view)?;
+    }
+    let status = supervisor.run()?;
+    for device in 0..model.devices() {
+        let left = model.counts(device);
+        if left != ObjectCounts::default() {
+            tracing::error!(
+                device,
+                ?left,
+                "objects outlive all programs: this is a bug of the model"
+            );
+        }
+    }
+    Ok(ExitStatus::from_raw(status))
+}
+
+/// Runs a program on the devices of a run that has a name, until it and all that it started have
+/// ended; gives the program's own status.
+///
+/// # Errors
+/// There is no such run, it cannot be joined or ends before the program does, or the program cannot
+/// be started.
+pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
+    let (signals, mask) = supervisor::block_signals()?;
+    let program = command(&options.program)?;
+    let joined = Joined::ask(&options.name, options.side)?;
+    preflight::warn_of_children();
+    // The host answers from now on, with an end of the filter of its own.
+    let (child, _) = start(program, mask, Some(joined.pid), |listener| joined.hand_over(listener))?;
+    let mut program = Programs::new(&[child.id()], signals);
+    loop {
+        let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut waiting = [input(program.signals()), input(joined.as_fd())];
+        match poll(&mut waiting, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let [signals, host] = waiting.map(|it| it.any().unwrap_or(false));
+        if signals {
+            program.hear_signals();
+        }
+        if host && joined.is_done() {
+            return Ok(ExitStatus::from_raw(program.wait()));
+        }
+        if host {
+            program.kill();
+            return Err(RunError::HostGone);
+        }
+    }
+}
+
+/// Starts a program behind a filter. `supervisor`: who looks into it, if that is not us; `check`
+/// answers its first call.
+fn start(
+    command: Command,
+    mask: SigSet,
+    supervisor: Option<i32>,
+    check: impl FnOnce(&Listener) -> Result<(), RunError> + Send,
+) -> Result<(Child, Listener), RunError> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    sys::adopt_orphans();
+    let started = sys::start(command, filter::program, mask, supervisor, check);
+    started.map_err(|error| match error {
+        StartError::Filter(error) => preflight::no_filter(error),
+        StartError::Check(error) => error,
+        StartError::Program(source) => RunError::Program { program: name, source },
+    })
+}
+
+/// A program and its arguments.
+fn command(words: &[OsString]) -> Result<Command, RunError> {
+    let (name, arguments) = words.split_first().ok_or(RunError::NoProgram)?;
+    let mut command = Command::new(name);
+    command.args(arguments);
+    Ok(command)
+}
+
+fn build(devices: &[Profile], memory: &Arc<ClientMemory>) -> Model {
+    let builder = Model::builder().memory(memory.clone());
+    devices.iter().cloned().fold(builder, Builder::device_with_sides).build()
+}

@@ -1,0 +1,362 @@
+//! Calls with a path, and questions about a descriptor: what the tree has to say, and opening a
+//! device.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Once};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::unistd::Pid;
+
+use super::answer::{Answer, Answerer, thread};
+use super::process::{self, Caller};
+use super::sys::{self, Notification, Stat};
+use super::sysfs::{FIRST_MINOR, MAJOR};
+use super::tree;
+use verbless_model_kernel::remote::PAGE;
+
+/// The longest path that the kernel takes.
+const LONGEST_PATH: usize = 4096;
+
+/// Bytes of `struct open_how`.
+const HOW: u64 = 24;
+/// The flags of `faccessat2`.
+const ACCESS_FLAGS: i32 = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+
+/// A path as the program means it.
+struct Named {
+    bytes: Vec<u8>,
+}
+
+impl Named {
+    /// A path that leads into the tree.
+    fn new(bytes: Vec<u8>) -> Option<Self> {
+        tree::is_ours(&bytes).then_some(Self { bytes })
+    }
+}
+
+impl Answerer {
+    pub(super) fn openat2(&self, call: &Notification) -> Answer {
+        let [directory, path, how, size, ..] = call.arguments;
+        let mut words = [[0; 8]; 3];
+        if size != HOW || process::read(thread(call), how, words.as_flattened_mut()).is_err() {
+            return Answer::Kernel;
+        }
+        let [flags, mode, resolve] = words.map(u64::from_ne_bytes);
+        if !may_be(flags, mode, resolve) {
+            return Answer::Kernel;
+        }
+        self.open(call, directory, path, flags)
+    }
+
+    pub(super) fn open(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        flags: u64,
+    ) -> Answer {
+        let flags = OFlag::from_bits_truncate(flags as i32);
+        let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
+        if let Some(opened) = Self::above(call, &whole, flags & OFlag::O_NONBLOCK) {
+            let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
+            return match opened {
+                Ok(file) => self.give(call, file.as_fd(), None, close_on_exec),
+                Err(errno) => errno.into(),
+            };
+        }
+        let Some(named) = Named::new(whole) else { return Answer::Kernel };
+        let new = flags.contains(OFlag::O_CREAT | OFlag::O_EXCL);
+        let number = tree::device(&named.bytes);
+        let device = number.and_then(|number| Some((number, self.view.device(number)?)));
+        if let Some(device) = device.filter(|_| !flags.contains(OFlag::O_DIRECTORY) && !new) {
+            return self.open_device(call, device, flags).unwrap_or_else(Answer::from);
+        }
+        let reads = flags & OFlag::O_ACCMODE == OFlag::O_RDONLY;
+        // O_PATH is not: such a descriptor cannot be given.
+        let kept = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        match self.view.tree.open(&named.bytes, flags & kept) {
+            Ok(_) if new => Errno::EEXIST.into(),
+            Ok(_) if !reads && !flags.contains(OFlag::O_PATH) => Errno::EACCES.into(),
+            Ok(file) => {
+                self.view.tree.given();
+                let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
+                self.give(call, file.as_fd(), None, close_on_exec)
+            }
+            Err(Errno::ENOENT) if flags.contains(OFlag::O_CREAT) => Errno::EACCES.into(),
+            Err(errno) => {
+                tell_of_other_devices(call.tid, &named.bytes);
+                errno.into()
+            }
+        }
+    }
+
+    fn give(
+        &self,
+        call: &Notification,
+        file: BorrowedFd<'_>,
+        number: Option<u32>,
+        close_on_exec: bool,
+    ) -> Answer {
+        match self.gate.give(call.id, file, number, close_on_exec, true) {
+            Ok(_) => Answer::Given,
+            Err(errno) => errno.into(),
+        }
+    }
+
+    fn open_device(
+        &self,
+        call: &Notification,
+        (number, device): (usize, usize),
+        flags: OFlag,
+    ) -> Result<Answer, Errno> {
+        let caller = self.caller(call)?;
+        let owner = Caller { call: None, ..caller };
+        // Until the descriptor is there, so that no other open takes its number.
+        let mut opens = self.shared.opens();
+        let (id, file) = opens.open(&self.shared.backend, device, number, Arc::new(owner))?;
+        let close_on_exec = flags.contains(OFlag::O_CLOEXEC);
+        let numbers = self.numbers(call, 0).map(Some);
+        let mut given = Answer::from(Errno::EMFILE);
+        // A process that may not have as many descriptors gets a lower one.
+        let mut tried_all = false;
+        for number in numbers.chain([None]) {
+            tried_all = number.is_none();
+            given = self.give(call, file.as_fd(), number, close_on_exec);
+            if !matches!(given, Answer::Ours(Err(Errno::EBADF | Errno::EMFILE | Errno::EINVAL))) {
+                break;
+            }
+        }
+        if tried_all {
+            warn_of_a_descriptor_that_the_filter_does_not_know();
+        }
+        if !matches!(given, Answer::Given) {
+            opens.end(id);
+        }
+        Ok(given)
+    }
+
+    pub(super) fn stat(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        flags: u64,
+        how: Stat,
+    ) -> Answer {
+        let empty = flags as i32 & libc::AT_EMPTY_PATH != 0;
+        // Of a path that says something, the descriptor is only where it begins.
+        if empty
+            && (path == 0 || text(thread(call), path).is_ok_and(|path| path.is_empty()))
+            && let Ok(id) = process::identify(call.tid, directory as i32)
+            && let Some(open) = self.shared.opens().get(id)
+        {
+            let node = format!("/dev/infiniband/uverbs{}", open.number);
+            return self.stat_file(call, node.as_bytes(), OFlag::empty(), how);
+        }
+        if path == 0 {
+            return Answer::Kernel;
+        }
+        let Some(whole) = self.whole_path(call, directory, path) else { return Answer::Kernel };
+        if let Some(opened) = Self::above(call, &whole, OFlag::O_PATH) {
+            let stat = opened.and_then(|file| how.of(&file, None));
+            let written = stat.and_then(|(address, bytes)| {
+                process::write(thread(call), address, &bytes).map_err(|_| Errno::EFAULT)
+            });
+            return Answer::Ours(written.map(|()| 0));
+        }
+        let Some(named) = Named::new(whole) else { return Answer::Kernel };
+        if !how.may_be_asked(flags as i32) {
+            return Errno::EINVAL.into();
+        }
+        let follow = if flags as i32 & libc::AT_SYMLINK_NOFOLLOW != 0 {
+            OFlag::O_NOFOLLOW
+        } else {
+            OFlag::empty()
+        };
+        self.stat_file(call, &named.bytes, follow, how)
+    }
+
+    fn stat_file(&self, call: &Notification, path: &[u8], follow: OFlag, how: Stat) -> Answer {
+        let file = match self.view.tree.open(path, OFlag::O_PATH | follow) {
+            Ok(file) => file,
+            Err(errno) => return errno.into(),
+        };
+        let node = tree::device(path).map(|device| (MAJOR, FIRST_MINOR + device as u32));
+        let (address, bytes) = match how.of(&file, node) {
+            Ok(stat) => stat,
+            Err(errno) => return errno.into(),
+        };
+        let written = process::write(thread(call), address, &bytes);
+        Answer::Ours(written.map(|()| 0).map_err(|_| Errno::EFAULT))
+    }
+
+    pub(super) fn access(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        mode: u64,
+        flags: u64,
+    ) -> Answer {
+        let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        let mode = mode as i32;
+        if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 || flags as i32 & !ACCESS_FLAGS != 0
+        {
+            return Errno::EINVAL.into();
+        }
+        let result = self.view.tree.open(&named.bytes, OFlag::O_PATH).and_then(|file| {
+            let directory = sys::is_directory(&file)?;
+            let device = tree::device(&named.bytes).is_some();
+            let refused =
+                (mode & libc::W_OK != 0 && !device) || (mode & libc::X_OK != 0 && !directory);
+            if refused { Err(Errno::EACCES) } else { Ok(0) }
+        });
+        Answer::Ours(result)
+    }
+
+    /// A file of the tree has no extended attribute.
+    pub(super) fn no_attribute(&self, call: &Notification, answer: Result<i64, Errno>) -> Answer {
+        let Some(named) = self.path(call, libc::AT_FDCWD as u64, call.arguments[0]) else {
+            return Answer::Kernel;
+        };
+        let there = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW);
+        Answer::Ours(there.and(answer))
+    }
+
+    pub(super) fn readlink(
+        &self,
+        call: &Notification,
+        directory: u64,
+        path: u64,
+        to: u64,
+        room: u64,
+    ) -> Answer {
+        let room = room as i32;
+        if room <= 0 {
+            return Errno::EINVAL.into();
+        }
+        let Some(named) = self.path(call, directory, path) else { return Answer::Kernel };
+        let target = self.view.tree.open(&named.bytes, OFlag::O_PATH | OFlag::O_NOFOLLOW).and_then(
+            |file: OwnedFd| match nix::fcntl::readlinkat(&file, "") {
+                // What is no link is ENOENT with an empty path.
+                Err(Errno::ENOENT) => Err(Errno::EINVAL),
+                other => other,
+            },
+        );
+        let result = target.and_then(|target| {
+            let bytes = target.as_bytes();
+            let len = bytes.len().min(room as usize);
+            process::write(thread(call), to, &bytes[..len]).map_err(|_| Errno::EFAULT)?;
+            Ok(len as i64)
+        });
+        Answer::Ours(result)
+    }
+
+    /// The path at an address of the caller's, when it leads into the tree.
+    fn path(&self, call: &Notification, directory: u64, address: u64) -> Option<Named> {
+        self.whole_path(call, directory, address).and_then(Named::new)
+    }
+
+    /// A directory above the places of the tree that a path leads to through one of them, as the
+    /// caller sees it: everybody may list these.
+    fn above(call: &Notification, whole: &[u8], flags: OFlag) -> Option<Result<OwnedFd, Errno>> {
+        let above = tree::is_above(whole)?;
+        let root = PathBuf::from(format!("/proc/{}/root/", call.tid));
+        let path = root.join(std::ffi::OsStr::from_bytes(&above[1..]));
+        let flags = flags | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Some(nix::fcntl::open(&path, flags, Mode::empty()))
+    }
+
+    /// The path at an address of the caller's, from `/` on: one that leads into the tree, or that
+    /// begins where that can be.
+    pub(super) fn whole_path(
+        &self,
+        call: &Notification,
+        directory: u64,
+        address: u64,
+    ) -> Option<Vec<u8>> {
+        let bytes = match text(thread(call), address) {
+            Ok(bytes) => bytes,
+            Err(Errno::EPERM) => {
+                self.shared.warn_of_a_closed_process(call.tid);
+                return None;
+            }
+            Err(_) => return None,
+        };
+        if bytes.starts_with(b"/") {
+            return tree::leads_through(&bytes).then_some(bytes);
+        }
+        if !self.view.tree.may_be_reached_by(&bytes) {
+            return None;
+        }
+        let base = match directory as i32 {
+            libc::AT_FDCWD => format!("/proc/{}/cwd", call.tid),
+            fd => format!("/proc/{}/fd/{fd}", call.tid),
+        };
+        let base: PathBuf = std::fs::read_link(base).ok()?;
+        let base = self.view.tree.shown(&base).unwrap_or(base);
+        Some(base.join(std::ffi::OsStr::from_bytes(&bytes)).as_os_str().as_bytes().to_vec())
+    }
+}
+
+/// Says what a program looks for in vain: the other sorts of devices that RDMA has.
+fn tell_of_other_devices(thread: u32, path: &[u8]) {
+    let Some(name) =
+        tree::clean(path).and_then(|it| it.strip_prefix(b"/dev/infiniband/").map(<[u8]>::to_vec))
+    else {
+        return;
+    };
+    let what = match &*name {
+        b"rdma_cm" => "connections by rdma_cm are not modelled",
+        name if name.starts_with(b"umad") => "management datagrams (umad) are not modelled",
+        name if name.starts_with(b"issm") => "subnet managers (issm) are not modelled",
+        _ => "there is no such device",
+    };
+    let name = String::from_utf8_lossy(&name);
+    tracing::info!("thread {thread}: open of /dev/infiniband/{name} refused with ENOENT: {what}");
+}
+
+/// Says once that a device looks like a regular file to its program.
+fn warn_of_a_descriptor_that_the_filter_does_not_know() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "a device's descriptor looks like that of a regular file to fstat, which libibverbs \
+             refuses: its program may have too few of them (raise it with ulimit -n: 64 are \
+             enough), or has more than 80 devices open"
+        );
+    });
+}
+
+/// Whether `openat2` takes flags and a mode like these, by rules with which a path that begins with
+/// `/` does not begin in a directory. The rest is for the kernel to refuse, or to look up.
+fn may_be(flags: u64, mode: u64, resolve: u64) -> bool {
+    let rules = libc::RESOLVE_NO_XDEV | libc::RESOLVE_NO_MAGICLINKS | libc::RESOLVE_NO_SYMLINKS;
+    let known = u64::from(OFlag::all().bits() as u32);
+    let makes = flags as i32 & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
+    flags & !known == 0 && mode & !0o7777 == 0 && (mode == 0 || makes) && resolve & !rules == 0
+}
+
+/// The text at an address of a thread's, up to its zero.
+fn text(of: Pid, address: u64) -> Result<Vec<u8>, Errno> {
+    const PIECE: u64 = 256;
+    let mut text = Vec::new();
+    let mut at = address;
+    while text.len() < LONGEST_PATH {
+        // Never across a page that may not be there.
+        let here = PIECE.min(PAGE - at % PAGE) as usize;
+        let mut piece = [0; PIECE as usize];
+        process::read(of, at, &mut piece[..here])?;
+        if let Some(end) = piece[..here].iter().position(|&byte| byte == 0) {
+            text.extend(&piece[..end]);
+            return Ok(text);
+        }
+        text.extend(&piece[..here]);
+        at = at.checked_add(here as u64).ok_or(Errno::EFAULT)?;
+    }
+    Err(Errno::ENAMETOOLONG)
+}

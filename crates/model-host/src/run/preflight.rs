@@ -1,0 +1,178 @@
+//! What `run` needs of its environment, tried before a program starts: containers, sandboxes and
+//! old kernels forbid some of it. An error names what is forbidden and how to allow it; without it
+//! the program would find no device, and nobody would know why.
+//!
+//! What the program's calls need is done once for a call that the child makes behind its filter,
+//! before it becomes the program (`sys::start`).
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::thread;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, readlink};
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{Pid, geteuid};
+
+use super::RunError;
+use super::process;
+use super::sys::{self, Gate, Listener, Notification};
+use super::tree::Tree;
+
+const KERNEL: &str = "Linux 5.14 or newer is needed";
+const MOUNT: &str = "mount one for this PID namespace: mount -t proc proc /proc";
+const WATCHES: &str = "raise fs.inotify.max_user_instances or fs.inotify.max_user_watches";
+const PROCESSES: &str =
+    "raise the limits of processes and memory (ulimit -u, ulimit -v, a container's --pids-limit)";
+const PROFILE: &str = "the sandbox must allow it; docker and podman do with --cap-add=SYS_PTRACE \
+                       or --security-opt seccomp=unconfined";
+const YAMA: &str = "kernel.yama.ptrace_scope must be 0 or 1; 2 does for root";
+const SECURITY: &str =
+    "a security module (AppArmor, SELinux) or a user namespace is between the two";
+const MEMORY: &str = "raise its limit (ulimit -v), or have fewer devices";
+/// Bytes of addresses that a function takes, pages of doorbells before all, with much room; and the
+/// rest as much again.
+const ADDRESSES: usize = 64 << 20;
+/// Where Yama says who may look into whom.
+const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// How long a child may take to make its first call: it does so at once.
+const PATIENCE: u16 = 2000;
+
+fn cannot(what: &'static str, remedy: &'static str) -> impl Fn(Errno) -> RunError {
+    move |errno| RunError::Preflight { what, errno, remedy }
+}
+
+/// Tries what the model needs, before there is one of so many functions.
+pub(super) fn check(functions: usize) -> Result<(), RunError> {
+    let room = Vec::<u8>::new().try_reserve_exact(ADDRESSES.saturating_mul(functions + 1));
+    room.map_err(|_| cannot("there is too little address space", MEMORY)(Errno::ENOMEM))?;
+    let started = thread::Builder::new().spawn(|| ()).map_err(|error| no_thread(&error))?;
+    started.join().map_err(|_| io::Error::other("a thread failed"))?;
+    let own = Pid::this().to_string();
+    let shown = readlink("/proc/self").map_err(cannot("/proc cannot be read", MOUNT))?;
+    if *shown != *own {
+        return Err(cannot("/proc is that of other processes", MOUNT)(Errno::ESRCH));
+    }
+    let memory = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC);
+    memory.map(drop).map_err(cannot("memfd_create is refused", PROFILE))
+}
+
+/// What it means that closes cannot be watched. It is not tried beforehand: to give up an inotify
+/// takes milliseconds.
+pub(super) fn no_watch(errno: Errno) -> RunError {
+    cannot("no file can be watched", WATCHES)(errno)
+}
+
+/// Tries to find a file in the tree.
+pub(super) fn check_tree(tree: &Tree) -> Result<(), RunError> {
+    // A path that even another model's tree does not take for its own.
+    let opened = tree.open(b"/sys", OFlag::O_PATH);
+    opened.map(drop).map_err(cannot("openat2 is refused", PROFILE))
+}
+
+fn no_thread(error: &io::Error) -> RunError {
+    let errno = errno_of(error);
+    let remedy = match errno {
+        // Children are to be in a PID namespace that this process is not in.
+        Errno::EINVAL => "with unshare --pid, --fork too",
+        _ => PROCESSES,
+    };
+    cannot("no thread can be started", remedy)(errno)
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// Why there is no child behind a filter.
+pub(super) fn no_filter(error: io::Error) -> RunError {
+    let errno = errno_of(&error);
+    let (what, remedy) = match errno {
+        Errno::EBUSY => (
+            "somebody answers this process's already",
+            "is this within another run? start both programs from one",
+        ),
+        Errno::EINVAL | Errno::ENOSYS => (
+            "there is no seccomp user notification",
+            "Linux 5.14 or newer is needed, with CONFIG_SECCOMP_FILTER",
+        ),
+        Errno::EPERM | Errno::EACCES => ("seccomp filters are refused", PROFILE),
+        Errno::EAGAIN | Errno::ENOMEM => ("no process can be started", PROCESSES),
+        _ => return RunError::System(error),
+    };
+    cannot(what, remedy)(errno)
+}
+
+/// Answers the call that the child makes, as one for a device would be: looks into the child and
+/// gives it a descriptor.
+pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
+    let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut waiting, PATIENCE)? == 0 {
+        return Err(cannot("its first call does not come", "was it stopped?")(Errno::ETIMEDOUT));
+    }
+    let call = listener.receive().map_err(cannot("its calls do not arrive", KERNEL))?;
+    let done = look_into(&call).and_then(|()| {
+        let file = File::open("/")?;
+        let given = listener.give(call.id, file.as_fd(), None, true, true);
+        given.map(drop).map_err(cannot("it cannot be given a descriptor", KERNEL))
+    });
+    if done.is_err() {
+        listener.answer(call.id, Err(Errno::ECANCELED));
+    }
+    done
+}
+
+fn look_into(call: &Notification) -> Result<(), RunError> {
+    if call.tid == 0 {
+        let (what, remedy) = ("it is in another container's PID namespace", "start both in one");
+        return Err(cannot(what, remedy)(Errno::ESRCH));
+    }
+    let child = Pid::from_raw(call.tid as i32);
+    let [_, path, _, answer, ..] = call.arguments;
+    let mut name = [0; sys::FIRST_PATH.to_bytes().len()];
+    process::read(child, path, &mut name).map_err(|errno| {
+        cannot("its memory cannot be read (process_vm_readv)", who_is_in_the_way())(errno)
+    })?;
+    if name != *sys::FIRST_PATH.to_bytes() {
+        return Err(cannot("another call came than the one that was made", KERNEL)(Errno::EPROTO));
+    }
+    process::write(child, answer, &[1])
+        .map_err(cannot("its memory cannot be written (process_vm_writev)", PROFILE))?;
+    sys::pidfd(child).map_err(cannot("its end cannot be watched (pidfd_open)", PROFILE))?;
+    // One that is not open is told from one that cannot be seen by the directory.
+    let descriptors = fs::metadata(format!("/proc/{child}/fd/."));
+    descriptors
+        .map(drop)
+        .map_err(|error| cannot("/proc does not show its descriptors", MOUNT)(errno_of(&error)))
+}
+
+/// Of the read of another process's memory: whoever forbids the call at all, or whoever keeps the
+/// two apart.
+fn who_is_in_the_way() -> &'static str {
+    let own = 0u8;
+    if process::read(Pid::this(), &raw const own as u64, &mut [0]).is_err() {
+        return PROFILE;
+    }
+    match scope().trim() {
+        "2" | "3" => YAMA,
+        _ => SECURITY,
+    }
+}
+
+fn scope() -> String {
+    fs::read_to_string(SCOPE).unwrap_or_default()
+}
+
+/// Says whom a run cannot look into that another program joins: it is an ancestor of none of that
+/// program's children.
+pub(super) fn warn_of_children() {
+    if scope().trim() == "1" && !geteuid().is_root() {
+        tracing::warn!(
+            "kernel.yama.ptrace_scope is 1: the program that joins sees devices, and what it \
+             starts sees none; 0 lets both"
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! Calls that a stopped thread makes for us: what only a thread itself can do, as changing its
+//! process's directory.
+//!
+//! As a debugger does it: the thread is seized while its own call waits, goes through its system
+//! call instruction again with other registers, and gets its own registers back. It takes no signal
+//! meanwhile. A thread that somebody traces already cannot be seized.
+#![allow(unsafe_code)] // ptrace
+
+use std::mem::zeroed;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+
+/// Bytes of the instruction by which a thread enters the kernel.
+const INSTRUCTION: u64 = 2;
+/// The first error that a system call does not return.
+const ERRORS: u64 = 4096;
+
+/// Held while a thread is seized: whoever waits for children meanwhile would take its stops for
+/// theirs, as the kernel tells all threads of a tracer's process of them.
+static SEIZING: Mutex<()> = Mutex::new(());
+
+/// Nothing is seized while this is held.
+pub(super) fn none() -> MutexGuard<'static, ()> {
+    SEIZING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread that is ours until this is dropped. Only the thread of ours that seized it can use it.
+pub(super) struct Seized {
+    tid: i32,
+    registers: libc::user_regs_struct,
+    mask: u64,
+    _seizing: MutexGuard<'static, ()>,
+}
+
+fn request(
+    request: libc::c_uint,
+    tid: i32,
+    address: usize,
+    data: *mut libc::c_void,
+) -> Result<(), Errno> {
+    // SAFETY: whoever calls gives the pointers that the request takes.
+    Errno::result(unsafe { libc::ptrace(request, tid, address, data) }).map(drop)
+}
+
+/// Waits until the thread stops; ESRCH when it ended instead.
+fn wait(tid: i32) -> Result<i32, Errno> {
+    let mut status = 0;
+    loop {
+        // SAFETY: the kernel writes one int.
+        match Errno::result(unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) }) {
+            Ok(_) if libc::WIFSTOPPED(status) => return Ok(libc::WSTOPSIG(status)),
+            Ok(_) => return Err(Errno::ESRCH),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+impl Seized {
+    /// Seizes a thread whose call waits; `answer` lets it return from that.
+    pub(super) fn new(tid: u32, answer: impl FnOnce()) -> Result<Self, Errno> {
+        let tid = tid as i32;
+        let seizing = none();
+        let options = libc::PTRACE_O_TRACESYSGOOD as usize as *mut libc::c_void;
+        request(libc::PTRACE_SEIZE, tid, 0, options)?;
+        request(libc::PTRACE_INTERRUPT, tid, 0, ptr::null_mut())?;
+        answer();
+        wait(tid)?;
+        // SAFETY: plain integers.
+        let mut registers: libc::user_regs_struct = unsafe { zeroed() };
+        let mut mask = 0u64;
+        request(libc::PTRACE_GETREGS, tid, 0, (&raw mut registers).cast())?;
+        request(libc::PTRACE_GETSIGMASK, tid, size_of::<u64>(), (&raw mut mask).cast())?;
+        let mut all = u64::MAX;
+        request(libc::PTRACE_SETSIGMASK, tid, size_of::<u64>(), (&raw mut all).cast())?;
+        Ok(Self { tid, registers, mask, _seizing: seizing })
+    }
+
+    /// Lets the thread make a call with one argument.
+    pub(super) fn call(&mut self, number: i64, argument: u64) -> Result<u64, Errno> {
+        let mut registers = self.registers;
+        registers.rip -= INSTRUCTION;
+        registers.rax = number as u64;
+        // No call that would be begun again.
+        registers.orig_rax = u64::MAX;
+        registers.rdi = argument;
+        request(libc::PTRACE_SETREGS, self.tid, 0, (&raw mut registers).cast())?;
+        // Into the call, and out of it.
+        for _ in 0..2 {
+            loop {
+                request(libc::PTRACE_SYSCALL, self.tid, 0, ptr::null_mut())?;
+                if wait(self.tid)? == libc::SIGTRAP | 0x80 {
+                    break;
+                }
+            }
+        }
+        request(libc::PTRACE_GETREGS, self.tid, 0, (&raw mut registers).cast())?;
+        match registers.rax {
+            error if error > u64::MAX - ERRORS => Err(Errno::from_raw(-(error as i64) as i32)),
+            result => Ok(result),
+        }
+    }
+
+    /// Lets the thread go, with this result of its own call.
+    pub(super) fn let_go(mut self, result: Result<u64, Errno>) {
+        self.registers.orig_rax = u64::MAX;
+        self.registers.rax = match result {
+            Ok(value) => value,
+            Err(errno) => -(errno as i64) as u64,
+        };
+    }
+}
+
+impl Drop for Seized {
+    fn drop(&mut self) {
+        // If the thread is no more, nothing is left to do.
+        let _ = request(libc::PTRACE_SETREGS, self.tid, 0, (&raw mut self.registers).cast());
+        let mask = (&raw mut self.mask).cast();
+        let _ = request(libc::PTRACE_SETSIGMASK, self.tid, size_of::<u64>(), mask);
+        let _ = request(libc::PTRACE_DETACH, self.tid, 0, ptr::null_mut());
+    }
+}

@@ -1,0 +1,194 @@
+//! What all programs under one model share: the devices, who is known, what is open.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::unistd::Pid;
+
+use super::open::Opens;
+use super::process::Processes;
+use verbless_model::Model;
+use verbless_model::memory::ClientMemory;
+use verbless_model_kernel::InProcess;
+
+/// What wakes the supervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// A signal was sent to us.
+    Signal,
+    /// Somebody closed a descriptor of a device.
+    Close,
+    /// This process ended.
+    Death(Pid),
+    /// Nobody is left behind the filter with this number.
+    Gone(u32),
+    /// Somebody is at the door.
+    Door,
+    /// The guest with this number has something to say.
+    Guest(u32),
+}
+
+impl Wake {
+    const SIGNAL: u64 = 0;
+    const CLOSE: u64 = 1;
+    const DEATH: u64 = 2;
+    const GONE: u64 = 3;
+    const DOOR: u64 = 4;
+    const GUEST: u64 = 5;
+
+    fn to_bits(self) -> u64 {
+        match self {
+            Self::Signal => Self::SIGNAL,
+            Self::Close => Self::CLOSE,
+            Self::Death(pid) => Self::DEATH | u64::from(pid.as_raw() as u32) << 32,
+            Self::Gone(number) => Self::GONE | u64::from(number) << 32,
+            Self::Door => Self::DOOR,
+            Self::Guest(number) => Self::GUEST | u64::from(number) << 32,
+        }
+    }
+
+    fn of_bits(bits: u64) -> Self {
+        let number = (bits >> 32) as u32;
+        match bits & u64::from(u32::MAX) {
+            Self::SIGNAL => Self::Signal,
+            Self::CLOSE => Self::Close,
+            Self::DEATH => Self::Death(Pid::from_raw(number as i32)),
+            Self::DOOR => Self::Door,
+            Self::GUEST => Self::Guest(number),
+            _ => Self::Gone(number),
+        }
+    }
+}
+
+/// The descriptors that wake the supervisor; any thread may add one.
+#[derive(Debug)]
+pub(super) struct Wakes(Epoll);
+
+impl Wakes {
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Self(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
+    }
+
+    /// Wakes when there is something to read.
+    pub(super) fn on_input(&self, fd: BorrowedFd<'_>, wake: Wake) -> Result<(), Errno> {
+        self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, wake.to_bits()))
+    }
+
+    /// Wakes when the other side has gone.
+    pub(super) fn on_end(&self, fd: BorrowedFd<'_>, wake: Wake) -> Result<(), Errno> {
+        self.0.add(fd, EpollEvent::new(EpollFlags::empty(), wake.to_bits()))
+    }
+
+    /// A descriptor wakes nobody any more.
+    pub(super) fn forget(&self, fd: BorrowedFd<'_>) {
+        let _ = self.0.delete(fd);
+    }
+
+    /// Waits for something to do.
+    pub(super) fn wait(&self) -> Result<Vec<Wake>, Errno> {
+        let mut events = [EpollEvent::empty(); 16];
+        match self.0.wait(&mut events, EpollTimeout::NONE) {
+            Ok(ready) => Ok(events[..ready].iter().map(|it| Wake::of_bits(it.data())).collect()),
+            Err(Errno::EINTR) => Ok(Vec::new()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// What all programs under one model share.
+pub(super) struct SharedRun {
+    model: Model,
+    pub backend: InProcess,
+    /// Every ioctl is printed.
+    pub printing: bool,
+    pub wakes: Arc<Wakes>,
+    processes: Mutex<Processes>,
+    opens: Mutex<Opens>,
+    warned: AtomicBool,
+}
+
+impl SharedRun {
+    pub(super) fn new(
+        model: &Model,
+        memory: Arc<ClientMemory>,
+        printing: bool,
+    ) -> Result<Self, Errno> {
+        let (wakes, opens) = (Arc::new(Wakes::new()?), Opens::new()?);
+        wakes.on_input(opens.as_fd(), Wake::Close)?;
+        Ok(Self {
+            model: model.clone(),
+            backend: InProcess::of(model),
+            printing,
+            processes: Mutex::new(Processes::new(memory, wakes.clone())),
+            wakes,
+            opens: Mutex::new(opens),
+            warned: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn processes(&self) -> MutexGuard<'_, Processes> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread waits with a call by which its process may come to run another program.
+    pub(super) fn may_leave(&self, tid: u32) {
+        let mut processes = self.processes();
+        if let Some(pid) = processes.known(tid) {
+            let _paused = self.model.pause();
+            processes.may_leave(pid, tid);
+        }
+    }
+
+    /// What is open at this moment: what a client has closed by now is freed first, as its `close`
+    /// would have done.
+    pub(super) fn opens(&self) -> MutexGuard<'_, Opens> {
+        let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        opens.closed();
+        opens
+    }
+
+    /// Says once that a program cannot be looked into.
+    pub(super) fn warn_of_a_closed_process(&self, tid: u32) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                tid,
+                "a program may not be looked into (its identity is another now, or it is not \
+                 dumpable, as one whose file may not be read): it sees no modelled device, unless \
+                 this runs as root"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_to_wake_is_told_from_the_others() {
+        let reasons = [
+            Wake::Signal,
+            Wake::Close,
+            Wake::Death(Pid::from_raw(77)),
+            Wake::Gone(0),
+            Wake::Gone(9),
+            Wake::Door,
+            Wake::Guest(3),
+        ];
+        for wake in reasons {
+            assert_eq!(Wake::of_bits(wake.to_bits()), wake);
+        }
+    }
+
+    #[test]
+    fn an_end_wakes_though_nothing_is_to_be_read() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let wakes = Wakes::new().expect("an epoll");
+        wakes.on_end(ours.as_fd(), Wake::Gone(5)).expect("it is taken");
+        drop(theirs);
+        assert_eq!(wakes.wait(), Ok(vec![Wake::Gone(5)]));
+    }
+}

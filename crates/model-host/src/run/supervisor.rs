@@ -1,0 +1,255 @@
+//! The loop that keeps house while other threads answer calls: signals, closed devices, processes
+//! that ended.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+
+use super::answer;
+use super::join::{Host, Peer, Request};
+use super::preflight;
+use super::shared::{SharedRun, Wake};
+use super::side::{View, Views};
+use super::sys::{self, Listener};
+
+/// What is passed on to the program when somebody sends it to us. From a terminal it reaches both
+/// by itself.
+const FORWARDED: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// How long after a filter's end the last close may come.
+const LAST_CLOSE: Duration = Duration::from_secs(2);
+
+/// Keeps signals from this thread, and from those that it starts; they come as records instead. The
+/// program is to get the mask that was in force before, which is the second result.
+pub(super) fn block_signals() -> Result<(SignalFd, SigSet), Errno> {
+    let mut set = SigSet::from_iter(FORWARDED);
+    set.add(Signal::SIGCHLD);
+    let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let records = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    Ok((records, before))
+}
+
+/// A child that we run, with its status as `wait` gives it, once it has ended.
+struct Child {
+    pid: Pid,
+    status: Option<i32>,
+}
+
+/// The children that we run: they hear the signals that are sent to us, and our status is one of
+/// theirs.
+pub(super) struct Programs {
+    children: Vec<Child>,
+    signals: SignalFd,
+}
+
+impl Programs {
+    pub(super) fn new(pids: &[u32], signals: SignalFd) -> Self {
+        let child = |&pid| Child { pid: Pid::from_raw(pid as i32), status: None };
+        Self { children: pids.iter().map(child).collect(), signals }
+    }
+
+    /// Readable when a signal came.
+    pub(super) fn signals(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
+
+    /// Ends them, as nobody answers their calls any more.
+    pub(super) fn kill(self) {
+        for child in self.children.iter().filter(|child| child.status.is_none()) {
+            let _ = kill(child.pid, Signal::SIGKILL);
+        }
+        self.wait();
+    }
+
+    /// Passes on what was sent to us, and takes note of children that ended.
+    pub(super) fn hear_signals(&mut self) {
+        while let Ok(Some(record)) = self.signals.read_signal() {
+            let Ok(signal) = Signal::try_from(record.ssi_signo as i32) else { continue };
+            if signal == Signal::SIGCHLD {
+                #[cfg(target_arch = "x86_64")]
+                let _none = super::ptrace::none();
+                while self.reap(libc::WEXITED | libc::WNOHANG) {}
+            } else if record.ssi_code <= 0 {
+                for child in self.children.iter().filter(|child| child.status.is_none()) {
+                    let _ = kill(child.pid, signal);
+                }
+            }
+        }
+    }
+
+    /// The status of the first one that did not succeed, once all have ended.
+    pub(super) fn wait(mut self) -> i32 {
+        while self.children.iter().any(|child| child.status.is_none()) {
+            self.reap(libc::WEXITED);
+        }
+        let mut statuses = self.children.iter().filter_map(|child| child.status);
+        statuses.find(|&status| status != 0).unwrap_or_default()
+    }
+
+    /// Takes note of a child that ended, one of ours or an orphan that became ours; false: there is
+    /// none.
+    fn reap(&mut self, flags: i32) -> bool {
+        let Some((pid, status)) = sys::wait_for_child(flags) else { return false };
+        if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
+            child.status = Some(status);
+        }
+        true
+    }
+}
+
+/// A filter behind which somebody is left.
+struct Filter {
+    listener: Arc<Listener>,
+    /// Who brought it, if it is not ours.
+    guest: Option<u32>,
+}
+
+/// Who joined, or is about to.
+struct Guest {
+    peer: Peer,
+    /// What its programs are to see, once it has asked.
+    view: Option<Arc<View>>,
+}
+
+/// Who keeps house.
+pub(super) struct Supervisor {
+    shared: Arc<SharedRun>,
+    programs: Programs,
+    views: Views,
+    host: Option<Host>,
+    filters: BTreeMap<u32, Filter>,
+    guests: BTreeMap<u32, Guest>,
+    /// Counts filters and guests.
+    number: u32,
+}
+
+impl Supervisor {
+    /// `host`: where others may join.
+    pub(super) fn new(
+        shared: Arc<SharedRun>,
+        programs: Programs,
+        views: Views,
+        host: Option<Host>,
+    ) -> Result<Self, Errno> {
+        shared.wakes.on_input(programs.signals(), Wake::Signal)?;
+        if let Some(host) = &host {
+            shared.wakes.on_input(host.as_fd(), Wake::Door)?;
+        }
+        let (filters, guests) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { shared, programs, views, host, filters, guests, number: 0 })
+    }
+
+    /// Answers the calls of the program, which is behind this filter.
+    pub(super) fn answer(&mut self, listener: Listener, view: &Arc<View>) -> io::Result<()> {
+        self.take(listener, view, None)
+    }
+
+    fn take(&mut self, listener: Listener, view: &Arc<View>, guest: Option<u32>) -> io::Result<()> {
+        let number = self.next_number();
+        listener.wake_in_place();
+        let listener = Arc::new(listener);
+        self.shared.wakes.on_end(listener.as_fd(), Wake::Gone(number))?;
+        answer::spawn(&self.shared, &listener, view)?;
+        self.filters.insert(number, Filter { listener, guest });
+        Ok(())
+    }
+
+    fn next_number(&mut self) -> u32 {
+        self.number += 1;
+        self.number
+    }
+
+    /// Keeps house until nobody is left behind any filter; gives the programs' status as `wait`
+    /// does.
+    pub(super) fn run(mut self) -> Result<i32, Errno> {
+        while !self.filters.is_empty() {
+            for wake in self.shared.wakes.wait()? {
+                match wake {
+                    Wake::Signal => self.programs.hear_signals(),
+                    Wake::Close => drop(self.shared.opens()),
+                    Wake::Death(pid) => self.shared.processes().bury(pid),
+                    Wake::Gone(number) => self.gone(number),
+                    Wake::Door => self.open_the_door(),
+                    Wake::Guest(number) => self.listen_to(number),
+                }
+            }
+        }
+        self.await_closes();
+        self.views.remove();
+        Ok(self.programs.wait())
+    }
+
+    /// Waits for what the programs had open to be closed: the kernel tells of a filter's end while
+    /// its last process is still ending. What was given to a process without a filter may never be.
+    fn await_closes(&self) {
+        let end = Instant::now() + LAST_CLOSE;
+        while !self.shared.opens().is_empty() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Nobody is left behind a filter.
+    fn gone(&mut self, number: u32) {
+        let Some(filter) = self.filters.remove(&number) else { return };
+        self.shared.wakes.forget(filter.listener.as_fd());
+        // What its processes held is free before its guest hears of it.
+        drop(self.shared.opens());
+        if let Some(guest) = filter.guest.and_then(|guest| self.guests.remove(&guest)) {
+            self.shared.wakes.forget(guest.peer.as_fd());
+            guest.peer.done();
+        }
+    }
+
+    fn open_the_door(&mut self) {
+        while let Some(peer) = self.host.as_ref().and_then(Host::accept) {
+            let number = self.next_number();
+            if self.shared.wakes.on_input(peer.as_fd(), Wake::Guest(number)).is_ok() {
+                self.guests.insert(number, Guest { peer, view: None });
+            }
+        }
+    }
+
+    /// A guest said something, or left. Whoever does not keep to the order is shown out.
+    fn listen_to(&mut self, number: u32) {
+        let Some(guest) = self.guests.get_mut(&number) else { return };
+        let heard = match (guest.peer.request(), guest.view.take()) {
+            (Err(Errno::EAGAIN | Errno::EINTR), view) => {
+                guest.view = view;
+                return;
+            }
+            (Ok(Request::Join(side)), None) => {
+                let view = self.views.of(side).map_err(|error| error.to_string());
+                guest.view = view.as_ref().ok().cloned();
+                guest.peer.reply(view.map(drop))
+            }
+            (Ok(Request::Program(listener)), Some(view)) => {
+                let taken = preflight::check_call(&listener)
+                    .and_then(|()| Ok(self.take(listener, &view, Some(number))?));
+                let guest = self.guests.get(&number);
+                let reply = taken.map_err(|error| error.to_string());
+                guest.map_or(Ok(()), |guest| guest.peer.reply(reply))
+            }
+            (Ok(_), _) => Err(Errno::EBADMSG),
+            (Err(errno), _) => Err(errno),
+        };
+        if heard.is_err()
+            && let Some(guest) = self.guests.remove(&number)
+        {
+            self.shared.wakes.forget(guest.peer.as_fd());
+        }
+    }
+}

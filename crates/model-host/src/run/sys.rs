@@ -1,0 +1,600 @@
+//! System calls that nix has no safe wrapper for: the seccomp filter and its notifications,
+//! descriptors of other processes, and starting a program behind the filter.
+#![allow(unsafe_code)] // raw system calls, and code between fork and exec
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+use nix::errno::Errno;
+use nix::sys::signal::SigSet;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::Pid;
+
+/// A system call that waits for an answer. Layout of `struct seccomp_notif`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Notification {
+    pub id: u64,
+    /// The thread that made the call.
+    pub tid: u32,
+    flags: u32,
+    pub number: i32,
+    architecture: u32,
+    instruction: u64,
+    pub arguments: [u64; 6],
+}
+
+#[cfg(fuzzing)]
+impl Notification {
+    /// A call that nobody made.
+    pub(super) fn of(tid: u32, number: i32, arguments: [u64; 6]) -> Self {
+        Self { id: 1, tid, flags: 0, number, architecture: 0, instruction: 0, arguments }
+    }
+}
+
+/// Starts a process that has this one's descriptors and files at addresses of its own, and does
+/// nothing until this one ends.
+#[cfg(fuzzing)]
+pub(super) fn twin(memory: &[(&std::fs::File, u64, u64, bool)]) -> io::Result<u32> {
+    // SAFETY: a fork, but for the descriptors, which both have; the child makes system calls only.
+    unsafe {
+        let flags = libc::CLONE_FILES | libc::SIGCHLD;
+        let pid = Errno::result(libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0))?;
+        if pid != 0 {
+            return Ok(pid as u32);
+        }
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        for &(file, address, length, writable) in memory {
+            let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
+            let (fd, none) = (file.as_raw_fd(), 0);
+            let number = libc::SYS_mmap;
+            if libc::syscall(number, address, length, protection, flags, fd, none) < 0 {
+                libc::syscall(libc::SYS_exit_group, 1);
+            }
+        }
+        loop {
+            libc::syscall(libc::SYS_pause);
+        }
+    }
+}
+
+/// `struct seccomp_notif_resp`.
+#[repr(C)]
+struct Response {
+    id: u64,
+    value: i64,
+    error: i32,
+    flags: u32,
+}
+
+/// `struct seccomp_notif_addfd`.
+#[repr(C)]
+struct AddFd {
+    id: u64,
+    flags: u32,
+    source: u32,
+    number: u32,
+    descriptor_flags: u32,
+}
+
+nix::ioctl_readwrite!(notif_recv, b'!', 0, Notification);
+nix::ioctl_readwrite!(notif_send, b'!', 1, Response);
+nix::ioctl_write_ptr!(notif_id_valid, b'!', 2, u64);
+nix::ioctl_write_ptr!(notif_addfd, b'!', 3, AddFd);
+nix::ioctl_write_int_bad!(notif_set_flags, nix::request_code_write!(b'!', 4, 8));
+
+const ADDFD_SETFD: u32 = 1;
+const ADDFD_SEND: u32 = 2;
+const USER_NOTIF_CONTINUE: u32 = 1;
+const SYNC_WAKE_UP: i32 = 1;
+
+/// How a call that waits gets its answer.
+pub(super) trait Gate: Send + Sync {
+    /// The call returns this.
+    fn answer(&self, id: u64, result: Result<i64, Errno>);
+    /// The kernel carries the call out as if there were no filter.
+    fn go_on(&self, id: u64);
+    /// Whether the call still waits, and so its thread is the one that it was.
+    fn is_waiting(&self, id: u64) -> bool;
+    /// Gives the caller a descriptor of `file`, at `number` or the lowest that is free. `answer`:
+    /// its number is what the call returns.
+    fn give(
+        &self,
+        id: u64,
+        file: BorrowedFd<'_>,
+        number: Option<u32>,
+        close_on_exec: bool,
+        answer: bool,
+    ) -> Result<i32, Errno>;
+}
+
+/// The end of a filter at which its notifications arrive.
+#[derive(Debug)]
+pub(super) struct Listener(OwnedFd);
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Listener {
+    /// Takes a descriptor that came from another process; EBADMSG: it is no filter's.
+    pub(super) fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        let nobody = 0u64;
+        // SAFETY: the kernel reads the number. Of a filter no call has it; of other files this is
+        // no ioctl.
+        match unsafe { notif_id_valid(fd.as_raw_fd(), &raw const nobody) } {
+            Err(Errno::ENOENT) => Ok(Self(fd)),
+            _ => Err(Errno::EBADMSG),
+        }
+    }
+
+    /// Hands a call over to the one who answers on the same CPU, where the kernel can (since 6.6).
+    pub(super) fn wake_in_place(&self) {
+        // SAFETY: an ioctl with a number for an argument.
+        let _ = unsafe { notif_set_flags(self.0.as_raw_fd(), SYNC_WAKE_UP) };
+    }
+
+    /// The next call that waits. ENOENT: whoever made it is gone.
+    pub(super) fn receive(&self) -> Result<Notification, Errno> {
+        // SAFETY: plain integers; the kernel wants the structure zeroed.
+        let mut notification: Notification = unsafe { zeroed() };
+        // SAFETY: the kernel writes one structure of this layout.
+        unsafe { notif_recv(self.0.as_raw_fd(), &raw mut notification) }?;
+        Ok(notification)
+    }
+
+    fn send(&self, id: u64, value: i64, error: i32, flags: u32) {
+        let mut response = Response { id, value, error, flags };
+        // Who asked may be dead by now; there is nobody to tell then.
+        // SAFETY: the kernel reads one structure of this layout.
+        let _ = unsafe { notif_send(self.0.as_raw_fd(), &raw mut response) };
+    }
+}
+
+impl Gate for Listener {
+    fn answer(&self, id: u64, result: Result<i64, Errno>) {
+        match result {
+            Ok(value) => self.send(id, value, 0, 0),
+            Err(errno) => self.send(id, 0, -(errno as i32), 0),
+        }
+    }
+
+    fn go_on(&self, id: u64) {
+        self.send(id, 0, 0, USER_NOTIF_CONTINUE);
+    }
+
+    fn is_waiting(&self, id: u64) -> bool {
+        // SAFETY: the kernel reads the number.
+        unsafe { notif_id_valid(self.0.as_raw_fd(), &raw const id) }.is_ok()
+    }
+
+    fn give(
+        &self,
+        id: u64,
+        file: BorrowedFd<'_>,
+        number: Option<u32>,
+        close_on_exec: bool,
+        answer: bool,
+    ) -> Result<i32, Errno> {
+        let mut flags = 0;
+        if number.is_some() {
+            flags |= ADDFD_SETFD;
+        }
+        if answer {
+            flags |= ADDFD_SEND;
+        }
+        let addfd = AddFd {
+            id,
+            flags,
+            source: file.as_raw_fd() as u32,
+            number: number.unwrap_or(0),
+            descriptor_flags: if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
+        };
+        // SAFETY: the kernel reads one structure of this layout.
+        unsafe { notif_addfd(self.0.as_raw_fd(), &raw const addfd) }
+    }
+}
+
+/// A descriptor that is readable once the process has ended.
+pub(super) fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
+    // SAFETY: numbers only.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
+    // SAFETY: a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// A duplicate of a descriptor of another process.
+pub(super) fn take_descriptor(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: numbers only.
+    let fd = Errno::result(unsafe {
+        libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0)
+    })?;
+    // SAFETY: a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Domain and protocol of a socket.
+pub(super) fn socket_kind(socket: &OwnedFd) -> Result<(i32, i32), Errno> {
+    let option = |name| {
+        let (mut value, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
+        // SAFETY: the kernel writes one int, and as many bytes as the length says at most.
+        Errno::result(unsafe {
+            let (level, value) = (libc::SOL_SOCKET, (&raw mut value).cast());
+            libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut length)
+        })?;
+        Ok(value)
+    };
+    Ok((option(libc::SO_DOMAIN)?, option(libc::SO_PROTOCOL)?))
+}
+
+/// Lets a process look into this one, where Yama asks for that.
+pub(super) fn let_look(pid: i32) {
+    // SAFETY: numbers only.
+    let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
+}
+
+/// Whether `tid` is a thread of the process `pid`.
+pub(super) fn is_thread_of(tid: u32, pid: Pid) -> bool {
+    // SAFETY: numbers only; signal 0 is none.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid.as_raw(), tid, 0) == 0 }
+}
+
+/// Makes this process the parent of its orphaned descendants, so that it may go on looking into
+/// them.
+pub(super) fn adopt_orphans() {
+    // SAFETY: numbers only.
+    let _ = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// Lets a thread of ours take short turns, often: whoever waits for it spins, mostly, and would
+/// keep it from the CPU for as long as the scheduler's usual turn. Kernels before 6.12 do not know
+/// of it. Who may also goes before others; who was given real-time priority keeps it.
+pub(super) fn take_short_turns(tid: i32) {
+    const TURN_NANOSECONDS: u64 = 100_000;
+    const FIRST: i32 = -20;
+    /// `struct sched_attr`, as far as it is used.
+    #[repr(C)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    // SAFETY: numbers only.
+    if unsafe { libc::sched_getscheduler(tid) } != libc::SCHED_OTHER {
+        return;
+    }
+    // SAFETY: numbers only.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, tid as _) };
+    let mut attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        flags: 0,
+        nice: FIRST,
+        priority: 0,
+        runtime: TURN_NANOSECONDS,
+        deadline: 0,
+        period: 0,
+    };
+    for nice in [FIRST, nice] {
+        attributes.nice = nice;
+        // SAFETY: the kernel reads as many bytes as the structure says.
+        let set = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) };
+        if set == 0 {
+            break;
+        }
+    }
+}
+
+/// What a child opens behind its filter before it becomes the program, to see that it is answered.
+pub(super) const FIRST_PATH: &std::ffi::CStr = c"/dev/infiniband/verbless-check";
+
+/// Why a start failed.
+pub(super) enum StartError<E> {
+    /// Nothing was started. EBUSY: there is a listener already; EINVAL, ENOSYS: the kernel is too
+    /// old; EPERM.
+    Filter(io::Error),
+    /// The child could not be answered.
+    Check(E),
+    /// The child could not become the program.
+    Program(io::Error),
+}
+
+/// Starts a program behind a filter, with `mask` as its signal mask; it inherits the filter to all
+/// its threads and children. `check` answers the child's first call, to open [`FIRST_PATH`]: it
+/// writes a 1 where the fourth argument says, and gives a descriptor. `supervisor`: who looks into
+/// the program, if that is not us. `filter` is made with the address of the environment that the
+/// child becomes the program with: nobody is there to answer that call.
+///
+/// # Errors
+/// What the system says to the filter or to the program, and what `check` says.
+pub(super) fn start<E: Send>(
+    mut command: Command,
+    filter: impl FnOnce(u64) -> Vec<libc::sock_filter>,
+    mask: SigSet,
+    supervisor: Option<i32>,
+    check: impl FnOnce(&Listener) -> Result<(), E> + Send,
+) -> Result<(Child, Listener), StartError<E>> {
+    let flag = SockFlag::SOCK_CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flag)
+        .map_err(|errno| StartError::Filter(errno.into()))?;
+    let socket = theirs.as_raw_fd();
+    let environment = environment();
+    let filter = filter(environment.as_ptr() as u64);
+    // SAFETY: what runs between fork and exec makes system calls only, with memory that was there
+    // before.
+    unsafe {
+        command.pre_exec(move || {
+            // Without its supervisor the program's calls would fail in ways that nobody expects.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            if let Some(pid) = supervisor {
+                let_look(pid);
+            }
+            let listener = install(&filter)?;
+            send_descriptor(socket, listener)?;
+            libc::close(listener);
+            make_first_call()?;
+            environ = environment.as_ptr().cast();
+            mask.thread_set_mask()?;
+            Ok(())
+        });
+    }
+    std::thread::scope(|scope| {
+        // `spawn` returns once the child has become the program, so its call is answered by another
+        // thread.
+        let checking = std::thread::Builder::new().spawn_scoped(scope, || {
+            let listener = Listener(receive_descriptor(&ours).ok()?);
+            Some(check(&listener).map(|()| listener))
+        });
+        let checking = checking.map_err(StartError::Filter)?;
+        let child = command.spawn();
+        // A child that sent nothing sends nothing any more.
+        drop(theirs);
+        match (child, checking.join().ok().flatten()) {
+            (Ok(child), Some(Ok(listener))) => Ok((child, listener)),
+            (_, Some(Err(error))) => Err(StartError::Check(error)),
+            (Err(error), Some(Ok(_))) => Err(StartError::Program(error)),
+            (Err(error), None) => Err(StartError::Filter(error)),
+            (Ok(_), None) => Err(StartError::Filter(io::ErrorKind::UnexpectedEof.into())),
+        }
+    })
+}
+
+unsafe extern "C" {
+    static mut environ: *const *const libc::c_char;
+}
+
+/// The addresses of the environment's strings, and 0, at a place that no other list of them has.
+fn environment() -> Vec<usize> {
+    let mut copy = Vec::new();
+    // SAFETY: the list ends with a null pointer, and this program never changes its environment.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            copy.push(*at as usize);
+            at = at.add(1);
+        }
+    }
+    copy.push(0);
+    copy
+}
+
+/// Opens [`FIRST_PATH`], with the address of a byte that is to become 1. No memory is allocated.
+fn make_first_call() -> io::Result<()> {
+    let (path, flags) = (FIRST_PATH.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+    let mut answer = 0u8;
+    let place = &raw mut answer;
+    // SAFETY: the path is a string with its zero; the kernel takes the fourth argument for a number
+    // that it has no use for.
+    let opened = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, place) };
+    let opened = Errno::result(opened)?;
+    // SAFETY: nobody else has this descriptor, or this byte.
+    let answer = unsafe {
+        libc::close(opened as RawFd);
+        place.read_volatile()
+    };
+    if answer == 1 { Ok(()) } else { Err(Errno::EPROTO.into()) }
+}
+
+/// Installs the filter in this thread.
+///
+/// Without WAIT_KILLABLE_RECV (before 5.19) a signal may interrupt a call that is being answered.
+fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
+    const NEW_LISTENER: libc::c_ulong = 1 << 3;
+    const WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
+    const SET_MODE_FILTER: libc::c_uint = 1;
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    let set = |flags: libc::c_ulong| {
+        // SAFETY: the program is valid for the call, and the kernel does not write it.
+        unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program) }
+    };
+    // SAFETY: numbers only.
+    Errno::result(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+    let listener = match Errno::result(set(NEW_LISTENER | WAIT_KILLABLE_RECV)) {
+        Err(Errno::EINVAL) => Errno::result(set(NEW_LISTENER)),
+        other => other,
+    }?;
+    Ok(listener as RawFd)
+}
+
+/// Bytes of a control message with one descriptor, and as much alignment as it needs.
+#[repr(C, align(8))]
+struct Control([u8; 32]);
+
+/// Sends a descriptor with one byte. No memory is allocated.
+fn send_descriptor(socket: RawFd, descriptor: RawFd) -> io::Result<()> {
+    let mut byte = 0u8;
+    let mut data = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut control = Control([0; 32]);
+    // SAFETY: plain data.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    message.msg_iov = &raw mut data;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    // SAFETY: arithmetic.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as _;
+    // SAFETY: the control buffer has room for one header and one descriptor, and is aligned for it.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(descriptor);
+        Errno::result(libc::sendmsg(socket, &raw const message, 0))?;
+    }
+    Ok(())
+}
+
+fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let (_, descriptor) = receive_message(socket.as_fd(), 1)?;
+    descriptor.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// A message of at most `longest` bytes, and the descriptor that came with it. Empty: the other
+/// side has gone.
+pub(super) fn receive_message(
+    socket: BorrowedFd<'_>,
+    longest: usize,
+) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
+    use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+    let mut bytes = vec![0; longest];
+    let mut buffers = [io::IoSliceMut::new(&mut bytes)];
+    let mut control = nix::cmsg_space!(RawFd);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut control), flags)?;
+    let mut descriptor = None;
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = part {
+            for number in numbers {
+                // SAFETY: a new descriptor, which nobody else has.
+                descriptor = Some(unsafe { OwnedFd::from_raw_fd(number) });
+            }
+        }
+    }
+    let length = message.bytes;
+    bytes.truncate(length);
+    Ok((bytes, descriptor))
+}
+
+/// STATX__RESERVED.
+const RESERVED: u32 = 1 << 31;
+
+/// A question about a file, and where the answer goes in the caller's memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stat {
+    /// `struct stat`.
+    Plain(u64),
+    /// `struct statx`, with the mask of what is asked.
+    Extended(u32, u64),
+}
+
+impl Stat {
+    /// Whether the question may be asked with these flags.
+    pub(super) fn may_be_asked(self, flags: i32) -> bool {
+        let fresh = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
+        let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | fresh;
+        let sane = match self {
+            Self::Plain(_) => true,
+            Self::Extended(mask, _) => flags & fresh != fresh && mask & RESERVED == 0,
+        };
+        flags & !known == 0 && sane
+    }
+
+    /// The answer for an open file; `node`: it passes for a character device of that number, which
+    /// everybody may use.
+    pub(super) fn of(
+        self,
+        file: &OwnedFd,
+        node: Option<(u32, u32)>,
+    ) -> Result<(u64, Vec<u8>), Errno> {
+        const DEVICE: u32 = libc::S_IFCHR | 0o666;
+        let (fd, empty) = (file.as_raw_fd(), c"".as_ptr());
+        match self {
+            Self::Plain(address) => {
+                let mut bytes = vec![0u8; size_of::<libc::stat>()];
+                // SAFETY: the kernel writes one structure into as many bytes.
+                Errno::result(unsafe {
+                    libc::syscall(
+                        libc::SYS_newfstatat,
+                        fd,
+                        empty,
+                        bytes.as_mut_ptr(),
+                        libc::AT_EMPTY_PATH,
+                    )
+                })?;
+                if let Some((major, minor)) = node {
+                    put(
+                        &mut bytes,
+                        std::mem::offset_of!(libc::stat, st_mode),
+                        &DEVICE.to_ne_bytes(),
+                    );
+                    let number = libc::makedev(major, minor);
+                    put(
+                        &mut bytes,
+                        std::mem::offset_of!(libc::stat, st_rdev),
+                        &number.to_ne_bytes(),
+                    );
+                }
+                Ok((address, bytes))
+            }
+            Self::Extended(mask, address) => {
+                let mut bytes = vec![0u8; size_of::<libc::statx>()];
+                // SAFETY: as above.
+                Errno::result(unsafe {
+                    libc::syscall(
+                        libc::SYS_statx,
+                        fd,
+                        empty,
+                        libc::AT_EMPTY_PATH,
+                        mask,
+                        bytes.as_mut_ptr(),
+                    )
+                })?;
+                if let Some((major, minor)) = node {
+                    let mode = (DEVICE as u16).to_ne_bytes();
+                    put(&mut bytes, std::mem::offset_of!(libc::statx, stx_mode), &mode);
+                    let at = std::mem::offset_of!(libc::statx, stx_rdev_major);
+                    put(&mut bytes, at, &major.to_ne_bytes());
+                    put(&mut bytes, at + 4, &minor.to_ne_bytes());
+                }
+                Ok((address, bytes))
+            }
+        }
+    }
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}
+
+/// Whether an open file is a directory.
+pub(super) fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
+    let mode = nix::sys::stat::fstat(file)?.st_mode;
+    Ok(mode & libc::S_IFMT == libc::S_IFDIR)
+}
+
+/// A child that ended, with its status as `wait` gives it; with WNOHANG `None` when none has.
+pub(super) fn wait_for_child(flags: i32) -> Option<(Pid, i32)> {
+    let mut status = 0;
+    let hang = flags & libc::WNOHANG;
+    loop {
+        // SAFETY: the kernel writes one int.
+        let pid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, hang) });
+        match pid {
+            Ok(0) => return None,
+            Ok(pid) => return Some((Pid::from_raw(pid), status)),
+            Err(Errno::EINTR) => {}
+            Err(_) => return None,
+        }
+    }
+}

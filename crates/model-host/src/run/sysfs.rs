@@ -1,0 +1,375 @@
+//! The files that programs read of a device: attributes as the kernel's sysfs has them, and its
+//! nodes below /dev.
+//!
+//! Names and formats are those of Linux 6.12: `drivers/infiniband/core/{sysfs,uverbs_main}.c`,
+//! mlx5's `main.c` and `counters.c`, and the PCI core's `pci-sysfs.c`. Ports say what QUERY_PORT
+//! answers. Written once: counters stay 0.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use verbless_devx::{Backend, DeviceInfo};
+
+use verbless_model::Link;
+use verbless_model::device::Device;
+use verbless_model_kernel::InProcess;
+use verbless_model_kernel::remote::{PortState, device_flags};
+
+/// Where the modelled PCI functions are plugged: a domain that no machine has.
+const PCI_ROOT: &str = "pcifb0b:00";
+const PCI_DOMAIN: &str = "fb0b";
+/// Major and first minor number of uverbs devices.
+pub(super) const MAJOR: u32 = 231;
+pub(super) const FIRST_MINOR: u32 = 192;
+/// BARs, the ROM and the windows of a bridge, in `resource`.
+const RESOURCES: usize = 13;
+/// `ib_uverbs_gid_type` of RoCE v2.
+const ROCE_V2: u32 = 2;
+
+/// Counters of a port in `counters`.
+const COUNTERS: [&str; 21] = [
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_discards",
+    "port_xmit_constraint_errors",
+    "port_rcv_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "port_xmit_data",
+    "port_rcv_data",
+    "port_xmit_packets",
+    "port_rcv_packets",
+    "port_xmit_wait",
+    "unicast_rcv_packets",
+    "unicast_xmit_packets",
+    "multicast_rcv_packets",
+    "multicast_xmit_packets",
+];
+/// Counters of a port in `hw_counters` that every mlx5 device has.
+const HARDWARE_COUNTERS: [&str; 5] = [
+    "rx_write_requests",
+    "rx_read_requests",
+    "rx_atomic_requests",
+    "rx_dct_connect",
+    "out_of_buffer",
+];
+/// Those that come with `out_of_seq_cnt`.
+const SEQUENCE_COUNTERS: [&str; 1] = ["out_of_sequence"];
+/// Those that come with `retransmission_q_counters`.
+const RETRANSMISSION_COUNTERS: [&str; 5] = [
+    "duplicate_request",
+    "rnr_nak_retry_err",
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+];
+
+/// A device as programs find it.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub info: DeviceInfo,
+    /// `ib_uverbs_device_cap_flags`.
+    pub flags: u64,
+    /// From port 1 on.
+    pub ports: Vec<PortState>,
+    /// Entries of each port's GID table, and of its P_Key table.
+    gids: u32,
+    pkeys: u32,
+    counters: Vec<&'static str>,
+}
+
+/// The devices that a backend shows.
+pub(super) fn shown(backend: &InProcess) -> Vec<Shown> {
+    let infos = backend.enumerate().unwrap_or_default();
+    let shown = |(info, device): (DeviceInfo, &Device)| {
+        let ports = (1..).map_while(|number| backend.port(device.number(), number)).collect();
+        let caps = device.capabilities();
+        let pkeys = match device.profile().link() {
+            Link::Infiniband => device.pkey_table_length(),
+            Link::Ethernet => 1,
+        };
+        let mut counters = HARDWARE_COUNTERS.to_vec();
+        if caps.out_of_seq_cnt() {
+            counters.extend(SEQUENCE_COUNTERS);
+        }
+        if caps.retransmission_q_counters() {
+            counters.extend(RETRANSMISSION_COUNTERS);
+        }
+        let (flags, gids) = (device_flags(&caps), device.gid_table_length());
+        Shown { info, flags, ports, gids, pkeys, counters }
+    };
+    infos.into_iter().zip(backend.shown()).map(shown).collect()
+}
+
+/// Makes files below a directory that stands for `/`.
+struct Writer<'a>(&'a Path);
+
+impl Writer<'_> {
+    fn directory(&self, at: &str) -> io::Result<()> {
+        fs::create_dir_all(self.0.join(at))
+    }
+
+    /// A file with these lines.
+    fn file(&self, at: &str, text: &str) -> io::Result<()> {
+        let path = self.0.join(at);
+        fs::create_dir_all(path.parent().unwrap_or(self.0))?;
+        fs::write(path, format!("{text}\n"))
+    }
+
+    fn link(&self, at: &str, to: &str) -> io::Result<()> {
+        let path = self.0.join(at);
+        fs::create_dir_all(path.parent().unwrap_or(self.0))?;
+        symlink(to, path)
+    }
+}
+
+/// Writes all files below `root`.
+pub(super) fn fill(root: &Path, devices: &[Shown]) -> io::Result<()> {
+    let to = Writer(root);
+    for place in [
+        "sys/class/infiniband",
+        "sys/bus/pci/devices",
+        "sys/bus/pci/drivers/mlx5_core",
+        "dev/infiniband",
+    ] {
+        to.directory(place)?;
+    }
+    to.file("sys/class/infiniband_verbs/abi_version", "6")?;
+    for (number, device) in devices.iter().enumerate() {
+        let slot = format!("{PCI_DOMAIN}:00:{:02x}.0", number + 1);
+        let pci = format!("sys/devices/{PCI_ROOT}/{slot}");
+        pci_function(&to, &pci, &slot, device)?;
+        rdma_device(&to, &pci, &slot, device)?;
+        verbs_device(&to, &pci, &slot, FIRST_MINOR + number as u32, device)?;
+    }
+    Ok(())
+}
+
+/// What is said of the PCI function.
+fn pci_function(to: &Writer<'_>, pci: &str, slot: &str, device: &Shown) -> io::Result<()> {
+    let link = format!("../../../devices/{PCI_ROOT}/{slot}");
+    to.link(&format!("sys/bus/pci/devices/{slot}"), &link)?;
+    to.link(&format!("{pci}/driver"), "../../../bus/pci/drivers/mlx5_core")?;
+    to.link(&format!("{pci}/subsystem"), "../../../bus/pci")?;
+    let (vendor, id) = (device.info.vendor_id, device.info.device_id);
+    let ethernet = device.ports.first().is_some_and(|port| port.ethernet);
+    // Network controllers: Ethernet, InfiniBand.
+    let kind = if ethernet { 0x00 } else { 0x07 };
+    let modalias = format!("pci:v{vendor:08X}d{id:08X}sv{vendor:08X}sd00000001bc02sc{kind:02x}i00");
+    let (cpus, list) = online();
+    for (at, text) in [
+        ("vendor", format!("{vendor:#06x}")),
+        ("device", format!("{id:#06x}")),
+        ("subsystem_vendor", format!("{vendor:#06x}")),
+        ("subsystem_device", "0x0001".into()),
+        ("class", format!("{:#08x}", 0x02_0000 | kind << 8)),
+        ("revision", "0x00".into()),
+        ("enable", "1".into()),
+        // No node is nearer than another, and all CPUs are local.
+        ("numa_node", "-1".into()),
+        ("local_cpus", cpus),
+        ("local_cpulist", list),
+        // No BAR that a program could map.
+        ("resource", [&*format!("{0:#018x} {0:#018x} {0:#018x}", 0); RESOURCES].join("\n")),
+        ("modalias", modalias.clone()),
+        (
+            "uevent",
+            format!(
+                "DRIVER=mlx5_core\nPCI_CLASS={:X}\nPCI_ID={vendor:04X}:{id:04X}\n\
+                 PCI_SUBSYS_ID={vendor:04X}:0001\nPCI_SLOT_NAME={slot}\nMODALIAS={modalias}",
+                0x2_0000 | kind << 8
+            ),
+        ),
+    ] {
+        to.file(&format!("{pci}/{at}"), &text)?;
+    }
+    Ok(())
+}
+
+/// What is said of the RDMA device and its ports.
+fn rdma_device(to: &Writer<'_>, pci: &str, slot: &str, device: &Shown) -> io::Result<()> {
+    let info = &device.info;
+    let name = &info.name;
+    let rdma = format!("{pci}/infiniband/{name}");
+    for (at, text) in [
+        ("node_type", "1: CA".into()),
+        ("fw_ver", info.firmware.clone()),
+        ("hw_rev", "0".into()),
+        ("hca_type", format!("MT{}", info.device_id)),
+        ("board_id", info.board_id.clone()),
+        ("node_desc", format!("verbless model {name}")),
+        ("node_guid", words(info.node_guid.to_be_bytes())),
+        ("sys_image_guid", words(info.system_image_guid.to_be_bytes())),
+        ("uevent", format!("NAME={name}")),
+    ] {
+        to.file(&format!("{rdma}/{at}"), &text)?;
+    }
+    to.link(&format!("{rdma}/device"), &format!("../../../{slot}"))?;
+    to.link(&format!("{rdma}/subsystem"), "../../../../../class/infiniband")?;
+    to.link(
+        &format!("sys/class/infiniband/{name}"),
+        &format!("../../devices/{PCI_ROOT}/{slot}/infiniband/{name}"),
+    )?;
+    for (number, port) in (1..).zip(&device.ports) {
+        port_files(to, &format!("{rdma}/ports/{number}"), device, port)?;
+    }
+    Ok(())
+}
+
+fn port_files(to: &Writer<'_>, at: &str, device: &Shown, state: &PortState) -> io::Result<()> {
+    let (logical, physical) =
+        if state.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
+    for (name, text) in [
+        ("state", logical.into()),
+        ("phys_state", physical.into()),
+        ("link_layer", if state.ethernet { "Ethernet" } else { "InfiniBand" }.into()),
+        ("lid", format!("{:#x}", state.lid)),
+        ("lid_mask_count", state.lmc.to_string()),
+        ("sm_lid", format!("{:#x}", state.sm_lid)),
+        ("sm_sl", state.sm_sl.to_string()),
+        ("cap_mask", format!("{:#010x}", state.flags())),
+        ("rate", rate(state)),
+    ] {
+        to.file(&format!("{at}/{name}"), &text)?;
+    }
+    for index in 0..device.gids {
+        let entry = state.gids.iter().find(|entry| entry.index == index);
+        to.file(&format!("{at}/gids/{index}"), &words(entry.map_or([0; 16], |it| it.gid)))?;
+        if let Some(entry) = entry {
+            let kind = if entry.kind == ROCE_V2 { "RoCE v2" } else { "IB/RoCE v1" };
+            to.file(&format!("{at}/gid_attrs/types/{index}"), kind)?;
+        }
+    }
+    to.directory(&format!("{at}/gid_attrs/types"))?;
+    // No port has a network interface.
+    to.directory(&format!("{at}/gid_attrs/ndevs"))?;
+    for index in 0..device.pkeys {
+        let key = if index == 0 { "0xffff" } else { "0x0000" };
+        to.file(&format!("{at}/pkeys/{index}"), key)?;
+    }
+    for counter in COUNTERS {
+        to.file(&format!("{at}/counters/{counter}"), "0")?;
+    }
+    to.file(&format!("{at}/hw_counters/lifespan"), "10")?;
+    for counter in &device.counters {
+        to.file(&format!("{at}/hw_counters/{counter}"), "0")?;
+    }
+    Ok(())
+}
+
+/// What is said of the device as verbs reach it.
+fn verbs_device(
+    to: &Writer<'_>,
+    pci: &str,
+    slot: &str,
+    minor: u32,
+    device: &Shown,
+) -> io::Result<()> {
+    let node = &device.info.node;
+    let verbs = format!("{pci}/infiniband_verbs/{node}");
+    to.file(&format!("{verbs}/ibdev"), &device.info.name)?;
+    to.file(&format!("{verbs}/dev"), &format!("{MAJOR}:{minor}"))?;
+    to.file(&format!("{verbs}/abi_version"), "1")?;
+    let event = format!("MAJOR={MAJOR}\nMINOR={minor}\nDEVNAME=infiniband/{node}\nDEVMODE=0666");
+    to.file(&format!("{verbs}/uevent"), &event)?;
+    to.link(&format!("{verbs}/device"), &format!("../../../{slot}"))?;
+    to.link(&format!("{verbs}/subsystem"), "../../../../../class/infiniband_verbs")?;
+    to.link(
+        &format!("sys/class/infiniband_verbs/{node}"),
+        &format!("../../devices/{PCI_ROOT}/{slot}/infiniband_verbs/{node}"),
+    )?;
+    fs::write(to.0.join(format!("dev/infiniband/{node}")), "")
+}
+
+/// Width and speed by InfiniBand's codes, as the kernel prints them.
+fn rate(port: &PortState) -> String {
+    let (speed, tenths) = match port.speed {
+        2 => ("DDR", 50),
+        4 => ("QDR", 100),
+        8 => ("FDR10", 100),
+        16 => ("FDR", 140),
+        32 => ("EDR", 250),
+        64 => ("HDR", 500),
+        128 => ("NDR", 1000),
+        256 => ("XDR", 2000),
+        _ => ("SDR", 25),
+    };
+    let width = match port.width {
+        1 => 1,
+        16 => 2,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        _ => 0,
+    };
+    let all: u32 = tenths * width;
+    let half = if all.is_multiple_of(10) { "" } else { ".5" };
+    format!("{}{half} Gb/sec ({width}X {speed})", all / 10)
+}
+
+/// The CPUs that are online: as a mask in words of 32 bits, and as the list that the machine itself
+/// gives.
+fn online() -> (String, String) {
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let list = if list.trim().is_empty() { "0" } else { list.trim() };
+    (mask(list), list.to_string())
+}
+
+fn mask(list: &str) -> String {
+    let mut words = vec![0u32];
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else {
+            continue;
+        };
+        for cpu in first..=last.min(first + 0xffff) {
+            if words.len() <= cpu / 32 {
+                words.resize(cpu / 32 + 1, 0);
+            }
+            words[cpu / 32] |= 1 << (cpu % 32);
+        }
+    }
+    let words: Vec<_> = words.iter().rev().map(|word| format!("{word:08x}")).collect();
+    words.join(",")
+}
+
+/// Bytes as the kernel prints GUIDs and GIDs: words of four digits.
+fn words<const N: usize>(bytes: [u8; N]) -> String {
+    let mut text = String::new();
+    for (index, pair) in bytes.chunks(2).enumerate() {
+        let colon = if index == 0 { "" } else { ":" };
+        let _ = write!(text, "{colon}{:02x}{:02x}", pair[0], pair[1]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use verbless_model::{Model, Profile};
+
+    #[test]
+    fn a_rate_is_printed_as_the_kernel_does() {
+        let model = Model::builder().device(Profile::load("bluefield3").expect("one")).build();
+        let port = InProcess::of(&model).port(0, 1).expect("it has a port");
+        let with = |width, speed| rate(&PortState { width, speed, ..port.clone() });
+        assert_eq!(with(2, 64), "200 Gb/sec (4X HDR)");
+        assert_eq!(with(1, 1), "2.5 Gb/sec (1X SDR)");
+        assert_eq!(with(16, 32), "50 Gb/sec (2X EDR)");
+    }
+
+    #[test]
+    fn a_list_of_cpus_is_a_mask_too() {
+        assert_eq!(mask("0-1"), "00000003");
+        assert_eq!(mask("0,2-3,33"), "00000002,0000000d");
+        assert_eq!(mask(""), "00000000");
+    }
+}

@@ -1,0 +1,234 @@
+//! What the program finds below /sys and /dev: a directory of files like the kernel's, which stands
+//! in for the real one.
+//!
+//! The tree is made once, in a directory of its own, and holds every place that belongs to RDMA
+//! devices: real ones are out of sight. A path is opened beneath the tree's root as if that were
+//! `/`, so that neither `..` nor a link leads out of it; its directories and links are real ones,
+//! so whatever a program does with a descriptor works by itself.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+
+use super::directory::Directory;
+use super::sysfs::{self, Shown};
+
+/// Everything below these belongs to the tree.
+const PLACES: [&str; 4] = [
+    "/sys/class/infiniband",
+    "/dev/infiniband",
+    "/sys/devices/pcifb0b",
+    "/sys/bus/pci/devices/fb0b",
+];
+
+/// The files; they go when this is dropped.
+#[derive(Debug)]
+pub(super) struct Tree {
+    directory: Directory,
+    /// A process may stand within what is ours, so that a path need not say so: it was given a
+    /// descriptor, or the system has such places of its own.
+    within: AtomicBool,
+}
+
+/// What the text of every path into the tree contains.
+const MARKS: [&[u8]; 2] = [b"infiniband", b"fb0b"];
+
+fn is_marked(path: &[u8]) -> bool {
+    MARKS.iter().any(|mark| path.windows(mark.len()).any(|part| part == *mark))
+}
+
+/// Whether a path may lead into the tree: one that is absolute, as far as its text tells.
+pub(super) fn is_ours(path: &[u8]) -> bool {
+    if !is_marked(path) {
+        return false;
+    }
+    let Some(clean) = clean(path) else { return false };
+    PLACES.iter().any(|place| clean.starts_with(place.as_bytes()))
+}
+
+/// Whether a path leads into the tree, or through a place of it to a directory above.
+pub(super) fn leads_through(path: &[u8]) -> bool {
+    is_marked(path) && (is_ours(path) || is_above(path).is_some())
+}
+
+/// Whether a path goes through a place of the tree to one above it, as `/dev/infiniband/..` does:
+/// the kernel does not find the place, and so not what is above.
+pub(super) fn is_above(path: &[u8]) -> Option<Vec<u8>> {
+    if !is_marked(path) {
+        return None;
+    }
+    let clean = clean(path)?;
+    let is_above = |place: &&str| {
+        let rest = place.as_bytes().strip_prefix(&*clean);
+        clean == b"/" || rest.is_some_and(|rest| rest.starts_with(b"/"))
+    };
+    PLACES.iter().any(is_above).then_some(clean)
+}
+
+/// The number of the device that a path names.
+pub(super) fn device(path: &[u8]) -> Option<usize> {
+    let clean = clean(path)?;
+    let number = std::str::from_utf8(clean.strip_prefix(b"/dev/infiniband/uverbs")?).ok()?;
+    let plain = !number.starts_with(['+', '0']) || number == "0";
+    number.parse().ok().filter(|_| plain)
+}
+
+/// An absolute path without empty parts, `.` and `..`.
+pub(super) fn clean(path: &[u8]) -> Option<Vec<u8>> {
+    let rest = path.strip_prefix(b"/")?;
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in rest.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    Some([b"/", &parts.join(&b'/')[..]].concat())
+}
+
+impl Tree {
+    /// Makes the tree for these devices.
+    pub(super) fn new(devices: &[Shown]) -> io::Result<Self> {
+        let within = PLACES.iter().any(|place| Path::new(place).exists()).into();
+        Ok(Self { directory: Directory::filled(|path| sysfs::fill(path, devices))?, within })
+    }
+
+    /// Opens a path of the tree as the kernel would `/`'s.
+    pub(super) fn open(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        openat2(&self.directory, OsStr::from_bytes(path), how)
+    }
+
+    /// Removes the directory; descriptors that were given keep what they refer to.
+    pub(super) fn remove(&self) {
+        self.directory.remove();
+    }
+
+    /// A file of the tree is about to be given to a process.
+    pub(super) fn given(&self) {
+        self.within.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a relative path may lead into the tree, from wherever a process stands.
+    pub(super) fn may_be_reached_by(&self, path: &[u8]) -> bool {
+        self.within.load(Ordering::Relaxed) || is_marked(path)
+    }
+
+    /// What a real path within the directory is called by the program.
+    pub(super) fn shown(&self, real: &Path) -> Option<PathBuf> {
+        real.strip_prefix(self.directory.path()).ok().map(|rest| Path::new("/").join(rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use verbless_model::{Model, Profile};
+    use verbless_model_kernel::InProcess;
+
+    fn tree() -> Tree {
+        let model =
+            Model::builder().device(Profile::load("bluefield3").expect("a profile")).build();
+        Tree::new(&sysfs::shown(&InProcess::of(&model))).expect("a tree")
+    }
+
+    fn text(tree: &Tree, path: &str) -> Result<String, Errno> {
+        let mut text = String::new();
+        let mut file = File::from(tree.open(path.as_bytes(), OFlag::O_RDONLY)?);
+        file.read_to_string(&mut text).map_err(|_| Errno::EIO)?;
+        Ok(text.trim_end().to_string())
+    }
+
+    #[test]
+    fn paths_of_devices_are_told_from_others_by_their_text() {
+        for ours in [
+            "/sys/class/infiniband",
+            "//sys/./class/infiniband_verbs/uverbs0",
+            "/dev/infiniband/uverbs0",
+            "/sys/class/net/../infiniband",
+        ] {
+            assert!(is_ours(ours.as_bytes()), "{ours}");
+        }
+        for other in
+            ["/sys/class/net", "sys/class/infiniband", "/dev", "/sys/class/infiniband/../net", ""]
+        {
+            assert!(!is_ours(other.as_bytes()), "{other}");
+        }
+        assert_eq!(device(b"/dev/infiniband/uverbs0"), Some(0));
+        assert_eq!(device(b"/dev//infiniband/./uverbs12"), Some(12));
+        for other in [
+            "/dev/infiniband/uverbs",
+            "/dev/infiniband/uverbs+1",
+            "/dev/infiniband/uverbs01",
+            "/dev/infiniband/rdma_cm",
+        ] {
+            assert_eq!(device(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn directories_above_a_place_are_told_from_all_others() {
+        for (path, above) in [
+            ("/dev/infiniband/..", "/dev"),
+            ("/sys/class/infiniband/../..", "/sys"),
+            ("/sys/class/infiniband/mlx5_0/../../../..", "/"),
+        ] {
+            assert_eq!(is_above(path.as_bytes()).as_deref(), Some(above.as_bytes()), "{path}");
+        }
+        for path in
+            ["/dev", "/dev/infiniband", "/dev/infiniband/../null", "/dev/infiniband/../../etc"]
+        {
+            assert_eq!(is_above(path.as_bytes()), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_found_the_ways_that_libraries_look_for_it() {
+        let tree = tree();
+        for (path, expected) in [
+            ("/sys/class/infiniband_verbs/abi_version", "6"),
+            ("/sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0"),
+            ("/sys/class/infiniband_verbs/uverbs0/dev", "231:192"),
+            ("/sys/class/infiniband_verbs/uverbs0/device/vendor", "0x15b3"),
+            ("/sys/class/infiniband/mlx5_0/node_type", "1: CA"),
+            ("/sys/class/infiniband/mlx5_0/board_id", "VBL0000000001"),
+            ("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE"),
+            ("/sys/class/infiniband/mlx5_0/ports/1/pkeys/0", "0xffff"),
+            ("/sys/class/infiniband/mlx5_0/device/../fb0b:00:01.0/device", "0xa2dc"),
+        ] {
+            assert_eq!(text(&tree, path).as_deref(), Ok(expected), "{path}");
+        }
+        assert_eq!(text(&tree, "/sys/class/infiniband/mlx5_1/node_type"), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn nothing_leads_out_of_the_tree_and_nothing_is_left_of_it() {
+        let tree = tree();
+        let inside = tree.directory.path().to_path_buf();
+        for path in ["/../../../../etc/passwd", "/sys/class/infiniband/../../../../../etc/passwd"] {
+            assert_eq!(text(&tree, path), Err(Errno::ENOENT), "{path}");
+        }
+        symlink("/etc/passwd", inside.join("sys/trap")).expect("a link");
+        assert_eq!(text(&tree, "/sys/trap"), Err(Errno::ENOENT));
+        let real = inside.join("dev/infiniband/uverbs0");
+        assert_eq!(tree.shown(&real).as_deref(), Some(Path::new("/dev/infiniband/uverbs0")));
+        assert_eq!(tree.shown(Path::new("/etc")), None);
+        drop(tree);
+        assert!(!inside.exists());
+    }
+}

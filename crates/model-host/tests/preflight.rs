@@ -1,0 +1,266 @@
+//! `verbless-model run` in places that forbid something: it works, or says before the program
+//! starts what it lacks.
+#![allow(unsafe_code)] // a seccomp filter of a sandbox, which is put on between fork and exec
+
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use nix::errno::Errno;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_verbless-model");
+/// A program that finds a device and opens it.
+const PROGRAM: &str =
+    "echo started; cat /sys/class/infiniband/mlx5_0/node_type && exec 5<>/dev/infiniband/uverbs0";
+const FOUND: &str = "started\n1: CA\n";
+
+/// Says that the test of this thread is skipped. What `eprintln!` says would be kept back of a test
+/// that passes; `cargo xtask test` counts these lines.
+fn skipped(reason: &str) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a test");
+    let line = format!("skipped: {name}: {reason}\n");
+    io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+}
+
+fn run() -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(["run", "--", "sh", "-c", PROGRAM]);
+    command
+}
+
+/// The same, after a script has changed the place: in a user namespace of its own, or as root
+/// without. `None`: a user may have no namespace here.
+fn run_after(script: &str) -> Option<Output> {
+    binary_after(script, &["run", "--", "sh", "-c", PROGRAM])
+}
+
+fn binary_after(script: &str, arguments: &[&str]) -> Option<Output> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        if !nix::unistd::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        command.args(["--mount", "--pid", "--fork", "--mount-proc"]);
+        command
+    };
+    if !unshare().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        skipped("namespaces are not allowed here");
+        return None;
+    }
+    let script = format!("{script} && exec \"$@\"");
+    let mut command = unshare();
+    command.args(["sh", "-c", &script, "sh", BINARY]).args(arguments);
+    Some(command.env_remove("TMPDIR").output().expect("unshare runs"))
+}
+
+/// A sandbox that answers one system call with an error.
+fn forbid(command: &mut Command, number: libc::c_long, errno: Errno) -> &mut Command {
+    forbid_towards(command, number, errno, false)
+}
+
+/// The same; `others`: only where the first argument is not the sandboxed process itself.
+fn forbid_towards(
+    command: &mut Command,
+    number: libc::c_long,
+    errno: Errno,
+    others: bool,
+) -> &mut Command {
+    const LOAD: u16 = 0x20;
+    const JUMP_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const ALLOW: u32 = 0x7fff_0000;
+    const ERROR: u32 = 0x0005_0000;
+    let put_on = move || {
+        const FIRST_ARGUMENT: u32 = 16;
+        let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        // No process has the highest number.
+        let spared = if others { std::process::id() } else { u32::MAX };
+        let mut filter = [
+            instruction(LOAD, 0, 0, 0),
+            instruction(JUMP_EQUAL, 0, 3, number as u32),
+            instruction(LOAD, 0, 0, FIRST_ARGUMENT),
+            instruction(JUMP_EQUAL, 1, 0, spared),
+            instruction(RETURN, 0, 0, ERROR | errno as u32),
+            instruction(RETURN, 0, 0, ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is valid for the calls, which change this process alone.
+        unsafe {
+            Errno::result(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+            let filtered = libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program, 0, 0);
+            Errno::result(filtered)?;
+        }
+        io::Result::Ok(())
+    };
+    // SAFETY: between fork and exec there are system calls only.
+    unsafe { command.pre_exec(put_on) }
+}
+
+/// It did not start the program, and says each of these.
+fn says_why_not(output: &Output, words: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(output.stdout.is_empty(), "the program did not start");
+    for word in words {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+fn works(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), FOUND, "{text}");
+}
+
+#[test]
+fn a_call_that_a_sandbox_forbids_is_named_before_the_program_starts() {
+    let memory = ["--cap-add=SYS_PTRACE", "seccomp=unconfined"];
+    for (number, errno, words) in [
+        (libc::SYS_process_vm_readv, Errno::EPERM, ["process_vm_readv", memory[0]]),
+        (libc::SYS_process_vm_readv, Errno::ENOSYS, ["process_vm_readv", memory[1]]),
+        (libc::SYS_process_vm_writev, Errno::EPERM, ["process_vm_writev", memory[0]]),
+        (libc::SYS_pidfd_open, Errno::ENOSYS, ["pidfd_open", memory[1]]),
+        (libc::SYS_memfd_create, Errno::EPERM, ["memfd_create", memory[1]]),
+        (libc::SYS_openat2, Errno::ENOSYS, ["openat2", memory[1]]),
+        (libc::SYS_inotify_init1, Errno::EMFILE, ["watched", "fs.inotify.max_user_instances"]),
+        (libc::SYS_seccomp, Errno::EPERM, ["seccomp filters are refused", memory[1]]),
+        (libc::SYS_seccomp, Errno::EINVAL, ["user notification", "Linux 5.14"]),
+        (libc::SYS_seccomp, Errno::ENOSYS, ["user notification", "CONFIG_SECCOMP_FILTER"]),
+    ] {
+        let output = forbid(&mut run(), number, errno).output().expect("it starts");
+        says_why_not(&output, &words);
+    }
+}
+
+#[test]
+fn a_program_that_is_out_of_reach_is_told_from_a_call_that_is_forbidden() {
+    // As Yama and security modules do: a process may look into itself.
+    let mut run = run();
+    let output = forbid_towards(&mut run, libc::SYS_process_vm_readv, Errno::EPERM, true).output();
+    let output = output.expect("it starts");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("seccomp"));
+    says_why_not(&output, &["process_vm_readv", "the two"]);
+}
+
+#[test]
+fn what_only_some_programs_need_may_be_forbidden() {
+    // As docker does by default.
+    let output = forbid(&mut run(), libc::SYS_pidfd_getfd, Errno::EPERM).output();
+    works(&output.expect("it starts"));
+    let output = forbid(&mut run(), libc::SYS_sched_setattr, Errno::EPERM).output();
+    works(&output.expect("it starts"));
+}
+
+#[test]
+fn a_program_that_may_have_few_descriptors_finds_devices_too() {
+    let python = "import os, stat\n\
+        assert stat.S_ISCHR(os.fstat(os.open('/dev/infiniband/uverbs0', os.O_RDWR)).st_mode)";
+    let script = "ulimit -n 64; exec \"$0\" -v run -- python3 -c \"$1\"";
+    if Command::new("python3").arg("--version").output().is_ok() {
+        let output = Command::new("sh").args(["-c", script, BINARY, python]).output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let script = script.replace("64", "40");
+        let output = Command::new("sh").args(["-c", &script, BINARY, python]).output();
+        let text = output.expect("it runs").stderr;
+        assert!(String::from_utf8_lossy(&text).contains("ulimit -n"), "what was wrong is said");
+    }
+}
+
+#[test]
+fn many_processes_may_have_a_device_open_when_each_may_have_few_descriptors() {
+    let script = "ulimit -S -n 64; exec \"$0\" run -- sh -c \"$1\"";
+    let each = "ulimit -S -n; for i in $(seq 40); do \
+        (exec 5<>/dev/infiniband/uverbs0 && sleep 0.5 && echo open) & done; wait";
+    let output = Command::new("sh").args(["-c", script, BINARY, each]).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("64\n"), "the program's limit is as it was");
+    assert_eq!(text.matches("open").count(), 40, "{errors}");
+}
+
+#[test]
+fn namespaces_of_its_own_are_no_hindrance() {
+    let Some(output) = run_after("true") else { return };
+    works(&output);
+}
+
+#[test]
+fn without_a_proc_of_its_own_namespace_nothing_is_started() {
+    const HIDDEN: &str = "mount -t tmpfs none /proc";
+    // Sanitizers look into /proc themselves.
+    let Some(version) = binary_after(HIDDEN, &["--version"]) else { return };
+    if !version.status.success() || !version.stderr.is_empty() {
+        skipped("this binary does not even start there, or complains");
+        return;
+    }
+    let output = run_after(HIDDEN).expect("as before");
+    says_why_not(&output, &["/proc cannot be read", "mount -t proc proc /proc"]);
+}
+
+#[test]
+fn a_read_only_system_with_one_place_for_temporary_files_is_enough() {
+    let read_only = "mount -t tmpfs -o ro none /dev/shm && mount -t tmpfs -o ro none /var/tmp";
+    let Some(output) = run_after(&format!("{read_only} && mount -t tmpfs -o noexec none /tmp"))
+    else {
+        return;
+    };
+    works(&output);
+    let full = format!("{read_only} && mount -t tmpfs -o size=64k,nr_inodes=20 none /tmp");
+    let output = run_after(&full).expect("as before");
+    says_why_not(&output, &["/dev/shm: Read-only", "/tmp: No space left", "set TMPDIR"]);
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next() {
+    let place = std::env::temp_dir().join(format!("killed-{}", std::process::id()));
+    std::fs::create_dir(&place).expect("a new directory");
+    let entries = |place: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(place).expect("it is there").flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let mut killed = Command::new(BINARY)
+        .args(["run", "--", "sh", "-c", "echo started; read forever"])
+        .env("TMPDIR", &place)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let mut output = io::BufReader::new(killed.stdout.take().expect("captured"));
+    io::BufRead::read_line(&mut output, &mut line).expect("the program started");
+    let left = entries(&place);
+    assert_eq!(left.len(), 1);
+    works(&run().env("TMPDIR", &place).output().expect("it starts"));
+    assert_eq!(entries(&place), left, "a live one's files stay");
+    killed.kill().expect("it is there");
+    killed.wait().expect("it ends");
+    assert_eq!(io::Read::read_to_string(&mut output, &mut line).ok(), Some(0), "the program too");
+    works(&run().env("TMPDIR", &place).output().expect("it starts"));
+    assert!(entries(&place).is_empty());
+    std::fs::remove_dir(place).expect("it is empty");
+}
+
+#[test]
+fn too_little_address_space_is_said_before_anything_starts() {
+    // A sanitizer takes more addresses than there are memories.
+    let version = "ulimit -v 1000000; exec \"$0\" --version";
+    let output = Command::new("sh").args(["-c", version, BINARY]).output().expect("it runs");
+    if !output.status.success() {
+        skipped("this binary does not even start with a limit");
+        return;
+    }
+    for limit in [40_000, 100_000] {
+        let script = format!("ulimit -v {limit}; exec \"$0\" run -- echo started");
+        let output = Command::new("sh").args(["-c", &script, BINARY]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("ulimit -v"), "{limit}: {text}");
+        assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()));
+    }
+    let script = "ulimit -v 1000000; exec \"$0\" run -- echo started";
+    let output = Command::new("sh").args(["-c", script, BINARY]).output().expect("it runs");
+    assert_eq!(output.stdout, b"started\n", "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,173 @@
+//! An open device file whose client is not this process: what fuzzers drive. The client's memory is
+//! whatever they say that it is, so it may change between two looks.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+
+use super::abi::{Access, Kind, METHODS};
+use super::client::{self, Capability, Client, FileId, PAGE};
+use super::file::File;
+use super::in_process::Lease;
+use super::subscriptions::Eventfds;
+use verbless_model::Model;
+use verbless_model::memory::HostMemory;
+
+/// A device file that is open.
+pub struct Bare {
+    file: File,
+    /// Ends after the file.
+    _lease: Lease,
+}
+
+/// A method, and what its attributes are.
+pub struct Method {
+    /// The object that it is a method of.
+    pub object: u16,
+    /// Its id.
+    pub id: u16,
+    /// Its attributes by id.
+    pub attributes: Vec<(u16, Sort)>,
+}
+
+/// What an attribute carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// Data in: at least so many bytes.
+    In(u16),
+    /// Data out: at least so many bytes.
+    Out(u16),
+    /// The handle of an object of this kind, or of any (0xffff).
+    Handle(u16),
+    /// A handle that the call gives.
+    New(u16),
+    /// A descriptor.
+    Descriptor,
+}
+
+impl Bare {
+    /// Opens a device of a model; `rights`: the client holds every privilege. `None`: the device
+    /// would not come up.
+    pub fn open(
+        model: &Model,
+        device: usize,
+        memory: Arc<dyn HostMemory>,
+        rights: bool,
+    ) -> Option<Self> {
+        let lease = super::InProcess::of(model).lease(device).ok()?;
+        let client = Arc::new(Elsewhere {
+            memory,
+            rights,
+            pinned: AtomicU64::new(0),
+            eventfds: Eventfds::default(),
+            descriptors: Mutex::default(),
+        });
+        Some(Self { file: File::new(lease.kernel.clone(), client), _lease: lease })
+    }
+
+    /// Every method that there is.
+    pub fn methods() -> Vec<Method> {
+        let sort = |kind| match kind {
+            Kind::In { min, .. } => Sort::In(min),
+            Kind::Out { min, .. } => Sort::Out(min),
+            Kind::Handle { object, access: Access::New } => Sort::New(object),
+            Kind::Handle { object, .. } => Sort::Handle(object),
+            Kind::Fd { object, access: Access::New } => Sort::New(object),
+            Kind::Fd { .. } | Kind::RawFd => Sort::Descriptor,
+        };
+        let methods = METHODS.iter().map(|method| Method {
+            object: method.object,
+            id: method.id,
+            attributes: method.attrs.iter().map(|spec| (spec.id, sort(spec.kind))).collect(),
+        });
+        methods.collect()
+    }
+
+    /// An ioctl; the errno, if it fails.
+    pub fn ioctl(&self, words: &mut [u64]) -> Result<(), i32> {
+        self.file.ioctl(words).map_err(|errno| errno as i32)
+    }
+
+    /// Maps a page at an offset and unmaps it again.
+    pub fn mmap(&self, offset: u64, length: usize) {
+        let _ = self.file.mmap(offset, length, verbless_devx::Protection::ReadWrite);
+    }
+}
+
+/// A client with memory and descriptors of its own.
+struct Elsewhere {
+    memory: Arc<dyn HostMemory>,
+    rights: bool,
+    pinned: AtomicU64,
+    eventfds: Eventfds,
+    descriptors: Mutex<Vec<OwnedFd>>,
+}
+
+/// Bytes that it may pin without a privilege.
+const MEMLOCK: u64 = 1 << 20;
+
+impl Elsewhere {
+    fn with<R>(&self, fd: i32, f: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
+        let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        f(descriptors.get(at).ok_or(Errno::EBADF)?)
+    }
+}
+
+impl Client for Elsewhere {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+        self.memory.read(address, into).map_err(|_| Errno::EFAULT)
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
+        self.memory.write(address, from).map_err(|_| Errno::EFAULT)
+    }
+
+    fn pin(&self, address: u64, length: u64, _: bool) -> Result<(), Errno> {
+        let first = address & !(PAGE - 1);
+        let length = (address - first).checked_add(length).ok_or(Errno::EFAULT)?;
+        let length = length.checked_next_multiple_of(PAGE).ok_or(Errno::EFAULT)?;
+        self.memory.direct(first, length).map(drop).ok_or(Errno::EFAULT)
+    }
+
+    fn dma_address(&self, address: u64) -> u64 {
+        address
+    }
+
+    fn memlock(&self) -> u64 {
+        MEMLOCK
+    }
+
+    fn pinned(&self) -> &AtomicU64 {
+        &self.pinned
+    }
+
+    fn eventfds(&self) -> &Eventfds {
+        &self.eventfds
+    }
+
+    fn capable(&self, _: Capability) -> bool {
+        self.rights
+    }
+
+    fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {
+        let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        descriptors.push(fd);
+        i32::try_from(descriptors.len() - 1).map_err(|_| Errno::EMFILE)
+    }
+
+    fn identify(&self, fd: i32) -> Result<FileId, Errno> {
+        self.with(fd, client::identify)
+    }
+
+    fn descriptors(&self) -> Vec<i32> {
+        let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..).zip(&*descriptors).map(|(number, _)| number).collect()
+    }
+
+    fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
+        self.with(fd, |fd| fd.try_clone().map_err(|_| Errno::EMFILE))
+    }
+}

@@ -1,0 +1,149 @@
+//! Bringing a function up and taking it down, step by step as `mlx5_core` does.
+//!
+//! ENABLE_HCA, the software interface, pages that the device asks for before anything, pages that
+//! it asks for to run, INIT_HCA; and while it runs, the pages that it asks for and gives back. On
+//! an Ethernet port the GID table is then filled, as `mlx5_ib` does when a network device has its
+//! address.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use verbless_prm::{
+    CommandInput, DisableHcaIn, EnableHcaIn, InitHcaIn, ManagePagesIn, ManagePagesOut, QueryIssiIn,
+    QueryPagesIn, RoceL3Type, RoceVersion, SetIssiIn, SetRoceAddressIn, TeardownHcaIn,
+};
+use zerocopy::IntoBytes;
+
+use super::client::PAGE;
+use super::kernel::{Function, exec};
+
+/// The newest software interface that the kernel speaks.
+const ISSI: u16 = 1;
+
+/// A page of memory for the device. Nobody here reads it.
+#[repr(align(4096))]
+struct Page {
+    _bytes: [u8; PAGE as usize],
+}
+
+/// A function that is up. Dropping it takes the function down.
+pub(super) struct Booted {
+    function: Arc<dyn Function>,
+    /// The pages that the device was given, by address.
+    pages: BTreeMap<u64, Box<Page>>,
+    /// How far it came.
+    up: bool,
+}
+
+/// Executes a command of the kernel's own.
+pub(super) fn command<I: CommandInput>(
+    function: &dyn Function,
+    input: &I,
+) -> Result<I::Output, Errno> {
+    let mut output = I::Output::default();
+    exec(function, input.as_bytes(), output.as_mut_bytes())?;
+    Ok(output)
+}
+
+impl Booted {
+    pub(super) fn new(function: Arc<dyn Function>) -> Result<Self, Errno> {
+        let embedded = function.about().embedded_cpu;
+        command(&*function, EnableHcaIn::new().set_embedded_cpu_function(embedded))?;
+        let mut booted = Self { function, pages: BTreeMap::new(), up: false };
+        let function = booted.function.clone();
+        let issi = command(&*function, &QueryIssiIn::new())?;
+        if issi.supported_issi_dw0() >> ISSI & 1 == 1 {
+            command(&*function, SetIssiIn::new().set_current_issi(ISSI))?;
+        }
+        for step in [QueryPagesIn::BOOT_PAGES, QueryPagesIn::INIT_PAGES] {
+            let asked = command(
+                &*booted.function,
+                QueryPagesIn::new().set_op_mod(step).set_embedded_cpu_function(embedded),
+            )?;
+            booted.give_pages(asked.num_pages())?;
+        }
+        command(&*function, &InitHcaIn::new())?;
+        booted.up = true;
+        Ok(booted)
+    }
+
+    /// Answers a page request event: gives that many pages, or takes back as many as it has, when
+    /// negative.
+    pub(super) fn page_request(&mut self, count: i32) {
+        let done = if count < 0 {
+            self.take_pages(count.unsigned_abs())
+        } else {
+            self.give_pages(count.unsigned_abs())
+        };
+        if let Err(error) = done {
+            tracing::warn!(count, %error, "a page request is not answered");
+        }
+    }
+
+    fn give_pages(&mut self, count: u32) -> Result<(), Errno> {
+        if count == 0 {
+            return Ok(());
+        }
+        let new: BTreeMap<u64, Box<Page>> = (0..count)
+            .map(|_| Box::new(Page { _bytes: [0; PAGE as usize] }))
+            .map(|page| (&raw const *page as u64, page))
+            .collect();
+        let mut input = ManagePagesIn::new();
+        input.set_embedded_cpu_function(self.function.about().embedded_cpu);
+        input.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(count);
+        let mut whole = input.as_bytes().to_vec();
+        whole.extend(new.keys().flat_map(|page| page.to_be_bytes()));
+        exec(&*self.function, &whole, &mut [0; ManagePagesOut::BYTES])?;
+        self.pages.extend(new);
+        Ok(())
+    }
+
+    fn take_pages(&mut self, count: u32) -> Result<(), Errno> {
+        let mut input = ManagePagesIn::new();
+        input.set_embedded_cpu_function(self.function.about().embedded_cpu);
+        input.set_op_mod(ManagePagesIn::HCA_RETURN_PAGES).set_input_num_entries(count);
+        let mut output = vec![0; ManagePagesOut::BYTES + 8 * count as usize];
+        exec(&*self.function, input.as_bytes(), &mut output)?;
+        let (answer, list) = output.split_at(ManagePagesOut::BYTES);
+        let answer = ManagePagesOut::from_prefix(answer).ok_or(Errno::EIO)?;
+        for page in list.chunks_exact(8).take(answer.output_num_entries() as usize) {
+            let page = u64::from_be_bytes(page.try_into().unwrap_or_default());
+            self.pages.remove(&page);
+        }
+        Ok(())
+    }
+
+    /// Enters the GIDs that a network device with this MAC has by itself: its link-local address,
+    /// for both versions of RoCE.
+    pub(super) fn set_gids(&self, mac: [u8; 6], gid: [u8; 16]) -> Result<(), Errno> {
+        let versions = [(RoceVersion::V1, RoceL3Type::IPV4), (RoceVersion::V2, RoceL3Type::IPV6)];
+        for (index, (version, layer)) in (0..).zip(versions) {
+            let mut input = SetRoceAddressIn::new();
+            input.set_roce_address_index(index);
+            let address = input.roce_address_mut();
+            address.set_source_l3_address(&gid);
+            address.set_source_mac_47_32(u16::from_be_bytes([mac[0], mac[1]]));
+            address.set_source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]));
+            address.set_roce_version(version).set_roce_l3_type(layer);
+            command(&*self.function, &input)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Booted {
+    fn drop(&mut self) {
+        let function = &*self.function;
+        let embedded = function.about().embedded_cpu;
+        let down =
+            if self.up { command(function, &TeardownHcaIn::new()).map(drop) } else { Ok(()) };
+        let down = down.and_then(|()| {
+            command(function, DisableHcaIn::new().set_embedded_cpu_function(embedded)).map(drop)
+        });
+        if down.is_err() {
+            // The device may still use its pages.
+            std::mem::forget(std::mem::take(&mut self.pages));
+        }
+    }
+}

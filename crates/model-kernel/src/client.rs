@@ -1,0 +1,303 @@
+//! The client: the process whose ioctls are answered. Its memory, its descriptors, its limits and
+//! privileges.
+//!
+//! The rest of `uverbs` reaches a client only through [`Client`], so that it may be this process or
+//! another one.
+
+use std::fs;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::AtomicU64;
+
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
+
+use super::subscriptions::Eventfds;
+use crate::descriptor;
+
+/// Bytes per page, as the kernel pins and maps them.
+pub const PAGE: u64 = 4096;
+
+/// A privilege that a rule asks for. The numbers are Linux's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Capability {
+    /// CAP_NET_RAW.
+    NetRaw = 13,
+    /// CAP_IPC_LOCK.
+    IpcLock = 14,
+    /// CAP_SYS_RAWIO.
+    SysRawio = 17,
+}
+
+/// Which file a descriptor refers to: device and inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u64, pub u64);
+
+/// A process that uses the devices.
+pub trait Client: Send + Sync {
+    /// Reads its memory; EFAULT where there is none.
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno>;
+    /// Writes its memory; EFAULT where it may not be written.
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno>;
+    /// Checks that the pages of a range can be pinned, for writing too when `writable`; EFAULT
+    /// otherwise.
+    fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno>;
+    /// The DMA address at which the device reaches an address of the client.
+    fn dma_address(&self, address: u64) -> u64;
+    /// RLIMIT_MEMLOCK in bytes.
+    fn memlock(&self) -> u64;
+    /// Pages that it has pinned so far.
+    fn pinned(&self) -> &AtomicU64;
+    /// Its eventfds that subscriptions signal.
+    fn eventfds(&self) -> &Eventfds;
+    /// Whether it holds a privilege.
+    fn capable(&self, capability: Capability) -> bool;
+    /// Gives it a descriptor; returns the number.
+    fn install(&self, fd: OwnedFd) -> Result<i32, Errno>;
+    /// Which file one of its descriptors refers to; EBADF when it is not open.
+    fn identify(&self, fd: i32) -> Result<FileId, Errno>;
+    /// A duplicate of one of its descriptors for us; EBADF when it is not open.
+    fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno>;
+    /// The numbers of its descriptors.
+    fn descriptors(&self) -> Vec<i32>;
+    /// The thread whose call is answered, by which a log names it.
+    fn thread(&self) -> u32 {
+        nix::unistd::gettid().as_raw() as u32
+    }
+
+    /// A duplicate of whichever of its descriptors refers to a file; `None` when none does.
+    fn find(&self, file: FileId) -> Option<OwnedFd> {
+        let number = self.descriptors().into_iter().find(|&fd| self.identify(fd) == Ok(file))?;
+        self.borrow(number).ok()
+    }
+}
+
+/// The numbers that a directory below `/proc` lists.
+pub fn numbers(directory: &str) -> Vec<i32> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The file that a descriptor of ours refers to.
+pub fn identify(fd: &OwnedFd) -> Result<FileId, Errno> {
+    let stat = nix::sys::stat::fstat(fd)?;
+    Ok(FileId(stat.st_dev, stat.st_ino))
+}
+
+/// This process as a client of the model in it.
+#[derive(Debug, Default)]
+pub(crate) struct Ourselves {
+    pinned: AtomicU64,
+    eventfds: Eventfds,
+}
+
+impl Client for Ourselves {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+        let wanted = into.len();
+        let remote = remote(address, wanted)?;
+        let done = process_vm_readv(Pid::this(), &mut [IoSliceMut::new(into)], &[remote])?;
+        if done == wanted { Ok(()) } else { Err(Errno::EFAULT) }
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
+        let remote = remote(address, from.len())?;
+        let done = process_vm_writev(Pid::this(), &[IoSlice::new(from)], &[remote])?;
+        if done == from.len() { Ok(()) } else { Err(Errno::EFAULT) }
+    }
+
+    fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
+        let maps = fs::read_to_string("/proc/self/maps").map_err(io_errno)?;
+        check_mappings(&maps, address, length, writable)?;
+        verbless_model::memory::probe(address, length, writable).map_err(|_| Errno::EFAULT)
+    }
+
+    fn dma_address(&self, address: u64) -> u64 {
+        address
+    }
+
+    fn memlock(&self) -> u64 {
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK)
+            .map_or(0, |(soft, _)| soft)
+    }
+
+    fn pinned(&self) -> &AtomicU64 {
+        &self.pinned
+    }
+
+    fn eventfds(&self) -> &Eventfds {
+        &self.eventfds
+    }
+
+    fn capable(&self, capability: Capability) -> bool {
+        // Capabilities are a thread's; the one that asks is the one that counts.
+        let Ok(status) = fs::read_to_string("/proc/thread-self/status") else { return false };
+        effective_capabilities(&status) >> capability as u32 & 1 == 1
+    }
+
+    fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {
+        Ok(fd.into_raw_fd())
+    }
+
+    fn identify(&self, fd: i32) -> Result<FileId, Errno> {
+        if fd < 0 {
+            return Err(Errno::EBADF);
+        }
+        let metadata = fs::metadata(format!("/proc/self/fd/{fd}")).map_err(|_| Errno::EBADF)?;
+        Ok(FileId(metadata.dev(), metadata.ino()))
+    }
+
+    fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
+        descriptor::duplicate(fd)
+    }
+
+    fn descriptors(&self) -> Vec<i32> {
+        numbers("/proc/self/fd")
+    }
+}
+
+fn remote(address: u64, len: usize) -> Result<RemoteIoVec, Errno> {
+    let base = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
+    base.checked_add(len).ok_or(Errno::EFAULT)?;
+    Ok(RemoteIoVec { base, len })
+}
+
+fn io_errno(error: std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// The CapEff line of `/proc/PID/status`.
+pub fn effective_capabilities(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Whether a long-term pin of the range would succeed, by the process's mappings as
+/// `/proc/PID/maps` lists them.
+///
+/// As the kernel does: every page mapped and readable; for writing also writable, and then not a
+/// shared mapping of a file on disk, which cannot be kept up to date. Shared memory (memfd, tmpfs,
+/// hugetlbfs) can.
+pub fn check_mappings(maps: &str, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
+    let mut next = address & !(PAGE - 1);
+    let end = address.checked_add(length).ok_or(Errno::EFAULT)?;
+    for line in maps.lines() {
+        let mapping = Mapping::parse(line).ok_or(Errno::EFAULT)?;
+        if mapping.end <= next {
+            continue;
+        }
+        if next >= end {
+            break;
+        }
+        let allowed = if writable { mapping.write && !mapping.shared_file() } else { mapping.read };
+        if mapping.start > next || !allowed {
+            return Err(Errno::EFAULT);
+        }
+        next = mapping.end;
+    }
+    if next >= end { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// A line of `/proc/PID/maps`.
+struct Mapping<'a> {
+    start: u64,
+    end: u64,
+    read: bool,
+    write: bool,
+    shared: bool,
+    path: &'a str,
+}
+
+impl<'a> Mapping<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let flags = words.next()?.as_bytes();
+        let path = words.nth(3).unwrap_or("").trim_start();
+        Some(Self {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            read: flags.first() == Some(&b'r'),
+            write: flags.get(1) == Some(&b'w'),
+            shared: flags.get(3) == Some(&b's'),
+            path,
+        })
+    }
+
+    /// A shared mapping of a file that lives on disk.
+    fn shared_file(&self) -> bool {
+        let memory = ["/memfd:", "/dev/zero", "/dev/shm/", "/SYSV", "/anon_hugepage", "[anon"];
+        self.shared
+            && !self.path.is_empty()
+            && !memory.iter().any(|prefix| self.path.starts_with(prefix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    const MAPS: &str = "\
+1000-3000 r--p 00000000 00:00 0
+3000-5000 rw-p 00000000 00:00 0 [heap]
+5000-6000 rw-s 00000000 fe:01 77                         /tmp/on disk
+6000-7000 rw-s 00000000 00:01 78                         /memfd:ring (deleted)
+7000-8000 ---p 00000000 00:00 0
+a000-b000 rw-p 00000000 00:00 0";
+
+    #[test]
+    fn a_range_is_pinned_where_its_mappings_allow_it() {
+        let cases = [
+            (0x1000, 0x4000, false, Ok(())),
+            (0x1000, 0x4000, true, Err(Errno::EFAULT)),
+            (0x3000, 0x2000, true, Ok(())),
+            (0x3fff, 1, true, Ok(())),
+            (0x5000, 0x1000, false, Ok(())),
+            (0x5000, 0x1000, true, Err(Errno::EFAULT)),
+            (0x6000, 0x1000, true, Ok(())),
+            (0x6fff, 2, false, Err(Errno::EFAULT)),
+            (0x8000, 1, false, Err(Errno::EFAULT)),
+            (0xa000, 0x1001, true, Err(Errno::EFAULT)),
+            (0xfff, 2, false, Err(Errno::EFAULT)),
+            (u64::MAX, 2, false, Err(Errno::EFAULT)),
+        ];
+        for (address, length, writable, expected) in cases {
+            let got = check_mappings(MAPS, address, length, writable);
+            assert_eq!(got, expected, "{address:#x}+{length:#x} writable={writable}");
+        }
+    }
+
+    #[test]
+    fn wild_pointers_of_this_process_are_efault() {
+        let client = Ourselves::default();
+        let mut bytes = [0; 8];
+        for address in [0, 8, 1 << 46, u64::MAX - 3, 0xffff_8000_0000_0000] {
+            assert_eq!(client.read(address, &mut bytes), Err(Errno::EFAULT), "{address:#x}");
+            assert_eq!(client.write(address, &bytes), Err(Errno::EFAULT), "{address:#x}");
+            assert_eq!(client.pin(address, 8, false), Err(Errno::EFAULT), "{address:#x}");
+        }
+        let text = "read me";
+        assert_eq!(client.write(text.as_ptr() as u64, b"n"), Err(Errno::EFAULT));
+        assert_eq!(client.pin(text.as_ptr() as u64, 7, true), Err(Errno::EFAULT));
+        assert_eq!(client.pin(text.as_ptr() as u64, 7, false), Ok(()));
+    }
+
+    #[test]
+    fn a_descriptor_is_known_by_the_file_behind_it() {
+        let client = Ourselves::default();
+        let file = OwnedFd::from(fs::File::open("/dev/null").expect("there is /dev/null"));
+        let copy = client.borrow(file.as_raw_fd()).expect("it is open");
+        assert_eq!(client.identify(copy.as_raw_fd()), identify(&file));
+        for fd in [-1, 1 << 20] {
+            assert_eq!(client.identify(fd), Err(Errno::EBADF));
+            assert_eq!(client.borrow(fd).map(drop), Err(Errno::EBADF));
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The page by which a library turns timestamps of CQEs into nanoseconds of real time:
+//! `mlx5_ib_clock_info`.
+//!
+//! It holds a time, the value of the device's counter at that time, and the factor between them;
+//! whoever reads it looks at `sign` before and after, which is odd while the rest changes. The
+//! factor is such that a product overflows after a while, so that the page is brought up to date
+//! more often than that, by a thread that lives while some page is mapped. Source: Linux
+//! `net/ethernet/mellanox/mlx5/core/lib/clock.c`.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::uio::pwrite;
+
+use super::client::PAGE;
+use super::kernel::Kernel;
+
+/// The counter has so many bits.
+const MASK: u64 = (1 << 41) - 1;
+/// How often pages are brought up to date: much more often than any factor asks for.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Jiffies a second, in which Linux says how often that must be.
+const JIFFIES: u64 = 250;
+
+/// The device's counter as a clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Time {
+    nanoseconds: u64,
+    cycles: u64,
+    /// What is left of a nanosecond, in parts of 2^shift.
+    fraction: u64,
+    multiplier: u32,
+    shift: u32,
+}
+
+impl Time {
+    /// The clock of a counter that is at `cycles` when the real time is `nanoseconds`.
+    fn new(khz: u32, nanoseconds: u64, cycles: u64) -> Option<Self> {
+        const NANOSECONDS_PER_MILLISECOND: u32 = 1_000_000;
+        let most = u64::from(u32::MAX / NANOSECONDS_PER_MILLISECOND) * u64::from(khz);
+        let shift = (khz.checked_ilog2()? + 16).min(most.checked_ilog2()?);
+        let multiplier = ((1_000_000u64 << shift) + u64::from(khz / 2)) / u64::from(khz);
+        let multiplier = u32::try_from(multiplier).ok()?;
+        Some(Self { nanoseconds, cycles: cycles & MASK, fraction: 0, multiplier, shift })
+    }
+
+    /// Goes on to where the counter is.
+    fn advance(&mut self, cycles: u64) {
+        let cycles = cycles & MASK;
+        let gone = cycles.wrapping_sub(self.cycles) & MASK;
+        let scaled = u128::from(gone) * u128::from(self.multiplier) + u128::from(self.fraction);
+        self.nanoseconds = self.nanoseconds.wrapping_add((scaled >> self.shift) as u64);
+        self.fraction = (scaled & ((1 << self.shift) - 1)) as u64;
+        self.cycles = cycles;
+    }
+
+    /// Jiffies within which the page must be brought up to date, as Linux says it there.
+    fn period(&self) -> u64 {
+        let cycles = (u64::MAX / 2 / u64::from(self.multiplier)).min(MASK / 3);
+        let nanoseconds = (u128::from(cycles) * u128::from(self.multiplier)) >> self.shift;
+        (nanoseconds as u64 / (1_000_000_000 / JIFFIES)).max(1)
+    }
+
+    /// The page from the field after `sign` on.
+    fn page(&self) -> [u8; 52] {
+        let mut bytes = [0; 52];
+        let mut put =
+            |at: usize, value: &[u8]| bytes[at - 4..][..value.len()].copy_from_slice(value);
+        put(8, &self.nanoseconds.to_ne_bytes());
+        put(16, &self.cycles.to_ne_bytes());
+        put(24, &self.fraction.to_ne_bytes());
+        put(32, &self.multiplier.to_ne_bytes());
+        put(36, &self.shift.to_ne_bytes());
+        put(40, &MASK.to_ne_bytes());
+        put(48, &self.period().to_ne_bytes());
+        bytes
+    }
+}
+
+/// A page of a file that somebody maps.
+#[derive(Debug)]
+pub(super) struct ClockPage {
+    file: Arc<OwnedFd>,
+    offset: i64,
+    sign: Mutex<u32>,
+}
+
+impl ClockPage {
+    /// A page of a file of its own.
+    pub(super) fn alone() -> Result<Self, Errno> {
+        let file = memfd_create(c"verbless-clock", MFdFlags::MFD_CLOEXEC)?;
+        nix::unistd::ftruncate(&file, PAGE as i64)?;
+        Ok(Self::at(Arc::new(file), 0))
+    }
+
+    /// The page at an offset of a client's file.
+    pub(super) fn at(file: Arc<OwnedFd>, offset: u64) -> Self {
+        Self { file, offset: offset as i64, sign: Mutex::new(0) }
+    }
+
+    pub(super) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Each write is a call, so that whoever maps the page sees them in this order.
+    fn write(&self, time: &Time) -> Result<(), Errno> {
+        let mut sign = self.sign.lock().unwrap_or_else(PoisonError::into_inner);
+        let put = |value: u32| pwrite(&*self.file, &value.to_ne_bytes(), self.offset);
+        put(*sign | 1)?;
+        pwrite(&*self.file, &time.page(), self.offset + 4)?;
+        *sign = sign.wrapping_add(2);
+        put(*sign).map(drop)
+    }
+}
+
+/// The clock of one device, and the pages that tell it.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    time: Option<Time>,
+    pages: Vec<Weak<ClockPage>>,
+    /// The thread that keeps pages up to date lives.
+    kept: bool,
+}
+
+impl Clock {
+    /// Writes a page, and keeps it up to date for as long as somebody has it.
+    pub(super) fn show(&self, kernel: &Arc<Kernel>, page: &Arc<ClockPage>) -> Result<(), Errno> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let time = inner.now(kernel).ok_or(Errno::EOPNOTSUPP)?;
+        page.write(&time)?;
+        inner.pages.push(Arc::downgrade(page));
+        if !inner.kept {
+            let kernel = Arc::downgrade(kernel);
+            let keeper = std::thread::Builder::new().name("verbless-clock".into());
+            keeper.spawn(move || keep(&kernel)).map_err(|_| Errno::EAGAIN)?;
+            inner.kept = true;
+        }
+        Ok(())
+    }
+
+    /// Brings all pages up to date; false when there is none.
+    fn refresh(&self, kernel: &Kernel) -> bool {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.pages.retain(|page| page.strong_count() > 0);
+        if let Some(time) = inner.now(kernel) {
+            for page in inner.pages.iter().filter_map(Weak::upgrade) {
+                let _ = page.write(&time);
+            }
+        }
+        inner.kept = !inner.pages.is_empty();
+        inner.kept
+    }
+}
+
+impl Inner {
+    /// The time as it is; `None` when the device does not say how fast it counts.
+    fn now(&mut self, kernel: &Kernel) -> Option<Time> {
+        let cycles = kernel.function.cycles();
+        match &mut self.time {
+            Some(time) => time.advance(cycles),
+            none => {
+                let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let khz = kernel.caps.device_frequency_khz();
+                *none = Time::new(khz, real.as_nanos() as u64, cycles);
+            }
+        }
+        self.time
+    }
+}
+
+fn keep(kernel: &Weak<Kernel>) {
+    loop {
+        std::thread::sleep(PERIOD);
+        match kernel.upgrade() {
+            Some(kernel) if kernel.clock.refresh(&kernel) => {}
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `mlx5dv_ts_to_ns` has it.
+    fn nanoseconds(page: &[u8], stamp: u64) -> u64 {
+        let long = |at: usize| u64::from_ne_bytes(page[at..at + 8].try_into().unwrap());
+        let word = |at: usize| u32::from_ne_bytes(page[at..at + 4].try_into().unwrap());
+        let (nanoseconds, cycles, fraction) = (long(8), long(16), long(24));
+        let (multiplier, shift, mask) = (u64::from(word(32)), word(36), long(40));
+        let ahead = stamp.wrapping_sub(cycles) & mask;
+        if ahead > mask / 2 {
+            let behind = cycles.wrapping_sub(stamp) & mask;
+            nanoseconds - ((behind * multiplier - fraction) >> shift)
+        } else {
+            nanoseconds + ((ahead * multiplier + fraction) >> shift)
+        }
+    }
+
+    fn read(page: &ClockPage) -> [u8; 56] {
+        let mut bytes = [0; 56];
+        nix::sys::uio::pread(page.file(), &mut bytes, page.offset).expect("the page");
+        bytes
+    }
+
+    #[test]
+    fn a_timestamp_becomes_the_time_at_which_the_counter_had_that_value() {
+        let mut time = Time::new(156_250, 1_000_000, 500).expect("a clock");
+        assert_eq!((time.shift, time.multiplier), (29, 3_435_973_837), "as Linux computes them");
+        let page = ClockPage::alone().expect("a page");
+        page.write(&time).expect("it is there");
+        assert_eq!(nanoseconds(&read(&page), 500 + 156_250), 2_000_000, "a millisecond later");
+        assert_eq!(nanoseconds(&read(&page), 500), 1_000_000);
+        for second in 1..100_000_u64 {
+            time.advance(500 + second * 156_250_000);
+        }
+        page.write(&time).expect("it is there");
+        let bytes = read(&page);
+        let stamp = (500 + 100_000 * 156_250_000_u64) & MASK;
+        let error = nanoseconds(&bytes, stamp).abs_diff(1_000_000 + 100_000 * 1_000_000_000);
+        assert!(error < 100_000, "{error} ns after a day and more, and many wraps of the counter");
+        assert_eq!(bytes[..4], 4_u32.to_ne_bytes(), "the sign is even, and another");
+    }
+
+    #[test]
+    fn a_page_says_how_soon_it_must_be_brought_up_to_date() {
+        let time = Time::new(156_250, 0, 0).expect("a clock");
+        let seconds = time.period() / JIFFIES;
+        assert_eq!(seconds, 17);
+        let cycles = (seconds + 1) * 156_250_000;
+        assert!(
+            cycles.checked_mul(time.multiplier.into()).is_some(),
+            "no product overflows by then"
+        );
+        assert_eq!(Time::new(0, 0, 0), None, "a device that does not say how fast it counts");
+    }
+}

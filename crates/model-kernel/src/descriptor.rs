@@ -1,0 +1,71 @@
+//! File descriptors: one of a client in this process, which came as a number, and the sockets that
+//! event channels are.
+//!
+//! nix has most of these calls too, but only with its feature `socket`, which brings two more
+//! crates into whatever is tested against the model.
+#![allow(unsafe_code)] // a descriptor that came as a number, and system calls
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+
+nix::ioctl_read_bad!(
+    /// Bytes that a socket sent and its peer has yet to read, as the kernel accounts for them.
+    tiocoutq,
+    libc::TIOCOUTQ,
+    libc::c_int
+);
+
+/// A second descriptor of what `fd` refers to; EBADF when that is not open.
+pub(crate) fn duplicate(fd: RawFd) -> Result<OwnedFd, Errno> {
+    if fd < 0 {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: the descriptor is borrowed for one fcntl only, which checks that it is open; nothing
+    // is done to it.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    borrowed
+        .try_clone_to_owned()
+        .map_err(|error| error.raw_os_error().map_or(Errno::EBADF, Errno::from_raw))
+}
+
+/// What the peer of `socket` has yet to read, in bytes as the kernel accounts for them: a fixed sum
+/// per record of one size.
+pub(crate) fn unread(socket: &OwnedFd) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ writes one int to the pointer, which is valid for it; the descriptor is
+    // open, it is borrowed.
+    match unsafe { tiocoutq(socket.as_raw_fd(), &raw mut bytes) } {
+        Ok(_) => usize::try_from(bytes).unwrap_or(0),
+        Err(_) => 0,
+    }
+}
+
+/// A pair of connected sockets that keep records apart (SOCK_SEQPACKET).
+pub(crate) fn record_sockets() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let mut pair = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: socketpair writes two descriptors to the array, which has room for them.
+    Errno::result(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) })?;
+    // SAFETY: both were opened by the call above, and nobody else knows them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) })
+}
+
+/// Sends a record, or fails with EAGAIN when the socket is full; no signal when the peer is closed.
+pub(crate) fn send(socket: &OwnedFd, record: &[u8]) -> Result<(), Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the pointer is valid for as many bytes; the descriptor is open, it is borrowed.
+    let sent =
+        unsafe { libc::send(socket.as_raw_fd(), record.as_ptr().cast(), record.len(), flags) };
+    Errno::result(sent).map(drop)
+}
+
+/// Receives a record, as far as there is room for it, or fails with EAGAIN when there is none;
+/// gives its length. 0: the peer is closed.
+pub(crate) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Errno> {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: the pointer is valid for as many bytes; the descriptor is open, it is borrowed.
+    let length =
+        unsafe { libc::recv(socket.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) };
+    Errno::result(length).map(|length| length as usize)
+}

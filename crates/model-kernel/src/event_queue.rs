@@ -1,0 +1,148 @@
+//! The kernel's event queues: memory that the device writes entries into, and the consumer that
+//! takes them out.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::client::PAGE;
+use super::event_rules::Eqe;
+use super::mailbox::{Field, inbox};
+use super::rules::op;
+
+/// Bytes of an event queue entry.
+const EQE_BYTES: u64 = 64;
+/// The uid of event queues that every user context may name in its CQs.
+const SHARED_UID: u16 = 0xffff;
+
+/// Page-aligned memory of the kernel's own that the device writes.
+#[derive(Debug)]
+struct Pages {
+    words: Box<[AtomicU64]>,
+    /// Index of the first word of the first page.
+    first: usize,
+}
+
+impl Pages {
+    fn new(bytes: u64) -> Self {
+        let words: Box<[AtomicU64]> = (0..(bytes + PAGE) / 8).map(|_| AtomicU64::new(0)).collect();
+        let start = words.as_ptr() as u64;
+        let first = (start.next_multiple_of(PAGE) - start) / 8;
+        Self { words, first: first as usize }
+    }
+
+    fn address(&self) -> u64 {
+        (&raw const self.words[self.first]) as u64
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words[self.first + index]
+    }
+}
+
+/// An event queue, and where its reader is.
+#[derive(Debug)]
+pub(super) struct EventQueue {
+    pages: Pages,
+    log_size: u32,
+    pub number: u32,
+    pub vector: u32,
+    consumer: u32,
+}
+
+impl EventQueue {
+    /// A queue of 2^`log_size` entries, all owned by the device; it has no number yet.
+    pub(super) fn new(log_size: u32, vector: u32) -> Self {
+        let pages = Pages::new(EQE_BYTES << log_size);
+        for entry in 0..1usize << log_size {
+            pages.word(entry * 8 + 7).store(1u64.to_be(), Ordering::Relaxed);
+        }
+        Self { pages, log_size, number: 0, vector, consumer: 0 }
+    }
+
+    /// The CREATE_EQ command for it. Without events to report it is a completion queue, open to
+    /// users.
+    pub(super) fn create(&self, uar_page: u32, events: [u64; 4]) -> Vec<u8> {
+        let pages = (EQE_BYTES << self.log_size).div_ceil(PAGE);
+        let uid = if events == [0; 4] { SHARED_UID } else { 0 };
+        let mut input = inbox(op::CREATE_EQ, 0, uid, 0x110 + 8 * pages as usize);
+        Field(0x1c, 28, 24).set(&mut input, self.log_size);
+        Field(0x1c, 23, 0).set(&mut input, uar_page);
+        Field(0x24, 11, 0).set(&mut input, self.vector);
+        for (index, mask) in events.iter().enumerate() {
+            input[0x58 + 8 * index..][..8].copy_from_slice(&mask.to_be_bytes());
+        }
+        for page in 0..pages {
+            let address = self.pages.address() + page * PAGE;
+            input[0x110 + 8 * page as usize..][..8].copy_from_slice(&address.to_be_bytes());
+        }
+        input
+    }
+
+    /// Takes the next entry, if the device has written one: its owner bit flips with each round
+    /// through the queue.
+    pub(super) fn next(&mut self) -> Option<Eqe> {
+        let mask = (1u32 << self.log_size) - 1;
+        let entry = (self.consumer & mask) as usize * 8;
+        let round = self.consumer >> self.log_size & 1;
+        let last = u64::from_be(self.pages.word(entry + 7).load(Ordering::Acquire));
+        if (last & 1) as u32 != round {
+            return None;
+        }
+        let mut eqe = [0; 64];
+        for word in 0..7 {
+            let value = self.pages.word(entry + word).load(Ordering::Relaxed);
+            eqe[word * 8..][..8].copy_from_slice(&value.to_ne_bytes());
+        }
+        eqe[56..].copy_from_slice(&last.to_be_bytes());
+        self.consumer = self.consumer.wrapping_add(1);
+        Some(eqe)
+    }
+
+    /// The doorbell word that tells the device how far the reader came: the queue's number and the
+    /// consumer index.
+    pub(super) fn doorbell(&self) -> [u8; 4] {
+        (self.consumer & 0xff_ffff | self.number << 24).to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(queue: &EventQueue, index: usize, kind: u8, owner: u64) {
+        queue
+            .pages
+            .word(index * 8)
+            .store(u64::from_ne_bytes([0, kind, 0, 0, 0, 0, 0, 0]), Ordering::Relaxed);
+        queue.pages.word(index * 8 + 7).store(owner.to_be(), Ordering::Release);
+    }
+
+    #[test]
+    fn entries_are_taken_when_their_owner_bit_says_so_round_after_round() {
+        let mut queue = EventQueue::new(1, 3);
+        assert_eq!(queue.next(), None);
+        for round in 0..4u64 {
+            for index in 0..2 {
+                assert_eq!(queue.next(), None);
+                write(&queue, index, 0x10 + index as u8, round & 1);
+                let eqe = queue.next().expect("the entry is ours");
+                assert_eq!(eqe[1], 0x10 + index as u8);
+            }
+        }
+        queue.number = 5;
+        assert_eq!(queue.doorbell(), [5, 0, 0, 8]);
+    }
+
+    #[test]
+    fn the_queue_lies_on_whole_pages_that_its_command_lists() {
+        let queue = EventQueue::new(7, 9);
+        let input = queue.create(0x1234, [1 << 9, 0, 0, 0]);
+        assert_eq!(input.len(), 0x110 + 16);
+        let first = u64::from_be_bytes(*input[0x110..].first_chunk().expect("a page address"));
+        assert_eq!((first % PAGE, first), (0, queue.pages.address()));
+        assert_eq!(input[..4], [0x03, 0x01, 0, 0]);
+        assert_eq!(Field(0x1c, 28, 24).get(&input), 7);
+        assert_eq!(Field(0x1c, 23, 0).get(&input), 0x1234);
+        assert_eq!(Field(0x24, 11, 0).get(&input), 9);
+        assert_eq!(queue.create(0, [0; 4])[..4], [0x03, 0x01, 0xff, 0xff]);
+    }
+}

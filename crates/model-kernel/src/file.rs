@@ -1,0 +1,779 @@
+//! One open device file: its context, its objects by handle, and what becomes of them when it is
+//! closed.
+//!
+//! An ioctl runs in the kernel's order: header, attributes one by one (each read, looked up or
+//! reserved as it comes), mandatory ones, then the method. One ioctl of a file runs at a time.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use verbless_devx::{Mapping, Protection};
+
+use super::abi::{Access, Call, attr, object};
+use super::channel::Channel;
+use super::client::{Client, PAGE};
+use super::clock::ClockPage;
+use super::context::Context;
+use super::ioctl::{Attrs, Next, Request};
+use super::kernel::Kernel;
+use super::refused;
+use super::rules::{ObjectId, op};
+use super::subscriptions::EventChannel;
+use super::uar;
+use super::umem::Pinned;
+use super::verbs::cq::{Cq, heard_of_cq};
+use super::verbs::listener::{Heard, Kind};
+use super::verbs::mr::Mr;
+use super::verbs::qp::Qp;
+use super::verbs::srq::Srq;
+use super::verbs::wire::Core;
+use crate::numbers::Numbers;
+
+/// What a handle stands for.
+#[derive(Debug)]
+pub(super) enum Object {
+    Pd {
+        pdn: u32,
+    },
+    Ah,
+    Mr(Mr),
+    /// A memory window.
+    Mw {
+        destroy: Vec<u8>,
+    },
+    Cq(Cq),
+    Qp(Qp),
+    Srq(Srq),
+    Devx(DevxObject),
+    Umem {
+        destroy: Vec<u8>,
+        _pinned: Pinned,
+    },
+    Uar {
+        page: u32,
+        /// Page number within the file at which it is mapped.
+        mmap: u32,
+    },
+}
+
+impl Object {
+    fn is_queue_pair(&self) -> bool {
+        match self {
+            Self::Qp(_) => true,
+            Self::Devx(object) => object.id.opcode == op::CREATE_QP,
+            _ => false,
+        }
+    }
+
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Pd { .. } => object::PD,
+            Self::Ah => object::AH,
+            Self::Mr(_) => object::MR,
+            Self::Mw { .. } => object::MW,
+            Self::Cq(_) => object::CQ,
+            Self::Qp(_) => object::QP,
+            Self::Srq(_) => object::SRQ,
+            Self::Devx(_) => object::DEVX_OBJ,
+            Self::Umem { .. } => object::DEVX_UMEM,
+            Self::Uar { .. } => object::UAR,
+        }
+    }
+}
+
+/// An object that a client made with a command of its own.
+#[derive(Debug)]
+pub(super) struct DevxObject {
+    pub id: ObjectId,
+    /// The command that destroys it.
+    pub destroy: Vec<u8>,
+    /// How many flow counters it is.
+    pub bulk: u32,
+    /// Tells it from every other object that any file of the device ever had.
+    pub serial: u64,
+}
+
+/// What a descriptor of the kernel's making stands for.
+#[derive(Debug, Clone)]
+pub(super) enum Stream {
+    Events(Arc<EventChannel>),
+    Commands(Arc<Channel>),
+    Async(Arc<Channel>),
+    Completions(Arc<Channel>),
+}
+
+impl Stream {
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Events(_) => object::DEVX_ASYNC_EVENT_FD,
+            Self::Commands(_) => object::DEVX_ASYNC_CMD_FD,
+            Self::Async(_) => object::ASYNC_EVENT,
+            Self::Completions(_) => object::COMP_CHANNEL,
+        }
+    }
+
+    pub(super) fn channel(&self) -> &Arc<Channel> {
+        match self {
+            Self::Events(events) => &events.channel,
+            Self::Commands(channel) | Self::Async(channel) | Self::Completions(channel) => channel,
+        }
+    }
+}
+
+/// What a method made.
+pub(super) enum Made {
+    Nothing,
+    /// With the handles of what it uses.
+    Object(Object, Vec<u32>),
+    Stream(Stream, OwnedFd),
+}
+
+/// The objects that a call's attributes named.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// Attribute and handle of an object to be made.
+    new: Option<(u16, u32)>,
+    /// Attribute of a descriptor to be made.
+    new_stream: Option<u16>,
+    /// Handle of an object that is used.
+    pub handle: Option<u32>,
+    /// Handle of an object to be destroyed.
+    destroy: Option<u32>,
+    pub stream: Option<Stream>,
+    /// All of them, by attribute.
+    handles: Vec<(u16, u32)>,
+    streams: Vec<(u16, Stream)>,
+}
+
+/// An object, and who stands on whom.
+#[derive(Debug)]
+struct Entry {
+    /// When it was made.
+    order: u64,
+    object: Object,
+    /// Handles of objects that must not go before it.
+    uses: Vec<u32>,
+    /// How many objects must not outlive it.
+    users: u32,
+}
+
+/// Objects that one file may hold. Linux has no such limit but its memory, in which each of them
+/// counts for its client; here it is the memory of the process that all clients share.
+const MOST_OBJECTS: u32 = 1 << 20;
+
+/// The handles of a file's objects.
+#[derive(Debug)]
+struct Handles(Numbers);
+
+impl Default for Handles {
+    fn default() -> Self {
+        Self(Numbers::new(0, MOST_OBJECTS))
+    }
+}
+
+/// What a file holds.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub context: Option<Context>,
+    objects: BTreeMap<u32, Entry>,
+    handles: Handles,
+    streams: Vec<(u64, Stream)>,
+    /// UAR page by page number within the file.
+    pub mmaps: BTreeMap<u32, u32>,
+    pub mmap_numbers: uar::MmapNumbers,
+    /// Where the client mapped UAR pages by itself.
+    pub mapped: BTreeMap<u32, u64>,
+    /// The page by which timestamps become times, once it is mapped.
+    clock: Option<Arc<ClockPage>>,
+    /// The file is being closed: what would be in the way goes as well.
+    closing: bool,
+    /// Counts objects, in the order in which they were made.
+    sequence: u64,
+}
+
+impl State {
+    /// The context; EINVAL before there is one.
+    pub(super) fn context(&self) -> Result<&Context, Errno> {
+        self.context.as_ref().ok_or(Errno::EINVAL)
+    }
+
+    pub(super) fn object(&self, handle: u32) -> Option<&Object> {
+        self.objects.get(&handle).map(|entry| &entry.object)
+    }
+
+    pub(super) fn object_mut(&mut self, handle: u32) -> Option<&mut Object> {
+        self.objects.get_mut(&handle).map(|entry| &mut entry.object)
+    }
+
+    /// The handle that the next object gets: the lowest that is free.
+    /// ENOMEM when the file holds as many as it may.
+    pub(super) fn free_handle(&self) -> Result<u32, Errno> {
+        self.handles.0.lowest().ok_or(Errno::ENOMEM)
+    }
+
+    /// The next number of the sequence.
+    pub(super) fn tick(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    pub(super) fn insert(&mut self, handle: u32, object: Object) {
+        self.insert_using(handle, object, Vec::new());
+    }
+
+    /// Inserts an object that others must outlive.
+    pub(super) fn insert_using(&mut self, handle: u32, object: Object, uses: Vec<u32>) {
+        for used in &uses {
+            if let Some(entry) = self.objects.get_mut(used) {
+                entry.users += 1;
+            }
+        }
+        let order = self.tick();
+        self.handles.0.take_this(handle);
+        self.objects.insert(handle, Entry { order, object, uses, users: 0 });
+    }
+
+    /// The handles of what an object uses.
+    pub(super) fn uses(&self, handle: u32) -> &[u32] {
+        self.objects.get(&handle).map_or(&[], |entry| &entry.uses)
+    }
+
+    /// An object uses others from now on.
+    pub(super) fn now_uses(&mut self, handle: u32, uses: Vec<u32>) {
+        for used in &uses {
+            if let Some(entry) = self.objects.get_mut(used) {
+                entry.users += 1;
+            }
+        }
+        let Some(entry) = self.objects.get_mut(&handle) else { return };
+        for used in std::mem::replace(&mut entry.uses, uses) {
+            if let Some(entry) = self.objects.get_mut(&used) {
+                entry.users -= 1;
+            }
+        }
+    }
+
+    fn remove(&mut self, handle: u32) {
+        let Some(removed) = self.objects.remove(&handle) else { return };
+        self.handles.0.give(handle);
+        for used in removed.uses {
+            if let Some(entry) = self.objects.get_mut(&used) {
+                entry.users -= 1;
+            }
+        }
+    }
+
+    /// The first async event file: the one that hears of objects which name none.
+    pub(super) fn default_async_file(&self) -> Option<Arc<Channel>> {
+        self.streams.iter().find_map(|(_, stream)| match stream {
+            Stream::Async(channel) => Some(channel.clone()),
+            _ => None,
+        })
+    }
+
+    /// Finds an object by what a client wrote as its handle.
+    pub(super) fn lookup(&self, data: u64, kind: u16) -> Result<u32, Errno> {
+        let handle = match i64::try_from(data) {
+            Ok(id) => u32::try_from(id).map_err(|_| Errno::ENOENT)?,
+            Err(_) => return Err(Errno::EINVAL),
+        };
+        let object = self.object(handle).ok_or(Errno::ENOENT)?;
+        if kind == super::abi::ANY_OBJECT || object.kind() == kind {
+            Ok(handle)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+
+    pub(super) fn lookup_stream(
+        &self,
+        client: &dyn Client,
+        data: u64,
+        kind: u16,
+    ) -> Result<Stream, Errno> {
+        let fd = i32::try_from(data as i64).map_err(|_| Errno::EINVAL)?;
+        let file = client.identify(fd)?;
+        self.streams
+            .iter()
+            .map(|(_, stream)| stream)
+            .find(|stream| stream.channel().file == file && stream.kind() == kind)
+            .cloned()
+            .ok_or(Errno::EBADF)
+    }
+}
+
+/// Numbers of objects from this bit on are a driver's own (UVERBS_ID_NS_SHIFT).
+const DRIVER_NAMESPACE: u32 = 12;
+
+/// An open device file.
+pub(super) struct File {
+    pub kernel: Arc<Kernel>,
+    pub client: Arc<dyn Client>,
+    /// Where the client maps its UAR pages from, if it does that by itself.
+    doorbells: Option<Arc<OwnedFd>>,
+    state: Mutex<State>,
+}
+
+/// Whether the page of the clock is mapped at an offset.
+fn maps_clock(state: &State, offset: u64, length: u64) -> Result<bool, Errno> {
+    if !offset.is_multiple_of(PAGE) || !uar::is_clock(offset / PAGE) {
+        return Ok(false);
+    }
+    state.context()?;
+    match length.checked_next_multiple_of(PAGE) {
+        Some(PAGE) => Ok(true),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The UAR page that is mapped at an offset.
+fn mapped_page(state: &State, offset: u64, length: u64) -> Result<u32, Errno> {
+    let context = state.context()?;
+    if !offset.is_multiple_of(PAGE) {
+        return Err(Errno::EINVAL);
+    }
+    let page = uar::mapped_page(state, context, offset / PAGE)?;
+    match length.checked_next_multiple_of(PAGE) {
+        Some(PAGE) => Ok(page),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// A method at work.
+pub(super) struct Method<'a> {
+    pub file: &'a File,
+    /// Who calls it.
+    pub client: &'a Arc<dyn Client>,
+    pub state: &'a mut State,
+    pub attrs: Attrs<'a>,
+    pub named: Named,
+}
+
+impl File {
+    pub(super) fn new(kernel: Arc<Kernel>, client: Arc<dyn Client>) -> Self {
+        Self { kernel, client, doorbells: None, state: Mutex::default() }
+    }
+
+    /// Its client maps UAR pages from this file.
+    pub(super) fn with_doorbells(mut self, doorbells: Arc<OwnedFd>) -> Self {
+        self.doorbells = Some(doorbells);
+        self
+    }
+
+    /// Lets a UAR page be the one that the client maps at `offset`.
+    pub(super) fn back(&self, page: u32, offset: u64) -> Result<(), Errno> {
+        match &self.doorbells {
+            Some(file) => self.kernel.function.back_uar(page, file.as_fd(), offset),
+            None => Ok(()),
+        }
+    }
+
+    /// The client has no part in a UAR page any more.
+    pub(super) fn unback(&self, page: u32) {
+        if self.doorbells.is_some() {
+            self.kernel.function.unback_uar(page);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers an ioctl of the one who opened the file.
+    pub(super) fn ioctl(&self, words: &mut [u64]) -> Result<(), Errno> {
+        self.ioctl_of(&self.client, words)
+    }
+
+    /// Answers an ioctl: `words` is its header and attributes, which get new handles and output
+    /// flags in place.
+    pub(super) fn ioctl_of(
+        &self,
+        client: &Arc<dyn Client>,
+        words: &mut [u64],
+    ) -> Result<(), Errno> {
+        refused::logged(&**client, words, |words| self.answer(client, words))
+    }
+
+    fn answer(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
+        let request = Request::parse(words)?;
+        let mut state = self.lock();
+        self.forget_closed_streams(&mut state);
+        let call = request.method.call;
+        if self.kernel.is_dead() {
+            // Once a driver lets go of a removed device, its own methods are gone
+            // (`uverbs_disassociate_api_pre`).
+            let drivers = request.method.object >> DRIVER_NAMESPACE != 0;
+            if call != Call::Destroy || drivers && self.kernel.function.is_removed() {
+                return Err(Errno::EIO);
+            }
+        }
+        let attrs = Attrs::new(request, &**client);
+        let named = Named::default();
+        let mut method = Method { file: self, client, state: &mut state, attrs, named };
+        for index in 0..method.attrs.request.len() {
+            let next = method.attrs.accept(index)?;
+            method.resolve(next)?;
+        }
+        method.attrs.complete()?;
+        if let Some(handle) = method.named.destroy {
+            let kind = method.state.object(handle).map(Object::kind);
+            let heard = self.destroy(method.state, client, handle)?;
+            return match kind {
+                Some(object::CQ) => method.attrs.put(attr::DESTROY_RESP, &heard_of_cq(heard)),
+                Some(object::QP | object::SRQ) => {
+                    method.attrs.put(attr::DESTROY_RESP, &heard.events.to_ne_bytes())
+                }
+                _ => Ok(()),
+            };
+        }
+        let made = method.call(call)?;
+        method.commit(made)
+    }
+
+    /// Maps what an ioctl gave an offset for.
+    pub(super) fn mmap(
+        &self,
+        offset: u64,
+        length: usize,
+        protection: Protection,
+    ) -> Result<Mapping, Errno> {
+        let mut state = self.lock();
+        if maps_clock(&state, offset, length as u64)? {
+            if protection != Protection::Read {
+                return Err(Errno::EPERM);
+            }
+            let page = self.show_clock(&mut state, ClockPage::alone)?;
+            return Mapping::shared(page.file().as_fd(), 0, length, protection);
+        }
+        let page = mapped_page(&state, offset, length as u64)?;
+        self.kernel.function.map_uar(page, length, protection)
+    }
+
+    /// The client is about to map a page by itself, from the file of its doorbells. The device
+    /// looks at one place of a page only, which is where it was mapped first.
+    pub(super) fn mapped_by_client(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        let mut state = self.lock();
+        if maps_clock(&state, offset, length)? {
+            let file = self.doorbells.clone().ok_or(Errno::EOPNOTSUPP)?;
+            return self.show_clock(&mut state, || Ok(ClockPage::at(file, offset))).map(drop);
+        }
+        let page = mapped_page(&state, offset, length)?;
+        let first = *state.mapped.entry(page).or_insert(offset);
+        if first != offset {
+            tracing::warn!(page, first, offset, "a doorbell page is mapped at two offsets");
+            return Err(Errno::ENOMEM);
+        }
+        self.back(page, offset)
+    }
+
+    /// The file's page of the clock, which is made when it is mapped first.
+    fn show_clock(
+        &self,
+        state: &mut State,
+        make: impl FnOnce() -> Result<ClockPage, Errno>,
+    ) -> Result<Arc<ClockPage>, Errno> {
+        if let Some(page) = &state.clock {
+            return Ok(page.clone());
+        }
+        let page = Arc::new(make()?);
+        self.kernel.clock.show(&self.kernel, &page)?;
+        state.clock = Some(page.clone());
+        Ok(page)
+    }
+
+    /// Closes the file: destroys what is left, in rounds for as long as something goes.
+    ///
+    /// The newest goes first, as with the kernel; but before all else go queue pairs, so that of a
+    /// program that is no more the others notice nothing but its silence, and not that its keys
+    /// went before.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closing = true;
+        loop {
+            let object = |(&handle, entry): (&u32, &Entry)| {
+                ((entry.object.is_queue_pair(), entry.order), Some(handle))
+            };
+            let mut order: Vec<_> = state.objects.iter().map(object).collect();
+            order.extend(state.streams.iter().map(|&(order, _)| ((false, order), None)));
+            if order.is_empty() {
+                break;
+            }
+            order.sort_unstable_by_key(|&(order, _)| std::cmp::Reverse(order));
+            let mut progress = false;
+            for ((_, order), handle) in order {
+                match handle {
+                    Some(handle) => {
+                        progress |= self.destroy(&mut state, &self.client, handle).is_ok();
+                    }
+                    None => progress |= self.end_stream(&mut state, order),
+                }
+            }
+            if !progress {
+                // As the kernel does: what the device will not let go is leaked there.
+                tracing::warn!(left = state.objects.len(), "objects outlive their file");
+                state.objects.clear();
+            }
+        }
+        if let Some(context) = state.context.take() {
+            context.free(self);
+        }
+    }
+
+    /// Destroys an object and frees its handle; both stay when the device refuses.
+    ///
+    /// Says how many records of its the client has read.
+    pub(super) fn destroy(
+        &self,
+        state: &mut State,
+        client: &Arc<dyn Client>,
+        handle: u32,
+    ) -> Result<Heard, Errno> {
+        let uid = state.context.as_ref().map_or(0, |context| context.uid);
+        let entry = state.objects.get(&handle).ok_or(Errno::ENOENT)?;
+        if entry.users != 0 {
+            return Err(Errno::EBUSY);
+        }
+        let mut listener = None;
+        match &entry.object {
+            &Object::Pd { pdn } => self.kernel.free(op::DEALLOC_PD, uid, pdn)?,
+            Object::Ah => {}
+            Object::Mr(mr) => self.kernel.exec(&mr.destroy, &mut [0; 16])?,
+            Object::Mw { destroy } => self.kernel.exec(destroy, &mut [0; 16])?,
+            Object::Cq(cq) => {
+                self.kernel.exec(&cq.destroy, &mut [0; 16])?;
+                listener = self.kernel.listeners.remove(Kind::Cq, cq.cqn);
+            }
+            Object::Qp(qp) => {
+                if !qp.groups.is_empty() && !state.closing {
+                    return Err(Errno::EBUSY);
+                }
+                qp.leave(&self.kernel);
+                self.kernel.exec(&qp.destroy, &mut [0; 16])?;
+                listener = self.kernel.listeners.remove(Kind::Qp, qp.qpn);
+            }
+            Object::Srq(srq) => {
+                self.kernel.exec(&srq.destroy, &mut [0; 16])?;
+                listener = self.kernel.listeners.remove(Kind::Srq, srq.srqn);
+            }
+            Object::Devx(object) => {
+                self.kernel.exec(&object.destroy, &mut [0; 16])?;
+                self.kernel.subscriptions.object_gone(object.serial);
+            }
+            Object::Umem { destroy, .. } => self.kernel.exec(destroy, &mut [0; 16])?,
+            &Object::Uar { page, mmap } => {
+                // A real kernel waits for the last mapping of the page to go; here it cannot see
+                // them.
+                let _ = self.kernel.free(op::DEALLOC_UAR, uid, page);
+                self.unback(page);
+                state.mmaps.remove(&mmap);
+                state.mmap_numbers.0.give(mmap);
+                state.mapped.remove(&page);
+            }
+        }
+        state.remove(handle);
+        let heard = listener.map(|listener| listener.end(&**client));
+        Ok(heard.unwrap_or(Heard { completions: 0, events: 0 }))
+    }
+
+    /// Ends the stream that was made as number `order`.
+    fn end_stream(&self, state: &mut State, order: u64) -> bool {
+        let Some(at) = state.streams.iter().position(|&(made, _)| made == order) else {
+            return false;
+        };
+        let (_, stream) = state.streams.swap_remove(at);
+        match &stream {
+            Stream::Async(channel) => self.kernel.subscriptions.async_file_gone(channel),
+            Stream::Events(events) => self.kernel.subscriptions.channel_gone(&events.channel),
+            Stream::Commands(_) | Stream::Completions(_) => {}
+        }
+        stream.channel().close();
+        true
+    }
+
+    /// Ends the streams whose descriptors the client closed.
+    fn forget_closed_streams(&self, state: &mut State) {
+        let closed: Vec<u64> = state
+            .streams
+            .iter()
+            .filter(|(_, stream)| !stream.channel().is_open())
+            .map(|&(order, _)| order)
+            .collect();
+        if self.kernel.is_dead() {
+            return;
+        }
+        for order in closed {
+            self.end_stream(state, order);
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Method<'_> {
+    /// Finds or reserves the object that an attribute names.
+    fn resolve(&mut self, next: Next) -> Result<(), Errno> {
+        let Next::Resolve { id, object, access, fd, data } = next else { return Ok(()) };
+        match (access, fd) {
+            (Access::New, fd) => {
+                self.state.context()?;
+                if fd {
+                    self.named.new_stream = Some(id);
+                } else {
+                    let handle = self.state.free_handle()?;
+                    self.named.new = Some((id, handle));
+                    self.attrs.put_handle(id, handle.into());
+                }
+            }
+            (Access::Read, true) => {
+                let stream = self.state.lookup_stream(self.attrs.client, data, object)?;
+                self.named.streams.push((id, stream.clone()));
+                self.named.stream = Some(stream);
+            }
+            (Access::Read, false) => {
+                let handle = self.state.lookup(data, object)?;
+                self.named.handles.push((id, handle));
+                self.named.handle = Some(handle);
+            }
+            (Access::Destroy, _) => self.named.destroy = Some(self.state.lookup(data, object)?),
+        }
+        Ok(())
+    }
+
+    /// The stream that a mandatory attribute named.
+    pub(super) fn stream(&self) -> Result<Stream, Errno> {
+        self.named.stream.clone().ok_or(Errno::EBADF)
+    }
+
+    /// The handle that an attribute named.
+    pub(super) fn handle_of(&self, id: u16) -> Option<u32> {
+        self.named.handles.iter().find(|named| named.0 == id).map(|named| named.1)
+    }
+
+    /// The stream that an attribute named.
+    pub(super) fn stream_of(&self, id: u16) -> Option<Stream> {
+        self.named.streams.iter().find(|named| named.0 == id).map(|named| named.1.clone())
+    }
+
+    /// The async event file that an attribute named, or the file's first.
+    pub(super) fn async_file(&self, id: u16) -> Option<Arc<Channel>> {
+        let named = self.stream_of(id).map(|stream| stream.channel().clone());
+        named.or_else(|| self.state.default_async_file())
+    }
+
+    /// The driver's part of a request: at least `least` bytes of it, as many as its structure has,
+    /// and zeros after that.
+    pub(super) fn driver_request(&self, least: usize, bytes: usize) -> Result<Core, Errno> {
+        let mut request = match self.attrs.bytes(attr::UHW_IN) {
+            Err(Errno::ENOENT) => Vec::new(),
+            other => other?,
+        };
+        if request.len() < least {
+            return Err(Errno::EINVAL);
+        }
+        if request.iter().skip(bytes).any(|&byte| byte != 0) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        request.resize(bytes, 0);
+        Ok(Core(request))
+    }
+
+    /// Writes the driver's part of a response, cut to the room that there is.
+    pub(super) fn put_driver_response(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        match self.attrs.put(attr::UHW_OUT, bytes) {
+            Err(Errno::ENOENT) => Err(Errno::EFAULT),
+            other => other,
+        }
+    }
+
+    fn call(&mut self, call: Call) -> Result<Made, Errno> {
+        let nothing = |()| Made::Nothing;
+        let alone = |object| Made::Object(object, Vec::new());
+        match call {
+            Call::InvokeWrite => self.invoke_write().map(nothing),
+            Call::QueryPort => self.query_port().map(nothing),
+            Call::GetContext => self.get_context().map(nothing),
+            Call::QueryContext => self.query_context().map(nothing),
+            Call::PdQuery => self.query_pd().map(nothing),
+            Call::MrQuery => self.query_mr().map(nothing),
+            Call::QueryGidTable => self.query_gid_table().map(nothing),
+            Call::QueryGidEntry => self.query_gid_entry().map(nothing),
+            Call::Other => self.other().map(nothing),
+            Call::QueryUar => self.query_uar().map(nothing),
+            Call::QueryEqn => self.query_eqn().map(nothing),
+            Call::Subscribe => self.subscribe().map(nothing),
+            Call::CqCreate => self.create_cq().map(alone),
+            Call::QpCreate => self.create_qp().map(|(qp, uses)| Made::Object(qp, uses)),
+            Call::SrqCreate => self.create_srq().map(|(srq, uses)| Made::Object(srq, uses)),
+            Call::ObjCreate => self.obj_create().map(alone),
+            Call::ObjModify => self.obj_modify().map(nothing),
+            Call::ObjQuery => self.obj_query().map(nothing),
+            Call::ObjAsyncQuery => self.obj_async_query().map(nothing),
+            Call::UmemReg => self.umem_reg().map(alone),
+            Call::UarAlloc => self.uar_alloc().map(alone),
+            Call::AsyncEventAlloc => self.async_event_alloc(),
+            Call::CommandFdAlloc => self.command_fd_alloc(),
+            Call::EventFdAlloc => self.event_fd_alloc(),
+            Call::Destroy => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Gives what a method made to the client.
+    fn commit(mut self, made: Made) -> Result<(), Errno> {
+        match (made, self.named.new, self.named.new_stream) {
+            (Made::Object(object, uses), Some((_, handle)), _) => {
+                self.state.insert_using(handle, object, uses);
+            }
+            (Made::Stream(stream, fd), _, Some(id)) => {
+                let number = self.give_stream(stream, fd)?;
+                self.attrs.put_handle(id, number as u64);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes note of a stream and gives its descriptor to the client; the number that it has there.
+    pub(super) fn give_stream(&mut self, stream: Stream, fd: OwnedFd) -> Result<i32, Errno> {
+        let subscriptions = &self.file.kernel.subscriptions;
+        match &stream {
+            Stream::Async(channel) => subscriptions.add_async_file(channel.clone()),
+            _ => subscriptions.add_channel(stream.channel()),
+        }
+        let order = self.state.tick();
+        self.state.streams.push((order, stream));
+        self.attrs.client.install(fd).inspect_err(|_| {
+            self.file.end_stream(self.state, order);
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_the_lowest_that_is_free_and_a_file_holds_so_many() {
+        let mut state = State::default();
+        for pdn in 0..MOST_OBJECTS {
+            let handle = state.free_handle().unwrap();
+            assert_eq!(handle, pdn);
+            assert_eq!(state.free_handle(), Ok(handle), "nobody has taken it yet");
+            state.insert(handle, Object::Pd { pdn });
+        }
+        assert_eq!(state.free_handle(), Err(Errno::ENOMEM));
+        for handle in [7000, 70, 700] {
+            state.remove(handle);
+        }
+        for handle in [70, 700, 7000] {
+            assert_eq!(state.free_handle(), Ok(handle));
+            state.insert(handle, Object::Ah);
+        }
+        assert_eq!(state.free_handle(), Err(Errno::ENOMEM));
+    }
+}

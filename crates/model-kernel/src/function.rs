@@ -1,0 +1,203 @@
+//! A function of the model as its driver reaches it: commands and registers, and what a driver
+//! learns by other ways.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use verbless_devx::{Mapping, Protection};
+use verbless_prm::reflect::View;
+use verbless_prm::{MkeyContext, RegisterId, RoceVersion};
+
+use verbless_model::device::{Device, Port};
+use verbless_model::memory::Interrupts;
+use verbless_model::{Link, Profile, Side};
+
+use super::client::PAGE;
+use super::kernel::{Function, GidEntry, PortState};
+use super::verbs::About;
+
+/// `ib_uverbs_gid_type` values.
+const GID_IB: u32 = 0;
+const GID_ROCE_V1: u32 = 1;
+const GID_ROCE_V2: u32 = 2;
+/// IB_PORT_CAP_MASK2_SUP.
+const CAP_MASK2: u32 = 1 << 15;
+
+/// A device of a model, and all that are on its fabric.
+pub(super) struct Modelled {
+    pub device: Device,
+    pub fabric: Arc<[Device]>,
+}
+
+impl Function for Modelled {
+    fn execute(&self, input: &[u8], output: &mut [u8]) {
+        self.device.execute(input, output);
+    }
+
+    fn mmio_write(&self, offset: u64, bytes: &[u8]) {
+        self.device.mmio_write(offset, bytes);
+    }
+
+    fn is_alive(&self) -> bool {
+        self.device.is_alive()
+    }
+
+    fn is_removed(&self) -> bool {
+        self.device.is_removed()
+    }
+
+    fn vectors(&self) -> u32 {
+        self.device.profile().device().vectors
+    }
+
+    fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
+        self.device.set_interrupts(interrupts);
+    }
+
+    fn about(&self) -> About {
+        let profile = self.device.profile();
+        let numbers = profile.device();
+        About {
+            firmware: numbers.firmware,
+            device_id: numbers.device_id,
+            embedded_cpu: profile.side() == Side::Dpu,
+        }
+    }
+
+    fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+        self.device.uars().back(page, file, offset)
+    }
+
+    fn unback_uar(&self, page: u32) {
+        if let Err(errno) = self.device.uars().unback(page) {
+            tracing::warn!(page, %errno, "a UAR page stays with the client that had it");
+        }
+    }
+
+    fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno> {
+        let uars = self.device.uars();
+        Mapping::shared(uars.file(), u64::from(page) * PAGE, length, protection)
+    }
+
+    fn cycles(&self) -> u64 {
+        self.device.timer()
+    }
+
+    fn port(&self, number: u32) -> Option<PortState> {
+        port(&self.device, number)
+    }
+
+    fn network_address(&self) -> Option<([u8; 6], [u8; 16])> {
+        let port = self.device.port(1)?;
+        let ethernet = self.device.profile().link() == Link::Ethernet;
+        ethernet.then(|| (mac(port.mac), port.link_local_gid))
+    }
+
+    fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
+        self.device.reconfigure_key(index, change)
+    }
+
+    fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
+        let entered = self.fabric.iter().find_map(|device| {
+            let addresses = device.roce_addresses();
+            let entry = addresses.iter().find(|entry| entry.source_l3_address() == gid)?;
+            let (high, low) = (entry.source_mac_47_32(), entry.source_mac_31_0());
+            Some(mac(u64::from(high) << 32 | u64::from(low)))
+        });
+        // Network devices answer for their link-local addresses whether or not a program has the
+        // RDMA device open, without which its GID table is empty here.
+        entered.or_else(|| {
+            let ports = self.fabric.iter().filter_map(|device| device.port(1));
+            ports
+                .filter(|port| port.up && port.link_local_gid == *gid)
+                .map(|port| mac(port.mac))
+                .next()
+        })
+    }
+}
+
+/// A MAC in the low 48 bits, as bytes.
+fn mac(number: u64) -> [u8; 6] {
+    let [_, _, bytes @ ..] = number.to_be_bytes();
+    bytes
+}
+
+/// `enum ib_mtu` of a path MTU in bytes.
+fn mtu_code(bytes: u16) -> u8 {
+    bytes.checked_ilog2().map_or(0, |log| log.saturating_sub(7) as u8)
+}
+
+/// Port `number` of a device, counted from 1.
+fn port(device: &Device, number: u32) -> Option<PortState> {
+    let port = device.port(number)?;
+    let profile = device.profile();
+    let numbers = profile.port();
+    let ethernet = profile.link() == Link::Ethernet;
+    let vport = profile.hca_vport();
+    Some(PortState {
+        ethernet,
+        active: port.up,
+        lid: if ethernet { 0 } else { port.lid },
+        sm_lid: if ethernet { 0 } else { vport.sm_lid() },
+        grh_required: vport.grh_required(),
+        capability_mask: vport.cap_mask1(),
+        capability_mask_2: match vport.cap_mask1() & CAP_MASK2 {
+            0 => 0,
+            _ => vport.cap_mask2(),
+        },
+        lmc: if ethernet { 0 } else { vport.lmc() },
+        sm_sl: if ethernet { 0 } else { vport.sm_sl() },
+        subnet_timeout: if ethernet { 0 } else { vport.subnet_timeout() },
+        init_type_reply: if ethernet { 0 } else { vport.init_type_reply() },
+        max_vls: if ethernet { 0 } else { max_vls(&profile) },
+        max_mtu: mtu_code(numbers.max_mtu),
+        active_mtu: mtu_code(numbers.active_mtu),
+        width: numbers.active_width,
+        speed: numbers.active_speed,
+        gids: if ethernet { roce_gids(device) } else { ib_gids(&port) },
+    })
+}
+
+/// The VLs that the register for them names, as verbs count them: code n is 2^(n - 1), and 5 is 15.
+/// The register's code is the number itself.
+fn max_vls(profile: &Profile) -> u8 {
+    let register = profile.registers().get(&RegisterId::PVLC.0);
+    let vls = register.and_then(|it| View::new(it.info, &it.bytes).get("vl_hw_cap"));
+    match vls {
+        Some(vls @ (1 | 2 | 4 | 8)) => vls.trailing_zeros() as u8 + 1,
+        Some(15) => 5,
+        _ => 0,
+    }
+}
+
+/// The GIDs of an InfiniBand port.
+fn ib_gids(port: &Port) -> Vec<GidEntry> {
+    let entries = (0..).zip(&port.gids);
+    entries.map(|(index, &gid)| GidEntry { index, gid, kind: GID_IB }).collect()
+}
+
+/// The GIDs of an Ethernet port: the entries of its address table that are in use.
+fn roce_gids(device: &Device) -> Vec<GidEntry> {
+    let addresses = device.roce_addresses();
+    let used = (0..).zip(&addresses);
+    used.filter(|(_, entry)| *entry.source_l3_address() != [0; 16])
+        .map(|(index, entry)| GidEntry {
+            index,
+            gid: *entry.source_l3_address(),
+            kind: if entry.roce_version() == RoceVersion::V2 { GID_ROCE_V2 } else { GID_ROCE_V1 },
+        })
+        .collect()
+}
+
+/// Port `number` as it is told of before anybody opens the device: with the GIDs that it gets when
+/// it comes up.
+pub(super) fn described_port(device: &Device, number: u32) -> Option<PortState> {
+    let mut state = port(device, number)?;
+    if let (true, [], Some(first)) = (state.ethernet, &state.gids[..], device.port(1)) {
+        let gid = first.link_local_gid;
+        let entries = [GID_ROCE_V1, GID_ROCE_V2].into_iter().zip(0..);
+        state.gids = entries.map(|(kind, index)| GidEntry { index, gid, kind }).collect();
+    }
+    Some(state)
+}

@@ -1,0 +1,257 @@
+//! The devices of a model as `verbless-devx` sees them, in the process that holds the model.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use verbless_devx::{
+    Backend, DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, Mapping, OpenDevice,
+    PortInfo, Protection,
+};
+use verbless_model::device::Device;
+use verbless_model::{Model, Side};
+
+use super::client::{Client, Ourselves};
+use super::file::File;
+use super::function::{Modelled, described_port};
+use super::kernel::{Kernel, PortState};
+
+/// The devices of a model as `verbless-devx` sees them, all or those of one side. Cloning gives
+/// another handle to the same.
+#[derive(Clone)]
+pub struct InProcess {
+    inner: Arc<Inner>,
+    /// Whose devices are shown; `None`: everybody's.
+    side: Option<Side>,
+}
+
+struct Inner {
+    devices: Arc<[Device]>,
+    client: Arc<dyn Client>,
+    /// By device.
+    kernels: Mutex<Vec<Attached>>,
+}
+
+/// The kernel's side of a device while somebody has it open, and how many have.
+type Attached = Option<(Arc<Kernel>, usize)>;
+
+impl Inner {
+    fn kernels(&self) -> MutexGuard<'_, Vec<Attached>> {
+        self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A device that is kept attached.
+pub(super) struct Lease {
+    inner: Arc<Inner>,
+    id: usize,
+    pub kernel: Arc<Kernel>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // Detaching and attaching exclude each other, so that whoever opens the device next finds
+        // it down.
+        let mut kernels = self.inner.kernels();
+        if let Some(entry) = kernels.get_mut(self.id)
+            && let Some((kernel, users)) = entry
+        {
+            *users -= 1;
+            if *users == 0 {
+                kernel.detach();
+                *entry = None;
+            }
+        }
+    }
+}
+
+impl InProcess {
+    /// The devices of a model. All backends of one model are handles to the same kernel.
+    pub fn of(model: &Model) -> Self {
+        let inner = model.driver(|| Inner {
+            devices: model.all_devices().into(),
+            client: Arc::new(Ourselves::default()),
+            kernels: Mutex::default(),
+        });
+        Self { inner, side: None }
+    }
+
+    /// The same as a program on one side sees it: there are no devices but those of that side,
+    /// numbered from 0.
+    pub fn on_side(self, side: Side) -> Self {
+        Self { side: Some(side), ..self }
+    }
+
+    /// A port of a device, counted from 1, as its kernel tells of it.
+    pub fn port(&self, device: usize, number: u32) -> Option<PortState> {
+        described_port(self.inner.devices.get(device)?, number)
+    }
+
+    /// The devices that are shown, in the order of their numbers.
+    pub fn shown(&self) -> impl Iterator<Item = &Device> {
+        let side = self.side;
+        let is_shown =
+            move |device: &&Device| side.is_none_or(|side| device.profile().side() == side);
+        self.inner.devices.iter().filter(is_shown)
+    }
+
+    /// Device `id`, attached if it is not yet.
+    pub(super) fn lease(&self, id: usize) -> Result<Lease, Errno> {
+        let mut kernels = self.inner.kernels();
+        let len = kernels.len().max(id + 1);
+        kernels.resize_with(len, || None);
+        if kernels[id].is_none() {
+            let fabric = self.inner.devices.clone();
+            let device = fabric.get(id).ok_or(Errno::ENODEV)?.clone();
+            let function = Arc::new(Modelled { device, fabric });
+            kernels[id] = Some((Kernel::attach(function)?, 0));
+        }
+        let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
+        *users += 1;
+        Ok(Lease { inner: self.inner.clone(), id, kernel: kernel.clone() })
+    }
+}
+
+impl Backend for InProcess {
+    fn name(&self) -> &str {
+        "model"
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
+        let shown = self.shown().enumerate();
+        let devices: Vec<_> = shown.map(|(number, device)| describe(number, device)).collect();
+        if devices.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NoDevice,
+                "looking for the model's devices",
+                match self.side {
+                    None => "the model has none: add one to its builder",
+                    Some(Side::Host) => {
+                        "the model has none on the host side: add one to its builder"
+                    }
+                    Some(Side::Dpu) => {
+                        "the model has none on the DPU side: add one to its builder by \
+                         `device_with_sides`, of a profile that has a section `dpu`"
+                    }
+                },
+            ));
+        }
+        Ok(devices)
+    }
+
+    fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
+        let failed = |errno| {
+            let attempted = format!("opening {} of the model", device.name);
+            let hint = "the modelled device refused what the kernel does when it takes a device; \
+                        its log says which command";
+            Error::new(ErrorKind::Refused, attempted, hint).with_errno(errno)
+        };
+        let devices = self.enumerate()?;
+        let number = devices.iter().position(|known| known.name == device.name);
+        let Some(id) = number.and_then(|number| self.shown().nth(number).map(Device::number))
+        else {
+            let known: Vec<&str> = devices.iter().map(|known| &*known.name).collect();
+            return Err(Error::new(
+                ErrorKind::NoDevice,
+                format!("opening {} of the model", device.name),
+                format!("the model has {}", known.join(", ")),
+            ));
+        };
+        let lease = self.lease(id).map_err(failed)?;
+        let file = File::new(lease.kernel.clone(), self.inner.client.clone());
+        Ok(Arc::new(Opened { file, _lease: lease }))
+    }
+}
+
+/// A device that another process has open.
+pub struct DeviceFile {
+    file: File,
+    /// Ends after the file.
+    _lease: Lease,
+}
+
+impl DeviceFile {
+    /// Opens a device for a client, which maps its doorbells from `doorbells` by itself: a sealed
+    /// file of `MMAP_SPAN` bytes.
+    pub fn open(
+        backend: &InProcess,
+        device: usize,
+        client: Arc<dyn Client>,
+        doorbells: Arc<OwnedFd>,
+    ) -> Result<Self, Errno> {
+        let lease = backend.lease(device)?;
+        let file = File::new(lease.kernel.clone(), client).with_doorbells(doorbells);
+        Ok(Self { file, _lease: lease })
+    }
+
+    /// Answers an ioctl of a client's, who may be another than the one who opened the device.
+    pub fn ioctl(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
+        self.file.ioctl_of(client, words)
+    }
+
+    /// Whether a client may map what is at an offset of its doorbells.
+    pub fn map(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        self.file.mapped_by_client(offset, length)
+    }
+}
+
+/// A device that this process has open.
+struct Opened {
+    file: File,
+    /// Ends after the file.
+    _lease: Lease,
+}
+
+#[allow(
+    unsafe_code,
+    reason = "the trait's method is unsafe to call; this implementation needs nothing of its caller"
+)]
+impl OpenDevice for Opened {
+    // SAFETY (of the callee): pointers are followed by system calls only, which answer EFAULT for
+    // wild ones.
+    unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+        self.file.ioctl(request)
+    }
+
+    fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
+        self.file.mmap(offset, length, protection)
+    }
+}
+
+/// What is known of a device, by the number under which it is shown, before it is opened.
+fn describe(number: usize, device: &Device) -> DeviceInfo {
+    let profile = device.profile();
+    let numbers = profile.device();
+    let [major, minor, sub_minor] = numbers.firmware;
+    let ports = (1..).map_while(|port| {
+        let state = described_port(device, port)?;
+        Some(PortInfo {
+            number: port as u8,
+            link_layer: if state.ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+            state: if state.active { 4 } else { 1 },
+            gids: state
+                .gids
+                .iter()
+                .map(|entry| GidInfo {
+                    index: entry.index,
+                    gid: Gid(entry.gid),
+                    kind: GidType::from_code(entry.kind),
+                    netdev: None,
+                })
+                .collect(),
+        })
+    });
+    DeviceInfo {
+        name: format!("mlx5_{number}"),
+        node: format!("uverbs{number}"),
+        pci_address: None,
+        vendor_id: numbers.vendor_id,
+        device_id: numbers.device_id,
+        board_id: numbers.board_id.clone(),
+        firmware: format!("{major}.{minor}.{sub_minor:04}"),
+        node_guid: device.node_guid(),
+        system_image_guid: device.system_image_guid(),
+        netdevs: Vec::new(),
+        ports: ports.collect(),
+    }
+}

@@ -1,0 +1,306 @@
+//! An ioctl's buffer, taken apart as Linux's `drivers/infiniband/core/uverbs_ioctl.c` does, and its
+//! outputs.
+//!
+//! A buffer is a header of 24 bytes and 16 bytes per attribute. [`Request::parse`] checks the
+//! header and finds the method; [`Attrs`] holds its attributes once each has been held against its
+//! description in [`super::abi`]. Looking up handles is for the caller, in the order in which the
+//! client wrote them.
+
+use nix::errno::Errno;
+
+use super::abi::{self, Kind, METHODS, MethodSpec};
+use super::client::{Client, PAGE};
+use super::unmodelled;
+
+/// Words of the header: length, ids and count; reserved; driver id and reserved.
+pub const HEADER_WORDS: usize = 3;
+/// Words of an attribute: id, length, flags and the last two bytes; data.
+const ATTR_WORDS: usize = 2;
+
+/// One attribute as the client wrote it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RawAttr {
+    pub id: u16,
+    pub len: u16,
+    pub flags: u16,
+    /// Element id and reserved byte: zero in every kind that we have.
+    pub reserved: u16,
+    pub data: u64,
+}
+
+/// A request whose header made sense.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub method: &'static MethodSpec,
+    words: &'a mut [u64],
+}
+
+impl<'a> Request<'a> {
+    /// Checks the header. `words` is the buffer as the client wrote it; results are written into it
+    /// in place.
+    pub(super) fn parse(words: &'a mut [u64]) -> Result<Self, Errno> {
+        let header = words.first_chunk().ok_or(Errno::EFAULT)?;
+        let (expected, method) = check_header(header)?;
+        let words = words.get_mut(..expected / 8).ok_or(Errno::EFAULT)?;
+        Ok(Self { method, words })
+    }
+
+    /// Number of attributes.
+    pub(super) fn len(&self) -> usize {
+        (self.words.len() - HEADER_WORDS) / ATTR_WORDS
+    }
+
+    /// Attribute number `index` as it stands in the buffer.
+    pub(super) fn raw(&self, index: usize) -> RawAttr {
+        let at = HEADER_WORDS + ATTR_WORDS * index;
+        let [id, len, flags, reserved] = halves(self.words[at]);
+        RawAttr { id, len, flags, reserved, data: self.words[at + 1] }
+    }
+
+    /// Writes the data word of an attribute: a new handle.
+    pub(super) fn set_data(&mut self, index: usize, data: u64) {
+        self.words[HEADER_WORDS + ATTR_WORDS * index + 1] = data;
+    }
+
+    /// Marks an output as written.
+    pub(super) fn set_output(&mut self, index: usize) {
+        self.words[HEADER_WORDS + ATTR_WORDS * index] |= u64::from(abi::VALID_OUTPUT) << 32;
+    }
+}
+
+/// Bytes of the request that a header begins, if it is one that can be.
+pub fn length(header: &[u64; HEADER_WORDS]) -> Result<usize, Errno> {
+    check_header(header).map(|(length, _)| length)
+}
+
+/// The length of a request and its method, from its header.
+fn check_header(header: &[u64; HEADER_WORDS]) -> Result<(usize, &'static MethodSpec), Errno> {
+    let &[ids, reserved1, driver] = header;
+    let [length, object, method, count] = halves(ids);
+    let expected = (HEADER_WORDS + ATTR_WORDS * usize::from(count)) * 8;
+    if u64::from(length) > PAGE || usize::from(length) != expected {
+        return Err(Errno::EINVAL);
+    }
+    if reserved1 != 0 || driver >> 32 != 0 {
+        return Err(Errno::EPROTONOSUPPORT);
+    }
+    if driver as u32 != abi::DRIVER_ID {
+        return Err(Errno::EINVAL);
+    }
+    let known = METHODS.iter().find(|known| (known.object, known.id) == (object, method));
+    Ok((expected, known.ok_or_else(|| unmodelled::method(object, method))?))
+}
+
+/// The method that a header names, and its attributes one by one.
+pub(super) fn take_apart(
+    words: &[u64],
+) -> (Option<&'static MethodSpec>, impl Iterator<Item = RawAttr> + '_) {
+    let [_, object, method, _] = halves(words.first().copied().unwrap_or_default());
+    let known = METHODS.iter().find(|known| (known.object, known.id) == (object, method));
+    let attributes = words.get(HEADER_WORDS..).unwrap_or_default().chunks_exact(ATTR_WORDS);
+    let raw = |words: &[u64]| {
+        let [id, len, flags, reserved] = halves(words[0]);
+        RawAttr { id, len, flags, reserved, data: words[1] }
+    };
+    (known, attributes.map(raw))
+}
+
+/// The four 16-bit fields of a word, lowest address first (the ABI is in the CPU's byte order).
+fn halves(word: u64) -> [u16; 4] {
+    [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16]
+}
+
+/// An attribute that matched its description.
+#[derive(Debug)]
+struct Attr {
+    id: u16,
+    index: usize,
+    len: u16,
+    data: u64,
+    /// What the client's pointer led to, for those that are read before the method runs.
+    copy: Option<Vec<u8>>,
+}
+
+/// What to do about an attribute before the next is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing: unknown and not mandatory, or plain data.
+    Go,
+    /// Find or make the object that it names.
+    Resolve { id: u16, object: u16, access: abi::Access, fd: bool, data: u64 },
+}
+
+/// The attributes of one call, and the way to the client's memory.
+pub(super) struct Attrs<'a> {
+    pub request: Request<'a>,
+    pub client: &'a dyn Client,
+    present: Vec<Attr>,
+}
+
+impl<'a> Attrs<'a> {
+    pub(super) fn new(request: Request<'a>, client: &'a dyn Client) -> Self {
+        Self { request, client, present: Vec::new() }
+    }
+
+    /// Takes attribute `index` in: checks it against its description, reads it where that is due.
+    pub(super) fn accept(&mut self, index: usize) -> Result<Next, Errno> {
+        let raw = self.request.raw(index);
+        let Some(spec) = self.request.method.attrs.iter().find(|spec| spec.id == raw.id) else {
+            let mandatory = raw.flags & abi::MANDATORY != 0;
+            return if mandatory { Err(Errno::EPROTONOSUPPORT) } else { Ok(Next::Go) };
+        };
+        if self.get(raw.id).is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let mut copy = None;
+        let mut next = Next::Go;
+        match spec.kind {
+            Kind::In { min, len, zero_tail, copied } => {
+                if zero_tail && raw.len > len && !self.is_clear(raw, len) {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                check_length(raw, min, len, zero_tail)?;
+                if copied && raw.len > 8 {
+                    let mut bytes = vec![0; usize::from(raw.len)];
+                    self.client.read(raw.data, &mut bytes)?;
+                    copy = Some(bytes);
+                }
+            }
+            Kind::Out { min, len, zero_tail } => check_length(raw, min, len, zero_tail)?,
+            Kind::Handle { object, access } | Kind::Fd { object, access } => {
+                if raw.reserved != 0 || raw.len != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                let fd = matches!(spec.kind, Kind::Fd { .. });
+                next = Next::Resolve { id: raw.id, object, access, fd, data: raw.data };
+            }
+            Kind::RawFd => {
+                if raw.reserved != 0 || raw.len != 0 || i32::try_from(raw.data as i64).is_err() {
+                    return Err(Errno::EINVAL);
+                }
+            }
+        }
+        self.present.push(Attr { id: raw.id, index, len: raw.len, data: raw.data, copy });
+        Ok(next)
+    }
+
+    /// Whether what lies past `len` bytes of an input is zero.
+    fn is_clear(&self, raw: RawAttr, len: u16) -> bool {
+        let mut bytes = vec![0; usize::from(raw.len - len)];
+        if raw.len <= 8 {
+            bytes.copy_from_slice(&raw.data.to_ne_bytes()[usize::from(len)..usize::from(raw.len)]);
+        } else if self.client.read(raw.data.wrapping_add(u64::from(len)), &mut bytes).is_err() {
+            return false;
+        }
+        bytes.iter().all(|&byte| byte == 0)
+    }
+
+    /// Whether every mandatory attribute came.
+    pub(super) fn complete(&self) -> Result<(), Errno> {
+        let missing = |spec: &&abi::AttrSpec| spec.mandatory && self.get(spec.id).is_none();
+        if self.request.method.attrs.iter().any(|spec| missing(&spec)) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+
+    fn get(&self, id: u16) -> Option<&Attr> {
+        self.present.iter().find(|attr| attr.id == id)
+    }
+
+    /// Whether an optional attribute came.
+    pub(super) fn has(&self, id: u16) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// An attribute's length in bytes; ENOENT when it did not come.
+    pub(super) fn len(&self, id: u16) -> Result<usize, Errno> {
+        self.get(id).map(|attr| usize::from(attr.len)).ok_or(Errno::ENOENT)
+    }
+
+    /// The data word: a number, a descriptor, or where an output goes.
+    pub(super) fn data(&self, id: u16) -> Result<u64, Errno> {
+        self.get(id).map(|attr| attr.data).ok_or(Errno::ENOENT)
+    }
+
+    /// A number (sent as eight bytes) not above `max`; EINVAL when it is.
+    pub(super) fn number(&self, id: u16, max: u64) -> Result<u64, Errno> {
+        self.data(id).and_then(|value| if value <= max { Ok(value) } else { Err(Errno::EINVAL) })
+    }
+
+    /// Flags of four or eight bytes, 0 when they did not come; EINVAL for one that is not allowed.
+    pub(super) fn flags(&self, id: u16, allowed: u32) -> Result<u32, Errno> {
+        let Some(attr) = self.get(id) else { return Ok(0) };
+        let flags = match attr.len {
+            8 => attr.data,
+            4 => attr.data & 0xffff_ffff,
+            _ => return Err(Errno::EINVAL),
+        };
+        if flags & !u64::from(allowed) != 0 { Err(Errno::EINVAL) } else { Ok(flags as u32) }
+    }
+
+    /// The input's bytes, all of them.
+    pub(super) fn bytes(&self, id: u16) -> Result<Vec<u8>, Errno> {
+        let attr = self.get(id).ok_or(Errno::ENOENT)?;
+        self.take(attr, usize::from(attr.len))
+    }
+
+    /// The first `most` bytes of an input; fewer when it is shorter.
+    pub(super) fn prefix(&self, id: u16, most: usize) -> Result<Vec<u8>, Errno> {
+        let attr = self.get(id).ok_or(Errno::ENOENT)?;
+        self.take(attr, usize::from(attr.len).min(most))
+    }
+
+    fn take(&self, attr: &Attr, len: usize) -> Result<Vec<u8>, Errno> {
+        if let Some(copy) = &attr.copy {
+            return Ok(copy[..len].to_vec());
+        }
+        if attr.len <= 8 {
+            return Ok(attr.data.to_ne_bytes()[..len].to_vec());
+        }
+        let mut bytes = vec![0; len];
+        self.client.read(attr.data, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes an output, cut to the client's room, and marks it written.
+    pub(super) fn put(&mut self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
+        let &Attr { index, len, data, .. } = self.get(id).ok_or(Errno::ENOENT)?;
+        self.client.write(data, &bytes[..bytes.len().min(usize::from(len))])?;
+        self.request.set_output(index);
+        Ok(())
+    }
+
+    /// Writes an output that the client may leave out.
+    pub(super) fn put_if_asked(&mut self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
+        if self.has(id) { self.put(id, bytes) } else { Ok(()) }
+    }
+
+    /// Writes an output and zeroes what room is left.
+    pub(super) fn put_or_zero(&mut self, id: u16, bytes: &[u8]) -> Result<(), Errno> {
+        let mut whole = bytes.to_vec();
+        whole.resize(self.len(id)?.max(bytes.len()), 0);
+        self.put(id, &whole)
+    }
+
+    /// Marks an output that was written by other means.
+    pub(super) fn written(&mut self, id: u16) {
+        if let Some(index) = self.get(id).map(|attr| attr.index) {
+            self.request.set_output(index);
+        }
+    }
+
+    /// Writes the handle or descriptor number of a new object into its attribute.
+    pub(super) fn put_handle(&mut self, id: u16, handle: u64) {
+        if let Some(index) = self.get(id).map(|attr| attr.index) {
+            self.request.set_data(index, handle);
+        }
+    }
+}
+
+fn check_length(raw: RawAttr, min: u16, len: u16, zero_tail: bool) -> Result<(), Errno> {
+    if raw.len < min || (!zero_tail && raw.len > len) || raw.reserved != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}

@@ -1,0 +1,573 @@
+//! The kernel's side of one device: what `mlx5_core` and `mlx5_ib` do when they take it, and what
+//! they keep.
+//!
+//! It drives the device with commands and doorbells only. It is attached when the first client
+//! opens the device and detached after the last one closed it, so that a device that nobody uses
+//! holds no object at all.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+
+use nix::errno::Errno;
+use verbless_devx::{Mapping, Protection};
+use verbless_prm::{HcaCap, MkeyContext, PortType};
+
+use super::boot::Booted;
+use super::client::PAGE;
+use super::clock::Clock;
+use super::event_queue::EventQueue;
+use super::event_rules::{self, Subscribable, event};
+use super::mailbox::{Field, NUMBER, STATUS, SYNDROME, UID, inbox};
+use super::rules::{self, op};
+use super::subscriptions::Subscriptions;
+use super::verbs::listener::Listeners;
+use super::verbs::{About, atomics};
+use verbless_model::memory::Interrupts;
+
+/// Completion vectors, each with an event queue and an interrupt of its own: at most these, fewer
+/// if the device has fewer. A choice of the kernel's, as its CPUs are.
+const COMPLETION_VECTORS: u32 = 4;
+/// log2 of the entries of the queue for asynchronous events, and of those for completions.
+const LOG_ASYNC: u32 = 12;
+const LOG_COMPLETION: u32 = 10;
+/// MSI-X vector of asynchronous events; completion vector n is n + 1.
+const ASYNC_VECTOR: u32 = 0;
+/// Offset of an event queue's register in its UAR page: consumer index, arming.
+const EQ_ARM: u64 = 0x40;
+
+/// `ib_event_type` values that async event files carry.
+pub(super) mod ib_event {
+    pub(crate) const DEVICE_FATAL: u32 = 8;
+    pub(crate) const PORT_ACTIVE: u32 = 9;
+    pub(crate) const PORT_ERR: u32 = 10;
+    pub(crate) const LID_CHANGE: u32 = 11;
+    pub(crate) const PKEY_CHANGE: u32 = 12;
+    pub(crate) const CLIENT_REREGISTER: u32 = 17;
+    pub(crate) const GID_CHANGE: u32 = 18;
+}
+
+/// What a port is, as far as queries tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortState {
+    /// Its link layer is Ethernet; else InfiniBand.
+    pub ethernet: bool,
+    /// It is ACTIVE; else DOWN.
+    pub active: bool,
+    /// Its LID; 0 on Ethernet.
+    pub lid: u16,
+    /// The subnet manager's LID.
+    pub sm_lid: u16,
+    /// Every packet needs a GRH.
+    pub grh_required: bool,
+    /// The port's capabilities, on InfiniBand.
+    pub capability_mask: u32,
+    /// The second mask, where the first says that there is one.
+    pub capability_mask_2: u32,
+    /// Path bits of the LID.
+    pub lmc: u8,
+    /// The subnet manager's service level.
+    pub sm_sl: u8,
+    /// As PortInfo encodes it.
+    pub subnet_timeout: u8,
+    /// As PortInfo encodes it.
+    pub init_type_reply: u8,
+    /// How many data VLs there are, by the code of verbs; 0 on Ethernet.
+    pub max_vls: u8,
+    /// The largest MTU, an `ib_mtu` code.
+    pub max_mtu: u8,
+    /// The MTU in force, an `ib_mtu` code.
+    pub active_mtu: u8,
+    /// As InfiniBand encodes it.
+    pub width: u8,
+    /// As InfiniBand encodes it.
+    pub speed: u16,
+    /// The GID table, entries in use only.
+    pub gids: Vec<GidEntry>,
+}
+
+/// An entry of a GID table that is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Its place in the table.
+    pub index: u32,
+    /// The address.
+    pub gid: [u8; 16],
+    /// `ib_uverbs_gid_type`: 0 InfiniBand, 1 RoCE v1, 2 RoCE v2.
+    pub kind: u32,
+}
+
+/// A function of a device as its driver reaches it.
+pub(super) trait Function: Send + Sync {
+    /// Executes a command.
+    fn execute(&self, input: &[u8], output: &mut [u8]);
+    /// Writes a register of the BAR.
+    fn mmio_write(&self, offset: u64, bytes: &[u8]);
+    /// False once the device died.
+    fn is_alive(&self) -> bool;
+    /// True once it was taken out, and its driver let go of it.
+    fn is_removed(&self) -> bool {
+        false
+    }
+    /// How many interrupt vectors it has.
+    fn vectors(&self) -> u32;
+    /// Says where interrupts go.
+    fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
+    /// What its PCI registers and its initialisation segment say.
+    fn about(&self) -> About;
+    /// Lets a UAR page be that of a file of a client's, which maps it by itself. Nobody can cut the
+    /// file short.
+    fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno>;
+    /// Lets a UAR page be one of the device's own again.
+    fn unback_uar(&self, page: u32);
+    /// Maps a UAR page into this process.
+    fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
+    /// The counter that timestamps come from, as it is now.
+    fn cycles(&self) -> u64;
+    /// A port's state; `None` when there is no such port. Numbers begin with 1.
+    fn port(&self, number: u32) -> Option<PortState>;
+    /// MAC and link-local address of the network device on an Ethernet port.
+    fn network_address(&self) -> Option<([u8; 6], [u8; 16])>;
+    /// Another PD and other access rights for a key, by UMR on a queue of the driver's, which is
+    /// over when this returns.
+    fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
+    /// The MAC that a GID belongs to, as the neighbour table knows it.
+    fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]>;
+}
+
+/// An attached device.
+pub(super) struct Kernel {
+    pub function: Arc<dyn Function>,
+    pub caps: HcaCap,
+    /// Which events users may subscribe to; `None`: the device does not say.
+    pub subscribable: Option<Subscribable>,
+    /// `qp_ts_format` of the RoCE capabilities; 0 without RoCE.
+    pub roce_timestamps: u32,
+    /// Entries of the RoCE address table.
+    pub roce_table: u32,
+    /// `wqe_inline_mode` of the Ethernet capabilities.
+    pub inline_mode: u32,
+    /// The key that dump-fill memory goes by, when the device has one.
+    pub dump_fill_mkey: u32,
+    /// Stands in for clients without DevX in a few harmless queries; 0 when there is none.
+    pub spare_uid: u16,
+    pub subscriptions: Subscriptions,
+    pub clock: Clock,
+    /// Who hears of the objects that verbs made.
+    pub listeners: Listeners,
+    /// The device has the atomics of InfiniBand.
+    pub atomics: bool,
+    /// The low byte of the last memory key.
+    key_variant: AtomicU8,
+    /// The kernel's own UAR page, for its event queues.
+    uar: Option<u32>,
+    /// The queue for asynchronous events, then those of the completion vectors.
+    queues: Mutex<Vec<EventQueue>>,
+    completion_queues: Vec<u32>,
+    /// Bit per queue: its interrupt fired and nobody looked yet.
+    pending: AtomicU64,
+    dead: AtomicBool,
+    /// `None` once detached.
+    booted: Mutex<Option<Booted>>,
+}
+
+/// What went wrong with a command of the kernel's own.
+pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
+    match STATUS.get(output) {
+        0x00 => Ok(()),
+        0x02 | 0x03 | 0x05 | 0x09 | 0x0a | 0x10 | 0x30 | 0x40 => Err(Errno::EINVAL),
+        0x06 => Err(Errno::EBUSY),
+        0x07 | 0x0f => Err(Errno::EAGAIN),
+        0x08 => Err(Errno::ENOMEM),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// Commands that count as done when the device is dead: what they would have destroyed is no more.
+fn destroys(opcode: u16) -> bool {
+    matches!(
+        opcode,
+        op::DESTROY_MKEY
+            | op::DESTROY_EQ
+            | op::DESTROY_CQ
+            | op::DESTROY_QP
+            | op::DESTROY_PSV
+            | op::DESTROY_SRQ
+            | op::DESTROY_XRC_SRQ
+            | op::DESTROY_XRQ
+            | op::DESTROY_DCT
+            | op::DEALLOC_Q_COUNTER
+            | op::DESTROY_SCHEDULING_ELEMENT
+            | op::DEALLOC_PD
+            | op::DEALLOC_UAR
+            | op::DETACH_FROM_MCG
+            | op::DEALLOC_XRCD
+            | op::DEALLOC_TRANSPORT_DOMAIN
+            | op::DELETE_VXLAN_UDP_DPORT
+            | op::DELETE_L2_TABLE_ENTRY
+            | op::DESTROY_TIR
+            | op::DESTROY_SQ
+            | op::DESTROY_RQ
+            | op::DESTROY_RMP
+            | op::DESTROY_TIS
+            | op::DESTROY_RQT
+            | op::DESTROY_FLOW_TABLE
+            | op::DESTROY_FLOW_GROUP
+            | op::DELETE_FLOW_TABLE_ENTRY
+            | op::DEALLOC_FLOW_COUNTER
+            | op::DEALLOC_PACKET_REFORMAT_CONTEXT
+            | op::DEALLOC_MODIFY_HEADER_CONTEXT
+            | op::DESTROY_GENERAL_OBJECT
+            | op::DESTROY_UCTX
+            | op::DESTROY_UMEM
+            | op::TEARDOWN_HCA
+            | op::DISABLE_HCA
+    )
+}
+
+/// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in the
+/// outbox.
+fn run(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
+    if !function.is_alive() {
+        return Err(Errno::ENXIO);
+    }
+    function.execute(input, output);
+    if STATUS.get(output) == 0 { Ok(()) } else { Err(Errno::EREMOTEIO) }
+}
+
+/// Executes a command for the kernel itself: an errno for what the device answered.
+pub(super) fn exec(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
+    match run(function, input, output) {
+        Err(Errno::EREMOTEIO) => {
+            tracing::debug!(
+                opcode = format_args!("{:#x}", rules::opcode(input)),
+                status = format_args!("{:#x}", STATUS.get(output)),
+                syndrome = format_args!("{:#x}", SYNDROME.get(output)),
+                "a command of the kernel's own failed"
+            );
+            status_to_errno(output)
+        }
+        Err(Errno::ENXIO) if destroys(rules::opcode(input)) => Ok(()),
+        Err(Errno::ENXIO) => Err(Errno::ENOLINK),
+        other => other,
+    }
+}
+
+/// Reads a page of capabilities, as they are at present.
+fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
+    let mut output = vec![0; 0x1010];
+    exec(function, &inbox(op::QUERY_HCA_CAP, page << 1 | 1, 0, 16), &mut output)?;
+    Ok(output.split_off(0x10))
+}
+
+/// Hands a fired vector to the device's kernel, while there is one.
+struct Vectors(Weak<Kernel>);
+
+impl Interrupts for Vectors {
+    fn raise(&self, vector: u32) {
+        if let Some(kernel) = self.0.upgrade() {
+            kernel.interrupt(vector);
+        }
+    }
+
+    fn fatal(&self) {
+        if let Some(kernel) = self.0.upgrade() {
+            kernel.is_dead();
+        }
+    }
+}
+
+impl Kernel {
+    /// Takes a device: reads what it can, makes the kernel's event queues, listens to its
+    /// interrupts.
+    pub(super) fn attach(function: Arc<dyn Function>) -> Result<Arc<Self>, Errno> {
+        let booted = Booted::new(function.clone())?;
+        let device = &*function;
+        let general = capabilities(device, 0)?;
+        let caps = *HcaCap::from_prefix(&general).ok_or(Errno::EIO)?;
+        let subscribable =
+            caps.event_cap().then(|| capabilities(device, 0x14)).transpose()?.map(|page| {
+                Subscribable { affiliated: mask(&page, 0), unaffiliated: mask(&page, 32) }
+            });
+        let roce = if caps.roce() { capabilities(device, 4)? } else { Vec::new() };
+        let ethernet = capabilities(device, 1).unwrap_or_default();
+        let dump_fill_mkey = if caps.dump_fill_mkey() {
+            let mut output = [0; 0x20];
+            exec(device, &inbox(op::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
+            Field(0x8, 31, 0).get(&output)
+        } else {
+            0
+        };
+        let mut kernel = Self {
+            function: function.clone(),
+            caps,
+            subscribable,
+            roce_timestamps: Field(0, 1, 0).get(&roce),
+            roce_table: Field(0x1c, 15, 0).get(&roce),
+            inline_mode: Field(0, 13, 12).get(&ethernet),
+            dump_fill_mkey,
+            spare_uid: 0,
+            subscriptions: Subscriptions::default(),
+            clock: Clock::default(),
+            listeners: Listeners::default(),
+            atomics: caps.atomic() && capabilities(device, 3).is_ok_and(|page| atomics(&page)),
+            key_variant: AtomicU8::new(0),
+            uar: None,
+            queues: Mutex::default(),
+            completion_queues: Vec::new(),
+            pending: AtomicU64::new(0),
+            dead: AtomicBool::new(false),
+            booted: Mutex::new(Some(booted)),
+        };
+        kernel.bring_up()?;
+        let kernel = Arc::new(kernel);
+        function.set_interrupts(Some(Arc::new(Vectors(Arc::downgrade(&kernel)))));
+        for vector in 0..=kernel.completion_vectors() {
+            kernel.interrupt(vector);
+        }
+        Ok(kernel)
+    }
+
+    /// Makes the kernel's own objects; what was made is undone by [`Kernel::detach`] if one fails.
+    fn bring_up(&mut self) -> Result<(), Errno> {
+        let mut output = [0; 16];
+        self.exec(&inbox(op::ALLOC_UAR, 0, 0, 16), &mut output)?;
+        self.uar = Some(NUMBER.get(&output));
+        let mut mask = [0; 4];
+        for kind in [
+            event::PATH_MIG,
+            event::COMM_EST,
+            event::SQ_DRAINED,
+            event::SRQ_LAST_WQE,
+            event::SRQ_RQ_LIMIT,
+            event::CQ_ERROR,
+            event::WQ_CATAS_ERROR,
+            event::PATH_MIG_FAILED,
+            event::WQ_INVAL_REQ_ERROR,
+            event::WQ_ACCESS_ERROR,
+            event::SRQ_CATAS_ERROR,
+            event::PORT_CHANGE,
+            event::PAGE_REQUEST,
+        ] {
+            mask[usize::from(kind / 64)] |= 1u64 << (kind % 64);
+        }
+        if let Some(events) = &self.subscribable {
+            for (index, word) in mask.iter_mut().enumerate() {
+                *word |= events.affiliated[index] | events.unaffiliated[index];
+            }
+        }
+        self.add_queue(LOG_ASYNC, ASYNC_VECTOR, mask)?;
+        let vectors = self.function.vectors().saturating_sub(1).clamp(1, COMPLETION_VECTORS);
+        for vector in 0..vectors {
+            let number = self.add_queue(LOG_COMPLETION, vector + 1, [0; 4])?;
+            self.completion_queues.push(number);
+        }
+        if self.caps.log_max_uctx() != 0 {
+            self.spare_uid = self.create_uctx(0)?;
+        }
+        let booted = self.booted.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let (Some((mac, gid)), Some(booted)) = (self.function.network_address(), booted) {
+            booted.set_gids(mac, gid)?;
+        }
+        Ok(())
+    }
+
+    fn add_queue(&mut self, log_size: u32, vector: u32, events: [u64; 4]) -> Result<u32, Errno> {
+        let mut queue = EventQueue::new(log_size, vector);
+        let mut output = [0; 16];
+        self.exec(&queue.create(self.uar.unwrap_or_default(), events), &mut output)?;
+        queue.number = Field(0x8, 7, 0).get(&output);
+        let number = queue.number;
+        self.queues.get_mut().unwrap_or_else(PoisonError::into_inner).push(queue);
+        Ok(number)
+    }
+
+    /// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in
+    /// the outbox.
+    pub(super) fn run(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
+        run(&*self.function, input, output)
+    }
+
+    /// Executes a command for the kernel itself: an errno for what the device answered.
+    pub(super) fn exec(&self, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
+        exec(&*self.function, input, output)
+    }
+
+    /// Makes a user context with the privileges `cap`; its uid.
+    pub(super) fn create_uctx(&self, cap: u32) -> Result<u16, Errno> {
+        let mut input = inbox(op::CREATE_UCTX, 0, 0, 0x40);
+        Field(0x10, 31, 0).set(&mut input, cap);
+        let mut output = [0; 16];
+        self.exec(&input, &mut output)?;
+        Ok(Field(0x8, 15, 0).get(&output) as u16)
+    }
+
+    pub(super) fn destroy_uctx(&self, uid: u16) {
+        let mut input = inbox(op::DESTROY_UCTX, 0, 0, 0x10);
+        Field(0x8, 15, 0).set(&mut input, uid.into());
+        let _ = self.exec(&input, &mut [0; 16]);
+    }
+
+    /// Allocates something by a command that takes no arguments and answers with a number.
+    pub(super) fn allocate(&self, opcode: u16, uid: u16) -> Result<u32, Errno> {
+        let mut output = [0; 16];
+        self.exec(&inbox(opcode, 0, uid, 16), &mut output)?;
+        Ok(NUMBER.get(&output))
+    }
+
+    /// Frees what [`Kernel::allocate`] gave.
+    pub(super) fn free(&self, opcode: u16, uid: u16, number: u32) -> Result<(), Errno> {
+        let mut input = inbox(opcode, 0, uid, 16);
+        UID.set(&mut input, uid.into());
+        NUMBER.set(&mut input, number);
+        self.exec(&input, &mut [0; 16])
+    }
+
+    /// The low byte of the next memory key, so that a key that was destroyed is no key any more.
+    pub(super) fn next_key_variant(&self) -> u8 {
+        self.key_variant.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// Entries of a port's P_Key table.
+    pub(super) fn pkeys(&self) -> u16 {
+        match (self.caps.port_type() == PortType::ETHERNET, self.caps.pkey_table_size().0) {
+            (true, _) => 1,
+            (false, log @ 0..=5) => 128 << log,
+            (false, _) => 0,
+        }
+    }
+
+    /// How many completion vectors there are.
+    pub(super) fn completion_vectors(&self) -> u32 {
+        self.completion_queues.len() as u32
+    }
+
+    /// The event queue of a completion vector.
+    pub(super) fn completion_queue(&self, vector: u16) -> Option<u32> {
+        self.completion_queues.get(usize::from(vector)).copied()
+    }
+
+    /// Whether a number is that of an event queue for completions.
+    pub(super) fn is_completion_queue(&self, number: u32) -> bool {
+        self.completion_queues.contains(&number)
+    }
+
+    /// True once the device died; its async event files have been told by then.
+    pub(super) fn is_dead(&self) -> bool {
+        if !self.dead.load(Ordering::Acquire)
+            && !self.function.is_alive()
+            && !self.dead.swap(true, Ordering::AcqRel)
+        {
+            self.subscriptions.tell_async_files(0, ib_event::DEVICE_FATAL);
+            self.subscriptions.close_channels();
+        }
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Takes what the device put into the queues of `vector`, tells subscribers, and arms the
+    /// queues again.
+    ///
+    /// An interrupt while another is served, by this thread or another, is left to that one.
+    fn interrupt(&self, vector: u32) {
+        if self.is_dead() {
+            return;
+        }
+        let Some(uar) = self.uar else { return };
+        self.pending.fetch_or(1 << vector.min(63), Ordering::AcqRel);
+        while self.pending.load(Ordering::Acquire) != 0 {
+            let mut queues = match self.queues.try_lock() {
+                Ok(queues) => queues,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            let vectors = self.pending.swap(0, Ordering::AcqRel);
+            for queue in queues.iter_mut().filter(|queue| vectors >> queue.vector & 1 == 1) {
+                while let Some(eqe) = queue.next() {
+                    self.handle(queue.vector, &eqe);
+                }
+                let register = u64::from(uar) * PAGE + EQ_ARM;
+                self.function.mmio_write(register, &queue.doorbell());
+            }
+        }
+    }
+
+    fn handle(&self, vector: u32, eqe: &event_rules::Eqe) {
+        if vector != ASYNC_VECTOR {
+            let number = event_rules::completed_cq(eqe);
+            self.listeners.completed(number);
+            self.subscriptions.dispatch(event::COMP.into(), Some(number), eqe);
+            return;
+        }
+        let kind = event_rules::kind(eqe);
+        if kind == event::PORT_CHANGE {
+            self.port_changed(eqe);
+        }
+        if kind == event::PAGE_REQUEST {
+            let mut booted = self.booted.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(booted) = &mut *booted {
+                booted.page_request(event_rules::pages(eqe));
+            }
+        } else if kind != event::CMD {
+            self.listeners.happened(eqe);
+            let (key, number) = event_rules::keys(self.subscribable.as_ref(), eqe);
+            self.subscriptions.dispatch(key, number, eqe);
+        }
+    }
+
+    /// Turns a port event into one of the verbs.
+    fn port_changed(&self, eqe: &event_rules::Eqe) {
+        let port = u64::from(eqe[0x28] >> 4);
+        let kind = match eqe[3] {
+            4 => ib_event::PORT_ACTIVE,
+            1 | 5 => ib_event::PORT_ERR,
+            6 => ib_event::LID_CHANGE,
+            7 => ib_event::PKEY_CHANGE,
+            8 => ib_event::GID_CHANGE,
+            9 => ib_event::CLIENT_REREGISTER,
+            _ => return,
+        };
+        self.subscriptions.tell_async_files(port, kind);
+    }
+}
+
+impl Kernel {
+    /// Gives the device up: destroys what the kernel made and takes the function down. Once is
+    /// enough.
+    pub(super) fn detach(&self) {
+        let Some(booted) = self.booted.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        self.function.set_interrupts(None);
+        if self.spare_uid != 0 {
+            self.destroy_uctx(self.spare_uid);
+        }
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in queues.drain(..) {
+            let mut input = inbox(op::DESTROY_EQ, 0, 0, 16);
+            Field(0x8, 7, 0).set(&mut input, queue.number);
+            if self.exec(&input, &mut [0; 16]).is_err() {
+                // The device may still write there.
+                std::mem::forget(queue);
+            }
+        }
+        drop(queues);
+        if let Some(page) = self.uar {
+            let _ = self.free(op::DEALLOC_UAR, 0, page);
+        }
+        drop(booted);
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+fn mask(page: &[u8], at: usize) -> [u64; 4] {
+    std::array::from_fn(|index| {
+        page.get(at + 8 * index..at + 8 * index + 8)
+            .and_then(|bytes| bytes.first_chunk())
+            .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    })
+}

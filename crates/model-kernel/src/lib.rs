@@ -1,0 +1,94 @@
+//! A small kernel in front of the modelled device: it answers ioctls of uverbs with Linux's own
+//! rules, DevX and verbs, for the process that holds the model and for others.
+//!
+//! A test opens the devices of a model through [`InProcess`], a backend of `verbless-devx`:
+//!
+//! ```
+//! use verbless_devx::{Backend, Context};
+//! use verbless_model::{Model, Profile};
+//! use verbless_model_kernel::InProcess;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Model::builder().device(Profile::load("connectx6dx")?).build();
+//! let backend = InProcess::of(&model);
+//! let context = Context::open(&backend, &backend.enumerate()?[0])?;
+//! let pd = context.alloc_pd()?;
+//! # drop(pd);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ```text
+//!   in_process   Backend and OpenDevice of verbless-devx, for this process as its own client
+//!   file         an open device file: handles, descriptors, what becomes of them
+//!     ioctl, abi     the buffer taken apart, and the tables that say what may be in it
+//!     context, device, write, devx, umem, uar, events     the methods
+//!     rules, event_rules, opcode, mailbox                  what DevX passes, sets and refuses
+//!     verbs          what libraries ask for that do not use DevX
+//!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
+//!     clock          the page by which timestamps become times
+//!     boot           how the device comes up and goes down
+//!   refused, unmodelled   why an ioctl is refused, in words for the log
+//!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
+//! ```
+//!
+//! The rules are those of Linux 6.12: `drivers/infiniband/core/uverbs_*.c`, `rdma_core.c`, `umem.c`
+//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`. Two things differ, since no process can do them
+//! for another part of itself: registered pages are checked but not held, and a UAR page is freed
+//! though it may still be mapped.
+
+mod abi;
+#[cfg(fuzzing)]
+mod bare;
+mod boot;
+mod channel;
+mod client;
+mod clock;
+mod context;
+mod describe;
+mod descriptor;
+mod device;
+mod devx;
+mod event_queue;
+mod event_rules;
+mod events;
+mod file;
+mod function;
+mod in_process;
+mod ioctl;
+mod kernel;
+mod mailbox;
+mod numbers;
+mod opcode;
+mod refused;
+mod rules;
+mod subscriptions;
+mod uar;
+mod umem;
+mod unmodelled;
+mod verbs;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(fuzzing)]
+pub use bare::{Bare, Method, Sort};
+pub use in_process::InProcess;
+
+/// What a front end needs that answers ioctls for other processes: `DeviceFile` takes them, a
+/// `Client` stands for the process.
+pub mod remote {
+    pub use crate::abi::DRIVER_ID;
+    pub use crate::client::{
+        Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify, numbers,
+    };
+    pub use crate::describe::{Described, describe};
+    pub use crate::in_process::DeviceFile;
+    pub use crate::ioctl::{HEADER_WORDS, length as ioctl_length};
+    pub use crate::kernel::{GidEntry, PortState};
+    pub use crate::refused::log as log_refusal;
+    pub use crate::subscriptions::Eventfds;
+    pub use crate::uar::MMAP_SPAN;
+    pub use crate::verbs::query::flags as device_flags;
+}

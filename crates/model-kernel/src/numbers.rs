@@ -1,0 +1,42 @@
+//! Numbers for handles and pages: the lowest free one, as IDAs give them, so that a stale number
+//! soon means something else.
+
+use std::collections::BTreeSet;
+
+/// The numbers of one kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Numbers {
+    next: u32,
+    end: u32,
+    free: BTreeSet<u32>,
+}
+
+impl Numbers {
+    /// Numbers from `first` to below `end`.
+    pub(crate) fn new(first: u32, end: u32) -> Self {
+        Self { next: first, end, free: BTreeSet::new() }
+    }
+
+    /// The lowest free number, if there is one.
+    pub(crate) fn lowest(&self) -> Option<u32> {
+        let new = (self.next < self.end).then_some(self.next);
+        self.free.first().copied().or(new)
+    }
+
+    /// Takes a number that [`Numbers::lowest`] gave.
+    pub(crate) fn take_this(&mut self, number: u32) {
+        if number == self.next {
+            self.next += 1;
+        } else {
+            let was_free = self.free.remove(&number);
+            debug_assert!(was_free, "a number that was taken before");
+        }
+    }
+
+    /// Gives a number back.
+    pub(crate) fn give(&mut self, number: u32) {
+        debug_assert!(number < self.next, "a number that was never taken");
+        let new = self.free.insert(number);
+        debug_assert!(new, "a number that was given back before");
+    }
+}

@@ -1,0 +1,74 @@
+//! Opcodes that the kernel's rules name: those of `verbless-prm`, and those of commands that
+//! nothing here executes or sends, which the rules pass or refuse by number alone.
+
+/// Opcodes as `verbless-prm` has them.
+macro_rules! described {
+    ($($name:ident)*) => {
+        $( pub(crate) const $name: u16 = verbless_prm::Opcode::$name.0; )*
+    };
+}
+
+described! {
+    QUERY_HCA_CAP QUERY_ADAPTER TEARDOWN_HCA DISABLE_HCA QUERY_ISSI CREATE_MKEY QUERY_MKEY
+    DESTROY_MKEY QUERY_SPECIAL_CONTEXTS CREATE_EQ DESTROY_EQ CREATE_CQ DESTROY_CQ QUERY_CQ
+    MODIFY_CQ CREATE_QP DESTROY_QP RST2INIT_QP INIT2RTR_QP RTR2RTS_QP RTS2RTS_QP SQERR2RTS_QP
+    QUERY_QP SQD_RTS_QP INIT2INIT_QP CREATE_PSV DESTROY_PSV CREATE_SRQ DESTROY_SRQ QUERY_SRQ
+    ARM_RQ CREATE_XRC_SRQ DESTROY_XRC_SRQ QUERY_XRC_SRQ ARM_XRC_SRQ CREATE_DCT DESTROY_DCT
+    QUERY_DCT QUERY_VPORT_STATE QUERY_NIC_VPORT_CONTEXT QUERY_ROCE_ADDRESS QUERY_HCA_VPORT_CONTEXT
+    QUERY_VPORT_COUNTER ALLOC_Q_COUNTER DEALLOC_Q_COUNTER QUERY_Q_COUNTER ALLOC_PD DEALLOC_PD
+    ALLOC_UAR DEALLOC_UAR ATTACH_TO_MCG DETACH_FROM_MCG NOP ALLOC_XRCD DEALLOC_XRCD
+    ALLOC_TRANSPORT_DOMAIN DEALLOC_TRANSPORT_DOMAIN QUERY_LAG CREATE_TIR MODIFY_TIR DESTROY_TIR
+    QUERY_TIR CREATE_SQ MODIFY_SQ DESTROY_SQ QUERY_SQ CREATE_RQ MODIFY_RQ DESTROY_RQ QUERY_RQ
+    CREATE_RMP MODIFY_RMP DESTROY_RMP QUERY_RMP CREATE_TIS MODIFY_TIS DESTROY_TIS QUERY_TIS
+    CREATE_RQT MODIFY_RQT DESTROY_RQT QUERY_RQT CREATE_GENERAL_OBJECT MODIFY_GENERAL_OBJECT
+    QUERY_GENERAL_OBJECT DESTROY_GENERAL_OBJECT CREATE_UCTX DESTROY_UCTX CREATE_UMEM DESTROY_UMEM
+}
+
+// Source: Linux `include/linux/mlx5/mlx5_ifc.h`.
+pub(crate) const TO_ERR_QP: u16 = 0x507;
+pub(crate) const TO_RST_QP: u16 = 0x50a;
+pub(crate) const ARM_DCT_FOR_KEY_VIOLATION: u16 = 0x714;
+pub(crate) const CREATE_XRQ: u16 = 0x717;
+pub(crate) const DESTROY_XRQ: u16 = 0x718;
+pub(crate) const QUERY_XRQ: u16 = 0x719;
+pub(crate) const ARM_XRQ: u16 = 0x71a;
+pub(crate) const QUERY_XRQ_DC_PARAMS_ENTRY: u16 = 0x725;
+pub(crate) const SET_XRQ_DC_PARAMS_ENTRY: u16 = 0x726;
+pub(crate) const QUERY_XRQ_ERROR_PARAMS: u16 = 0x727;
+pub(crate) const RELEASE_XRQ_ERROR: u16 = 0x729;
+pub(crate) const MODIFY_XRQ: u16 = 0x72a;
+pub(crate) const QUERY_ESW_FUNCTIONS: u16 = 0x740;
+pub(crate) const QUERY_ESW_VPORT_CONTEXT: u16 = 0x752;
+pub(crate) const QUERY_VNIC_ENV: u16 = 0x76f;
+pub(crate) const CREATE_SCHEDULING_ELEMENT: u16 = 0x782;
+pub(crate) const DESTROY_SCHEDULING_ELEMENT: u16 = 0x783;
+pub(crate) const QUERY_SCHEDULING_ELEMENT: u16 = 0x784;
+pub(crate) const MODIFY_SCHEDULING_ELEMENT: u16 = 0x785;
+pub(crate) const GET_DROPPED_PACKET_LOG: u16 = 0x80a;
+pub(crate) const QUERY_CONG_STATUS: u16 = 0x822;
+pub(crate) const QUERY_CONG_PARAMS: u16 = 0x824;
+pub(crate) const QUERY_CONG_STATISTICS: u16 = 0x826;
+pub(crate) const ADD_VXLAN_UDP_DPORT: u16 = 0x827;
+pub(crate) const DELETE_VXLAN_UDP_DPORT: u16 = 0x828;
+pub(crate) const SET_L2_TABLE_ENTRY: u16 = 0x829;
+pub(crate) const QUERY_L2_TABLE_ENTRY: u16 = 0x82a;
+pub(crate) const DELETE_L2_TABLE_ENTRY: u16 = 0x82b;
+pub(crate) const CREATE_FLOW_TABLE: u16 = 0x930;
+pub(crate) const DESTROY_FLOW_TABLE: u16 = 0x931;
+pub(crate) const QUERY_FLOW_TABLE: u16 = 0x932;
+pub(crate) const CREATE_FLOW_GROUP: u16 = 0x933;
+pub(crate) const DESTROY_FLOW_GROUP: u16 = 0x934;
+pub(crate) const QUERY_FLOW_GROUP: u16 = 0x935;
+pub(crate) const SET_FLOW_TABLE_ENTRY: u16 = 0x936;
+pub(crate) const QUERY_FLOW_TABLE_ENTRY: u16 = 0x937;
+pub(crate) const DELETE_FLOW_TABLE_ENTRY: u16 = 0x938;
+pub(crate) const ALLOC_FLOW_COUNTER: u16 = 0x939;
+pub(crate) const DEALLOC_FLOW_COUNTER: u16 = 0x93a;
+pub(crate) const QUERY_FLOW_COUNTER: u16 = 0x93b;
+pub(crate) const MODIFY_FLOW_TABLE: u16 = 0x93c;
+pub(crate) const ALLOC_PACKET_REFORMAT_CONTEXT: u16 = 0x93d;
+pub(crate) const DEALLOC_PACKET_REFORMAT_CONTEXT: u16 = 0x93e;
+pub(crate) const QUERY_PACKET_REFORMAT_CONTEXT: u16 = 0x93f;
+pub(crate) const ALLOC_MODIFY_HEADER_CONTEXT: u16 = 0x940;
+pub(crate) const DEALLOC_MODIFY_HEADER_CONTEXT: u16 = 0x941;
+pub(crate) const QUERY_MODIFY_HEADER_CONTEXT: u16 = 0x942;

@@ -1,0 +1,215 @@
+//! Who hears of which event: the device's table of DevX subscriptions, and its async event files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nix::errno::Errno;
+
+use super::channel::Channel;
+use super::event_rules::Eqe;
+use super::refused::refused;
+
+/// A channel for subscriptions.
+#[derive(Debug)]
+pub(super) struct EventChannel {
+    pub channel: Arc<Channel>,
+    /// Records are cookies alone, each at most once while it waits to be read.
+    pub omit_data: bool,
+}
+
+/// One subscription, as it is asked for.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    /// Event and type of object.
+    pub key: u32,
+    /// Number of the object; None for the whole device.
+    pub number: Option<u32>,
+    /// The DevX object that it ends with, by its serial number.
+    pub object: Option<u64>,
+    pub channel: Arc<EventChannel>,
+    pub cookie: u64,
+    /// Signalled instead of the channel.
+    pub eventfd: Option<Arc<OwnedFd>>,
+}
+
+/// An event with its type of object, and the number of the object; `None` for the whole device.
+type EventKey = (u32, Option<u32>);
+
+/// The subscriptions of one device.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    table: Mutex<Table>,
+    /// Objects that could be subscribed to, of all files.
+    serials: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_event: BTreeMap<EventKey, Vec<(u64, Subscription)>>,
+    /// The events that a DevX object's subscriptions are for; may name some that ended with their
+    /// channel.
+    by_object: BTreeMap<u64, BTreeSet<EventKey>>,
+    channels: Vec<Weak<Channel>>,
+    async_files: Vec<Arc<Channel>>,
+    next: u64,
+}
+
+impl Subscriptions {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that tells a new object from every other that any file of the device ever had.
+    pub(super) fn serial(&self) -> u64 {
+        self.serials.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self, subscriptions: Vec<Subscription>) {
+        let mut table = self.lock();
+        for subscription in subscriptions {
+            table.next += 1;
+            let tag = table.next;
+            let event = (subscription.key, subscription.number);
+            if let Some(object) = subscription.object {
+                table.by_object.entry(object).or_default().insert(event);
+            }
+            table.by_event.entry(event).or_default().push((tag, subscription));
+        }
+    }
+
+    /// Tells every subscriber to an event. Readers that have gone are forgotten.
+    pub(super) fn dispatch(&self, key: u32, number: Option<u32>, eqe: &Eqe) {
+        let mut table = self.lock();
+        let Some(found) = table.by_event.get_mut(&(key, number)) else { return };
+        for (tag, subscription) in found {
+            subscription.deliver(*tag, eqe);
+        }
+    }
+
+    /// Ends the subscriptions to a DevX object that is no more.
+    pub(super) fn object_gone(&self, object: u64) {
+        let mut table = self.lock();
+        for event in table.by_object.remove(&object).unwrap_or_default() {
+            let Some(found) = table.by_event.get_mut(&event) else { continue };
+            found.retain(|(_, subscription)| subscription.object != Some(object));
+            if found.is_empty() {
+                table.by_event.remove(&event);
+            }
+        }
+    }
+
+    /// Ends the subscriptions of a channel that is no more.
+    pub(super) fn channel_gone(&self, channel: &Arc<Channel>) {
+        self.lock().by_event.retain(|_, found| {
+            found.retain(|(_, subscription)| !Arc::ptr_eq(&subscription.channel.channel, channel));
+            !found.is_empty()
+        });
+    }
+
+    /// Takes note of a channel, to end it when the device dies.
+    pub(super) fn add_channel(&self, channel: &Arc<Channel>) {
+        let mut table = self.lock();
+        table.channels.retain(|known| known.strong_count() != 0);
+        table.channels.push(Arc::downgrade(channel));
+    }
+
+    /// Ends every channel: the device is gone.
+    pub(super) fn close_channels(&self) {
+        for channel in self.lock().channels.drain(..).filter_map(|channel| channel.upgrade()) {
+            channel.close();
+        }
+    }
+
+    /// How many subscriptions there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lock().by_event.values().map(Vec::len).sum()
+    }
+
+    pub(super) fn add_async_file(&self, channel: Arc<Channel>) {
+        self.lock().async_files.push(channel);
+    }
+
+    pub(super) fn async_file_gone(&self, channel: &Arc<Channel>) {
+        self.lock().async_files.retain(|file| !Arc::ptr_eq(file, channel));
+    }
+
+    /// Queues an `ib_uverbs_async_event_desc` on every async event file: `element` is the port.
+    pub(super) fn tell_async_files(&self, element: u64, event: u32) {
+        let mut record = element.to_ne_bytes().to_vec();
+        record.extend(event.to_ne_bytes());
+        record.extend([0; 4]);
+        for file in &self.lock().async_files {
+            file.send(record.clone());
+        }
+    }
+}
+
+impl Subscription {
+    fn deliver(&self, tag: u64, eqe: &Eqe) {
+        if let Some(eventfd) = &self.eventfd {
+            // A full counter is a signal that waits already.
+            let _ = nix::unistd::write(eventfd, &1u64.to_ne_bytes());
+        } else if self.channel.omit_data {
+            self.channel.channel.send_once(tag, self.cookie.to_ne_bytes());
+        } else {
+            let mut record = self.cookie.to_ne_bytes().to_vec();
+            record.extend(eqe);
+            self.channel.channel.send(record);
+        }
+    }
+}
+
+/// Eventfds of one client that subscriptions may signal at one time. Linux holds them by a
+/// reference each; here each takes a descriptor of the process that all clients share.
+pub(super) const MOST_EVENTFDS: usize = 512;
+
+/// The eventfds that a client's subscriptions signal: each once, however many signal it. They are
+/// known by the number that the kernel gives each (Linux 5.2; before that a duplicate counts as
+/// another).
+#[derive(Debug, Default)]
+pub struct Eventfds(Mutex<BTreeMap<u64, Weak<OwnedFd>>>);
+
+impl Eventfds {
+    /// Holds what a duplicate of a client's descriptor refers to, as long as the answer lives.
+    /// EINVAL: it is no eventfd. ENOMEM: the client has so many others here.
+    pub(super) fn hold(&self, fd: OwnedFd) -> Result<Arc<OwnedFd>, Errno> {
+        check_eventfd(&fd)?;
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without a number of its own: the descriptor's, above those of eventfds.
+        let number = eventfd_id(&fd).unwrap_or(1 << 63 | fd.as_raw_fd() as u64);
+        if let Some(known) = held.get(&number).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        if held.len() >= MOST_EVENTFDS {
+            held.retain(|_, fd| fd.strong_count() != 0);
+        }
+        if held.len() >= MOST_EVENTFDS {
+            let words = format!(
+                "subscriptions of this process signal {MOST_EVENTFDS} eventfds, which is the most: \
+                 end some, or share eventfds"
+            );
+            return Err(refused(Errno::ENOMEM, words));
+        }
+        let fd = Arc::new(fd);
+        held.insert(number, Arc::downgrade(&fd));
+        Ok(fd)
+    }
+}
+
+/// The number by which the kernel tells eventfds apart.
+fn eventfd_id(fd: &OwnedFd) -> Option<u64> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
+}
+
+/// Checks that a descriptor of ours is an eventfd; EINVAL otherwise.
+fn check_eventfd(fd: &OwnedFd) -> Result<(), Errno> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    match link {
+        Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(()),
+        _ => Err(Errno::EINVAL),
+    }
+}

@@ -1,0 +1,178 @@
+//! Hostile buffers: headers and attribute lists that do not make sense, each with the errno that
+//! Linux gives.
+
+use nix::errno::Errno;
+
+use super::support::{Bench, Request, command};
+
+/// OTHER with QUERY_HCA_CAP, as it should be.
+fn other(input: &[u8], output: &mut [u8]) -> Request {
+    Request::new(0x1000, 0x1000).input(0x1000, input).output(0x1001, output)
+}
+
+#[test]
+fn a_header_that_does_not_make_sense_is_refused() {
+    let bench = Bench::new();
+    let good = Request::new(0x1000, 0x1002).input(0x1000, &[0; 4]).words;
+    let with = |index: usize, f: &dyn Fn(u64) -> u64| {
+        let mut words = good.clone();
+        words[index] = f(words[index]);
+        words
+    };
+    let cases: &[(&str, Vec<u64>, Errno)] = &[
+        ("empty", vec![], Errno::EFAULT),
+        ("cut in the header", good[..2].to_vec(), Errno::EFAULT),
+        ("cut in the attributes", good[..4].to_vec(), Errno::EFAULT),
+        ("length too small", with(0, &|w| w - 8), Errno::EINVAL),
+        ("length too large", with(0, &|w| w + 16), Errno::EINVAL),
+        ("length 0", with(0, &|w| w & !0xffff), Errno::EINVAL),
+        ("count too large", with(0, &|w| w + (1 << 48)), Errno::EINVAL),
+        ("more than a page", with(0, &|w| w & 0xffff_ffff_0000 | 4104 | 255 << 48), Errno::EINVAL),
+        ("reserved1", with(1, &|_| 1), Errno::EPROTONOSUPPORT),
+        ("reserved2", with(2, &|w| w | 1 << 32), Errno::EPROTONOSUPPORT),
+        ("another driver", with(2, &|_| 2), Errno::EINVAL),
+        ("no such object", with(0, &|w| w | 0x0fff_0000), Errno::EPROTONOSUPPORT),
+        ("no such method", with(0, &|w| w | 0xff << 32), Errno::EPROTONOSUPPORT),
+    ];
+    for (what, words, errno) in cases {
+        assert_eq!(bench.file.ioctl(&mut words.clone()), Err(*errno), "{what}");
+    }
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn an_attribute_that_does_not_fit_its_description_is_refused() {
+    let bench = Bench::new();
+    let input = command(0x101, 0, 16);
+    let short = [0; 15];
+    let pointer = input.as_ptr() as u64;
+    let mut room = [0; 16];
+    let out = room.as_mut_ptr() as u64;
+    let request = || Request::new(0x1000, 0x1000);
+    let cases = [
+        (
+            "inbox too short",
+            request().input(0x1000, &short).raw(0x1001, 16, 1, 0, out),
+            Errno::EINVAL,
+        ),
+        (
+            "outbox too short",
+            request().input(0x1000, &input).raw(0x1001, 15, 1, 0, out),
+            Errno::EINVAL,
+        ),
+        ("no outbox", request().input(0x1000, &input), Errno::EINVAL),
+        ("no inbox", request().raw(0x1001, 16, 1, 0, out), Errno::EINVAL),
+        ("nothing", request(), Errno::EINVAL),
+        ("inbox twice", request().input(0x1000, &input).input(0x1000, &input), Errno::EINVAL),
+        ("reserved of the inbox", request().raw(0x1000, 16, 1, 0x100, pointer), Errno::EINVAL),
+        ("element id", request().raw(0x1000, 16, 1, 1, pointer), Errno::EINVAL),
+        ("inbox nowhere", request().raw(0x1000, 16, 1, 0, 64), Errno::EFAULT),
+        (
+            "outbox nowhere",
+            request().input(0x1000, &input).raw(0x1001, 16, 1, 0, 64),
+            Errno::EFAULT,
+        ),
+        (
+            "an unknown mandatory attribute",
+            request().input(0x1000, &input).raw(0x1001, 16, 1, 0, out).number(0x1002, 0),
+            Errno::EPROTONOSUPPORT,
+        ),
+        (
+            "an attribute id of no namespace",
+            request().input(0x1000, &input).raw(0x1001, 16, 1, 0, out).number(0xffff, 0),
+            Errno::EPROTONOSUPPORT,
+        ),
+    ];
+    for (what, mut request, errno) in cases {
+        assert_eq!(request.send(&bench.file), Err(errno), "{what}");
+    }
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn an_unknown_attribute_that_is_not_mandatory_is_passed_over() {
+    let bench = Bench::new();
+    let input = command(0x101, 0, 16);
+    let mut output = [0xff; 16];
+    let mut request = other(&input, &mut output).raw(0x1007, 4, 0, 0, 0).raw(0x1007, 4, 0, 0, 0);
+    assert_eq!(request.send(&bench.file), Ok(()));
+    assert_eq!(output, [0; 16]);
+}
+
+#[test]
+fn an_output_that_was_filled_says_so() {
+    let bench = Bench::new();
+    let input = command(0x101, 0, 16);
+    let mut output = [0xff; 16];
+    let mut request = other(&input, &mut output);
+    assert_eq!(request.send(&bench.file), Ok(()));
+    assert_eq!((request.flags(0), request.flags(1)), (1, 3));
+}
+
+#[test]
+fn values_and_flags_have_their_lengths() {
+    let bench = Bench::new();
+    let mut out = [0; 4];
+    let at = out.as_mut_ptr() as u64;
+    let eqn = || Request::new(0x1000, 0x1002);
+    let channel = || Request::new(0x1005, 0x1000).handle(0x1000, 0);
+    let cases = [
+        ("vector of 8 bytes", eqn().number(0x1000, 0).raw(0x1001, 4, 1, 0, at), Errno::EINVAL),
+        ("vector of 2 bytes", eqn().input(0x1000, &[0; 2]).raw(0x1001, 4, 1, 0, at), Errno::EINVAL),
+        ("room of 8 bytes", eqn().input(0x1000, &[0; 4]).raw(0x1001, 8, 1, 0, at), Errno::EINVAL),
+        ("flags of 2 bytes", channel().input(0x1001, &[0; 2]), Errno::EINVAL),
+        ("flags of 5 bytes", channel().input(0x1001, &[0; 5]), Errno::EINVAL),
+        ("flags of 9 bytes", channel().input(0x1001, &[0; 9]), Errno::EINVAL),
+        ("flags unknown", channel().input(0x1001, &[2, 0, 0, 0]), Errno::EINVAL),
+        ("flags unknown above", channel().number(0x1001, 1 << 40), Errno::EINVAL),
+        (
+            "a handle with a length",
+            Request::new(0x1005, 0x1000).raw(0x1000, 4, 1, 0, 0),
+            Errno::EINVAL,
+        ),
+    ];
+    for (what, mut request, errno) in cases {
+        assert_eq!(request.send(&bench.file), Err(errno), "{what}");
+    }
+    assert_eq!(bench.client.installed.lock().expect("nobody panicked").len(), 0);
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn handles_that_are_not_ours_are_refused() {
+    let bench = Bench::new();
+    let cq = bench.create(&command(0x800, 0, 16)).expect("a PD");
+    let cases = [
+        ("never given", cq + 1, Errno::ENOENT),
+        ("negative", u64::MAX, Errno::EINVAL),
+        ("past 32 bits", 1 << 32 | cq, Errno::ENOENT),
+    ];
+    for (what, handle, errno) in cases {
+        assert_eq!(bench.destroy(0x1001, handle), Err(errno), "{what}");
+    }
+    assert_eq!(bench.destroy(0x1002, cq), Err(Errno::EINVAL), "an object of another kind");
+    assert_eq!(bench.destroy(0x1008, cq), Err(Errno::EINVAL), "an object of another kind");
+    assert_eq!(bench.destroy(0x1001, cq), Ok(()));
+    assert_eq!(bench.destroy(0x1001, cq), Err(Errno::ENOENT), "destroyed before");
+    assert_eq!(bench.close(), 0);
+}
+
+#[test]
+fn descriptors_that_are_no_channel_of_ours_are_refused() {
+    use std::os::fd::AsRawFd;
+    let bench = Bench::new();
+    let other = Bench::new();
+    let foreign = other.channel(0).expect("a channel");
+    let plain = std::fs::File::open("/dev/null").expect("there is /dev/null");
+    let subscribe = |fd: u64| {
+        Request::new(0x1000, 0x1003).handle(0x1000, fd).input(0x1002, &[9, 0]).send(&bench.file)
+    };
+    assert_eq!(subscribe(plain.as_raw_fd() as u64), Err(Errno::EBADF));
+    assert_eq!(subscribe(foreign.as_raw_fd() as u64), Err(Errno::EBADF));
+    assert_eq!(subscribe(1 << 20), Err(Errno::EBADF));
+    assert_eq!(subscribe(u64::MAX), Err(Errno::EBADF));
+    assert_eq!(subscribe(1 << 40), Err(Errno::EINVAL));
+    let mut command_fd = Request::new(0x1004, 0x1000).handle(0x1000, 0);
+    assert_eq!(command_fd.send(&bench.file), Ok(()));
+    assert_eq!(subscribe(command_fd.data(0)), Err(Errno::EBADF), "a channel of another kind");
+}

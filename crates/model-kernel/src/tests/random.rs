@@ -1,0 +1,126 @@
+//! Random buffers: nothing panics, and nothing is left once the file is closed.
+
+use proptest::prelude::*;
+
+use super::super::abi::{Kind, METHODS};
+use super::super::file::File;
+use super::support::{Bench, Device, Request, TestClient, buffer, command};
+use crate::InProcess;
+use verbless_model::{Model, ObjectCounts, Profile};
+
+/// An attribute: id, length, flags, reserved, and what its data is drawn from.
+type Attr = (usize, u16, u16, u16, u64, u8);
+
+fn attribute() -> impl Strategy<Value = Attr> {
+    (
+        0..12usize,
+        prop_oneof![
+            Just(0u16),
+            Just(4),
+            Just(8),
+            Just(16),
+            Just(32),
+            Just(48),
+            Just(72),
+            Just(0x110),
+            any::<u16>()
+        ],
+        prop_oneof![Just(1u16), Just(0), any::<u16>()],
+        prop_oneof![8 => Just(0u16), 1 => any::<u16>()],
+        any::<u64>(),
+        0..6u8,
+    )
+}
+
+/// Calls of near sense: methods with attributes, and what picks the command that a mailbox holds.
+type Call = ((usize, Vec<Attr>), usize);
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let call = (0..METHODS.len(), prop::collection::vec(attribute(), 0..7));
+    prop::collection::vec((call, any::<usize>()), 1..24)
+}
+
+/// Makes the calls. `numbers` is where the numbers of the device's objects begin.
+fn make(file: &File, calls: Vec<Call>, numbers: u32) {
+    // Two pages to start in, and room behind them for the longest output.
+    let (_memory, page) = buffer(2 + 16);
+    for ((method, attrs), pick) in calls {
+        let method = &METHODS[method];
+        let opcodes = [0x800, 0x400, 0x500, 0x200, 0x403, 0x50b, 0x402, 0xa00, 0x101, 0x100, 0x910];
+        let number = numbers + (pick >> 8) as u32 % 8;
+        let input = command(opcodes[pick % opcodes.len()], number, 0x110);
+        // Room of the client's for the kernel to read from and to write into; nothing of Rust's
+        // lies there.
+        let mut scratch = Box::new([0u8; 0x1_0000]);
+        scratch[..0x110].copy_from_slice(&input);
+        let pointer = scratch.as_mut_ptr() as u64;
+        let mut request = Request::new(method.object, method.id);
+        for (index, len, flags, reserved, data, source) in attrs {
+            let spec = method.attrs.get(index % (method.attrs.len() + 1));
+            let id = spec.map_or(0x1009, |spec| spec.id);
+            let data_less = spec.is_some_and(|spec| {
+                matches!(spec.kind, Kind::Handle { .. } | Kind::Fd { .. } | Kind::RawFd)
+            });
+            let len = if data_less && source != 0 { 0 } else { len };
+            let data = match source {
+                // Outputs of any length fit: they are at most 65535 bytes.
+                0 | 1 => pointer,
+                2 => data % 8,
+                3 => page + data % 0x2000,
+                4 => 64,
+                _ => data % 4096,
+            };
+            request = request.raw(id, len, flags, reserved, data);
+        }
+        let _ = request.send(file);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn requests_of_near_sense_never_panic_and_leave_nothing(calls in calls()) {
+        let bench = Bench::without_context(Device::new());
+        let _ = bench.get_context(1);
+        make(&bench.file, calls, 0x48);
+        prop_assert_eq!(bench.close(), 0);
+    }
+
+    #[test]
+    fn nor_do_they_on_the_modelled_device(calls in calls(), numbers in 0x10..0x420u32) {
+        let profile = Profile::load("connectx6dx").expect("it is built in");
+        let model = Model::builder().device(profile).stepped().build();
+        let lease = InProcess::of(&model).lease(0).expect("it is willing");
+        let file = File::new(lease.kernel.clone(), TestClient::new());
+        let _ = super::support::get_context(&file, 1);
+        make(&file, calls, numbers);
+        drop((file, lease));
+        prop_assert_eq!(model.counts(0), ObjectCounts::default());
+    }
+
+    #[test]
+    fn random_words_never_panic(mut words in prop::collection::vec(any::<u64>(), 0..40)) {
+        let bench = Bench::new();
+        let _ = bench.file.ioctl(&mut words);
+        prop_assert_eq!(bench.close(), 0);
+    }
+
+    #[test]
+    fn random_headers_with_the_right_length_never_panic(
+        object in prop_oneof![0..20u16, 0x1000..0x100au16],
+        method in prop_oneof![0..8u16, 0x1000..0x1006u16],
+        attrs in prop::collection::vec(
+            (prop_oneof![0..5u16, 0x1000..0x1008u16], 0..80u16, 0..4096u64),
+            0..8,
+        ),
+    ) {
+        let bench = Bench::new();
+        let mut request = Request::new(object, method);
+        for (id, len, data) in attrs {
+            request = request.raw(id, len, 1, 0, data);
+        }
+        let _ = request.send(&bench.file);
+        prop_assert_eq!(bench.close(), 0);
+    }
+}

@@ -1,0 +1,506 @@
+//! A scripted device, a client with a memory of its own, and requests built attribute by attribute.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nix::errno::Errno;
+use verbless_devx::{Mapping, Protection};
+use verbless_prm::{HcaCap, MkeyContext};
+
+use super::super::client::{Capability, Client, FileId, Ourselves};
+use super::super::file::File;
+use super::super::kernel::{Function, GidEntry, Kernel, PortState};
+use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
+use super::super::rules::{self, op};
+use super::super::verbs::About;
+use verbless_model::memory::{HostMemory, Interrupts, ProcessMemory};
+
+/// A device that accepts every command, gives out numbers in order, and keeps what it was told.
+pub(super) struct Device {
+    pub commands: Mutex<Vec<Vec<u8>>>,
+    /// The next command with this opcode fails with this status.
+    pub refuse: Mutex<Option<(u16, u8)>>,
+    pub caps: HcaCap,
+    pub ethernet: bool,
+    pub alive: AtomicBool,
+    /// Where the device looks at UAR pages that clients map by themselves.
+    pub backed: Mutex<BTreeMap<u32, u64>>,
+    /// Keys that got another PD or other rights.
+    pub reconfigured: Mutex<Vec<(u32, MkeyContext)>>,
+    interrupts: Mutex<Option<Arc<dyn Interrupts>>>,
+    numbers: AtomicU32,
+    /// Objects by destroying opcode and number.
+    held: Mutex<BTreeMap<(u16, u32), ()>>,
+}
+
+/// The number of the first event queue; the device counts on from there for everything.
+pub(super) const FIRST: u32 = 0x40;
+
+impl Device {
+    pub(super) fn new() -> Arc<Self> {
+        let mut caps = HcaCap::zeroed();
+        caps.set_log_max_uctx(4);
+        caps.set_uctx_cap(3);
+        caps.set_log_max_transport_domain(4);
+        caps.set_num_ports(1);
+        caps.set_log_max_qp(17);
+        caps.set_cqe_version(1);
+        Arc::new(Self::with(caps, false))
+    }
+
+    pub(super) fn with(caps: HcaCap, ethernet: bool) -> Self {
+        Self {
+            commands: Mutex::default(),
+            refuse: Mutex::default(),
+            caps,
+            ethernet,
+            backed: Mutex::default(),
+            alive: AtomicBool::new(true),
+            reconfigured: Mutex::default(),
+            interrupts: Mutex::default(),
+            numbers: AtomicU32::new(FIRST),
+            held: Mutex::default(),
+        }
+    }
+
+    fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().expect("no test panics with the lock held")
+    }
+
+    /// The last command with an opcode.
+    pub(super) fn last(&self, opcode: u16) -> Option<Vec<u8>> {
+        let commands = Self::lock(&self.commands);
+        commands.iter().rev().find(|command| rules::opcode(command) == opcode).cloned()
+    }
+
+    /// How many commands with an opcode came.
+    pub(super) fn count(&self, opcode: u16) -> usize {
+        let commands = Self::lock(&self.commands);
+        commands.iter().filter(|command| rules::opcode(command) == opcode).count()
+    }
+
+    pub(super) fn refuse_next(&self, opcode: u16, status: u8) {
+        *Self::lock(&self.refuse) = Some((opcode, status));
+    }
+
+    /// What was made and not destroyed.
+    pub(super) fn held(&self) -> usize {
+        Self::lock(&self.held).len()
+    }
+
+    pub(super) fn raise(&self, vector: u32) {
+        let interrupts = Self::lock(&self.interrupts).clone();
+        if let Some(interrupts) = interrupts {
+            interrupts.raise(vector);
+        }
+    }
+
+    /// Writes an entry into event queue number `queue` (0: asynchronous events) as its `index`th,
+    /// and raises its vector.
+    pub(super) fn event(&self, queue: u32, index: u64, kind: u8, dwords: &[(usize, u32)]) {
+        let create = Self::lock(&self.commands)
+            .iter()
+            .filter(|command| rules::opcode(command) == op::CREATE_EQ)
+            .nth(queue as usize)
+            .cloned()
+            .expect("the kernel made its queues");
+        let base = u64::from_be_bytes(*create[0x110..].first_chunk().expect("a page"));
+        let mut eqe = [0u8; 64];
+        eqe[1] = kind;
+        for &(dword, value) in dwords {
+            eqe[0x20 + 4 * dword..][..4].copy_from_slice(&value.to_be_bytes());
+        }
+        let memory = ProcessMemory;
+        memory.write(base + index * 64, &eqe[..63]).expect("the queue's memory");
+        memory.store8(base + index * 64 + 63, 0).expect("the queue's memory");
+        self.raise(queue);
+    }
+}
+
+impl Function for Device {
+    fn execute(&self, input: &[u8], output: &mut [u8]) {
+        output.fill(0);
+        Self::lock(&self.commands).push(input.to_vec());
+        let opcode = rules::opcode(input);
+        let mut refuse = Self::lock(&self.refuse);
+        if refuse.is_some_and(|(refused, _)| refused == opcode) {
+            if let Some((_, status)) = refuse.take() {
+                STATUS.set(output, status.into());
+                SYNDROME.set(output, 0x1234);
+            }
+            return;
+        }
+        drop(refuse);
+        match opcode {
+            op::QUERY_HCA_CAP if input[7] == 1 => {
+                let len = self.caps.as_bytes().len().min(output.len() - 0x10);
+                output[0x10..0x10 + len].copy_from_slice(&self.caps.as_bytes()[..len]);
+            }
+            op::CREATE_EQ | op::ALLOC_UAR | op::CREATE_UCTX | op::CREATE_UMEM => {
+                let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+                NUMBER.set(output, number);
+                let destroy = match opcode {
+                    op::CREATE_EQ => op::DESTROY_EQ,
+                    op::ALLOC_UAR => op::DEALLOC_UAR,
+                    op::CREATE_UCTX => op::DESTROY_UCTX,
+                    _ => op::DESTROY_UMEM,
+                };
+                Self::lock(&self.held).insert((destroy, number), ());
+            }
+            _ if rules::is_create(input) => {
+                NUMBER.set(output, self.numbers.fetch_add(1, Ordering::Relaxed));
+                if let Some(created) = rules::created_object(input, output) {
+                    let destroy = rules::opcode(&created.destroy);
+                    Self::lock(&self.held).insert((destroy, created.id.number), ());
+                }
+            }
+            _ => {
+                let mut held = Self::lock(&self.held);
+                held.remove(&(opcode, rules::destroyed_number(input).unwrap_or(NUMBER.get(input))));
+                if opcode == op::DESTROY_EQ {
+                    held.retain(|&(held, number), ()| {
+                        (held, number & 0xff) != (op::DESTROY_EQ, u32::from(input[11]))
+                    });
+                }
+            }
+        }
+    }
+
+    fn mmio_write(&self, _offset: u64, _bytes: &[u8]) {}
+
+    fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    fn vectors(&self) -> u32 {
+        3
+    }
+
+    fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
+        *Self::lock(&self.interrupts) = interrupts;
+    }
+
+    fn about(&self) -> About {
+        About { firmware: [22, 35, 1012], device_id: 0x101d, embedded_cpu: false }
+    }
+
+    fn back_uar(
+        &self,
+        page: u32,
+        _: std::os::fd::BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<(), Errno> {
+        Self::lock(&self.backed).insert(page, offset);
+        Ok(())
+    }
+
+    fn unback_uar(&self, _: u32) {}
+
+    fn map_uar(&self, _page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno> {
+        use std::os::fd::AsFd;
+        let file = nix::sys::memfd::memfd_create(c"uar", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
+        nix::unistd::ftruncate(&file, 4096)?;
+        Mapping::shared(file.as_fd(), 0, length, protection)
+    }
+
+    fn cycles(&self) -> u64 {
+        7_000
+    }
+
+    fn port(&self, number: u32) -> Option<PortState> {
+        let mut gid = [0xfe; 16];
+        gid[15] = 1;
+        (number == 1).then(|| PortState {
+            ethernet: self.ethernet,
+            active: true,
+            lid: 7,
+            sm_lid: 1,
+            grh_required: false,
+            capability_mask: 0x48,
+            capability_mask_2: 0x2,
+            lmc: 1,
+            sm_sl: 3,
+            subnet_timeout: 18,
+            init_type_reply: 0,
+            max_vls: 4,
+            max_mtu: 5,
+            active_mtu: 5,
+            width: 2,
+            speed: 64,
+            gids: vec![GidEntry { index: 0, gid, kind: u32::from(self.ethernet) }],
+        })
+    }
+
+    fn network_address(&self) -> Option<([u8; 6], [u8; 16])> {
+        None
+    }
+
+    fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
+        Self::lock(&self.reconfigured).push((index, *change));
+        self.caps.umr_extended_translation_offset()
+    }
+
+    fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
+        (gid[15] == 9).then_some([2, 0, 0, 0, 0, 9])
+    }
+}
+
+/// This process, but with limits and privileges of the test's choice.
+pub(super) struct TestClient {
+    process: Ourselves,
+    pub memlock: AtomicU64,
+    /// Capabilities by bit.
+    pub capabilities: AtomicU64,
+    /// Descriptors given out; closed with the client.
+    pub installed: Mutex<Vec<OwnedFd>>,
+}
+
+impl TestClient {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            process: Ourselves::default(),
+            memlock: AtomicU64::new(u64::MAX),
+            capabilities: AtomicU64::new(0),
+            installed: Mutex::default(),
+        })
+    }
+}
+
+impl Client for TestClient {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+        self.process.read(address, into)
+    }
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
+        self.process.write(address, from)
+    }
+    fn pin(&self, address: u64, length: u64, writable: bool) -> Result<(), Errno> {
+        self.process.pin(address, length, writable)
+    }
+    fn dma_address(&self, address: u64) -> u64 {
+        address
+    }
+    fn memlock(&self) -> u64 {
+        self.memlock.load(Ordering::Relaxed)
+    }
+    fn pinned(&self) -> &AtomicU64 {
+        self.process.pinned()
+    }
+    fn eventfds(&self) -> &super::super::subscriptions::Eventfds {
+        self.process.eventfds()
+    }
+    fn capable(&self, capability: Capability) -> bool {
+        self.capabilities.load(Ordering::Relaxed) >> capability as u32 & 1 == 1
+    }
+    fn install(&self, fd: OwnedFd) -> Result<i32, Errno> {
+        use std::os::fd::AsRawFd;
+        let number = fd.as_raw_fd();
+        self.installed.lock().expect("no test panics with the lock held").push(fd);
+        Ok(number)
+    }
+    fn identify(&self, fd: i32) -> Result<FileId, Errno> {
+        self.process.identify(fd)
+    }
+    fn borrow(&self, fd: i32) -> Result<OwnedFd, Errno> {
+        self.process.borrow(fd)
+    }
+    fn descriptors(&self) -> Vec<i32> {
+        self.process.descriptors()
+    }
+}
+
+/// A request, attribute by attribute. Bytes longer than eight are pointed to, as libraries do.
+pub(super) struct Request {
+    pub words: Vec<u64>,
+}
+
+impl Request {
+    pub(super) fn new(object: u16, method: u16) -> Self {
+        let ids = u64::from(object) << 16 | u64::from(method) << 32;
+        let mut request = Self { words: vec![ids, 0, 1] };
+        request.fix();
+        request
+    }
+
+    fn fix(&mut self) {
+        let count = (self.words.len() as u64 - 3) / 2;
+        let length = 24 + 16 * count;
+        self.words[0] = self.words[0] & 0x0000_ffff_ffff_0000 | length | count << 48;
+    }
+
+    /// An attribute, word by word.
+    pub(super) fn raw(mut self, id: u16, len: u16, flags: u16, reserved: u16, data: u64) -> Self {
+        let header = u64::from(id)
+            | u64::from(len) << 16
+            | u64::from(flags) << 32
+            | u64::from(reserved) << 48;
+        self.words.extend([header, data]);
+        self.fix();
+        self
+    }
+
+    /// An input; `bytes` must outlive the call.
+    pub(super) fn input(self, id: u16, bytes: &[u8]) -> Self {
+        let mut data = [0; 8];
+        let data = if bytes.len() <= 8 {
+            data[..bytes.len()].copy_from_slice(bytes);
+            u64::from_ne_bytes(data)
+        } else {
+            bytes.as_ptr() as u64
+        };
+        self.raw(id, bytes.len() as u16, 1, 0, data)
+    }
+
+    pub(super) fn output(self, id: u16, bytes: &mut [u8]) -> Self {
+        self.raw(id, bytes.len() as u16, 1, 0, bytes.as_mut_ptr() as u64)
+    }
+
+    pub(super) fn number(self, id: u16, value: u64) -> Self {
+        self.input(id, &value.to_ne_bytes())
+    }
+
+    pub(super) fn handle(self, id: u16, handle: u64) -> Self {
+        self.raw(id, 0, 1, 0, handle)
+    }
+
+    /// The data word of attribute number `index`.
+    pub(super) fn data(&self, index: usize) -> u64 {
+        self.words[3 + 2 * index + 1]
+    }
+
+    /// The flags of attribute number `index`.
+    pub(super) fn flags(&self, index: usize) -> u16 {
+        (self.words[3 + 2 * index] >> 32) as u16
+    }
+
+    pub(super) fn send(&mut self, file: &File) -> Result<(), Errno> {
+        file.ioctl(&mut self.words)
+    }
+}
+
+/// A device, a client, and a file of it with a DevX context.
+pub(super) struct Bench {
+    pub device: Arc<Device>,
+    pub client: Arc<TestClient>,
+    pub file: File,
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        Self::of(Device::new())
+    }
+
+    pub(super) fn of(device: Arc<Device>) -> Self {
+        let bench = Self::without_context(device);
+        bench.get_context(1).expect("a context");
+        bench
+    }
+
+    pub(super) fn without_context(device: Arc<Device>) -> Self {
+        let kernel = Kernel::attach(device.clone()).expect("the device is willing");
+        let client = TestClient::new();
+        let file = File::new(kernel, client.clone());
+        Self { device, client, file }
+    }
+
+    /// The same, of a client that maps doorbells by itself.
+    pub(super) fn that_maps_by_itself(device: Arc<Device>) -> Self {
+        let kernel = Kernel::attach(device.clone()).expect("the device is willing");
+        let client = TestClient::new();
+        let doorbells = std::fs::File::open("/dev/null").expect("a file");
+        let file = File::new(kernel, client.clone()).with_doorbells(Arc::new(doorbells.into()));
+        Self { device, client, file }
+    }
+
+    pub(super) fn get_context(&self, flags: u32) -> Result<[u8; 72], Errno> {
+        get_context(&self.file, flags)
+    }
+
+    /// OBJ_CREATE of a mailbox; the handle.
+    pub(super) fn create(&self, input: &[u8]) -> Result<u64, Errno> {
+        let mut output = [0; 16];
+        let mut request = Request::new(0x1001, 0x1000)
+            .handle(0x1000, 0)
+            .input(0x1001, input)
+            .output(0x1002, &mut output);
+        request.send(&self.file)?;
+        Ok(request.data(0))
+    }
+
+    pub(super) fn destroy(&self, object: u16, handle: u64) -> Result<(), Errno> {
+        Request::new(object, 0x1001).handle(0x1000, handle).send(&self.file)
+    }
+
+    /// UMEM_REG with access flags and perhaps a page-size bitmap; handle and id.
+    pub(super) fn umem(
+        &self,
+        address: u64,
+        length: u64,
+        access: u32,
+        bitmap: Option<u64>,
+    ) -> Result<(u64, u32), Errno> {
+        let mut id = [0; 4];
+        let mut request = Request::new(0x1002, 0x1000)
+            .handle(0x1000, 0)
+            .number(0x1001, address)
+            .number(0x1002, length)
+            .input(0x1003, &access.to_ne_bytes())
+            .output(0x1004, &mut id);
+        if let Some(bitmap) = bitmap {
+            request = request.number(0x1005, bitmap);
+        }
+        request.send(&self.file)?;
+        Ok((request.data(0), u32::from_ne_bytes(id)))
+    }
+
+    /// An event channel.
+    pub(super) fn channel(&self, flags: u32) -> Result<OwnedFd, Errno> {
+        let mut request =
+            Request::new(0x1005, 0x1000).handle(0x1000, 0).input(0x1001, &flags.to_ne_bytes());
+        request.send(&self.file)?;
+        Ok(self.take_fd(request.data(0)))
+    }
+
+    /// Takes a descriptor over from the client that it was given to.
+    pub(super) fn take_fd(&self, number: u64) -> OwnedFd {
+        use std::os::fd::AsRawFd;
+        let mut installed = self.client.installed.lock().expect("nobody panicked");
+        let at = installed
+            .iter()
+            .position(|fd| fd.as_raw_fd() as u64 == number)
+            .expect("the number was given out");
+        installed.swap_remove(at)
+    }
+
+    /// Closes the file; what the device then still holds for it or for the kernel.
+    pub(super) fn close(self) -> usize {
+        drop(self.file);
+        self.device.held()
+    }
+}
+
+/// GET_CONTEXT as the library sends it, with these flags; the response.
+pub(super) fn get_context(file: &File, flags: u32) -> Result<[u8; 72], Errno> {
+    let mut request = [0; 32];
+    (request[0], request[4], request[16], request[24]) = (16, 4, 1, 3);
+    request[8..12].copy_from_slice(&flags.to_ne_bytes());
+    let mut response = [0; 72];
+    Request::new(0, 3).input(0x1000, &request).output(0x1001, &mut response).send(file)?;
+    Ok(response)
+}
+
+/// An inbox of `bytes` bytes with an opcode and, in the third dword, a number.
+pub(super) fn command(opcode: u16, number: u32, bytes: usize) -> Vec<u8> {
+    let mut input = vec![0; bytes];
+    input[..2].copy_from_slice(&opcode.to_be_bytes());
+    input[8..12].copy_from_slice(&number.to_be_bytes());
+    input
+}
+
+/// A page-aligned buffer of `pages` pages: itself, and its address.
+pub(super) fn buffer(pages: usize) -> (Vec<u8>, u64) {
+    let buffer = vec![0u8; (pages + 1) * 4096];
+    let address = (buffer.as_ptr() as u64).next_multiple_of(4096);
+    (buffer, address)
+}

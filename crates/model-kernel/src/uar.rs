@@ -1,0 +1,125 @@
+//! UAR pages: allocation, and the offsets at which a client maps them.
+//!
+//! An mmap offset counts pages: bits 15:8 are a command, bits 7:0 and 23:16 an index. Pages that a
+//! client allocates one by one have commands from 9 on; those that came with the context go by
+//! commands of their own.
+
+use nix::errno::Errno;
+
+use super::abi::attr;
+use super::client::PAGE;
+use super::context::Context;
+use super::file::{Method, Object, State};
+use super::refused::refused;
+use super::rules::op;
+use crate::numbers::Numbers;
+
+const TYPE_BLUEFLAME: u64 = 0;
+const TYPE_NON_CACHED: u64 = 1;
+/// mmap commands: a page of the context, mapped any way, write-combined, or uncached.
+const MMAP_REGULAR: u64 = 0;
+const MMAP_WC: u64 = 2;
+const MMAP_NC: u64 = 3;
+const MMAP_CORE_CLOCK: u64 = 5;
+const MMAP_CLOCK_INFO: u64 = 7;
+/// The first command of pages that are allocated one by one.
+const MMAP_OFFSETS: u64 = 9;
+/// Bytes of a file whose every offset has a command and an index of 16 bits.
+pub const MMAP_SPAN: u64 = (1 << 24) * PAGE;
+
+/// Where pages that are allocated one by one are mapped: command << 16 | index.
+#[derive(Debug)]
+pub(super) struct MmapNumbers(pub Numbers);
+
+impl Default for MmapNumbers {
+    fn default() -> Self {
+        Self(Numbers::new((MMAP_OFFSETS as u32) << 16, 0x100_0000))
+    }
+}
+
+impl Method<'_> {
+    pub(super) fn uar_alloc(&mut self) -> Result<Object, Errno> {
+        let uid = self.state.context()?.uid;
+        let kind = self.attrs.number(attr::UAR_TYPE, u32::MAX.into())?;
+        if kind != TYPE_BLUEFLAME && kind != TYPE_NON_CACHED {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let kernel = &self.file.kernel;
+        let mmap = self.state.mmap_numbers.0.lowest().ok_or(Errno::ENOMEM)?;
+        let page = kernel.allocate(op::ALLOC_UAR, uid)?;
+        let mut put = |id, bytes: &[u8]| self.attrs.put(id, bytes);
+        let written = put(attr::UAR_MMAP_OFFSET, &offset(mmap).to_ne_bytes())
+            .and_then(|()| put(attr::UAR_PAGE_ID, &page.to_ne_bytes()))
+            .and_then(|()| put(attr::UAR_MMAP_LENGTH, &(PAGE as u32).to_ne_bytes()));
+        if let Err(errno) = written {
+            let _ = kernel.free(op::DEALLOC_UAR, uid, page);
+            return Err(errno);
+        }
+        if let Err(errno) = self.file.back(page, offset(mmap)) {
+            let _ = kernel.free(op::DEALLOC_UAR, uid, page);
+            return Err(errno);
+        }
+        self.state.mmap_numbers.0.take_this(mmap);
+        self.state.mmaps.insert(mmap, page);
+        Ok(Object::Uar { page, mmap })
+    }
+}
+
+/// The byte offset at which page `index` of those that came with the context is mapped.
+pub(super) fn static_offset(index: usize) -> u64 {
+    (MMAP_REGULAR << 8 | index as u64) * PAGE
+}
+
+/// The byte offset at which entry `mmap` (command << 16 | index) is mapped.
+fn offset(mmap: u32) -> u64 {
+    let (command, index) = (u64::from(mmap >> 16), u64::from(mmap & 0xffff));
+    ((index >> 8) << 16 | command << 8 | index & 0xff) * PAGE
+}
+
+/// Whether a client maps the page by which timestamps become times: version 1 of it, with index 0.
+pub(super) fn is_clock(at: u64) -> bool {
+    at == MMAP_CLOCK_INFO << 8
+}
+
+/// The UAR page that a client maps at page number `at` of its file.
+pub(super) fn mapped_page(state: &State, context: &Context, at: u64) -> Result<u32, Errno> {
+    let command = at >> 8 & 0xff;
+    let index = at & 0xff | (at >> 16 & 0xff) << 8;
+    match command {
+        MMAP_REGULAR | MMAP_WC | MMAP_NC => {
+            let page = usize::try_from(at & 0xff).ok().and_then(|at| context.static_uars.get(at));
+            page.copied().ok_or(Errno::EINVAL)
+        }
+        1 => Err(Errno::ENOSYS),
+        MMAP_CORE_CLOCK => Err(refused(Errno::EOPNOTSUPP, "the core clock page is not modelled")),
+        // Of the page for timestamps there is one version, and it is no doorbell page.
+        MMAP_CLOCK_INFO => Err(Errno::EOPNOTSUPP),
+        _ => {
+            let entry = u32::try_from(command << 16 | index).map_err(|_| Errno::EINVAL)?;
+            state.mmaps.get(&entry).copied().ok_or(Errno::EINVAL)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offset_leads_back_to_its_page() {
+        let context = Context::for_tests(vec![70, 71]);
+        let mut state = State::default();
+        for (mmap, page) in [(0x9_0000, 5), (0x9_0001, 6), (0x9_0123, 7), (0xff_ffff, 8)] {
+            state.mmaps.insert(mmap, page);
+            assert_eq!(mapped_page(&state, &context, offset(mmap) / PAGE), Ok(page));
+        }
+        assert_eq!(offset(0x9_0001), 0x90_1000);
+        assert_eq!(mapped_page(&state, &context, 0x902), Err(Errno::EINVAL));
+        assert_eq!(mapped_page(&state, &context, 0x001), Ok(71));
+        assert_eq!(mapped_page(&state, &context, 0x301), Ok(71));
+        assert_eq!(mapped_page(&state, &context, 0x302), Err(Errno::EINVAL));
+        assert!(is_clock(0x700) && !is_clock(0x701) && !is_clock(0x1_0700));
+        assert_eq!(mapped_page(&state, &context, 0x701), Err(Errno::EOPNOTSUPP));
+        assert_eq!(mapped_page(&state, &context, 0x500), Err(Errno::EOPNOTSUPP));
+    }
+}

@@ -1,0 +1,233 @@
+//! Registered memory: UMEM_REG with the checks of `ib_umem_get` and of `hw/mlx5/devx.c`.
+//!
+//! A client's memory is contiguous for the device, as behind an IOMMU; so the page size is the best
+//! that the bitmap, the address and the length allow. Pages are not held: a client that unmaps
+//! registered memory takes it from the device.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::errno::Errno;
+
+use super::abi::attr;
+use super::client::{Capability, Client, PAGE};
+use super::file::{Method, Object};
+use super::mailbox::{Field, NUMBER, inbox};
+use super::rules::{self, op};
+
+const LOCAL_WRITE: u32 = 1;
+const REMOTE_WRITE: u32 = 1 << 1;
+const REMOTE_READ: u32 = 1 << 2;
+const RELAXED_ORDERING: u32 = 1 << 20;
+/// Low bits of a page's entry: what the device may do there.
+const MTT_READ: u64 = 1;
+const MTT_WRITE: u64 = 2;
+
+impl Method<'_> {
+    pub(super) fn umem_reg(&mut self) -> Result<Object, Errno> {
+        let uid = self.state.context()?.uid;
+        if uid == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let allowed = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | RELAXED_ORDERING;
+        let access = self.attrs.flags(attr::UMEM_ACCESS, allowed)?;
+        let address = self.attrs.data(attr::UMEM_ADDR)?;
+        let length = self.attrs.data(attr::UMEM_LEN)?;
+        if access & REMOTE_WRITE != 0 && access & LOCAL_WRITE == 0 {
+            return Err(Errno::EINVAL);
+        }
+        if self.attrs.has(attr::UMEM_DMABUF_FD) {
+            let fd = self.attrs.data(attr::UMEM_DMABUF_FD)? as i32;
+            return Err(dmabuf(self.attrs.client, address, length, fd));
+        }
+        let writable = access & (LOCAL_WRITE | REMOTE_WRITE) != 0;
+        let pinned = Pinned::new(self.client, address, length, writable)?;
+        self.create_umem(uid, address, length, writable, pinned)
+    }
+
+    fn create_umem(
+        &mut self,
+        uid: u16,
+        address: u64,
+        length: u64,
+        writable: bool,
+        pinned: Pinned,
+    ) -> Result<Object, Errno> {
+        let bitmap = match self.attrs.data(attr::UMEM_PGSZ_BITMAP) {
+            Ok(bitmap) => bitmap,
+            Err(_) => !(PAGE - 1),
+        };
+        let start = self.attrs.client.dma_address(address);
+        let size = best_page_size(start, length, bitmap).ok_or(Errno::EINVAL)?;
+        let input = create_umem(uid, start, length, size, writable);
+        let mut output = [0; 16];
+        self.file.kernel.exec(&input, &mut output)?;
+        let number = NUMBER.get(&output);
+        let mut destroy = inbox(op::DESTROY_UMEM, 0, uid, 16);
+        NUMBER.set(&mut destroy, number);
+        if let Err(errno) = self.attrs.put(attr::UMEM_OUT_ID, &number.to_ne_bytes()) {
+            let _ = self.file.kernel.exec(&destroy, &mut [0; 16]);
+            return Err(errno);
+        }
+        debug_assert_eq!(rules::opcode(&input), op::CREATE_UMEM);
+        Ok(Object::Umem { destroy, _pinned: pinned })
+    }
+}
+
+/// What a descriptor that should be a dmabuf gets; we can import none.
+fn dmabuf(client: &dyn Client, offset: u64, length: u64, fd: i32) -> Errno {
+    use std::os::fd::AsRawFd;
+    if offset.checked_add(length).is_none() {
+        return Errno::EINVAL;
+    }
+    let fd = match client.borrow(fd) {
+        Ok(fd) => fd,
+        Err(errno) => return errno,
+    };
+    match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
+        Ok(target) if target.to_string_lossy().starts_with("/dmabuf:") => Errno::EOPNOTSUPP,
+        _ => Errno::EINVAL,
+    }
+}
+
+/// Memory of a client that counts as pinned until this is dropped.
+pub(super) struct Pinned {
+    client: Arc<dyn Client>,
+    pages: u64,
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pages", self.pages)
+    }
+}
+
+impl Pinned {
+    /// Accounts for the pages of a range and checks that they can be pinned.
+    pub(super) fn new(
+        client: &Arc<dyn Client>,
+        address: u64,
+        length: u64,
+        writable: bool,
+    ) -> Result<Self, Errno> {
+        let pages = pin(&**client, address, length, writable)?;
+        Ok(Self { client: client.clone(), pages })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        unpin(&*self.client, self.pages);
+    }
+}
+
+/// Accounts for the pages of a range and checks that they can be pinned; how many they are.
+fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result<u64, Errno> {
+    let end = address
+        .checked_add(length)
+        .and_then(|end| end.checked_next_multiple_of(PAGE))
+        .ok_or(Errno::EINVAL)?;
+    let limit = client.memlock();
+    let unlimited = client.capable(Capability::IpcLock);
+    if limit == 0 && !unlimited {
+        return Err(Errno::EPERM);
+    }
+    let pages = (end - (address & !(PAGE - 1))) / PAGE;
+    if length == 0 || pages > u64::from(u32::MAX) {
+        return Err(Errno::EINVAL);
+    }
+    let pinned = client.pinned().fetch_add(pages, Ordering::AcqRel) + pages;
+    let result = if pinned > limit / PAGE && !unlimited {
+        Err(Errno::ENOMEM)
+    } else {
+        client.pin(address, length, writable)
+    };
+    if let Err(errno) = result {
+        unpin(client, pages);
+        return Err(errno);
+    }
+    Ok(pages)
+}
+
+/// Gives back what a registration pinned.
+fn unpin(client: &dyn Client, pages: u64) {
+    client.pinned().fetch_sub(pages, Ordering::AcqRel);
+}
+
+/// The page size for a range that is contiguous from `start`, out of those in `bitmap`. `None`:
+/// none will do.
+pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64> {
+    let last = start.checked_add(length.checked_sub(1)?)?;
+    let log_length = u64::BITS - (length - 1).leading_zeros();
+    let top = log_length.max(PAGE.trailing_zeros()).min(63);
+    let bitmap = bitmap & !(PAGE - 1) & (u64::MAX >> (63 - top));
+    if bitmap == 0 {
+        return None;
+    }
+    // The smallest page that holds the whole range; failing that, the largest there is.
+    let spread = u64::BITS - (start ^ last).leading_zeros();
+    let whole = bitmap & u64::MAX.checked_shl(spread).unwrap_or(0);
+    let mut size =
+        if whole != 0 { whole & whole.wrapping_neg() } else { 1 << (63 - bitmap.leading_zeros()) };
+    // A page larger than the CPU's may not reach past the range.
+    while (!start.is_multiple_of(size) || !length.is_multiple_of(size)) && size > PAGE {
+        size /= 2;
+    }
+    Some(size)
+}
+
+/// The CREATE_UMEM command: one entry per page of `size` bytes.
+fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> Vec<u8> {
+    let first = start & !(size - 1);
+    let pages = (start + length).next_multiple_of(size).wrapping_sub(first) / size;
+    let mut input = inbox(op::CREATE_UMEM, 0, uid, 0x30);
+    Field(0x20, 4, 0).set(&mut input, size.trailing_zeros() - PAGE.trailing_zeros());
+    Field(0x24, 31, 0).set(&mut input, (start - first) as u32);
+    input[0x28..0x30].copy_from_slice(&pages.to_be_bytes());
+    let rights = MTT_READ | if writable { MTT_WRITE } else { 0 };
+    input.extend((0..pages).flat_map(|page| ((first + page * size) | rights).to_be_bytes()));
+    input
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: u64 = !0xfff;
+
+    #[test]
+    fn the_page_size_is_the_best_that_bitmap_address_and_length_allow() {
+        let cases = [
+            (0x10000, 0x1000, ANY, Some(0x1000)),
+            (0x10000, 0x10000, ANY, Some(0x10000)),
+            (0x11000, 0x10000, ANY, Some(0x1000)),
+            (0x10000, 0x18000, ANY, Some(0x8000)),
+            (0x10000, 0x10000, 0x1000, Some(0x1000)),
+            (0x10000, 0x10000, 0x3000, Some(0x2000)),
+            (0x10040, 8, ANY, Some(0x1000)),
+            (0x20_0000, 0x40_0000, 0x20_0000, Some(0x20_0000)),
+            (0x10000, 0x1000, 0x2000, None),
+            (0x10000, 0x1000, 0xfff, None),
+            (0x10000, 0, ANY, None),
+            (0x10000, 0x1000, 0, None),
+        ];
+        for (start, length, bitmap, expected) in cases {
+            let got = best_page_size(start, length, bitmap);
+            assert_eq!(got, expected, "{start:#x}+{length:#x} of {bitmap:#x}");
+        }
+    }
+
+    #[test]
+    fn a_umem_command_lists_every_page_with_its_rights() {
+        let input = create_umem(7, 0x7fff_0000_1040, 0x2000, 0x1000, true);
+        assert_eq!(input.len(), 0x30 + 3 * 8);
+        assert_eq!(input[..4], [0x0a, 0x08, 0, 7]);
+        assert_eq!(input[0x20..0x30], [0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(input[0x30..0x38], 0x7fff_0000_1003u64.to_be_bytes());
+        assert_eq!(input[0x40..0x48], 0x7fff_0000_3003u64.to_be_bytes());
+        let read_only = create_umem(7, 0x10000, 0x10000, 0x10000, false);
+        assert_eq!(read_only[0x30..], 0x10001u64.to_be_bytes());
+        assert_eq!(Field(0x20, 4, 0).get(&read_only), 4);
+    }
+}

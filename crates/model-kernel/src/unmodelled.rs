@@ -1,0 +1,93 @@
+//! Commands and methods that this kernel does not have, and what they are for: the words of their
+//! refusal.
+
+use nix::errno::Errno;
+
+use super::refused::refused;
+
+/// Commands of the old interface that are not answered: number, name, and what they are for.
+static COMMANDS: &[(u32, &str, &str)] = &[
+    (6, "MODIFY_AH", "changing an address handle"),
+    (7, "QUERY_AH", "asking for an address handle"),
+    (10, "REG_SMR", "shared memory regions"),
+    (12, "QUERY_MR", "asking for a memory region by the old command"),
+    (15, "BIND_MW", "binding a memory window by a command: it is done by a work request"),
+    (21, "POLL_CQ", "polling by a command: libmlx5 polls in memory"),
+    (22, "PEEK_CQ", "peeking into a completion queue"),
+    (23, "REQ_NOTIFY_CQ", "arming by a command: libmlx5 arms in memory"),
+    (28, "POST_SEND", "posting by a command: libmlx5 posts in memory"),
+    (29, "POST_RECV", "posting by a command: libmlx5 posts in memory"),
+    (36, "POST_SRQ_RECV", "posting by a command: libmlx5 posts in memory"),
+    (37, "OPEN_XRCD", "the extended reliable connected service (XRC)"),
+    (38, "CLOSE_XRCD", "the extended reliable connected service (XRC)"),
+    (39, "CREATE_XSRQ", "receive queues of XRC or with tag matching"),
+    (40, "OPEN_QP", "the extended reliable connected service (XRC)"),
+    (50, "CREATE_FLOW", "flow steering"),
+    (51, "DESTROY_FLOW", "flow steering"),
+    (52, "CREATE_WQ", "work queues of raw packets"),
+    (53, "MODIFY_WQ", "work queues of raw packets"),
+    (54, "DESTROY_WQ", "work queues of raw packets"),
+    (55, "CREATE_RWQ_IND_TBL", "receive side scaling"),
+    (56, "DESTROY_RWQ_IND_TBL", "receive side scaling"),
+];
+
+/// Objects, or single methods of one, that are not answered: object, method, and what they are for.
+static METHODS: &[(u16, Option<u16>, &str)] = &[
+    (0, Some(1), "listing an open file's handles"),
+    (0, Some(0x1000), "what mlx5 tells of a port beyond verbs (mlx5dv_query_port)"),
+    (7, Some(0), "regions of device memory"),
+    (7, Some(2), "advice about memory, which is for on-demand paging"),
+    (7, Some(4), "regions of a dmabuf"),
+    (9, None, "flow steering"),
+    (10, None, "the extended reliable connected service (XRC)"),
+    (11, None, "receive side scaling"),
+    (12, None, "work queues of raw packets"),
+    (13, None, "flow steering"),
+    (14, None, "device memory"),
+    (15, None, "counters of flows"),
+    (0x1003, None, "flow steering"),
+    (0x1006, None, "doorbells of emulated virtio queues (VAR)"),
+    (0x1007, None, "packet pacing"),
+    (0x1009, None, "flow steering"),
+];
+
+/// The errno of a command of the old interface, by its number with the flag of an extended one.
+pub(super) fn command(number: u32) -> Errno {
+    let words = match COMMANDS.iter().find(|command| command.0 == number & 0xff) {
+        Some((_, name, what)) => format!("{what} ({name}): not modelled"),
+        None => format!("there is no command {number:#x}"),
+    };
+    refused(Errno::EOPNOTSUPP, words)
+}
+
+/// The errno of a method, which is that of a kernel too old for it.
+pub(super) fn method(object: u16, method: u16) -> Errno {
+    let about = |known: &&(u16, Option<u16>, &str)| {
+        known.0 == object && known.1.is_none_or(|known| known == method)
+    };
+    let words = match METHODS.iter().find(about) {
+        Some((_, _, what)) => format!("{what}: not modelled"),
+        None => "there is no such method".into(),
+    };
+    refused(Errno::EPROTONOSUPPORT, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi;
+    use super::super::write;
+    use super::*;
+
+    #[test]
+    fn what_is_answered_is_not_among_what_is_refused() {
+        for &(number, name, _) in COMMANDS {
+            assert_eq!(write::name(number.into()), None, "{name}");
+        }
+        for known in abi::METHODS {
+            let listed = METHODS.iter().find(|refused| {
+                refused.0 == known.object && refused.1.is_none_or(|method| method == known.id)
+            });
+            assert_eq!(listed, None, "{}", known.name);
+        }
+    }
+}

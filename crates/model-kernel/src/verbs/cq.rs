@@ -1,0 +1,298 @@
+//! Completion queues and the channels that tell of them.
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use verbless_prm::{
+    CqModifyField, CqResizeField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, TimestampFormat,
+};
+use zerocopy::IntoBytes;
+
+use super::super::abi::{attr, object};
+use super::super::channel::Channel;
+use super::super::file::{Method, Object, Stream};
+use super::super::mailbox::{NUMBER, inbox};
+use super::super::rules::op;
+use super::super::umem::Pinned;
+use super::listener::{COMPLETION_RECORD, Heard, Kind};
+use super::memory::{buffer, record, with_list};
+use super::wire::{Core, Reply};
+
+const FLAG_TIMESTAMPS: u32 = 1;
+const FLAG_IGNORE_OVERRUN: u32 = 1 << 1;
+/// `ib_uverbs_ex_create_cq_flags`.
+const FLAGS: u32 = 3;
+/// Flags of `mlx5_ib_create_cq`.
+const PADDED: u16 = 1;
+const UAR_PAGE_INDEX: u16 = 1 << 1;
+const REAL_TIME: u16 = 1 << 2;
+/// `IB_CQ_MODERATE`, the only change that there is.
+const MODERATE: u32 = 1;
+/// As many microseconds as the context's field can say.
+const LONGEST_PERIOD: u16 = 0xfff;
+/// Its bytes, and those up to its flags.
+const DRIVER_BYTES: usize = 32;
+const DRIVER_LEAST: usize = 22;
+/// Bytes of `mlx5_ib_resize_cq`.
+const RESIZE_BYTES: usize = 16;
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub cqn: u32,
+    pub destroy: Vec<u8>,
+    pub cqe_bytes: u32,
+    pub real_time: bool,
+    /// Its client reads timestamps.
+    pub timestamps: bool,
+    padded: bool,
+    entries: u32,
+    pinned: Pinned,
+}
+
+/// What is asked for, whichever way it came.
+struct Wanted {
+    user_handle: u64,
+    entries: u32,
+    vector: u32,
+    flags: u32,
+    channel: Option<Arc<Channel>>,
+    asynchronous: Option<Arc<Channel>>,
+}
+
+impl Method<'_> {
+    /// A completion channel; its descriptor is in the response.
+    pub(crate) fn create_comp_channel(&mut self, _: &Core) -> Result<(), Errno> {
+        self.state.context()?;
+        let (channel, fd) = Channel::new(COMPLETION_RECORD)?;
+        let number = self.give_stream(Stream::Completions(channel), fd)?;
+        self.attrs.put_or_zero(attr::CORE_OUT, &number.to_ne_bytes())
+    }
+
+    pub(crate) fn create_cq(&mut self) -> Result<Object, Errno> {
+        let number =
+            |bytes: Vec<u8>| bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+        let vector = number(self.attrs.bytes(attr::CQ_VECTOR)?);
+        let entries = number(self.attrs.bytes(attr::CQ_CQE)?);
+        let wanted = Wanted {
+            user_handle: self.attrs.data(attr::CQ_USER_HANDLE)?,
+            entries,
+            vector,
+            flags: self.attrs.flags(attr::CQ_FLAGS, FLAGS)?,
+            channel: self.stream_of(attr::CQ_CHANNEL).map(|stream| stream.channel().clone()),
+            asynchronous: self.async_file(attr::CQ_EVENT_FD),
+        };
+        let (cq, entries) = self.make_cq(wanted)?;
+        if let Err(errno) = self.attrs.put(attr::CQ_RESP_CQE, &(entries - 1).to_ne_bytes()) {
+            self.unmake_cq(&cq);
+            return Err(errno);
+        }
+        Ok(Object::Cq(cq))
+    }
+
+    /// The same by the old command.
+    pub(crate) fn write_create_cq(&mut self, request: &Core) -> Result<(), Errno> {
+        let channel = match request.u32(24) as i32 {
+            none if none < 0 => None,
+            fd => {
+                let stream =
+                    self.state.lookup_stream(self.attrs.client, fd as u64, object::COMP_CHANNEL)?;
+                Some(stream.channel().clone())
+            }
+        };
+        let handle = self.state.free_handle()?;
+        let (cq, entries) = self.make_cq(Wanted {
+            user_handle: request.u64(8),
+            entries: request.u32(16),
+            vector: request.u32(20),
+            flags: 0,
+            channel,
+            asynchronous: self.state.default_async_file(),
+        })?;
+        let mut reply = Reply::default();
+        reply.u32(handle).u32(entries - 1);
+        if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
+            self.unmake_cq(&cq);
+            return Err(errno);
+        }
+        self.state.insert(handle, Object::Cq(cq));
+        Ok(())
+    }
+
+    fn unmake_cq(&self, cq: &Cq) {
+        let kernel = &self.file.kernel;
+        kernel.listeners.remove(Kind::Cq, cq.cqn);
+        let _ = kernel.exec(&cq.destroy, &mut [0; 16]);
+    }
+
+    /// Makes a CQ; it, and how many entries it has.
+    fn make_cq(&mut self, wanted: Wanted) -> Result<(Cq, u32), Errno> {
+        let context = self.state.context()?;
+        let kernel = &self.file.kernel;
+        let caps = &kernel.caps;
+        let eqn = u16::try_from(wanted.vector).ok().and_then(|it| kernel.completion_queue(it));
+        let eqn = eqn.ok_or(Errno::EINVAL)?;
+        let most = 1u32.checked_shl(caps.log_max_cq_sz().into()).unwrap_or(0);
+        let entries = wanted
+            .entries
+            .checked_add(1)
+            .and_then(u32::checked_next_power_of_two)
+            .filter(|&entries| wanted.entries as i32 >= 0 && entries <= most)
+            .ok_or(Errno::EINVAL)?;
+        let driver = self.driver_request(DRIVER_LEAST, DRIVER_BYTES)?;
+        let (cqe_bytes, flags) = (driver.u32(16), driver.u16(22));
+        if flags & !(PADDED | UAR_PAGE_INDEX | REAL_TIME) != 0
+            || ![64, 128].contains(&cqe_bytes)
+            || driver.u16(26) != 0
+            || driver.u32(28) != 0
+        {
+            return Err(Errno::EINVAL);
+        }
+        let size = u64::from(entries) * u64::from(cqe_bytes);
+        let memory = buffer(self.client, driver.u64(0), size, true)?;
+        let record = record(self.attrs.client, driver.u64(8))?;
+        let uar_page = if flags & UAR_PAGE_INDEX != 0 {
+            driver.u16(24).into()
+        } else {
+            // Without pages of its own a context has none that it could leave to the kernel to
+            // choose.
+            *context.static_uars.first().ok_or(Errno::EINVAL)?
+        };
+        let offered = match cqe_bytes {
+            128 => caps.cqe_compression_128(),
+            _ => caps.cqe_compression(),
+        };
+        if driver.u8(20) == 1 && !offered {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let padded = flags & PADDED != 0;
+        if padded && (cqe_bytes != 128 || !caps.cqe_128_always()) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let uid = context.uid;
+        let mut input = CreateCqIn::new();
+        input.set_uid(uid);
+        let cqc = input.cq_context_mut();
+        cqc.set_cqe_sz(cqe_size(cqe_bytes, padded));
+        cqc.set_log_cq_size(entries.trailing_zeros() as u8).set_uar_page(uar_page);
+        cqc.set_c_eqn_or_apu_element(eqn).set_dbr_addr(record).set_page_offset(memory.page_offset);
+        cqc.set_oi(wanted.flags & FLAG_IGNORE_OVERRUN != 0).set_cqe_comp_en(driver.u8(20) == 1);
+        let real_time = flags & REAL_TIME != 0;
+        if real_time {
+            cqc.set_cq_timestamp_format(TimestampFormat::REAL_TIME);
+        }
+        let mut output = CreateCqOut::default();
+        kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_mut_bytes())?;
+        let cqn = output.cqn();
+        let mut destroy = inbox(op::DESTROY_CQ, 0, uid, 16);
+        NUMBER.set(&mut destroy, cqn);
+        let timestamps = wanted.flags & FLAG_TIMESTAMPS != 0;
+        let pinned = memory.pinned;
+        let cq = Cq { cqn, destroy, cqe_bytes, real_time, timestamps, padded, entries, pinned };
+        kernel.listeners.add(
+            Kind::Cq,
+            cqn,
+            wanted.user_handle,
+            wanted.channel,
+            wanted.asynchronous,
+        );
+        if let Err(errno) = self.put_driver_response(&cqn.to_ne_bytes()) {
+            self.unmake_cq(&cq);
+            return Err(errno);
+        }
+        Ok((cq, entries))
+    }
+
+    /// Completions and microseconds before an event.
+    pub(crate) fn modify_cq(&mut self, request: &Core) -> Result<(), Errno> {
+        let (given, count, period) = (request.u32(4), request.u16(8), request.u16(10));
+        if given == 0 || request.u32(12) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if given > MODERATE {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let handle = self.state.lookup(request.u32(0).into(), object::CQ)?;
+        let Some(Object::Cq(cq)) = self.state.object(handle) else { return Err(Errno::ENOENT) };
+        let kernel = &self.file.kernel;
+        if !kernel.caps.cq_moderation() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if period > LONGEST_PERIOD {
+            return Err(Errno::EINVAL);
+        }
+        let mut input = ModifyCqIn::new();
+        input.set_uid(self.state.context()?.uid).set_cqn(cq.cqn);
+        input.set_modify_field_select(CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0);
+        input.cq_context_mut().set_cq_period(period).set_cq_max_count(count);
+        kernel.exec(input.as_bytes(), &mut [0; 16])
+    }
+
+    /// Another buffer. When this returns, the old one ends with the CQE that says so, and is the
+    /// client's again.
+    pub(crate) fn resize_cq(&mut self, request: &Core) -> Result<(), Errno> {
+        let wanted = request.u32(12);
+        let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
+        let Some(Object::Cq(cq)) = self.state.object(handle) else { return Err(Errno::ENOENT) };
+        let kernel = &self.file.kernel;
+        if !kernel.caps.cq_resize() {
+            return Err(Errno::ENOSYS);
+        }
+        let most = 1u32.checked_shl(kernel.caps.log_max_cq_sz().into()).unwrap_or(0);
+        let entries = wanted
+            .checked_add(1)
+            .and_then(u32::checked_next_power_of_two)
+            .filter(|&entries| wanted != 0 && entries <= most)
+            .ok_or(Errno::EINVAL)?;
+        if entries != cq.entries {
+            let driver = self.driver_request(RESIZE_BYTES, RESIZE_BYTES)?;
+            let cqe_bytes = u32::from(driver.u16(8));
+            if driver.u16(10) != 0 || driver.u32(12) != 0 {
+                return Err(Errno::EINVAL);
+            }
+            let size = u64::from(entries) * u64::from(cqe_bytes);
+            let memory = buffer(self.client, driver.u64(0), size, true)?;
+            let mut input = ModifyCqIn::new();
+            input.set_op_mod(ModifyCqIn::RESIZE).set_uid(self.state.context()?.uid);
+            input.set_cqn(cq.cqn).set_modify_field_select(
+                CqResizeField::LOG_CQ_SIZE.0
+                    | CqResizeField::PAGE_OFFSET.0
+                    | CqResizeField::LOG_PAGE_SIZE.0,
+            );
+            let cqc = input.cq_context_mut();
+            cqc.set_cqe_sz(cqe_size(cqe_bytes, cq.padded)).set_page_offset(memory.page_offset);
+            cqc.set_log_cq_size(entries.trailing_zeros() as u8);
+            kernel.exec(&with_list(input.as_bytes(), &memory.pages), &mut [0; 16])?;
+            let Some(Object::Cq(cq)) = self.state.object_mut(handle) else {
+                return Err(Errno::ENOENT);
+            };
+            (cq.entries, cq.pinned) = (entries, memory.pinned);
+        }
+        let mut reply = Reply::default();
+        reply.u32(entries - 1).u32(0);
+        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
+    }
+
+    pub(crate) fn write_destroy_cq(&mut self, request: &Core) -> Result<(), Errno> {
+        let handle = self.state.lookup(request.u32(8).into(), object::CQ)?;
+        let heard = self.file.destroy(self.state, self.client, handle)?;
+        self.attrs.put_or_zero(attr::CORE_OUT, &heard_of_cq(heard))
+    }
+}
+
+/// As the context says it.
+fn cqe_size(bytes: u32, padded: bool) -> CqeSize {
+    match (bytes, padded) {
+        (128, false) => CqeSize::BYTES_128,
+        (128, true) => CqeSize::BYTES_128_PADDED,
+        _ => CqeSize::BYTES_64,
+    }
+}
+
+/// `ib_uverbs_destroy_cq_resp`.
+pub(crate) fn heard_of_cq(heard: Heard) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&heard.completions.to_ne_bytes());
+    bytes[4..].copy_from_slice(&heard.events.to_ne_bytes());
+    bytes
+}

@@ -1,0 +1,61 @@
+//! Multicast groups: ATTACH_MCAST and DETACH_MCAST.
+
+use nix::errno::Errno;
+use verbless_prm::{AttachToMcgIn, DetachFromMcgIn};
+
+use super::super::abi::object;
+use super::super::boot::command;
+use super::super::file::{Method, Object};
+use super::qp::{Qp, Service};
+use super::wire::Core;
+
+/// LIDs of multicast groups.
+const LIDS: std::ops::Range<u16> = 0xc000..0xffff;
+
+/// `ib_uverbs_attach_mcast`: which queue pair, and which group.
+struct Membership {
+    gid: [u8; 16],
+    handle: u32,
+    lid: u16,
+}
+
+impl Method<'_> {
+    fn member(&mut self, request: &Core) -> Result<(Membership, &mut Qp), Errno> {
+        let of = Membership { gid: request.gid(0), handle: request.u32(16), lid: request.u16(20) };
+        let handle = self.state.lookup(of.handle.into(), object::QP)?;
+        match self.state.object_mut(handle) {
+            Some(Object::Qp(qp)) => Ok((of, qp)),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(crate) fn attach_multicast(&mut self, request: &Core) -> Result<(), Errno> {
+        let kernel = self.file.kernel.clone();
+        let ethernet = kernel.caps.port_type() == verbless_prm::PortType::ETHERNET;
+        let (of, qp) = self.member(request)?;
+        if qp.groups.contains(&(of.gid, of.lid)) {
+            return Ok(());
+        }
+        let lid = ethernet || LIDS.contains(&of.lid);
+        if of.gid[0] != 0xff || qp.service != Service::Ud || !lid {
+            return Err(Errno::EINVAL);
+        }
+        let mut input = AttachToMcgIn::new();
+        input.set_uid(qp.uid).set_qpn(qp.qpn).set_multicast_gid(&of.gid);
+        command(&*kernel.function, &input)?;
+        qp.groups.push((of.gid, of.lid));
+        Ok(())
+    }
+
+    pub(crate) fn detach_multicast(&mut self, request: &Core) -> Result<(), Errno> {
+        let kernel = self.file.kernel.clone();
+        let (of, qp) = self.member(request)?;
+        let at = qp.groups.iter().position(|&group| group == (of.gid, of.lid));
+        let at = at.ok_or(Errno::EINVAL)?;
+        let mut input = DetachFromMcgIn::new();
+        input.set_uid(qp.uid).set_qpn(qp.qpn).set_multicast_gid(&of.gid);
+        command(&*kernel.function, &input)?;
+        qp.groups.swap_remove(at);
+        Ok(())
+    }
+}

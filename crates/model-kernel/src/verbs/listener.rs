@@ -1,0 +1,159 @@
+//! Who hears of an object's completions and events: the completion channel and the async event file
+//! of a CQ, QP or SRQ.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::super::channel::Channel;
+use super::super::client::Client;
+use super::super::event_rules::{Eqe, event};
+
+/// Bytes of an `ib_uverbs_comp_event_desc` and of an `ib_uverbs_async_event_desc`.
+pub(crate) const COMPLETION_RECORD: usize = 8;
+pub(crate) const ASYNC_RECORD: usize = 16;
+
+/// Kinds of object that have events, each with numbers of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Cq,
+    Qp,
+    Srq,
+}
+
+/// Where an object's records go.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// What the client calls the object.
+    element: u64,
+    /// Marks its records, so that those that nobody read are known.
+    tag: u64,
+    completions: Option<Arc<Channel>>,
+    asynchronous: Option<Arc<Channel>>,
+    completed: AtomicU32,
+    reported: AtomicU32,
+}
+
+/// How many records of an object its client has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub completions: u32,
+    pub events: u32,
+}
+
+impl Listener {
+    fn complete(&self) {
+        if let Some(channel) = &self.completions {
+            // Whoever destroys the object waits for exactly as many as it is told of.
+            self.completed.fetch_add(1, Ordering::Relaxed);
+            if !channel.send_tagged(self.tag, self.element.to_ne_bytes().to_vec()) {
+                self.completed.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn report(&self, event: u32) {
+        if let Some(channel) = &self.asynchronous {
+            self.reported.fetch_add(1, Ordering::Relaxed);
+            let mut record = self.element.to_ne_bytes().to_vec();
+            record.extend(event.to_ne_bytes());
+            record.extend([0; 4]);
+            if !channel.send_tagged(self.tag, record) {
+                self.reported.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes back the records that nobody read, as the object is no more; says how many were read.
+    pub(crate) fn end(&self, client: &dyn Client) -> Heard {
+        let read = |channel: &Option<Arc<Channel>>, sent: &AtomicU32| {
+            let unread = channel.as_ref().map_or(0, |channel| channel.retract(self.tag, client));
+            sent.load(Ordering::Relaxed).saturating_sub(unread)
+        };
+        Heard {
+            completions: read(&self.completions, &self.completed),
+            events: read(&self.asynchronous, &self.reported),
+        }
+    }
+}
+
+/// The listeners of one device, by object.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    table: Mutex<BTreeMap<(Kind, u32), Arc<Listener>>>,
+    tags: AtomicU64,
+}
+
+impl Listeners {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Kind, u32), Arc<Listener>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of an object's.
+    pub(crate) fn add(
+        &self,
+        kind: Kind,
+        number: u32,
+        element: u64,
+        completions: Option<Arc<Channel>>,
+        asynchronous: Option<Arc<Channel>>,
+    ) {
+        let listener = Listener {
+            element,
+            tag: self.tags.fetch_add(1, Ordering::Relaxed) + 1,
+            completions,
+            asynchronous,
+            completed: AtomicU32::new(0),
+            reported: AtomicU32::new(0),
+        };
+        self.lock().insert((kind, number), Arc::new(listener));
+    }
+
+    pub(crate) fn remove(&self, kind: Kind, number: u32) -> Option<Arc<Listener>> {
+        self.lock().remove(&(kind, number))
+    }
+
+    fn get(&self, kind: Kind, number: u32) -> Option<Arc<Listener>> {
+        self.lock().get(&(kind, number)).cloned()
+    }
+
+    /// A CQ has a completion that it was armed for.
+    pub(crate) fn completed(&self, cqn: u32) {
+        if let Some(listener) = self.get(Kind::Cq, cqn) {
+            listener.complete();
+        }
+    }
+
+    /// An asynchronous event happened to an object.
+    pub(crate) fn happened(&self, eqe: &Eqe) {
+        let dword = |index: usize| {
+            let at = 0x20 + 4 * index;
+            u32::from_be_bytes([eqe[at], eqe[at + 1], eqe[at + 2], eqe[at + 3]])
+        };
+        /// Type of queue in an event of a QP's; RQ and SQ are those of objects that no verb makes
+        /// here.
+        const QP: u32 = 0;
+        const RQ: u32 = 1;
+        let (queue, number) = (dword(5) >> 24, dword(6) & 0xff_ffff);
+        // The numbers of verbs' events.
+        let found = match eqe[1] {
+            event::CQ_ERROR => Some((Kind::Cq, dword(0) & 0xff_ffff, 0)),
+            event::WQ_CATAS_ERROR if queue == QP => Some((Kind::Qp, number, 1)),
+            event::WQ_INVAL_REQ_ERROR if queue == QP => Some((Kind::Qp, number, 2)),
+            event::WQ_ACCESS_ERROR if queue == QP => Some((Kind::Qp, number, 3)),
+            event::COMM_EST => Some((Kind::Qp, number, 4)),
+            event::SQ_DRAINED => Some((Kind::Qp, number, 5)),
+            event::PATH_MIG => Some((Kind::Qp, number, 6)),
+            event::PATH_MIG_FAILED => Some((Kind::Qp, number, 7)),
+            event::SRQ_LAST_WQE => Some((Kind::Qp, number, 16)),
+            event::SRQ_CATAS_ERROR => Some((Kind::Srq, number, 14)),
+            event::SRQ_RQ_LIMIT if queue == QP || queue == RQ => Some((Kind::Srq, number, 15)),
+            _ => None,
+        };
+        if let Some((kind, number, event)) = found
+            && let Some(listener) = self.get(kind, number)
+        {
+            listener.report(event);
+        }
+    }
+}

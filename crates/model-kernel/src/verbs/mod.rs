@@ -1,0 +1,37 @@
+//! The verbs of `mlx5_ib`: what a library that does not speak DevX asks of the kernel.
+//!
+//! ```text
+//!   wire      requests and responses, field by field
+//!   memory    pages of a client's buffers, as commands list them
+//!   query     QUERY_DEVICE                mr      memory regions
+//!   cq        completion queues, channels
+//!   mw        memory windows
+//!   qp        queue pairs                 path    where they lead
+//!   modify, transitions                   the state of queue pairs
+//!   srq       shared receive queues       group   multicast groups
+//!   listener  who hears of an object's completions and events
+//! ```
+//!
+//! Each verb becomes the commands that Linux sends for it, stamped with the context's uid as there;
+//! the device decides. Facts: Linux 6.12, `drivers/infiniband/core/uverbs_cmd.c`,
+//! `uverbs_std_types_*.c`, `verbs.c` and
+//! `drivers/infiniband/hw/mlx5/{main,mr,cq,qp,srq,srq_cmd}.c`. Two things differ: buffers are
+//! listed in pages of 4 KiB, and a queue pair without a shared receive queue names none, nor an XRC
+//! domain or a Q counter (Linux names some of its own: the first two are never used, and the
+//! counters count nothing here).
+
+pub(super) mod cq;
+mod group;
+pub(super) mod listener;
+mod memory;
+mod modify;
+pub(super) mod mr;
+mod mw;
+mod path;
+pub(super) mod qp;
+pub(crate) mod query;
+pub(super) mod srq;
+mod transitions;
+pub(super) mod wire;
+
+pub(super) use query::{About, atomics};

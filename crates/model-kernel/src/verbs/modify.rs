@@ -1,0 +1,322 @@
+//! MODIFY_QP: the attributes of verbs become one transition command.
+
+use nix::errno::Errno;
+use verbless_prm::{
+    AtomicMode, PathMigrationState, PathMtu, QpContext, Rst2initQpIn, Rst2initQpOut,
+};
+use zerocopy::IntoBytes;
+
+use super::super::abi::{attr, object};
+use super::super::client::Capability;
+use super::super::file::{Method, Object};
+use super::super::kernel::Kernel;
+use super::super::rules::op;
+use super::path::{self, Destination};
+use super::qp::{Qp, Service, state};
+use super::transitions::{self, mask};
+use super::wire::{Core, Reply};
+
+/// `ib_access_flags` that a queue pair has.
+const REMOTE_WRITE: u32 = 1 << 1;
+const REMOTE_READ: u32 = 1 << 2;
+const REMOTE_ATOMIC: u32 = 1 << 3;
+/// Every eighth... of requests asks for an acknowledgement: log2 of how many there are between two.
+const LOG_ACK_FREQUENCY: u8 = 8;
+/// A Q_Key with this bit is for users with CAP_NET_RAW.
+const PRIVILEGED_QKEY: u32 = 1 << 31;
+/// Bytes of `mlx5_ib_modify_qp`, and of its response.
+const DRIVER_BYTES: usize = 16;
+const DRIVER_RESPONSE: usize = 16;
+
+/// `ib_uverbs_modify_qp`.
+struct Attributes {
+    to: Destination,
+    other: Destination,
+    mask: u32,
+    qkey: u32,
+    receive_psn: u32,
+    send_psn: u32,
+    remote: u32,
+    access: u32,
+    pkey_index: u16,
+    other_pkey_index: u16,
+    state: u8,
+    current: u8,
+    mtu: u8,
+    migration: u8,
+    requester_depth: u8,
+    responder_depth: u8,
+    rnr_timer: u8,
+    port: u8,
+    timeout: u8,
+    retries: u8,
+    rnr_retries: u8,
+    other_port: u8,
+    other_timeout: u8,
+}
+
+impl Attributes {
+    fn read(from: &Core) -> Self {
+        Self {
+            to: Destination::read(from, 0),
+            other: Destination::read(from, Destination::BYTES),
+            mask: from.u32(68),
+            qkey: from.u32(72),
+            receive_psn: from.u32(76),
+            send_psn: from.u32(80),
+            remote: from.u32(84),
+            access: from.u32(88),
+            pkey_index: from.u16(92),
+            other_pkey_index: from.u16(94),
+            state: from.u8(96),
+            current: from.u8(97),
+            mtu: from.u8(98),
+            migration: from.u8(99),
+            requester_depth: from.u8(101),
+            responder_depth: from.u8(102),
+            rnr_timer: from.u8(103),
+            port: from.u8(104),
+            timeout: from.u8(105),
+            retries: from.u8(106),
+            rnr_retries: from.u8(107),
+            other_port: from.u8(108),
+            other_timeout: from.u8(109),
+        }
+    }
+
+    fn has(&self, attribute: u32) -> bool {
+        self.mask & attribute != 0
+    }
+}
+
+impl Method<'_> {
+    pub(crate) fn modify_qp(&mut self, request: &Core) -> Result<(), Errno> {
+        self.change_qp(request)
+    }
+
+    pub(crate) fn modify_qp_ex(&mut self, request: &Core) -> Result<(), Errno> {
+        let known = mask::STANDARD | mask::RATE_LIMIT;
+        if request.u32(68) & !known != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.change_qp(request)?;
+        let room = self.attrs.len(attr::CORE_OUT)?.min(8) as u32;
+        let mut reply = Reply::default();
+        reply.u32(0).u32(room);
+        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
+    }
+
+    fn change_qp(&mut self, request: &Core) -> Result<(), Errno> {
+        let kernel = self.file.kernel.clone();
+        let handle = self.state.lookup(request.u32(64).into(), object::QP)?;
+        let driver = self.driver_request(0, DRIVER_BYTES)?;
+        if driver.u32(0) != 0 || driver.u16(10) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut asked = Attributes::read(request);
+        let privileged = self.attrs.client.capable(Capability::NetRaw);
+        let Some(Object::Qp(qp)) = self.state.object_mut(handle) else { return Err(Errno::EINVAL) };
+        check(&kernel, qp, &mut asked, privileged)?;
+        let current = if asked.has(mask::CUR_STATE) { asked.current } else { qp.state };
+        let next = if asked.has(mask::STATE) { asked.state } else { current };
+        let command =
+            transitions::command(qp.service, current, next, asked.mask).ok_or(Errno::EINVAL)?;
+        if (current, next) == (state::RESET, state::RESET) {
+            return Ok(());
+        }
+        let mut input = Rst2initQpIn::new();
+        input.set_opcode(command).set_uid(qp.uid).set_qpn(qp.qpn);
+        let ece = if kernel.caps.ece_support() { driver.u32(12) } else { 0 };
+        let mut output = Rst2initQpOut::default();
+        if [op::TO_RST_QP, op::TO_ERR_QP].contains(&command) {
+            kernel.exec(&input.as_bytes()[..16], &mut output.as_mut_bytes()[..16])?;
+        } else {
+            let options = transitions::options(qp.service, current, next, asked.mask);
+            input.set_opt_param_mask(options).set_ece(ece);
+            fill(&kernel, qp, &asked, (current, next), input.qpc_mut())?;
+            kernel.exec(input.as_bytes(), output.as_mut_bytes())?;
+        }
+        qp.state = next;
+        if asked.has(mask::ACCESS_FLAGS) {
+            qp.access = asked.access;
+        }
+        if asked.has(mask::MAX_DEST_RD_ATOMIC) {
+            qp.responder_depth = asked.responder_depth;
+        }
+        if asked.has(mask::PORT) {
+            qp.port = asked.port;
+        }
+        if self.attrs.len(attr::UHW_OUT).unwrap_or(0) >= DRIVER_RESPONSE {
+            let mut reply = Reply::default();
+            let agreed = if kernel.caps.ece_support() { output.ece() } else { 0 };
+            reply.u32(DRIVER_RESPONSE as u32).u32(0).u32(agreed).u32(0);
+            self.attrs.put(attr::UHW_OUT, reply.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// What the kernel looks at before any command; an address that moves a port's path moves the port
+/// too.
+fn check(kernel: &Kernel, qp: &Qp, asked: &mut Attributes, privileged: bool) -> Result<(), Errno> {
+    let caps = &kernel.caps;
+    let port = |port: u8| (1..=caps.num_ports()).contains(&port);
+    if asked.has(mask::PORT) && !port(asked.port) {
+        return Err(Errno::EINVAL);
+    }
+    if asked.has(mask::AV) {
+        if !port(asked.to.port) {
+            return Err(Errno::EINVAL);
+        }
+        if asked.has(mask::STATE) && asked.state == state::RTR {
+            if asked.to.port != qp.port {
+                return Err(Errno::EINVAL);
+            }
+        } else if !asked.has(mask::PORT) {
+            asked.mask |= mask::PORT;
+            asked.port = asked.to.port;
+        } else if asked.port != asked.to.port {
+            return Err(Errno::EINVAL);
+        }
+    }
+    if asked.has(mask::ALT_PATH)
+        && (!port(asked.other_port) || asked.other.port != asked.other_port)
+    {
+        return Err(Errno::EINVAL);
+    }
+    if asked.has(mask::CUR_STATE) && asked.current > state::ERR
+        || asked.has(mask::STATE) && asked.state > state::ERR
+    {
+        return Err(Errno::EINVAL);
+    }
+    if asked.has(mask::QKEY) && asked.qkey & PRIVILEGED_QKEY != 0 && !privileged {
+        return Err(Errno::EPERM);
+    }
+    if asked.has(mask::RATE_LIMIT) {
+        return Err(Errno::EINVAL);
+    }
+    if asked.has(mask::PKEY_INDEX) && asked.pkey_index >= kernel.pkeys() {
+        return Err(Errno::EINVAL);
+    }
+    let log = |log: u8| 1u32.checked_shl(log.into()).unwrap_or(0);
+    let reads = [
+        (mask::MAX_QP_RD_ATOMIC, asked.requester_depth, log(caps.log_max_ra_res_qp())),
+        (mask::MAX_DEST_RD_ATOMIC, asked.responder_depth, log(caps.log_max_ra_req_qp())),
+    ];
+    if reads.iter().any(|&(attribute, depth, most)| asked.has(attribute) && u32::from(depth) > most)
+    {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// The context of a transition.
+fn fill(
+    kernel: &Kernel,
+    qp: &Qp,
+    asked: &Attributes,
+    (current, next): (u8, u8),
+    qpc: &mut QpContext,
+) -> Result<(), Errno> {
+    qpc.set_st(qp.service.to_prm()).set_pm_state(PathMigrationState::MIGRATED);
+    if asked.has(mask::PATH_MIG_STATE) {
+        qpc.set_pm_state(match asked.migration {
+            0 => PathMigrationState::MIGRATED,
+            1 => PathMigrationState(1),
+            _ => PathMigrationState(0),
+        });
+    }
+    if qp.service == Service::Ud {
+        qpc.set_mtu(PathMtu::MTU_4096).set_log_msg_max(12);
+    } else if asked.has(mask::PATH_MTU) {
+        if !(PathMtu::MTU_256.0..=PathMtu::MTU_4096.0).contains(&asked.mtu) {
+            return Err(Errno::EINVAL);
+        }
+        qpc.set_mtu(PathMtu(asked.mtu)).set_log_msg_max(kernel.caps.log_max_msg());
+    }
+    if asked.has(mask::DEST_QPN) {
+        qpc.set_remote_qpn(asked.remote & 0xff_ffff);
+    }
+    if asked.has(mask::PKEY_INDEX) {
+        qpc.primary_address_path_mut().set_pkey_index(asked.pkey_index);
+    }
+    if asked.has(mask::PORT) {
+        qpc.primary_address_path_mut().set_vhca_port_num(asked.port);
+    }
+    if asked.has(mask::AV) {
+        let port = if asked.has(mask::PORT) { asked.port } else { qp.port };
+        let peers = asked.has(mask::DEST_QPN).then_some((qp.qpn, asked.remote));
+        path::set(kernel, qpc.primary_address_path_mut(), &asked.to, port, peers)?;
+    }
+    if asked.has(mask::TIMEOUT) {
+        qpc.primary_address_path_mut().set_ack_timeout(asked.timeout & 0x1f);
+    }
+    if asked.has(mask::ALT_PATH) {
+        let other = qpc.secondary_address_path_mut();
+        other.set_pkey_index(asked.other_pkey_index);
+        path::set(kernel, other, &asked.other, asked.other_port, None)?;
+        other.set_ack_timeout(asked.other_timeout & 0x1f);
+    }
+    let [send, receive] = qp.cqns;
+    qpc.set_pd(qp.pdn).set_cqn_snd(send).set_cqn_rcv(receive);
+    qpc.set_log_ack_req_freq(LOG_ACK_FREQUENCY);
+    if asked.has(mask::RNR_RETRY) {
+        qpc.set_rnr_retry(asked.rnr_retries & 7);
+    }
+    if asked.has(mask::RETRY_CNT) {
+        qpc.set_retry_count(asked.retries & 7);
+    }
+    // Depths count in powers of two, rounded up.
+    let log = |depth: u8| depth.saturating_sub(1).checked_ilog2().map_or(0, |log| log as u8 + 1);
+    if asked.has(mask::MAX_QP_RD_ATOMIC) {
+        qpc.set_log_sra_max(log(asked.requester_depth));
+    }
+    if asked.has(mask::MAX_DEST_RD_ATOMIC) {
+        qpc.set_log_rra_max(log(asked.responder_depth));
+    }
+    if asked.has(mask::SQ_PSN) {
+        qpc.set_next_send_psn(asked.send_psn & 0xff_ffff);
+    }
+    if asked.has(mask::ACCESS_FLAGS | mask::MAX_DEST_RD_ATOMIC) {
+        set_rights(kernel, qp, asked, qpc)?;
+    }
+    if asked.has(mask::MIN_RNR_TIMER) {
+        qpc.set_min_rnr_nak(asked.rnr_timer & 0x1f);
+    }
+    if asked.has(mask::RQ_PSN) {
+        qpc.set_next_rcv_psn(asked.receive_psn & 0xff_ffff);
+    }
+    if asked.has(mask::QKEY) {
+        qpc.set_q_key(asked.qkey);
+    }
+    if qp.has_receive_queue && (current, next) == (state::RESET, state::INIT) {
+        qpc.set_dbr_addr(qp.record);
+    }
+    Ok(())
+}
+
+/// What the peer may do; a queue pair that answers nothing may be written only.
+fn set_rights(
+    kernel: &Kernel,
+    qp: &Qp,
+    asked: &Attributes,
+    qpc: &mut QpContext,
+) -> Result<(), Errno> {
+    let depth = if asked.has(mask::MAX_DEST_RD_ATOMIC) {
+        asked.responder_depth
+    } else {
+        qp.responder_depth
+    };
+    let mut rights = if asked.has(mask::ACCESS_FLAGS) { asked.access } else { qp.access };
+    if depth == 0 {
+        rights &= REMOTE_WRITE;
+    }
+    qpc.set_rre(rights & REMOTE_READ != 0).set_rwe(rights & REMOTE_WRITE != 0);
+    if rights & REMOTE_ATOMIC != 0 {
+        if !kernel.caps.atomic() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        qpc.set_rae(true).set_atomic_mode(AtomicMode::IB_SPEC);
+    }
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! Memory regions: REG_MR, REREG_MR, DEREG_MR, and what one who imports a region asks.
+//!
+//! Linux registers through UMR where the device allows it, and by CREATE_MKEY with the page list
+//! otherwise; the outcome is the same key. This is the second way. A region that moves gets another
+//! key by it, as in Linux where UMR cannot make the change; other rights or another PD leave the
+//! key the same.
+
+use nix::errno::Errno;
+use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext};
+use zerocopy::IntoBytes;
+
+use super::super::abi::{attr, object};
+use super::super::client::PAGE;
+use super::super::file::{Method, Object};
+use super::super::mailbox::{NUMBER, inbox};
+use super::super::refused::refused;
+use super::super::rules::op;
+use super::super::umem::{Pinned, best_page_size};
+use super::memory::with_list;
+use super::wire::{Core, Reply};
+
+/// `ib_access_flags`.
+mod access {
+    pub(super) const LOCAL_WRITE: u32 = 1;
+    pub(super) const REMOTE_WRITE: u32 = 1 << 1;
+    pub(super) const REMOTE_READ: u32 = 1 << 2;
+    pub(super) const REMOTE_ATOMIC: u32 = 1 << 3;
+    pub(super) const MW_BIND: u32 = 1 << 4;
+    pub(super) const ON_DEMAND: u32 = 1 << 6;
+    pub(super) const RELAXED_ORDERING: u32 = 1 << 20;
+    /// Flags that the kernel knows, and those that it may ignore.
+    pub(super) const KNOWN: u32 = 0x1ff;
+    pub(super) const OPTIONAL: u32 = 0x3ff0_0000;
+}
+
+/// `ib_mr_rereg_flags`: what changes of a region.
+mod rereg {
+    pub(super) const TRANSLATION: u32 = 1;
+    pub(super) const PD: u32 = 1 << 1;
+    pub(super) const ACCESS: u32 = 1 << 2;
+    pub(super) const KNOWN: u32 = 7;
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub destroy: Vec<u8>,
+    key: u32,
+    range: Range,
+    rights: u32,
+    _pinned: Pinned,
+    /// The memory was pinned so that the device may write it.
+    writable: bool,
+}
+
+/// What a region covers: where it is in the client's memory, and what it is called.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    start: u64,
+    length: u64,
+    virtual_address: u64,
+}
+
+impl Range {
+    /// Three numbers of a request, one after the other.
+    fn read(request: &Core, at: usize) -> Result<Self, Errno> {
+        let range = Self {
+            start: request.u64(at),
+            length: request.u64(at + 8),
+            virtual_address: request.u64(at + 16),
+        };
+        if range.start % PAGE == range.virtual_address % PAGE {
+            Ok(range)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+}
+
+/// Refuses rights that make no sense or that nobody offers.
+fn check_rights(rights: u32) -> Result<(), Errno> {
+    if rights & !(access::KNOWN | access::OPTIONAL) != 0
+        || rights & (access::REMOTE_ATOMIC | access::REMOTE_WRITE) != 0
+            && rights & access::LOCAL_WRITE == 0
+    {
+        return Err(Errno::EINVAL);
+    }
+    if rights & access::ON_DEMAND != 0 {
+        return Err(refused(Errno::EOPNOTSUPP, "on-demand paging is not modelled"));
+    }
+    Ok(())
+}
+
+/// The rights of a key.
+fn set_rights(key: &mut MkeyContext, caps: &HcaCap, rights: u32) {
+    let has = |right: u32| rights & right != 0;
+    key.set_a(has(access::REMOTE_ATOMIC)).set_rw(has(access::REMOTE_WRITE));
+    key.set_rr(has(access::REMOTE_READ)).set_lw(has(access::LOCAL_WRITE)).set_lr(true);
+    if has(access::RELAXED_ORDERING) {
+        key.set_relaxed_ordering_write(caps.relaxed_ordering_write());
+        key.set_relaxed_ordering_read(caps.relaxed_ordering_read());
+    }
+}
+
+/// Whether the device may write a region with these rights.
+fn is_writable(rights: u32) -> bool {
+    let writing =
+        access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC | access::MW_BIND;
+    rights & writing != 0
+}
+
+/// Which page sizes a key may have: 4 KiB to 2 GiB.
+const PAGE_SIZES: u64 = (1 << 32) - PAGE;
+
+impl Method<'_> {
+    pub(crate) fn reg_mr(&mut self, request: &Core) -> Result<(), Errno> {
+        let range = Range::read(request, 8)?;
+        let rights = request.u32(36);
+        check_rights(rights)?;
+        let pd = self.state.lookup(request.u32(32).into(), object::PD)?;
+        let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
+        let handle = self.state.free_handle()?;
+        let writable = is_writable(rights);
+        let pinned = Pinned::new(self.client, range.start, range.length, writable)?;
+        let mr = self.make_region(pdn, rights, range, pinned, writable)?;
+        let mut reply = Reply::default();
+        reply.u32(handle).u32(mr.key).u32(mr.key);
+        if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
+            let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
+            return Err(errno);
+        }
+        self.state.insert_using(handle, Object::Mr(mr), vec![pd]);
+        Ok(())
+    }
+
+    /// Another range, other rights or another PD for a region, which keeps its handle.
+    pub(crate) fn rereg_mr(&mut self, request: &Core) -> Result<(), Errno> {
+        let changes = request.u32(12);
+        if changes == 0 {
+            return Err(Errno::EINVAL);
+        }
+        if changes & !rereg::KNOWN != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let changes = |part: u32| changes & part != 0;
+        let moved = changes(rereg::TRANSLATION).then(|| Range::read(request, 16)).transpose()?;
+        let handle = self.state.lookup(request.u32(8).into(), object::MR)?;
+        let asked = changes(rereg::ACCESS).then(|| request.u32(44));
+        if let Some(rights) = asked {
+            check_rights(rights)?;
+        }
+        let pd = match changes(rereg::PD) {
+            true => self.state.lookup(request.u32(40).into(), object::PD)?,
+            false => *self.state.uses(handle).first().ok_or(Errno::EINVAL)?,
+        };
+        let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
+        let Some(Object::Mr(old)) = self.state.object(handle) else { return Err(Errno::EINVAL) };
+        let rights = asked.unwrap_or(old.rights);
+        let end = old.destroy.clone();
+        let Some(range) = moved else {
+            // Memory that was pinned for reading stays so.
+            if is_writable(rights) && !old.writable {
+                return Err(Errno::EACCES);
+            }
+            let key = old.key;
+            return self.reconfigure(handle, key, pd, pdn, rights);
+        };
+        let writable = is_writable(rights);
+        let pinned = Pinned::new(self.client, range.start, range.length, writable)?;
+        let mr = self.make_region(pdn, rights, range, pinned, writable)?;
+        if let Err(errno) = self.file.kernel.exec(&end, &mut [0; 16]) {
+            let _ = self.file.kernel.exec(&mr.destroy, &mut [0; 16]);
+            return Err(errno);
+        }
+        let mut reply = Reply::default();
+        reply.u32(mr.key).u32(mr.key);
+        if let Some(object) = self.state.object_mut(handle) {
+            *object = Object::Mr(mr);
+        }
+        self.state.now_uses(handle, vec![pd]);
+        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
+    }
+
+    /// Another PD and other rights for a region that stays where it is: its key stays the same.
+    fn reconfigure(
+        &mut self,
+        handle: u32,
+        key: u32,
+        pd: u32,
+        pdn: u32,
+        rights: u32,
+    ) -> Result<(), Errno> {
+        let kernel = &self.file.kernel;
+        let mut change = MkeyContext::default();
+        set_rights(&mut change, &kernel.caps, rights);
+        change.set_pd(pdn);
+        if !kernel.function.reconfigure_key(key >> 8, &change) {
+            return Err(refused(Errno::EOPNOTSUPP, "UMR may not change this region's key"));
+        }
+        if let Some(Object::Mr(mr)) = self.state.object_mut(handle) {
+            mr.rights = rights;
+        }
+        self.state.now_uses(handle, vec![pd]);
+        let mut reply = Reply::default();
+        reply.u32(key).u32(key);
+        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
+    }
+
+    /// What one who shares the file and imports a region must know of it.
+    pub(crate) fn query_mr(&mut self) -> Result<(), Errno> {
+        let handle = self.named.handle.ok_or(Errno::EINVAL)?;
+        let Some(Object::Mr(mr)) = self.state.object(handle) else { return Err(Errno::EINVAL) };
+        let (key, range) = (mr.key.to_ne_bytes(), mr.range);
+        self.attrs.put(attr::QUERY_MR_LKEY, &key)?;
+        self.attrs.put(attr::QUERY_MR_RKEY, &key)?;
+        self.attrs.put(attr::QUERY_MR_LENGTH, &range.length.to_ne_bytes())?;
+        let address = range.virtual_address.to_ne_bytes();
+        self.attrs.put_if_asked(attr::QUERY_MR_IOVA, &address)
+    }
+
+    fn make_region(
+        &self,
+        pdn: u32,
+        rights: u32,
+        range: Range,
+        pinned: Pinned,
+        writable: bool,
+    ) -> Result<Mr, Errno> {
+        let Range { start, length, virtual_address } = range;
+        let (index, variant) = self.create_key(pdn, rights, start, length, virtual_address)?;
+        let key = index << 8 | u32::from(variant);
+        let mut destroy = inbox(op::DESTROY_MKEY, 0, 0, 16);
+        NUMBER.set(&mut destroy, index);
+        Ok(Mr { destroy, key, range, rights, _pinned: pinned, writable })
+    }
+
+    /// A key over a range of the client's memory: its index and its variant.
+    fn create_key(
+        &self,
+        pdn: u32,
+        rights: u32,
+        start: u64,
+        length: u64,
+        virtual_address: u64,
+    ) -> Result<(u32, u8), Errno> {
+        let kernel = &self.file.kernel;
+        let caps = &kernel.caps;
+        let dma = self.client.dma_address(start);
+        // Both the memory and what it is called begin at the same place of a page.
+        let alike = (dma ^ virtual_address).trailing_zeros().min(63);
+        let sizes = PAGE_SIZES & (u64::MAX >> (63 - alike));
+        let size = best_page_size(dma, length, sizes).ok_or(Errno::EINVAL)?;
+        let first = dma & !(size - 1);
+        let pages = (dma + length).next_multiple_of(size).wrapping_sub(first) / size;
+        let present = u64::from(caps.pg()) * 3;
+        let mut list: Vec<u8> =
+            (0..pages).flat_map(|page| ((first + page * size) | present).to_be_bytes()).collect();
+        list.resize(list.len().next_multiple_of(16), 0);
+        let octwords = (list.len() / 16) as u32;
+        let variant = kernel.next_key_variant();
+        let mut input = CreateMkeyIn::new();
+        input.set_pg_access(caps.pg()).set_translations_octword_actual_size(octwords);
+        let key = input.memory_key_mkey_entry_mut();
+        set_rights(key, caps, rights);
+        key.set_pd(pdn).set_qpn(0xff_ffff).set_start_addr(virtual_address).set_len(length);
+        key.set_access_mode_1_0(MkeyAccessMode::MTT.0).set_umr_en(true);
+        key.set_translations_octword_size(octwords).set_log_page_size(size.trailing_zeros() as u8);
+        key.set_mkey_7_0(variant);
+        let mut output = CreateMkeyOut::default();
+        kernel.exec(&with_list(input.as_bytes(), &list), output.as_mut_bytes())?;
+        Ok((output.mkey_index(), variant))
+    }
+}

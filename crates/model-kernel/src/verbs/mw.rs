@@ -1,0 +1,79 @@
+//! Memory windows: ALLOC_MW and DEALLOC_MW.
+//!
+//! A window is a key of one entry that is free until a work request binds it: the kernel makes it,
+//! the library's UMR does the rest.
+
+use nix::errno::Errno;
+use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyAccessMode};
+use zerocopy::IntoBytes;
+
+use super::super::abi::{attr, object};
+use super::super::file::{Method, Object};
+use super::super::mailbox::{NUMBER, inbox};
+use super::super::refused::refused;
+use super::super::rules::op;
+use super::wire::{Core, Reply};
+
+/// `ib_mw_type`: bound by a verb, or by a work request.
+const TYPE_1: u8 = 1;
+const TYPE_2: u8 = 2;
+/// Bytes of `mlx5_ib_alloc_mw`, and of what is answered to it.
+const DRIVER_BYTES: usize = 8;
+/// Entries of a key come in multiples of so many.
+const GRANULE: u32 = 4;
+
+impl Method<'_> {
+    pub(crate) fn alloc_mw(&mut self, request: &Core) -> Result<(), Errno> {
+        let kernel = &self.file.kernel;
+        if !kernel.caps.imaicl() {
+            return Err(refused(
+                Errno::EOPNOTSUPP,
+                "the device has no memory windows (capability imaicl)",
+            ));
+        }
+        let pd = self.state.lookup(request.u32(8).into(), object::PD)?;
+        let Some(&Object::Pd { pdn }) = self.state.object(pd) else { return Err(Errno::EINVAL) };
+        let kind = request.u8(12);
+        if kind != TYPE_1 && kind != TYPE_2 {
+            return Err(Errno::EINVAL);
+        }
+        let driver = self.driver_request(0, DRIVER_BYTES)?;
+        if driver.u32(0) != 0 || driver.u8(5) != 0 || driver.u16(6) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let entries = u32::from(driver.u8(4).max(1)).next_multiple_of(GRANULE);
+        let handle = self.state.free_handle()?;
+        let variant = kernel.next_key_variant();
+        let mut input = CreateMkeyIn::new();
+        let key = input.memory_key_mkey_entry_mut();
+        key.set_free(true).set_umr_en(true).set_lr(true).set_en_rinval(kind == TYPE_2);
+        key.set_access_mode_1_0(MkeyAccessMode::KLMS.0).set_translations_octword_size(entries);
+        key.set_pd(pdn).set_qpn(0xff_ffff).set_mkey_7_0(variant);
+        let mut output = CreateMkeyOut::default();
+        kernel.exec(input.as_bytes(), output.as_mut_bytes())?;
+        let mut destroy = inbox(op::DESTROY_MKEY, 0, 0, 16);
+        NUMBER.set(&mut destroy, output.mkey_index());
+        let mut reply = Reply::default();
+        reply.u32(handle).u32(output.mkey_index() << 8 | u32::from(variant));
+        let answered = self
+            .put_window_response()
+            .and_then(|()| self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()));
+        if let Err(errno) = answered {
+            let _ = self.file.kernel.exec(&destroy, &mut [0; 16]);
+            return Err(errno);
+        }
+        self.state.insert_using(handle, Object::Mw { destroy }, vec![pd]);
+        Ok(())
+    }
+
+    /// The driver's answer is its own length, in as much room as there is.
+    fn put_window_response(&mut self) -> Result<(), Errno> {
+        let room = self.attrs.len(attr::UHW_OUT).unwrap_or(0).min(DRIVER_BYTES);
+        if room == 0 {
+            return Ok(());
+        }
+        let mut response = [0; DRIVER_BYTES];
+        response[4..].copy_from_slice(&(room as u32).to_ne_bytes());
+        self.attrs.put(attr::UHW_OUT, &response[..room])
+    }
+}

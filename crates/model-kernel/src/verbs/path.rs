@@ -1,0 +1,138 @@
+//! Where a connected queue pair's packets go: from the addresses of verbs to those of the device,
+//! and back.
+
+use nix::errno::Errno;
+use verbless_prm::{AddressPath, PortType};
+
+use super::super::device::find_gid;
+use super::super::kernel::Kernel;
+use super::wire::{Core, Reply};
+
+/// `ib_uverbs_gid_type`: RoCE v2.
+const ROCE_V2: u32 = 2;
+/// Rates run from 2.5 Gb/s to 800 Gb/s; 0 is the port's own.
+const RATES: std::ops::RangeInclusive<u8> = 2..=23;
+
+/// `ib_uverbs_qp_dest`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Destination {
+    gid: [u8; 16],
+    flow_label: u32,
+    lid: u16,
+    gid_index: u8,
+    hop_limit: u8,
+    traffic_class: u8,
+    service_level: u8,
+    path_bits: u8,
+    rate: u8,
+    is_global: bool,
+    pub port: u8,
+}
+
+impl Destination {
+    /// Bytes of one.
+    pub(super) const BYTES: usize = 32;
+
+    pub(super) fn read(from: &Core, at: usize) -> Self {
+        Self {
+            gid: from.gid(at),
+            flow_label: from.u32(at + 16),
+            lid: from.u16(at + 20),
+            gid_index: from.u8(at + 24),
+            hop_limit: from.u8(at + 25),
+            traffic_class: from.u8(at + 26),
+            service_level: from.u8(at + 27),
+            path_bits: from.u8(at + 28),
+            rate: from.u8(at + 29),
+            is_global: from.u8(at + 30) != 0,
+            port: from.u8(at + 31),
+        }
+    }
+}
+
+/// Writes a destination into a path. `peers`: numbers of both queue pairs, when the remote one is
+/// set with it.
+pub(super) fn set(
+    kernel: &Kernel,
+    path: &mut AddressPath,
+    to: &Destination,
+    port: u8,
+    peers: Option<(u32, u32)>,
+) -> Result<(), Errno> {
+    let state = kernel.function.port(port.into()).ok_or(Errno::EINVAL)?;
+    if to.rate != 0 && !RATES.contains(&to.rate) {
+        return Err(Errno::EINVAL);
+    }
+    let entry = match to.is_global {
+        true => Some(find_gid(kernel, &state, to.gid_index.into()).map_err(|_| Errno::EINVAL)?),
+        false => None,
+    };
+    if state.ethernet {
+        let entry = entry.ok_or(Errno::EINVAL)?;
+        let mac = kernel.function.neighbour(&to.gid).ok_or(Errno::ETIMEDOUT)?;
+        let [a, b, c, d, e, f] = mac;
+        path.set_rmac_47_32(u16::from_be_bytes([a, b]));
+        path.set_rmac_31_0(u32::from_be_bytes([c, d, e, f]));
+        path.set_eth_prio(to.service_level & 7);
+        if entry.kind == ROCE_V2 {
+            path.set_dscp(to.traffic_class >> 2);
+            if let Some(peers) = peers {
+                path.set_udp_sport(source_port(to.flow_label, peers));
+            }
+        }
+    } else {
+        path.set_rlid(to.lid).set_mlid(to.path_bits & 0x7f).set_grh(to.is_global);
+        path.set_sl(to.service_level & 0xf);
+    }
+    if to.is_global {
+        path.set_src_addr_index(to.gid_index).set_hop_limit(to.hop_limit);
+        path.set_tclass(to.traffic_class).set_flow_label(to.flow_label & 0xf_ffff);
+        path.set_rgid_rip(&to.gid);
+    }
+    path.set_vhca_port_num(port);
+    Ok(())
+}
+
+/// The UDP port that packets of RoCE v2 come from: the same for a flow always, and different for
+/// different ones.
+fn source_port(flow_label: u32, (local, remote): (u32, u32)) -> u16 {
+    let label = match flow_label & 0xf_ffff {
+        0 => {
+            let mut mixed = u64::from(local) * u64::from(remote);
+            mixed ^= mixed >> 20;
+            mixed ^= mixed >> 40;
+            (mixed & 0xf_ffff) as u32
+        }
+        label => label,
+    };
+    ((label & 0x3fff) ^ ((label & 0xf_c000) >> 14) | 0xc000) as u16
+}
+
+/// Adds an `ib_uverbs_qp_dest` to a response.
+pub(super) fn reply(reply: &mut Reply, path: &AddressPath, link: PortType) {
+    let ethernet = link == PortType::ETHERNET;
+    let global = path.grh() || ethernet;
+    let when = |holds: bool, value: u8| if holds { value } else { 0 };
+    reply.bytes(if global { path.rgid_rip() } else { &[0; 16] });
+    reply.u32(if global { path.flow_label() } else { 0 });
+    reply.u16(if ethernet { 0 } else { path.rlid() }).u16(0);
+    reply.u8(when(global, path.src_addr_index())).u8(when(global, path.hop_limit()));
+    reply.u8(when(global, path.tclass()));
+    reply.u8(if ethernet { path.eth_prio() } else { path.sl() });
+    reply.u8(path.mlid()).u8(0).u8(global.into()).u8(path.vhca_port_num());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_port_is_in_the_dynamic_range_and_follows_the_flow() {
+        assert_eq!(source_port(0x12345, (1, 2)), source_port(0x12345, (3, 4)));
+        assert_eq!(source_port(0, (5, 6)), source_port(0, (6, 5)), "both directions");
+        for label in [0, 1, 0xf_ffff, 0x4000] {
+            assert!(source_port(label, (0x80, 0x81)) >= 0xc000);
+        }
+        assert_eq!(source_port(0x4001, (0, 0)), 0xc000);
+    }
+}

@@ -1,0 +1,539 @@
+//! Queue pairs: made, asked, destroyed. What changes them is in `modify`.
+
+use nix::errno::Errno;
+use verbless_prm::{
+    CreateQpIn, CreateQpOut, DetachFromMcgIn, EndPaddingMode, PathMigrationState, QueryQpIn,
+    RqType, ScatterToCqeRequester, ScatterToCqeResponder, ServiceType, TimestampFormat,
+    TimestampFormatCap,
+};
+use zerocopy::IntoBytes;
+
+use super::super::abi::{attr, object};
+use super::super::boot::command;
+use super::super::client::Capability;
+use super::super::file::{Method, Object};
+use super::super::kernel::Kernel;
+use super::super::mailbox::{NUMBER, inbox};
+use super::super::refused::refused;
+use super::super::rules::op;
+use super::super::umem::Pinned;
+use super::cq::Cq;
+use super::listener::Kind;
+use super::memory::{buffer, record, with_list};
+use super::wire::{Core, Reply};
+
+/// `ib_uverbs_qp_type`.
+const RC: u8 = 2;
+const UC: u8 = 3;
+const UD: u8 = 4;
+const RAW_PACKET: u8 = 8;
+/// `ib_uverbs_qp_create_flags`.
+mod create {
+    pub(super) const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 1;
+    pub(super) const PCI_WRITE_END_PADDING: u32 = 1 << 11;
+    pub(super) const SQ_SIG_ALL: u32 = 1 << 12;
+    /// SCATTER_FCS and CVLAN_STRIPPING, which are for raw packets, too.
+    pub(super) const KNOWN: u32 = 1 << 1 | 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
+}
+/// Flags of `mlx5_ib_create_qp`.
+mod driver {
+    pub(super) const SIGNATURE: u32 = 1;
+    pub(super) const SCATTER_CQE: u32 = 1 << 1;
+    pub(super) const BFREG_INDEX: u32 = 1 << 3;
+    pub(super) const ALLOW_SCATTER_CQE: u32 = 1 << 8;
+    pub(super) const PACKET_BASED_CREDIT: u32 = 1 << 9;
+    pub(super) const UAR_PAGE_INDEX: u32 = 1 << 10;
+    /// Its bytes, and those up to its register's index.
+    pub(super) const BYTES: usize = 56;
+    pub(super) const LEAST: usize = 40;
+}
+/// "No register of the context's": the client named a page.
+const NO_REGISTER: u32 = 1 << 31;
+/// A client that says so does not use user indexes.
+const NO_USER_INDEX: u32 = 0xff_ffff;
+
+/// States as verbs number them.
+pub(super) mod state {
+    pub(crate) const RESET: u8 = 0;
+    pub(crate) const INIT: u8 = 1;
+    pub(crate) const RTR: u8 = 2;
+    pub(crate) const RTS: u8 = 3;
+    pub(crate) const SQD: u8 = 4;
+    pub(crate) const SQE: u8 = 5;
+    pub(crate) const ERR: u8 = 6;
+}
+
+/// Transport services that verbs make here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    Rc,
+    Uc,
+    Ud,
+}
+
+impl Service {
+    fn of(kind: u8, raw: bool) -> Result<Self, Errno> {
+        match kind {
+            RC => Ok(Self::Rc),
+            UC => Ok(Self::Uc),
+            UD => Ok(Self::Ud),
+            RAW_PACKET if !raw => Err(Errno::EPERM),
+            RAW_PACKET => Err(refused(Errno::EOPNOTSUPP, "raw packet QPs are not modelled")),
+            9 | 10 => Err(refused(Errno::EOPNOTSUPP, "XRC QPs are not modelled")),
+            0xff => {
+                Err(refused(Errno::EOPNOTSUPP, "a driver's own QP types (DC) are not modelled"))
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(super) fn to_prm(self) -> ServiceType {
+        match self {
+            Self::Rc => ServiceType::RC,
+            Self::Uc => ServiceType::UC,
+            Self::Ud => ServiceType::UD,
+        }
+    }
+}
+
+/// How many requests and pieces of data a queue pair is for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Capacity {
+    send_requests: u32,
+    receive_requests: u32,
+    send_sges: u32,
+    receive_sges: u32,
+    inline_bytes: u32,
+}
+
+impl Capacity {
+    fn read(from: &Core, at: usize) -> Self {
+        Self {
+            send_requests: from.u32(at),
+            receive_requests: from.u32(at + 4),
+            send_sges: from.u32(at + 8),
+            receive_sges: from.u32(at + 12),
+            inline_bytes: from.u32(at + 16),
+        }
+    }
+
+    fn write(self, reply: &mut Reply) {
+        reply.u32(self.send_requests).u32(self.receive_requests);
+        reply.u32(self.send_sges).u32(self.receive_sges).u32(self.inline_bytes);
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub qpn: u32,
+    pub uid: u16,
+    pub destroy: Vec<u8>,
+    pub service: Service,
+    pub pdn: u32,
+    pub cqns: [u32; 2],
+    /// As verbs number them.
+    pub state: u8,
+    pub port: u8,
+    /// What was last set, for later changes of the other of the two.
+    pub access: u32,
+    pub responder_depth: u8,
+    pub record: u64,
+    pub has_receive_queue: bool,
+    capacity: Capacity,
+    /// What QUERY_QP says of it: the receive queue as it was made; the library knows its send queue
+    /// better.
+    queried: Capacity,
+    signal_all: bool,
+    /// Multicast groups that it joined.
+    pub groups: Vec<([u8; 16], u16)>,
+    _pinned: Option<Pinned>,
+}
+
+impl Qp {
+    /// Leaves its groups and stops, as it is about to go.
+    pub(crate) fn leave(&self, kernel: &Kernel) {
+        for (gid, _) in &self.groups {
+            let mut input = DetachFromMcgIn::new();
+            input.set_uid(self.uid).set_qpn(self.qpn).set_multicast_gid(gid);
+            let _ = command(&*kernel.function, &input);
+        }
+        if self.state != state::RESET {
+            let mut input = inbox(op::TO_RST_QP, 0, self.uid, 16);
+            NUMBER.set(&mut input, self.qpn);
+            let _ = kernel.exec(&input, &mut [0; 16]);
+        }
+    }
+}
+
+/// What is asked for, whichever way it came.
+struct Wanted {
+    user_handle: u64,
+    pd: u32,
+    send_cq: u32,
+    receive_cq: u32,
+    srq: Option<u32>,
+    kind: u8,
+    flags: u32,
+    capacity: Capacity,
+    event_fd: Option<u16>,
+}
+
+/// What the driver's request asks for.
+struct Queues {
+    receive_bytes: u64,
+    log_receive: u8,
+    log_stride: u8,
+    send_requests: u32,
+}
+
+impl Queues {
+    /// The capacities that Linux answers for these queues: those of the receive queue as the
+    /// library laid it out, whatever was asked for, and none of the send queue.
+    fn queried(&self, signed: bool) -> Capacity {
+        if self.receive_bytes == 0 {
+            return Capacity::default();
+        }
+        Capacity {
+            receive_requests: (self.receive_bytes >> self.log_stride) as u32,
+            receive_sges: (1 << self.log_stride >> 4) - u32::from(signed),
+            ..Capacity::default()
+        }
+    }
+}
+
+impl Method<'_> {
+    pub(crate) fn create_qp(&mut self) -> Result<(Object, Vec<u32>), Errno> {
+        let capacity = Core(self.attrs.bytes(attr::QP_CAP)?);
+        let kind = self.attrs.number(attr::QP_TYPE, u8::MAX.into())? as u8;
+        let named = |id| self.handle_of(id).ok_or(Errno::EINVAL);
+        // The kernel looks at the type before it looks for what that type needs.
+        Service::of(kind, self.attrs.client.capable(Capability::NetRaw))?;
+        if self.attrs.has(attr::QP_SOURCE_QPN) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let wanted = Wanted {
+            user_handle: self.attrs.data(attr::QP_USER_HANDLE)?,
+            pd: named(attr::QP_PD)?,
+            send_cq: named(attr::QP_SEND_CQ)?,
+            receive_cq: named(attr::QP_RECV_CQ)?,
+            srq: self.handle_of(attr::QP_SRQ),
+            kind,
+            flags: self.attrs.flags(attr::QP_FLAGS, create::KNOWN)?,
+            capacity: Capacity::read(&capacity, 0),
+            event_fd: Some(attr::QP_EVENT_FD),
+        };
+        let (qp, uses) = self.make_qp(wanted)?;
+        let mut reply = Reply::default();
+        qp.capacity.write(&mut reply);
+        let written = self
+            .attrs
+            .put_or_zero(attr::QP_RESP_CAP, reply.as_bytes())
+            .and_then(|()| self.attrs.put(attr::QP_RESP_NUM, &qp.qpn.to_ne_bytes()));
+        if let Err(errno) = written {
+            self.unmake_qp(&qp);
+            return Err(errno);
+        }
+        Ok((Object::Qp(qp), uses))
+    }
+
+    /// The same by the old command.
+    pub(crate) fn write_create_qp(&mut self, request: &Core) -> Result<(), Errno> {
+        let find = |at, kind| self.state.lookup(request.u32(at).into(), kind);
+        let signal_all = if request.u8(52) != 0 { create::SQ_SIG_ALL } else { 0 };
+        let shared = request.u8(54) != 0;
+        let wanted = Wanted {
+            user_handle: request.u64(8),
+            pd: find(16, object::PD)?,
+            send_cq: find(20, object::CQ)?,
+            receive_cq: find(24, object::CQ)?,
+            srq: if shared { Some(find(28, object::SRQ)?) } else { None },
+            kind: request.u8(53),
+            flags: signal_all,
+            capacity: Capacity::read(request, 32),
+            event_fd: None,
+        };
+        let handle = self.state.free_handle()?;
+        let (qp, uses) = self.make_qp(wanted)?;
+        let mut reply = Reply::default();
+        reply.u32(handle).u32(qp.qpn);
+        let capacity = qp.capacity;
+        reply.u32(capacity.send_requests).u32(capacity.receive_requests);
+        reply.u32(capacity.send_sges).u32(capacity.receive_sges).u32(capacity.inline_bytes).u32(0);
+        if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
+            self.unmake_qp(&qp);
+            return Err(errno);
+        }
+        self.state.insert_using(handle, Object::Qp(qp), uses);
+        Ok(())
+    }
+
+    fn unmake_qp(&self, qp: &Qp) {
+        let kernel = &self.file.kernel;
+        kernel.listeners.remove(Kind::Qp, qp.qpn);
+        let _ = kernel.exec(&qp.destroy, &mut [0; 16]);
+    }
+
+    /// Makes a queue pair; it, and the handles of what it uses.
+    fn make_qp(&mut self, wanted: Wanted) -> Result<(Qp, Vec<u32>), Errno> {
+        let context = self.state.context()?;
+        let kernel = &self.file.kernel;
+        let caps = &kernel.caps;
+        let service = Service::of(wanted.kind, self.attrs.client.capable(Capability::NetRaw))?;
+        check_flags(wanted.flags, caps.block_lb_mc(), caps.end_pad())?;
+        let Some(&Object::Pd { pdn }) = self.state.object(wanted.pd) else {
+            return Err(Errno::EINVAL);
+        };
+        let (Some(Object::Cq(send)), Some(Object::Cq(receive))) =
+            (self.state.object(wanted.send_cq), self.state.object(wanted.receive_cq))
+        else {
+            return Err(Errno::EINVAL);
+        };
+        let srqn = match wanted.srq.map(|handle| self.state.object(handle)) {
+            Some(Some(Object::Srq(srq))) => Some(srq.srqn),
+            Some(_) => return Err(Errno::EINVAL),
+            None => None,
+        };
+        let request = self.driver_request(driver::LEAST, driver::BYTES)?;
+        let flags = request.u32(28);
+        let mut allowed = driver::SIGNATURE | driver::BFREG_INDEX | driver::UAR_PAGE_INDEX;
+        if caps.sctr_data_cqe() {
+            allowed |= driver::SCATTER_CQE | driver::ALLOW_SCATTER_CQE;
+        }
+        if caps.qp_packet_based() && service == Service::Rc {
+            allowed |= driver::PACKET_BASED_CREDIT;
+        }
+        if flags & !allowed != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let timestamps = timestamp_format(kernel.roce_timestamps, send, receive)?;
+        let user_index = context.user_index(request.u32(32))?;
+        let mut capacity = wanted.capacity;
+        let has_rq = srqn.is_none() && capacity.receive_requests != 0;
+        if !has_rq {
+            (capacity.receive_requests, capacity.receive_sges) = (0, 0);
+        }
+        let queues = queues(&request, wanted.capacity, has_rq, caps.log_max_qp_sz())?;
+        let (uar_page, register) = match flags & (driver::UAR_PAGE_INDEX | driver::BFREG_INDEX) {
+            driver::UAR_PAGE_INDEX => (request.u32(36), NO_REGISTER),
+            // Registers are handed out one by one to who has pages of the old kind: the first,
+            // which many may share.
+            0 => (*context.static_uars.first().ok_or(Errno::EINVAL)?, 0),
+            _ => return Err(Errno::EINVAL),
+        };
+        let bytes = queues.receive_bytes + u64::from(queues.send_requests) * 64;
+        let memory = match request.u64(0) {
+            address if address != 0 && bytes != 0 => {
+                Some(buffer(self.client, address, bytes, false)?)
+            }
+            _ => None,
+        };
+        let record = record(self.attrs.client, request.u64(8))?;
+        let uid = context.uid;
+        let signal_all = wanted.flags & create::SQ_SIG_ALL != 0;
+        let mut input = CreateQpIn::new();
+        input.set_uid(uid);
+        if caps.ece_support() {
+            input.set_ece(request.u32(48));
+        }
+        let qpc = input.qpc_mut();
+        qpc.set_st(service.to_prm()).set_pm_state(PathMigrationState::MIGRATED).set_pd(pdn);
+        qpc.set_wq_signature(flags & driver::SIGNATURE != 0);
+        qpc.set_block_lb_mc(wanted.flags & create::BLOCK_MULTICAST_LOOPBACK != 0);
+        qpc.set_req_e2e_credit_mode(u8::from(flags & driver::PACKET_BASED_CREDIT != 0));
+        if wanted.flags & create::PCI_WRITE_END_PADDING != 0 {
+            qpc.set_end_padding_mode(EndPaddingMode(1));
+        }
+        if flags & driver::SCATTER_CQE != 0 && service != Service::Ud {
+            qpc.set_cs_res(match receive.cqe_bytes {
+                128 => ScatterToCqeResponder::UP_TO_64B,
+                _ => ScatterToCqeResponder::UP_TO_32B,
+            });
+            let chosen = flags & driver::ALLOW_SCATTER_CQE != 0 || signal_all;
+            if service == Service::Rc && chosen {
+                qpc.set_cs_req(match send.cqe_bytes {
+                    128 => ScatterToCqeRequester::UP_TO_64B,
+                    _ => ScatterToCqeRequester::UP_TO_32B,
+                });
+            }
+        }
+        if has_rq {
+            qpc.set_log_rq_stride(queues.log_stride - 4).set_log_rq_size(queues.log_receive);
+        }
+        qpc.set_ts_format(timestamps);
+        qpc.set_rq_type(match (srqn, has_rq) {
+            (Some(_), _) => RqType::SRQ,
+            (None, true) => RqType::REGULAR,
+            (None, false) => RqType::NONE,
+        });
+        match queues.send_requests {
+            0 => qpc.set_no_sq(true),
+            count => qpc.set_log_sq_size(count.trailing_zeros() as u8),
+        };
+        qpc.set_srqn_rmpn_xrqn(srqn.unwrap_or(0));
+        qpc.set_cqn_snd(send.cqn).set_cqn_rcv(receive.cqn).set_dbr_addr(record);
+        qpc.set_uar_page(uar_page).set_user_index(user_index);
+        qpc.set_page_offset(memory.as_ref().map_or(0, |memory| memory.page_offset));
+        let pages = memory.as_ref().map_or(&[][..], |memory| &memory.pages);
+        let cqns = [send.cqn, receive.cqn];
+        let mut output = CreateQpOut::default();
+        kernel.exec(&with_list(input.as_bytes(), pages), output.as_mut_bytes())?;
+        let qpn = output.qpn();
+        let mut destroy = inbox(op::DESTROY_QP, 0, uid, 16);
+        NUMBER.set(&mut destroy, qpn);
+        let asynchronous = match wanted.event_fd {
+            Some(id) => self.async_file(id),
+            None => self.state.default_async_file(),
+        };
+        kernel.listeners.add(Kind::Qp, qpn, wanted.user_handle, None, asynchronous);
+        let qp = Qp {
+            qpn,
+            uid,
+            destroy,
+            service,
+            pdn,
+            cqns,
+            state: state::RESET,
+            port: 0,
+            access: 0,
+            responder_depth: 0,
+            record,
+            has_receive_queue: has_rq,
+            capacity,
+            queried: queues.queried(flags & driver::SIGNATURE != 0),
+            signal_all,
+            groups: Vec::new(),
+            _pinned: memory.map(|memory| memory.pinned),
+        };
+        let ece = if caps.ece_support() { output.ece() } else { 0 };
+        let mut reply = Reply::default();
+        reply.u32(register).u32(ece).bytes(&[0; 32]);
+        if let Err(errno) = self.put_driver_response(reply.as_bytes()) {
+            self.unmake_qp(&qp);
+            return Err(errno);
+        }
+        let mut uses = vec![wanted.pd, wanted.send_cq, wanted.receive_cq];
+        uses.extend(wanted.srq);
+        Ok((qp, uses))
+    }
+
+    pub(crate) fn query_qp(&mut self, request: &Core) -> Result<(), Errno> {
+        let handle = self.state.lookup(request.u32(8).into(), object::QP)?;
+        let Some(Object::Qp(qp)) = self.state.object_mut(handle) else { return Err(Errno::EINVAL) };
+        let mut input = QueryQpIn::new();
+        input.set_qpn(qp.qpn);
+        let output = command(&*self.file.kernel.function, &input)?;
+        let qpc = output.qpc();
+        let verbs_state = match qpc.state().0 {
+            4 => state::SQE,
+            5 | 7 => state::SQD,
+            other => other,
+        };
+        qp.state = verbs_state;
+        let path = qpc.primary_address_path();
+        let mut reply = Reply::default();
+        if qp.service == Service::Ud {
+            reply.bytes(&[0; 64]);
+        } else {
+            super::path::reply(&mut reply, path, self.file.kernel.caps.port_type());
+            super::path::reply(
+                &mut reply,
+                qpc.secondary_address_path(),
+                self.file.kernel.caps.port_type(),
+            );
+        }
+        qp.queried.write(&mut reply);
+        let rights =
+            u32::from(qpc.rwe()) << 1 | u32::from(qpc.rre()) << 2 | u32::from(qpc.rae()) << 3;
+        reply.u32(qpc.q_key()).u32(qpc.next_rcv_psn()).u32(qpc.next_send_psn());
+        reply.u32(qpc.remote_qpn()).u32(rights);
+        reply.u16(path.pkey_index()).u16(qpc.secondary_address_path().pkey_index());
+        let migration = match qpc.pm_state() {
+            PathMigrationState::MIGRATED => 0,
+            PathMigrationState(1) => 1,
+            _ => 2,
+        };
+        reply.u8(verbs_state).u8(verbs_state).u8(qpc.mtu().0).u8(migration);
+        reply.u8(u8::from(qpc.state().0 == 7));
+        reply.u8(1 << qpc.log_sra_max()).u8(1 << qpc.log_rra_max()).u8(qpc.min_rnr_nak());
+        reply.u8(path.vhca_port_num()).u8(path.ack_timeout());
+        reply.u8(qpc.retry_count()).u8(qpc.rnr_retry());
+        let other = qpc.secondary_address_path();
+        reply.u8(other.vhca_port_num()).u8(other.ack_timeout());
+        reply.u8(qp.signal_all.into()).bytes(&[0; 5]);
+        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
+    }
+
+    pub(crate) fn write_destroy_qp(&mut self, request: &Core) -> Result<(), Errno> {
+        let handle = self.state.lookup(request.u32(8).into(), object::QP)?;
+        let heard = self.file.destroy(self.state, self.client, handle)?;
+        self.attrs.put_or_zero(attr::CORE_OUT, &heard.events.to_ne_bytes())
+    }
+}
+
+/// Refuses flags that the device, or any that is modelled, does not offer.
+fn check_flags(flags: u32, block: bool, padding: bool) -> Result<(), Errno> {
+    let mut offered = create::SQ_SIG_ALL;
+    if block {
+        offered |= create::BLOCK_MULTICAST_LOOPBACK;
+    }
+    if padding {
+        offered |= create::PCI_WRITE_END_PADDING;
+    }
+    if flags & !offered == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// The sizes of both queues, as the driver's request has them.
+fn queues(request: &Core, wanted: Capacity, has_rq: bool, log_max: u8) -> Result<Queues, Errno> {
+    let most = 1u32.checked_shl(log_max.into()).unwrap_or(0);
+    let (send, receive, log_stride) = (request.u32(16), request.u32(20), request.u32(24));
+    if wanted.receive_requests > most || send > most || (send != 0 && !send.is_power_of_two()) {
+        return Err(Errno::EINVAL);
+    }
+    if !has_rq {
+        if receive != 0 || log_stride != 0 {
+            return Err(Errno::EINVAL);
+        }
+        return Ok(Queues { receive_bytes: 0, log_receive: 0, log_stride: 0, send_requests: send });
+    }
+    // Linux lets a smaller stride wrap around in the command; the device refuses what comes of it.
+    if receive == 0 || receive > most || !(4..16).contains(&log_stride) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Queues {
+        receive_bytes: u64::from(receive) << log_stride,
+        log_receive: receive.ilog2() as u8,
+        log_stride: log_stride as u8,
+        send_requests: send,
+    })
+}
+
+/// Whether a client's user index is one.
+pub(crate) fn user_index(cqe_version: u8, asked: u32) -> Result<u32, Errno> {
+    if cqe_version == 0 {
+        return Ok(NO_USER_INDEX);
+    }
+    if asked >= NO_USER_INDEX { Err(Errno::EINVAL) } else { Ok(asked) }
+}
+
+/// What a QP says of its CQEs' timestamps: as its CQs want it, and as the RoCE page offers it
+/// (`get_qp_ts_format` of mlx5_ib, which reads that page on every port).
+fn timestamp_format(offered: u32, send: &Cq, receive: &Cq) -> Result<TimestampFormat, Errno> {
+    use TimestampFormatCap as Cap;
+    let offered = Cap(offered as u8);
+    let free = matches!(offered, Cap::FREE_RUNNING | Cap::FREE_RUNNING_AND_REAL_TIME);
+    let real = matches!(offered, Cap::REAL_TIME | Cap::FREE_RUNNING_AND_REAL_TIME);
+    let default = if free { TimestampFormat::FREE_RUNNING } else { TimestampFormat::DEFAULT };
+    let of = |cq: &Cq| match (cq.real_time, cq.timestamps) {
+        (true, _) if real => Ok(TimestampFormat::REAL_TIME),
+        (false, true) if free => Ok(TimestampFormat::FREE_RUNNING),
+        (false, false) => Ok(default),
+        _ => Err(Errno::EOPNOTSUPP),
+    };
+    let (send, receive) = (of(send)?, of(receive)?);
+    let both = ![send, receive].contains(&TimestampFormat::DEFAULT);
+    if both && send != receive {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(if send == default { receive } else { send })
+}

@@ -1,0 +1,197 @@
+//! Shared receive queues, which are RMPs to the device.
+
+use nix::errno::Errno;
+use verbless_prm::{CreateRmpIn, CreateRmpOut, ModifyRmpIn, QueryRmpIn, RmpState, WqType};
+use zerocopy::IntoBytes;
+
+use super::super::abi::{attr, object};
+use super::super::boot::command;
+use super::super::file::{Method, Object};
+use super::super::mailbox::{NUMBER, inbox};
+use super::super::refused::refused;
+use super::super::rules::op;
+use super::super::umem::Pinned;
+use super::listener::Kind;
+use super::memory::{buffer, record, with_list};
+use super::wire::{Core, Reply};
+
+/// `ib_srq_type`: without an XRC domain or tags.
+const BASIC: u64 = 0;
+/// `ib_srq_attr_mask`.
+const MAX_WR: u32 = 1;
+const LIMIT: u32 = 1 << 1;
+/// Bytes of `mlx5_ib_create_srq`, and of a data segment and of the segment that links entries.
+const DRIVER_BYTES: usize = 32;
+const SEGMENT: u32 = 16;
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub srqn: u32,
+    pub destroy: Vec<u8>,
+    uid: u16,
+    entries: u32,
+    sges: u32,
+    _pinned: Pinned,
+}
+
+/// What is asked for, whichever way it came.
+struct Wanted {
+    user_handle: u64,
+    pd: u32,
+    requests: u32,
+    sges: u32,
+    event_fd: Option<u16>,
+}
+
+impl Method<'_> {
+    pub(crate) fn create_srq(&mut self) -> Result<(Object, Vec<u32>), Errno> {
+        let number =
+            |bytes: Vec<u8>| bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+        if self.attrs.data(attr::SRQ_TYPE)? != BASIC {
+            return Err(refused(
+                Errno::EOPNOTSUPP,
+                "SRQs of XRC or with tag matching are not modelled",
+            ));
+        }
+        let wanted = Wanted {
+            user_handle: self.attrs.data(attr::SRQ_USER_HANDLE)?,
+            pd: self.handle_of(attr::SRQ_PD).ok_or(Errno::EINVAL)?,
+            requests: number(self.attrs.bytes(attr::SRQ_MAX_WR)?),
+            sges: number(self.attrs.bytes(attr::SRQ_MAX_SGE)?),
+            event_fd: Some(attr::SRQ_EVENT_FD),
+        };
+        let pd = wanted.pd;
+        let srq = self.make_srq(wanted)?;
+        let written = self
+            .attrs
+            .put(attr::SRQ_RESP_MAX_WR, &(srq.entries - 1).to_ne_bytes())
+            .and_then(|()| self.attrs.put(attr::SRQ_RESP_MAX_SGE, &srq.sges.to_ne_bytes()));
+        if let Err(errno) = written {
+            self.unmake_srq(&srq);
+            return Err(errno);
+        }
+        Ok((Object::Srq(srq), vec![pd]))
+    }
+
+    /// The same by the old command.
+    pub(crate) fn write_create_srq(&mut self, request: &Core) -> Result<(), Errno> {
+        let pd = self.state.lookup(request.u32(16).into(), object::PD)?;
+        let handle = self.state.free_handle()?;
+        let srq = self.make_srq(Wanted {
+            user_handle: request.u64(8),
+            pd,
+            requests: request.u32(20),
+            sges: request.u32(24),
+            event_fd: None,
+        })?;
+        let mut reply = Reply::default();
+        reply.u32(handle).u32(srq.entries - 1).u32(srq.sges).u32(srq.srqn);
+        if let Err(errno) = self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes()) {
+            self.unmake_srq(&srq);
+            return Err(errno);
+        }
+        self.state.insert_using(handle, Object::Srq(srq), vec![pd]);
+        Ok(())
+    }
+
+    fn unmake_srq(&self, srq: &Srq) {
+        let kernel = &self.file.kernel;
+        kernel.listeners.remove(Kind::Srq, srq.srqn);
+        let _ = kernel.exec(&srq.destroy, &mut [0; 16]);
+    }
+
+    fn make_srq(&mut self, wanted: Wanted) -> Result<Srq, Errno> {
+        let uid = self.state.context()?.uid;
+        let kernel = &self.file.kernel;
+        let caps = &kernel.caps;
+        let Some(&Object::Pd { pdn }) = self.state.object(wanted.pd) else {
+            return Err(Errno::EINVAL);
+        };
+        let most = 1u32.checked_shl(caps.log_max_srq_sz().into()).unwrap_or(0);
+        if wanted.requests >= most || wanted.sges > u32::from(caps.max_wqe_sz_rq()) / SEGMENT {
+            return Err(Errno::EINVAL);
+        }
+        // One entry more than there are requests: the last one links to nothing.
+        let entries = (wanted.requests + 1).next_power_of_two();
+        let stride = (SEGMENT + wanted.sges * SEGMENT).next_power_of_two().max(2 * SEGMENT);
+        let driver = self.driver_request(0, DRIVER_BYTES)?;
+        if driver.u32(20) != 0 || driver.u32(28) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let size = u64::from(entries) * u64::from(stride);
+        let memory = buffer(self.client, driver.u64(0), size, false)?;
+        let record = record(self.attrs.client, driver.u64(8))?;
+        let mut input = CreateRmpIn::new();
+        input.set_uid(uid);
+        let rmp = input.ctx_mut();
+        rmp.set_state(RmpState::RDY);
+        let wq = rmp.wq_mut();
+        wq.set_wq_type(WqType::LINKED_LIST).set_wq_signature(driver.u32(16) & 1 != 0);
+        wq.set_log_wq_stride(stride.trailing_zeros() as u8);
+        wq.set_log_wq_sz(entries.trailing_zeros() as u8).set_page_offset(memory.page_offset);
+        wq.set_pd(pdn).set_dbr_addr(record);
+        let mut output = CreateRmpOut::default();
+        kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_mut_bytes())?;
+        let srqn = output.rmpn();
+        let mut destroy = inbox(op::DESTROY_RMP, 0, uid, 16);
+        NUMBER.set(&mut destroy, srqn);
+        let asynchronous = match wanted.event_fd {
+            Some(id) => self.async_file(id),
+            None => self.state.default_async_file(),
+        };
+        kernel.listeners.add(Kind::Srq, srqn, wanted.user_handle, None, asynchronous);
+        let sges = wanted.sges;
+        let srq = Srq { srqn, destroy, uid, entries, sges, _pinned: memory.pinned };
+        if let Err(errno) = self.put_driver_response(&u64::from(srqn).to_ne_bytes()) {
+            self.unmake_srq(&srq);
+            return Err(errno);
+        }
+        Ok(srq)
+    }
+
+    fn srq(&self, handle: u32) -> Result<&Srq, Errno> {
+        let handle = self.state.lookup(handle.into(), object::SRQ)?;
+        match self.state.object(handle) {
+            Some(Object::Srq(srq)) => Ok(srq),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    pub(crate) fn modify_srq(&mut self, request: &Core) -> Result<(), Errno> {
+        let srq = self.srq(request.u32(0))?;
+        let (mask, limit) = (request.u32(4), request.u32(12));
+        // A queue cannot be made larger.
+        if mask & MAX_WR != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if mask & LIMIT == 0 {
+            return Ok(());
+        }
+        if limit >= srq.entries {
+            return Err(Errno::EINVAL);
+        }
+        let mut input = ModifyRmpIn::new();
+        input.set_uid(srq.uid).set_rmp_state(RmpState::RDY).set_rmpn(srq.srqn);
+        input.bitmask_mut().set_lwm(true);
+        input.ctx_mut().set_state(RmpState::RDY).wq_mut().set_lwm(limit as u16);
+        command(&*self.file.kernel.function, &input).map(drop)
+    }
+
+    pub(crate) fn query_srq(&mut self, request: &Core) -> Result<(), Errno> {
+        let srq = self.srq(request.u32(8))?;
+        let mut input = QueryRmpIn::new();
+        input.set_rmpn(srq.srqn);
+        let output = command(&*self.file.kernel.function, &input)?;
+        let mut reply = Reply::default();
+        reply.u32(srq.entries - 1).u32(srq.sges);
+        reply.u32(output.rmp_context().wq().lwm().into()).u32(0);
+        self.attrs.put_or_zero(attr::CORE_OUT, reply.as_bytes())
+    }
+
+    pub(crate) fn write_destroy_srq(&mut self, request: &Core) -> Result<(), Errno> {
+        let handle = self.state.lookup(request.u32(8).into(), object::SRQ)?;
+        let heard = self.file.destroy(self.state, self.client, handle)?;
+        self.attrs.put_or_zero(attr::CORE_OUT, &heard.events.to_ne_bytes())
+    }
+}

@@ -1,0 +1,168 @@
+//! Which changes of a queue pair verbs allow, and which attributes each needs and takes: the table
+//! of `ib_modify_qp_is_ok`, and the fields that the device's commands take by choice.
+
+use verbless_prm::OptParamMask;
+
+use super::super::rules::op;
+use super::qp::Service;
+use super::qp::state::{ERR, INIT, RESET, RTR, RTS, SQD, SQE};
+
+/// `ib_qp_attr_mask`.
+pub(super) mod mask {
+    pub(crate) const STATE: u32 = 1;
+    pub(crate) const CUR_STATE: u32 = 1 << 1;
+    pub(crate) const ACCESS_FLAGS: u32 = 1 << 3;
+    pub(crate) const PKEY_INDEX: u32 = 1 << 4;
+    pub(crate) const PORT: u32 = 1 << 5;
+    pub(crate) const QKEY: u32 = 1 << 6;
+    pub(crate) const AV: u32 = 1 << 7;
+    pub(crate) const PATH_MTU: u32 = 1 << 8;
+    pub(crate) const TIMEOUT: u32 = 1 << 9;
+    pub(crate) const RETRY_CNT: u32 = 1 << 10;
+    pub(crate) const RNR_RETRY: u32 = 1 << 11;
+    pub(crate) const RQ_PSN: u32 = 1 << 12;
+    pub(crate) const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub(crate) const ALT_PATH: u32 = 1 << 14;
+    pub(crate) const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub(crate) const SQ_PSN: u32 = 1 << 16;
+    pub(crate) const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub(crate) const PATH_MIG_STATE: u32 = 1 << 18;
+    pub(crate) const DEST_QPN: u32 = 1 << 20;
+    pub(crate) const RATE_LIMIT: u32 = 1 << 25;
+    /// What every kernel knows.
+    pub(crate) const STANDARD: u32 = 0x1f_ffff;
+}
+use mask::{
+    ACCESS_FLAGS, ALT_PATH, AV, CUR_STATE, DEST_QPN, MAX_DEST_RD_ATOMIC, MAX_QP_RD_ATOMIC,
+    MIN_RNR_TIMER, PATH_MIG_STATE, PATH_MTU, PKEY_INDEX, PORT, QKEY, RETRY_CNT, RNR_RETRY, RQ_PSN,
+    SQ_PSN, STATE, TIMEOUT,
+};
+
+/// The command of a change and the attributes that it must and may come with; `None`: there is no
+/// such change.
+fn change(service: Service, from: u8, to: u8) -> Option<(u16, u32, u32)> {
+    use Service::{Rc, Uc, Ud};
+    let own = match service {
+        Ud => PKEY_INDEX | PORT | QKEY,
+        Rc | Uc => PKEY_INDEX | PORT | ACCESS_FLAGS,
+    };
+    let running = match service {
+        Ud => CUR_STATE | QKEY,
+        Uc => CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE,
+        Rc => CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER,
+    };
+    Some(match (from, to) {
+        (_, RESET) => (op::TO_RST_QP, 0, 0),
+        (RESET, ERR) => return None,
+        (_, ERR) => (op::TO_ERR_QP, 0, 0),
+        (RESET, INIT) => (op::RST2INIT_QP, own, 0),
+        (INIT, INIT) => (op::INIT2INIT_QP, 0, own),
+        (INIT, RTR) => {
+            let path = AV | PATH_MTU | DEST_QPN | RQ_PSN;
+            match service {
+                Ud => (op::INIT2RTR_QP, 0, PKEY_INDEX | QKEY),
+                Uc => (op::INIT2RTR_QP, path, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+                Rc => (
+                    op::INIT2RTR_QP,
+                    path | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+                    ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
+                ),
+            }
+        }
+        (RTR, RTS) => {
+            let required = match service {
+                Rc => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+                Uc | Ud => SQ_PSN,
+            };
+            (op::RTR2RTS_QP, required, running)
+        }
+        (RTS, RTS) => (op::RTS2RTS_QP, 0, running),
+        (SQD, RTS) => (op::SQD_RTS_QP, 0, running),
+        (SQE, RTS) => match service {
+            Ud => (op::SQERR2RTS_QP, 0, CUR_STATE | QKEY),
+            Uc => (op::SQERR2RTS_QP, 0, CUR_STATE | ACCESS_FLAGS),
+            Rc => return None,
+        },
+        _ => return None,
+    })
+}
+
+/// The command of a change that verbs allow with exactly these attributes.
+pub(super) fn command(service: Service, from: u8, to: u8, attributes: u32) -> Option<u16> {
+    if attributes & CUR_STATE != 0 && ![RTR, RTS, SQD, SQE].contains(&from) {
+        return None;
+    }
+    let (command, required, optional) = change(service, from, to)?;
+    let complete = attributes & required == required;
+    let known = attributes & !(required | optional | STATE) == 0;
+    (complete && known).then_some(command)
+}
+
+/// The fields that the device takes by choice, of those that the attributes set.
+pub(super) fn options(service: Service, from: u8, to: u8, attributes: u32) -> u32 {
+    use Service::{Rc, Uc, Ud};
+    type Opt = OptParamMask;
+    let rights = match service {
+        Rc => Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0,
+        Uc => Opt::RWE.0,
+        Ud => 0,
+    };
+    let rnr = if service == Rc { Opt::RNR_TIMEOUT.0 } else { 0 };
+    let connected = if service == Ud { 0 } else { Opt::ALT_ADDR_PATH.0 };
+    let migration = if service == Ud { 0 } else { Opt::PM_STATE.0 };
+    let qkey = if service == Ud { Opt::Q_KEY.0 } else { 0 };
+    let taken = match (from, to) {
+        (INIT, INIT) => rights | qkey | Opt::PKEY_INDEX.0 | Opt::PRI_PORT.0,
+        (INIT, RTR) => rights | qkey | connected | Opt::PKEY_INDEX.0,
+        (RTR | RTS, RTS) => rights | qkey | connected | migration | rnr,
+        (SQE | SQD, RTS) => rights | qkey | rnr,
+        _ => 0,
+    };
+    let pairs = [
+        (ACCESS_FLAGS, Opt::RRE.0 | Opt::RAE.0 | Opt::RWE.0),
+        (PKEY_INDEX, Opt::PKEY_INDEX.0),
+        (PORT, Opt::PRI_PORT.0),
+        (QKEY, Opt::Q_KEY.0),
+        (ALT_PATH, Opt::ALT_ADDR_PATH.0),
+        (MIN_RNR_TIMER, Opt::RNR_TIMEOUT.0),
+        (MAX_DEST_RD_ATOMIC, Opt::RWE.0 | Opt::RRE.0 | Opt::RAE.0),
+        (PATH_MIG_STATE, Opt::PM_STATE.0),
+    ];
+    let set = pairs.iter().filter(|(attribute, _)| attributes & attribute != 0);
+    set.fold(0, |mask, (_, option)| mask | option) & taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INIT_RC: u32 = STATE | PKEY_INDEX | PORT | ACCESS_FLAGS;
+
+    #[test]
+    fn a_change_needs_its_attributes_and_takes_no_others() {
+        let rc = Service::Rc;
+        assert_eq!(command(rc, RESET, INIT, INIT_RC), Some(op::RST2INIT_QP));
+        assert_eq!(command(rc, RESET, INIT, INIT_RC & !PORT), None);
+        assert_eq!(command(rc, RESET, INIT, INIT_RC | QKEY), None);
+        assert_eq!(
+            command(Service::Ud, RESET, INIT, STATE | PKEY_INDEX | PORT | QKEY),
+            Some(op::RST2INIT_QP)
+        );
+        assert_eq!(command(rc, RESET, RTR, STATE), None);
+        assert_eq!(command(rc, RESET, ERR, STATE), None);
+        assert_eq!(command(rc, RTS, ERR, STATE), Some(op::TO_ERR_QP));
+        assert_eq!(command(rc, ERR, RESET, STATE), Some(op::TO_RST_QP));
+        assert_eq!(command(rc, SQE, RTS, STATE | CUR_STATE), None);
+        assert_eq!(command(Service::Uc, SQE, RTS, STATE | CUR_STATE), Some(op::SQERR2RTS_QP));
+        assert_eq!(command(rc, INIT, INIT, CUR_STATE), None, "not a state to be said");
+    }
+
+    #[test]
+    fn the_device_is_asked_for_what_it_takes_there() {
+        let all = OptParamMask::RRE.0 | OptParamMask::RAE.0 | OptParamMask::RWE.0;
+        assert_eq!(options(Service::Rc, RESET, INIT, INIT_RC), 0);
+        assert_eq!(options(Service::Rc, INIT, RTR, MAX_DEST_RD_ATOMIC | AV), all);
+        assert_eq!(options(Service::Uc, INIT, RTR, ACCESS_FLAGS), OptParamMask::RWE.0);
+        assert_eq!(options(Service::Ud, RTR, RTS, QKEY | SQ_PSN), OptParamMask::Q_KEY.0);
+    }
+}

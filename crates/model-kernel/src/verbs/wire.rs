@@ -1,0 +1,66 @@
+//! Requests and responses of verbs, field by field: structures of the uapi in the CPU's byte order.
+
+/// A request, zero-extended to its structure.
+#[derive(Debug)]
+pub(crate) struct Core(pub Vec<u8>);
+
+impl Core {
+    fn field<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.0.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    }
+
+    pub(crate) fn u8(&self, at: usize) -> u8 {
+        self.field::<1>(at)[0]
+    }
+
+    pub(crate) fn u16(&self, at: usize) -> u16 {
+        u16::from_ne_bytes(self.field(at))
+    }
+
+    pub(crate) fn u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.field(at))
+    }
+
+    pub(crate) fn u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.field(at))
+    }
+
+    pub(crate) fn gid(&self, at: usize) -> [u8; 16] {
+        self.field(at)
+    }
+}
+
+/// A response under construction, from its first field on.
+#[derive(Debug, Default)]
+pub(crate) struct Reply(Vec<u8>);
+
+impl Reply {
+    pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
+        self.0.push(value);
+        self
+    }
+
+    pub(crate) fn u16(&mut self, value: u16) -> &mut Self {
+        self.0.extend(value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend(value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend(value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend(bytes);
+        self
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}

@@ -1,0 +1,153 @@
+//! What a test asks of the model: requests that fail, messages that are lost, requests that are
+//! watched, and time that passes by itself.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use verbless_command::{Device, KeyAccess};
+use verbless_devx::Backend;
+use verbless_model::{Builder, Model, Profile, Request};
+use verbless_model_kernel::InProcess;
+use verbless_prm::CqeSyndrome;
+use verbless_queue::wr::Write;
+use verbless_queue::{CompletionError, ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region};
+
+/// Two devices of a stepped model, with a queue pair from the first to the second.
+struct Wire {
+    model: Model,
+    _here: Domain,
+    cq: Cq,
+    qp: Qp,
+    from: Region,
+    to: Region,
+    _far: (Qp, Cq),
+    requests: Receiver<Request>,
+}
+
+impl Wire {
+    fn new(build: impl FnOnce(Builder) -> Builder) -> Self {
+        let card = Profile::load("connectx6dx").expect("it is built in");
+        let builder = Model::builder().device(card.clone()).device(card).stepped();
+        let model = build(builder).build();
+        let (sender, requests) = channel();
+        model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
+        let backend = InProcess::of(&model);
+        let devices = backend.enumerate().expect("two");
+        let domain = |number: usize| {
+            let device = Device::open(&backend, &devices[number]).expect("it opens");
+            Domain::new(&device).expect("a domain")
+        };
+        let (here, there) = (domain(0), domain(1));
+        let cq = here.completion_queue(&CqConfig::new(16)).expect("a completion queue");
+        let far_cq = there.completion_queue(&CqConfig::new(16)).expect("a completion queue");
+        let config = QpConfig::new(16, 16);
+        let mut qp = here.queue_pair(&config, &cq, &cq).expect("a queue pair");
+        let mut far_qp = there.queue_pair(&config, &far_cq, &far_cq).expect("a queue pair");
+        let options = ConnectOptions::default();
+        let address = here.address(&qp, &options).expect("an address");
+        let far = there.address(&far_qp, &options).expect("an address");
+        here.connect(&mut qp, &far, &options).expect("it connects");
+        there.connect(&mut far_qp, &address, &options).expect("it connects");
+        let from = here.region(4096, KeyAccess::LOCAL).expect("memory");
+        let to = there.region(4096, KeyAccess::ALL).expect("memory");
+        Self { model, _here: here, cq, qp, from, to, _far: (far_qp, far_cq), requests }
+    }
+
+    fn qpn(&self) -> u32 {
+        self.qp.qpn().0
+    }
+
+    /// Posts a write of 8 bytes without a CQE.
+    fn post(&mut self, cookie: u64) {
+        let remote = self.to.remote(0, 8).expect("a remote key");
+        let write = Write::new(self.from.sge(0, 8).expect("room"), remote);
+        self.qp.post(&write, cookie).expect("room");
+    }
+
+    /// The cookie of the request whose error CQE is next.
+    fn failed(&mut self) -> u64 {
+        match self.qp.poll(&mut self.cq) {
+            Some(Err(CompletionError::Failed(failure))) => failure.cookie,
+            other => panic!("{other:?}, and not a failure"),
+        }
+    }
+
+    /// What the watcher saw: operation, bytes and syndrome.
+    fn seen(&self) -> Vec<(&'static str, u64, Option<u8>)> {
+        let seen = self.requests.try_iter();
+        seen.inspect(|request| assert_eq!((request.function, request.qpn), (0, self.qpn())))
+            .map(|request| (request.operation, request.bytes, request.syndrome))
+            .collect()
+    }
+}
+
+const DONE: (&str, u64, Option<u8>) = ("WRITE", 8, None);
+
+fn failed(syndrome: CqeSyndrome) -> (&'static str, u64, Option<u8>) {
+    ("WRITE", 0, Some(syndrome.0))
+}
+
+#[test]
+fn every_request_is_watched_signaled_or_not() {
+    let mut wire = Wire::new(|builder| builder);
+    (0..3).for_each(|cookie| wire.post(cookie));
+    assert_eq!(wire.seen(), []);
+    wire.model.run_until_idle();
+    assert_eq!(wire.seen(), [DONE; 3]);
+    assert!(wire.qp.poll(&mut wire.cq).is_none());
+}
+
+#[test]
+fn the_nth_request_fails_with_the_syndrome_that_was_asked_for_and_what_follows_is_flushed() {
+    for any in [false, true] {
+        let mut wire = Wire::new(|builder| builder);
+        let qpn = (!any).then_some(wire.qpn());
+        wire.model.fail_request(0, qpn, 2, CqeSyndrome::REMOTE_ACCESS.0);
+        (0..3).for_each(|cookie| wire.post(cookie));
+        wire.model.run_until_idle();
+        let (refused, flushed) = (CqeSyndrome::REMOTE_ACCESS, CqeSyndrome::FLUSHED);
+        assert_eq!(wire.seen(), [DONE, failed(refused), failed(flushed)]);
+        assert_eq!(wire.failed(), 1);
+    }
+}
+
+#[test]
+fn a_fault_of_one_queue_pair_leaves_others_alone() {
+    let mut wire = Wire::new(|builder| builder);
+    let other = wire.qpn() + 1;
+    wire.model.fail_request(0, Some(other), 1, CqeSyndrome::REMOTE_ACCESS.0);
+    wire.model.lose_messages(0, other, 0, u32::MAX);
+    wire.model.fail_request(1, None, 1, CqeSyndrome::REMOTE_ACCESS.0);
+    wire.post(0);
+    wire.model.run_until_idle();
+    assert_eq!(wire.seen(), [DONE]);
+}
+
+#[test]
+fn a_request_whose_messages_are_lost_is_sent_again_and_counts_as_one() {
+    let mut wire = Wire::new(Builder::auto_advance);
+    wire.model.lose_messages(0, wire.qpn(), 0, 2);
+    wire.model.fail_request(0, None, 2, CqeSyndrome::REMOTE_OPERATION.0);
+    (0..2).for_each(|cookie| wire.post(cookie));
+    wire.model.run_until_idle();
+    assert_eq!(wire.seen(), [DONE, failed(CqeSyndrome::REMOTE_OPERATION)]);
+}
+
+#[test]
+fn time_passes_by_itself_only_where_it_was_asked_for() {
+    let mut still = Wire::new(|builder| builder);
+    still.model.lose_messages(0, still.qpn(), 0, 1);
+    still.post(0);
+    still.model.run_until_idle();
+    assert_eq!(still.seen(), [], "it waits for its ACK");
+    still.model.advance(Duration::from_secs(10));
+    still.model.run_until_idle();
+    assert_eq!(still.seen(), [DONE]);
+
+    let mut jumping = Wire::new(Builder::auto_advance);
+    jumping.model.lose_messages(0, jumping.qpn(), 0, u32::MAX);
+    jumping.post(0);
+    jumping.model.run_until_idle();
+    assert_eq!(jumping.seen(), [failed(CqeSyndrome::TRANSPORT_RETRY_EXCEEDED)]);
+    assert_eq!(jumping.failed(), 0);
+}

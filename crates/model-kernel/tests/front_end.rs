@@ -1,0 +1,280 @@
+//! The whole way down: verbless-devx on a model in the same process, and nothing left when it is
+//! closed.
+#![allow(unsafe_code)] // registering memory is a promise that the caller makes
+
+use std::time::Duration;
+
+use verbless_devx::abi::core::{AhAttributes, event_type};
+use verbless_devx::{AsyncEvent, Backend, Context, ErrorKind, LinkLayer, PageSizes, UarKind};
+use verbless_model::{Link, Model, ObjectCounts, Profile};
+use verbless_model_kernel::InProcess;
+use verbless_prm::{
+    CreateCqIn, CreateCqOut, ModifyCqIn, ModifyCqOut, QueryAdapterIn, QueryAdapterOut, QueryCqIn,
+    QueryCqOut,
+};
+
+fn model(link: Link) -> Model {
+    let profile = Profile::load("connectx6dx").expect("it is built in").with_link(link);
+    Model::builder().device(profile.clone()).device(profile).stepped().build()
+}
+
+fn open(model: &Model, device: usize) -> Context {
+    let backend = InProcess::of(model);
+    let devices = backend.enumerate().expect("the model has devices");
+    Context::open(&backend, &devices[device]).expect("it opens")
+}
+
+#[test]
+fn a_devices_objects_come_and_go_and_nothing_is_left() {
+    for link in [Link::Infiniband, Link::Ethernet] {
+        let model = model(link);
+        let context = open(&model, 0);
+        let pd = context.alloc_pd().expect("a PD");
+        assert_ne!(pd.pdn(), 0);
+        let uar = context.uar_alloc(UarKind::BlueFlame).expect("a UAR page");
+        assert_eq!(uar.mapping().len(), 4096);
+
+        let mut memory = vec![0u64; 3 * 512];
+        let address = (memory.as_mut_ptr() as u64).next_multiple_of(4096);
+        // SAFETY: the range lies in `memory`, which outlives the registration and is not used
+        // meanwhile.
+        let umem = unsafe { context.umem_reg(address, 8192, 1, PageSizes::Bitmap(4096)) }
+            .expect("it is mapped");
+
+        let mut create = CreateCqIn::new();
+        create.set_cq_umem_id(umem.id());
+        let cq_context = create.cq_context_mut();
+        cq_context.set_log_cq_size(5).set_uar_page(uar.page_id());
+        cq_context.set_c_eqn_or_apu_element(context.query_eqn(0).expect("a queue"));
+        cq_context.set_dbr_umem_id(umem.id()).set_dbr_addr(4096);
+        let mut output = CreateCqOut::default();
+        let cq = context.obj_create(create.as_bytes(), output.as_bytes_mut()).expect("a CQ");
+
+        let mut query = QueryCqIn::new();
+        query.set_cqn(output.cqn());
+        let mut state = QueryCqOut::default();
+        cq.query(query.as_bytes(), state.as_bytes_mut()).expect("its context");
+        assert_eq!(state.cq_context().log_cq_size(), 5);
+        query.set_cqn(output.cqn() + 1);
+        let refused = cq.query(query.as_bytes(), state.as_bytes_mut()).expect_err("not its own");
+        assert_eq!(refused.errno(), Some(nix::errno::Errno::EINVAL));
+
+        let channel = context.event_channel(true).expect("a channel");
+        channel.subscribe(Some(&cq), &[0, 4], 0xc00c1e).expect("a subscription");
+        assert!(!channel.wait(Some(Duration::ZERO)).expect("it can be waited for"));
+
+        let busy = umem.destroy().expect_err("a CQ lies in it");
+        let umem = busy.object;
+        drop(channel);
+        cq.destroy().expect("nobody uses it");
+        umem.destroy().expect("nobody uses it");
+        uar.destroy().expect("nobody uses it");
+        pd.destroy().expect("nobody uses it");
+        assert_ne!(model.counts(0), ObjectCounts::default(), "the context is still open");
+        drop(context);
+        assert_eq!(model.counts(0), ObjectCounts::default());
+    }
+}
+
+#[test]
+fn a_resized_cq_holds_its_new_memory_and_leaves_the_old_to_its_owner() {
+    let model = model(Link::Infiniband);
+    let context = open(&model, 0);
+    let uar = context.uar_alloc(UarKind::BlueFlame).expect("a UAR page");
+    let mut memory = vec![0u64; 4 * 512];
+    let address = (memory.as_mut_ptr() as u64).next_multiple_of(4096);
+    let [record, old, new] = [0, 1, 2].map(|page| {
+        // SAFETY: the range lies in `memory`, which outlives the registration and is not used
+        // meanwhile.
+        unsafe { context.umem_reg(address + page * 4096, 4096, 1, PageSizes::Bitmap(4096)) }
+            .expect("it is mapped")
+    });
+    let mut create = CreateCqIn::new();
+    create.set_cq_umem_id(old.id());
+    let cq_context = create.cq_context_mut();
+    cq_context.set_log_cq_size(5).set_uar_page(uar.page_id());
+    cq_context.set_c_eqn_or_apu_element(context.query_eqn(0).expect("a queue"));
+    cq_context.set_dbr_umem_id(record.id()).set_dbr_addr(0);
+    let mut output = CreateCqOut::default();
+    let cq = context.obj_create(create.as_bytes(), output.as_bytes_mut()).expect("a CQ");
+
+    let mut resize = ModifyCqIn::new();
+    resize.set_op_mod(ModifyCqIn::RESIZE).set_cqn(output.cqn()).set_modify_field_select(7);
+    resize.set_cq_umem_id(new.id());
+    resize.cq_context_mut().set_log_cq_size(7);
+    let too_large = cq.modify(resize.as_bytes(), ModifyCqOut::default().as_bytes_mut());
+    assert!(too_large.is_err(), "128 entries are two pages");
+    resize.cq_context_mut().set_log_cq_size(6);
+    cq.modify(resize.as_bytes(), ModifyCqOut::default().as_bytes_mut()).expect("it fits");
+
+    let mut query = QueryCqIn::new();
+    query.set_cqn(output.cqn());
+    let mut state = QueryCqOut::default();
+    cq.query(query.as_bytes(), state.as_bytes_mut()).expect("its context");
+    assert_eq!((state.cq_context().log_cq_size(), state.cq_context().producer_counter()), (6, 1));
+    old.destroy().expect("the CQ left it");
+    let new = new.destroy().expect_err("the CQ lies in it").object;
+    let record = record.destroy().expect_err("its record lies there").object;
+    cq.destroy().expect("nobody uses it");
+    new.destroy().expect("nobody uses it");
+    record.destroy().expect("nobody uses it");
+    drop((uar, context));
+    let page = (address as usize - memory.as_ptr() as usize) / 8;
+    let op_own = memory[page + 512 + 7].to_ne_bytes()[7];
+    assert_eq!(op_own, 0x50, "the old buffer ends with a CQE of opcode RESIZE_CQ");
+    assert_eq!(model.counts(0), ObjectCounts::default());
+}
+
+#[test]
+fn the_kernel_gives_a_device_pages_as_its_objects_grow_and_takes_them_back() {
+    let model = model(Link::Infiniband);
+    let context = open(&model, 0);
+    let at_first = model.pages(0);
+    let pds: Vec<_> = (0..1000).map(|_| context.alloc_pd().expect("a PD")).collect();
+    let at_most = model.pages(0);
+    // The first batch had room for some of them.
+    assert!(at_most + 32 >= at_first + 1000 / 8, "{at_first} pages, then {at_most}");
+    drop(pds);
+    assert!(model.pages(0) <= at_first + 32, "{} of {at_most} pages are left", model.pages(0));
+    drop(context);
+    assert_eq!(model.pages(0), 0);
+}
+
+#[test]
+fn what_a_client_leaves_behind_goes_with_its_file() {
+    let model = model(Link::Ethernet);
+    let context = open(&model, 0);
+    let leaked = (
+        context.alloc_pd().expect("a PD"),
+        context.uar_alloc(UarKind::NonCached).expect("a UAR page"),
+        context.event_channel(false).expect("a channel"),
+        context.async_event_alloc().expect("a channel"),
+    );
+    drop((leaked, context));
+    assert_eq!(model.counts(0), ObjectCounts::default());
+}
+
+#[test]
+fn a_port_that_goes_down_is_told_to_channels() {
+    let model = model(Link::Ethernet);
+    let context = open(&model, 0);
+    let channel = context.event_channel(false).expect("a channel");
+    channel.subscribe(None, &[9], 77).expect("a subscription");
+    let verbs = context.async_event_alloc().expect("a channel");
+    assert!(context.query_port(1).expect("the port").is_active());
+    model.set_port(0, 1, false);
+    model.run_until_idle();
+    assert!(!context.query_port(1).expect("the port").is_active());
+    let event = channel.read().expect("it is open").expect("an event came");
+    assert_eq!((event.cookie, event.eqe.map(|eqe| eqe[1])), (77, Some(9)));
+    let event = verbs.read().expect("it is open").expect("an event came");
+    assert_eq!(event, AsyncEvent::Port { port: 1, event: event_type::PORT_ERR });
+    assert_eq!(channel.read().expect("it is open"), None);
+    for up in [true, false, true] {
+        model.set_port(0, 1, up);
+        model.run_until_idle();
+        assert_eq!(channel.read().expect("it is open").map(|event| event.cookie), Some(77));
+    }
+    assert_eq!(channel.read().expect("it is open"), None);
+}
+
+#[test]
+fn a_roce_path_learns_its_destination_mac() {
+    let model = model(Link::Ethernet);
+    let (here, there) = (open(&model, 0), open(&model, 1));
+    let gids = there.gid_table().expect("the table");
+    assert_eq!(gids.len(), 2, "one address, for both versions of RoCE");
+    assert_eq!(here.gid_table().expect("the table").len(), 2);
+    assert_ne!(gids[0].gid, here.gid_table().expect("the table")[0].gid);
+    assert_eq!(there.gid_entry(1, 1).expect("the entry").gid, gids[1].gid);
+    let pd = here.alloc_pd().expect("a PD");
+    let mut path = AhAttributes { is_global: 1, port_num: 1, ..Default::default() };
+    path.grh.dgid = gids[1].gid.0;
+    path.grh.sgid_index = 1;
+    let ah = here.create_ah(&pd, &path).expect("the neighbour is known");
+    let mac = ah.destination_mac().expect("it is RoCE");
+    assert_eq!(mac[..3], [0x02, 0x56, 0x4c]);
+    path.grh.dgid[15] ^= 0xff;
+    let error = here.create_ah(&pd, &path).map(drop).expect_err("nobody has that address");
+    assert_eq!(error.errno(), Some(nix::errno::Errno::ETIMEDOUT));
+}
+
+#[test]
+fn devices_are_described_before_they_are_opened() {
+    for (link, layer, gids) in
+        [(Link::Infiniband, LinkLayer::InfiniBand, 1), (Link::Ethernet, LinkLayer::Ethernet, 2)]
+    {
+        let model = model(link);
+        let devices = InProcess::of(&model).enumerate().expect("the model has devices");
+        assert_eq!((&*devices[0].name, &*devices[1].name), ("mlx5_0", "mlx5_1"));
+        assert_ne!(devices[0].node_guid, devices[1].node_guid);
+        let port = &devices[0].ports[0];
+        assert_eq!((port.link_layer, port.gids.len()), (layer, gids));
+        let context = open(&model, 0);
+        let table: Vec<_> = context.gid_table().expect("the table").iter().map(|g| g.gid).collect();
+        assert_eq!(table, port.gids.iter().map(|entry| entry.gid).collect::<Vec<_>>());
+    }
+    let mut stranger =
+        InProcess::of(&model(Link::Ethernet)).enumerate().expect("devices")[0].clone();
+    stranger.name = "mlx5_7".into();
+    let error =
+        InProcess::of(&model(Link::Ethernet)).open(&stranger).map(drop).expect_err("no such");
+    assert_eq!(error.kind(), ErrorKind::NoDevice);
+}
+
+#[test]
+fn the_adapter_says_that_it_is_a_model() {
+    let model = model(Link::Ethernet);
+    let context = open(&model, 0);
+    let mut output = QueryAdapterOut::default();
+    context
+        .devx_other(QueryAdapterIn::new().as_bytes(), output.as_bytes_mut())
+        .expect("DevX passes it");
+    let board = context.info().board_id.as_bytes();
+    let psid = output.query_adapter_struct().vsd_contd_psid();
+    assert_eq!(psid[..board.len()], *board);
+}
+
+#[test]
+fn a_dead_device_ends_everything_and_can_still_be_closed() {
+    let model = model(Link::Ethernet);
+    let context = open(&model, 0);
+    let pd = context.alloc_pd().expect("a PD");
+    let channel = context.event_channel(false).expect("a channel");
+    let verbs = context.async_event_alloc().expect("a channel");
+    model.kill(0);
+    let gone = channel.read().expect_err("the stream has ended");
+    assert_eq!(gone.kind(), ErrorKind::DeviceGone);
+    assert_eq!(verbs.read().expect("it tells"), Some(AsyncEvent::DeviceFatal));
+    assert!(context.alloc_pd().is_err());
+    assert!(pd.destroy().is_ok(), "what is gone counts as destroyed");
+}
+
+#[test]
+fn a_command_that_the_kernel_needs_and_the_device_refuses_makes_open_fail() {
+    let model = model(Link::Ethernet);
+    let backend = InProcess::of(&model);
+    let device = backend.enumerate().expect("devices")[0].clone();
+    for opcode in [0x104, 0x108, 0x102, 0x100, 0x802, 0x301, 0xa04, 0x761] {
+        model.fail_command(0, opcode, 1, 0x8, 0);
+        let error = backend.open(&device).map(drop).expect_err("refused");
+        assert_eq!(error.errno(), Some(nix::errno::Errno::ENOMEM), "{opcode:#x}");
+        assert_eq!(model.counts(0), ObjectCounts::default(), "{opcode:#x}");
+    }
+    backend.open(&device).map(drop).expect("and then it works");
+}
+
+#[test]
+fn opening_and_closing_from_many_threads_never_meet() {
+    let model = model(Link::Ethernet);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    drop(open(&model, 0).alloc_pd().expect("a PD"));
+                }
+            });
+        }
+    });
+    assert_eq!(model.counts(0), ObjectCounts::default());
+}

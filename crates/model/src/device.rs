@@ -1,0 +1,238 @@
+//! A device as whoever plays its host reaches it: commands, registers, interrupts, memory. This is
+//! the whole interface between the model and its front ends.
+//!
+//! A front end plays the driver's side of the bus: the modelled kernel (`verbless-model-kernel`)
+//! in the process that holds the model, or for another process; or the PCI bus of a virtual machine
+//! (`verbless-model-host`). It needs of a device
+//! - [`execute`](Device::execute): a command with its mailboxes, whole;
+//! - [`mmio_write`](Device::mmio_write) and [`trapped_write`](Device::trapped_write): stores to UAR
+//!   pages; [`uars`](Device::uars): the pages themselves, to map them or to back them by a file;
+//! - [`set_interrupts`](Device::set_interrupts): where interrupts go;
+//! - [`memory`](Device::memory): where it does DMA; [`Model::pause`] while that changes;
+//! - [`profile`](Device::profile), [`capabilities`](Device::capabilities), [`port`](Device::port)
+//!   and others: what a driver learns from registers or tells users about.
+//!
+//! A user's test needs none of this: it has the methods of [`Model`] and a backend.
+
+use std::any::Any;
+use std::sync::{Arc, MutexGuard};
+
+use verbless_prm::{HcaCap, MkeyContext, RoceAddrLayout};
+
+use crate::engine;
+use crate::hca::{self, Hca};
+use crate::memory::{GuestMemory, HostMemory, Interrupts, UarSpace};
+use crate::model::Model;
+use crate::profile::{Link, Profile};
+use crate::world::{SharedWorld, World};
+
+/// One function of a device. Cloning gives another handle to the same one, which stays for as long
+/// as any handle does.
+#[derive(Clone)]
+pub struct Device {
+    shared: Arc<SharedWorld>,
+    id: usize,
+}
+
+/// A port as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// Whether it is ACTIVE; else DOWN.
+    pub up: bool,
+    /// Its LID on InfiniBand, 0 on Ethernet.
+    pub lid: u16,
+    /// The GID table of an InfiniBand port; an Ethernet port's is [`Device::roce_addresses`].
+    pub gids: Vec<[u8; 16]>,
+    /// Its MAC, in the low 48 bits.
+    pub mac: u64,
+    /// The link-local GID that belongs to its GUID.
+    pub link_local_gid: [u8; 16],
+}
+
+/// While it exists, no device accesses memory: what [`Model::pause`] gives.
+pub struct Paused<'a> {
+    _world: MutexGuard<'a, World>,
+}
+
+impl Model {
+    /// Device `device`, for a front end.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn device(&self, device: usize) -> Device {
+        self.check_device(device);
+        Device { shared: self.shared.clone(), id: device }
+    }
+
+    /// All devices, for a front end.
+    pub fn all_devices(&self) -> Vec<Device> {
+        (0..self.devices()).map(|id| Device { shared: self.shared.clone(), id }).collect()
+    }
+
+    /// Holds all devices still for as long as the guard lives. Whoever has it must not call the
+    /// model.
+    pub fn pause(&self) -> Paused<'_> {
+        Paused { _world: self.shared.lock() }
+    }
+
+    /// The driver of this model's devices, of which there is one: made by the first call, and kept
+    /// until the last handle to the model goes. It may hold [`Device`]s, and must hold no
+    /// [`Model`].
+    ///
+    /// # Panics
+    /// When a driver of another type has taken the devices.
+    pub fn driver<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        let driver = self.driver.get_or_init(|| Arc::new(make())).clone();
+        driver.downcast().unwrap_or_else(|_| panic!("the model's devices have another driver"))
+    }
+}
+
+impl Device {
+    /// The device's number in the methods of [`Model`].
+    pub fn number(&self) -> usize {
+        self.id
+    }
+
+    /// Looks at the function, with no interrupts to deliver.
+    fn look<R>(&self, look: impl FnOnce(&Hca) -> R) -> R {
+        look(&self.shared.lock().functions[self.id].hca)
+    }
+
+    /// Executes a command: the whole input mailbox, and the whole output mailbox.
+    pub fn execute(&self, input: &[u8], output: &mut [u8]) {
+        self.shared.with(|world| engine::execute(world, self.id, input, output));
+    }
+
+    /// A store to the UAR pages by the driver itself; `offset` counts from the first page.
+    pub fn mmio_write(&self, offset: u64, bytes: &[u8]) {
+        self.shared.with(|world| engine::mmio_write(world, self.id, offset, bytes));
+    }
+
+    /// A store of a user's to UAR pages that are trapped. Unlike [`mmio_write`](Self::mmio_write)
+    /// it may be part of a WQE copied by BlueFlame.
+    pub fn trapped_write(&self, offset: u64, bytes: &[u8]) {
+        self.shared.with(|world| engine::trapped_write(world, self.id, offset, bytes));
+        self.shared.wake.notify_one();
+    }
+
+    /// Function-level reset: everything that commands did is undone.
+    pub fn reset(&self) {
+        self.shared.with(|world| engine::reset(world, self.id));
+    }
+
+    /// Says where interrupts go.
+    pub fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
+        self.shared.lock().functions[self.id].hca.interrupts = interrupts;
+    }
+
+    /// Whether some event queue asks for events of this type.
+    pub fn takes_event(&self, kind: u8) -> bool {
+        self.look(|hca| hca.objects.takes_event(kind))
+    }
+
+    /// Reports an event in every event queue that asks for its type; `data` is bytes 0x20 to 0x3c
+    /// of the entry.
+    pub fn report_event(&self, kind: u8, data: [u8; 28]) {
+        self.shared.with(|world| engine::event(world, self.id, kind, data));
+    }
+
+    /// Another PD and other access rights for memory key `index`, as by UMR on a queue of the
+    /// driver's. False: there is no such key, or the device cannot.
+    pub fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
+        self.shared
+            .with(|world| hca::reconfigure_key(&mut world.functions[self.id].hca, index, change))
+    }
+
+    /// The UAR pages.
+    pub fn uars(&self) -> Arc<UarSpace> {
+        self.look(|hca| hca.bar.clone())
+    }
+
+    /// The memory that it does DMA in.
+    pub fn memory(&self) -> Arc<dyn HostMemory> {
+        self.look(|hca| hca.memory.clone())
+    }
+
+    /// Takes every range of a guest's memory that lies within the `length` bytes from `address`
+    /// away from the devices of this model, while none of them accesses memory. A guest's memory is
+    /// that of devices of one model.
+    pub fn unmap(&self, memory: &GuestMemory, address: u64, length: u64) {
+        self.shared.with(|world| memory.unmap(&world.held(), address, length));
+    }
+
+    /// Its profile, with the link and the side that it has.
+    pub fn profile(&self) -> Arc<Profile> {
+        self.look(|hca| hca.profile.clone())
+    }
+
+    /// The general capabilities in force.
+    pub fn capabilities(&self) -> HcaCap {
+        self.look(|hca| *hca.caps.general())
+    }
+
+    /// Entries of a port's GID table, those of no address included.
+    pub fn gid_table_length(&self) -> u32 {
+        self.look(|hca| match hca.profile.link() {
+            Link::Infiniband => hca.caps.gids(),
+            Link::Ethernet => hca.roce_addresses.len() as u32,
+        })
+    }
+
+    /// Entries of an InfiniBand port's P_Key table.
+    pub fn pkey_table_length(&self) -> u32 {
+        self.look(|hca| hca.caps.pkeys())
+    }
+
+    /// False once it died; its health counter stands still, and no command is answered.
+    pub fn is_alive(&self) -> bool {
+        self.look(|hca| !hca.fatal)
+    }
+
+    /// True once it was taken out ([`Model::remove`]).
+    pub fn is_removed(&self) -> bool {
+        self.look(|hca| hca.removed)
+    }
+
+    /// Its node GUID.
+    pub fn node_guid(&self) -> u64 {
+        self.look(|hca| hca.identity.node_guid)
+    }
+
+    /// The GUID that all functions of the same device have in common.
+    pub fn system_image_guid(&self) -> u64 {
+        self.look(|hca| hca.identity.system_image_guid)
+    }
+
+    /// Port `number`, counted from 1; `None`: there is none.
+    pub fn port(&self, number: u32) -> Option<Port> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        self.look(|hca| {
+            let (state, identity) = (hca.ports.get(index)?, hca.identity.ports.get(index)?);
+            Some(Port {
+                up: state.up,
+                lid: state.lid,
+                gids: state.gids.clone(),
+                mac: identity.mac,
+                link_local_gid: identity.link_local_gid(),
+            })
+        })
+    }
+
+    /// The table of RoCE addresses; entries that are not in use are all 0. Empty on InfiniBand.
+    pub fn roce_addresses(&self) -> Vec<RoceAddrLayout> {
+        self.look(|hca| hca.roce_addresses.clone())
+    }
+
+    /// Nanoseconds since the model began, by its own clock.
+    pub fn now(&self) -> u64 {
+        let mut world = self.shared.lock();
+        world.clock.tick();
+        world.clock.now
+    }
+
+    /// The device's timer, which timestamps are taken from, as it is now.
+    pub fn timer(&self) -> u64 {
+        let now = self.now();
+        self.look(|hca| hca.objects.limits.ticks(now))
+    }
+}

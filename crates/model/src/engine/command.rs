@@ -1,0 +1,112 @@
+//! Commands as the engine sees them: executed by a function's objects (`hca`), then what they did
+//! to queues at work, under the same lock.
+
+use super::doorbell;
+use super::function::Function;
+use crate::hca::effect::Resize;
+use crate::hca::{Effect, Refusal, cq_resized};
+use crate::runtime::SendRuntime;
+use crate::world::World;
+
+/// Executes one command of function `id`: the whole inbox, uid stamped by who plays the kernel, and
+/// the whole outbox, which holds the outcome.
+pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [u8]) {
+    world.clock.tick();
+    let now = world.clock.now;
+    let function = &mut world.functions[id];
+    function.hca.execute(input, output);
+    if let Err(refusal) = apply_all(function, now) {
+        function.hca.refuse(input, output, refusal);
+    }
+    if world.outbox.takes_commands() {
+        world.outbox.command(id, now, input, output);
+    }
+}
+
+/// Resets a function: nothing is left of what commands did.
+pub(crate) fn reset(world: &mut World, id: usize) {
+    world.functions[id].hca.reset();
+    if let Err(refusal) = apply_all(&mut world.functions[id], world.clock.now) {
+        tracing::error!(?refusal, "a reset cannot be refused");
+    }
+}
+
+/// Does what the last command asks of the engine; the error is why the command is refused after
+/// all.
+fn apply_all(function: &mut Function, now: u64) -> Result<(), Refusal> {
+    let mut outcome = Ok(());
+    // One that is refused keeps nothing from the others.
+    for effect in std::mem::take(&mut function.hca.effects) {
+        outcome = outcome.and(apply(function, now, effect));
+    }
+    outcome
+}
+
+pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result<(), Refusal> {
+    match effect {
+        Effect::SenderReady(number) => doorbell::sender_ready(function, number),
+        Effect::QpForgotten(qpn, runtime, send) => {
+            function.engine.errored.remove(&qpn);
+            function.engine.faults.forget(qpn);
+            function.engine.stop_timer(runtime.resume_at, qpn);
+            if let Some(send) = send {
+                leave_rotation(function, qpn, &send);
+            }
+        }
+        Effect::SqForgotten(sqn, send) => leave_rotation(function, sqn, &send),
+        Effect::QpToError(qpn) => {
+            function.pair(qpn, now).map_err(|_| Refusal::NoSuchQp)?.enter_error();
+        }
+        Effect::SqToError(sqn) => {
+            function.sq(sqn, now).map_err(|_| Refusal::NoSuchSq)?.enter_error();
+        }
+        Effect::CqForgotten(cqn, runtime) => {
+            // What is held back for it is not for the next CQ of this number.
+            if runtime.delayed.0 > 0 {
+                function.engine.delayed.retain(|_, delayed| delayed.cqn != cqn);
+            }
+            if let Some(due) = runtime.moderated {
+                function.engine.moderated.remove(&(due, cqn));
+            }
+        }
+        Effect::CqResize(resize) => {
+            let Resize { cqn, memory, log_size, context, umems } = *resize;
+            let mut parts = function.context(now);
+            parts.cq(cqn).map_err(|_| Refusal::NoSuchCq)?.resize(memory, log_size)?;
+            cq_resized(&mut function.hca, cqn, context, umems);
+        }
+        Effect::AllForgotten => {
+            function.engine.forget_queues();
+            function.engine.faults.forget_all();
+        }
+        Effect::PortLid(port) => function.events().port_lid(port),
+        Effect::Event { kind, data } => function.events().post(kind, 0, data),
+    }
+    Ok(())
+}
+
+/// A send queue takes no turn any more.
+fn leave_rotation(function: &mut Function, number: u32, queue: &SendRuntime) {
+    if queue.queued {
+        function.engine.active.retain(|&active| active != number);
+    }
+}
+
+/// Reports an event of type `kind` with `data` (bytes 0x20 to 0x3c) in every EQ that asked for it.
+pub(crate) fn event(world: &mut World, id: usize, kind: u8, data: [u8; 28]) {
+    world.functions[id].events().post(kind, 0, data);
+}
+
+/// Takes a port (from 1) up or down, and says so by an event.
+pub(crate) fn set_port(world: &mut World, id: usize, port: u8, up: bool) {
+    let function = &mut world.functions[id];
+    let ports = &mut function.hca.ports;
+    match usize::from(port).checked_sub(1).and_then(|index| ports.get_mut(index)) {
+        Some(state) => {
+            if std::mem::replace(&mut state.up, up) != up {
+                function.events().port(port, up);
+            }
+        }
+        None => tracing::error!(port, "the device has no such port"),
+    }
+}

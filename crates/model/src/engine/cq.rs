@@ -1,0 +1,248 @@
+//! Completion queues: writing CQEs, overrun, arming, moderation.
+
+use verbless_prm::CqPeriodMode;
+use verbless_prm::hot::CqArm;
+
+use super::cqe::Completion;
+use super::events::Events;
+use super::ring::record;
+use super::state::{Delayed, State};
+use crate::hca::Refusal;
+use crate::hca::objects::{Arm, Cq, QueueMemory};
+use crate::memory::HostMemory;
+
+/// CQ indexes count in 24 bits where software writes them.
+const COUNTER: u32 = 0xff_ffff;
+/// Half of it: an index this far ahead is one that lies behind.
+const HALF: u32 = 1 << 23;
+
+/// The CQ takes no more CQEs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Overrun;
+
+/// A CQ, with what it works with.
+pub(super) struct CompletionQueue<'a> {
+    pub cqn: u32,
+    pub cq: &'a mut Cq,
+    pub events: Events<'a>,
+    pub state: &'a mut State,
+    pub memory: &'a dyn HostMemory,
+    pub now: u64,
+}
+
+impl CompletionQueue<'_> {
+    /// Writes a CQE and the event that it causes; faults that a test injected may drop or delay it.
+    pub(super) fn complete(mut self, completion: Completion) -> Result<(), Overrun> {
+        let faults = &mut self.state.faults;
+        if faults.lose_completions.strikes() {
+            tracing::info!(self.cqn, "a completion is lost, as asked");
+            return Ok(());
+        }
+        // Those of one CQ stay in order.
+        let (behind, last) = self.cq.runtime.delayed;
+        let due = if behind > 0 { last } else { 0 };
+        let due = due.max(match faults.delay_completions.strikes() {
+            true => self.now.saturating_add(faults.delay),
+            false => 0,
+        });
+        if due == 0 {
+            return self.write(&completion);
+        }
+        self.cq.runtime.delayed = (behind + 1, due);
+        self.state.delays += 1;
+        let delayed = Delayed { cqn: self.cqn, completion };
+        self.state.delayed.insert((due, self.state.delays), delayed);
+        Ok(())
+    }
+
+    /// Writes a CQE whose delay is over.
+    pub(super) fn write_delayed(mut self, completion: &Completion) {
+        self.cq.runtime.delayed.0 = self.cq.runtime.delayed.0.saturating_sub(1);
+        // Whoever waited for the room in it has heard of the overrun by an event.
+        let _ = self.write(completion);
+    }
+
+    /// CQEs that software has not taken, as far as it was looked at.
+    fn used(&self) -> u32 {
+        self.cq.producer.wrapping_sub(self.cq.runtime.consumer) & COUNTER
+    }
+
+    /// Looks at how many CQEs software has taken.
+    fn read_consumer(&mut self) {
+        if let Ok(word) = record(self.memory, self.cq.record) {
+            self.cq.runtime.consumer = word & COUNTER;
+        }
+    }
+
+    fn overrun(&mut self) -> Overrun {
+        self.cq.overrun = true;
+        self.events.cq_overrun(self.cqn);
+        Overrun
+    }
+
+    fn write(&mut self, completion: &Completion) -> Result<(), Overrun> {
+        if self.cq.overrun {
+            return Err(Overrun);
+        }
+        let size = 1_u32.checked_shl(self.cq.log_size).ok_or(Overrun)?;
+        if self.used() >= size && !self.cq.overrun_ignore {
+            self.read_consumer();
+            if self.used() >= size {
+                tracing::info!(self.cqn, size, "a completion queue overran");
+                return Err(self.overrun());
+            }
+        }
+        let cq = &mut *self.cq;
+        let entry = u64::from(cq.cqe_bytes);
+        let at = u64::from(cq.producer & (size - 1)) * entry;
+        let owner = (cq.producer >> cq.log_size & 1) as u8;
+        let mut bytes = [0; 128];
+        let (first, second) = bytes.split_at_mut(64);
+        second.copy_from_slice(&completion.body);
+        second[63] |= owner;
+        let written = match completion.first_half.filter(|_| entry == 128) {
+            Some(half) => {
+                first.copy_from_slice(&half);
+                cq.memory.write_entry(self.memory, at, &bytes)
+            }
+            None => cq.memory.write_entry(self.memory, at + entry - 64, second),
+        };
+        if let Err(fault) = written {
+            if self.memory.is_gone(fault.address) {
+                tracing::debug!(self.cqn, "a completion queue of a program that is no more");
+            } else {
+                tracing::warn!(self.cqn, %fault, "a completion queue cannot be written");
+            }
+            return Err(self.overrun());
+        }
+        cq.producer = cq.producer.wrapping_add(1);
+        cq.runtime.written_at = self.now;
+        if completion.solicited {
+            cq.solicited = Some(cq.producer);
+        }
+        if cq.arm != Arm::Idle {
+            self.fire_if_due();
+        }
+        Ok(())
+    }
+
+    /// Ends the CQ's buffer with a CQE that says so, and goes on in the new one; indexes count on.
+    /// Software copies what it has not taken to one entry further on, so that index by index the
+    /// two buffers together have no gap (Linux `copy_resize_cqes`).
+    ///
+    /// That CQE is one like others: it needs room, software takes it, and an arm for the next CQE
+    /// reports it. Nothing changes unless there is room for it in the old buffer, and for all that
+    /// then waits in the new one.
+    pub(super) fn resize(mut self, memory: QueueMemory, log_size: u32) -> Result<(), Refusal> {
+        if self.cq.overrun {
+            return Err(Refusal::CqState);
+        }
+        self.read_consumer();
+        let size = 1_u32.checked_shl(self.cq.log_size.min(log_size)).ok_or(Refusal::CqSize)?;
+        // Who asked for overruns to be ignored need not keep the record.
+        if self.used() >= size && !self.cq.overrun_ignore {
+            return Err(Refusal::CqOutstanding);
+        }
+        self.write(&Completion::resize()).map_err(|Overrun| Refusal::CqState)?;
+        (self.cq.memory, self.cq.log_size) = (memory, log_size);
+        Ok(())
+    }
+
+    /// Takes an arm request: `word` is what the doorbell or the record says.
+    ///
+    /// A sequence number that has fired already asks for nothing: the software has yet to see that
+    /// event.
+    pub(super) fn arm(&mut self, word: u32) {
+        let request = CqArm::from_bits(word);
+        self.cq.runtime.arm_word = Some(word);
+        let (consumer, sequence) = (request.arm_consumer_index(), request.arm_sn());
+        if self.cq.runtime.fired == Some(sequence) {
+            return;
+        }
+        self.cq.runtime.fired = None;
+        self.cq.arm = match request.arm_solicited_only() {
+            true => Arm::Solicited { consumer, sequence },
+            false => Arm::Next { consumer, sequence },
+        };
+        self.fire_if_due();
+    }
+
+    /// Reads the arm word of the record, for a CQ whose doorbell may have been overwritten by
+    /// another's on the same page.
+    ///
+    /// A record that still holds zeros may be a first request (sequence 0, index 0) as well as
+    /// none; it counts as one, since an event too many is harmless and one too few hangs.
+    pub(super) fn arm_from_record(&mut self) {
+        match record(self.memory, self.cq.record.wrapping_add(4)) {
+            Ok(word) if self.cq.runtime.arm_word != Some(word) => self.arm(word),
+            Ok(_) => {}
+            Err(fault) => tracing::debug!(self.cqn, %fault, "a CQ's record cannot be read"),
+        }
+    }
+
+    /// Reports what moderation held back long enough.
+    pub(super) fn report_late(&mut self) {
+        self.cq.runtime.moderated = None;
+        self.fire_if_due();
+    }
+
+    /// Reports to the EQ, once, if the CQ holds what its arm request waits for: a CQE that software
+    /// has not seen, and that no event has told of. So software may arm first and poll then what
+    /// the last event was about (perftest does), and the next event is about something new.
+    ///
+    /// Moderation may hold the event back.
+    fn fire_if_due(&mut self) {
+        let cq = &mut *self.cq;
+        let notified = cq.notified;
+        let ahead = |index: u32, of: u32| {
+            let distance = index.wrapping_sub(of) & COUNTER;
+            distance != 0 && distance < HALF
+        };
+        let after = |index: u32, consumer: u32| ahead(index, consumer) && ahead(index, notified);
+        let sequence = match cq.arm {
+            Arm::Next { consumer, sequence } if after(cq.producer, consumer) => sequence,
+            Arm::Solicited { consumer, sequence }
+                if cq.solicited.is_some_and(|index| after(index, consumer)) =>
+            {
+                sequence
+            }
+            _ => return,
+        };
+        if let Some(due) = moderation(cq, self.now) {
+            if cq.runtime.moderated.is_none() {
+                cq.runtime.moderated = Some(due);
+                self.state.moderated.insert((due, self.cqn));
+            }
+            return;
+        }
+        cq.runtime.reported_at = self.now;
+        cq.arm = Arm::Idle;
+        cq.runtime.fired = Some(sequence);
+        cq.notified = cq.producer;
+        self.events.completion(cq.eqn, self.cqn);
+    }
+}
+
+/// Until when moderation holds a CQ's event back: until there are `cq_max_count` CQEs to tell of,
+/// or `cq_period` microseconds have gone since the last event, or the last CQE. 0 in either field
+/// is no moderation.
+fn moderation(cq: &Cq, now: u64) -> Option<u64> {
+    let context = &cq.context;
+    let (period, most) = (context.cq_period(), context.cq_max_count());
+    if period == 0 || most == 0 {
+        return None;
+    }
+    let since = cq.producer.wrapping_sub(cq.notified) & COUNTER;
+    let told = |index: u32| index.wrapping_sub(cq.notified).wrapping_sub(1) & COUNTER >= HALF;
+    let urgent =
+        context.scqe_break_moderation_en() && cq.solicited.is_some_and(|index| !told(index));
+    if since >= most.into() || urgent {
+        return None;
+    }
+    let from = match context.cq_period_mode() {
+        CqPeriodMode::START_FROM_CQE => cq.runtime.written_at,
+        _ => cq.runtime.reported_at,
+    };
+    let due = from.saturating_add(u64::from(period) * 1000);
+    (due > now).then_some(due)
+}

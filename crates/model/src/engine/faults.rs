@@ -1,0 +1,156 @@
+//! Faults of the data path that a test asks for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::clock::nanoseconds;
+
+/// Something that goes wrong on the data path of one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A message that the device sends never arrives; its sender may retry it.
+    LoseMessage,
+    /// A doorbell of an SQ or CQ (one register of one page) is not heard.
+    LoseDoorbell,
+    /// A CQE is not written.
+    LoseCompletion,
+    /// A CQE is written so much later; those of the same CQ that follow stay behind it.
+    DelayCompletion(Duration),
+}
+
+/// Which of the next occurrences a fault hits: after `skip` of them, `count`.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Strike {
+    pub skip: u32,
+    pub count: u32,
+}
+
+/// Faults of the data path that a test asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    pub lose_messages: Strike,
+    /// The same for the messages of one QP.
+    lose_messages_of: BTreeMap<u32, Strike>,
+    /// Send requests that are to fail.
+    requests: Vec<RequestFault>,
+    pub lose_doorbells: Strike,
+    pub lose_completions: Strike,
+    pub delay_completions: Strike,
+    /// How long a delayed completion is held back, in nanoseconds.
+    pub delay: u64,
+    /// The engine panics.
+    #[cfg(test)]
+    pub panic: bool,
+}
+
+/// A send request that is to fail.
+#[derive(Debug)]
+struct RequestFault {
+    /// Of this QP; `None`: of any.
+    qpn: Option<u32>,
+    /// Requests to let pass first.
+    pass: u32,
+    syndrome: u8,
+}
+
+impl Faults {
+    /// Lets `count` messages in a row of one QP get lost, after `skip` have passed.
+    pub(crate) fn lose_messages_of(&mut self, qpn: u32, skip: u32, count: u32) {
+        self.lose_messages_of.insert(qpn, Strike { skip, count });
+    }
+
+    /// Whether a message that a QP sends is lost.
+    pub(crate) fn loses_message(&mut self, qpn: u32) -> bool {
+        let of_qp = self.lose_messages_of.get_mut(&qpn).is_some_and(Strike::strikes);
+        self.lose_messages.strikes() || of_qp
+    }
+
+    /// Lets the `nth` send request from now of a QP, or of any, fail; the first is 1.
+    pub(crate) fn fail_request(&mut self, qpn: Option<u32>, nth: u32, syndrome: u8) {
+        self.requests.push(RequestFault { qpn, pass: nth.saturating_sub(1), syndrome });
+    }
+
+    /// Whether the request that a QP begins is to fail, and with which syndrome; it fails once.
+    pub(crate) fn fails_request(&mut self, qpn: u32) -> Option<u8> {
+        let mut syndrome = None;
+        self.requests.retain_mut(|fault| {
+            if fault.qpn.is_some_and(|of| of != qpn) {
+                return true;
+            }
+            if fault.pass == 0 && syndrome.is_none() {
+                syndrome = Some(fault.syndrome);
+                return false;
+            }
+            fault.pass = fault.pass.saturating_sub(1);
+            true
+        });
+        syndrome
+    }
+
+    /// A QP of this number is no more: the next one with it has no faults of its own.
+    pub(crate) fn forget(&mut self, qpn: u32) {
+        self.lose_messages_of.remove(&qpn);
+        self.requests.retain(|fault| fault.qpn != Some(qpn));
+    }
+
+    /// There are no QPs any more, and no faults of one.
+    pub(crate) fn forget_all(&mut self) {
+        self.lose_messages_of.clear();
+        self.requests.retain(|fault| fault.qpn.is_none());
+    }
+
+    /// Lets `fault` hit `count` occurrences in a row, after `skip` have passed.
+    pub(crate) fn set(&mut self, fault: Fault, skip: u32, count: u32) {
+        let strike = Strike { skip, count };
+        match fault {
+            Fault::LoseMessage => self.lose_messages = strike,
+            Fault::LoseDoorbell => self.lose_doorbells = strike,
+            Fault::LoseCompletion => self.lose_completions = strike,
+            Fault::DelayCompletion(by) => {
+                self.delay_completions = strike;
+                self.delay = nanoseconds(by);
+            }
+        }
+    }
+}
+
+impl Strike {
+    /// Whether the fault hits this time.
+    pub(crate) fn strikes(&mut self) -> bool {
+        if self.skip > 0 {
+            self.skip -= u32::from(self.count > 0);
+            false
+        } else if self.count > 0 {
+            self.count -= 1;
+            true
+        } else {
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nth_request_of_a_queue_pair_or_of_any_fails_once() {
+        let mut faults = Faults::default();
+        faults.fail_request(Some(7), 2, 0x13);
+        faults.fail_request(None, 3, 0x14);
+        let begun = [8, 7, 7, 7, 8, 7].map(|qpn| faults.fails_request(qpn));
+        assert_eq!(begun, [None, None, Some(0x13), Some(0x14), None, None]);
+    }
+
+    #[test]
+    fn losses_of_one_queue_pair_are_its_own_and_end_with_it() {
+        let mut faults = Faults::default();
+        faults.lose_messages_of(7, 1, 2);
+        faults.fail_request(Some(7), 1, 0x13);
+        let lost = [7, 8, 7, 8].map(|qpn| faults.loses_message(qpn));
+        assert_eq!(lost, [false, false, true, false]);
+        faults.forget(7);
+        assert!(!faults.loses_message(7));
+        assert_eq!(faults.fails_request(7), None);
+    }
+}

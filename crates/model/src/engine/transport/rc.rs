@@ -1,0 +1,192 @@
+//! Reliable connection: every request is answered, or sent again until it is or the retries are
+//! over.
+//!
+//! A message moves in one go: its packets are counted (the PSN is), not sent one by one. So
+//! requests of one QP complete in order, and a fence has nothing to wait for.
+
+use verbless_prm::hot::{cqe_syndrome, event_type};
+
+use super::super::context::{Missing, QueuePair};
+use super::super::counters::Count;
+use super::super::function::beside;
+use super::super::responder::{Message, Nak};
+use super::super::scratch::Scratch;
+use super::super::sender::Turn;
+use super::super::transfer::{self, End};
+use super::super::work::Placed;
+use super::connected::{Answer, Exchange, PSN, Place, exchange};
+use crate::hca::objects::QpState;
+use crate::memory::HostMemory;
+use crate::world::World;
+
+/// A PSN that is less than this far ahead is ahead; else it lies behind.
+const PSN_HALF: u32 = 1 << 23;
+/// An RNR retry limit that means: for ever.
+const FOR_EVER: u8 = 7;
+/// Unit of the ACK timeout: 4.096 µs.
+const TIMEOUT_UNIT: u64 = 4096;
+
+/// Sends a request that is ready, and does what the answer asks for.
+pub(super) fn send(
+    world: &mut World,
+    (id, qpn): Place,
+    placed: &Placed,
+    scratch: &mut Scratch,
+) -> Result<Turn, Missing> {
+    let Exchange { answer, peer, packets } = exchange(world, (id, qpn), placed, scratch, receive)?;
+    let from = peer.map_or(id, |(function, _)| function);
+    let (function, source) = beside(&mut world.functions, id, from);
+    let mut pair = function.pair(qpn, world.clock.now)?;
+    if pair.failed_meanwhile() {
+        return Ok(Turn::Sleep);
+    }
+    let original = match answer {
+        Answer::Done { original } => original,
+        Answer::Failed(syndrome) => return Ok(pair.finish(placed, Err(syndrome))),
+        Answer::NotReady { timer } => return Ok(pair.receiver_not_ready(placed, timer)),
+        Answer::OutOfSequence => {
+            pair.count(Count::SequenceNak);
+            return Ok(pair.try_again(placed));
+        }
+        Answer::Silence => return Ok(pair.unanswered()),
+    };
+    pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
+    if !placed.work.operation.scatters() {
+        return Ok(pair.succeed(placed, 0, None));
+    }
+    let source = source.unwrap_or(pair.context.memory);
+    match pair.take_response(placed, source, original, scratch) {
+        Ok(turn) => Ok(turn),
+        Err(End::Target) => Ok(pair.finish(placed, Err(cqe_syndrome::LOCAL_PROTECTION))),
+        Err(End::Source) => peer_failed(world, (id, qpn), peer, placed),
+    }
+}
+
+/// The peer's memory could not be read for a response: if its program is no more, it is silent.
+fn peer_failed(
+    world: &mut World,
+    (id, qpn): Place,
+    peer: Option<Place>,
+    placed: &Placed,
+) -> Result<Turn, Missing> {
+    let now = world.clock.now;
+    if let Some((peer, number)) = peer {
+        let mut pair = world.functions[peer].pair(number, now)?;
+        if pair.is_gone() {
+            pair.enter_error();
+            return Ok(world.functions[id].pair(qpn, now)?.unanswered());
+        }
+    }
+    Ok(world.functions[id].pair(qpn, now)?.finish(placed, Err(cqe_syndrome::REMOTE_OPERATION)))
+}
+
+impl QueuePair<'_> {
+    /// Puts a response, what was there before an atomic or what `Scratch::remote` in `source`
+    /// holds, where the WQE wants it, and completes.
+    fn take_response(
+        &mut self,
+        placed: &Placed,
+        source: &dyn HostMemory,
+        original: Option<u64>,
+        scratch: &Scratch,
+    ) -> Result<Turn, End> {
+        let length = placed.length;
+        let room = u64::from(self.qp.requester_inline);
+        let in_cqe = placed.work.signaled && length > 0 && length <= room;
+        let mut inline = [0; 64];
+        let bytes = &mut inline[..if in_cqe { length as usize } else { 0 }];
+        let (to, Scratch { local, remote, .. }) = (self.context.memory, scratch);
+        match (original, in_cqe) {
+            (Some(value), true) => bytes.copy_from_slice(&value.to_ne_bytes()),
+            (Some(value), false) => transfer::scatter(to, local, &value.to_ne_bytes())?,
+            (None, true) => transfer::gather(source, remote, &[], bytes)?,
+            (None, false) => transfer::transfer(source, remote, &[], to, local)?,
+        }
+        let inline = in_cqe.then(|| &inline[..length as usize]);
+        Ok(self.succeed(placed, length as u32, inline))
+    }
+
+    /// RNR NAK: tries again after a time that the receiver chose.
+    fn receiver_not_ready(&mut self, placed: &Placed, timer: u8) -> Turn {
+        let requester = &mut self.qp.requester;
+        let ends = requester.rnr_retry_limit != FOR_EVER;
+        if ends && requester.rnr_retries_left == 0 {
+            return self.finish(placed, Err(cqe_syndrome::RNR_RETRY_EXCEEDED));
+        }
+        requester.rnr_retries_left -= u8::from(ends);
+        self.count(Count::RnrNak);
+        self.wait(rnr_timer(timer))
+    }
+
+    /// Nothing comes back. The request is known to be lost only when its time is over, also when no
+    /// retry is left.
+    fn unanswered(&mut self) -> Turn {
+        self.qp.runtime.overdue = true;
+        self.wait(match self.qp.requester.ack_timeout {
+            0 => u64::MAX,
+            timeout => TIMEOUT_UNIT << timeout.min(31),
+        })
+    }
+
+    /// Waits for so long before the next turn; `u64::MAX` is for ever.
+    fn wait(&mut self, time: u64) -> Turn {
+        let at = self.context.now.saturating_add(time);
+        self.qp.runtime.resume_at = Some(at);
+        if at != u64::MAX {
+            self.context.state.timers.insert((at, self.qpn));
+        }
+        Turn::Sleep
+    }
+
+    /// What it received broke it: reports that, and fails.
+    fn broken(&mut self, event: Option<u8>, syndrome: u8) -> Answer {
+        if let Some(event) = event {
+            self.context.events.qp(event, self.qpn);
+        }
+        let gone = self.is_gone();
+        self.enter_error();
+        if gone { Answer::Silence } else { Answer::Failed(syndrome) }
+    }
+}
+
+/// Takes a message, if it is the one expected.
+fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratch) -> Answer {
+    let expected = pair.qp.responder.psn;
+    let ahead = message.psn.wrapping_sub(expected) & PSN;
+    if ahead != 0 {
+        tracing::info!(pair.qpn, psn = message.psn, expected, "out of sequence");
+        let (what, answer) = match ahead < PSN_HALF {
+            true => (Count::OutOfSequence, Answer::OutOfSequence),
+            false => (Count::Duplicate, Answer::Silence),
+        };
+        pair.count(what);
+        return answer;
+    }
+    match pair.perform(message, scratch) {
+        Ok(original) => {
+            pair.qp.responder.psn = expected.wrapping_add(message.packets) & PSN;
+            Answer::Done { original }
+        }
+        Err(Nak::NotReady) => Answer::NotReady { timer: pair.qp.responder.min_rnr_timer },
+        Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
+        Err(Nak::Access) => {
+            pair.broken(Some(event_type::WQ_ACCESS_ERROR), cqe_syndrome::REMOTE_ACCESS)
+        }
+        Err(Nak::InvalidRequest) => {
+            // A receive WQE that was too short told of it by its CQE already; else an event does.
+            let told = pair.qp.state == QpState::Error;
+            let event = (!told).then_some(event_type::WQ_INVALID_REQUEST_ERROR);
+            pair.broken(event, cqe_syndrome::REMOTE_INVALID_REQUEST)
+        }
+        Err(Nak::Operation) => pair.broken(None, cqe_syndrome::REMOTE_OPERATION),
+    }
+}
+
+/// Nanoseconds of an RNR NAK timer code (InfiniBand specification, table "RNR NAK timer field").
+fn rnr_timer(code: u8) -> u64 {
+    const UNITS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    UNITS[usize::from(code) % 32] * 10_000
+}

@@ -1,0 +1,45 @@
+//! Unreliable connection: nobody answers, so that a request is done when it has left; what is lost
+//! is lost.
+
+use verbless_prm::hot::cqe_syndrome;
+
+use super::super::context::{Missing, QueuePair};
+use super::super::responder::{Message, Nak};
+use super::super::scratch::Scratch;
+use super::super::sender::Turn;
+use super::super::work::Placed;
+use super::connected::{Answer, Exchange, PSN, Place, exchange};
+use crate::world::World;
+
+/// Sends a request that is ready.
+pub(super) fn send(
+    world: &mut World,
+    (id, qpn): Place,
+    placed: &Placed,
+    scratch: &mut Scratch,
+) -> Result<Turn, Missing> {
+    let Exchange { answer, packets, .. } = exchange(world, (id, qpn), placed, scratch, receive)?;
+    let mut pair = world.functions[id].pair(qpn, world.clock.now)?;
+    if pair.failed_meanwhile() {
+        return Ok(Turn::Sleep);
+    }
+    if let Answer::Failed(syndrome) = answer {
+        return Ok(pair.finish(placed, Err(syndrome)));
+    }
+    pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
+    Ok(pair.succeed(placed, 0, None))
+}
+
+/// Takes a message. Whatever was lost before it is lost, and so is the message if it is refused:
+/// the next one is welcome.
+fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratch) -> Answer {
+    pair.qp.responder.psn = message.psn;
+    match pair.perform(message, scratch) {
+        Ok(original) => {
+            pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
+            Answer::Done { original }
+        }
+        Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
+        Err(_) => Answer::Silence,
+    }
+}

@@ -1,0 +1,119 @@
+//! The memory budget of a function: how much of the host's memory its objects, and the translation
+//! tables that come with them, may take.
+//!
+//! A device keeps these in memory that its driver gave; the model keeps them in the host's, which a
+//! guest must not be able to use up. A guest that wants more than [`MOST`] is refused as by a
+//! device that has run out.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that one function keeps at most, but for what the last command or work request brought.
+const MOST: usize = 1 << 30;
+
+/// What a function has taken of its budget.
+#[derive(Debug, Clone)]
+pub(crate) struct Budget {
+    used: Arc<AtomicUsize>,
+    /// Bytes of the objects themselves.
+    objects: usize,
+    most: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { used: Arc::default(), objects: 0, most: MOST }
+    }
+}
+
+impl Budget {
+    /// The objects take so many bytes without their lists.
+    pub(crate) fn set_objects(&mut self, bytes: usize) {
+        self.objects = bytes;
+    }
+
+    /// Whether objects and lists have taken all of it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.used.load(Ordering::Relaxed).saturating_add(self.objects) > self.most
+    }
+
+    /// A list that counts against the budget for as long as anybody holds it.
+    pub(crate) fn list<T>(&self, items: impl Into<Arc<[T]>>) -> List<T> {
+        let items = items.into();
+        let bytes = size_of_val(&*items);
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        List { items, _charge: Some(Arc::new(Charge { used: self.used.clone(), bytes })) }
+    }
+
+    /// A budget of so many bytes of lists and nothing else.
+    #[cfg(test)]
+    pub(crate) fn of(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+}
+
+/// Items that many may hold, and that count against a budget until the last of them lets go.
+#[derive(Debug, Clone)]
+pub(crate) struct List<T> {
+    items: Arc<[T]>,
+    /// Given back when the last holder drops it.
+    _charge: Option<Arc<Charge>>,
+}
+
+/// What a list takes of a budget.
+#[derive(Debug)]
+struct Charge {
+    used: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl<T> Deref for List<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.items
+    }
+}
+
+/// A list that is too short to count.
+impl<T, const N: usize> From<[T; N]> for List<T> {
+    fn from(items: [T; N]) -> Self {
+        Self { items: items.into(), _charge: None }
+    }
+}
+
+#[cfg(test)]
+impl<T> From<Vec<T>> for List<T> {
+    fn from(items: Vec<T>) -> Self {
+        Self { items: items.into(), _charge: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_counts_until_its_last_holder_lets_go() {
+        let mut budget = Budget::of(100);
+        let list: List<u64> = budget.list(vec![1, 2, 3]);
+        let shared = list.clone();
+        assert_eq!(&shared[..], [1, 2, 3]);
+        let is_full = |budget: &mut Budget, objects| {
+            budget.set_objects(objects);
+            budget.is_full()
+        };
+        assert!(!is_full(&mut budget, 76) && is_full(&mut budget, 77));
+        drop(list);
+        assert!(is_full(&mut budget, 77));
+        drop(shared);
+        assert!(!is_full(&mut budget, 100) && is_full(&mut budget, 101));
+    }
+}

@@ -1,0 +1,114 @@
+//! One command under way: who sent it, its buffers, and the checks that all commands share.
+
+use verbless_prm as prm;
+use verbless_prm::reflect::{FieldInfo, View};
+use verbless_prm::{CommandInfo, CommandInput, Structure};
+use zerocopy::IntoBytes;
+
+use crate::hca::objects::{SHARED_UID, Uid};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// What became of a command.
+pub(crate) type Outcome = Result<(), Refusal>;
+
+/// A command under way.
+pub(crate) struct Call<'a> {
+    pub hca: &'a mut Hca,
+    /// The user context that it was stamped with; 0 is the kernel.
+    pub uid: Uid,
+    pub op_mod: u16,
+    pub input: &'a [u8],
+    pub output: &'a mut [u8],
+    /// What follows the fixed part of the inbox.
+    pub list: &'a [u8],
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn hca(&self) -> &Hca {
+        self.hca
+    }
+
+    pub(crate) fn hca_mut(&mut self) -> &mut Hca {
+        self.hca
+    }
+
+    /// Whether the sender may use what belongs to `owner`.
+    pub(crate) fn owns(&self, owner: Uid) -> bool {
+        [0, SHARED_UID].contains(&self.uid) || [self.uid, SHARED_UID].contains(&owner)
+    }
+
+    /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers.
+    pub(crate) fn run<I: CommandInput>(
+        &mut self,
+        handler: impl FnOnce(&mut Call<'a>, &I, &mut I::Output) -> Outcome,
+    ) -> Outcome {
+        let info = <I as CommandInput>::INFO;
+        let input_bytes = <I as Structure>::BYTES;
+        let output_bytes = <I::Output as Structure>::BYTES;
+        let input = self.input;
+        if input.len() < shortest(info, input_bytes) {
+            return Err(Refusal::InputTooShort);
+        }
+        let (fixed, list) = input.split_at(input_bytes.min(input.len()));
+        if self.output.len() < shortest_answer(info, output_bytes) {
+            return Err(Refusal::OutputTooShort);
+        }
+        let mut typed = I::default();
+        typed.as_mut_bytes()[..fixed.len()].copy_from_slice(fixed);
+        // Any command may be stamped with a uid, though its layout may not show it.
+        let mut unstamped = typed;
+        unstamped.as_mut_bytes()[..4].fill(0);
+        let view = View::new(<I as Structure>::INFO, unstamped.as_bytes());
+        if let Some((bit, width)) = view.nonzero_reserved() {
+            tracing::debug!(command = info.name, bit, width, "reserved bits are set");
+            return Err(Refusal::Reserved);
+        }
+        self.list = list;
+        let mut answer = I::Output::default();
+        handler(self, &typed, &mut answer)?;
+        let answer = answer.as_bytes();
+        let length = answer.len().min(self.output.len());
+        self.output[..length].copy_from_slice(&answer[..length]);
+        Ok(())
+    }
+}
+
+/// The fewest bytes that a command may come with: of a few, the end came later than their drivers,
+/// and is 0 without it.
+fn shortest(command: &CommandInfo, whole: usize) -> usize {
+    match command.opcode {
+        opcode if opcode == prm::INIT_HCA.opcode => 0x10,
+        // What follows is the context extension.
+        opcode if opcode == prm::INIT2INIT_QP.opcode || opcode == prm::RTS2RTS_QP.opcode => 0x110,
+        _ => whole,
+    }
+}
+
+/// The fewest bytes of an outbox. Capability pages have grown with the years, and their readers'
+/// outboxes with them: who asks with an older one gets as much as it holds.
+fn shortest_answer(command: &CommandInfo, whole: usize) -> usize {
+    if command.opcode == prm::QUERY_HCA_CAP.opcode { 0x10 } else { whole }
+}
+
+/// Refuses a structure in which a field is set that is not `known`: the model cannot do what it
+/// asks for.
+pub(super) fn only<S: Structure>(structure: &S, known: &[&str]) -> Outcome {
+    let info = <S as Structure>::INFO;
+    let bytes = structure.as_bytes();
+    let set = |field: &&FieldInfo| {
+        let mut bits = field.bit(0)..field.bit(field.elements(bytes.len()));
+        bits.any(|bit| prm::bits::flag(bytes, bit))
+    };
+    let unknown = info
+        .fields
+        .iter()
+        .find(|field| !field.overlay && !known.contains(&field.name) && set(field));
+    match unknown {
+        Some(field) => {
+            tracing::warn!("{}.{} is not modelled", info.name, field.name);
+            Err(Refusal::Unsupported)
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,51 @@
+//! QUERY_HCA_CAP and SET_HCA_CAP, and whose function a command is about.
+
+use verbless_prm::{HcaCapPage, QueryHcaCapIn, QueryHcaCapOut, SetHcaCapIn, SetHcaCapOut};
+
+use super::call::{Call, Outcome};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::{Hca, Life};
+use crate::profile::Side;
+
+/// Refuses the command if it is about another function: this one manages none.
+pub(super) fn own_function(other: bool, id: u16) -> Outcome {
+    if other || id != 0 { Err(Refusal::NoSuchFunction) } else { Ok(()) }
+}
+
+/// The same for commands that name a function by its side, too: what the embedded CPU's drivers
+/// set, and no others.
+pub(super) fn own_side(hca: &Hca, embedded_cpu: bool, id: u16) -> Outcome {
+    own_function(embedded_cpu != (hca.profile.side() == Side::Dpu), id)
+}
+
+/// QUERY_HCA_CAP.
+pub(super) fn query(
+    call: &mut Call<'_>,
+    input: &QueryHcaCapIn,
+    output: &mut QueryHcaCapOut,
+) -> Outcome {
+    own_function(input.other_function(), 0)?;
+    let page = call.hca().caps.page(call.op_mod >> 1)?;
+    let values = if call.op_mod & 1 == 1 { &page.current } else { &page.max };
+    let mut capability = *output.capability();
+    capability[..values.len()].copy_from_slice(values);
+    output.set_capability(&capability);
+    Ok(())
+}
+
+/// SET_HCA_CAP.
+pub(super) fn set(call: &mut Call<'_>, input: &SetHcaCapIn, _: &mut SetHcaCapOut) -> Outcome {
+    if call.hca().life == Life::Up {
+        return Err(Refusal::AlreadyInitialised);
+    }
+    own_function(input.other_function(), 0)?;
+    if call.op_mod & 1 == 1 {
+        return Err(Refusal::NoSuchPage);
+    }
+    let number = call.op_mod >> 1;
+    call.hca_mut().caps.set(number, input.capability())?;
+    if number != HcaCapPage::ATOMIC.0 {
+        call.hca_mut().capabilities_changed();
+    }
+    Ok(())
+}

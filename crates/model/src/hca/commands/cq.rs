@@ -1,0 +1,277 @@
+//! Completion queues.
+
+use verbless_prm::{
+    CqContext, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus, CqeSize, CreateCqIn,
+    CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut,
+    TimestampFormat, TimestampFormatCap,
+};
+
+use super::call::{Call, Outcome, only};
+use super::umem::{self, Place};
+use crate::hca::effect::{Effect, Resize};
+use crate::hca::objects::{Arm, Cq};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// Fields of the context that CREATE_CQ takes, that a capability decides on, or that are the
+/// device's to write.
+const KNOWN: [&str; 23] = [
+    "status",
+    "cqe_sz",
+    "scqe_break_moderation_en",
+    "oi",
+    "cq_period_mode",
+    "cqe_comp_en",
+    "mini_cqe_res_format",
+    "st",
+    "dbr_umem_id",
+    "page_offset",
+    "cq_timestamp_format",
+    "log_cq_size",
+    "uar_page",
+    "cq_period",
+    "cq_max_count",
+    "c_eqn_or_apu_element",
+    "log_page_size",
+    "last_notified_index",
+    "last_solicit_index",
+    "consumer_counter",
+    "producer_counter",
+    "dbr_addr",
+    "dbr_umem_valid",
+];
+
+impl Call<'_> {
+    /// A CQ of the sender's.
+    pub(super) fn cq(&self, number: u32) -> Result<&Cq, Refusal> {
+        let cq = self.hca().objects.cqs.get(&number).ok_or(Refusal::NoSuchCq)?;
+        if self.owns(cq.uid) { Ok(cq) } else { Err(Refusal::NoSuchCq) }
+    }
+
+    fn check_eq(&self, number: u32) -> Outcome {
+        let known = self.hca().objects.eqs.contains_key(&number);
+        if known { Ok(()) } else { Err(Refusal::NoSuchEq) }
+    }
+}
+
+/// CREATE_CQ.
+pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut CreateCqOut) -> Outcome {
+    let context = input.cq_context();
+    let general = call.hca().caps.general();
+    call.check_count(call.hca().objects.cqs.len(), general.log_max_cq())?;
+    let log_size = context.log_cq_size();
+    if log_size == 0 || log_size > general.log_max_cq_sz() {
+        return Err(Refusal::CqSize);
+    }
+    let cqe_bytes = match context.cqe_sz() {
+        CqeSize::BYTES_64 => 64,
+        CqeSize::BYTES_128 => 128,
+        CqeSize::BYTES_128_PADDED if general.cqe_128_always() => 128,
+        _ => return Err(Refusal::CqeSize),
+    };
+    check_features(call, context)?;
+    call.check_eq(context.c_eqn_or_apu_element())?;
+    call.check_uar(context.uar_page())?;
+    let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
+    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
+    let record = call.record(record_umem, context.dbr_addr())?;
+    let place = Place {
+        umem: umem.map(|id| (id, input.cq_umem_offset())),
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+    };
+    let memory = call.buffer(&place, u64::from(cqe_bytes) << log_size, cqe_bytes.into(), true)?;
+    let mut context = *context;
+    context.set_status(CqStatus::OK);
+    let cq = Cq {
+        uid: call.uid,
+        memory,
+        record,
+        log_size: log_size.into(),
+        cqe_bytes,
+        eqn: context.c_eqn_or_apu_element(),
+        uar_page: context.uar_page(),
+        overrun_ignore: context.oi(),
+        producer: 0,
+        overrun: false,
+        arm: Arm::default(),
+        solicited: None,
+        notified: 0,
+        users: 0,
+        umems: [umem, record_umem].into_iter().flatten().collect(),
+        runtime: Default::default(),
+        context,
+    };
+    let hca = call.hca_mut();
+    let number = hca.numbers.cq.take().ok_or(Refusal::NoNumber)?;
+    umem::hold(hca, &cq.umems);
+    hca.objects.add_cq(number, cq);
+    output.set_cqn(number);
+    Ok(())
+}
+
+/// Refuses what the capabilities do not offer.
+fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
+    let general = call.hca().caps.general();
+    let moderated = context.cq_period() != 0 || context.cq_max_count() != 0;
+    let from_cqe = context.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
+    let free_running_only = general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
+    only(context, &KNOWN)?;
+    let unsupported = (context.oi() && !general.cq_oi())
+        || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
+        || (context.cqe_comp_en() && !general.cqe_compression())
+        || (context.mini_cqe_res_format().0 != 0 && !general.cqe_compression())
+        || (moderated && !general.cq_moderation())
+        || (from_cqe && !general.cq_period_start_from_cqe())
+        || context.cq_period_mode().0 > 1
+        || (context.cq_timestamp_format() == TimestampFormat::REAL_TIME && free_running_only);
+    if unsupported { Err(Refusal::Unsupported) } else { Ok(()) }
+}
+
+/// QUERY_CQ: the context with the counters as they are now.
+pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCqOut) -> Outcome {
+    const COUNTER: u32 = 0xff_ffff;
+    let cq = call.cq(input.cqn())?;
+    let context = output.cq_context_mut();
+    *context = cq.context;
+    context.set_status(if cq.overrun { CqStatus::OVERFLOW } else { CqStatus::OK });
+    context.set_st(match cq.arm {
+        Arm::Idle => CqState::FIRED,
+        Arm::Next { .. } => CqState::ARMED,
+        Arm::Solicited { .. } => CqState::SOLICITED_ARMED,
+    });
+    context.set_producer_counter(cq.producer & COUNTER);
+    let consumer = call.hca().memory.load32(cq.record).map(u32::from_be).unwrap_or(0);
+    context.set_consumer_counter(consumer & COUNTER);
+    context.set_last_notified_index(cq.notified & COUNTER);
+    context.set_last_solicit_index(cq.solicited.unwrap_or(0) & COUNTER);
+    Ok(())
+}
+
+/// MODIFY_CQ.
+pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOut) -> Outcome {
+    let number = input.cqn();
+    call.cq(number)?;
+    if call.op_mod == ModifyCqIn::RESIZE {
+        return resize(call, input);
+    }
+    let general = call.hca().caps.general();
+    let select = input.modify_field_select();
+    let field = |field: CqModifyField, capable: bool| match select & field.0 != 0 {
+        true if !capable => Err(Refusal::CqField),
+        selected => Ok(selected),
+    };
+    let period = field(CqModifyField::PERIOD, general.cq_moderation())?;
+    let count = field(CqModifyField::MAX_COUNT, general.cq_moderation())?;
+    let overrun = field(CqModifyField::OVERRUN_IGNORE, general.cq_oi())?;
+    let eq = field(CqModifyField::EQN, general.cq_eq_remap())?;
+    let mode = field(CqModifyField::PERIOD_MODE, general.cq_period_mode_modify())?;
+    let known = CqModifyField::INFO.values.iter().fold(0, |bits, &(_, bit)| bits | bit as u32);
+    if select & !known != 0 {
+        return Err(Refusal::CqField);
+    }
+    let new = input.cq_context();
+    let eqn = new.c_eqn_or_apu_element();
+    if eq {
+        call.check_eq(eqn)?;
+    }
+    if mode && new.cq_period_mode().0 > 1 {
+        return Err(Refusal::Unsupported);
+    }
+    let Some(cq) = call.hca_mut().objects.cqs.get_mut(&number) else {
+        return Err(Refusal::NoSuchCq);
+    };
+    if period {
+        cq.context.set_cq_period(new.cq_period());
+    }
+    if count {
+        cq.context.set_cq_max_count(new.cq_max_count());
+    }
+    if overrun {
+        cq.overrun_ignore = new.oi();
+        cq.context.set_oi(new.oi());
+    }
+    if eq {
+        cq.eqn = eqn;
+        cq.context.set_c_eqn_or_apu_element(eqn);
+    }
+    if mode {
+        cq.context.set_cq_period_mode(new.cq_period_mode());
+    }
+    Ok(())
+}
+
+/// MODIFY_CQ with op_mod RESIZE: another buffer, of as many entries as were asked for. What is not
+/// selected stays as it is.
+fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
+    let number = input.cqn();
+    let general = call.hca().caps.general();
+    if !general.cq_resize() {
+        return Err(Refusal::Unsupported);
+    }
+    let select = input.modify_field_select();
+    let known = CqResizeField::INFO.values.iter().fold(0, |bits, &(_, bit)| bits | bit as u32);
+    if select & !known != 0 {
+        return Err(Refusal::CqField);
+    }
+    let selected = |field: CqResizeField| select & field.0 != 0;
+    let (cq, new) = (call.cq(number)?, input.cq_context());
+    let mut context = cq.context;
+    if selected(CqResizeField::LOG_CQ_SIZE) {
+        context.set_log_cq_size(new.log_cq_size());
+    }
+    if selected(CqResizeField::PAGE_OFFSET) {
+        context.set_page_offset(new.page_offset());
+    }
+    if selected(CqResizeField::LOG_PAGE_SIZE) {
+        context.set_log_page_size(new.log_page_size());
+    }
+    let log_size = context.log_cq_size();
+    if log_size == 0 || log_size > general.log_max_cq_sz() {
+        return Err(Refusal::CqSize);
+    }
+    let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
+    let place = Place {
+        umem: umem.map(|id| (id, input.cq_umem_offset())),
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+    };
+    let entry = u64::from(cq.cqe_bytes);
+    let memory = call.buffer(&place, entry << log_size, entry, true)?;
+    // The record stays where it is.
+    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
+    let umems = [umem, record_umem].into_iter().flatten().collect();
+    let resize = Resize { cqn: number, memory, log_size: log_size.into(), context, umems };
+    call.hca_mut().effects.push(Effect::CqResize(Box::new(resize)));
+    Ok(())
+}
+
+/// A CQ has another buffer, and lets go of the memory of the one before.
+pub(crate) fn resized(hca: &mut Hca, cqn: u32, context: CqContext, umems: Vec<u32>) {
+    if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
+        cq.context = context;
+        let left = std::mem::replace(&mut cq.umems, umems.clone());
+        umem::hold(hca, &umems);
+        umem::release(hca, &left);
+    }
+}
+
+/// DESTROY_CQ.
+pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyCqIn, _: &mut DestroyCqOut) -> Outcome {
+    if call.cq(input.cqn())?.users != 0 {
+        return Err(Refusal::CqInUse);
+    }
+    remove(call.hca_mut(), input.cqn());
+    Ok(())
+}
+
+/// Removes a CQ and lets go of its memory.
+pub(super) fn remove(hca: &mut Hca, number: u32) {
+    if let Some(cq) = hca.objects.remove_cq(number) {
+        umem::release(hca, &cq.umems);
+        hca.numbers.cq.give(number);
+        hca.effects.push(Effect::CqForgotten(number, cq.runtime));
+    }
+}

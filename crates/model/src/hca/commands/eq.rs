@@ -1,0 +1,114 @@
+//! Event queues; only the kernel makes them.
+
+use verbless_prm::{
+    CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, EqState, EventType, QueryEqIn, QueryEqOut,
+};
+
+use super::call::{Call, Outcome, only};
+use super::umem::{self, Place};
+use crate::hca::objects::Eq;
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// Bytes of an EQE.
+const EQE: u64 = 64;
+
+/// Fields of the context that CREATE_EQ takes, or that are the device's to write.
+const KNOWN: [&str; 10] = [
+    "status",
+    "oi",
+    "st",
+    "page_offset",
+    "log_eq_size",
+    "uar_page",
+    "intr",
+    "log_page_size",
+    "consumer_counter",
+    "producer_counter",
+];
+
+/// CREATE_EQ.
+pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut CreateEqOut) -> Outcome {
+    let context = input.eq_context_entry();
+    let hca = call.hca();
+    let general = hca.caps.general();
+    call.check_count(hca.objects.eqs.len(), general.log_max_eq())?;
+    if general.max_num_eqs() != 0 && hca.objects.eqs.len() >= general.max_num_eqs().into() {
+        return Err(Refusal::TooMany);
+    }
+    if context.log_eq_size() > general.log_max_eq_sz() {
+        return Err(Refusal::EqSize);
+    }
+    only(context, &KNOWN)?;
+    if u32::from(context.intr()) >= hca.profile.device().vectors {
+        return Err(Refusal::NoSuchVector);
+    }
+    call.check_uar(context.uar_page())?;
+    let bitmask: [u64; 4] = std::array::from_fn(|word| input.event_bitmask(word));
+    let known = |kind: u32| EventType(kind as u8).name().is_some();
+    let asked = |kind: u32| bitmask[kind as usize / 64] >> (kind % 64) & 1 == 1;
+    let taken = |kind: u32| {
+        hca.objects.eqs.values().any(|eq| eq.bitmask[kind as usize / 64] >> (kind % 64) & 1 == 1)
+    };
+    if (0..256).any(|kind| asked(kind) && (!known(kind) || taken(kind))) {
+        return Err(Refusal::EqEvents);
+    }
+    let place = Place {
+        umem: None,
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+    };
+    let memory = call.buffer(&place, EQE << context.log_eq_size(), EQE, true)?;
+    let eq = Eq {
+        memory,
+        log_size: context.log_eq_size().into(),
+        overrun_ignore: context.oi(),
+        vector: context.intr().into(),
+        bitmask,
+        uar_page: context.uar_page(),
+        producer: 0,
+        consumer: 0,
+        armed: false,
+        context: *context,
+    };
+    let hca = call.hca_mut();
+    let number = hca.numbers.eq.take().ok_or(Refusal::NoNumber)?;
+    hca.objects.eqs.insert(number, eq);
+    output.set_eq_number(number as u8);
+    Ok(())
+}
+
+/// QUERY_EQ.
+pub(super) fn query(call: &mut Call<'_>, input: &QueryEqIn, output: &mut QueryEqOut) -> Outcome {
+    let eqs = &call.hca().objects.eqs;
+    let eq = eqs.get(&input.eq_number().into()).ok_or(Refusal::NoSuchEq)?;
+    let context = output.eq_context_entry_mut();
+    *context = eq.context;
+    context.set_st(if eq.armed { EqState::ARMED } else { EqState::FIRED });
+    context.set_consumer_counter(eq.consumer & 0xff_ffff);
+    context.set_producer_counter(eq.producer & 0xff_ffff);
+    output.set_event_bitmask(eq.bitmask[0]);
+    Ok(())
+}
+
+/// DESTROY_EQ.
+pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyEqIn, _: &mut DestroyEqOut) -> Outcome {
+    let number = u32::from(input.eq_number());
+    let objects = &call.hca().objects;
+    if !objects.eqs.contains_key(&number) {
+        return Err(Refusal::NoSuchEq);
+    }
+    if objects.cqs.values().any(|cq| cq.eqn == number) {
+        return Err(Refusal::EqInUse);
+    }
+    remove(call.hca_mut(), number);
+    Ok(())
+}
+
+/// Removes an EQ.
+pub(super) fn remove(hca: &mut Hca, number: u32) {
+    if hca.objects.eqs.remove(&number).is_some() {
+        hca.numbers.eq.give(number);
+    }
+}

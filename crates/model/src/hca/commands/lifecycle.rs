@@ -1,0 +1,113 @@
+//! A function's life: enabled, initialised, torn down.
+
+use verbless_prm::{
+    DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, InitHcaIn, InitHcaOut, QueryIssiIn,
+    QueryIssiOut, SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut, TeardownProfile,
+};
+
+use super::call::{Call, Outcome};
+use super::capability::own_side;
+use super::{pages, uctx};
+use crate::hca::objects::Mkey;
+use crate::hca::refusal::Refusal;
+use crate::hca::state::{Hca, Life};
+use crate::profile::Side;
+
+/// ENABLE_HCA.
+pub(super) fn enable(call: &mut Call<'_>, input: &EnableHcaIn, _: &mut EnableHcaOut) -> Outcome {
+    let (embedded_cpu, id) = (input.embedded_cpu_function(), input.function_id());
+    if is_the_hosts(call.hca(), embedded_cpu, id) {
+        return Ok(());
+    }
+    own_side(call.hca(), embedded_cpu, id)?;
+    if call.hca().life != Life::Disabled {
+        return Err(Refusal::AlreadyEnabled);
+    }
+    call.hca_mut().life = Life::Enabled;
+    Ok(())
+}
+
+/// DISABLE_HCA. Pages that were not taken back are forgotten: the function starts afresh.
+pub(super) fn disable(call: &mut Call<'_>, input: &DisableHcaIn, _: &mut DisableHcaOut) -> Outcome {
+    let (embedded_cpu, id) = (input.embedded_cpu_function(), input.function_id());
+    if is_the_hosts(call.hca(), embedded_cpu, id) {
+        return Ok(());
+    }
+    own_side(call.hca(), embedded_cpu, id)?;
+    if call.hca().life == Life::Up {
+        return Err(Refusal::AlreadyInitialised);
+    }
+    call.hca_mut().start_afresh();
+    Ok(())
+}
+
+/// Whether the embedded CPU, once its own function is up, names the host's function. Linux enables
+/// and disables that one, too, when it takes an ECPF that manages no embedded switch, and gives up
+/// if it may not (ecpf.c); but in the separated host mode neither function depends on the other,
+/// and the host's enables itself.
+fn is_the_hosts(hca: &Hca, embedded_cpu: bool, id: u16) -> bool {
+    hca.profile.side() == Side::Dpu && hca.life == Life::Up && !embedded_cpu && id == 0
+}
+
+/// INIT_HCA.
+pub(super) fn init(call: &mut Call<'_>, _: &InitHcaIn, _: &mut InitHcaOut) -> Outcome {
+    if call.hca().life == Life::Up {
+        return Err(Refusal::AlreadyInitialised);
+    }
+    if call.hca().pages.given.len() < pages::startup(call.hca(), true) {
+        return Err(Refusal::PagesLacking);
+    }
+    let hca = call.hca_mut();
+    hca.life = Life::Up;
+    if hca.caps.general().null_mkey() {
+        let key = hca.profile.keys().null_mkey;
+        hca.objects.mkeys.insert(key >> 8, Mkey::null(key as u8));
+    }
+    Ok(())
+}
+
+/// TEARDOWN_HCA.
+pub(super) fn teardown(
+    call: &mut Call<'_>,
+    input: &TeardownHcaIn,
+    output: &mut TeardownHcaOut,
+) -> Outcome {
+    if call.hca().life != Life::Up {
+        return Err(Refusal::NotInitialised);
+    }
+    let general = call.hca().caps.general();
+    match input.profile() {
+        TeardownProfile::GRACEFUL_CLOSE if call.hca().objects.counts() != Default::default() => {
+            return Err(Refusal::ObjectsExist);
+        }
+        TeardownProfile::GRACEFUL_CLOSE => {}
+        TeardownProfile::FORCE_CLOSE if general.force_teardown() => {}
+        TeardownProfile::PREPARE_FAST_TEARDOWN if general.fast_teardown() => {}
+        _ => return Err(Refusal::BadProfile),
+    }
+    output.set_state(false);
+    uctx::destroy_all(call.hca_mut());
+    call.hca_mut().life = Life::Enabled;
+    Ok(())
+}
+
+/// QUERY_ISSI.
+pub(super) fn query_issi(
+    call: &mut Call<'_>,
+    _: &QueryIssiIn,
+    output: &mut QueryIssiOut,
+) -> Outcome {
+    output.set_current_issi(call.hca().issi);
+    output.set_supported_issi_dw0(call.hca().profile.device().issi);
+    Ok(())
+}
+
+/// SET_ISSI.
+pub(super) fn set_issi(call: &mut Call<'_>, input: &SetIssiIn, _: &mut SetIssiOut) -> Outcome {
+    let issi = input.current_issi();
+    if issi >= 32 || call.hca().profile.device().issi >> issi & 1 == 0 {
+        return Err(Refusal::NoSuchIssi);
+    }
+    call.hca_mut().issi = issi;
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! Memory keys.
+
+use verbless_prm::{
+    CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, MkeyAccessMode, MkeyContext,
+    QueryMkeyIn, QueryMkeyOut,
+};
+
+use super::call::{Call, Outcome, only};
+use super::umem;
+use crate::hca::budget::List;
+use crate::hca::klm;
+use crate::hca::objects::{Access, Mkey, QueueMemory, Translation};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// Fields of the context that CREATE_MKEY takes.
+const KNOWN: [&str; 21] = [
+    "free",
+    "access_mode_4_2",
+    "relaxed_ordering_write",
+    "small_fence_on_rdma_read_response",
+    "umr_en",
+    "a",
+    "rw",
+    "rr",
+    "lw",
+    "lr",
+    "access_mode_1_0",
+    "qpn",
+    "mkey_7_0",
+    "length64",
+    "en_rinval",
+    "pd",
+    "start_addr",
+    "len",
+    "translations_octword_size",
+    "relaxed_ordering_read",
+    "log_page_size",
+];
+
+/// Bytes of one unit in which translation tables are counted.
+const OCTWORD: u64 = 16;
+
+impl Call<'_> {
+    fn mkey(&self, index: u32) -> Result<&Mkey, Refusal> {
+        let mkey = self.hca().objects.mkeys.get(&index).ok_or(Refusal::NoSuchMkey)?;
+        if self.owns(mkey.uid) && !mkey.is_null() { Ok(mkey) } else { Err(Refusal::NoSuchMkey) }
+    }
+}
+
+/// CREATE_MKEY.
+pub(super) fn create(
+    call: &mut Call<'_>,
+    input: &CreateMkeyIn,
+    output: &mut CreateMkeyOut,
+) -> Outcome {
+    let context = input.memory_key_mkey_entry();
+    let general = call.hca().caps.general();
+    call.check_pd(context.pd())?;
+    call.check_count(call.hca().objects.mkeys.len(), general.log_max_mkey())?;
+    only(context, &KNOWN)?;
+    // No capability lets software choose.
+    if input.input_mkey_index() != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    if (input.pg_access() && !general.pg())
+        || input.data_direct()
+        || (context.a() && !general.atomic())
+        || (context.relaxed_ordering_write() && !general.relaxed_ordering_write())
+        || (context.relaxed_ordering_read()
+            && !general.relaxed_ordering_read()
+            && !general.relaxed_ordering_read_pci_enabled())
+    {
+        return Err(Refusal::Unsupported);
+    }
+    let length = (!context.length64()).then(|| context.len());
+    let translation = translation(call, input, context, length)?;
+    let umem = matches!(translation, Translation::Pages(_))
+        .then(|| input.mkey_umem_valid().then(|| input.mkey_umem_id()))
+        .flatten();
+    let table = table(call, input, context);
+    let mkey = Mkey {
+        uid: call.uid,
+        variant: context.mkey_7_0(),
+        pd: context.pd(),
+        access: Access {
+            local_read: context.lr(),
+            local_write: context.lw(),
+            remote_read: context.rr(),
+            remote_write: context.rw(),
+            atomic: context.a(),
+        },
+        start: context.start_addr(),
+        length,
+        translation,
+        free: context.free(),
+        qpn: context.qpn(),
+        umem,
+        table,
+        context: *context,
+    };
+    let hca = call.hca_mut();
+    let index = hca.numbers.mkey.take().ok_or(Refusal::NoNumber)?;
+    umem::hold(hca, umem.as_slice());
+    hca.objects.mkeys.insert(index, mkey);
+    output.set_mkey_index(index);
+    Ok(())
+}
+
+/// The translation entries of a key whose range UMR may change; what lies in a UMEM stays there.
+fn table(call: &Call<'_>, input: &CreateMkeyIn, context: &MkeyContext) -> Option<List<u8>> {
+    let mode = MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0());
+    if !context.umr_en() || input.mkey_umem_valid() || mode == MkeyAccessMode::PA {
+        return None;
+    }
+    let bytes = input.translations_octword_actual_size() as usize * OCTWORD as usize;
+    let list = if context.free() { 0 } else { bytes.min(call.list.len()) };
+    Some(call.hca().budget.list(&call.list[..list]))
+}
+
+/// How the key that a command describes reaches memory.
+fn translation(
+    call: &Call<'_>,
+    input: &CreateMkeyIn,
+    context: &MkeyContext,
+    length: Option<u64>,
+) -> Result<Translation, Refusal> {
+    let mode = MkeyAccessMode(context.access_mode_4_2() << 2 | context.access_mode_1_0());
+    if context.start_addr().checked_add(length.unwrap_or(0)).is_none() {
+        return Err(Refusal::MkeyLength);
+    }
+    // A key that UMR will fill has room for entries, and none yet.
+    if context.free() {
+        if !context.umr_en() || input.mkey_umem_valid() {
+            return Err(Refusal::MkeyMode);
+        }
+        let known = [MkeyAccessMode::MTT, MkeyAccessMode::KLMS, MkeyAccessMode::KSM];
+        if !known.contains(&mode) {
+            return Err(Refusal::MkeyMode);
+        }
+        return Ok(Translation::Indirect { entries: [].into(), log_entry_size: None });
+    }
+    if length == Some(0) {
+        return Err(Refusal::MkeyLength);
+    }
+    match mode {
+        // Bus addresses are the kernel's to give.
+        MkeyAccessMode::PA if call.uid == 0 && !input.mkey_umem_valid() => {
+            Ok(Translation::Physical)
+        }
+        MkeyAccessMode::MTT => {
+            let length = length.ok_or(Refusal::MkeyLength64)?;
+            pages(call, input, context, length).map(Translation::Pages)
+        }
+        MkeyAccessMode::KLMS | MkeyAccessMode::KSM if !input.mkey_umem_valid() => {
+            entries(call, input, context, mode, length)
+        }
+        _ => Err(Refusal::MkeyMode),
+    }
+}
+
+/// The pages of a key of mode MTT: those of a UMEM, or those that the command lists.
+fn pages(
+    call: &Call<'_>,
+    input: &CreateMkeyIn,
+    context: &MkeyContext,
+    length: u64,
+) -> Result<QueueMemory, Refusal> {
+    let log_page_size = u32::from(context.log_page_size());
+    if !(12..=31 + 12).contains(&log_page_size) {
+        return Err(Refusal::MkeyPageSize);
+    }
+    let mask = (1_u64 << log_page_size) - 1;
+    let offset = context.start_addr() & mask;
+    let end = offset.checked_add(length).ok_or(Refusal::MkeyLength)?;
+    let count = end.div_ceil(1 << log_page_size);
+    let octwords = u64::from(input.translations_octword_actual_size());
+    if octwords.saturating_mul(OCTWORD / 8) < count {
+        return Err(Refusal::MkeyTranslations);
+    }
+    let writes = context.lw() || context.rw() || context.a();
+    if input.mkey_umem_valid() {
+        let umem = call.umem(input.mkey_umem_id())?;
+        let at = input.mkey_umem_offset();
+        let memory = umem.memory.slice(at, length).ok_or(Refusal::UmemBounds)?;
+        // The key's pages are runs of the UMEM's, and begin where its own do.
+        if log_page_size > umem.memory.log_page_size {
+            return Err(Refusal::MkeyPageSize);
+        }
+        if memory.offset & mask != offset {
+            return Err(Refusal::MkeyOffset);
+        }
+        if writes && !umem.writable {
+            return Err(Refusal::UmemReadOnly);
+        }
+        return Ok(memory);
+    }
+    let bytes = usize::try_from(count * 8).ok();
+    let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
+    // What the entries permit is not looked at: a key has its access bits for that, and not all
+    // drivers set both.
+    let (pages, _) = umem::pages(list, log_page_size)?;
+    Ok(QueueMemory { pages: call.hca().budget.list(pages), log_page_size, offset, length })
+}
+
+/// The entries of an indirect key.
+fn entries(
+    call: &Call<'_>,
+    input: &CreateMkeyIn,
+    context: &MkeyContext,
+    mode: MkeyAccessMode,
+    length: Option<u64>,
+) -> Result<Translation, Refusal> {
+    let count = input.translations_octword_actual_size() as usize;
+    let most = 1_usize << call.hca().caps.general().log_max_klm_list_size().min(31);
+    if count > most {
+        return Err(Refusal::MkeyEntries);
+    }
+    let list = call.list.get(..count * OCTWORD as usize).ok_or(Refusal::ListTooShort)?;
+    let log_entry_size = match mode {
+        MkeyAccessMode::KSM => {
+            let log = u32::from(context.log_page_size());
+            if log >= 63 {
+                return Err(Refusal::MkeyPageSize);
+            }
+            // A length in an entry says nothing here, and is no mistake: UCX and mlx5_ib's
+            // populate_klm write one.
+            Some(log)
+        }
+        _ => None,
+    };
+    let hca = call.hca();
+    let translation = klm::translation(&hca.budget, list, log_entry_size, &hca.objects.limits)
+        .ok_or(Refusal::MkeyTranslations)?;
+    if length.is_some_and(|length| translation.covers() < length) {
+        return Err(Refusal::MkeyTranslations);
+    }
+    Ok(translation)
+}
+
+/// Moves a key to another PD and gives it other access rights, as the kernel does by a UMR on a
+/// queue of its own; false when there is no such key or UMR may not change it.
+pub(crate) fn reconfigure(hca: &mut Hca, index: u32, change: &MkeyContext) -> bool {
+    let Some(mkey) = hca.objects.mkeys.get_mut(&index) else { return false };
+    let context = &mut mkey.context;
+    if !context.umr_en() {
+        return false;
+    }
+    context.set_pd(change.pd()).set_a(change.a()).set_lr(change.lr()).set_lw(change.lw());
+    context.set_rr(change.rr()).set_rw(change.rw());
+    context.set_relaxed_ordering_write(change.relaxed_ordering_write());
+    context.set_relaxed_ordering_read(change.relaxed_ordering_read());
+    mkey.pd = change.pd();
+    mkey.access = Access {
+        local_read: change.lr(),
+        local_write: change.lw(),
+        remote_read: change.rr(),
+        remote_write: change.rw(),
+        atomic: change.a(),
+    };
+    true
+}
+
+/// QUERY_MKEY.
+pub(super) fn query(
+    call: &mut Call<'_>,
+    input: &QueryMkeyIn,
+    output: &mut QueryMkeyOut,
+) -> Outcome {
+    let mkey = call.mkey(input.mkey_index())?;
+    let entry = output.memory_key_mkey_entry_mut();
+    *entry = mkey.context;
+    entry.set_free(mkey.free);
+    Ok(())
+}
+
+/// DESTROY_MKEY.
+pub(super) fn destroy(
+    call: &mut Call<'_>,
+    input: &DestroyMkeyIn,
+    _: &mut DestroyMkeyOut,
+) -> Outcome {
+    call.mkey(input.mkey_index())?;
+    remove(call.hca_mut(), input.mkey_index());
+    Ok(())
+}
+
+/// Removes a key and lets go of its memory.
+pub(super) fn remove(hca: &mut Hca, index: u32) {
+    if let Some(mkey) = hca.objects.mkeys.remove(&index) {
+        umem::release(hca, mkey.umem.as_slice());
+        if !mkey.is_null() {
+            hca.numbers.mkey.give(index);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The commands: one module for each kind of object or of question, and the table that leads there.
+
+mod call;
+mod capability;
+mod counter;
+mod cq;
+mod domain;
+mod eq;
+mod execute;
+mod lifecycle;
+mod mad;
+mod mkey;
+mod multicast;
+mod pages;
+mod path;
+mod qp;
+mod query;
+mod register;
+mod service;
+mod sq;
+mod srq;
+mod transition;
+mod uctx;
+mod umem;
+mod vport;
+
+pub(crate) use cq::resized as cq_resized;
+pub(crate) use mkey::reconfigure as reconfigure_key;

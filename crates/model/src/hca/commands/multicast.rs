@@ -1,0 +1,71 @@
+//! Multicast groups: which UD QPs hear what is sent to a multicast GID.
+
+use verbless_prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcgOut};
+
+use super::call::{Call, Outcome};
+use crate::hca::objects::{Objects, Service};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// The first byte of every multicast GID.
+const MULTICAST: u8 = 0xff;
+
+/// ATTACH_TO_MCG. Who joins twice is in once.
+pub(super) fn attach(
+    call: &mut Call<'_>,
+    input: &AttachToMcgIn,
+    _: &mut AttachToMcgOut,
+) -> Outcome {
+    let (qpn, group) = (input.qpn(), *input.multicast_gid());
+    if call.qp(qpn)?.service != Service::Ud || group[0] != MULTICAST {
+        return Err(Refusal::Group);
+    }
+    let general = call.hca().caps.general();
+    let groups = &call.hca().objects.groups;
+    match groups.get(&group) {
+        Some(members) if members.len() >= general.max_qp_mcg() as usize => {
+            return Err(Refusal::TooMany);
+        }
+        Some(_) => {}
+        None => call.check_count(groups.len(), general.log_max_mcg())?,
+    }
+    let objects = &mut call.hca_mut().objects;
+    let joined = objects.groups.entry(group).or_default().insert(qpn);
+    if joined && let Some(qp) = objects.qps.get_mut(&qpn) {
+        qp.groups.push(group);
+        objects.members += 1;
+    }
+    Ok(())
+}
+
+/// DETACH_FROM_MCG.
+pub(super) fn detach(
+    call: &mut Call<'_>,
+    input: &DetachFromMcgIn,
+    _: &mut DetachFromMcgOut,
+) -> Outcome {
+    let (qpn, group) = (input.qpn(), *input.multicast_gid());
+    call.qp(qpn)?;
+    let objects = &mut call.hca_mut().objects;
+    let qp = objects.qps.get_mut(&qpn).ok_or(Refusal::NoSuchQp)?;
+    let at = qp.groups.iter().position(|joined| *joined == group).ok_or(Refusal::NotInGroup)?;
+    qp.groups.swap_remove(at);
+    part(objects, qpn, &group);
+    Ok(())
+}
+
+/// A QP is destroyed: it leaves its groups.
+pub(super) fn leave(hca: &mut Hca, qpn: u32, groups: &[[u8; 16]]) {
+    for group in groups {
+        part(&mut hca.objects, qpn, group);
+    }
+}
+
+/// Takes a QP out of a group, and the group away with its last member.
+fn part(objects: &mut Objects, qpn: u32, group: &[u8; 16]) {
+    let Some(members) = objects.groups.get_mut(group) else { return };
+    objects.members -= usize::from(members.remove(&qpn));
+    if members.is_empty() {
+        objects.groups.remove(group);
+    }
+}

@@ -1,0 +1,153 @@
+//! Pages of host memory that the driver gives a function for its contexts.
+//!
+//! The function asks for some before anything and for more to be initialised (QUERY_PAGES); later,
+//! as objects come and go, it asks for more and offers pages back by PAGE_REQUEST events, which the
+//! driver answers with MANAGE_PAGES. The model keeps nothing in them: a function that asked in vain
+//! goes on with what it has, where hardware would wait or run out.
+
+use verbless_prm::hot::event_type;
+use verbless_prm::{EqePageRequest, ManagePagesIn, ManagePagesOut, QueryPagesIn, QueryPagesOut};
+
+use super::call::{Call, Outcome};
+use super::capability::own_side;
+use crate::hca::effect::Effect;
+use crate::hca::refusal::Refusal;
+use crate::hca::state::{Hca, Life};
+use crate::profile::Side;
+
+/// Pages that the model keeps account of, but for those that the last command brought: a driver
+/// that gives more than it was asked for must not use up the host's memory.
+const MOST: usize = 1 << 20;
+
+/// How many pages the function needs to start: before anything, and `whole`, to be initialised.
+pub(super) fn startup(hca: &Hca, whole: bool) -> usize {
+    let device = hca.profile.device();
+    device.boot_pages as usize + if whole { device.init_pages as usize } else { 0 }
+}
+
+/// How many pages it needs for so many objects: a batch at a time, so that not every object is an
+/// event.
+fn running(hca: &Hca, objects: usize) -> usize {
+    let device = hca.profile.device();
+    let contexts = objects.div_ceil(device.contexts_per_page as usize);
+    startup(hca, true) + contexts.next_multiple_of(device.page_batch as usize)
+}
+
+/// Asks for pages, or offers some back, when the number of objects calls for it.
+pub(super) fn balance(hca: &mut Hca) {
+    let objects = hca.objects.len();
+    if hca.life != Life::Up
+        || hca.pages.objects == objects
+        || hca.caps.general().page_request_disable()
+    {
+        return;
+    }
+    hca.pages.objects = objects;
+    let batch = i64::from(hca.profile.device().page_batch);
+    let lacking = running(hca, objects) as i64 - (hca.pages.given.len() as i64 + hca.pages.pending);
+    // One batch may be spare, so that an object that comes and goes moves no pages.
+    let wanted = if lacking < -batch { lacking + batch } else { lacking.max(0) };
+    if wanted == 0 || !hca.objects.takes_event(event_type::PAGE_REQUEST) {
+        return;
+    }
+    hca.pages.pending += wanted;
+    let mut request = EqePageRequest::zeroed();
+    request.set_embedded_cpu_function(hca.profile.side() == Side::Dpu);
+    request.set_num_pages(wanted as u32);
+    let mut data = [0; EqePageRequest::BYTES];
+    data.copy_from_slice(request.as_bytes());
+    hca.effects.push(Effect::Event { kind: event_type::PAGE_REQUEST, data });
+}
+
+/// QUERY_PAGES: how many are lacking for the next step.
+pub(super) fn query(
+    call: &mut Call<'_>,
+    input: &QueryPagesIn,
+    output: &mut QueryPagesOut,
+) -> Outcome {
+    own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
+    let hca = call.hca();
+    let needed = match call.op_mod {
+        QueryPagesIn::BOOT_PAGES => startup(hca, false),
+        QueryPagesIn::INIT_PAGES => startup(hca, true),
+        _ => 0,
+    };
+    output.set_embedded_cpu_function(hca.profile.side() == Side::Dpu);
+    output.set_num_pages(needed.saturating_sub(hca.pages.given.len()) as u32);
+    Ok(())
+}
+
+/// MANAGE_PAGES.
+pub(super) fn manage(
+    call: &mut Call<'_>,
+    input: &ManagePagesIn,
+    output: &mut ManagePagesOut,
+) -> Outcome {
+    own_side(call.hca(), input.embedded_cpu_function(), input.function_id())?;
+    let entries = input.input_num_entries() as usize;
+    match call.op_mod {
+        ManagePagesIn::ALLOCATION_SUCCESS => give(call, entries),
+        ManagePagesIn::HCA_RETURN_PAGES => {
+            output.set_output_num_entries(take_back(call, entries)?);
+            Ok(())
+        }
+        // The driver has no memory to give.
+        _ => {
+            let pages = &mut call.hca_mut().pages;
+            pages.pending = pages.pending.min(0);
+            Ok(())
+        }
+    }
+}
+
+fn give(call: &mut Call<'_>, entries: usize) -> Outcome {
+    let list = call.list.get(..entries.saturating_mul(8)).ok_or(Refusal::ListTooShort)?;
+    let pages = &mut call.hca_mut().pages;
+    if pages.given.len() > MOST {
+        return Err(Refusal::TooManyPages);
+    }
+    let mut new = Vec::with_capacity(entries);
+    for page in addresses(list) {
+        if page % 4096 != 0 {
+            return Err(Refusal::PageMisaligned);
+        }
+        if pages.given.contains(&page) {
+            return Err(Refusal::PageTwice);
+        }
+        new.push(page);
+    }
+    new.sort_unstable();
+    if new.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Refusal::PageTwice);
+    }
+    if pages.pending > 0 {
+        pages.pending = (pages.pending - new.len() as i64).max(0);
+    }
+    pages.given.extend(new);
+    Ok(())
+}
+
+/// Lets go of up to `entries` pages that the function can do without; how many.
+fn take_back(call: &mut Call<'_>, entries: usize) -> Result<u32, Refusal> {
+    let hca = call.hca();
+    let keep = if hca.life == Life::Up { running(hca, hca.objects.len()) } else { 0 };
+    let count = entries.min(hca.pages.given.len().saturating_sub(keep));
+    let start = ManagePagesOut::BYTES;
+    if call.output.len() < start + count * 8 {
+        return Err(Refusal::OutputTooShort);
+    }
+    for index in 0..count {
+        let page = call.hca_mut().pages.given.pop_last().unwrap_or(0);
+        call.output[start + index * 8..][..8].copy_from_slice(&page.to_be_bytes());
+    }
+    let pages = &mut call.hca_mut().pages;
+    if pages.pending < 0 {
+        pages.pending = (pages.pending + count as i64).min(0);
+    }
+    Ok(count as u32)
+}
+
+/// The 64-bit addresses in a list.
+pub(super) fn addresses(list: &[u8]) -> impl Iterator<Item = u64> {
+    list.chunks_exact(8).map(|bytes| u64::from_be_bytes(bytes.try_into().unwrap_or_default()))
+}

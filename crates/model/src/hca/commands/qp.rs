@@ -1,0 +1,327 @@
+//! Queue pairs: made in state RST, asked, destroyed. The transitions between are in `transition`.
+
+use verbless_prm::{
+    CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, EndPaddingMode, HcaCap, PathMigrationState,
+    QpContext, QueryQpIn, QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
+};
+
+use super::call::{Call, Outcome, only};
+use super::capability::own_function;
+use super::multicast;
+use super::umem::{self, Place};
+use crate::hca::capability::check_timestamps;
+use crate::hca::effect::Effect;
+use crate::hca::objects::{Qp, QpState, ReceiveQueue, SendQueue, Service};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// Fields of the context that CREATE_QP takes, that a capability decides on, or that later commands
+/// set and ask for.
+const KNOWN: [&str; 62] = [
+    "state",
+    "st",
+    "isolate_vl_tc",
+    "pm_state",
+    "req_e2e_credit_mode",
+    "end_padding_mode",
+    "wq_signature",
+    "block_lb_mc",
+    "latency_sensitive",
+    "drain_sigerr",
+    "pd",
+    "mtu",
+    "log_msg_max",
+    "log_rq_size",
+    "log_rq_stride",
+    "no_sq",
+    "log_sq_size",
+    "ts_format",
+    "rlky",
+    "fre",
+    "counter_set_id",
+    "uar_page",
+    "user_index",
+    "log_page_size",
+    "remote_qpn",
+    "deth_sqpn",
+    "xrcd",
+    "primary_address_path",
+    "secondary_address_path",
+    "log_ack_req_freq",
+    "log_sra_max",
+    "retry_count",
+    "rnr_retry",
+    "cur_rnr_retry",
+    "cur_retry_count",
+    "next_send_psn",
+    "cqn_snd",
+    "last_acked_psn",
+    "ssn",
+    "log_rra_max",
+    "atomic_mode",
+    "rre",
+    "rwe",
+    "rae",
+    "page_offset",
+    "cd_slave_receive",
+    "cd_slave_send",
+    "cd_master",
+    "min_rnr_nak",
+    "next_rcv_psn",
+    "cqn_rcv",
+    "dbr_addr",
+    "q_key",
+    "rq_type",
+    "srqn_rmpn_xrqn",
+    "rmsn",
+    "hw_sq_wqebb_counter",
+    "sw_sq_wqebb_counter",
+    "cs_req",
+    "cs_res",
+    "dbr_umem_valid",
+    "dbr_umem_id",
+];
+
+/// Bytes of a WQEBB.
+const WQEBB: u64 = 64;
+/// log2 of the unit of log_rq_stride in bytes.
+const LOG_STRIDE_UNIT: u32 = 4;
+
+impl Call<'_> {
+    /// A QP of the sender's.
+    pub(super) fn qp(&self, number: u32) -> Result<&Qp, Refusal> {
+        let qp = self.hca().objects.qps.get(&number).ok_or(Refusal::NoSuchQp)?;
+        if self.owns(qp.uid) { Ok(qp) } else { Err(Refusal::NoSuchQp) }
+    }
+
+    /// A QP that was found before.
+    pub(super) fn qp_mut(&mut self, number: u32) -> Result<&mut Qp, Refusal> {
+        self.hca_mut().objects.qps.get_mut(&number).ok_or(Refusal::NoSuchQp)
+    }
+}
+
+/// CREATE_QP.
+pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut CreateQpOut) -> Outcome {
+    let context = input.qpc();
+    let general = call.hca().caps.general();
+    call.check_count(call.hca().objects.qps.len(), general.log_max_qp())?;
+    if input.input_qpn() != 0 {
+        return Err(Refusal::QpNumber);
+    }
+    if input.opt_param_mask() != 0 {
+        return Err(Refusal::QpOptional);
+    }
+    if input.qpc_ext() || input.ece() != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    own_function(input.cmd_on_behalf(), input.function_id())?;
+    let service = call.service(context.st())?;
+    check_features(context, general)?;
+    // To give away all of memory, and to say where memory is, is for those who know.
+    if call.uid != 0 && (context.rlky() || context.fre()) {
+        return Err(Refusal::KernelOnlyField);
+    }
+    check_timestamps(context.ts_format(), call.hca().caps.qp_timestamps())?;
+    // Keys of every domain are open to a QP for UMR requests: its own is not looked at.
+    if service != Service::RegUmr {
+        call.check_pd(context.pd())?;
+    }
+    call.check_counter(context.counter_set_id())?;
+
+    let has_sq = !context.no_sq();
+    let has_rq = match context.rq_type() {
+        RqType::REGULAR => true,
+        RqType::NONE => false,
+        RqType::SRQ => false,
+        _ => return Err(Refusal::Unsupported),
+    };
+    let srq = match context.rq_type() {
+        RqType::SRQ => {
+            call.srq(context.srqn_rmpn_xrqn())?;
+            Some(context.srqn_rmpn_xrqn())
+        }
+        _ => None,
+    };
+    if !has_sq && !has_rq && srq.is_none() {
+        return Err(Refusal::QpQueues);
+    }
+    let log_stride = u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT;
+    let (log_rq, log_sq) = (u32::from(context.log_rq_size()), u32::from(context.log_sq_size()));
+    let most = u32::from(general.log_max_qp_sz());
+    if (has_rq && log_rq > most) || (has_sq && log_sq > most) {
+        return Err(Refusal::QpSize);
+    }
+    if has_rq && 1 << log_stride > u32::from(general.max_wqe_sz_rq()) {
+        return Err(Refusal::QpStride);
+    }
+    if has_sq || has_rq {
+        call.check_uar(context.uar_page())?;
+    }
+    // Both are looked at, whether or not the queue that reports to it exists: hardware wants two
+    // CQs of a QP, but of those that never receive.
+    let sends_only = service == Service::RegUmr && !has_rq;
+    call.cq(context.cqn_snd())?;
+    if !sends_only || context.cqn_rcv() != 0 {
+        call.cq(context.cqn_rcv())?;
+    }
+
+    let umem = input.wq_umem_valid().then(|| input.wq_umem_id());
+    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
+    let record = call.record(record_umem, context.dbr_addr())?;
+    let rq_bytes = if has_rq { 1 << (log_rq + log_stride) } else { 0 };
+    let sq_bytes = if has_sq { WQEBB << log_sq } else { 0 };
+    let place = Place {
+        umem: umem.map(|id| (id, input.wq_umem_offset())),
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+    };
+    // One buffer: the receive queue, then the send queue, which begins on a whole WQEBB.
+    let whole = call.buffer(&place, rq_bytes + sq_bytes, WQEBB, false)?;
+    let queue = |at, length| whole.slice(at, length).ok_or(Refusal::UmemBounds);
+    let rq = has_rq.then(|| {
+        queue(0, rq_bytes).map(|memory| ReceiveQueue {
+            memory,
+            log_size: log_rq,
+            log_stride,
+            cqn: context.cqn_rcv(),
+            consumer: 0,
+        })
+    });
+    let sq = has_sq.then(|| {
+        let memory = queue(rq_bytes, sq_bytes)?;
+        if memory.offset % WQEBB != 0 {
+            return Err(Refusal::BufferMisaligned);
+        }
+        Ok(SendQueue::new(memory, log_sq, context.cqn_snd()))
+    });
+    let qp = Qp {
+        uid: call.uid,
+        state: QpState::Reset,
+        service,
+        pd: context.pd(),
+        uar_page: context.uar_page(),
+        record,
+        sq: sq.transpose()?,
+        rq: rq.transpose()?,
+        srq,
+        remote_qpn: 0,
+        remote: None,
+        port: 1,
+        user_index: context.user_index(),
+        requester_inline: match context.cs_req() {
+            ScatterToCqeRequester::UP_TO_32B => 32,
+            ScatterToCqeRequester::UP_TO_64B => 64,
+            _ => 0,
+        },
+        responder_inline: match context.cs_res() {
+            ScatterToCqeResponder::UP_TO_32B => 32,
+            ScatterToCqeResponder::UP_TO_64B => 64,
+            _ => 0,
+        },
+        log_mtu: 8,
+        requester: Default::default(),
+        responder: Default::default(),
+        umems: [umem, record_umem].into_iter().flatten().collect(),
+        groups: Vec::new(),
+        runtime: Default::default(),
+        context: *context,
+    };
+    let hca = call.hca_mut();
+    let number = hca.numbers.qp.take().ok_or(Refusal::NoNumber)?;
+    umem::hold(hca, &qp.umems);
+    for cqn in [qp.context.cqn_snd(), qp.context.cqn_rcv()] {
+        if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
+            cq.users += 1;
+        }
+    }
+    if let Some(queue) = srq.and_then(|srq| hca.objects.srqs.get_mut(&srq)) {
+        queue.users += 1;
+    }
+    hca.objects.add_qp(number, qp);
+    output.set_qpn(number);
+    Ok(())
+}
+
+/// Refuses what the capabilities do not offer.
+fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
+    let inline = context.cs_req() != ScatterToCqeRequester::DISABLED
+        || context.cs_res() != ScatterToCqeResponder::DISABLED;
+    let inline_known = ScatterToCqeRequester::name(context.cs_req()).is_some()
+        && ScatterToCqeResponder::name(context.cs_res()).is_some();
+    let cross_channel =
+        context.cd_master() || context.cd_slave_send() || context.cd_slave_receive();
+    only(context, &KNOWN)?;
+    let unsupported = (context.wq_signature() && !general.wq_signature())
+        || (context.block_lb_mc() && !general.block_lb_mc())
+        || (context.drain_sigerr() && !general.drain_sigerr())
+        || (context.isolate_vl_tc() && !general.isolate_vl_tc_new())
+        || (context.end_padding_mode() != EndPaddingMode::SCATTER_AS_IS && !general.end_pad())
+        || (inline && !general.sctr_data_cqe())
+        || !inline_known
+        || (cross_channel && !general.cd())
+        || (context.deth_sqpn() != 0 && !general.set_deth_sqpn())
+        || (context.req_e2e_credit_mode() != 0 && !general.qp_packet_based());
+    if unsupported {
+        return Err(Refusal::Unsupported);
+    }
+    check_migration(context)
+}
+
+/// Path migration is not modelled: its state is MIGRATED always.
+pub(super) fn check_migration(context: &QpContext) -> Outcome {
+    let migrated = context.pm_state() == PathMigrationState::MIGRATED;
+    if migrated { Ok(()) } else { Err(Refusal::QpMigration) }
+}
+
+/// QUERY_QP: the context with what moves as it is now.
+pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQpOut) -> Outcome {
+    let qp = call.qp(input.qpn())?;
+    // There is no context extension to show.
+    if input.qpc_ext() {
+        return Err(Refusal::Unsupported);
+    }
+    let context = output.qpc_mut();
+    *context = qp.context;
+    context.set_state(qp.state.to_prm());
+    context.set_next_send_psn(qp.requester.psn & 0xff_ffff);
+    context.set_next_rcv_psn(qp.responder.psn & 0xff_ffff);
+    context.set_cur_retry_count(qp.requester.retries_left.min(7));
+    context.set_cur_rnr_retry(qp.requester.rnr_retries_left.min(7));
+    // As the device last read them; an unreadable record is the owner's own trouble.
+    let record = |at| call.hca().memory.load32(qp.record + at).map(u32::from_be).unwrap_or(0);
+    if let Some(sq) = &qp.sq {
+        context.set_hw_sq_wqebb_counter(sq.consumer);
+        context.set_sw_sq_wqebb_counter(sq.producer);
+    }
+    if let Some(rq) = &qp.rq {
+        context.set_hw_rq_counter(rq.consumer.into());
+        context.set_sw_rq_counter(record(0) & 0xffff);
+    }
+    Ok(())
+}
+
+/// DESTROY_QP.
+pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyQpIn, _: &mut DestroyQpOut) -> Outcome {
+    call.qp(input.qpn())?;
+    remove(call.hca_mut(), input.qpn());
+    Ok(())
+}
+
+/// Removes a QP and lets go of its CQs and memory.
+pub(super) fn remove(hca: &mut Hca, number: u32) {
+    let Some(qp) = hca.objects.remove_qp(number) else { return };
+    for cqn in [qp.context.cqn_snd(), qp.context.cqn_rcv()] {
+        if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
+            cq.users = cq.users.saturating_sub(1);
+        }
+    }
+    if let Some(queue) = qp.srq.and_then(|srq| hca.objects.srqs.get_mut(&srq)) {
+        queue.users = queue.users.saturating_sub(1);
+    }
+    umem::release(hca, &qp.umems);
+    multicast::leave(hca, number, &qp.groups);
+    hca.numbers.qp.give(number);
+    let send = qp.sq.map(|sq| sq.runtime);
+    hca.effects.push(Effect::QpForgotten(number, qp.runtime, send));
+}

@@ -1,0 +1,49 @@
+//! Registers: those that the profile has, as it has them, and a few that the driver may write.
+
+use verbless_prm::reflect::View;
+use verbless_prm::{AccessRegisterIn, AccessRegisterOut, RegisterId, bits};
+
+use super::call::{Call, Outcome};
+use crate::hca::refusal::Refusal;
+
+/// Fields by which a register's reader says what to read; they come back as they were.
+const INDEXES: [&str; 3] = ["local_port", "proto_mask", "plane_ind"];
+
+/// Registers that the driver writes, and reads back as it wrote them.
+const WRITABLE: [RegisterId; 2] = [RegisterId::HOST_ENDIANNESS, RegisterId::NODE_DESC];
+
+/// ACCESS_REGISTER.
+pub(super) fn access(
+    call: &mut Call<'_>,
+    input: &AccessRegisterIn,
+    _: &mut AccessRegisterOut,
+) -> Outcome {
+    let id = input.register_id();
+    let Some(register) = call.hca().profile.registers().get(&id.0) else {
+        tracing::warn!(register = ?id, "the profile has no such register");
+        return Err(Refusal::NoSuchRegister);
+    };
+    let info = register.info;
+    let asked = call.list.get(..info.bytes).ok_or(Refusal::InputTooShort)?;
+    let mut value = call.hca().registers.get(&id.0).unwrap_or(&register.bytes).clone();
+    if call.op_mod == AccessRegisterIn::WRITE {
+        if !WRITABLE.contains(&id) {
+            return Err(Refusal::RegisterReadOnly);
+        }
+        value.copy_from_slice(asked);
+        call.hca_mut().registers.insert(id.0, value.clone());
+    }
+    for name in INDEXES {
+        if let (Some(field), Some(index)) = (info.field(name), View::new(info, asked).get(name)) {
+            bits::set(&mut value, field.bit(0), field.width as usize, index);
+        }
+    }
+    let ports = call.hca().ports.len() as u64;
+    if View::new(info, asked).get("local_port").is_some_and(|port| port > ports) {
+        return Err(Refusal::NoSuchPort);
+    }
+    let start = AccessRegisterOut::BYTES;
+    let room = call.output.get_mut(start..start + info.bytes).ok_or(Refusal::OutputTooShort)?;
+    room.copy_from_slice(&value);
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Send queues that belong to no QP: raw packets, once the model sends them, and what needs no
+//! wire.
+
+use verbless_prm::{
+    CreateSqIn, CreateSqOut, DestroySqIn, DestroySqOut, HcaCap, ModifySqIn, ModifySqOut, QuerySqIn,
+    QuerySqOut, SqContext, SqModifyField, SqState, WqType,
+};
+
+use super::call::{Call, Outcome, only};
+use super::umem::{self, Place};
+use crate::hca::capability::check_timestamps;
+use crate::hca::effect::Effect;
+use crate::hca::objects::{SendQueue, Sq};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// Fields of the context that CREATE_SQ takes. `min_wqe_inline_mode` binds who posts packets, and
+/// nobody else.
+const KNOWN: [&str; 9] = [
+    "flush_in_error_en",
+    "min_wqe_inline_mode",
+    "state",
+    "ts_format",
+    "user_index",
+    "cqn",
+    "tis_lst_sz",
+    "tis_num_0",
+    "wq",
+];
+
+/// Those of its work queue.
+const KNOWN_WQ: [&str; 15] = [
+    "wq_type",
+    "page_offset",
+    "pd",
+    "uar_page",
+    "dbr_addr",
+    "hw_counter",
+    "sw_counter",
+    "log_wq_stride",
+    "log_wq_pg_sz",
+    "log_wq_sz",
+    "dbr_umem_valid",
+    "wq_umem_valid",
+    "dbr_umem_id",
+    "wq_umem_id",
+    "wq_umem_offset",
+];
+
+/// log2 of the bytes of a WQEBB.
+const LOG_WQEBB: u8 = 6;
+
+impl Call<'_> {
+    /// An SQ of the sender's.
+    fn sq(&self, number: u32) -> Result<&Sq, Refusal> {
+        let sq = self.hca().objects.sqs.get(&number).ok_or(Refusal::NoSuchSq)?;
+        if self.owns(sq.uid) { Ok(sq) } else { Err(Refusal::NoSuchSq) }
+    }
+}
+
+/// CREATE_SQ.
+pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut CreateSqOut) -> Outcome {
+    let context = input.ctx();
+    let wq = context.wq();
+    let general = call.hca().caps.general();
+    call.check_count(call.hca().objects.sqs.len(), general.log_max_sq())?;
+    check_features(context, general)?;
+    if context.state() != SqState::RST {
+        return Err(Refusal::SqBegin);
+    }
+    if wq.wq_type() != WqType::CYCLIC || wq.log_wq_stride() != LOG_WQEBB {
+        return Err(Refusal::WqShape);
+    }
+    if wq.log_wq_sz() > general.log_max_wq_sz() {
+        return Err(Refusal::WqSize);
+    }
+    // Where there is no network interface, Linux makes the SQ of its write-combining test with PD
+    // 0, which nobody has.
+    if call.uid != 0 || wq.pd() != 0 {
+        call.check_pd(wq.pd())?;
+    }
+    // There are no TISs as long as CREATE_TIS is not modelled. That test has none either.
+    if context.tis_lst_sz() != 0 {
+        return Err(Refusal::NoSuchTis);
+    }
+    call.check_uar(wq.uar_page())?;
+    call.cq(context.cqn())?;
+    let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
+    let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
+    let record = call.record(record_umem, wq.dbr_addr())?;
+    let place = Place {
+        umem: umem.map(|id| (id, wq.wq_umem_offset())),
+        log_page_size: wq.log_wq_pg_sz(),
+        page_offset: wq.page_offset(),
+        page_offset_bits: umem::WQ_OFFSET_BITS,
+    };
+    let memory = call.buffer(&place, 1 << (LOG_WQEBB + wq.log_wq_sz()), 1 << LOG_WQEBB, false)?;
+    let sq = Sq {
+        uid: call.uid,
+        state: SqState::RST,
+        pd: wq.pd(),
+        uar_page: wq.uar_page(),
+        record,
+        queue: SendQueue::new(memory, wq.log_wq_sz().into(), context.cqn()),
+        umems: [umem, record_umem].into_iter().flatten().collect(),
+        context: *context,
+    };
+    let hca = call.hca_mut();
+    let number = hca.numbers.qp.take().ok_or(Refusal::NoNumber)?;
+    umem::hold(hca, &sq.umems);
+    if let Some(cq) = hca.objects.cqs.get_mut(&sq.queue.cqn) {
+        cq.users += 1;
+    }
+    hca.objects.add_sq(number, sq);
+    output.set_sqn(number);
+    Ok(())
+}
+
+/// Refuses what the model or the capabilities do not offer.
+fn check_features(context: &SqContext, general: &HcaCap) -> Outcome {
+    only(context, &KNOWN)?;
+    only(context.wq(), &KNOWN_WQ)?;
+    check_timestamps(context.ts_format(), general.sq_ts_format())
+}
+
+/// Whether an SQ may go from one state to another: out of ERR only by RST, where everything begins
+/// anew.
+fn is_legal(from: SqState, to: SqState) -> bool {
+    match to {
+        SqState::RDY => from != SqState::ERR,
+        SqState::RST | SqState::ERR => true,
+        _ => false,
+    }
+}
+
+/// MODIFY_SQ.
+pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOut) -> Outcome {
+    let number = input.sqn();
+    let new = input.ctx();
+    let (from, to) = (call.sq(number)?.state, new.state());
+    if input.sq_state() != from || !is_legal(from, to) {
+        return Err(Refusal::SqState);
+    }
+    let select = input.modify_bitmask();
+    let known = SqModifyField::INFO.values.iter().fold(0, |bits, &(_, bit)| bits | bit);
+    if select & !known != 0 {
+        return Err(Refusal::SqField);
+    }
+    // Neither pacing nor scheduling is modelled, so that only what means none can be chosen.
+    let chosen = |field: SqModifyField, value: u16| select & field.0 != 0 && value != 0;
+    if chosen(SqModifyField::PACKET_PACING_RATE_LIMIT_INDEX, new.packet_pacing_rate_limit_index())
+        || chosen(SqModifyField::QOS_QUEUE_GROUP_ID, new.qos_queue_group_id())
+    {
+        return Err(Refusal::Unsupported);
+    }
+    let hca = call.hca_mut();
+    let sq = hca.objects.sqs.get_mut(&number).ok_or(Refusal::NoSuchSq)?;
+    hca.effects.push(match to {
+        SqState::RST => Effect::SqForgotten(number, sq.queue.reset()),
+        SqState::ERR => Effect::SqToError(number),
+        _ => Effect::SenderReady(number),
+    });
+    sq.state = to;
+    Ok(())
+}
+
+/// QUERY_SQ: the context with what moves as it is now.
+pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySqOut) -> Outcome {
+    let sq = call.sq(input.sqn())?;
+    let context = output.sq_context_mut();
+    *context = sq.context;
+    context.set_state(sq.state);
+    let wq = context.wq_mut();
+    wq.set_hw_counter(sq.queue.consumer.into()).set_sw_counter(sq.queue.producer.into());
+    Ok(())
+}
+
+/// DESTROY_SQ.
+pub(super) fn destroy(call: &mut Call<'_>, input: &DestroySqIn, _: &mut DestroySqOut) -> Outcome {
+    call.sq(input.sqn())?;
+    remove(call.hca_mut(), input.sqn());
+    Ok(())
+}
+
+/// Removes an SQ and lets go of its CQ and memory.
+pub(super) fn remove(hca: &mut Hca, number: u32) {
+    let Some(sq) = hca.objects.remove_sq(number) else { return };
+    if let Some(cq) = hca.objects.cqs.get_mut(&sq.queue.cqn) {
+        cq.users = cq.users.saturating_sub(1);
+    }
+    umem::release(hca, &sq.umems);
+    hca.numbers.qp.give(number);
+    hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));
+}

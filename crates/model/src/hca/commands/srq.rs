@@ -1,0 +1,395 @@
+//! Receive queues that several QPs share: XRC SRQs and RMPs; and XRC domains.
+//!
+//! Both kinds have numbers of one range, since a QP names either in the same field.
+
+use verbless_prm::{
+    AllocXrcdIn, AllocXrcdOut, ArmXrcSrqIn, ArmXrcSrqOut, CreateRmpIn, CreateRmpOut,
+    CreateXrcSrqIn, CreateXrcSrqOut, DeallocXrcdIn, DeallocXrcdOut, DestroyRmpIn, DestroyRmpOut,
+    DestroyXrcSrqIn, DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut,
+    QueryXrcSrqIn, QueryXrcSrqOut, RmpContext, RmpState, SrqState, WqType, XrcSrqContext,
+};
+
+use super::call::{Call, Outcome, only};
+use super::umem::{self, Place};
+use crate::hca::objects::{QueueMemory, Srq, SrqContext};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// Fields of the context that CREATE_XRC_SRQ takes, or that are the device's to write.
+const KNOWN_XRC_SRQ: [&str; 13] = [
+    "state",
+    "log_xrc_srq_size",
+    "log_rq_stride",
+    "xrcd",
+    "page_offset",
+    "cqn",
+    "log_page_size",
+    "user_index",
+    "pd",
+    "lwm",
+    "wqe_cnt",
+    "db_record_addr_h",
+    "db_record_addr_l",
+];
+
+/// Those that CREATE_RMP takes, and those of its work queue.
+const KNOWN_RMP: [&str; 3] = ["state", "basic_cyclic_rcv_wqe", "wq"];
+const KNOWN_WQ: [&str; 15] = [
+    "wq_type",
+    "page_offset",
+    "lwm",
+    "pd",
+    "dbr_addr",
+    "hw_counter",
+    "sw_counter",
+    "log_wq_stride",
+    "log_wq_pg_sz",
+    "log_wq_sz",
+    "dbr_umem_valid",
+    "wq_umem_valid",
+    "dbr_umem_id",
+    "wq_umem_id",
+    "wq_umem_offset",
+];
+
+/// log2 of the unit of log_rq_stride in bytes.
+const LOG_STRIDE_UNIT: u32 = 4;
+
+/// A queue as a command describes it, whichever its kind.
+struct Wanted {
+    pd: u32,
+    log_size: u32,
+    /// log2 of the stride in bytes.
+    log_stride: u32,
+    /// WQEs are used in the order of their places.
+    cyclic: bool,
+    /// The UMEM of the buffer.
+    umem: Option<u32>,
+    record_umem: Option<u32>,
+    record: u64,
+    place: Place,
+    limit: u16,
+    cqn: Option<u32>,
+    xrcd: Option<u32>,
+    context: SrqContext,
+}
+
+impl Call<'_> {
+    /// A shared queue of the sender's.
+    pub(super) fn srq(&self, number: u32) -> Result<&Srq, Refusal> {
+        let queue = self.hca().objects.srqs.get(&number).ok_or(Refusal::NoSuchSrq)?;
+        if self.owns(queue.uid) { Ok(queue) } else { Err(Refusal::NoSuchSrq) }
+    }
+
+    /// An XRC SRQ of the sender's.
+    fn xrc_srq(&mut self, number: u32) -> Result<(&mut Srq, XrcSrqContext), Refusal> {
+        self.srq(number)?;
+        match self.hca_mut().objects.srqs.get_mut(&number) {
+            Some(queue) => match &queue.context {
+                SrqContext::XrcSrq(context) => {
+                    let context = *context;
+                    Ok((queue, context))
+                }
+                SrqContext::Rmp(_) => Err(Refusal::NoSuchSrq),
+            },
+            None => Err(Refusal::NoSuchSrq),
+        }
+    }
+
+    /// An RMP of the sender's.
+    fn rmp(&mut self, number: u32) -> Result<(&mut Srq, RmpContext), Refusal> {
+        self.srq(number)?;
+        match self.hca_mut().objects.srqs.get_mut(&number) {
+            Some(queue) => match &queue.context {
+                SrqContext::Rmp(context) => {
+                    let context = **context;
+                    Ok((queue, context))
+                }
+                SrqContext::XrcSrq(_) => Err(Refusal::NoSuchSrq),
+            },
+            None => Err(Refusal::NoSuchSrq),
+        }
+    }
+
+    fn make_srq(&mut self, wanted: Wanted) -> Result<u32, Refusal> {
+        let general = self.hca().caps.general();
+        let log_max = general.log_max_srq().max(general.log_max_rmp());
+        self.check_count(self.hca().objects.srqs.len(), log_max)?;
+        if wanted.log_size > u32::from(general.log_max_srq_sz()) {
+            return Err(Refusal::QpSize);
+        }
+        // A WQE begins with the index of the next one.
+        if wanted.log_stride < LOG_STRIDE_UNIT
+            || 1 << wanted.log_stride > u32::from(general.max_wqe_sz_rq())
+        {
+            return Err(Refusal::QpStride);
+        }
+        self.check_pd(wanted.pd)?;
+        if let Some(xrcd) = wanted.xrcd {
+            self.check_xrcd(xrcd)?;
+        }
+        if let Some(cqn) = wanted.cqn {
+            self.cq(cqn)?;
+        }
+        let record = self.record(wanted.record_umem, wanted.record)?;
+        let memory: QueueMemory = self.buffer(
+            &wanted.place,
+            1 << (wanted.log_size + wanted.log_stride),
+            1 << LOG_STRIDE_UNIT,
+            false,
+        )?;
+        let queue = Srq {
+            uid: self.uid,
+            pd: wanted.pd,
+            memory,
+            record,
+            log_size: wanted.log_size,
+            log_stride: wanted.log_stride,
+            cyclic: wanted.cyclic,
+            head: 0,
+            consumed: 0,
+            limit: wanted.limit,
+            cqn: wanted.cqn,
+            xrcd: wanted.xrcd,
+            users: 0,
+            umems: [wanted.umem, wanted.record_umem].into_iter().flatten().collect(),
+            context: wanted.context,
+        };
+        let hca = self.hca_mut();
+        let number = hca.numbers.srq.take().ok_or(Refusal::NoNumber)?;
+        umem::hold(hca, &queue.umems);
+        if let Some(cq) = queue.cqn.and_then(|cqn| hca.objects.cqs.get_mut(&cqn)) {
+            cq.users += 1;
+        }
+        hca.objects.srqs.insert(number, queue);
+        Ok(number)
+    }
+
+    fn check_xrcd(&self, xrcd: u32) -> Outcome {
+        let owner = *self.hca().objects.xrcds.get(&xrcd).ok_or(Refusal::NoSuchXrcd)?;
+        if self.owns(owner) { Ok(()) } else { Err(Refusal::NoSuchXrcd) }
+    }
+}
+
+/// ALLOC_XRCD.
+pub(super) fn alloc_xrcd(
+    call: &mut Call<'_>,
+    _: &AllocXrcdIn,
+    output: &mut AllocXrcdOut,
+) -> Outcome {
+    let general = call.hca().caps.general();
+    if !general.xrc() {
+        return Err(Refusal::Unsupported);
+    }
+    call.check_count(call.hca().objects.xrcds.len(), general.log_max_xrcd())?;
+    let uid = call.uid;
+    let hca = call.hca_mut();
+    let xrcd = hca.numbers.xrcd.take().ok_or(Refusal::NoNumber)?;
+    hca.objects.xrcds.insert(xrcd, uid);
+    output.set_xrcd(xrcd);
+    Ok(())
+}
+
+/// DEALLOC_XRCD.
+pub(super) fn dealloc_xrcd(
+    call: &mut Call<'_>,
+    input: &DeallocXrcdIn,
+    _: &mut DeallocXrcdOut,
+) -> Outcome {
+    let xrcd = input.xrcd();
+    call.check_xrcd(xrcd)?;
+    let objects = &call.hca().objects;
+    if objects.srqs.values().any(|queue| queue.xrcd == Some(xrcd)) {
+        return Err(Refusal::XrcdInUse);
+    }
+    remove_xrcd(call.hca_mut(), xrcd);
+    Ok(())
+}
+
+/// Removes an XRC domain.
+pub(super) fn remove_xrcd(hca: &mut Hca, xrcd: u32) {
+    if hca.objects.xrcds.remove(&xrcd).is_some() {
+        hca.numbers.xrcd.give(xrcd);
+    }
+}
+
+/// CREATE_XRC_SRQ.
+pub(super) fn create_xrc_srq(
+    call: &mut Call<'_>,
+    input: &CreateXrcSrqIn,
+    output: &mut CreateXrcSrqOut,
+) -> Outcome {
+    let mut context = *input.xrc_srq_context_entry();
+    only(&context, &KNOWN_XRC_SRQ)?;
+    // The published layout has no place for the number of the record's UMEM.
+    if input.xrc_srq_umem_valid() {
+        return Err(Refusal::Unsupported);
+    }
+    context.set_state(SrqState::GOOD);
+    let record =
+        u64::from(context.db_record_addr_h()) << 32 | u64::from(context.db_record_addr_l()) << 2;
+    let number = call.make_srq(Wanted {
+        pd: context.pd(),
+        log_size: context.log_xrc_srq_size().into(),
+        log_stride: u32::from(context.log_rq_stride()) + LOG_STRIDE_UNIT,
+        cyclic: false,
+        umem: None,
+        record_umem: None,
+        record,
+        place: Place {
+            umem: None,
+            log_page_size: context.log_page_size(),
+            page_offset: context.page_offset(),
+            page_offset_bits: umem::CONTEXT_OFFSET_BITS,
+        },
+        limit: context.lwm(),
+        cqn: Some(context.cqn()),
+        xrcd: Some(context.xrcd()),
+        context: SrqContext::XrcSrq(context),
+    })?;
+    output.set_xrc_srqn(number);
+    Ok(())
+}
+
+/// CREATE_RMP.
+pub(super) fn create_rmp(
+    call: &mut Call<'_>,
+    input: &CreateRmpIn,
+    output: &mut CreateRmpOut,
+) -> Outcome {
+    let mut context = *input.ctx();
+    let wq = context.wq();
+    // Linux leaves the state of a new pool 0 in user queues, and sets RDY in its own.
+    only(&context, &KNOWN_RMP)?;
+    only(wq, &KNOWN_WQ)?;
+    let cyclic = match wq.wq_type() {
+        WqType::LINKED_LIST => false,
+        WqType::CYCLIC => true,
+        _ => return Err(Refusal::Unsupported),
+    };
+    // Links lie in the next segment.
+    let bare = context.basic_cyclic_rcv_wqe();
+    if bare && !(cyclic && call.hca().caps.general().basic_cyclic_rcv_wqe()) {
+        return Err(Refusal::Unsupported);
+    }
+    let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
+    let wanted = Wanted {
+        pd: wq.pd(),
+        log_size: wq.log_wq_sz().into(),
+        log_stride: wq.log_wq_stride().into(),
+        cyclic,
+        umem,
+        record_umem: wq.dbr_umem_valid().then(|| wq.dbr_umem_id()),
+        record: wq.dbr_addr(),
+        place: Place {
+            umem: umem.map(|id| (id, wq.wq_umem_offset())),
+            log_page_size: wq.log_wq_pg_sz(),
+            page_offset: wq.page_offset(),
+            page_offset_bits: umem::WQ_OFFSET_BITS,
+        },
+        limit: wq.lwm(),
+        cqn: None,
+        xrcd: None,
+        context: SrqContext::Rmp(Box::new({
+            context.set_state(RmpState::RDY);
+            context
+        })),
+    };
+    output.set_rmpn(call.make_srq(wanted)?);
+    Ok(())
+}
+
+/// QUERY_XRC_SRQ.
+pub(super) fn query_xrc_srq(
+    call: &mut Call<'_>,
+    input: &QueryXrcSrqIn,
+    output: &mut QueryXrcSrqOut,
+) -> Outcome {
+    let (queue, mut context) = call.xrc_srq(input.xrc_srqn())?;
+    context.set_lwm(queue.limit);
+    *output.xrc_srq_context_entry_mut() = context;
+    Ok(())
+}
+
+/// QUERY_RMP.
+pub(super) fn query_rmp(
+    call: &mut Call<'_>,
+    input: &QueryRmpIn,
+    output: &mut QueryRmpOut,
+) -> Outcome {
+    let (queue, mut context) = call.rmp(input.rmpn())?;
+    context.wq_mut().set_lwm(queue.limit);
+    *output.rmp_context_mut() = context;
+    Ok(())
+}
+
+/// ARM_XRC_SRQ: the event comes once, when fewer WQEs are left than the limit.
+pub(super) fn arm_xrc_srq(
+    call: &mut Call<'_>,
+    input: &ArmXrcSrqIn,
+    _: &mut ArmXrcSrqOut,
+) -> Outcome {
+    let (queue, _) = call.xrc_srq(input.xrc_srqn())?;
+    set_limit(queue, input.lwm())
+}
+
+/// MODIFY_RMP: arms the limit event.
+pub(super) fn modify_rmp(
+    call: &mut Call<'_>,
+    input: &ModifyRmpIn,
+    _: &mut ModifyRmpOut,
+) -> Outcome {
+    let (queue, context) = call.rmp(input.rmpn())?;
+    let state = context.state();
+    if state != input.rmp_state() || state != input.ctx().state() {
+        return Err(Refusal::SrqState);
+    }
+    if input.bitmask().lwm() { set_limit(queue, input.ctx().wq().lwm()) } else { Ok(()) }
+}
+
+fn set_limit(queue: &mut Srq, limit: u16) -> Outcome {
+    if u32::from(limit) > 1 << queue.log_size {
+        return Err(Refusal::SrqLimit);
+    }
+    queue.limit = limit;
+    Ok(())
+}
+
+/// DESTROY_XRC_SRQ.
+pub(super) fn destroy_xrc_srq(
+    call: &mut Call<'_>,
+    input: &DestroyXrcSrqIn,
+    _: &mut DestroyXrcSrqOut,
+) -> Outcome {
+    let users = call.xrc_srq(input.xrc_srqn())?.0.users;
+    destroy(call, input.xrc_srqn(), users)
+}
+
+/// DESTROY_RMP.
+pub(super) fn destroy_rmp(
+    call: &mut Call<'_>,
+    input: &DestroyRmpIn,
+    _: &mut DestroyRmpOut,
+) -> Outcome {
+    let users = call.rmp(input.rmpn())?.0.users;
+    destroy(call, input.rmpn(), users)
+}
+
+fn destroy(call: &mut Call<'_>, number: u32, users: u32) -> Outcome {
+    if users != 0 {
+        return Err(Refusal::SrqInUse);
+    }
+    remove(call.hca_mut(), number);
+    Ok(())
+}
+
+/// Removes a shared queue and lets go of its memory and its CQ.
+pub(super) fn remove(hca: &mut Hca, number: u32) {
+    if let Some(queue) = hca.objects.srqs.remove(&number) {
+        umem::release(hca, &queue.umems);
+        if let Some(cq) = queue.cqn.and_then(|cqn| hca.objects.cqs.get_mut(&cqn)) {
+            cq.users = cq.users.saturating_sub(1);
+        }
+        hca.numbers.srq.give(number);
+    }
+}

@@ -1,0 +1,382 @@
+//! QP transitions: each starts from certain states, takes certain fields of the context, and leaves
+//! the others alone.
+
+use verbless_prm::{
+    AtomicMode, Init2initQpIn, Init2initQpOut, Init2rtrQpIn, Init2rtrQpOut, OptParamMask,
+    PathMigrationState, PathMtu, Qp2errIn, Qp2errOut, Qp2rstIn, Qp2rstOut, QpContext, Rst2initQpIn,
+    Rst2initQpOut, Rtr2rtsQpIn, Rtr2rtsQpOut, Rts2rtsQpIn, Rts2rtsQpOut, SqdRtsQpIn, SqdRtsQpOut,
+    Sqerr2rtsQpIn, Sqerr2rtsQpOut,
+};
+
+use super::call::{Call, Outcome};
+use super::qp::check_migration;
+use super::service::{Transition, options};
+use crate::hca::effect::Effect;
+use crate::hca::objects::{Qp, QpState};
+use crate::hca::refusal::Refusal;
+
+/// What a transition asks for, whichever command it came by.
+struct Request<'a> {
+    qpn: u32,
+    optional: u32,
+    ece: u32,
+    context: &'a QpContext,
+}
+
+macro_rules! request {
+    ($input:ident) => {
+        Request {
+            qpn: $input.qpn(),
+            optional: $input.opt_param_mask(),
+            ece: $input.ece(),
+            context: $input.qpc(),
+        }
+    };
+}
+
+impl Request<'_> {
+    /// Refuses the transition unless the QP is in `from` and every optional field is in `takes`.
+    fn check(&self, call: &Call<'_>, from: QpState, takes: u32) -> Outcome {
+        if call.qp(self.qpn)?.state != from {
+            return Err(Refusal::QpState);
+        }
+        if self.optional & !takes != 0 {
+            return Err(Refusal::QpOptional);
+        }
+        if self.ece != 0 && !call.hca().caps.general().ece_support() {
+            return Err(Refusal::Unsupported);
+        }
+        if self.takes(OptParamMask::PM_STATE) {
+            check_migration(self.context)?;
+        }
+        if self.takes(OptParamMask::ALT_ADDR_PATH) && !call.hca().caps.general().apm() {
+            return Err(Refusal::Unsupported);
+        }
+        if self.takes(OptParamMask::LAG_TX_AFF) {
+            check_lag_port(call, self.context)?;
+        }
+        if self.takes(OptParamMask::PKEY_INDEX) {
+            check_pkey(call, self.context)?;
+        }
+        if self.takes(OptParamMask::PRI_PORT) {
+            check_port(call, self.context)?;
+        }
+        if self.takes(OptParamMask::COUNTER_SET_ID) {
+            call.check_counter(self.context.counter_set_id())?;
+        }
+        Ok(())
+    }
+
+    /// The optional fields that the QP's service takes in a transition.
+    fn options(&self, call: &Call<'_>, step: Transition) -> Result<u32, Refusal> {
+        Ok(options(call.qp(self.qpn)?.service, step))
+    }
+
+    fn takes(&self, field: OptParamMask) -> bool {
+        self.optional & field.0 != 0
+    }
+
+    /// Takes the optional fields that were selected; `check` has been passed.
+    fn take_optional(&self, qp: &mut Qp) {
+        let new = self.context;
+        if self.takes(OptParamMask::RRE) {
+            qp.context.set_rre(new.rre());
+        }
+        if self.takes(OptParamMask::RWE) {
+            qp.context.set_rwe(new.rwe());
+        }
+        if self.takes(OptParamMask::RAE) {
+            qp.context.set_rae(new.rae()).set_atomic_mode(new.atomic_mode());
+        }
+        if self.takes(OptParamMask::Q_KEY) {
+            qp.context.set_q_key(new.q_key());
+        }
+        if self.takes(OptParamMask::LAG_TX_AFF) {
+            qp.context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
+        }
+        if self.takes(OptParamMask::RNR_TIMEOUT) {
+            qp.context.set_min_rnr_nak(new.min_rnr_nak());
+        }
+        if self.takes(OptParamMask::COUNTER_SET_ID) {
+            qp.context.set_counter_set_id(new.counter_set_id());
+        }
+        let path = new.primary_address_path();
+        let mine = qp.context.primary_address_path_mut();
+        if self.takes(OptParamMask::PKEY_INDEX) {
+            mine.set_pkey_index(path.pkey_index());
+        }
+        if self.takes(OptParamMask::PRI_PORT) {
+            mine.set_vhca_port_num(path.vhca_port_num());
+        }
+        settle(qp);
+    }
+}
+
+/// Brings what the data path uses in line with the context.
+fn settle(qp: &mut Qp) {
+    let context = &qp.context;
+    qp.port = context.primary_address_path().vhca_port_num();
+    qp.remote_qpn = context.remote_qpn();
+    qp.responder.min_rnr_timer = context.min_rnr_nak();
+    qp.responder.allow_read = context.rre();
+    qp.responder.allow_write = context.rwe();
+    qp.responder.allow_atomic = context.rae() && context.atomic_mode() != AtomicMode::NONE;
+    qp.responder.max_dest_rd_atomic = 1 << context.log_rra_max();
+    qp.requester.max_rd_atomic = 1 << context.log_sra_max();
+    qp.requester.retry_limit = context.retry_count();
+    qp.requester.rnr_retry_limit = context.rnr_retry();
+    qp.requester.ack_timeout = context.primary_address_path().ack_timeout();
+    qp.requester.retries_left = context.retry_count();
+    qp.requester.rnr_retries_left = context.rnr_retry();
+}
+
+/// The context extension is not modelled.
+fn no_extension(present: bool, optional: u64) -> Outcome {
+    match (present, optional) {
+        (_, optional) if optional != 0 => Err(Refusal::QpOptional),
+        (true, _) => Err(Refusal::Unsupported),
+        _ => Ok(()),
+    }
+}
+
+fn check_port(call: &Call<'_>, context: &QpContext) -> Outcome {
+    let port = usize::from(context.primary_address_path().vhca_port_num());
+    if (1..=call.hca().ports.len()).contains(&port) { Ok(()) } else { Err(Refusal::PathPort) }
+}
+
+/// The port of a bond that a QP sends from: 0 leaves it to the device.
+fn check_lag_port(call: &Call<'_>, context: &QpContext) -> Outcome {
+    let general = call.hca().caps.general();
+    let most = if general.lag_tx_port_affinity() { general.num_lag_ports() } else { 0 };
+    if context.lag_tx_port_affinity() <= most { Ok(()) } else { Err(Refusal::QpLagPort) }
+}
+
+fn check_pkey(call: &Call<'_>, context: &QpContext) -> Outcome {
+    call.hca()
+        .pkey(context.primary_address_path().pkey_index().into())
+        .map_err(|_| Refusal::PathPkey)?;
+    Ok(())
+}
+
+fn check_atomic_mode(call: &Call<'_>, context: &QpContext) -> Outcome {
+    let ok = match context.atomic_mode() {
+        AtomicMode::NONE => true,
+        AtomicMode::IB_SPEC | AtomicMode::ONLY_8B | AtomicMode::UP_TO_8B => {
+            call.hca().caps.general().atomic()
+        }
+        // The larger ones come with a bit of their size: 2^n bytes is bit n.
+        AtomicMode(mode) if AtomicMode(mode).name().is_some() => {
+            call.hca().caps.atomic().atomic_size_qp() >> mode != 0
+        }
+        _ => false,
+    };
+    if ok { Ok(()) } else { Err(Refusal::QpAtomicMode) }
+}
+
+/// RST2INIT.
+pub(super) fn rst2init(
+    call: &mut Call<'_>,
+    input: &Rst2initQpIn,
+    output: &mut Rst2initQpOut,
+) -> Outcome {
+    let request = request!(input);
+    request.check(call, QpState::Reset, OptParamMask::COUNTER_SET_ID.0)?;
+    let new = request.context;
+    // CREATE_QP said MIGRATED: who says nothing here, as DPDK and rdma-core's steering do not,
+    // leaves it so.
+    if new.pm_state() != PathMigrationState::ARMED {
+        check_migration(new)?;
+    }
+    check_port(call, new)?;
+    check_lag_port(call, new)?;
+    check_pkey(call, new)?;
+    check_atomic_mode(call, new)?;
+    call.check_counter(new.counter_set_id())?;
+    let qp = call.qp_mut(request.qpn)?;
+    let path = new.primary_address_path();
+    let mine = qp.context.primary_address_path_mut();
+    mine.set_pkey_index(path.pkey_index()).set_vhca_port_num(path.vhca_port_num());
+    let context = &mut qp.context;
+    context.set_rre(new.rre()).set_rwe(new.rwe()).set_rae(new.rae());
+    context.set_atomic_mode(new.atomic_mode());
+    context.set_q_key(new.q_key());
+    context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
+    context.set_counter_set_id(new.counter_set_id());
+    request.take_optional(qp);
+    qp.state = QpState::Init;
+    output.set_ece(request.ece);
+    Ok(())
+}
+
+/// INIT2INIT.
+pub(super) fn init2init(
+    call: &mut Call<'_>,
+    input: &Init2initQpIn,
+    output: &mut Init2initQpOut,
+) -> Outcome {
+    let request = request!(input);
+    request.check(call, QpState::Init, request.options(call, Transition::Init2Init)?)?;
+    no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
+    request.take_optional(call.qp_mut(request.qpn)?);
+    output.set_ece(request.ece);
+    Ok(())
+}
+
+/// INIT2RTR.
+pub(super) fn init2rtr(
+    call: &mut Call<'_>,
+    input: &Init2rtrQpIn,
+    output: &mut Init2rtrQpOut,
+) -> Outcome {
+    let request = request!(input);
+    request.check(call, QpState::Init, request.options(call, Transition::Init2Rtr)?)?;
+    let new = request.context;
+    let general = call.hca().caps.general();
+    let log_mtu = 7 + u32::from(new.mtu().0);
+    let connected = call.qp(request.qpn)?.service.is_connected();
+    let known = (PathMtu::MTU_256..=PathMtu::MTU_4096).contains(&new.mtu());
+    // Drivers say the most for datagrams, whose length the port limits anyway.
+    let most = match connected {
+        true => call.hca().profile.port().active_mtu,
+        false => call.hca().profile.port().max_mtu,
+    };
+    if !known || 1 << log_mtu > u32::from(most) {
+        return Err(Refusal::QpMtu);
+    }
+    if new.log_msg_max() > general.log_max_msg() {
+        return Err(Refusal::QpMessage);
+    }
+    if new.log_rra_max() > general.log_max_ra_res_qp() {
+        return Err(Refusal::QpReads);
+    }
+    check_atomic_mode(call, new)?;
+    // A datagram QP has no peer: each request brings its own path.
+    let remote = match connected {
+        true => Some(super::path::destination(call, new.primary_address_path())?),
+        false => None,
+    };
+    let qp = call.qp_mut(request.qpn)?;
+    let context = &mut qp.context;
+    // The whole path is new, but what RST2INIT set: its P_Key is an option here.
+    if connected {
+        let pkey_index = context.primary_address_path().pkey_index();
+        *context.primary_address_path_mut() = *new.primary_address_path();
+        context.primary_address_path_mut().set_pkey_index(pkey_index);
+    }
+    context.set_mtu(new.mtu()).set_log_msg_max(new.log_msg_max());
+    context.set_remote_qpn(new.remote_qpn()).set_next_rcv_psn(new.next_rcv_psn());
+    context.set_min_rnr_nak(new.min_rnr_nak()).set_log_rra_max(new.log_rra_max());
+    context.set_atomic_mode(new.atomic_mode());
+    request.take_optional(qp);
+    qp.log_mtu = log_mtu;
+    qp.remote = remote;
+    qp.responder.psn = new.next_rcv_psn();
+    qp.state = QpState::Rtr;
+    output.set_ece(request.ece);
+    Ok(())
+}
+
+/// RTR2RTS.
+pub(super) fn rtr2rts(
+    call: &mut Call<'_>,
+    input: &Rtr2rtsQpIn,
+    output: &mut Rtr2rtsQpOut,
+) -> Outcome {
+    let request = request!(input);
+    request.check(call, QpState::Rtr, request.options(call, Transition::Rtr2Rts)?)?;
+    let new = request.context;
+    if new.log_sra_max() > call.hca().caps.general().log_max_ra_req_qp() {
+        return Err(Refusal::QpReads);
+    }
+    let qp = call.qp_mut(request.qpn)?;
+    let context = &mut qp.context;
+    context.set_next_send_psn(new.next_send_psn()).set_log_sra_max(new.log_sra_max());
+    context.set_retry_count(new.retry_count()).set_rnr_retry(new.rnr_retry());
+    context.set_log_ack_req_freq(new.log_ack_req_freq());
+    let ack_timeout = new.primary_address_path().ack_timeout();
+    context.primary_address_path_mut().set_ack_timeout(ack_timeout);
+    request.take_optional(qp);
+    qp.requester.psn = new.next_send_psn();
+    qp.state = QpState::Rts;
+    call.hca_mut().effects.push(Effect::SenderReady(request.qpn));
+    output.set_ece(request.ece);
+    Ok(())
+}
+
+/// RTS2RTS.
+pub(super) fn rts2rts(
+    call: &mut Call<'_>,
+    input: &Rts2rtsQpIn,
+    output: &mut Rts2rtsQpOut,
+) -> Outcome {
+    let request = request!(input);
+    let mut takes = request.options(call, Transition::Rts2Rts)?;
+    if call.hca().caps.general().rts2rts_qp_counters_set_id() {
+        takes |= OptParamMask::COUNTER_SET_ID.0;
+    }
+    request.check(call, QpState::Rts, takes)?;
+    no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
+    request.take_optional(call.qp_mut(request.qpn)?);
+    output.set_ece(request.ece);
+    Ok(())
+}
+
+/// SQERR2RTS: a QP of an unreliable service whose request failed goes on.
+pub(super) fn sqerr2rts(
+    call: &mut Call<'_>,
+    input: &Sqerr2rtsQpIn,
+    _: &mut Sqerr2rtsQpOut,
+) -> Outcome {
+    let request = Request {
+        qpn: input.qpn(),
+        optional: input.opt_param_mask(),
+        ece: 0,
+        context: input.qpc(),
+    };
+    request.check(call, QpState::SqError, request.options(call, Transition::Recover)?)?;
+    let qp = call.qp_mut(request.qpn)?;
+    request.take_optional(qp);
+    qp.state = QpState::Rts;
+    call.hca_mut().effects.push(Effect::SenderReady(request.qpn));
+    Ok(())
+}
+
+/// SQD_RTS: no QP that is modelled so far comes into that state.
+pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpOut) -> Outcome {
+    let request = Request {
+        qpn: input.qpn(),
+        optional: input.opt_param_mask(),
+        ece: 0,
+        context: input.qpc(),
+    };
+    request.check(call, QpState::SqDrained, request.options(call, Transition::Recover)?)?;
+    let qp = call.qp_mut(request.qpn)?;
+    request.take_optional(qp);
+    qp.state = QpState::Rts;
+    call.hca_mut().effects.push(Effect::SenderReady(request.qpn));
+    Ok(())
+}
+
+/// 2ERR, from any state: what is posted is flushed.
+pub(super) fn to_error(call: &mut Call<'_>, input: &Qp2errIn, _: &mut Qp2errOut) -> Outcome {
+    call.qp(input.qpn())?;
+    call.hca_mut().effects.push(Effect::QpToError(input.qpn()));
+    Ok(())
+}
+
+/// 2RST, from any state: the queues are empty, the counters 0.
+pub(super) fn to_reset(call: &mut Call<'_>, input: &Qp2rstIn, _: &mut Qp2rstOut) -> Outcome {
+    call.qp(input.qpn())?;
+    let qp = call.qp_mut(input.qpn())?;
+    qp.state = QpState::Reset;
+    qp.requester = Default::default();
+    qp.responder = Default::default();
+    qp.remote = None;
+    let runtime = std::mem::take(&mut qp.runtime);
+    let send = qp.sq.as_mut().map(|sq| sq.reset());
+    if let Some(rq) = &mut qp.rq {
+        rq.consumer = 0;
+    }
+    call.hca_mut().effects.push(Effect::QpForgotten(input.qpn(), runtime, send));
+    Ok(())
+}

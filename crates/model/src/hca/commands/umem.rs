@@ -1,0 +1,195 @@
+//! User memory: CREATE_UMEM, and the buffers and records that other objects have in it.
+
+use verbless_prm::{CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut};
+
+use super::call::{Call, Outcome};
+use super::pages::addresses;
+use crate::hca::objects::{QueueMemory, Umem};
+use crate::hca::refusal::Refusal;
+use crate::hca::state::Hca;
+
+/// Bits of a translation entry that are no address: read and write permission.
+const WRITE: u64 = 0x2;
+const READ: u64 = 0x1;
+/// Bits 7:2 of a translation entry.
+const ENTRY_RESERVED: u64 = 0xfc;
+
+/// Pages of a translation table, and whether the device may write all of them. Each must be aligned
+/// to its size.
+pub(super) fn pages(entries: &[u8], log_page_size: u32) -> Result<(Vec<u64>, bool), Refusal> {
+    let mask = 1_u64.checked_shl(log_page_size).map_or(u64::MAX, |size| size - 1);
+    let mut writable = true;
+    let pages: Result<Vec<u64>, Refusal> = addresses(entries)
+        .map(|entry| {
+            let page = entry & !(READ | WRITE);
+            writable &= entry & WRITE != 0;
+            if entry & ENTRY_RESERVED != 0 {
+                return Err(Refusal::Reserved);
+            }
+            if page & mask != 0 { Err(Refusal::PageMisaligned) } else { Ok(page) }
+        })
+        .collect();
+    Ok((pages?, writable))
+}
+
+/// CREATE_UMEM.
+pub(super) fn create(
+    call: &mut Call<'_>,
+    input: &CreateUmemIn,
+    output: &mut CreateUmemOut,
+) -> Outcome {
+    let general = call.hca().caps.general();
+    let umem = input.umem();
+    if call.uid == 0 && !general.umem_uid_0() {
+        return Err(Refusal::NoSuchUid);
+    }
+    if umem.ats() && !general.ats() {
+        return Err(Refusal::Unsupported);
+    }
+    call.check_count(call.hca().objects.umems.len(), general.log_max_umem())?;
+    let log_page_size = u32::from(umem.log_page_size()) + 12;
+    let bytes = usize::try_from(umem.num_of_mtt()).ok().and_then(|count| count.checked_mul(8));
+    let list = bytes.and_then(|bytes| call.list.get(..bytes)).ok_or(Refusal::ListTooShort)?;
+    let (pages, writable) = pages(list, log_page_size)?;
+    let offset = u64::from(umem.page_offset());
+    let whole = (pages.len() as u64).checked_mul(1 << log_page_size);
+    let length = whole.and_then(|whole| whole.checked_sub(offset)).ok_or(Refusal::UmemPages)?;
+    if length == 0 || offset >> log_page_size != 0 {
+        return Err(Refusal::UmemPages);
+    }
+    let pages = call.hca().budget.list(pages);
+    let memory = QueueMemory { pages, log_page_size, offset, length };
+    let uid = call.uid;
+    let hca = call.hca_mut();
+    let id = hca.numbers.umem.take().ok_or(Refusal::NoNumber)?;
+    hca.objects.umems.insert(id, Umem { uid, memory, writable, users: 0 });
+    output.set_umem_id(id);
+    Ok(())
+}
+
+/// DESTROY_UMEM.
+pub(super) fn destroy(
+    call: &mut Call<'_>,
+    input: &DestroyUmemIn,
+    _: &mut DestroyUmemOut,
+) -> Outcome {
+    let id = input.umem_id();
+    if call.umem(id)?.users != 0 {
+        return Err(Refusal::UmemInUse);
+    }
+    remove(call.hca_mut(), id);
+    Ok(())
+}
+
+/// Removes a UMEM.
+pub(super) fn remove(hca: &mut Hca, id: u32) {
+    if hca.objects.umems.remove(&id).is_some() {
+        hca.numbers.umem.give(id);
+    }
+}
+
+/// Where a queue's entries lie, as a command says it.
+pub(super) struct Place {
+    /// The UMEM and the byte offset in it; without it, the inbox ends with a list of pages.
+    pub umem: Option<(u32, u64)>,
+    /// log2 of the size of those pages in units of 4 KiB.
+    pub log_page_size: u8,
+    /// Offset into the first of them, in 64ths of their size.
+    pub page_offset: u8,
+    /// Bits of that field in the queue's context: what a UMEM's page cannot say by it, the device
+    /// cannot hold.
+    pub page_offset_bits: u32,
+}
+
+/// Bits of page_offset in the contexts of QPs, CQs and SRQs.
+pub(super) const CONTEXT_OFFSET_BITS: u32 = 6;
+/// Bits of page_offset in a work queue's: that of an SQ, RQ or RMP.
+pub(super) const WQ_OFFSET_BITS: u32 = 5;
+
+impl Call<'_> {
+    /// A UMEM of the sender's.
+    pub(super) fn umem(&self, id: u32) -> Result<&Umem, Refusal> {
+        let umem = self.hca().objects.umems.get(&id).ok_or(Refusal::NoSuchUmem)?;
+        if self.owns(umem.uid) { Ok(umem) } else { Err(Refusal::NoSuchUmem) }
+    }
+
+    /// The memory of a queue of `length` bytes in entries of `entry` bytes; `write`: the device
+    /// writes there.
+    pub(super) fn buffer(
+        &self,
+        place: &Place,
+        length: u64,
+        entry: u64,
+        write: bool,
+    ) -> Result<QueueMemory, Refusal> {
+        let memory = match place.umem {
+            Some((id, offset)) => {
+                let umem = self.umem(id)?;
+                if place.page_offset != 0 {
+                    return Err(Refusal::BufferMisaligned);
+                }
+                if write && !umem.writable {
+                    return Err(Refusal::UmemReadOnly);
+                }
+                let memory = umem.memory.slice(offset, length).ok_or(Refusal::UmemBounds)?;
+                if memory.offset % entry != 0 {
+                    return Err(Refusal::BufferMisaligned);
+                }
+                // The device keeps where a queue begins as page and offset, whatever the command
+                // says it by.
+                let page = 1 << memory.log_page_size;
+                let (at, quantum) = (memory.offset & (page - 1), page >> 6);
+                if at % quantum != 0 || (at / quantum) >> place.page_offset_bits != 0 {
+                    return Err(Refusal::BufferOffset);
+                }
+                memory
+            }
+            None => {
+                let log_page_size = u32::from(place.log_page_size) + 12;
+                let offset = u64::from(place.page_offset) << (log_page_size - 6);
+                let count = (offset + length).div_ceil(1 << log_page_size) as usize;
+                let list = self.list.get(..count * 8).ok_or(Refusal::ListTooShort)?;
+                let mask = (1 << log_page_size) - 1;
+                if addresses(list).any(|page| page & mask != 0) {
+                    return Err(Refusal::PageMisaligned);
+                }
+                let pages = self.hca().budget.list(addresses(list).collect::<Vec<_>>());
+                QueueMemory { pages, log_page_size, offset, length }
+            }
+        };
+        if memory.offset % entry != 0 { Err(Refusal::BufferMisaligned) } else { Ok(memory) }
+    }
+
+    /// The address of a doorbell record: in a UMEM if there is one, else as it stands.
+    pub(super) fn record(&self, umem: Option<u32>, address: u64) -> Result<u64, Refusal> {
+        let address = match umem {
+            Some(id) => {
+                let record = self.umem(id)?.memory.slice(address, 8).ok_or(Refusal::UmemBounds)?;
+                if record.offset % 8 != 0 {
+                    return Err(Refusal::RecordMisaligned);
+                }
+                record.address(0)
+            }
+            None => address,
+        };
+        if address % 8 != 0 { Err(Refusal::RecordMisaligned) } else { Ok(address) }
+    }
+}
+
+/// Counts one more user of each of these UMEMs.
+pub(super) fn hold(hca: &mut Hca, umems: &[u32]) {
+    for id in umems {
+        if let Some(umem) = hca.objects.umems.get_mut(id) {
+            umem.users += 1;
+        }
+    }
+}
+
+/// Counts one user less of each of these UMEMs.
+pub(super) fn release(hca: &mut Hca, umems: &[u32]) {
+    for id in umems {
+        if let Some(umem) = hca.objects.umems.get_mut(id) {
+            umem.users = umem.users.saturating_sub(1);
+        }
+    }
+}

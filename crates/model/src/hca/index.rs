@@ -1,0 +1,68 @@
+//! Queues by the UAR page on which their doorbells ring.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Which queues a doorbell on a UAR page wakes. A queue that comes, goes or names another page
+/// changes its own entry alone, so that a command costs the same however many queues there are.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    /// QPs and SQs.
+    pub senders: ByPage,
+    pub cqs: ByPage,
+}
+
+/// Queues of one kind by the UAR page that they name.
+#[derive(Debug, Default)]
+pub(crate) struct ByPage {
+    pages: BTreeMap<u32, BTreeSet<u32>>,
+    /// The page of each queue.
+    page_of: BTreeMap<u32, u32>,
+}
+
+impl ByPage {
+    /// Queue `number` names `page`, or is no more.
+    pub(crate) fn set(&mut self, number: u32, page: Option<u32>) {
+        let before = match page {
+            Some(page) => self.page_of.insert(number, page),
+            None => self.page_of.remove(&number),
+        };
+        if before == page {
+            return;
+        }
+        if let Some(before) = before
+            && let Some(queues) = self.pages.get_mut(&before)
+        {
+            queues.remove(&number);
+            if queues.is_empty() {
+                self.pages.remove(&before);
+            }
+        }
+        if let Some(page) = page {
+            self.pages.entry(page).or_default().insert(number);
+        }
+    }
+
+    /// The queues that name `page`.
+    pub(crate) fn of(&self, page: u32) -> Option<&BTreeSet<u32>> {
+        self.pages.get(&page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_found_by_the_page_that_it_named_last_and_by_none_once_it_is_gone() {
+        let mut queues = ByPage::default();
+        for (number, page) in [(1, 7), (2, 7), (3, 8), (1, 8), (1, 8)] {
+            queues.set(number, Some(page));
+        }
+        assert_eq!(queues.of(7), Some(&BTreeSet::from([2])));
+        assert_eq!(queues.of(8), Some(&BTreeSet::from([1, 3])));
+        for number in [1, 2, 2, 3, 4] {
+            queues.set(number, None);
+        }
+        assert!(queues.pages.is_empty() && queues.page_of.is_empty());
+    }
+}

@@ -1,0 +1,176 @@
+//! One function (vhca) of a modelled device: what it holds, and how far it has come.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use verbless_prm::RoceAddrLayout;
+
+use crate::hca::budget::Budget;
+use crate::hca::capability::Capabilities;
+use crate::hca::effect::Effect;
+use crate::hca::fault::CommandFaults;
+use crate::hca::identity::Identity;
+use crate::hca::numbers::AllNumbers;
+use crate::hca::objects::{Address, Limits, Objects};
+use crate::hca::pages::Pages;
+use crate::hca::refusal::Refused;
+use crate::hca::vport::NicVport;
+use crate::memory::{HostMemory, Interrupts, UarSpace};
+use crate::profile::{Link, Profile};
+
+/// A port's physical and logical state.
+#[derive(Debug, Clone)]
+pub(crate) struct Port {
+    /// The wire is there and the port ACTIVE; else DOWN.
+    pub up: bool,
+    /// The port's LID on InfiniBand, 0 on Ethernet.
+    pub lid: u16,
+    /// PortInfo:CapabilityMask: what the software behind an InfiniBand port says that it offers.
+    pub cap_mask1: u32,
+    /// What other ports may call it by: the GID table without its gaps.
+    pub gids: Vec<[u8; 16]>,
+}
+
+/// How far a function has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Before ENABLE_HCA.
+    Disabled,
+    /// After it: capabilities can be asked and set, pages given.
+    Enabled,
+    /// After INIT_HCA.
+    Up,
+}
+
+/// One function of a device.
+pub(crate) struct Hca {
+    pub profile: Arc<Profile>,
+    pub identity: Identity,
+    /// Which function of its side of the device it is, from 0.
+    pub function: u16,
+    pub life: Life,
+    pub caps: Capabilities,
+    pub objects: Objects,
+    pub numbers: AllNumbers,
+    /// What objects and their lists may take of the host's memory.
+    pub budget: Budget,
+    pub pages: Pages,
+    /// Registers that were written, by number.
+    pub registers: BTreeMap<u16, Box<[u8]>>,
+    /// The version of the software interface in force.
+    pub issi: u16,
+    /// The GID table of an Ethernet port; empty entries are all 0. InfiniBand ports have none.
+    pub roce_addresses: Vec<RoceAddrLayout>,
+    pub memory: Arc<dyn HostMemory>,
+    pub bar: Arc<UarSpace>,
+    /// Where interrupts go; set by the front end.
+    pub interrupts: Option<Arc<dyn Interrupts>>,
+    /// Vectors raised under the lock, delivered after it is released.
+    pub raised: Vec<u32>,
+    /// Refusals under the lock, told to the log after it is released.
+    pub refused: Vec<Refused>,
+    pub ports: Vec<Port>,
+    /// The Ethernet side of the port as software set it; unset: as the profile has it.
+    pub nic_vport: Option<NicVport>,
+    /// The device died (fault injection): nothing answers, nothing moves.
+    pub fatal: bool,
+    /// It was taken out altogether, and not only dead.
+    pub removed: bool,
+    pub faults: CommandFaults,
+    /// What the engine is to hear of the command under way.
+    pub effects: Vec<Effect>,
+}
+
+impl Hca {
+    pub(crate) fn new(index: usize, profile: Arc<Profile>, memory: Arc<dyn HostMemory>) -> Self {
+        let caps = Capabilities::new(&profile, 0);
+        let identity = Identity::new(index as u32, caps.general().num_ports().into());
+        let link = profile.link();
+        let ports = identity.ports.iter().map(|port| Port {
+            up: true,
+            cap_mask1: profile.hca_vport().cap_mask1(),
+            lid: if link == Link::Infiniband { port.lid } else { 0 },
+            gids: if link == Link::Infiniband { vec![port.link_local_gid()] } else { Vec::new() },
+        });
+        let roce_entries = match link {
+            Link::Infiniband => 0,
+            Link::Ethernet => caps.roce().roce_address_table_size().into(),
+        };
+        Self {
+            ports: ports.collect(),
+            identity,
+            function: 0,
+            life: Life::Disabled,
+            objects: Objects {
+                limits: Limits::new(caps.general(), profile.keys()),
+                ..Objects::default()
+            },
+            numbers: AllNumbers::new(&profile),
+            budget: Budget::default(),
+            pages: Pages::default(),
+            registers: BTreeMap::new(),
+            issi: 0,
+            nic_vport: None,
+            roce_addresses: vec![RoceAddrLayout::zeroed(); roce_entries],
+            memory,
+            bar: Arc::new(UarSpace::new(profile.device().uar_pages)),
+            interrupts: None,
+            raised: Vec::new(),
+            refused: Vec::new(),
+            fatal: false,
+            removed: false,
+            faults: CommandFaults::default(),
+            effects: Vec::new(),
+            caps,
+            profile,
+        }
+    }
+
+    /// The same as function `number` of its side of a device, whose first function is `first`.
+    pub(crate) fn of_function(mut self, first: usize, number: u16) -> Self {
+        let first = Identity::new(first as u32, self.ports.len() as u32);
+        self.identity.system_image_guid = first.system_image_guid;
+        self.function = number;
+        self.caps = Capabilities::new(&self.profile, number);
+        self
+    }
+
+    /// Whether port `number` (from 1) of a device that lives is there and up.
+    pub(crate) fn is_up(&self, number: u8) -> bool {
+        let port = usize::from(number).checked_sub(1).and_then(|index| self.ports.get(index));
+        port.is_some_and(|port| port.up) && !self.fatal
+    }
+
+    /// The LID of port `number` (from 1); 0 if there is no such port, or it has none.
+    pub(crate) fn lid(&self, number: u8) -> u16 {
+        let port = usize::from(number).checked_sub(1).and_then(|index| self.ports.get(index));
+        port.map_or(0, |port| port.lid)
+    }
+
+    /// An InfiniBand port as it reaches itself, whether or not its packets need a GRH.
+    pub(crate) fn own_address(&self, port: &Port) -> Address {
+        match port.gids.first() {
+            Some(&gid) if self.profile.hca_vport().grh_required() => {
+                Address::Routed { lid: port.lid, gid }
+            }
+            _ => Address::Lid(port.lid),
+        }
+    }
+
+    /// Brings what the data path looks at in line with the capabilities.
+    pub(crate) fn capabilities_changed(&mut self) {
+        self.objects.limits = Limits::new(self.caps.general(), self.profile.keys());
+    }
+
+    /// Forgets everything that commands did, as DISABLE_HCA does; there are no objects any more.
+    pub(crate) fn start_afresh(&mut self) {
+        self.life = Life::Disabled;
+        self.caps = Capabilities::new(&self.profile, self.function);
+        self.capabilities_changed();
+        self.pages = Pages::default();
+        self.registers.clear();
+        self.issi = 0;
+        self.nic_vport = None;
+        self.roce_addresses.fill(RoceAddrLayout::zeroed());
+    }
+}

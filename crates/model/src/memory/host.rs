@@ -1,0 +1,118 @@
+//! What the device needs of the host: memory to do DMA in, and somebody who hears its interrupts.
+
+use std::fmt;
+
+/// A DMA access that the platform refused: nothing is mapped at the address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// First address of the access.
+    pub address: u64,
+    /// Length of the access in bytes.
+    pub length: u64,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no memory at {:#x}, {} bytes", self.address, self.length)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// An address space that a function of the device does DMA in.
+///
+/// In process an address is a virtual address of this process; for the PCI front end it is a
+/// guest-physical address; for `run` its top 16 bits say which client it belongs to. Words are
+/// returned as they stand in memory, so a big-endian field is `u32::from_be(load32(…))`.
+pub trait HostMemory: Send + Sync {
+    /// Copies out of memory; bytes that change meanwhile arrive old or new.
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault>;
+    /// Copies into memory, lowest address first.
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
+    /// Loads an aligned 32-bit word with acquire ordering.
+    fn load32(&self, address: u64) -> Result<u32, Fault>;
+    /// Stores an aligned 32-bit word with release ordering.
+    fn store32(&self, address: u64, value: u32) -> Result<(), Fault>;
+    /// Stores one byte with release ordering: the owner byte of a CQE or EQE.
+    fn store8(&self, address: u64, value: u8) -> Result<(), Fault>;
+    /// Writes an entry of a queue, whose last byte tells software that it is there: what was
+    /// written before is visible first, then the rest of the entry, then that byte.
+    fn write_entry(&self, address: u64, entry: &[u8]) -> Result<(), Fault> {
+        let Some((&last, rest)) = entry.split_last() else { return Ok(()) };
+        self.write(address, rest)?;
+        self.store8(address.wrapping_add(rest.len() as u64), last)
+    }
+    /// Compares and exchanges an aligned 64-bit word (as it stands in memory); returns what was
+    /// there.
+    fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault>;
+    /// Copies `length` bytes from here to an address of `target`, in one go where both are mapped
+    /// here.
+    fn copy_to(
+        &self,
+        address: u64,
+        target: &dyn HostMemory,
+        target_address: u64,
+        length: u64,
+    ) -> Result<(), Fault>;
+    /// The range as memory of this process, if it is mapped here and may be written: what makes a
+    /// direct copy possible. The pointer is good while the world's lock is held; memory is taken
+    /// away under that lock only.
+    fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>>;
+    /// Whether the address was that of somebody who is no more, and not merely a wrong one.
+    fn is_gone(&self, _address: u64) -> bool {
+        false
+    }
+    /// Whether each access is a system call, so that one of many bytes costs no more than one of a
+    /// few.
+    fn is_remote(&self) -> bool {
+        false
+    }
+    /// From now on accesses may wait for each other, to be made together; whoever reads through
+    /// this sees no difference, and who watches the memory sees the order that
+    /// [`write_entry`](Self::write_entry) promises.
+    fn hold(&self) {}
+    /// Nothing waits any more, and nothing will until the next [`hold`](Self::hold).
+    fn let_go(&self) {}
+}
+
+/// Copies `length` bytes from one memory to another, a bufferful at a time, lowest address first.
+pub(super) fn copy_through(
+    buffer: &mut [u8],
+    from: &dyn HostMemory,
+    address: u64,
+    to: &dyn HostMemory,
+    target: u64,
+    length: u64,
+) -> Result<(), Fault> {
+    let end = |start: u64| start.checked_add(length).ok_or(Fault { address: start, length });
+    end(address).and(end(target))?;
+    let mut done = 0;
+    while done < length {
+        let here = (length - done).min(buffer.len() as u64);
+        let part = &mut buffer[..here as usize];
+        from.read(address + done, part)?;
+        to.write(target + done, part)?;
+        done += here;
+    }
+    Ok(())
+}
+
+/// Shows that nothing moves: whoever has it has what moves exclusively, so that no pointer that
+/// [`HostMemory::direct`] gave is in use.
+pub(crate) struct Held<'a>(std::marker::PhantomData<&'a mut ()>);
+
+impl<'a> Held<'a> {
+    /// `_mover` is what all use of memory goes through.
+    pub(crate) fn new<M>(_mover: &'a mut M) -> Self {
+        Self(std::marker::PhantomData)
+    }
+}
+
+/// Receives the device's interrupts. Called with no lock of the model held.
+pub trait Interrupts: Send + Sync {
+    /// MSI-X vector `vector` fired.
+    fn raise(&self, vector: u32);
+
+    /// The device died; a driver sees it by its health counter, and nothing comes any more.
+    fn fatal(&self) {}
+}

@@ -1,0 +1,181 @@
+//! The text of a profile as a tree of values, and its sections read field by field.
+
+use std::collections::BTreeMap;
+
+use toml::de::{DeTable, DeValue};
+
+use super::error::{ProfileError, nearest};
+
+/// The fields of a section by name, or sections within it.
+pub(super) type Fields = BTreeMap<String, Value>;
+
+/// What a field is given.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    Integer(i128),
+    Boolean(bool),
+    String(String),
+    Array(Vec<Value>),
+    Section(Fields),
+    /// A kind of value that no field takes, by its name.
+    Other(&'static str),
+}
+
+impl Value {
+    /// Its kind, in TOML's words.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Integer(_) => "integer",
+            Self::Boolean(_) => "boolean",
+            Self::String(_) => "string",
+            Self::Array(_) => "array",
+            Self::Section(_) => "section",
+            Self::Other(kind) => kind,
+        }
+    }
+}
+
+/// Takes a text apart.
+pub(super) fn parse(text: &str) -> Result<Fields, ProfileError> {
+    let tree = DeTable::parse(text).map_err(|error| ProfileError::Syntax(error.to_string()))?;
+    Ok(fields(tree.get_ref()))
+}
+
+fn fields(table: &DeTable<'_>) -> Fields {
+    let entries = table.iter();
+    entries.map(|(name, value)| (name.get_ref().to_string(), owned(value.get_ref()))).collect()
+}
+
+fn owned(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
+            .map_or(Value::Other("integer of too many digits"), Value::Integer),
+        DeValue::Boolean(value) => Value::Boolean(*value),
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Array(values) => {
+            Value::Array(values.iter().map(|value| owned(value.get_ref())).collect())
+        }
+        DeValue::Table(table) => Value::Section(fields(table)),
+        DeValue::Float(_) | DeValue::Datetime(_) => Value::Other(value.type_str()),
+    }
+}
+
+/// A section whose fields are taken one by one; what is left at the end is a mistake.
+pub(super) struct Section {
+    name: String,
+    fields: Fields,
+    /// The fields that were asked for.
+    known: Vec<&'static str>,
+}
+
+impl Section {
+    /// The section of this name; that of the whole file has none.
+    pub(super) fn new(name: &str, fields: Fields) -> Self {
+        Self { name: name.into(), fields, known: Vec::new() }
+    }
+
+    /// The full name of what is within this section.
+    fn within(&self, field: &str) -> String {
+        if self.name.is_empty() { field.into() } else { format!("{}.{field}", self.name) }
+    }
+
+    /// Takes a field, if it is there.
+    pub(super) fn optional<T: Read>(
+        &mut self,
+        field: &'static str,
+    ) -> Result<Option<T>, ProfileError> {
+        self.known.push(field);
+        let value = self.fields.remove(field);
+        value.map(|value| T::read(value, &self.within(field))).transpose()
+    }
+
+    /// Takes a field that must be there.
+    pub(super) fn required<T: Read>(&mut self, field: &'static str) -> Result<T, ProfileError> {
+        let value = self.optional(field)?;
+        value.ok_or_else(|| wrong(&self.within(field), "is missing"))
+    }
+
+    /// Nothing else may be in the section.
+    pub(super) fn end(self) -> Result<(), ProfileError> {
+        let Some((field, value)) = self.fields.first_key_value() else { return Ok(()) };
+        let near = nearest(field, self.known.iter().copied());
+        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        let what = if matches!(value, Value::Section(_)) { "section" } else { "field" };
+        Err(wrong(&self.within(field), format!("is no {what} of a profile{near}")))
+    }
+}
+
+/// What a field may be.
+pub(super) trait Read: Sized {
+    /// Reads the value of `place`: a section and a field in it.
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError>;
+}
+
+/// The error for what is wrong with a field.
+pub(super) fn wrong(place: &str, why: impl Into<String>) -> ProfileError {
+    let (section, field) = place.rsplit_once('.').unwrap_or(("profile", place));
+    ProfileError::Value { section: section.into(), field: field.into(), why: why.into() }
+}
+
+/// The error for a value of another kind than `place` takes.
+pub(super) fn misplaced(place: &str, value: &Value, wanted: &str) -> ProfileError {
+    wrong(place, format!("is {}, where {wanted} belongs", value.kind()))
+}
+
+macro_rules! read_numbers {
+    ($($number:ty),*) => {$(
+        impl Read for $number {
+            fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+                let Value::Integer(value) = value else {
+                    return Err(misplaced(place, &value, "a number"));
+                };
+                let most = Self::MAX;
+                let fits = Self::try_from(value);
+                fits.map_err(|_| wrong(place, format!("is {value}, not from 0 to {most}")))
+            }
+        }
+    )*};
+}
+
+read_numbers!(u8, u16, u32);
+
+impl Read for String {
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+        match value {
+            Value::String(text) => Ok(text),
+            other => Err(misplaced(place, &other, "a string")),
+        }
+    }
+}
+
+impl<T: Read, const N: usize> Read for [T; N] {
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+        let Value::Array(values) = value else {
+            return Err(misplaced(place, &value, "an array"));
+        };
+        let values: Result<Vec<T>, _> =
+            values.into_iter().map(|value| T::read(value, place)).collect();
+        let values = <[T; N]>::try_from(values?);
+        values.map_err(|given| wrong(place, format!("has {} values, not {N}", given.len())))
+    }
+}
+
+impl Read for Fields {
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+        match value {
+            Value::Section(fields) => Ok(fields),
+            other => Err(misplaced(place, &other, "a section")),
+        }
+    }
+}
+
+impl Read for BTreeMap<String, Fields> {
+    fn read(value: Value, place: &str) -> Result<Self, ProfileError> {
+        let sections = Fields::read(value, place)?.into_iter();
+        let read = |(name, value)| {
+            let fields = Fields::read(value, &format!("{place}.{name}"))?;
+            Ok((name, fields))
+        };
+        sections.map(read).collect()
+    }
+}

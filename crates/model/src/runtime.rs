@@ -1,0 +1,105 @@
+//! What the engine keeps beside each queue. Commands make it with the queue (the default), throw it
+//! away with what was posted, hand it to the engine when the queue goes, and never look inside.
+
+use std::collections::VecDeque;
+
+use verbless_prm::hot::WQEBB;
+
+/// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
+const MOST_COPIES: usize = 1 << 4;
+
+/// What the engine keeps per CQ.
+#[derive(Debug, Default)]
+pub(crate) struct CqRuntime {
+    /// Consumer index as last read from the record (24 bits count).
+    pub consumer: u32,
+    /// Arm word of the last request that was taken: the same word in the record asks for nothing
+    /// new.
+    pub arm_word: Option<u32>,
+    /// Sequence number of the arm request that was answered by an event.
+    pub fired: Option<u8>,
+    /// When its last CQE was written, and when it last reported.
+    pub written_at: u64,
+    pub reported_at: u64,
+    /// It waits in the timers of moderation until then.
+    pub moderated: Option<u64>,
+    /// CQEs of it that a fault holds back, and when the last of them is due.
+    pub delayed: (u32, u64),
+}
+
+/// What the engine keeps per send queue.
+#[derive(Debug, Default)]
+pub(crate) struct SendRuntime {
+    /// It waits in the rotation.
+    pub queued: bool,
+    /// WQEs that came by BlueFlame.
+    pub copies: Copies,
+    /// WQEs that were read before their turn.
+    pub ahead: Ahead,
+}
+
+/// WQEBBs of a send queue that were read before their turn.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// Index of the first.
+    pub first: u16,
+    pub bytes: Vec<u8>,
+}
+
+impl Ahead {
+    /// So many bytes from WQEBB `index` on, if they are there.
+    pub(crate) fn wqebbs(&self, index: u16, length: usize) -> Option<&[u8]> {
+        let at = usize::from(index.wrapping_sub(self.first)) * WQEBB;
+        self.bytes.get(at..at + length)
+    }
+}
+
+/// What the engine keeps per QP.
+#[derive(Debug, Default)]
+pub(crate) struct QpRuntime {
+    /// COMM_EST was reported.
+    pub established: bool,
+    /// The request at hand was begun before: this is not its first turn.
+    pub begun: bool,
+    /// Nothing came back for the present request: when the QP goes on, that is because its ACK
+    /// timeout ran out.
+    pub overdue: bool,
+    /// When a waiting request goes out again.
+    pub resume_at: Option<u64>,
+}
+
+/// WQEs that were copied to a doorbell register, by their index, in the order of their indexes.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(VecDeque<(u16, Vec<u8>)>);
+
+impl Copies {
+    /// Keeps the WQE at `index`, unless too many wait.
+    pub(crate) fn push(&mut self, index: u16, wqe: Vec<u8>) {
+        if self.0.len() < MOST_COPIES {
+            self.0.push_back((index, wqe));
+        }
+    }
+
+    /// The WQE at `index`, if it was copied; those before it are forgotten.
+    pub(crate) fn take(&mut self, index: u16) -> Option<Vec<u8>> {
+        let position = self.0.iter().position(|(at, _)| *at == index)?;
+        self.0.drain(..=position).next_back().map(|(_, bytes)| bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wqebbs_that_were_read_ahead_are_found_by_their_index_and_no_others() {
+        let mut ahead = Ahead { first: u16::MAX, bytes: vec![1; 2 * WQEBB] };
+        ahead.bytes[WQEBB..].fill(2);
+        assert_eq!(ahead.wqebbs(u16::MAX, WQEBB), Some(&[1; WQEBB][..]));
+        assert_eq!(ahead.wqebbs(0, 16), Some(&[2; 16][..]));
+        assert_eq!(ahead.wqebbs(0, 2 * WQEBB), None);
+        assert_eq!(ahead.wqebbs(1, WQEBB), None);
+        assert_eq!(ahead.wqebbs(u16::MAX - 1, WQEBB), None);
+        assert_eq!(Ahead::default().wqebbs(0, WQEBB), None);
+    }
+}

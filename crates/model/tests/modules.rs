@@ -1,0 +1,280 @@
+//! Which file of a crate uses which: no circle of files may be larger than [`MOST`].
+//!
+//! Paths that begin with `crate`, `super`, `self` or a child module are read from the text, as far
+//! as they lead to a file; methods on types show no path and make no edge. Tests do not count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// The largest circle that a crate may have.
+const MOST: usize = 3;
+
+/// Crates whose circles are larger, and how large they may be until they are taken apart.
+const LARGER: [(&str, usize); 7] = [
+    ("command", 10),
+    ("devx", 21),
+    ("model-host", 7),
+    ("model-kernel", 31),
+    ("prm", 26),
+    ("queue", 16),
+    ("ring", 18),
+];
+
+/// A module by the names that lead to it from the crate's root.
+type Module = Vec<String>;
+
+#[test]
+fn no_crate_has_a_large_circle_of_modules() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut large = Vec::new();
+    let mut seen = BTreeSet::new();
+    for entry in crates.read_dir().unwrap() {
+        let directory = entry.unwrap().path();
+        let name = directory.file_name().unwrap().to_str().unwrap().to_owned();
+        if !directory.join("src").is_dir() {
+            continue;
+        }
+        let graph = graph(&directory.join("src"));
+        assert!(!graph.is_empty(), "no files in {name}");
+        let largest = circles(&graph).into_iter().max_by_key(Vec::len).unwrap_or_default();
+        println!("{name}: {} files, largest circle {}", graph.len(), largest.len());
+        let most =
+            LARGER.iter().find(|(larger, _)| *larger == name).map_or(MOST, |&(_, most)| most);
+        if largest.len() > most {
+            let files: Vec<_> = largest.iter().map(|module| module.join("::")).collect();
+            large.push(format!("{name}, {} files: {}", files.len(), files.join(", ")));
+        }
+        seen.insert(name);
+    }
+    assert!(seen.contains("model") && seen.contains("prm"), "the crates are elsewhere: {seen:?}");
+    assert!(large.is_empty(), "circles of more than {MOST} files:\n{}", large.join("\n"));
+}
+
+#[test]
+fn a_circle_is_found_through_every_form_of_path() {
+    let files = [
+        (vec![], "mod a; mod b; use a::X;", true),
+        (vec!["a"], "use super::b::{c, d::{E}}; // use crate::z::Z;", false),
+        (vec!["b"], "mod c; mod d; fn f() { let text = \"crate::a::X\"; c::g() }", true),
+        (vec!["b", "c"], "fn g() { crate::a::h(); }", false),
+        (vec!["b", "d"], "#[cfg(test)]\nmod tests { use crate::a::X; }", false),
+    ];
+    let module = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Module>();
+    let all: BTreeSet<Module> = files.iter().map(|(names, ..)| module(names)).collect();
+    let graph: BTreeMap<_, _> = files
+        .iter()
+        .map(|(names, text, _)| (module(names), uses(text, &module(names), &all)))
+        .collect();
+    assert_eq!(graph[&module(&[])], [module(&["a"])].into());
+    assert_eq!(graph[&module(&["a"])], [module(&["b", "c"]), module(&["b", "d"])].into());
+    assert_eq!(graph[&module(&["b"])], [module(&["b", "c"])].into());
+    assert_eq!(graph[&module(&["b", "c"])], [module(&["a"])].into());
+    assert!(graph[&module(&["b", "d"])].is_empty());
+    assert_eq!(circles(&graph), [vec![module(&["a"]), module(&["b", "c"])]]);
+}
+
+/// Every module that is a file, and those that it uses.
+fn graph(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
+    let mut files = BTreeMap::new();
+    collect(src, &mut Vec::new(), &mut files);
+    let modules: BTreeSet<Module> = files.keys().cloned().collect();
+    let edges = files.iter().map(|(module, path)| {
+        (module.clone(), uses(&std::fs::read_to_string(path).unwrap(), module, &modules))
+    });
+    edges.collect()
+}
+
+fn collect(directory: &Path, at: &mut Module, files: &mut BTreeMap<Module, PathBuf>) {
+    for entry in directory.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if name == "tests" {
+            continue;
+        }
+        if path.is_dir() {
+            at.push(name);
+            collect(&path, at, files);
+            at.pop();
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let mut module = at.clone();
+            if !["mod", "lib", "main"].contains(&&*name) {
+                module.push(name);
+            }
+            files.insert(module, path);
+        }
+    }
+}
+
+/// The modules that a file uses.
+fn uses(text: &str, module: &Module, modules: &BTreeSet<Module>) -> BTreeSet<Module> {
+    let tokens = tokens(text);
+    let mut found = BTreeSet::new();
+    for at in 0..tokens.len() {
+        let continues = at > 0 && ["::", "in"].contains(&&*tokens[at - 1]);
+        if continues || tokens.get(at + 1).is_none_or(|next| next != "::") {
+            continue;
+        }
+        let is_child = || modules.contains(&[&module[..], &[tokens[at].clone()]].concat());
+        let base = match &*tokens[at] {
+            "crate" => Vec::new(),
+            "self" => module.clone(),
+            "super" => module[..module.len().saturating_sub(1)].to_vec(),
+            name if is_child() => [&module[..], &[name.to_owned()]].concat(),
+            _ => continue,
+        };
+        paths(&tokens, &mut (at + 2), base, modules, &mut found);
+    }
+    found.remove(module);
+    found
+}
+
+/// Follows a path, or a tree of them, from token `at` on.
+fn paths(
+    tokens: &[String],
+    at: &mut usize,
+    mut path: Module,
+    modules: &BTreeSet<Module>,
+    found: &mut BTreeSet<Module>,
+) {
+    loop {
+        match tokens.get(*at).map(String::as_str) {
+            Some("{") => {
+                *at += 1;
+                while tokens.get(*at).is_some_and(|token| token != "}") {
+                    paths(tokens, at, path.clone(), modules, found);
+                    while tokens.get(*at).is_some_and(|token| token != "}" && token != ",") {
+                        *at += 1;
+                    }
+                    *at += usize::from(tokens.get(*at).is_some_and(|token| token == ","));
+                }
+                *at += 1;
+                return;
+            }
+            Some("super") => {
+                path.pop();
+                *at += 1;
+            }
+            Some("self") => *at += 1,
+            Some(name) if name.starts_with(|c: char| c.is_alphabetic() || c == '_') => {
+                path.push(name.to_owned());
+                *at += 1;
+            }
+            _ => break,
+        }
+        if tokens.get(*at).is_none_or(|token| token != "::") {
+            break;
+        }
+        *at += 1;
+    }
+    while !modules.contains(&path) && !path.is_empty() {
+        path.pop();
+    }
+    found.insert(path);
+}
+
+/// Words, `::` and single characters, without comments, texts and what is for tests alone.
+fn tokens(text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if first == '"' {
+            1 + end_of_text(&rest[1..])
+        } else if rest.starts_with("'\"'") || rest.starts_with("'{'") || rest.starts_with("'}'") {
+            3
+        } else if rest.starts_with("::") {
+            all.push("::".to_owned());
+            2
+        } else if first.is_alphanumeric() || first == '_' {
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            all.push(rest[..end].to_owned());
+            end
+        } else {
+            if !first.is_whitespace() {
+                all.push(first.to_string());
+            }
+            first.len_utf8()
+        };
+        rest = &rest[length..];
+    }
+    without_tests(&all)
+}
+
+/// Bytes up to the end of a text and its quotation mark.
+fn end_of_text(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            '"' if !escaped => return at + 1,
+            '\\' => escaped = !escaped,
+            _ => escaped = false,
+        }
+    }
+    text.len()
+}
+
+/// Leaves out each item behind `#[cfg(test)]`.
+fn without_tests(tokens: &[String]) -> Vec<String> {
+    const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
+    let mut kept = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        if !tokens[at..].iter().map(String::as_str).take(MARK.len()).eq(MARK) {
+            kept.push(tokens[at].clone());
+            at += 1;
+            continue;
+        }
+        let mut depth = 0;
+        while at < tokens.len() {
+            let token = &*tokens[at];
+            depth += i32::from(token == "{") - i32::from(token == "}");
+            at += 1;
+            if depth == 0 && (token == ";" || token == "}") {
+                break;
+            }
+        }
+    }
+    kept
+}
+
+/// The circles: modules that all use each other, be it by others (Tarjan's algorithm).
+fn circles(graph: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
+    struct Search<'a> {
+        graph: &'a BTreeMap<Module, BTreeSet<Module>>,
+        order: BTreeMap<&'a Module, usize>,
+        stack: Vec<&'a Module>,
+        circles: Vec<Vec<Module>>,
+    }
+    impl<'a> Search<'a> {
+        /// The lowest place on the stack that `module` reaches.
+        fn visit(&mut self, module: &'a Module) -> usize {
+            let place = self.order.len();
+            self.order.insert(module, place);
+            self.stack.push(module);
+            let mut lowest = place;
+            for next in self.graph.get(module).into_iter().flatten() {
+                lowest = lowest.min(match self.order.get(next) {
+                    None => self.visit(next),
+                    Some(&order) if self.stack.contains(&next) => order,
+                    Some(_) => continue,
+                });
+            }
+            if lowest == place {
+                let at = self.stack.iter().position(|other| *other == module).unwrap();
+                let mut circle: Vec<_> = self.stack.drain(at..).cloned().collect();
+                circle.sort();
+                self.circles.extend((circle.len() > 1).then_some(circle));
+            }
+            lowest
+        }
+    }
+    let mut search =
+        Search { graph, order: BTreeMap::new(), stack: Vec::new(), circles: Vec::new() };
+    for module in graph.keys() {
+        if !search.order.contains_key(module) {
+            search.visit(module);
+        }
+    }
+    search.circles
+}

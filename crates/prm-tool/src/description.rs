@@ -1,0 +1,533 @@
+//! The description in memory: what the TOML files of `prm/` say, with every mistake collected.
+//!
+//! Reading stops at nothing: each mistake becomes a [`Problem`] that names file, table and field,
+//! and the rest is read on, so that one run shows them all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use toml::Value;
+
+use super::place::{Place, Span};
+use super::raw::{RawCommand, RawEnum, RawField, RawStatus, RawStructure, RawValue};
+
+/// No structure has more bytes; a number that is larger is a slip.
+const LARGEST: u32 = 0x10_0000;
+
+/// A mistake in the description: where, what, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// File, relative to the repository.
+    pub(crate) file: String,
+    /// `[table]` and field, or empty for the whole file.
+    pub(crate) place: String,
+    /// What is wrong and what to write instead.
+    pub(crate) message: String,
+    /// Code can be generated all the same: a text is missing, or a rule names what does not exist.
+    pub(crate) harmless: bool,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place.as_str() {
+            "" => write!(f, "{}: {}", self.file, self.message),
+            place => write!(f, "{}: {place}: {}", self.file, self.message),
+        }
+    }
+}
+
+/// Everything that `prm/` says.
+#[derive(Debug, Default)]
+pub(crate) struct Description {
+    /// The files, relative to the repository, sorted.
+    pub(crate) files: Vec<String>,
+    /// Structures and segments in file order.
+    pub(crate) structures: Vec<Structure>,
+    /// Enums in file order.
+    pub(crate) enums: Vec<Enum>,
+    /// Commands in file order.
+    pub(crate) commands: Vec<Command>,
+    /// Mistakes met while reading.
+    pub(crate) problems: Vec<Problem>,
+    structure_index: BTreeMap<String, usize>,
+}
+
+/// A structure: command input or output, context, capability page, register, segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Structure {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    /// Part of a queue entry, a record or a UAR page rather than of a command.
+    pub(crate) segment: bool,
+    /// The data path uses it: `hot.rs` has its words.
+    pub(crate) hot: bool,
+    /// Words that hold several fields, by the name of their type.
+    pub(crate) words: Vec<Word>,
+    pub(crate) bytes: u32,
+    pub(crate) doc: String,
+    pub(crate) sources: Vec<String>,
+    /// Names that it has elsewhere, beside those in its sources.
+    pub(crate) aliases: Vec<String>,
+    pub(crate) reserved: Vec<Place>,
+    /// Fields of the C structure that the table leaves out, being described in another way.
+    pub(crate) without: Vec<String>,
+    pub(crate) fields: Vec<Field>,
+}
+
+/// A word of a hot structure that the data path reads or writes whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Word {
+    pub(crate) name: String,
+    pub(crate) span: Span,
+}
+
+/// A field of a structure.
+#[derive(Clone, Debug)]
+pub(crate) struct Field {
+    pub(crate) name: String,
+    /// First bit, counted from the start of the structure.
+    pub(crate) start: u32,
+    /// Bits of one element.
+    pub(crate) width: u32,
+    /// Number of elements; 1 for a plain field.
+    pub(crate) count: u32,
+    pub(crate) content: Content,
+    /// A flexible array after the structure's `bytes`.
+    pub(crate) tail: bool,
+    /// Has been declared an array, be it of one element.
+    pub(crate) array: bool,
+    /// May overlap other fields.
+    pub(crate) overlay: bool,
+    pub(crate) doc: String,
+    /// The field's own sources, if they are not the structure's.
+    pub(crate) sources: Option<Vec<String>>,
+    /// Its name in Linux's header, if that is another.
+    pub(crate) linux: Option<String>,
+}
+
+/// What a field holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A number of at most 64 bits.
+    Number,
+    /// A number with named values.
+    Enum(String),
+    /// A structure.
+    Struct(String),
+    /// Opaque bytes.
+    Bytes,
+}
+
+/// Named values of a number.
+#[derive(Clone, Debug)]
+pub(crate) struct Enum {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) bits: u32,
+    /// The module of its values as plain numbers, if the data path uses them.
+    pub(crate) hot: Option<String>,
+    pub(crate) doc: String,
+    pub(crate) sources: Vec<String>,
+    pub(crate) aliases: Vec<String>,
+    pub(crate) values: Vec<EnumValue>,
+}
+
+/// One named value.
+#[derive(Clone, Debug)]
+pub(crate) struct EnumValue {
+    pub(crate) name: String,
+    pub(crate) value: u64,
+    pub(crate) doc: String,
+    /// The value's own sources, if they are not the enum's.
+    pub(crate) sources: Option<Vec<String>>,
+}
+
+/// Whether the model is the only one of these sources, so that no hardware must see what comes from
+/// them.
+fn are_model_only(sources: &[String]) -> bool {
+    !sources.is_empty() && sources.iter().all(|source| source == "model")
+}
+
+impl Enum {
+    /// Whether only the model knows one of its values.
+    pub(crate) fn is_model_only(&self, value: &EnumValue) -> bool {
+        are_model_only(value.sources.as_deref().unwrap_or(&self.sources))
+    }
+}
+
+/// A command of the device.
+#[derive(Clone, Debug)]
+pub(crate) struct Command {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) opcode: u16,
+    pub(crate) doc: String,
+    pub(crate) sources: Vec<String>,
+    pub(crate) aliases: Vec<String>,
+    pub(crate) input: String,
+    pub(crate) output: String,
+    pub(crate) devx: String,
+    pub(crate) op_mods: Vec<EnumValue>,
+    /// The enum of its object's states, if it has any.
+    pub(crate) state: Option<String>,
+    /// States of the object in which it is legal, or `any`.
+    pub(crate) states: Vec<String>,
+    /// From which state to which it may bring the object, as `RST -> INIT`.
+    pub(crate) transitions: Vec<String>,
+    pub(crate) capability: Option<String>,
+    pub(crate) statuses: Vec<Status>,
+    pub(crate) variants: Vec<Variant>,
+}
+
+/// A status that a command may return.
+#[derive(Clone, Debug)]
+pub(crate) struct Status {
+    pub(crate) name: String,
+    /// When the device returns it.
+    pub(crate) why: String,
+    /// Who says so: a source, or `reading`, which is our own of its fields and of its name.
+    pub(crate) from: String,
+}
+
+/// "`field` of the input or output holds `struct` when input field `when` is one of `values`".
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Variant {
+    pub(crate) field: String,
+    pub(crate) when: String,
+    pub(crate) values: Vec<u64>,
+    #[serde(rename = "struct")]
+    pub(crate) structure: String,
+}
+
+impl Field {
+    /// Whether only the model knows it, though others may know the structure.
+    pub(crate) fn is_model_only(&self) -> bool {
+        self.sources.as_deref().is_some_and(are_model_only)
+    }
+
+    /// All its bits; none for a tail.
+    pub(crate) fn span(&self) -> Span {
+        Span { start: self.start, width: if self.tail { 0 } else { self.width * self.count } }
+    }
+
+    /// Its place as `at` would say it.
+    pub(crate) fn place(&self) -> String {
+        match Place::of_field(self.start, self.width * self.count) {
+            (place, None) => place.to_string(),
+            (place, Some(bits)) if bits % 8 == 0 => format!("{place}, {} bytes", bits / 8),
+            (place, Some(bits)) => format!("{place}, {bits} bits"),
+        }
+    }
+}
+
+impl Word {
+    /// Whether a field is within it.
+    pub(crate) fn holds(&self, field: &Field) -> bool {
+        let field = field.span();
+        field.width > 0 && self.span.start <= field.start && field.end() <= self.span.end()
+    }
+
+    /// The fields within it, in order.
+    pub(crate) fn fields<'a>(&self, structure: &'a Structure) -> impl Iterator<Item = &'a Field> {
+        structure.fields.iter().filter(|field| self.holds(field))
+    }
+}
+
+impl Structure {
+    /// The gaps between its fields, in order.
+    pub(crate) fn gaps(&self) -> Vec<Span> {
+        gaps(self.bytes * 8, self.fields.iter().map(Field::span))
+    }
+}
+
+/// What of `bits` bits no span covers.
+pub(crate) fn gaps(bits: u32, spans: impl Iterator<Item = Span>) -> Vec<Span> {
+    let mut spans: Vec<Span> = spans.filter(|s| s.width > 0).collect();
+    spans.sort();
+    let (mut at, mut gaps) = (0, Vec::new());
+    for span in spans {
+        if span.start > at {
+            gaps.push(Span { start: at, width: span.start - at });
+        }
+        at = at.max(span.end());
+    }
+    if at < bits {
+        gaps.push(Span { start: at, width: bits - at });
+    }
+    gaps
+}
+
+impl Description {
+    /// Reads every TOML file in `prm/` of the repository at `root`, and one level of directories.
+    pub(crate) fn load(root: &Path) -> crate::repository::Result<Self> {
+        let mut paths = Vec::new();
+        collect(&root.join("prm"), true, &mut paths)?;
+        paths.sort();
+        let mut sources = Vec::new();
+        for path in paths {
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            let name = path.strip_prefix(root).unwrap_or(&path);
+            sources.push((name.to_string_lossy().into_owned(), text));
+        }
+        Ok(Self::parse(sources.iter().map(|(name, text)| (name.as_str(), text.as_str()))))
+    }
+
+    /// Reads the given (file name, text) pairs.
+    pub(crate) fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut description = Self::default();
+        for (file, text) in files {
+            description.files.push(file.to_owned());
+            match text.parse::<toml::Table>() {
+                Ok(table) => {
+                    for (name, value) in table {
+                        description.entry(file, name, value);
+                    }
+                }
+                Err(error) => {
+                    let message = format!("not valid TOML: {}", error.to_string().trim_end());
+                    description.problem(file, "", message);
+                }
+            }
+        }
+        description.resolve();
+        description.name_opcodes();
+        description
+    }
+
+    /// The structure of that name.
+    pub(crate) fn structure(&self, name: &str) -> Option<&Structure> {
+        self.structure_index.get(name).map(|&i| &self.structures[i])
+    }
+
+    /// The enum of that name.
+    pub(crate) fn enumeration(&self, name: &str) -> Option<&Enum> {
+        self.enums.iter().find(|e| e.name == name)
+    }
+
+    /// What a field holds, an enum that does not exist counting as a mere number.
+    pub(crate) fn content<'a>(&self, field: &'a Field) -> &'a Content {
+        match &field.content {
+            Content::Enum(name) if self.enumeration(name).is_none() => &Content::Number,
+            content => content,
+        }
+    }
+
+    /// Notes a mistake.
+    pub(crate) fn problem(&mut self, file: &str, place: &str, message: String) {
+        let (file, place) = (file.to_owned(), place.to_owned());
+        self.problems.push(Problem { file, place, message, harmless: false });
+    }
+
+    fn entry(&mut self, file: &str, name: String, value: Value) {
+        let place = format!("[{name}]");
+        let Value::Table(mut table) = value else {
+            let message = "is not a table; every top-level item is one entry, [name]".to_owned();
+            return self.problem(file, &name, message);
+        };
+        let kind = match table.remove("kind") {
+            None => "structure".to_owned(),
+            Some(Value::String(kind)) => kind,
+            Some(_) => String::new(),
+        };
+        match kind.as_str() {
+            "structure" | "segment" => self.read_structure(file, name, kind == "segment", table),
+            "enum" => self.read_enum(file, name, table),
+            "command" => self.read_command(file, name, table),
+            _ => {
+                let message = "kind is one of structure, segment, enum, command".to_owned();
+                self.problem(file, &place, message);
+            }
+        }
+    }
+
+    fn read_structure(&mut self, file: &str, name: String, segment: bool, table: toml::Table) {
+        let place = format!("[{name}]");
+        let Some(raw) = self.typed::<RawStructure>(file, &place, Value::Table(table)) else {
+            return;
+        };
+        if raw.bytes > LARGEST {
+            let message = format!("{:#x} bytes are more than any structure has", raw.bytes);
+            return self.problem(file, &place, message);
+        }
+        let mut reserved = Vec::new();
+        for text in &raw.reserved {
+            match Place::parse(text) {
+                Ok(span) => reserved.push(span),
+                Err(error) => self.problem(file, &place, format!("reserved: {error}")),
+            }
+        }
+        let mut words = Vec::new();
+        for (word, at) in raw.words {
+            let place = format!("[{name}] words: {word}");
+            match at.as_str().ok_or("is not a place as text".to_owned()).and_then(Place::parse) {
+                Ok(at) => words.push(Word { name: word, span: at.span() }),
+                Err(error) => self.problem(file, &place, error),
+            }
+        }
+        let mut fields = Vec::new();
+        for (field, value) in raw.fields {
+            let place = format!("[{name}] {field}");
+            if let Some(raw) = self.typed::<RawField>(file, &place, value) {
+                match raw.into_field(field) {
+                    Ok(field) => fields.push(field),
+                    Err(error) => self.problem(file, &place, error),
+                }
+            }
+        }
+        self.structure_index.entry(name.clone()).or_insert(self.structures.len());
+        self.structures.push(Structure {
+            name,
+            file: file.to_owned(),
+            segment,
+            hot: raw.hot,
+            words,
+            bytes: raw.bytes,
+            doc: raw.doc,
+            sources: raw.sources,
+            aliases: raw.aliases,
+            reserved,
+            without: raw.without,
+            fields,
+        });
+    }
+
+    fn read_enum(&mut self, file: &str, name: String, table: toml::Table) {
+        let place = format!("[{name}]");
+        let Some(raw) = self.typed::<RawEnum>(file, &place, Value::Table(table)) else {
+            return;
+        };
+        let RawEnum { bits, hot, doc, sources, aliases, values } = raw;
+        let values = self.read_values(file, &name, values);
+        let file = file.to_owned();
+        self.enums.push(Enum { name, file, bits, hot, doc, sources, aliases, values });
+    }
+
+    fn read_command(&mut self, file: &str, name: String, table: toml::Table) {
+        let place = format!("[{name}]");
+        let Some(raw) = self.typed::<RawCommand>(file, &place, Value::Table(table)) else {
+            return;
+        };
+        let op_mods = self.read_values(file, &name, raw.op_mods);
+        let mut statuses = Vec::new();
+        for (status, value) in raw.statuses {
+            let place = format!("[{name}] {status}");
+            match value {
+                Value::Table(_) => {
+                    if let Some(RawStatus { why, from }) = self.typed(file, &place, value) {
+                        statuses.push(Status { name: status, why, from });
+                    }
+                }
+                _ => {
+                    let message = "statuses are written NAME = { why = \"when it is returned\", \
+                                   from = \"reading\" }, or from = the source that says so";
+                    self.problem(file, &place, message.to_owned());
+                }
+            }
+        }
+        self.commands.push(Command {
+            name,
+            file: file.to_owned(),
+            opcode: raw.opcode,
+            doc: raw.doc,
+            sources: raw.sources,
+            aliases: raw.aliases,
+            input: raw.input,
+            output: raw.output,
+            devx: raw.devx,
+            op_mods,
+            state: raw.state,
+            states: raw.states,
+            transitions: raw.transitions,
+            capability: raw.capability,
+            statuses,
+            variants: raw.variants,
+        });
+    }
+
+    fn read_values(&mut self, file: &str, entry: &str, table: toml::Table) -> Vec<EnumValue> {
+        let mut values = Vec::new();
+        for (name, value) in table {
+            let raw = match value {
+                Value::Integer(value) => {
+                    Value::Table([("value".into(), value.into())].into_iter().collect())
+                }
+                other => other,
+            };
+            let place = format!("[{entry}] {name}");
+            if let Some(RawValue { value, doc, sources }) = self.typed(file, &place, raw) {
+                values.push(EnumValue { name, value, doc, sources });
+            }
+        }
+        values
+    }
+
+    /// `value` as a `T`, or a problem with the text of what is unknown, missing or of another type.
+    fn typed<T: DeserializeOwned>(&mut self, file: &str, place: &str, value: Value) -> Option<T> {
+        value
+            .try_into()
+            .map_err(|error: toml::de::Error| {
+                let text = error.to_string();
+                self.problem(file, place, text.trim().replace('\n', " "));
+            })
+            .ok()
+    }
+
+    /// The enum `opcode`, of no file, which names every command.
+    fn name_opcodes(&mut self) {
+        let mut values: Vec<EnumValue> = self
+            .commands
+            .iter()
+            .map(|command| EnumValue {
+                name: command.name.to_uppercase(),
+                value: command.opcode.into(),
+                doc: command.doc.clone(),
+                sources: None,
+            })
+            .collect();
+        values.sort_by_key(|value| value.value);
+        if !values.is_empty() {
+            self.enums.push(Enum {
+                name: "opcode".into(),
+                file: String::new(),
+                bits: 16,
+                hot: None,
+                doc: "Opcodes of commands.".into(),
+                sources: vec!["the commands' own".into()],
+                aliases: Vec::new(),
+                values,
+            });
+        }
+    }
+
+    /// Gives fields that hold a structure their width.
+    fn resolve(&mut self) {
+        let sizes: BTreeMap<String, u32> =
+            self.structures.iter().map(|s| (s.name.clone(), s.bytes)).collect();
+        for structure in &mut self.structures {
+            for field in &mut structure.fields {
+                if let Content::Struct(name) = &field.content {
+                    field.width = sizes.get(name).map_or(0, |bytes| bytes * 8);
+                }
+            }
+        }
+    }
+}
+
+fn collect(directory: &Path, deeper: bool, paths: &mut Vec<PathBuf>) -> crate::repository::Result {
+    let entries = std::fs::read_dir(directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() && deeper {
+            collect(&path, false, paths)?;
+        } else if path.extension().is_some_and(|e| e == "toml") {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,402 @@
+//! `prm generate`: crates/prm/src/generated from the description, formatted and ready to check in.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command as Process, Stdio};
+
+use super::check;
+use super::description::{
+    Command, Content, Description, Enum, EnumValue, Field, Status, Structure,
+};
+use super::names::{method_name, type_name, unsigned};
+
+mod hot;
+
+/// Where the generated files are, from the root of the repository.
+const DIRECTORY: &str = "crates/prm/src/generated";
+
+/// Runs the task.
+pub(crate) fn run(root: &Path) -> crate::repository::Result {
+    let description = super::check::load_sound(root)?;
+    let directory = root.join(DIRECTORY);
+    std::fs::create_dir_all(&directory)?;
+    let files = files(root, &description)?;
+    for path in existing(&directory)? {
+        if !files.contains_key(&path) {
+            std::fs::remove_file(directory.join(&path))?;
+            println!("{DIRECTORY}/{path}: removed");
+        }
+    }
+    for (name, text) in &files {
+        let path = directory.join(name);
+        if std::fs::read_to_string(&path).ok().as_ref() != Some(text) {
+            std::fs::write(&path, text)?;
+            println!("{DIRECTORY}/{name}: written");
+        }
+    }
+    let texts = check::all(&description).len();
+    if texts > 0 {
+        println!("{texts} things are still missing; `cargo xtask prm check` names them");
+    }
+    Ok(())
+}
+
+/// One line for each generated file that is not what the description says.
+pub(crate) fn stale(
+    root: &Path,
+    description: &Description,
+) -> crate::repository::Result<Vec<String>> {
+    let directory = root.join(DIRECTORY);
+    let files = files(root, description)?;
+    let mut stale = Vec::new();
+    for name in existing(&directory)? {
+        if !files.contains_key(&name) {
+            stale.push(format!("{DIRECTORY}/{name}: comes from no table; run prm generate"));
+        }
+    }
+    for (name, text) in &files {
+        if std::fs::read_to_string(directory.join(name)).ok().as_ref() != Some(text) {
+            stale.push(format!("{DIRECTORY}/{name}: is stale; run `cargo xtask prm generate`"));
+        }
+    }
+    Ok(stale)
+}
+
+fn existing(directory: &Path) -> crate::repository::Result<Vec<String>> {
+    if !directory.exists() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    Ok(names)
+}
+
+/// Every generated file, formatted, by its name.
+fn files(
+    root: &Path,
+    description: &Description,
+) -> crate::repository::Result<BTreeMap<String, String>> {
+    let mut texts = vec![("mod".to_owned(), module(description))];
+    texts.push(("hot".to_owned(), hot::module(description)));
+    texts.extend(description.files.iter().map(|file| (stem(file), one_file(description, file))));
+    let names: Vec<String> = texts.iter().map(|(name, _)| format!("{name}.rs")).collect();
+    let formatted = rustfmt(root, texts.into_iter().map(|(_, text)| text).collect())?;
+    Ok(names.into_iter().zip(formatted).collect())
+}
+
+/// `prm/dpa/thread.toml` as `dpa_thread`.
+fn stem(file: &str) -> String {
+    file.trim_start_matches("prm/").trim_end_matches(".toml").replace(['/', '-'], "_")
+}
+
+/// Formats all texts, two at a time.
+fn rustfmt(root: &Path, texts: Vec<String>) -> crate::repository::Result<Vec<String>> {
+    let mut formatted = Vec::new();
+    for pair in texts.chunks(2) {
+        let results: Vec<Result<String, String>> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                pair.iter().map(|text| scope.spawn(|| rustfmt_one(root, text))).collect();
+            threads.into_iter().map(|t| t.join().expect("formatting does not panic")).collect()
+        });
+        for result in results {
+            formatted.push(result?);
+        }
+    }
+    Ok(formatted)
+}
+
+fn rustfmt_one(root: &Path, text: &str) -> Result<String, String> {
+    let mut process = Process::new("rustfmt")
+        .arg("--config-path")
+        .arg(root)
+        .args(["--edition", "2024"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| {
+            format!("rustfmt: {error}; install it with `rustup component add rustfmt`")
+        })?;
+    let mut stdin = process.stdin.take().expect("stdin is piped");
+    let output = std::thread::scope(|scope| {
+        scope.spawn(move || stdin.write_all(text.as_bytes()));
+        process.wait_with_output()
+    })
+    .map_err(|error| format!("rustfmt: {error}"))?;
+    if !output.status.success() {
+        let path = std::env::temp_dir().join("prm-generate-failed.rs");
+        let _ = std::fs::write(&path, text);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("the generator wrote no Rust ({}): {message}", path.display()));
+    }
+    String::from_utf8(output.stdout).map_err(|error| error.to_string())
+}
+
+fn module(description: &Description) -> String {
+    let mut out =
+        "//! Generated by `cargo xtask prm generate` from prm/; do not edit.\n\n".to_owned();
+    out += "use crate::macros::prelude::*;\n\n";
+    for file in &description.files {
+        let _ = writeln!(out, "mod {};", stem(file));
+    }
+    out.push_str("pub mod hot;\n\n");
+    for file in &description.files {
+        let _ = writeln!(out, "pub use {}::*;", stem(file));
+    }
+    if let Some(opcode) = description.enums.iter().find(|e| e.file.is_empty()) {
+        enumeration(&mut out, opcode);
+    }
+    out += "\n/// Every structure, sorted by name.\npub static STRUCTURES: &[&StructInfo] = &[\n";
+    let mut names: Vec<&str> = description.structures.iter().map(|s| s.name.as_str()).collect();
+    names.sort();
+    for name in names {
+        let _ = writeln!(out, "{}::INFO,", type_name(name));
+    }
+    out += "];\n\n/// Every enum, sorted by name.\npub static ENUMS: &[&EnumInfo] = &[\n";
+    let mut names: Vec<&str> = description.enums.iter().map(|e| e.name.as_str()).collect();
+    names.sort();
+    for name in names {
+        let _ = writeln!(out, "{}::INFO,", type_name(name));
+    }
+    out +=
+        "];\n\n/// Every command, sorted by opcode.\npub static COMMANDS: &[&CommandInfo] = &[\n";
+    let mut commands: Vec<&Command> = description.commands.iter().collect();
+    commands.sort_by_key(|c| c.opcode);
+    for command in commands {
+        let _ = writeln!(out, "&{},", command.name.to_uppercase());
+    }
+    out += "];\n";
+    out
+}
+
+pub(super) fn one_file(description: &Description, file: &str) -> String {
+    let mut out = format!(
+        "//! Generated by `cargo xtask prm generate` from {file}; do not edit.\n\nuse super::*;\n"
+    );
+    for e in description.enums.iter().filter(|e| e.file == file) {
+        enumeration(&mut out, e);
+    }
+    for command in description.commands.iter().filter(|c| c.file == file) {
+        command_info(&mut out, description, command);
+    }
+    for structure in description.structures.iter().filter(|s| s.file == file) {
+        view(&mut out, description, structure);
+    }
+    out
+}
+
+fn enumeration(out: &mut String, e: &Enum) {
+    let (name, repr) = (type_name(&e.name), unsigned(e.bits));
+    out.push_str("\nenumeration! {\n");
+    doc_with_sources(out, "    ", &e.doc, &e.name, &e.sources);
+    let _ = writeln!(out, "    pub struct {name}(pub {repr}) = {:?}, {} bits {{", e.name, e.bits);
+    for value in &e.values {
+        doc(out, "        ", &value.doc, &value.name);
+        let _ = writeln!(out, "        {} = {},", value.name, literal(value.value));
+    }
+    let model: Vec<&EnumValue> = e.values.iter().filter(|value| e.is_model_only(value)).collect();
+    let model = join(model.iter().map(|value| literal(value.value)));
+    let model = if model.is_empty() { model } else { format!(" model [{model}]") };
+    let _ = writeln!(out, "    }}{model}\n}}");
+}
+
+fn literal(value: u64) -> String {
+    if value < 10 { value.to_string() } else { format!("{value:#x}") }
+}
+
+fn command_info(out: &mut String, description: &Description, command: &Command) {
+    let upper = command.name.to_uppercase();
+    let (input, output) = (type_name(&command.input), type_name(&command.output));
+    out.push('\n');
+    doc_with_sources(out, "", &command.doc, &upper, &command.sources);
+    let _ = writeln!(out, "pub static {upper}: CommandInfo = CommandInfo {{");
+    let _ = writeln!(out, "name: {upper:?}, opcode: {:#x},", command.opcode);
+    let _ = writeln!(out, "input: {input}::INFO, output: {output}::INFO,");
+    let _ = writeln!(out, "devx: Devx::{},", type_name(&command.devx));
+    let op_mods = command.op_mods.iter().map(|v| format!("({:?}, {})", v.name, literal(v.value)));
+    let _ = writeln!(out, "op_mods: &[{}],", join(op_mods));
+    let _ = writeln!(out, "states: &{:?}, capability: {:?},", command.states, command.capability);
+    let statuses = description.enumeration("command_status");
+    let rules = command.statuses.iter().filter_map(|Status { name, why, .. }| {
+        let value = statuses?.values.iter().find(|v| v.name == *name)?.value;
+        Some(format!("StatusRule {{ status: {}, name: {name:?}, why: {why:?} }}", literal(value)))
+    });
+    let _ = writeln!(out, "statuses: &[{}],", join(rules));
+    let known = command.variants.iter().filter(|v| description.structure(&v.structure).is_some());
+    let variants = known.map(|v| {
+        format!(
+            "Variant {{ field: {:?}, when: {:?}, values: &{:?}, info: {}::INFO }}",
+            v.field,
+            v.when,
+            v.values,
+            type_name(&v.structure)
+        )
+    });
+    let _ = writeln!(out, "variants: &[{}],", join(variants));
+    let _ = writeln!(out, "sources: &{:?},\n}};", command.sources);
+    let _ = writeln!(out, "\ncommand!({input} -> {output}, {upper});");
+    if !command.op_mods.is_empty() {
+        let _ = writeln!(out, "\nimpl {input} {{");
+        for EnumValue { name, value, doc: text, .. } in &command.op_mods {
+            doc(out, "", &format!("`op_mod`: {text}"), name);
+            let _ = writeln!(out, "pub const {name}: u16 = {};", literal(*value));
+        }
+        out.push_str("}\n");
+    }
+}
+
+fn join(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}
+
+fn view(out: &mut String, description: &Description, structure: &Structure) {
+    let name = type_name(&structure.name);
+    out.push_str("\nstructure! {\n");
+    doc_with_sources(out, "    ", &structure.doc, &structure.name, &structure.sources);
+    let bytes = structure.bytes;
+    let _ = writeln!(out, "    {name}, {name}Layout, {bytes:#x} bytes = {:?} {{", structure.name);
+    let _ = writeln!(out, "        sources: {:?};", structure.sources);
+    let gaps = structure.gaps().into_iter().map(|gap| format!("({}, {})", gap.start, gap.width));
+    let _ = writeln!(out, "        reserved: [{}];", wrapped(gaps.collect()));
+    for field in &structure.fields {
+        line(out, description, field);
+    }
+    out.push_str("    }\n}\n");
+    let output = description.commands.iter().any(|command| command.output == structure.name);
+    if output {
+        let _ = writeln!(out, "\nimpl CommandOutput for {name} {{}}");
+    }
+}
+
+/// A list's items, on one line or several.
+fn wrapped(items: Vec<String>) -> String {
+    let line = items.join(", ");
+    if line.len() <= 80 {
+        return line;
+    }
+    let lines: Vec<String> =
+        items.chunks(7).map(|chunk| format!("            {},\n", chunk.join(", "))).collect();
+    format!("\n{}        ", lines.concat())
+}
+
+/// A field's doc, and the line that makes its accessors and its reflection.
+fn line(out: &mut String, description: &Description, field: &Field) {
+    let about = format!("{} `{}`", full_stop(&field.doc), field.place());
+    let sources = field.sources.as_deref().unwrap_or(&[]);
+    doc_with_sources(out, "        ", about.trim(), &field.name, sources);
+    let (start, width) = (field.start, field.width);
+    let (mut setter, mut kind) = match description.content(field) {
+        Content::Number if width == 1 => (format!("set_{}", field.name), format!("flag({start})")),
+        Content::Number => {
+            let repr = unsigned(width);
+            (format!("set_{}", field.name), format!("number({repr}, {start}, {width})"))
+        }
+        Content::Enum(e) => {
+            let repr = unsigned(description.enumeration(e).map_or(width, |e| e.bits));
+            let kind = format!("named({}({repr}), {start}, {width})", type_name(e));
+            (format!("set_{}", field.name), kind)
+        }
+        Content::Bytes => {
+            (format!("set_{}", field.name), format!("bytes({:#x}, {start})", width / 8))
+        }
+        Content::Struct(nested) => {
+            (format!("{}_mut", field.name), format!("nested({}, {start})", type_name(nested)))
+        }
+    };
+    if field.tail {
+        setter = format!("{}_OFFSET", field.name.to_uppercase());
+        kind = format!("tail({kind})");
+    }
+    if field.array {
+        let _ = write!(kind, " [{}]", field.count);
+    }
+    if field.overlay {
+        kind.push_str(" overlay");
+    }
+    if field.is_model_only() {
+        kind.push_str(" model_only");
+    }
+    let _ = writeln!(out, "        {} {setter}: {kind};", method_name(&field.name));
+}
+
+fn full_stop(text: &str) -> String {
+    let text = text.trim();
+    if text.is_empty() || text.ends_with(['.', '!', '?', ':']) {
+        text.to_owned()
+    } else {
+        format!("{text}.")
+    }
+}
+
+/// A doc comment of `text`, or of the name where there is no text yet.
+fn doc(out: &mut String, indent: &str, text: &str, name: &str) {
+    let text = if text.trim().is_empty() { format!("`{name}`.") } else { markdown(text.trim()) };
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && indent.len() + 4 + line.len() + 1 + word.len() > 100 {
+            let _ = writeln!(out, "{indent}/// {line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let _ = writeln!(out, "{indent}/// {line}");
+}
+
+fn doc_with_sources(out: &mut String, indent: &str, text: &str, name: &str, sources: &[String]) {
+    doc(out, indent, text, name);
+    if !sources.is_empty() {
+        let _ = writeln!(out, "{indent}///");
+        let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
+        doc(out, indent, &full_stop(&format!("Source: {}", sources.join("; "))), name);
+    }
+}
+
+/// `text` so that rustdoc shows it as it is: brackets and angles escaped, addresses as links.
+fn markdown(text: &str) -> String {
+    let mut out = String::new();
+    for (i, part) in text.split('`').enumerate() {
+        if i > 0 {
+            out.push('`');
+        }
+        if i % 2 == 1 {
+            out.push_str(part);
+            continue;
+        }
+        let mut words = part.split(' ').peekable();
+        while let Some(word) = words.next() {
+            let at = word.find("https://").or_else(|| word.find("http://"));
+            match at {
+                Some(at) => {
+                    let url = word[at..].trim_end_matches([',', '.', ';', ')', ']', ':']);
+                    let _ = write!(out, "{}<{url}>{}", &word[..at], &word[at + url.len()..]);
+                }
+                None => {
+                    for c in word.chars() {
+                        if matches!(c, '[' | ']' | '<' | '>' | '*' | '\\')
+                            || (c == '_' && is_edge(word))
+                        {
+                            out.push('\\');
+                        }
+                        out.push(c);
+                    }
+                }
+            }
+            if words.peek().is_some() {
+                out.push(' ');
+            }
+        }
+    }
+    out
+}
+
+/// Whether a word begins or ends with `_`, which Markdown would take for emphasis.
+fn is_edge(word: &str) -> bool {
+    word.starts_with('_') || word.ends_with('_')
+}

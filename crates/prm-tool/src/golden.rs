@@ -1,0 +1,402 @@
+//! Golden WQEs, doorbells and CQEs held against the segment tables: what libmlx5 wrote for a
+//! request, read as our fields, must be the request.
+//!
+//! What counts as a confirmation of a field: it was expected to hold a value that is not zero, and
+//! did.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+use verbless_prm::reflect::{Kind, View};
+
+use super::runtime::Runtime;
+
+/// Where the vectors are, from the root of the repository.
+pub(crate) const GOLDEN: &str = "prm/evidence/wqe-golden.json";
+
+/// What the vectors showed.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    /// WQEs, records, doorbells and CQEs that were read.
+    pub(crate) vectors: usize,
+    /// Fields that were compared.
+    pub(crate) comparisons: usize,
+    /// Fields that do not hold what they must.
+    pub(crate) problems: Vec<String>,
+    /// (structure, field) pairs that the vectors confirm.
+    pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
+}
+
+/// Reads the vectors of the repository at `root`.
+pub(crate) fn read(root: &Path) -> crate::repository::Result<Value> {
+    let path = root.join(GOLDEN);
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+/// Holds every vector against the tables.
+pub(crate) fn check(runtime: &Runtime, golden: &Value) -> Checked {
+    let mut checker = Checker { runtime, checked: Checked::default(), vector: String::new() };
+    for post in list(golden, "post") {
+        checker.post(post);
+    }
+    for recv in list(golden, "recv") {
+        checker.recv(recv);
+    }
+    for arm in list(golden, "arm_cq") {
+        checker.arm(arm);
+    }
+    for cqe in list(golden, "cqe") {
+        checker.cqe(cqe);
+    }
+    checker.checked
+}
+
+struct Checker<'a> {
+    runtime: &'a Runtime,
+    checked: Checked,
+    vector: String,
+}
+
+impl Checker<'_> {
+    /// The fields of structure `name` in `bytes`, each with what it must hold.
+    fn expect(&mut self, name: &str, bytes: &[u8], fields: &[(&str, u64)]) {
+        let Some(info) = self.runtime.structure(name) else {
+            return self.wrong(format!("there is no structure [{name}]"));
+        };
+        let view = View::new(info, bytes);
+        for &(name, wanted) in fields {
+            self.checked.comparisons += 1;
+            let Some(field) = info.field(name) else {
+                self.wrong(format!("[{}] has no field {name}", info.name));
+                continue;
+            };
+            match view.get(name) {
+                Some(value) if value == wanted => {
+                    if value != 0 {
+                        self.checked.confirmed.insert((info.name, field.name));
+                    }
+                }
+                value => {
+                    let value = value.map_or("nothing".to_owned(), |value| format!("{value:#x}"));
+                    self.wrong(format!("[{}] {name} is {value}, not {wanted:#x}", info.name));
+                }
+            }
+        }
+    }
+
+    fn wrong(&mut self, what: String) {
+        let problem = format!("{}: {what}", self.vector);
+        self.checked.problems.push(problem);
+    }
+
+    /// A named value of the enum that a field has.
+    fn named(&mut self, structure: &str, field: &str, value: &str) -> u64 {
+        let info = self.runtime.structure(structure).and_then(|info| info.field(field));
+        let found = match info.map(|field| field.kind) {
+            Some(Kind::Enum(e)) => e.values.iter().find(|(name, _)| *name == value),
+            _ => None,
+        };
+        match found {
+            Some(&(_, value)) => value,
+            None => {
+                self.wrong(format!("[{structure}] {field} has no value {value}"));
+                u64::MAX
+            }
+        }
+    }
+
+    fn post(&mut self, post: &Value) {
+        let qpn = number(&post["qp"]["qpn"]);
+        let all_signaled = post["qp"]["sq_sig_all"] == true;
+        let mut last = Vec::new();
+        for (request, wqe) in list(post, "in").iter().zip(list(post, "wqes")) {
+            self.checked.vectors += 1;
+            self.vector = format!("post {} ({})", text(&post["name"]), text(&post["api"]));
+            let bytes = hex(&wqe["hex"]);
+            let written = hex(&wqe["written_mask"]);
+            self.control(request, wqe, &bytes, &written, qpn, all_signaled);
+            self.segments(request, &bytes);
+            last = bytes;
+        }
+        // The UAR gets the head of the last WQE under this doorbell.
+        for uar in list(post, "uar") {
+            if uar["kind"] == "doorbell" && last.len() >= 8 {
+                let rung = hex(&uar["hex"]);
+                self.checked.vectors += 1;
+                let index = u64::from(u16::from_be_bytes([last[1], last[2]]));
+                let (opcode, ds) = (u64::from(last[3]), u64::from(last[7]));
+                let fields = [("wqe_index", index), ("opcode", opcode), ("qpn", qpn), ("ds", ds)];
+                self.expect("send_doorbell", &rung, &fields);
+            }
+        }
+        if let Some(wqe) = list(post, "wqes").last() {
+            let mut record = vec![0; 4];
+            record.extend(hex(&post["doorbell_record"]["hex"]));
+            let after = (number(&wqe["wqe_index"]) + number(&wqe["wqebbs"])) & 0xffff;
+            self.checked.vectors += 1;
+            self.expect("qp_doorbell_record", &record, &[("send_counter", after)]);
+        }
+    }
+
+    fn control(
+        &mut self,
+        request: &Value,
+        wqe: &Value,
+        bytes: &[u8],
+        written: &[u8],
+        qpn: u64,
+        all_signaled: bool,
+    ) {
+        let opcode = match text(&request["opcode"]) {
+            "RDMA_WRITE" => "WRITE",
+            "RDMA_WRITE_WITH_IMM" => "WRITE_IMM",
+            "SEND" => "SEND",
+            "SEND_WITH_INV" => "SEND_INVALIDATE",
+            "RDMA_READ" => "READ",
+            "ATOMIC_CMP_AND_SWP" => "COMPARE_SWAP",
+            "ATOMIC_FETCH_AND_ADD" => "FETCH_ADD",
+            "LOCAL_INV" => "UMR",
+            other => return self.wrong(format!("request {other} is not known here")),
+        };
+        let segment = "ctrl_segment";
+        let signaled = all_signaled || request["signaled"] == true;
+        let completion = if signaled { "ALWAYS" } else { "ON_ERROR" };
+        let mut fields = vec![
+            ("opmod", 0),
+            ("wqe_index", number(&wqe["wqe_index"])),
+            ("opcode", self.named(segment, "opcode", opcode)),
+            ("qpn", qpn),
+            ("ds", number(&wqe["ds"])),
+            ("ce", self.named(segment, "ce", completion)),
+            ("se", u64::from(request["solicited"] == true)),
+        ];
+        if request["fence"] == true {
+            fields.push(("fm", self.named(segment, "fm", "FENCE_AND_INITIATOR_SMALL")));
+        }
+        let imm = match (&request["imm_data_host_order"], &request["invalidate_rkey"]) {
+            (Value::Null, Value::Null) => 0,
+            (Value::Null, key) => number(key),
+            (imm, _) => number(imm),
+        };
+        // Some calls leave imm as it was where the opcode has none.
+        if written.get(12..16).is_some_and(|written| written.iter().all(|&byte| byte == 0xff)) {
+            fields.push(("imm", imm));
+        }
+        self.expect(segment, bytes, &fields);
+    }
+
+    fn segments(&mut self, request: &Value, bytes: &[u8]) {
+        let mut at = 16;
+        let mut take = |length: usize| {
+            let segment = bytes.get(at..at + length).unwrap_or(&[]);
+            at += length;
+            segment
+        };
+        if request["opcode"] == "LOCAL_INV" {
+            return; // what is in the UMR segments is the library's choice, not the request's
+        }
+        if request["remote_addr"] != Value::Null {
+            let (raddr, rkey) = (number(&request["remote_addr"]), number(&request["rkey"]));
+            self.expect("raddr_segment", take(16), &[("raddr", raddr), ("rkey", rkey)]);
+        }
+        if request["add"] != Value::Null {
+            self.expect("atomic_segment", take(16), &[("swap_add", number(&request["add"]))]);
+        } else if request["swap"] != Value::Null {
+            let (swap, compare) = (number(&request["swap"]), number(&request["compare"]));
+            let fields = [("swap_add", swap), ("compare", compare)];
+            self.expect("atomic_segment", take(16), &fields);
+        }
+        if request["inline"] == true {
+            let data = hex(&request["inline_data"]);
+            if data.is_empty() {
+                return; // nothing follows
+            }
+            let fields = [("inline", 1), ("byte_count", data.len() as u64)];
+            self.expect("inline_header", take(4), &fields);
+            if take(data.len()) != data {
+                self.wrong("the inline data is not that of the request".to_owned());
+            }
+            return;
+        }
+        for sge in list(request, "sge").iter().filter(|sge| number(&sge["length"]) > 0) {
+            let segment = take(16);
+            self.data(sge, segment);
+        }
+    }
+
+    fn data(&mut self, sge: &Value, segment: &[u8]) {
+        let fields = [
+            // 2 GiB is written as 0.
+            ("byte_count", number(&sge["length"]) & 0x7fff_ffff),
+            ("lkey", number(&sge["lkey"])),
+            ("addr", number(&sge["addr"])),
+        ];
+        self.expect("data_segment", segment, &fields);
+    }
+
+    fn recv(&mut self, recv: &Value) {
+        self.checked.vectors += 2;
+        self.vector = format!("recv {}", text(&recv["name"]));
+        let bytes = hex(&recv["hex"]);
+        let sges = list(recv, "sge");
+        for (sge, segment) in sges.iter().zip(bytes.chunks(16)) {
+            self.data(sge, segment);
+        }
+        if let Some(end) = bytes.chunks(16).nth(sges.len()) {
+            self.expect("data_segment", end, &[("byte_count", 0), ("lkey", 0x100)]);
+        }
+        let record = hex(&recv["doorbell_record"]["hex"]);
+        let after = (number(&recv["wqe_index"]) + 1) & 0xffff;
+        self.expect("qp_doorbell_record", &record, &[("receive_counter", after)]);
+    }
+
+    fn arm(&mut self, arm: &Value) {
+        self.checked.vectors += 2;
+        self.vector = format!("arm_cq {}", text(&arm["name"]));
+        let common = [
+            ("arm_sn", number(&arm["arm_sn"])),
+            ("arm_solicited_only", u64::from(text(&arm["name"]).contains("solicited"))),
+            ("arm_consumer_index", number(&arm["consumer_index"]) & 0xff_ffff),
+        ];
+        let mut record = vec![0; 4];
+        record.extend(hex(&arm["doorbell_record"]["hex"]));
+        self.expect("cq_doorbell_record", &record, &common);
+        for uar in list(arm, "uar") {
+            let bytes = hex(&uar["hex"]);
+            self.expect("cq_arm_doorbell", &bytes, &common);
+            self.expect("cq_arm_doorbell", &bytes, &[("cqn", number(&arm["cqn"]))]);
+            let mut page = vec![0; 4096];
+            let at = number(&uar["page_offset"]) as usize;
+            if let Some(place) = page.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(&bytes);
+            }
+            let path = "cq_arm.cqn";
+            let found = self.runtime.structure("uar_page").map(|info| View::new(info, &page));
+            match found.and_then(|view| view.get(path)) {
+                Some(cqn) if cqn == number(&arm["cqn"]) => {
+                    self.checked.confirmed.insert(("uar_page", "cq_arm"));
+                }
+                _ => self.wrong("[uar_page] cq_arm is not where the library writes".to_owned()),
+            }
+        }
+    }
+
+    fn cqe(&mut self, cqe: &Value) {
+        self.checked.vectors += 2;
+        let (name, wc) = (text(&cqe["name"]), &cqe["wc"]);
+        self.vector = format!("cqe {name} ({})", text(&cqe["api"]));
+        let bytes = hex(&cqe["cqe_hex"]);
+        let owner = u64::from(number(&cqe["cqe_index"]) & number(&cqe["cq_cqe_cnt"]) != 0);
+        let (qpn, counter) = (number(&wc["qp_num"]), number(&wc["wr_id"]) & 0xff);
+        let structure = match name {
+            _ if name.contains("_err") => "cqe_error",
+            _ if name.contains("inline_scatter_32") => "cqe_inline_32",
+            _ => "cqe",
+        };
+        let opcode = match name {
+            _ if name.starts_with("req_err") => "REQUESTER_ERROR",
+            _ if name.starts_with("resp_err") => "RESPONDER_ERROR",
+            "resp_send_inv" => "RESPONDER_SEND_INVALIDATE",
+            _ if name.starts_with("resp_send") => "RESPONDER_SEND",
+            _ => "REQUESTER",
+        };
+        let mut fields = vec![
+            ("opcode", self.named(structure, "opcode", opcode)),
+            ("owner", owner),
+            ("qpn", qpn),
+        ];
+        if structure == "cqe_error" {
+            fields.push(("vendor_err_synd", number(&wc["vendor_err"])));
+            let syndrome = match name.strip_prefix("req_err_syndrome_0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).unwrap_or(0),
+                None => self.named(structure, "syndrome", "FLUSHED"),
+            };
+            fields.push(("syndrome", syndrome));
+        } else {
+            fields.push(("byte_cnt", number(&wc["byte_len"])));
+            if opcode == "REQUESTER" {
+                let opcode = match name.trim_start_matches("req_") {
+                    "RDMA_WRITE" => "WRITE",
+                    "RDMA_READ" => "READ",
+                    "RDMA_WRITE_WITH_IMM" => "WRITE_IMM",
+                    "SEND_WITH_IMM" => "SEND_IMM",
+                    "SEND_WITH_INV" => "SEND_INVALIDATE",
+                    same => same,
+                };
+                fields.push(("wqe_opcode", self.named(structure, "wqe_opcode", opcode)));
+            }
+        }
+        if name == "resp_send_inv" {
+            // The API gives the key in the host's order.
+            let key = u32::from_str_radix(text(&wc["imm_data_be_hex"]), 16).unwrap_or(0);
+            fields.push(("imm_inval_pkey", u64::from(key.swap_bytes())));
+        }
+        if structure == "cqe_inline_32" {
+            fields.push(("format", self.named(structure, "format", "INLINE_32")));
+        }
+        if structure == "cqe" && opcode != "REQUESTER" {
+            fields.push(("rqpn", wc.get("src_qp").map_or(0x99, number)));
+        }
+        // The low byte of wr_id counts the WQEs in the order in which they were posted.
+        if opcode != "RESPONDER_ERROR" && opcode != "REQUESTER_ERROR" {
+            fields.push(("wqe_counter", counter));
+        }
+        self.expect(structure, &bytes, &fields);
+        let mut record = hex(&cqe["consumer_doorbell_record"]["hex"]);
+        record.extend([0; 4]);
+        let after = (number(&cqe["cqe_index"]) + 1) & 0xff_ffff;
+        self.expect("cq_doorbell_record", &record, &[("consumer_index", after)]);
+    }
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("")
+}
+
+/// A JSON number, or a hexadecimal one in a string.
+fn number(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => {
+            u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).unwrap_or(0)
+        }
+        other => other.as_u64().unwrap_or(0),
+    }
+}
+
+fn hex(value: &Value) -> Vec<u8> {
+    match text(value) {
+        "" => Vec::new(),
+        digits => verbless_prm::dump::parse_hex(digits).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::load_sound;
+    use super::super::repository::root;
+    use super::*;
+
+    #[test]
+    fn every_golden_wqe_doorbell_and_cqe_reads_as_what_was_asked_for() {
+        let runtime = Runtime::new(&load_sound(&root()).unwrap());
+        let checked = check(&runtime, &read(&root()).unwrap());
+        assert_eq!(checked.problems, Vec::<String>::new());
+        assert!(checked.vectors > 300 && checked.comparisons > 2000, "{checked:?}");
+    }
+
+    #[test]
+    fn a_wrong_byte_in_a_golden_wqe_is_noticed() {
+        let runtime = Runtime::new(&load_sound(&root()).unwrap());
+        let mut golden = read(&root()).unwrap();
+        let hex = text(&golden["post"][0]["wqes"][0]["hex"]).replacen("0001", "0011", 1);
+        golden["post"][0]["wqes"][0]["hex"] = hex.into();
+        assert!(!check(&runtime, &golden).problems.is_empty());
+    }
+}

@@ -1,0 +1,66 @@
+//! The PRM as data in `prm/`, and everything that is done with it: import, generate, check, verify,
+//! show, decode.
+//!
+//! `cargo xtask prm` runs a [`Task`] of this crate. The tools work on the tables alone, so they
+//! also work while the generated code or the driver does not compile.
+
+use clap::Subcommand;
+
+mod check;
+mod decode;
+mod description;
+mod facts;
+mod find;
+mod generate;
+mod golden;
+mod ifc;
+mod import;
+mod mailbox;
+mod names;
+mod place;
+mod raw;
+mod repository;
+mod runtime;
+mod show;
+mod trace;
+mod verify;
+
+pub use repository::Result;
+
+/// What to do with the description.
+#[derive(Subcommand)]
+pub enum Task {
+    /// Take offsets from recorded facts into the tables that name them as source; docs, enums and
+    /// comments stay.
+    Import(import::Options),
+    /// Write crates/prm/src/generated from prm/.
+    Generate,
+    /// Check that prm/ is consistent (no overlaps, no unnamed gaps, every enum and source known)
+    /// and that the generated code is up to date.
+    Check,
+    /// Hold every field against descriptions that it did not come from: a Linux header, the trace
+    /// of a real device, golden WQEs.
+    Verify(verify::Options),
+    /// A structure, command, enum, register, field or value as a page of text: bit diagram, fields,
+    /// who confirms them, sources, users.
+    Show {
+        /// By any of its names: cq_context, cqc, mlx5_ifc_cqc_bits, MLX5_CMD_OP_CREATE_CQ,
+        /// mlx5_cqe64, dbr_addr, cqc.oi, an opcode (0x400) or a register id (0x5003).
+        name: String,
+    },
+    /// A hexdump as named fields.
+    Decode(decode::Options),
+}
+
+/// Runs the task.
+pub fn run(task: Task) -> Result {
+    let root = repository::root();
+    match task {
+        Task::Import(options) => import::run(&root, &options),
+        Task::Generate => generate::run(&root),
+        Task::Check => check::run(&root),
+        Task::Verify(options) => verify::run(&root, &options),
+        Task::Show { name } => show::run(&root, &name),
+        Task::Decode(options) => decode::run(&root, &options),
+    }
+}

@@ -1,0 +1,209 @@
+//! The kernel's own mailboxes beside ours: `prm/evidence/linux-*-commands.txt.gz`.
+//!
+//! Linux's mlx5_ib and our driver did the same cases, and a recorder at the device wrote down what
+//! came. What counts as a confirmation of a field: two cases ask for different values of it, and in
+//! every case both drivers wrote the same one. So a field is confirmed whose meaning the two know
+//! alike, not one that happens to hold a plausible number, and none on which they ever differ,
+//! whatever the reason. The device was the model, so that its answers confirm nothing: what speaks
+//! here is the code that drives real devices, which is another witness than the header that it was
+//! compiled with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use verbless_prm::bits;
+use verbless_prm::dump::{Dumped, parse_log};
+use verbless_prm::reflect::Kind;
+
+use super::runtime::Runtime;
+
+/// What the recordings showed.
+#[derive(Debug, Default)]
+pub(crate) struct Alike {
+    /// Commands that both drivers sent.
+    pub(crate) commands: usize,
+    /// (structure, field) pairs that follow what is asked for, on both sides alike.
+    pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
+    /// Commands that are unknown.
+    pub(crate) problems: Vec<String>,
+}
+
+/// What a field has been seen to hold.
+#[derive(Debug, Default)]
+struct Seen {
+    values: BTreeSet<Vec<u8>>,
+    differed: bool,
+}
+
+/// A side's commands by case and opcode, in the order in which they came.
+type Side = BTreeMap<(String, u16), Vec<Vec<u8>>>;
+
+/// Reads the recordings of the repository at `root`, by name.
+pub(crate) fn read(root: &Path) -> crate::repository::Result<Vec<(String, Vec<Dumped>)>> {
+    let folder = root.join("prm/evidence");
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(&folder)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    let mut recordings = Vec::new();
+    for file in files {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(name) = name.strip_suffix("-commands.txt.gz") {
+            let bytes = std::fs::read(&file)?;
+            let mut text = String::new();
+            flate2::read::GzDecoder::new(bytes.as_slice()).read_to_string(&mut text)?;
+            recordings.push((name.to_owned(), parse_log(&text)?));
+        }
+    }
+    Ok(recordings)
+}
+
+/// Holds the sides of each recording against each other.
+pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>) -> Alike {
+    let mut alike = Alike::default();
+    let mut seen: BTreeMap<(&'static str, &'static str), Seen> = BTreeMap::new();
+    for (name, commands) in recordings {
+        let unknown = commands.iter().filter(|it| runtime.command_of(&it.input).is_none());
+        alike.problems.extend(unknown.map(|it| format!("{name}: {} is no command", it.title)));
+        let (theirs, ours) = sides(&commands);
+        for (key, theirs) in &theirs {
+            // Where one sends a command more often than the other, nobody can say which is which.
+            let Some(ours) = ours.get(key).filter(|ours| ours.len() == theirs.len()) else {
+                continue;
+            };
+            for (theirs, ours) in theirs.iter().zip(ours) {
+                alike.commands += 1;
+                note(runtime, theirs, ours, &mut seen);
+            }
+        }
+    }
+    alike.confirmed = seen
+        .into_iter()
+        .filter(|(_, seen)| !seen.differed && seen.values.len() > 1)
+        .map(|(field, _)| field)
+        .collect();
+    alike
+}
+
+/// What the two sides sent that the device did, by case. A NOP with text is a mark: it names side
+/// and case.
+fn sides(commands: &[Dumped]) -> (Side, Side) {
+    const NOP: [u8; 2] = [0x08, 0x0d];
+    const NOP_BYTES: usize = 16;
+    let (mut theirs, mut ours) = (Side::new(), Side::new());
+    let mut place = None;
+    for command in commands {
+        let input = &command.input;
+        if input.starts_with(&NOP) && input.len() > NOP_BYTES {
+            let text = String::from_utf8_lossy(&input[NOP_BYTES..]).into_owned();
+            place = text.split_once(": ").map(|(side, case)| (side == "ours", case.to_owned()));
+        } else if let (Some((is_ours, case)), Some(opcode), Some(&[0, ..])) =
+            (&place, input.first_chunk(), command.output.as_deref())
+        {
+            let side = if *is_ours { &mut ours } else { &mut theirs };
+            let key = (case.clone(), u16::from_be_bytes(*opcode));
+            side.entry(key).or_default().push(input.clone());
+        }
+    }
+    (theirs, ours)
+}
+
+/// Notes what each field of a command holds, and whether it is the same on both sides.
+fn note(
+    runtime: &Runtime,
+    theirs: &[u8],
+    ours: &[u8],
+    seen: &mut BTreeMap<(&'static str, &'static str), Seen>,
+) {
+    let Some(command) = runtime.command_of(theirs) else { return };
+    let view = command.view_input(theirs);
+    view.leaves(&mut |path, leaf| {
+        // A list of pages is the memory's, and a second name is none of its own.
+        let mut part = Some(path);
+        while let Some(at) = part {
+            if at.field.is_tail() || at.field.overlay {
+                return;
+            }
+            part = at.parent;
+        }
+        let (first, last) = (leaf.bit, leaf.bit + leaf.width);
+        let value = |bytes: &[u8]| match leaf.field.kind {
+            _ if last > bytes.len() * 8 => vec![],
+            Kind::Number | Kind::Enum(_) => {
+                bits::get(bytes, first, leaf.width).to_be_bytes().to_vec()
+            }
+            _ => bytes[first / 8..last / 8].to_vec(),
+        };
+        let (theirs, ours) = (value(theirs), value(ours));
+        let seen = seen.entry((path.info.name, path.field.name)).or_default();
+        seen.differed |= theirs != ours;
+        seen.values.insert(theirs);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::load_sound;
+    use super::super::repository::root;
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Runtime::new(&load_sound(&root()).unwrap())
+    }
+
+    fn command(input: &[u8]) -> Dumped {
+        Dumped { input: input.to_vec(), output: Some(vec![0; 16]), ..Dumped::default() }
+    }
+
+    fn mark(text: &str) -> Dumped {
+        command(&[&[8, 13][..], &[0; 14], text.as_bytes()].concat())
+    }
+
+    /// MODIFY_CQ with a moderation: period and count.
+    fn moderate(period: u8, count: u8) -> Dumped {
+        let mut input = [0; 272];
+        input[..2].copy_from_slice(&[4, 3]);
+        input[0x10 + 0x11] = period;
+        input[0x10 + 0x13] = count;
+        command(&input)
+    }
+
+    fn confirmed(pairs: &[(Dumped, Dumped)]) -> Vec<&'static str> {
+        let mut commands = Vec::new();
+        for (case, (theirs, _)) in pairs.iter().enumerate() {
+            commands.extend([mark(&format!("theirs: {case}")), theirs.clone()]);
+        }
+        for (case, (_, ours)) in pairs.iter().enumerate() {
+            commands.extend([mark(&format!("ours: {case}")), ours.clone()]);
+        }
+        let alike = compare(&runtime(), vec![("test".into(), commands)]);
+        assert_eq!(alike.problems, Vec::<String>::new());
+        alike.confirmed.iter().map(|(_, field)| *field).collect()
+    }
+
+    #[test]
+    fn a_field_is_confirmed_that_follows_what_is_asked_for_on_both_sides_alike() {
+        let same = |period, count| (moderate(period, count), moderate(period, count));
+        let both = confirmed(&[same(3, 7), same(4, 9)]);
+        assert_eq!(both.len(), 2, "{both:?}");
+        let one = confirmed(&[same(3, 7), same(4, 7)]);
+        assert_eq!(one.len(), 1, "a value that never changes says nothing: {one:?}");
+        let none = confirmed(&[same(3, 7), (moderate(4, 9), moderate(5, 8))]);
+        assert_eq!(none, Vec::<&str>::new(), "a field on which they differ once");
+    }
+
+    #[test]
+    fn the_recordings_of_the_repository_confirm_fields_of_queue_pairs_and_keys() {
+        let alike = compare(&runtime(), read(&root()).unwrap());
+        assert_eq!(alike.problems, Vec::<String>::new());
+        for field in [
+            ("cq_context", "cqe_sz"),
+            ("qp_context", "next_send_psn"),
+            ("address_path", "rlid"),
+            ("mkey_context", "rw"),
+        ] {
+            assert!(alike.confirmed.contains(&field), "{field:?} in {:?}", alike.confirmed);
+        }
+        assert!(!alike.confirmed.contains(&("qp_context", "log_sq_size")), "they differ there");
+    }
+}

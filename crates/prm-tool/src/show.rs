@@ -1,0 +1,441 @@
+//! `prm show NAME`: one entry, field or value as a page of text: bit diagram, field table, who
+//! confirms what, sources, users.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::description::{
+    Command, Content, Description, Enum, EnumValue, Field, Status, Structure,
+};
+use super::find::{Target, find, near};
+use super::place::Place;
+use super::verify::{Evidence, LEGEND};
+
+/// Width of a dword in the diagram: three columns per bit, one of them the bar between cells.
+const COLUMNS: usize = 32 * 3 - 1;
+/// Most candidates that are listed of a name that many share.
+const CANDIDATES: usize = 40;
+
+/// Runs the task.
+pub(crate) fn run(root: &Path, name: &str) -> crate::repository::Result {
+    let description = super::check::load_sound(root)?;
+    let evidence = Evidence::gather(root, &description)?;
+    super::repository::print(&page(&description, &evidence, name)?)
+}
+
+/// The page of whatever has that name, or the list of all that have it.
+pub(crate) fn page(
+    description: &Description,
+    evidence: &Evidence<'_>,
+    name: &str,
+) -> crate::repository::Result<String> {
+    let mut out = String::new();
+    let found = find(description, name);
+    match found.targets.as_slice() {
+        [] => {
+            let hint = match near(description, name, 8).as_slice() {
+                [] => "names are as in prm/*.toml or Linux's headers: cq_context, create_cq, cqc, \
+                       mlx5_cqe64, dbr_addr; numbers are opcodes or register ids: 0x400, 0x5003"
+                    .to_owned(),
+                near => format!("near: {}", near.join(", ")),
+            };
+            return Err(format!("nothing is called `{name}`; {hint}").into());
+        }
+        [one] => target(&mut out, description, evidence, one),
+        many => {
+            let _ = writeln!(out, "`{name}` is one of {}; show one by its name here:", many.len());
+            list(&mut out, many);
+        }
+    }
+    if !found.others.is_empty() {
+        let _ = writeln!(out, "\n`{name}` is also in the names of:");
+        list(&mut out, &found.others);
+    }
+    Ok(out)
+}
+
+fn list(out: &mut String, targets: &[Target<'_>]) {
+    let shown = &targets[..targets.len().min(CANDIDATES)];
+    let width = shown.iter().map(|target| target.name().len()).max().unwrap_or(0);
+    for target in shown {
+        let _ = writeln!(out, "  {:width$}  {}: {}", target.name(), target.kind(), target.doc());
+    }
+    if targets.len() > shown.len() {
+        let _ = writeln!(out, "  and {} more", targets.len() - shown.len());
+    }
+}
+
+fn target(
+    out: &mut String,
+    description: &Description,
+    evidence: &Evidence<'_>,
+    target: &Target<'_>,
+) {
+    match target {
+        Target::Command(it) => {
+            command(out, it);
+            for name in [&it.input, &it.output] {
+                if let Some(part) = description.structure(name) {
+                    out.push('\n');
+                    structure(out, description, evidence, part);
+                }
+            }
+        }
+        Target::Structure(it) => structure(out, description, evidence, it),
+        Target::Enum(it) => enumeration(out, description, it),
+        Target::Field(it, part) => field(out, description, evidence, it, part),
+        Target::Value(e, part) => value(out, description, evidence, e, part),
+    }
+}
+
+/// One field, with what it holds.
+fn field(
+    out: &mut String,
+    description: &Description,
+    evidence: &Evidence<'_>,
+    structure: &Structure,
+    field: &Field,
+) {
+    let Structure { name, file, .. } = structure;
+    let _ = writeln!(out, "{name}.{} (field, {}, {file})", field.name, field.place());
+    let _ = writeln!(out, "  {}", field.doc);
+    let sources = field.sources.as_ref().unwrap_or(&structure.sources);
+    let _ = writeln!(out, "\n  source: {}", sources.join("; "));
+    if let Some(linux) = &field.linux {
+        let _ = writeln!(out, "  in Linux: {linux}");
+    }
+    let confirmed = evidence.of(structure, field);
+    let names: Vec<&str> = confirmed.names().collect();
+    let _ = match names.as_slice() {
+        [] => writeln!(out, "  confirmed by: no description but its source"),
+        names => writeln!(
+            out,
+            "  confirmed by: {} independent, {} ({LEGEND})",
+            names.len(),
+            names.join(" and ")
+        ),
+    };
+    match &field.content {
+        Content::Enum(name) => {
+            if let Some(e) = description.enumeration(name) {
+                out.push('\n');
+                enumeration(out, description, e);
+            }
+        }
+        Content::Struct(name) => {
+            let _ = writeln!(out, "  holds: {name}");
+        }
+        Content::Number | Content::Bytes => {}
+    }
+}
+
+/// One value, and the structure that commands carry for it, such as a register's.
+fn value(
+    out: &mut String,
+    description: &Description,
+    evidence: &Evidence<'_>,
+    e: &Enum,
+    value: &EnumValue,
+) {
+    let EnumValue { name, value, doc, .. } = value;
+    let _ = writeln!(out, "{}.{name} (value {value:#x}, {})\n  {doc}", e.name, e.file);
+    let _ = writeln!(out, "\n  source: {}", e.sources.join("; "));
+    let _ = writeln!(out, "  the others: prm show {}", e.name);
+    let users = users(description, &e.name);
+    if !users.is_empty() {
+        let _ = writeln!(out, "  used by: {}", users.join(", "));
+    }
+    let held = description
+        .commands
+        .iter()
+        .flat_map(|command| &command.variants)
+        .find(|variant| variant.when.ends_with(&e.name) && variant.values.contains(value));
+    if let Some(layout) = held.and_then(|variant| description.structure(&variant.structure)) {
+        out.push('\n');
+        structure(out, description, evidence, layout);
+    }
+}
+
+fn command(out: &mut String, command: &Command) {
+    let _ = writeln!(out, "{} (opcode {:#x})", command.name.to_uppercase(), command.opcode);
+    let _ = writeln!(out, "  {}", command.doc);
+    let devx = match command.devx.as_str() {
+        "none" => "not passed",
+        other => other,
+    };
+    let _ = writeln!(out, "  DevX: {devx}");
+    if !command.states.is_empty() {
+        let of = command.state.as_deref().unwrap_or_default();
+        let _ = writeln!(out, "  legal in: {} ({of})", command.states.join(", "));
+    }
+    if !command.transitions.is_empty() {
+        let _ = writeln!(out, "  brings it: {}", command.transitions.join(", "));
+    }
+    if let Some(capability) = &command.capability {
+        let _ = writeln!(out, "  needs: {capability}");
+    }
+    for value in &command.op_mods {
+        let _ = writeln!(out, "  op_mod {:#x} {}: {}", value.value, value.name, value.doc);
+    }
+    for Status { name, why, from } in &command.statuses {
+        let from = if from == "reading" { "our reading" } else { from };
+        let _ = writeln!(out, "  may answer {name}: {why} ({from})");
+    }
+    for variant in &command.variants {
+        let values: Vec<String> = variant.values.iter().map(|v| format!("{v:#x}")).collect();
+        let _ = writeln!(
+            out,
+            "  {} is {} when {} is {}",
+            variant.field,
+            variant.structure,
+            variant.when,
+            values.join(" or ")
+        );
+    }
+    let _ = writeln!(out, "  source: {}", command.sources.join("; "));
+    also(out, &command.aliases);
+}
+
+fn structure(
+    out: &mut String,
+    description: &Description,
+    evidence: &Evidence<'_>,
+    structure: &Structure,
+) {
+    let kind = if structure.segment { "segment" } else { "structure" };
+    let _ = writeln!(
+        out,
+        "{} ({kind}, {:#x} bytes, {})",
+        structure.name, structure.bytes, structure.file
+    );
+    let _ = writeln!(out, "  {}\n", structure.doc);
+    diagram(out, structure);
+    out.push('\n');
+    table(out, evidence, structure);
+    let _ = writeln!(out, "\n  confirmed: how many other descriptions agree ({LEGEND})");
+    let _ = writeln!(out, "  source: {}", structure.sources.join("; "));
+    also(out, &structure.aliases);
+    let users = users(description, &structure.name);
+    if !users.is_empty() {
+        let _ = writeln!(out, "  used by: {}", users.join(", "));
+    }
+}
+
+/// One line of boxes per dword: bit 31 at the left; equal dwords in a row are drawn once.
+fn diagram(out: &mut String, structure: &Structure) {
+    let mut cells: Vec<(u32, u32, String)> = Vec::new();
+    for field in structure.fields.iter().filter(|f| !f.tail && !overlaid(structure, f)) {
+        cells.push((field.start, field.span().end(), field.name.clone()));
+    }
+    for gap in structure.gaps() {
+        cells.push((gap.start, gap.end(), String::new()));
+    }
+    cells.sort();
+    let mut bits = String::new();
+    for bit in (0..32).rev() {
+        let edge = bit % 8 == 7 || bit % 8 == 0;
+        let _ = if edge { write!(bits, "{bit:>3}") } else { write!(bits, "   ") };
+    }
+    let _ = writeln!(out, "       {bits}");
+    let rule = format!("       +{}+", "-".repeat(COLUMNS));
+    let mut dword = 0;
+    while dword * 32 < structure.bytes * 8 {
+        let (first, end) = (dword * 32, (dword * 32 + 32).min(structure.bytes * 8));
+        let inside: Vec<&(u32, u32, String)> =
+            cells.iter().filter(|c| c.0 < end && c.1 > first).collect();
+        let mut line = String::new();
+        for (start, stop, name) in inside.iter().map(|c| (c.0.max(first), c.1.min(end), &c.2)) {
+            let room = (stop - start) as usize * 3 - 1;
+            let name = if name.is_empty() { "·".repeat(room.min(1)) } else { name.clone() };
+            let name: String = if name.chars().count() > room && room < 6 {
+                name.chars().take(room).collect()
+            } else if name.chars().count() > room {
+                name.chars().take(room - 1).chain(['…']).collect()
+            } else {
+                name
+            };
+            let _ = write!(line, "|{name:^room$}");
+        }
+        let same = match inside.as_slice() {
+            [one] if one.0 <= first => (one.1.min(structure.bytes * 8) - first) / 32,
+            _ => 1,
+        };
+        let _ = writeln!(out, "{rule}");
+        let _ = writeln!(out, "  0x{:03x}{line}|", dword * 4);
+        if same > 2 {
+            let label = format!("{} dwords in all", same);
+            let _ = writeln!(out, "       |{label:^COLUMNS$}|");
+        }
+        dword += if same > 2 { same } else { 1 };
+    }
+    let _ = writeln!(out, "{rule}");
+}
+
+/// Whether a field lies over one before it, so that the diagram cannot show both.
+fn overlaid(structure: &Structure, field: &Field) -> bool {
+    structure.fields.iter().take_while(|other| other.name != field.name).any(|other| {
+        !other.tail && other.start < field.span().end() && field.start < other.span().end()
+    })
+}
+
+fn table(out: &mut String, evidence: &Evidence<'_>, structure: &Structure) {
+    let head = ["at", "field", "holds", "confirmed", "what it is"].map(str::to_owned);
+    let rows = structure.fields.iter().map(|field| {
+        let mut doc = field.doc.clone();
+        if let Some(sources) = &field.sources {
+            let _ = write!(doc, " [{}]", sources.join("; "));
+        }
+        let place = if field.tail {
+            format!("{}, to the end", Place::of_field(field.start, 32).0)
+        } else {
+            field.place()
+        };
+        let confirmed = evidence.of(structure, field);
+        let mut by = confirmed.count().to_string();
+        if confirmed.count() > 0 {
+            let _ = write!(by, " {}", confirmed.names().collect::<Vec<_>>().join("+"));
+        }
+        [place, field.name.clone(), holds(field), by, doc]
+    });
+    let rows: Vec<[String; 5]> = [head].into_iter().chain(rows).collect();
+    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let (place, name, holds, by) = (width(0), width(1), width(2), width(3));
+    for row in &rows {
+        let [at, field, held, confirmed, doc] = row;
+        let line = format!("  {at:place$}  {field:name$}  {held:holds$}  {confirmed:by$}  {doc}");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn holds(field: &Field) -> String {
+    let one = match &field.content {
+        Content::Number => String::new(),
+        Content::Enum(name) | Content::Struct(name) => name.clone(),
+        Content::Bytes => "bytes".into(),
+    };
+    match (field.tail, field.array) {
+        (true, _) => format!("{one}[]"),
+        (_, true) => format!("{one}[{}]", field.count),
+        _ => one,
+    }
+}
+
+fn enumeration(out: &mut String, description: &Description, e: &Enum) {
+    let _ = writeln!(out, "{} (enum, {} bits, {})\n  {}\n", e.name, e.bits, e.file, e.doc);
+    let width = e.values.iter().map(|v| v.name.len()).max().unwrap_or(0);
+    for value in &e.values {
+        let _ = writeln!(out, "  {:#6x}  {:width$}  {}", value.value, value.name, value.doc);
+    }
+    let _ = writeln!(out, "\n  source: {}", e.sources.join("; "));
+    also(out, &e.aliases);
+    let users = users(description, &e.name);
+    if !users.is_empty() {
+        let _ = writeln!(out, "  used by: {}", users.join(", "));
+    }
+}
+
+fn also(out: &mut String, aliases: &[String]) {
+    if !aliases.is_empty() {
+        let _ = writeln!(out, "  also called: {}", aliases.join(", "));
+    }
+}
+
+/// Commands and structures that use a structure or enum, directly.
+fn users(description: &Description, name: &str) -> Vec<String> {
+    let commands = description.commands.iter().filter(|command| {
+        command.input == name
+            || command.output == name
+            || command.variants.iter().any(|v| v.structure == name)
+    });
+    let structures = description.structures.iter().filter(|structure| {
+        structure.fields.iter().any(
+            |field| matches!(&field.content, Content::Enum(n) | Content::Struct(n) if n == name),
+        )
+    });
+    commands
+        .map(|command| command.name.to_uppercase())
+        .chain(structures.map(|structure| structure.name.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::load_sound;
+    use super::super::repository::root;
+    use super::*;
+
+    fn shown(names: &[&str]) -> Vec<String> {
+        let description = load_sound(&root()).unwrap();
+        let evidence = Evidence::gather(&root(), &description).unwrap();
+        names.iter().map(|name| page(&description, &evidence, name).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_command_is_shown_by_any_of_its_names_with_its_input_and_output() {
+        let pages = shown(&["create_cq", "CREATE_CQ", "0x400", "1024", "MLX5_CMD_OP_CREATE_CQ"]);
+        assert!(pages.iter().all(|page| *page == pages[0]));
+        for part in ["CREATE_CQ (opcode 0x400)", "DevX: create", "create_cq_in", "create_cq_out"] {
+            assert!(pages[0].contains(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn a_command_says_its_transitions_and_who_says_when_it_fails() {
+        let pages = shown(&["modify_rq", "init2rtr_qp"]);
+        for part in ["legal in: RST, RDY, ERR (rq_state)", "RDY -> ERR, ERR -> RST"] {
+            assert!(pages[0].contains(part), "{part}");
+        }
+        assert!(pages[0].contains("BAD_RES: No such RQ for this uid. (our reading)"));
+        assert!(pages[1].contains("(linux: MLX5_CMD_STAT_BAD_QP_STATE_ERR)"));
+    }
+
+    #[test]
+    fn a_page_draws_every_dword_and_names_every_field_and_user() {
+        let shown = shown(&["cqc"]).remove(0);
+        let description = load_sound(&root()).unwrap();
+        for field in &description.structure("cq_context").unwrap().fields {
+            assert!(shown.contains(&field.name), "{}", field.name);
+        }
+        assert!(shown.contains("0x03c|") && shown.contains("used by: create_cq_in"));
+        let widths: Vec<usize> = shown
+            .lines()
+            .filter(|l| l.starts_with("  0x0") && l.contains('|'))
+            .map(|l| l.chars().count())
+            .collect();
+        assert!(widths.len() >= 16 && widths.iter().all(|&w| w == COLUMNS + 9), "{widths:?}");
+    }
+
+    #[test]
+    fn a_page_says_of_each_field_who_confirms_it() {
+        let pages = shown(&["cq_context", "cqc.cqe_sz", "hca_cap.exponential_backoff", "cqc.st"]);
+        let row = pages[0].lines().find(|line| line.contains("  cqe_sz  ")).unwrap();
+        assert!(row.contains("mailbox"), "{row}");
+        assert!(pages[1].contains("confirmed by: 1 independent, mailbox"), "{}", pages[1]);
+        assert!(pages[2].contains("confirmed by: 1 independent, trace"), "{}", pages[2]);
+        assert!(pages[3].contains("no description but its source"), "{}", pages[3]);
+    }
+
+    #[test]
+    fn a_register_is_shown_by_its_number_with_its_layout_and_a_shared_name_as_a_list() {
+        let pages = shown(&["0x5003", "dbr_umem_valid", "opcode"]);
+        assert!(pages[0].contains("register_id.PMTU") && pages[0].contains("pmtu_reg (structure"));
+        assert!(pages[1].contains("cq_context.dbr_umem_valid") && pages[1].contains("is one of"));
+        assert!(pages[2].starts_with("opcode (enum") && pages[2].contains("create_cq_in.opcode"));
+    }
+
+    #[test]
+    fn every_entry_has_a_page() {
+        let description = load_sound(&root()).unwrap();
+        let evidence = Evidence::gather(&root(), &description).unwrap();
+        let names = (description.structures.iter().map(|s| &s.name))
+            .chain(description.enums.iter().map(|e| &e.name))
+            .chain(description.commands.iter().map(|c| &c.name));
+        for name in names {
+            let page = page(&description, &evidence, name).unwrap();
+            assert!(page.to_lowercase().starts_with(name.as_str()), "{name}");
+        }
+        let error = page(&description, &evidence, "cq_contex").unwrap_err().to_string();
+        assert!(error.contains("near: cq_context"), "{error}");
+        assert!(page(&description, &evidence, "zzzzqqqqzzzz").is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! The bring-up of a real ConnectX-4 replayed: each command decoded, put together again, and
+//! counted.
+//!
+//! What counts as a confirmation of a field: in a command that the device answered with OK, the
+//! field held a value that says something: not zero; if it has named values, one of them; if it has
+//! several bits, not all of them set. A single bit says something only where every gap of its
+//! buffer was zero, for then the device agrees with us about which bits exist. Outputs are
+//! firmware's own words. Inputs were written by Linux from its own header; they count because the
+//! device did what they said.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::Path;
+
+use verbless_prm::CommandInfo;
+use verbless_prm::bits;
+use verbless_prm::dump::{Dumped, parse_log};
+use verbless_prm::reflect::{Kind, Leaf, Path as FieldPath, View};
+
+use super::runtime::Runtime;
+
+/// Where the trace is, from the root of the repository.
+pub(crate) const TRACE: &str = "prm/evidence/connectx4-bringup-trace.txt.gz";
+
+/// What the replay of a trace showed.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    /// Each command of the trace, with its description.
+    pub(crate) commands: Vec<(&'static CommandInfo, Dumped)>,
+    /// Commands that are unknown, or do not come out as they went in.
+    pub(crate) problems: Vec<String>,
+    /// (structure, field) pairs that the trace confirms.
+    pub(crate) confirmed: BTreeSet<(&'static str, &'static str)>,
+    /// Buffers with bits set where the description has gaps: command, direction, first bit.
+    pub(crate) undescribed: Vec<String>,
+}
+
+/// Reads the trace of the repository at `root`.
+pub(crate) fn read(root: &Path) -> crate::repository::Result<Vec<Dumped>> {
+    let path = root.join(TRACE);
+    let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(bytes.as_slice()).read_to_string(&mut text)?;
+    Ok(parse_log(&text).map_err(|error| format!("{}: {error}", path.display()))?)
+}
+
+/// Decodes, encodes again and counts each command.
+pub(crate) fn replay(runtime: &Runtime, trace: Vec<Dumped>) -> Replay {
+    let mut replay = Replay::default();
+    for dumped in trace {
+        let Some(command) = runtime.command_of(&dumped.input) else {
+            replay.problems.push(format!("{}: no command of that opcode", dumped.title));
+            continue;
+        };
+        let output = dumped.output.as_deref().unwrap_or(&[]);
+        let done = output.first() == Some(&0);
+        let views = [
+            ("input", command.view_input(&dumped.input)),
+            ("output", command.view_output(&dumped.input, output)),
+        ];
+        for (direction, view) in views {
+            let buffer = format!("{} {direction}", command.name);
+            match first_difference(view.bytes, &encode_again(&view)) {
+                Some(byte) => replay.problems.push(format!(
+                    "{buffer}: byte {byte:#x} belongs to no field and no gap of [{}]",
+                    view.info.name
+                )),
+                None if done => confirm(&view, &mut replay.confirmed),
+                None => {}
+            }
+            if let Some((bit, _)) = view.nonzero_reserved() {
+                let held =
+                    view.holds.map_or(String::new(), |(_, info)| format!(" ({})", info.name));
+                replay.undescribed.push(format!("{buffer}{held}, byte {:#x}", bit / 8));
+            }
+        }
+        replay.commands.push((command, dumped));
+    }
+    replay
+}
+
+/// The buffer put together from nothing but the values of its fields and gaps; what belongs to
+/// neither is 0xa5.
+pub(crate) fn encode_again(view: &View<'_>) -> Vec<u8> {
+    let mut again = vec![0xa5; view.bytes.len()];
+    let mut copy = |start: usize, width: usize| {
+        for bit in (start..start + width).step_by(64) {
+            let width = (start + width - bit).min(64);
+            bits::set(&mut again, bit, width, bits::get(view.bytes, bit, width));
+        }
+    };
+    view.leaves(&mut |_, leaf| copy(leaf.bit, leaf.width));
+    view.gaps(&mut |start, width| copy(start, width));
+    again
+}
+
+fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+    one.iter().zip(other).position(|(a, b)| a != b)
+}
+
+/// Notes the fields of a buffer that hold a telling value, and the fields that hold those.
+fn confirm(view: &View<'_>, confirmed: &mut BTreeSet<(&'static str, &'static str)>) {
+    let no_surprises = view.nonzero_reserved().is_none();
+    view.leaves(&mut |path, leaf| {
+        if is_telling(view.bytes, leaf, no_surprises) {
+            confirm_path(path, confirmed);
+        }
+    });
+}
+
+/// Notes a field and those that it is nested in.
+pub(crate) fn confirm_path(
+    path: &FieldPath<'_>,
+    confirmed: &mut BTreeSet<(&'static str, &'static str)>,
+) {
+    let mut path = Some(path);
+    while let Some(FieldPath { parent, info, field, .. }) = path {
+        confirmed.insert((info.name, field.name));
+        path = *parent;
+    }
+}
+
+fn is_telling(bytes: &[u8], leaf: Leaf, no_surprises: bool) -> bool {
+    let value = match leaf.field.kind {
+        Kind::Number | Kind::Enum(_) => bits::get(bytes, leaf.bit, leaf.width),
+        _ => {
+            let bytes = &bytes[leaf.bit / 8..][..leaf.width / 8];
+            return bytes.iter().any(|&byte| byte != 0);
+        }
+    };
+    match leaf.field.kind {
+        _ if value == 0 => false,
+        Kind::Enum(info) => info.name_of(value).is_some(),
+        _ if leaf.width == 1 => no_surprises,
+        _ => value != u64::MAX >> (64 - leaf.width),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::load_sound;
+    use super::super::repository::root;
+    use super::*;
+
+    fn replayed() -> Replay {
+        let runtime = Runtime::new(&load_sound(&root()).unwrap());
+        replay(&runtime, read(&root()).unwrap())
+    }
+
+    #[test]
+    fn all_42_commands_of_the_trace_are_known_and_come_out_as_they_went_in() {
+        let replay = replayed();
+        assert_eq!(replay.problems, Vec::<String>::new());
+        assert_eq!(replay.commands.len(), 42);
+    }
+
+    #[test]
+    fn every_bit_that_the_device_or_its_driver_set_has_a_field() {
+        assert_eq!(replayed().undescribed, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_kernels_name_of_each_command_and_ours_agree() {
+        for (command, dumped) in replayed().commands {
+            let (theirs, opcode) = dumped.title.split_once("(0x").unwrap();
+            assert_eq!(u16::from_str_radix(opcode.trim_end_matches(')'), 16), Ok(command.opcode));
+            if theirs == "unknown command opcode" {
+                assert!(["QUERY_ISSI", "SET_ISSI"].contains(&command.name));
+            } else {
+                let theirs = theirs.trim_start_matches("MLX5_CMD_OP_");
+                assert!(command.name.starts_with(theirs), "{} is {theirs}", command.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_device_that_answered_is_the_one_that_the_trace_names() {
+        let replay = replayed();
+        let adapter = replay.commands.iter().find(|(c, _)| c.name == "QUERY_ADAPTER").unwrap();
+        let text = verbless_prm::command::Decoded {
+            command: adapter.0,
+            input: &adapter.1.input,
+            output: adapter.1.output.as_deref(),
+        };
+        // ieee_vendor_id is Mellanox's OUI.
+        assert!(text.to_string().contains("ieee_vendor_id = 0x2c9"), "{text}");
+    }
+}

@@ -1,0 +1,352 @@
+//! `prm verify`: every field held against descriptions that it did not come from.
+//!
+//! Four are at hand: a Linux `mlx5_ifc.h`, the bring-up of a real ConnectX-4 ([`super::trace`]),
+//! WQEs and CQEs of rdma-core ([`super::golden`]), and the mailboxes that Linux's mlx5_ib writes
+//! for given verbs attributes ([`super::mailbox`]). A description confirms a field only if it is of
+//! another descent than the field's sources: the `mlx5_ifc` headers of Linux, DPDK, UCX, FreeBSD
+//! and rdma-core are one family, so the header at hand confirms no field that has a source among
+//! them; the golden bytes confirm no field whose every source is rdma-core. The header is compared
+//! all the same: a field that it places elsewhere is an error, unless the recorded facts of a newer
+//! header have it where we have it; then it has moved between versions, and is only named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::description::{Description, Field, Structure};
+use super::facts::{Facts, ifc_name};
+use super::runtime::Runtime;
+use super::{golden, ifc, mailbox, trace};
+
+/// Options of `prm verify`.
+#[derive(Args)]
+pub struct Options {
+    /// A Linux mlx5_ifc.h; without it, one is looked for in /usr/src.
+    #[arg(long, value_name = "HEADER")]
+    ifc: Option<PathBuf>,
+    /// Name every field that nothing confirms.
+    #[arg(long)]
+    list: bool,
+}
+
+/// Who confirms a field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Confirmations {
+    ifc: bool,
+    trace: bool,
+    golden: bool,
+    mailbox: bool,
+}
+
+impl Confirmations {
+    /// How many descriptions that the field did not come from.
+    pub(crate) fn count(self) -> usize {
+        self.names().count()
+    }
+
+    /// Which ones, by one word each.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            (self.ifc, "ifc"),
+            (self.trace, "trace"),
+            (self.golden, "golden"),
+            (self.mailbox, "mailbox"),
+        ];
+        all.into_iter().filter(|(yes, _)| *yes).map(|(_, name)| name)
+    }
+}
+
+/// What [`Confirmations::names`] stand for.
+pub(crate) const LEGEND: &str = "ifc: a C header of another family; trace: a real ConnectX-4's \
+     bring-up; golden: WQEs and CQEs of rdma-core; mailbox: what mlx5_ib writes";
+
+/// What the descriptions at hand confirm, as (structure, field).
+#[derive(Debug, Default)]
+pub(crate) struct Evidence<'a> {
+    ifc: BTreeSet<(&'a str, &'a str)>,
+    trace: BTreeSet<(&'static str, &'static str)>,
+    golden: BTreeSet<(&'static str, &'static str)>,
+    mailbox: BTreeSet<(&'static str, &'static str)>,
+}
+
+impl<'a> Evidence<'a> {
+    /// All that is in the repository at `root`, and a header of this machine if there is one.
+    pub(crate) fn gather(
+        root: &Path,
+        description: &'a Description,
+    ) -> crate::repository::Result<Self> {
+        let runtime = Runtime::new(description);
+        let mut evidence = Self {
+            trace: trace::replay(&runtime, trace::read(root)?).confirmed,
+            golden: golden::check(&runtime, &golden::read(root)?).confirmed,
+            mailbox: mailbox::compare(&runtime, mailbox::read(root)?).confirmed,
+            ifc: BTreeSet::new(),
+        };
+        if let Some(text) = header(None).and_then(|path| std::fs::read_to_string(path).ok())
+            && let Ok(facts) = ifc::parse(&text)
+        {
+            evidence.ifc = compare(description, &facts, &facts).same;
+        }
+        Ok(evidence)
+    }
+
+    /// Who confirms a field; its own sources and their relatives do not count.
+    pub(crate) fn of(&self, structure: &Structure, field: &Field) -> Confirmations {
+        let key = (structure.name.as_str(), field.name.as_str());
+        let sources = field.sources.as_ref().unwrap_or(&structure.sources);
+        Confirmations {
+            ifc: self.ifc.contains(&key) && !sources.iter().any(|source| is_ifc(source)),
+            trace: self.trace.contains(&key),
+            golden: self.golden.contains(&key)
+                && !sources.iter().all(|source| source.starts_with("rdma-core")),
+            mailbox: self.mailbox.contains(&key),
+        }
+    }
+}
+
+/// Runs the task.
+pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
+    let description = super::check::load_sound(root)?;
+    let runtime = Runtime::new(&description);
+    let mut out = String::new();
+    let mut problems = Vec::new();
+    let mut say = |line: String| {
+        out += &line;
+        out.push('\n');
+    };
+
+    let mut evidence = Evidence::default();
+    match header(options.ifc.as_deref()) {
+        None => {
+            say("ifc:    skipped, there is no mlx5_ifc.h in /usr/src/linux*; give one by --ifc"
+                .into())
+        }
+        Some(path) => {
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            let facts =
+                ifc::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+            let recorded = Facts::read(&root.join(super::import::FACTS))?;
+            let compared = compare(&description, &facts, &recorded);
+            say(format!(
+                "ifc:    {}: {} fields are where it has them, {} are elsewhere, {} are not in it",
+                path.display(),
+                compared.same.len(),
+                compared.problems.len() + compared.moved.len(),
+                compared.absent
+            ));
+            for moved in &compared.moved {
+                say(format!("        moved between versions: {moved}"));
+            }
+            problems.extend(compared.problems);
+            evidence.ifc = compared.same;
+        }
+    }
+
+    let replay = trace::replay(&runtime, trace::read(root)?);
+    say(format!(
+        "trace:  {} commands of a real ConnectX-4 decode and encode to the same bytes; {} do not",
+        replay.commands.len() - replay.problems.len().min(replay.commands.len()),
+        replay.problems.len()
+    ));
+    for place in &replay.undescribed {
+        say(format!("        bits are set where no field is described: {place}"));
+    }
+    problems.extend(replay.problems.iter().map(|problem| format!("trace: {problem}")));
+
+    let checked = golden::check(&runtime, &golden::read(root)?);
+    say(format!(
+        "golden: {} WQEs, records, doorbells and CQEs; {} values are as requested, {} are not",
+        checked.vectors,
+        checked.comparisons - checked.problems.len().min(checked.comparisons),
+        checked.problems.len()
+    ));
+    problems.extend(checked.problems.iter().map(|problem| format!("golden: {problem}")));
+
+    let alike = mailbox::compare(&runtime, mailbox::read(root)?);
+    say(format!(
+        "mailbox: {} commands that mlx5_ib and our driver send for the same cases; {} fields \
+         follow what is asked for, in both alike",
+        alike.commands,
+        alike.confirmed.len()
+    ));
+    problems.extend(alike.problems.iter().map(|problem| format!("mailbox: {problem}")));
+
+    evidence.trace = replay.confirmed;
+    evidence.golden = checked.confirmed;
+    evidence.mailbox = alike.confirmed;
+    let mut counts = [0; 3];
+    let mut by = [0; 4];
+    let mut alone: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for structure in &description.structures {
+        for field in &structure.fields {
+            let confirmations = evidence.of(structure, field);
+            counts[confirmations.count().min(2)] += 1;
+            by[0] += usize::from(confirmations.ifc);
+            by[1] += usize::from(confirmations.trace);
+            by[2] += usize::from(confirmations.golden);
+            by[3] += usize::from(confirmations.mailbox);
+            if confirmations.count() == 0 {
+                alone.entry(&structure.name).or_default().push(&field.name);
+            }
+        }
+    }
+    say(String::new());
+    say(format!(
+        "independent confirmations: {} fields have none, {} have 1, {} have 2 or more",
+        counts[0], counts[1], counts[2]
+    ));
+    say(format!(
+        "by whom: ifc header {}, trace {}, golden {}, mailbox {}",
+        by[0], by[1], by[2], by[3]
+    ));
+    if options.list {
+        say("\nfields with none:".into());
+        for (structure, fields) in &alone {
+            say(format!("  {structure}: {}", fields.join(", ")));
+        }
+    } else if counts[0] > 0 {
+        say(format!("`--list` names the {} without, in {} structures", counts[0], alone.len()));
+    }
+    super::repository::print(&out)?;
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
+    Err(format!("{} contradictions:\n{}", lines.len(), lines.join("\n")).into())
+}
+
+/// The given header, or the first found in the usual places.
+fn header(given: Option<&Path>) -> Option<PathBuf> {
+    if let Some(path) = given {
+        return Some(path.to_owned());
+    }
+    let mut trees: Vec<PathBuf> =
+        std::fs::read_dir("/usr/src").ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    trees.sort();
+    trees
+        .into_iter()
+        .rev()
+        .filter(|tree| {
+            tree.file_name().is_some_and(|name| name.to_string_lossy().starts_with("linux"))
+        })
+        .map(|tree| tree.join("include/linux/mlx5/mlx5_ifc.h"))
+        .find(|path| path.exists())
+}
+
+/// Whether a source is a header of the `mlx5_ifc` family.
+fn is_ifc(source: &str) -> bool {
+    source.contains("mlx5_ifc_")
+        || source.contains("mlx5_prm_structs")
+        || (source.starts_with("ucx") && source.contains("_bits"))
+}
+
+/// What a header says about our fields.
+#[derive(Debug, Default)]
+struct Compared<'a> {
+    /// Fields that are where the header has them.
+    same: BTreeSet<(&'a str, &'a str)>,
+    /// Fields that the header has elsewhere.
+    problems: Vec<String>,
+    /// Fields that the header has elsewhere, but a newer one has where we do.
+    moved: Vec<String>,
+    /// Fields of structures in the header that it does not have.
+    absent: usize,
+}
+
+/// Compares the fields of all structures that the header has, by the structure's source or name.
+fn compare<'a>(description: &'a Description, header: &Facts, newer: &Facts) -> Compared<'a> {
+    let mut compared = Compared::default();
+    for structure in &description.structures {
+        let by_name = format!("mlx5_ifc_{}_bits", structure.name);
+        let name = ifc_name(&structure.sources).unwrap_or(&by_name);
+        let Some(layout) = header.structs.get(name) else { continue };
+        for field in &structure.fields {
+            let theirs = field.linux.as_deref().unwrap_or(&field.name);
+            match layout.fields.get(theirs) {
+                None => compared.absent += 1,
+                Some(&(start, width)) if agrees(structure, field, start, width) => {
+                    compared.same.insert((&structure.name, &field.name));
+                }
+                Some(&(start, width)) => {
+                    let message = format!(
+                        "[{}] {} is at bit {} with {} bits, but {name} has `{theirs}` at bit \
+                         {start} with {width}",
+                        structure.name,
+                        field.name,
+                        field.start,
+                        field.span().width
+                    );
+                    let newer =
+                        newer.structs.get(name).and_then(|layout| layout.fields.get(theirs));
+                    match newer {
+                        Some(&(start, width)) if agrees(structure, field, start, width) => {
+                            compared.moved.push(message);
+                        }
+                        _ => compared.problems.push(format!("{}: {message}", structure.file)),
+                    }
+                }
+            }
+        }
+    }
+    compared
+}
+
+/// Whether a field is where a header has it. A nested structure may have grown since, and a tail
+/// has no width.
+fn agrees(structure: &Structure, field: &Field, start: u32, width: u32) -> bool {
+    let nested = matches!(field.content, super::description::Content::Struct(_));
+    let at_end = field.span().end() == structure.bytes * 8;
+    field.start == start
+        && (field.span().width == width || (nested && at_end && width < field.span().width))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = r#"
+        [thing]
+        bytes = 0x08
+        sources = ["linux: mlx5_ifc_thing_bits"]
+        [thing.fields]
+        a = { at = "0x00.31:24" }
+        b = { at = "0x00.23:16", linux = "bee" }
+        c = { at = "0x04", sources = ["dpdk: struct x"] }
+        d = { at = "0x00.7:0" }
+    "#;
+    const HEADER: &str = "struct mlx5_ifc_thing_bits {
+        u8 a[0x8]; u8 bee[0x8]; u8 reserved_at_10[0x8]; u8 e[0x8]; u8 c[0x10]; u8 f[0x10]; };";
+
+    #[test]
+    fn a_field_that_a_header_has_elsewhere_is_a_contradiction() {
+        let description = Description::parse([("prm/x.toml", TABLE)]);
+        let header = ifc::parse(HEADER).unwrap();
+        let compared = compare(&description, &header, &header);
+        assert_eq!(compared.same.len(), 2);
+        assert_eq!(compared.absent, 1);
+        assert_eq!(compared.problems.len(), 1);
+        assert!(compared.problems[0].contains("[thing] c is at bit 32 with 32 bits"));
+
+        let newer = ifc::parse(&HEADER.replace("c[0x10]; u8 f[0x10]", "c[0x20]")).unwrap();
+        let compared = compare(&description, &header, &newer);
+        assert_eq!((compared.problems.len(), compared.moved.len()), (0, 1));
+    }
+
+    #[test]
+    fn the_headers_of_linux_dpdk_ucx_and_rdma_core_are_one_family() {
+        for source in [
+            "linux: mlx5_ifc_cqc_bits",
+            "dpdk: mlx5_ifc_cqc_bits",
+            "ucx: uct_ib_mlx5_cqc_bits",
+            "rdma-core: mlx5_ifc_qpc_ext_bits",
+            "rdma-core: tests/mlx5_prm_structs.py CmdHcaCap",
+            "freebsd: mlx5_ifc_debug_cap_bits",
+        ] {
+            assert!(is_ifc(source), "{source}");
+        }
+        assert!(!is_ifc("linux: struct mlx5_wqe_ctrl_seg"));
+        assert!(!is_ifc("model"));
+    }
+}

@@ -1,0 +1,61 @@
+//! A domain with choices.
+
+use std::sync::{Arc, Mutex};
+
+use verbless_command::{Device, Error, ErrorKind};
+use verbless_devx::UarKind;
+
+use super::pool::Pool;
+use super::{Domain, Page, Shared};
+
+/// A [`Domain`] in the making: [`Domain::builder`].
+///
+/// ```no_run
+/// # fn f(device: &verbless_command::Device) -> Result<(), verbless_command::Error> {
+/// use verbless_queue::Domain;
+///
+/// // A server of 500 connections: their rings share few registrations, and 8 ring by BlueFlame.
+/// let domain = Domain::builder(device).blueflame_pages(4).pool_bytes(4 << 20).build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "`build` makes the domain"]
+pub struct DomainBuilder<'d> {
+    pub(super) device: &'d Device,
+    pub(super) blueflame_pages: usize,
+    pub(super) chunk: usize,
+}
+
+impl DomainBuilder<'_> {
+    /// UAR pages for BlueFlame at most; each gives two queue pairs a register of their own, and is
+    /// taken when the first of them is made. 8 if not given; with 0 every queue pair rings plain
+    /// doorbells.
+    pub fn blueflame_pages(self, blueflame_pages: usize) -> Self {
+        Self { blueflame_pages, ..self }
+    }
+
+    /// Bytes of memory that are registered at a time for the rings of queues, which share such
+    /// chunks; rounded up to pages of 4 KiB. 256 KiB if not given. A longer ring takes a chunk of
+    /// its own length.
+    pub fn pool_bytes(self, chunk: usize) -> Self {
+        Self { chunk, ..self }
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// No bytes at a time; a device that is gone, or has no protection domain or UAR page left.
+    pub fn build(self) -> Result<Domain, Error> {
+        let Self { device, blueflame_pages, chunk } = self;
+        if chunk == 0 {
+            let hint = "pool_bytes is 0; choose 4096 or more";
+            return Err(Error::new(ErrorKind::Input, "making a domain", hint));
+        }
+        let pd = device.alloc_pd()?;
+        let plain = Page::new(device, UarKind::NonCached)?;
+        let pool = Pool::new(device.clone(), chunk);
+        let shared = Shared { pool, plain, blueflame: Mutex::default(), blueflame_pages };
+        Ok(Domain { device: device.clone(), pd, shared: Arc::new(shared) })
+    }
+}

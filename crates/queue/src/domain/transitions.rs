@@ -1,0 +1,155 @@
+//! The states of a queue pair: what takes it from one to the next, and what that leaves behind.
+//!
+//! [`Domain::connect`](super::Domain::connect) and [`Domain::start`](super::Domain::start) take all
+//! the steps that a program needs. The single ones are here for tests and for whoever exchanges
+//! addresses between them.
+
+use verbless_command::{
+    DatagramAttr, Error, ErrorKind, InitAttr, QKey, QpObject, RtrAttr, RtsAttr, RtsChange,
+};
+
+use super::Qp;
+use crate::qp::ReceiveSide;
+use crate::service::Service;
+
+impl<S: Service, R: ReceiveSide> Qp<S, R> {
+    /// The object on the device, to query it and to subscribe to its events.
+    pub fn object(&self) -> &QpObject {
+        self.object.as_ref().expect("a queue pair has its object until it is dropped")
+    }
+
+    fn object_mut(&mut self) -> &mut QpObject {
+        self.object.as_mut().expect("a queue pair has its object until it is dropped")
+    }
+
+    /// RST2INIT_QP: RESET → INIT. Tells the device again of the receives that were posted before.
+    ///
+    /// # Errors
+    /// The device's refusal, with the state that the queue pair is in; [`ErrorKind::Input`] of a
+    /// datagram queue pair. So of the transitions below.
+    pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
+        self.object_mut().to_init(attr)?;
+        self.queue.publish_receives();
+        Ok(())
+    }
+
+    /// INIT2INIT_QP: changes port, partition key and access of a queue pair in INIT.
+    pub fn change_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
+        self.object_mut().change_init(attr)
+    }
+
+    /// INIT2RTR_QP: INIT → RTR. The queue pair answers its peer from here on.
+    pub fn to_rtr(&mut self, attr: &RtrAttr) -> Result<(), Error> {
+        self.object_mut().to_rtr(attr)
+    }
+
+    /// RTR2RTS_QP: RTR → RTS. Sends may be posted from here on.
+    pub fn to_rts(&mut self, attr: &RtsAttr) -> Result<(), Error> {
+        self.object_mut().to_rts(attr)?;
+        self.queue.send.open();
+        Ok(())
+    }
+
+    /// RTS2RTS_QP: changes a queue pair that is sending.
+    pub fn change(&mut self, change: &RtsChange) -> Result<(), Error> {
+        self.object_mut().change(change)
+    }
+
+    /// RST2INIT_QP of a datagram queue pair.
+    ///
+    /// # Errors
+    /// As [`to_init`](Self::to_init), but [`ErrorKind::Input`] of a connected queue pair.
+    pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
+        self.object_mut().to_init_datagram(attr)?;
+        self.queue.publish_receives();
+        Ok(())
+    }
+
+    /// INIT2RTR_QP of a datagram queue pair: it receives from here on.
+    pub fn to_rtr_datagram(&mut self) -> Result<(), Error> {
+        self.object_mut().to_rtr_datagram()
+    }
+
+    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Nobody checks its
+    /// sequence numbers, which begin with `send_psn` (24 bits).
+    pub fn to_rts_datagram(&mut self, send_psn: u32) -> Result<(), Error> {
+        self.object_mut().to_rts_datagram(send_psn)?;
+        self.queue.send.open();
+        Ok(())
+    }
+
+    /// RTS2RTS_QP of a datagram queue pair: from now on messages must carry another key.
+    pub fn change_q_key(&mut self, q_key: QKey) -> Result<(), Error> {
+        self.object_mut().change_q_key(q_key)
+    }
+
+    /// SQERR2RTS_QP: a queue pair of an unreliable service whose request failed sends again. What
+    /// was posted behind that request has completed as flushed; the queue goes on behind it.
+    pub fn recover(&mut self) -> Result<(), Error> {
+        self.object_mut().recover()
+    }
+
+    /// 2ERR_QP: from any state to ERR. Everything posted completes as flushed, and so does what is
+    /// posted from now on, until [`reset`](Self::reset); sends too, if it never was in RTS.
+    pub fn to_error(&mut self) -> Result<(), Error> {
+        self.object_mut().to_error()?;
+        self.queue.send.open();
+        Ok(())
+    }
+
+    /// 2RST_QP, with the rings and records started over. What was posted is forgotten, and so is
+    /// every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that was, but has not
+    /// been given to [`QueuePair::complete`](crate::QueuePair::complete), must not be any more.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        let object = self.object_mut();
+        object.to_reset()?;
+        // The object's number: the queue may have been swapped with another's.
+        let qpn = object.qpn();
+        self.cleaners.clean(qpn);
+        self.queue.reset();
+        self.queue.send.close();
+        Ok(())
+    }
+
+    /// Resets and destroys it, and says whether that worked; a drop counts a failure in
+    /// [`Context::leaked`](verbless_devx::Context::leaked).
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn destroy(mut self) -> Result<(), Error> {
+        self.leave_device()?;
+        match self.object.take() {
+            Some(object) => object.destroy(),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes it to RESET if it may have written completions, and takes these away.
+    fn leave_device(&mut self) -> Result<(), Error> {
+        let Some(object) = &mut self.object else { return Ok(()) };
+        let left = match object.has_left_reset() {
+            true => object.to_reset(),
+            false => Ok(()),
+        };
+        self.cleaners.clean(object.qpn());
+        left
+    }
+}
+
+/// The device lets go of the queues, the completion queues forget them, and then their number may
+/// be another's.
+///
+/// A queue pair that does not go to RESET may go on completing requests until it is destroyed,
+/// behind the cleaning; so its number must never be another's. It is leaked then, and counted
+/// ([`Context::leaked`](verbless_devx::Context::leaked)).
+impl<S: Service, R: ReceiveSide> Drop for Qp<S, R> {
+    fn drop(&mut self) {
+        if let Err(error) = self.leave_device()
+            && error.kind() != ErrorKind::DeviceGone
+            && let Some(object) = self.object.take()
+        {
+            object.object().context().count_leak("QP", object.qpn().0, &error);
+            std::mem::forget(object);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! UAR pages that the kernel maps, as places to ring.
+#![allow(unsafe_code, reason = "device registers are mapped; this module is the place for it")]
+
+use std::sync::Arc;
+
+use verbless_devx::Uar;
+
+use crate::ring::{LayoutError, SharedMemory};
+use crate::uar::UarPage;
+
+/// The page that the kernel mapped for us. It is only ever written.
+pub fn map_uar(uar: Arc<Uar>) -> Result<UarPage, LayoutError> {
+    let (base, length) = (uar.mapping().as_ptr(), uar.mapping().len());
+    // SAFETY: the mapping lives in its owner; a `UarPage` stores to it and never loads, and makes
+    // no reference. It is a device's page, outside of all that Rust knows as memory.
+    unsafe { UarPage::new(SharedMemory::from_raw(base, length, uar)) }
+}

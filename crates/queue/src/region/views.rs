@@ -1,0 +1,142 @@
+//! Registered memory as slices, where nothing but the holder of the slice can change it.
+#![allow(
+    unsafe_code,
+    reason = "references are made to registered memory; this is the place for it"
+)]
+
+use std::slice;
+
+use bytemuck::{AnyBitPattern, NoUninit};
+use verbless_command::{Error, ErrorKind};
+
+use super::Region;
+
+impl Region {
+    /// `count` values of `T` from byte `offset` on, in place. For a region that no key lets a
+    /// device write ([`KeyAccess::LOCAL_READ`], or remote reads without `local_write`): so it is
+    /// good for data that is sent from here. A request that reads it meanwhile sends old and new
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`]: a device may write the region; the range is not in it, or not aligned
+    /// as `T` is.
+    ///
+    /// [`KeyAccess::LOCAL_READ`]: verbless_command::KeyAccess::LOCAL_READ
+    pub fn slice_mut<T: NoUninit + AnyBitPattern>(
+        &mut self,
+        offset: usize,
+        count: usize,
+    ) -> Result<&mut [T], Error> {
+        if self.written {
+            let hint = "devices may write it: take `read_slice`, `write_slice` or `words`, or \
+                        promise by `slice_mut_unchecked` that none does";
+            return Err(Error::new(ErrorKind::Input, "viewing a region as a slice", hint));
+        }
+        // SAFETY: no key lets a device write, and nobody else has the region.
+        unsafe { self.slice_mut_unchecked(offset, count) }
+    }
+
+    /// `count` values of `T` from byte `offset` on, in place and to be changed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`]: the range is not in the region, or not aligned as `T` is.
+    ///
+    /// # Safety
+    /// While the slice is used, no device writes these bytes: no receive, READ or atomic of ours is
+    /// outstanding there, and no peer that knows a key uses it to write there.
+    pub unsafe fn slice_mut_unchecked<T: NoUninit + AnyBitPattern>(
+        &mut self,
+        offset: usize,
+        count: usize,
+    ) -> Result<&mut [T], Error> {
+        let base = self.place::<T>(offset, count)?;
+        // SAFETY: `count` aligned values in the region, which lives as long as the borrow and is
+        // borrowed exclusively; the caller keeps the device away, and any bytes are a `T`.
+        Ok(unsafe { slice::from_raw_parts_mut(base, count) })
+    }
+
+    /// `count` values of `T` from byte `offset` on, in place.
+    ///
+    /// # Errors
+    /// As [`slice_mut_unchecked`](Self::slice_mut_unchecked).
+    ///
+    /// # Safety
+    /// As there; and nobody writes these bytes through [`Region::write_at`], [`Region::words`] and
+    /// the like while the slice is used.
+    pub unsafe fn slice_unchecked<T: AnyBitPattern>(
+        &self,
+        offset: usize,
+        count: usize,
+    ) -> Result<&[T], Error> {
+        let base = self.place::<T>(offset, count)?;
+        // SAFETY: `count` aligned values in the region, which lives as long as the borrow; the
+        // caller keeps all writers away, and any bytes are a `T`.
+        Ok(unsafe { slice::from_raw_parts(base, count) })
+    }
+
+    /// The first of `count` values, if all of them are there.
+    fn place<T>(&self, offset: usize, count: usize) -> Result<*mut T, Error> {
+        let refuse =
+            |why: String| Err(Error::new(ErrorKind::Input, "viewing a region as a slice", why));
+        let size = self.len();
+        let end = count.checked_mul(size_of::<T>()).and_then(|bytes| offset.checked_add(bytes));
+        if end.is_none_or(|end| end > size) {
+            return refuse(format!(
+                "{count} values of {} bytes at offset {offset:#x} of {size:#x} bytes",
+                size_of::<T>()
+            ));
+        }
+        let base = self.as_ptr().wrapping_add(offset).cast::<T>();
+        if !base.is_aligned() {
+            return refuse(format!(
+                "values that lie at multiples of {} bytes do not begin at {base:p}",
+                align_of::<T>()
+            ));
+        }
+        Ok(base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::RegionParts;
+    use crate::ring::SharedMemory;
+    use crate::types::Lkey;
+
+    fn region(written: bool) -> Region {
+        Region::new(RegionParts {
+            registration: Box::new(()),
+            memory: SharedMemory::zeroed(4096).slice(0, 64).unwrap(),
+            lkey: Lkey(0x100),
+            rkey: None,
+            address: 0,
+            written,
+        })
+    }
+
+    #[test]
+    fn a_slice_is_of_the_regions_bytes_and_never_past_its_end() {
+        let mut region = region(false);
+        region.slice_mut::<u32>(4, 15).unwrap()[14] = 0x0102_0304;
+        let mut back = [0u32];
+        region.read_slice(60, &mut back).unwrap();
+        assert_eq!(back, [0x0102_0304]);
+        assert_eq!(region.slice_mut::<u64>(64, 0).unwrap(), []);
+        for (offset, count) in [(0, 17), (61, 1), (4, 16), (usize::MAX, 1), (0, usize::MAX)] {
+            assert!(region.slice_mut::<u32>(offset, count).is_err(), "{count} at {offset}");
+        }
+        assert!(region.slice_mut::<u32>(2, 1).unwrap_err().to_string().contains("multiples of 4"));
+    }
+
+    #[test]
+    fn a_region_that_a_device_may_write_gives_no_slice_without_a_promise() {
+        let mut region = region(true);
+        let error = region.slice_mut::<u8>(0, 1).unwrap_err().to_string();
+        assert!(error.contains("devices may write it"), "{error}");
+        // SAFETY: there is no device, and nobody else.
+        unsafe { region.slice_mut_unchecked::<u8>(0, 2) }.unwrap()[1] = 7;
+        // SAFETY: as above.
+        assert_eq!(unsafe { region.slice_unchecked::<u8>(0, 2) }.unwrap(), [0, 7]);
+    }
+}

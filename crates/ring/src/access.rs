@@ -1,0 +1,45 @@
+//! Who may do what to memory.
+
+/// What a peer may do to memory through a queue pair. A service without READs and atomics takes no
+/// notice of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RemoteAccess {
+    /// RDMA READ.
+    pub read: bool,
+    /// RDMA WRITE.
+    pub write: bool,
+    /// Atomics, where the device has them; elsewhere
+    /// nobody gets the right.
+    pub atomic: bool,
+}
+
+impl RemoteAccess {
+    /// Everything.
+    pub const ALL: Self = Self { read: true, write: true, atomic: true };
+}
+
+/// What a key lets its holders do. Local reads are always allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyAccess {
+    /// The local device may write (receives, READ responses, atomic results).
+    pub local_write: bool,
+    /// What peers may do; writes and atomics need `local_write`.
+    pub remote: RemoteAccess,
+    /// Reads and writes may pass each other on PCI. It is a wish: a device that can have only one
+    /// of them so, or none, does what it can (capabilities
+    /// `relaxed_ordering_read` and `relaxed_ordering_write`).
+    pub relaxed_ordering: bool,
+}
+
+impl KeyAccess {
+    /// Reading by the local device only.
+    pub const LOCAL_READ: Self = Self {
+        local_write: false,
+        remote: RemoteAccess { read: false, write: false, atomic: false },
+        relaxed_ordering: false,
+    };
+    /// Reading and writing by the local device only.
+    pub const LOCAL: Self = Self { local_write: true, ..Self::LOCAL_READ };
+    /// Everything, by everybody who knows the key.
+    pub const ALL: Self = Self { remote: RemoteAccess::ALL, ..Self::LOCAL };
+}

@@ -1,0 +1,131 @@
+//! Where datagrams go: an address vector, which every one of them carries.
+//!
+//! An [`AddressHandle`] is the way to a port, and a [`Destination`] a queue pair there and the key
+//! that it asks for. Both are plain values: the device keeps nothing of them, and hundreds of peers
+//! cost hundreds of 48-byte values.
+
+use core::net::Ipv6Addr;
+
+use verbless_prm::DatagramSegment;
+
+use crate::types::{QKey, Qpn};
+
+/// Bytes in front of every datagram in the memory that receives it: the global route header, or the
+/// IPv4 header in the last 20 of them, where the packet had one; else they keep what they were.
+pub const HEADER_BYTES: usize = 40;
+
+/// The way to a port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct AddressHandle(DatagramSegment);
+
+impl AddressHandle {
+    /// The way that `vector` describes; its Q_Key and queue pair do not count. Path::address_handle
+    /// of verbless-command makes one from a path.
+    pub const fn new(vector: DatagramSegment) -> Self {
+        Self(vector)
+    }
+
+    /// A queue pair at the end of the way. `q_key` is what that one asks for: without it the
+    /// message is dropped. One with its top bit set stands for the sender's own.
+    pub fn to(&self, qpn: Qpn, q_key: QKey) -> Destination {
+        let mut vector = self.0;
+        vector.set_q_key(q_key.0).set_dqp_dct(qpn.0 & 0xff_ffff);
+        Destination { segments: zerocopy::transmute!(vector) }
+    }
+}
+
+impl core::fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("AddressHandle")
+            .field("lid", &self.0.rlid())
+            .field("gid", &Ipv6Addr::from(*self.0.rgid()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whom a datagram is for. [`AddressHandle::to`] makes it, [`Send::to`](crate::wr::Send::to) takes
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The address vector as it stands in a WQE.
+    pub(crate) segments: [[u64; 2]; 3],
+}
+
+impl Destination {
+    /// The 48 bytes of the address vector as they stand in a WQE.
+    pub fn as_bytes(&self) -> &[u8] {
+        zerocopy::IntoBytes::as_bytes(&self.segments)
+    }
+}
+
+/// Where a message came from: what the transport tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The sender's number, bits 23:0; 29:24 tell of the headers.
+    pub(crate) flags_qpn: u32,
+    pub(crate) lid: u16,
+    pub(crate) path_bits: u8,
+}
+
+/// The network header of a packet that came over Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkHeader {
+    /// A global route header: RoCE v1.
+    Global,
+    /// IPv6: RoCE v2.
+    Ipv6,
+    /// IPv4: RoCE v2. It stands in the last 20 of the 40 bytes.
+    Ipv4,
+}
+
+impl Source {
+    /// The queue pair that sent it.
+    pub const fn qpn(&self) -> Qpn {
+        Qpn(self.flags_qpn & 0xff_ffff)
+    }
+
+    /// LID of the port that it came from (InfiniBand).
+    pub const fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// Which of our port's LIDs it was sent to: the low bits (InfiniBand).
+    pub const fn path_bits(&self) -> u8 {
+        self.path_bits & 0x7f
+    }
+
+    /// Service level, 0 to 15 (InfiniBand).
+    pub const fn service_level(&self) -> u8 {
+        (self.flags_qpn >> 24) as u8 & 0xf
+    }
+
+    /// Whether the packet had a global route header, or an IP header: the first [`HEADER_BYTES`] of
+    /// a datagram's memory then hold it.
+    pub const fn has_header(&self) -> bool {
+        self.flags_qpn >> 28 & 3 != 0
+    }
+
+    /// What that header is, of a packet that came over Ethernet.
+    pub const fn network_header(&self) -> NetworkHeader {
+        match self.flags_qpn >> 24 & 3 {
+            2 => NetworkHeader::Ipv4,
+            1 => NetworkHeader::Ipv6,
+            _ => NetworkHeader::Global,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_says_what_the_cqe_says() {
+        let source = Source { flags_qpn: 0x1512_3456, lid: 7, path_bits: 0x83 };
+        assert_eq!((source.qpn(), source.lid(), source.path_bits()), (Qpn(0x12_3456), 7, 3));
+        assert_eq!((source.service_level(), source.has_header()), (5, true));
+        let plain = Source { flags_qpn: 0x0200_0001, ..source };
+        assert!(!plain.has_header());
+        assert_eq!(plain.network_header(), NetworkHeader::Ipv4);
+    }
+}

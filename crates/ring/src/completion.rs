@@ -1,0 +1,378 @@
+//! What became of a work request.
+
+use core::fmt;
+
+use verbless_prm::hot::{CqeUserIndex, OpcodeQpn, cqe_opcode, cqe_syndrome, opcode};
+use zerocopy::big_endian::U32;
+
+use crate::address::{HEADER_BYTES, Source};
+use crate::cq::{Cqe, Outcome, RequestId};
+use crate::types::{Qpn, Rkey, WqeIndex};
+
+/// A request that completed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// What was given when it was posted.
+    pub cookie: u64,
+    /// The number of the operation, and the queue pair.
+    opcode_qpn: U32,
+    user_index: U32,
+    /// Immediate, or invalidated key, by operation.
+    immediate: U32,
+    /// As the CQE counts them.
+    byte_count: U32,
+}
+
+impl Completion {
+    /// Of a send request, whose CQE has been found to be of what was posted.
+    #[inline(always)]
+    pub(crate) const fn sent(cookie: u64, request: RequestId, outcome: Outcome) -> Self {
+        let Outcome { user_index, immediate, byte_count } = outcome;
+        Self { cookie, opcode_qpn: request.opcode_qpn, user_index, immediate, byte_count }
+    }
+
+    /// Of a receive; what the CQE has in the opcode's place says nothing there.
+    #[inline(always)]
+    pub(crate) const fn received(cookie: u64, cqe: &Cqe, operation: Operation) -> Self {
+        let opcode_qpn = cqe.request().opcode_qpn().with_wqe_opcode(operation as u8).into_bits();
+        let Outcome { user_index, immediate, byte_count } = cqe.outcome();
+        Self { cookie, opcode_qpn: U32::new(opcode_qpn), user_index, immediate, byte_count }
+    }
+
+    /// What was done.
+    pub const fn operation(&self) -> Operation {
+        Operation::of_number(OpcodeQpn::from_bits(self.opcode_qpn.get()).wqe_opcode())
+    }
+
+    /// The queue pair that the request was posted to; of a shared receive, the one that the message
+    /// came for.
+    pub const fn qpn(&self) -> Qpn {
+        Qpn(OpcodeQpn::from_bits(self.opcode_qpn.get()).qpn())
+    }
+
+    /// The user index that this queue pair was created with, 24 bits.
+    pub const fn user_index(&self) -> u32 {
+        CqeUserIndex::from_bits(self.user_index.get()).srqn_uidx()
+    }
+
+    /// Bytes that arrived here: of a receive, a READ, or an atomic (8). 0 for what only sends.
+    pub const fn byte_len(&self) -> u32 {
+        match self.operation() {
+            Operation::Read
+            | Operation::Receive
+            | Operation::ReceiveImm
+            | Operation::ReceiveInvalidate
+            | Operation::ReceiveWriteImm => self.byte_count.get(),
+            Operation::CompareSwap | Operation::FetchAdd => 8,
+            _ => 0,
+        }
+    }
+
+    /// The peer's immediate, if one came.
+    pub const fn immediate(&self) -> Option<u32> {
+        match self.operation() {
+            Operation::ReceiveImm | Operation::ReceiveWriteImm => Some(self.immediate.get()),
+            _ => None,
+        }
+    }
+
+    /// The key of ours that the peer has invalidated, if it has.
+    pub const fn invalidated(&self) -> Option<Rkey> {
+        match self.operation() {
+            Operation::ReceiveInvalidate => Some(Rkey(self.immediate.get())),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion")
+            .field("cookie", &self.cookie)
+            .field("operation", &self.operation())
+            .field("qpn", &self.qpn())
+            .field("user_index", &self.user_index())
+            .field("byte_len", &self.byte_len())
+            .field("immediate", &self.immediate())
+            .field("invalidated", &self.invalidated())
+            .finish()
+    }
+}
+
+/// A completion of a datagram queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// The completion. The bytes of a receive include the 40 in front of the message.
+    pub completion: Completion,
+    /// Where a received message came from; `None` of a send.
+    pub source: Option<Source>,
+}
+
+impl Datagram {
+    /// Bytes of the message that arrived; they stand behind [`HEADER_BYTES`]. 0 of a send.
+    pub const fn message_len(&self) -> u32 {
+        self.completion.byte_len().saturating_sub(HEADER_BYTES as u32)
+    }
+}
+
+/// What a request did. The numbers are the opcodes of send requests, and those of receive CQEs plus
+/// 0x80.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Operation {
+    /// No operation.
+    Nop = opcode::NOP,
+    /// SEND.
+    Send = opcode::SEND,
+    /// SEND with immediate.
+    SendImm = opcode::SEND_IMM,
+    /// SEND with invalidate.
+    SendInvalidate = opcode::SEND_INVALIDATE,
+    /// RDMA WRITE.
+    Write = opcode::WRITE,
+    /// RDMA WRITE with immediate.
+    WriteImm = opcode::WRITE_IMM,
+    /// RDMA READ.
+    Read = opcode::READ,
+    /// Compare and swap.
+    CompareSwap = opcode::COMPARE_SWAP,
+    /// Fetch and add.
+    FetchAdd = opcode::FETCH_ADD,
+    /// A change of a key: UMR, local invalidate.
+    Umr = opcode::UMR,
+    /// A WRITE arrived with an immediate; the data went where the peer said.
+    ReceiveWriteImm = 0x80 | cqe_opcode::RESPONDER_WRITE_IMM,
+    /// A SEND arrived.
+    Receive = 0x80 | cqe_opcode::RESPONDER_SEND,
+    /// A SEND arrived with an immediate.
+    ReceiveImm = 0x80 | cqe_opcode::RESPONDER_SEND_IMM,
+    /// A SEND arrived, and has invalidated a key of ours.
+    ReceiveInvalidate = 0x80 | cqe_opcode::RESPONDER_SEND_INVALIDATE,
+}
+
+impl Operation {
+    /// The one of this number, which stands in a completion, so that it is one of ours.
+    const fn of_number(number: u8) -> Self {
+        const ALL: [Operation; 14] = [
+            Operation::Nop,
+            Operation::Send,
+            Operation::SendImm,
+            Operation::SendInvalidate,
+            Operation::Write,
+            Operation::WriteImm,
+            Operation::Read,
+            Operation::CompareSwap,
+            Operation::FetchAdd,
+            Operation::Umr,
+            Operation::ReceiveWriteImm,
+            Operation::Receive,
+            Operation::ReceiveImm,
+            Operation::ReceiveInvalidate,
+        ];
+        const BY_NUMBER: [Operation; 256] = {
+            let mut table = [Operation::Nop; 256];
+            let mut i = 0;
+            while i < ALL.len() {
+                table[ALL[i] as usize] = ALL[i];
+                i += 1;
+            }
+            table
+        };
+        BY_NUMBER[number as usize]
+    }
+}
+
+/// Why a request failed: the syndrome of an error CQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// The message does not fit the receive, or our own length is wrong.
+    LocalLength,
+    /// The QP could not do it.
+    LocalQpOperation,
+    /// A key of ours: unknown, of another PD, out of bounds, or without the right.
+    LocalProtection,
+    /// The QP failed before this request ran.
+    Flushed,
+    /// A memory window could not be bound.
+    MemoryWindowBind,
+    /// The peer's answer made no sense.
+    BadResponse,
+    /// As responder, we could not access our memory.
+    LocalAccess,
+    /// The peer found the request invalid.
+    RemoteInvalidRequest,
+    /// The peer refused: key, PD, bounds or rights.
+    RemoteAccess,
+    /// The peer failed while it served the request.
+    RemoteOperation,
+    /// The peer did not answer.
+    TransportRetryExceeded,
+    /// The peer had no receive posted.
+    RnrRetryExceeded,
+    /// The peer aborted.
+    RemoteAborted,
+    /// Another syndrome, which is not published.
+    Other(u8),
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LocalLength => f.write_str("local length error: the message does not fit"),
+            Self::LocalQpOperation => f.write_str(
+                "local QP operation error: bad work request, or not legal in this state",
+            ),
+            Self::LocalProtection => {
+                f.write_str("local protection error: an lkey, its PD, bounds or rights")
+            }
+            Self::Flushed => {
+                f.write_str("flushed: the QP went to the error state before this request ran")
+            }
+            Self::MemoryWindowBind => f.write_str("memory window bind error"),
+            Self::BadResponse => f.write_str("bad response from the peer"),
+            Self::LocalAccess => f.write_str("local access error while serving the peer"),
+            Self::RemoteInvalidRequest => f.write_str(
+                "remote invalid request: the peer does not support it, or its length is wrong",
+            ),
+            Self::RemoteAccess => {
+                f.write_str("remote access error: an rkey, its PD, bounds or rights")
+            }
+            Self::RemoteOperation => f.write_str("remote operation error: the peer failed"),
+            Self::TransportRetryExceeded => {
+                f.write_str("transport retries exceeded: the peer does not answer")
+            }
+            Self::RnrRetryExceeded => {
+                f.write_str("RNR retries exceeded: the peer has no receive posted")
+            }
+            Self::RemoteAborted => f.write_str("the peer aborted"),
+            Self::Other(it) => write!(f, "syndrome {it:#04x}"),
+        }
+    }
+}
+
+impl core::error::Error for Status {}
+
+impl Status {
+    /// The status that the syndrome of an error CQE means.
+    pub const fn from_syndrome(syndrome: u8) -> Self {
+        match syndrome {
+            cqe_syndrome::LOCAL_LENGTH => Self::LocalLength,
+            cqe_syndrome::LOCAL_QP_OPERATION => Self::LocalQpOperation,
+            cqe_syndrome::LOCAL_PROTECTION => Self::LocalProtection,
+            cqe_syndrome::FLUSHED => Self::Flushed,
+            cqe_syndrome::MEMORY_WINDOW_BIND => Self::MemoryWindowBind,
+            cqe_syndrome::BAD_RESPONSE => Self::BadResponse,
+            cqe_syndrome::LOCAL_ACCESS => Self::LocalAccess,
+            cqe_syndrome::REMOTE_INVALID_REQUEST => Self::RemoteInvalidRequest,
+            cqe_syndrome::REMOTE_ACCESS => Self::RemoteAccess,
+            cqe_syndrome::REMOTE_OPERATION => Self::RemoteOperation,
+            cqe_syndrome::TRANSPORT_RETRY_EXCEEDED => Self::TransportRetryExceeded,
+            cqe_syndrome::RNR_RETRY_EXCEEDED => Self::RnrRetryExceeded,
+            cqe_syndrome::REMOTE_ABORTED => Self::RemoteAborted,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// A request that failed, or a CQE that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionError {
+    /// The request failed. Its QP is in the error state, and what was posted behind it will be
+    /// flushed.
+    Failed(Failure),
+    /// The device broke its rules. Nothing was completed; treat the queue as broken.
+    Malformed(Malformed),
+}
+
+impl fmt::Display for CompletionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(it) => it.fmt(f),
+            Self::Malformed(it) => write!(f, "impossible CQE: {it}"),
+        }
+    }
+}
+
+impl core::error::Error for CompletionError {}
+
+/// A failed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What was given when it was posted.
+    pub cookie: u64,
+    /// Why.
+    pub status: Status,
+    /// The vendor's finer reason, for a support case: its values are not published.
+    pub vendor_syndrome: u8,
+    /// The request.
+    pub wqe_index: WqeIndex,
+    /// Whether it was a receive.
+    pub receive: bool,
+    /// The queue pair that the request was posted to; of a shared receive, the one that the message
+    /// came for.
+    pub qpn: Qpn,
+    /// The user index that this queue pair was created with, 24 bits.
+    pub user_index: u32,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, vendor_syndrome, wqe_index, receive, qpn, .. } = self;
+        let what = if *receive { "receive" } else { "WQE" };
+        write!(f, "{status} (QP {qpn}, {what} {wqe_index}, vendor syndrome {vendor_syndrome:#04x})")
+    }
+}
+
+impl core::error::Error for Failure {}
+
+impl Failure {
+    /// What an error CQE says of the request with this cookie.
+    pub(crate) const fn new(cookie: u64, cqe: &Cqe) -> Self {
+        Self {
+            cookie,
+            status: Status::from_syndrome(cqe.syndrome()),
+            vendor_syndrome: cqe.vendor_syndrome(),
+            wqe_index: cqe.wqe_index(),
+            receive: cqe.is_receive(),
+            qpn: cqe.qpn(),
+            user_index: cqe.user_index(),
+        }
+    }
+}
+
+/// What is impossible about a CQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// It names another queue. Not the device's fault if it was given to the wrong
+    /// [`QueuePair`](crate::QueuePair).
+    Queue(Qpn),
+    /// Its opcode is none that this queue can get.
+    Opcode(u8),
+    /// It is of a receive that several queue pairs share. Not the device's fault if it was given to
+    /// one of those: [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) is its
+    /// place.
+    Shared,
+    /// It completes a send request of another opcode than the one that was posted.
+    WorkRequest(u8),
+    /// It completes a WQE that is not outstanding.
+    Index(WqeIndex),
+    /// It is of a format that this queue did not ask for: compressed.
+    Format(u8),
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(it) => write!(f, "it is of QP {it}"),
+            Self::Opcode(it) => write!(f, "opcode {it:#x}"),
+            Self::Shared => f.write_str("it is of a shared receive queue"),
+            Self::WorkRequest(it) => {
+                write!(f, "work request opcode {it:#04x}, which is not what was posted")
+            }
+            Self::Index(it) => write!(f, "WQE {it} is not outstanding"),
+            Self::Format(it) => write!(f, "format {it}"),
+        }
+    }
+}
+
+impl core::error::Error for Malformed {}

@@ -1,0 +1,659 @@
+//! Completion queues: polling, arming, and forgetting queues that are gone.
+//!
+//! A queue that goes to RESET or is destroyed leaves CQEs behind, and their number soon is another
+//! queue's. Whoever does that cleans the completion queues ([`CqCleaner`]): it marks those CQEs
+//! where they lie, from whatever thread, and polling steps over them.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use verbless_prm::hot::{
+    self, CqArm, CqArmDoorbell, CqePath, CqeSourceLid, CqeSourceQp, CqeSyndromes, CqeTail,
+    CqeUserIndex, OpOwn, OpcodeQpn, cqe_format, cqe_opcode,
+};
+
+use zerocopy::big_endian::U32;
+
+use crate::address::Source;
+use crate::ring::{
+    CqRing, Cursor, LayoutError, Look, RETIRED, Record, RecordMemory, RingMemory, Word,
+};
+use crate::shared::SrqReturns;
+use crate::trace::{Event, event};
+use crate::types::{Cqn, Qpn, WqeIndex};
+use crate::uar::{UarPage, barrier};
+
+/// What a completion queue is built from.
+#[derive(Debug)]
+pub struct CompletionQueueParts {
+    /// Its number.
+    pub cqn: Cqn,
+    /// The entries, a power of two of them. The device must not have written there yet.
+    pub ring: RingMemory,
+    /// Bytes of an entry, 64 or 128.
+    pub entry_size: usize,
+    /// Its doorbell record.
+    pub record: RecordMemory,
+    /// The page to arm it through: the one that its context names.
+    pub uar: UarPage,
+}
+
+/// Which completion makes the event that an armed queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The next one.
+    Next,
+    /// The next one that the peer asked to be solicited, or that is an error.
+    Solicited,
+}
+
+/// A completion queue: a ring that the device fills and we empty.
+pub struct CompletionQueue {
+    ring: CqRing,
+    /// Behind the CQEs taken so far.
+    cursor: Cursor,
+    consumer_record: Record,
+    arm_record: Record,
+    arm_sequence: u8,
+    cqn: Cqn,
+    uar: UarPage,
+    inline: Inline,
+    /// The memory of `consumer_record`, for a cleaner's own handle.
+    record: RecordMemory,
+    /// Whether receives of shared receive queues complete here: each of those CQEs is claimed, so
+    /// that its WQE is given back once, by whoever takes the CQE or by whoever cleans.
+    claims: Arc<AtomicBool>,
+}
+
+/// The data that came inside the last CQE.
+struct Inline {
+    words: [u64; 8],
+    length: usize,
+}
+
+impl CompletionQueue {
+    /// A queue over this memory; marks its entries empty.
+    pub fn new(parts: CompletionQueueParts) -> Result<Self, LayoutError> {
+        check_number(parts.cqn)?;
+        let ring = CqRing::new(parts.ring, parts.entry_size)?;
+        Ok(Self {
+            cursor: ring.start(),
+            ring,
+            consumer_record: Record::new(&parts.record, Word::First),
+            arm_record: Record::new(&parts.record, Word::Second),
+            arm_sequence: 0,
+            cqn: parts.cqn,
+            uar: parts.uar,
+            inline: Inline { words: [0; 8], length: 0 },
+            record: parts.record,
+            claims: Arc::default(),
+        })
+    }
+
+    /// The same queue under the number that the device gave it: the device is told of the ring when
+    /// its entries are marked, and says the number then.
+    ///
+    /// # Errors
+    /// A number of more than 24 bits.
+    pub fn numbered(self, cqn: Cqn) -> Result<Self, LayoutError> {
+        check_number(cqn)?;
+        Ok(Self { cqn, ..self })
+    }
+
+    /// What forgets the CQEs of a queue that is gone.
+    pub fn cleaner(&self) -> CqCleaner {
+        CqCleaner {
+            ring: self.ring.handle(),
+            consumer: Record::new(&self.record, Word::First),
+            overwrites: false,
+            claims: self.claims.clone(),
+        }
+    }
+
+    /// Its number.
+    pub fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    /// CQEs taken since it was made, modulo 2^24.
+    pub fn consumer_index(&self) -> u32 {
+        self.cursor.index()
+    }
+
+    /// Takes the next CQE, if there is one, and gives its place back to the device.
+    #[inline(always)]
+    pub fn poll(&mut self) -> Option<Cqe> {
+        let cqe = self.take()?;
+        self.publish();
+        Some(cqe)
+    }
+
+    /// Takes up to `max` CQEs, and gives their places back in one go: when the iterator is dropped.
+    #[inline(always)]
+    pub fn drain(&mut self, max: usize) -> Drain<'_> {
+        Drain { first: self.consumer_index(), left: max, queue: self }
+    }
+
+    /// Takes as many CQEs as there are and `into` has places for; returns how many. Their places in
+    /// the ring go back in one go. What each says of its request tells the queue of [`Cqe::qpn`] or
+    /// [`Cqe::user_index`].
+    pub fn poll_into(&mut self, into: &mut [Option<Cqe>]) -> usize {
+        let mut polled = 0;
+        for (place, cqe) in into.iter_mut().zip(self.drain(usize::MAX)) {
+            *place = Some(cqe);
+            polled += 1;
+        }
+        polled
+    }
+
+    /// The data that came inside a CQE rather than into the request's memory; as many bytes as the
+    /// CQE counts, at most 64. Ask right after a CQE was polled whose [`Cqe::format`] says that it
+    /// has some.
+    pub fn inline_data(&self) -> &[u8] {
+        zerocopy::IntoBytes::as_bytes(&self.inline.words).get(..self.inline.length).unwrap_or(&[])
+    }
+
+    /// Asks for one event when a completion arrives that has not been polled by now.
+    ///
+    /// A completion that was already there when the device sees this makes an event too, but one
+    /// that arrived before the last poll does not: arm, poll once more, then wait. After the event,
+    /// call [`CompletionQueue::event_received`].
+    pub fn arm(&mut self, notify: Notify) {
+        let arm =
+            CqArm::pack(self.arm_sequence, notify == Notify::Solicited, self.consumer_index());
+        self.arm_record.store(arm.into_bits());
+        event(Event::Barrier("before_doorbell"));
+        barrier::before_doorbell();
+        self.uar.arm_cq(u64::from_be_bytes(*CqArmDoorbell::new(arm, self.cqn.0).as_bytes()));
+        event(Event::Barrier("after_doorbell"));
+        barrier::after_doorbell();
+    }
+
+    /// Counts an event, so that the next [`CompletionQueue::arm`] is told from the one that the
+    /// event answered.
+    pub fn event_received(&mut self) {
+        self.arm_sequence = self.arm_sequence.wrapping_add(1);
+    }
+
+    /// Whether there is nothing to poll. Completions of a queue that is gone count as there until a
+    /// poll has stepped over them.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.look().is_not_ours()
+    }
+
+    /// Looks at the next entry.
+    #[inline(always)]
+    pub(crate) fn look(&self) -> Look<'_> {
+        self.ring.look_at(&self.cursor)
+    }
+
+    /// Steps over a CQE, without telling the device.
+    #[inline(always)]
+    pub(crate) fn step(&mut self) {
+        self.ring.step(&mut self.cursor);
+    }
+
+    /// Reads the next CQE and steps over it, without telling the device.
+    #[inline(always)]
+    fn take(&mut self) -> Option<Cqe> {
+        let look = self.look();
+        if look.is_plain_request() {
+            let cqe = Cqe::read(&look);
+            self.step();
+            if cqe.is_retired() { self.take_behind() } else { Some(cqe) }
+        } else if look.is_not_ours() {
+            None
+        } else {
+            self.take_other()
+        }
+    }
+
+    /// The next CQE behind one that was cleaned away, if there is one. Whether there is or not, the
+    /// device is told how far we are: it may have no place for another CQE before.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_behind(&mut self) -> Option<Cqe> {
+        loop {
+            let look = self.look();
+            if look.is_not_ours() {
+                self.publish();
+                return None;
+            }
+            let cqe = self.read_other();
+            if !cqe.is_retired() {
+                return Some(cqe);
+            }
+        }
+    }
+
+    /// Takes a CQE that is ours and has more to say: a receive, an error, inline data.
+    #[inline(never)]
+    pub(crate) fn take_other(&mut self) -> Option<Cqe> {
+        let cqe = self.read_other();
+        if cqe.is_retired() { self.take_behind() } else { Some(cqe) }
+    }
+
+    /// Reads any CQE that is ours, and steps over it.
+    fn read_other(&mut self) -> Cqe {
+        let look = self.look();
+        let mut cqe = Cqe::read(&look);
+        if cqe.is_receive() && self.claims.load(Ordering::Relaxed) {
+            cqe.request.opcode_qpn = U32::from_bytes(look.claim().to_ne_bytes());
+        }
+        match cqe.opcode() {
+            cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => {
+                cqe.more = u32::from_be(look.dword::<{ CqeSyndromes::AT }>());
+            }
+            _ => {
+                cqe.more = u32::from_be(look.dword::<{ CqeSourceQp::AT }>());
+                cqe.lid = CqeSourceLid::from_be(look.dword::<{ CqeSourceLid::AT }>()).slid();
+                cqe.path_bits = CqePath::from_be(look.dword::<{ CqePath::AT }>()).ml_path();
+            }
+        }
+        self.inline.length = 0;
+        if cqe.format() != cqe_format::PLAIN {
+            self.take_inline(&cqe);
+        }
+        self.step();
+        cqe
+    }
+
+    /// Keeps the data of the CQE at the cursor. Its length is bounded by its place, whatever the
+    /// device says.
+    #[cold]
+    fn take_inline(&mut self, cqe: &Cqe) {
+        let (long, place) = match cqe.format() {
+            cqe_format::INLINE_32 => (false, 32),
+            cqe_format::INLINE_64 => (true, 64),
+            _ => (false, 0),
+        };
+        let data = self.ring.inline_data(self.consumer_index(), long);
+        self.inline = match data {
+            Some(words) => Inline { words, length: place.min(cqe.byte_count() as usize) },
+            None => Inline { words: [0; 8], length: 0 },
+        };
+    }
+
+    /// Tells the device how far we are.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) {
+        // Read here: behind the barrier it would be read from memory again.
+        let consumer = self.consumer_index();
+        event(Event::Barrier("before_consumer_record"));
+        barrier::before_consumer_record();
+        self.consumer_record.store(consumer);
+    }
+}
+
+fn check_number(Cqn(cqn): Cqn) -> Result<(), LayoutError> {
+    if cqn >> 24 != 0 {
+        return Err(LayoutError::new("CQ number", "has more than 24 bits", cqn.into()));
+    }
+    Ok(())
+}
+
+/// Forgets the CQEs of a queue that is gone, while whoever has the [`CompletionQueue`] may be
+/// polling it.
+///
+/// What was polled already is not forgotten: complete it before.
+pub struct CqCleaner {
+    ring: CqRing,
+    consumer: Record,
+    /// New CQEs overwrite unread ones: what is behind the producer counts as well.
+    overwrites: bool,
+    claims: Arc<AtomicBool>,
+}
+
+impl CqCleaner {
+    /// Forgets every CQE of this number that has not been polled.
+    ///
+    /// Ask when the device has gone to RESET with the queue, and before its number can be
+    /// another's: then all of its CQEs are in the ring, and none comes any more.
+    pub fn clean(&self, qpn: Qpn) {
+        self.each(qpn, |_| ());
+    }
+
+    /// The same of a queue pair that draws from a shared receive queue, which gets back the WQEs of
+    /// the receives that nobody will hear of.
+    pub fn clean_shared(&self, qpn: Qpn, returns: &SrqReturns) {
+        self.each(qpn, |index| returns.give(index));
+    }
+
+    /// Has receives of shared receive queues complete here from now on.
+    pub fn claim_receives(&self) {
+        self.claims.store(true, Ordering::Relaxed);
+    }
+
+    /// The same of a queue whose new CQEs overwrite unread ones, or not.
+    #[must_use]
+    pub fn overwriting(self, overwrites: bool) -> Self {
+        Self { overwrites, ..self }
+    }
+
+    /// Forgets them, and calls `receive` with the WQE of each receive among them.
+    ///
+    /// CQEs from the consumer index that the device knows of are looked at: some of them may have
+    /// been polled, and it does no harm to mark those. When the index moves meanwhile, the device
+    /// may have written entries anew, so that the first one that is not ours is not the end.
+    fn each(&self, qpn: Qpn, mut receive: impl FnMut(WqeIndex)) {
+        let first = self.consumer.load();
+        let mut moved = self.overwrites;
+        for index in 0..self.ring.entries() {
+            let look = self.ring.look(first.wrapping_add(index));
+            let ours = !look.is_not_ours();
+            if !ours && !moved {
+                moved = self.consumer.load() != first;
+                if !moved {
+                    break;
+                }
+            }
+            if !ours && !self.overwrites {
+                continue;
+            }
+            let request = RequestId::read(&look);
+            let opcode = OpOwn::from_bits(look.op_own()).opcode();
+            // Where laps mix, a receive that is not ours to poll yet, or any more, has not been
+            // claimed either.
+            if request.opcode_qpn().qpn() == qpn.0
+                && look.retire(u32::from_ne_bytes(request.opcode_qpn.to_bytes()))
+                && opcode != cqe_opcode::INVALID
+                && is_receive(opcode)
+            {
+                receive(request.index());
+            }
+        }
+    }
+}
+
+/// Whether a CQE of this opcode is of a receive.
+const fn is_receive(opcode: u8) -> bool {
+    !matches!(opcode, cqe_opcode::REQUESTER | cqe_opcode::REQUESTER_ERROR)
+}
+
+impl core::fmt::Debug for CqCleaner {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "CqCleaner(of {} entries)", self.ring.entries())
+    }
+}
+
+impl core::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("cqn", &self.cqn)
+            .field("entries", &self.ring.entries())
+            .field("consumer", &self.consumer_index())
+            .finish_non_exhaustive()
+    }
+}
+
+/// CQEs as they come, up to a number: see [`CompletionQueue::drain`].
+pub struct Drain<'q> {
+    queue: &'q mut CompletionQueue,
+    first: u32,
+    left: usize,
+}
+
+impl Drain<'_> {
+    /// [`CompletionQueue::inline_data`] of the CQE that came last.
+    pub fn inline_data(&self) -> &[u8] {
+        self.queue.inline_data()
+    }
+}
+
+impl Iterator for Drain<'_> {
+    type Item = Cqe;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Cqe> {
+        if self.left == 0 {
+            return None;
+        }
+        let cqe = self.queue.take()?;
+        self.left -= 1;
+        Some(cqe)
+    }
+}
+
+impl Drop for Drain<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.queue.consumer_index() != self.first {
+            self.queue.publish();
+        }
+    }
+}
+
+/// A CQE, copied out of the ring. What it says is the device's word: nothing here has been checked.
+///
+/// It is not `Clone`: a CQE completes its request once.
+#[derive(PartialEq, Eq)]
+pub struct Cqe {
+    request: RequestId,
+    outcome: Outcome,
+    /// [`CqeSyndromes`] of an error, [`CqeSourceQp`] of a receive.
+    more: u32,
+    /// LID and path bits of a receive.
+    lid: u16,
+    path_bits: u8,
+    op_own: u8,
+}
+
+/// What of a CQE tells which request it is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestId {
+    /// An [`OpcodeQpn`] as it stands in the CQE: one comparison with what was posted tells opcode
+    /// and queue.
+    pub(crate) opcode_qpn: U32,
+    /// A [`CqeTail`], whose upper half is the index of the WQE.
+    counter: u32,
+}
+
+/// What of a CQE tells how the request went, as it stands there: what nobody asks for is not
+/// converted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) byte_count: U32,
+    pub(crate) user_index: U32,
+    pub(crate) immediate: U32,
+}
+
+/// A dword as it stands in memory.
+#[inline(always)]
+const fn as_it_stands(dword: u32) -> U32 {
+    U32::from_bytes(dword.to_ne_bytes())
+}
+
+impl Outcome {
+    /// Reads it from the ring, behind [`RequestId::read`].
+    #[inline(always)]
+    pub(crate) fn read(look: &Look<'_>) -> Self {
+        let byte_count = as_it_stands(look.dword::<{ hot::Cqe::BYTE_CNT_AT }>());
+        let [user_index, immediate] = look.user_index_and_immediate().map(as_it_stands);
+        Self { byte_count, user_index, immediate }
+    }
+}
+
+impl RequestId {
+    /// Reads it from the ring, behind the barrier that belongs there.
+    #[inline(always)]
+    pub(crate) fn read(look: &Look<'_>) -> Self {
+        event(Event::Barrier("after_owner_bit"));
+        barrier::after_owner_bit();
+        let opcode_qpn = as_it_stands(look.dword::<{ OpcodeQpn::AT }>());
+        let counter = u32::from_be(look.dword::<{ CqeTail::AT }>());
+        Self { opcode_qpn, counter }
+    }
+
+    /// The word whose upper half is the index of the WQE.
+    #[inline(always)]
+    pub(crate) const fn counter(self) -> u32 {
+        self.counter
+    }
+
+    /// The WQE.
+    #[inline(always)]
+    pub(crate) const fn index(self) -> WqeIndex {
+        WqeIndex(CqeTail::from_bits(self.counter).wqe_counter())
+    }
+
+    /// Opcode of the send request, and queue.
+    #[inline(always)]
+    pub(crate) const fn opcode_qpn(self) -> OpcodeQpn {
+        OpcodeQpn::from_bits(self.opcode_qpn.get())
+    }
+}
+
+impl Cqe {
+    /// Reads an entry that is ours.
+    #[inline(always)]
+    fn read(look: &Look<'_>) -> Self {
+        let request = RequestId::read(look);
+        let outcome = Outcome::read(look);
+        let op_own = look.op_own();
+        Self { request, outcome, more: 0, lid: 0, path_bits: 0, op_own }
+    }
+
+    /// The part that a request's good CQE is judged by.
+    #[inline(always)]
+    pub(crate) const fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// How the request went.
+    #[inline(always)]
+    pub(crate) const fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// What it reports, one of [`verbless_prm::hot::cqe_opcode`].
+    #[inline(always)]
+    pub const fn opcode(&self) -> u8 {
+        OpOwn::from_bits(self.op_own).opcode()
+    }
+
+    /// Where its data is, one of [`verbless_prm::hot::cqe_format`].
+    #[inline(always)]
+    pub const fn format(&self) -> u8 {
+        OpOwn::from_bits(self.op_own).format()
+    }
+
+    /// Whether it was cleaned away: its queue is gone.
+    #[inline(always)]
+    const fn is_retired(&self) -> bool {
+        self.request.opcode_qpn.get() == RETIRED
+    }
+
+    /// Whether it is a requester's good CQE without data.
+    #[inline(always)]
+    pub(crate) const fn is_plain_request(&self) -> bool {
+        self.op_own & 0xfc == 0
+    }
+
+    /// Whether it is of a receive, good or bad; else it is of a send request.
+    pub const fn is_receive(&self) -> bool {
+        !self.is_request()
+    }
+
+    /// Whether it is a requester's, good or bad.
+    #[inline(always)]
+    pub(crate) const fn is_request(&self) -> bool {
+        self.is_plain_request() || !is_receive(self.opcode())
+    }
+
+    /// A copy of it. Made where a reference goes to a function of its own, so that the CQE itself
+    /// can stay in registers on the way that is taken most.
+    #[inline(always)]
+    pub(crate) const fn apart(&self) -> Self {
+        let Self { request, outcome, more, lid, path_bits, op_own } = *self;
+        Self { request, outcome, more, lid, path_bits, op_own }
+    }
+
+    /// Whether it was solicited.
+    pub const fn is_solicited(&self) -> bool {
+        OpOwn::from_bits(self.op_own).se()
+    }
+
+    /// The QP that the work request was posted to.
+    #[inline(always)]
+    pub const fn qpn(&self) -> Qpn {
+        Qpn(self.request.opcode_qpn().qpn())
+    }
+
+    /// The opcode of the send request, one of [`verbless_prm::hot::opcode`]; of a requester's CQE.
+    #[inline(always)]
+    pub const fn wqe_opcode(&self) -> u8 {
+        self.request.opcode_qpn().wqe_opcode()
+    }
+
+    /// The work request.
+    #[inline(always)]
+    pub const fn wqe_index(&self) -> WqeIndex {
+        self.request.index()
+    }
+
+    /// The user index that the queue was created with, 24 bits.
+    pub const fn user_index(&self) -> u32 {
+        CqeUserIndex::from_bits(self.outcome.user_index.get()).srqn_uidx()
+    }
+
+    /// Immediate, or the key that was invalidated.
+    #[inline(always)]
+    pub const fn immediate(&self) -> u32 {
+        self.outcome.immediate.get()
+    }
+
+    /// Bytes received, or read.
+    #[inline(always)]
+    pub const fn byte_count(&self) -> u32 {
+        self.outcome.byte_count.get()
+    }
+
+    /// Why it failed, one of [`verbless_prm::hot::cqe_syndrome`]; of an error CQE.
+    #[inline(always)]
+    pub const fn syndrome(&self) -> u8 {
+        CqeSyndromes::from_bits(self.more).syndrome()
+    }
+
+    /// The vendor's finer reason; of an error CQE.
+    #[inline(always)]
+    pub const fn vendor_syndrome(&self) -> u8 {
+        CqeSyndromes::from_bits(self.more).vendor_err_synd()
+    }
+
+    /// Where the message of a good receive came from, as far as the transport tells: datagrams say
+    /// everything, connected services the number. `None` of anything else.
+    pub const fn source(&self) -> Option<Source> {
+        match self.opcode() {
+            cqe_opcode::RESPONDER_WRITE_IMM
+            | cqe_opcode::RESPONDER_SEND
+            | cqe_opcode::RESPONDER_SEND_IMM
+            | cqe_opcode::RESPONDER_SEND_INVALIDATE => {
+                Some(Source { flags_qpn: self.more, lid: self.lid, path_bits: self.path_bits })
+            }
+            _ => None,
+        }
+    }
+
+    /// The peer's QP, where the transport tells it; of a good receive. 0 of anything else.
+    pub const fn peer_qpn(&self) -> Qpn {
+        match self.opcode() {
+            cqe_opcode::REQUESTER_ERROR | cqe_opcode::RESPONDER_ERROR => Qpn(0),
+            _ => Qpn(CqeSourceQp::from_bits(self.more).rqpn()),
+        }
+    }
+}
+
+impl core::fmt::Debug for Cqe {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Cqe")
+            .field("op_own", &OpOwn::from_bits(self.op_own))
+            .field("qpn", &self.qpn())
+            .field("wqe_opcode", &self.wqe_opcode())
+            .field("wqe_index", &self.wqe_index())
+            .field("user_index", &self.user_index())
+            .field("immediate", &self.immediate())
+            .field("byte_count", &self.byte_count())
+            .finish_non_exhaustive()
+    }
+}

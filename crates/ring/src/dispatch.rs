@@ -1,0 +1,315 @@
+//! Many queues on one completion queue: from the number in a CQE to the queue that it is of.
+//!
+//! ```no_run
+//! # fn f(a: verbless_ring::QueuePair, b: verbless_ring::QueuePair,
+//! #      mut cq: verbless_ring::CompletionQueue) -> Result<(), Box<dyn std::error::Error>> {
+//! use verbless_ring::Dispatcher;
+//!
+//! let mut queues = Dispatcher::new();
+//! for qp in [a, b] {
+//!     queues.insert(qp.qpn().0, qp)?;
+//! }
+//! while let Some((qpn, completed)) = queues.poll(&mut cq) {
+//!     println!("QP {qpn:#x}: request {}", completed?.cookie);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::completion::{Completion, CompletionError, Malformed};
+use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
+use crate::qp::{QueuePair, ReceiveQueue, ReceiveSide, SendQueue, malformed};
+use crate::ring::{LayoutError, Look};
+use crate::service::Service;
+use crate::shared::SharedReceiveQueue;
+use crate::types::Qpn;
+
+/// Entries of a page, and pages: together all numbers of 24 bits.
+const PAGE: usize = 1 << 12;
+/// No queue: more than there can be.
+const NONE: u32 = u32::MAX;
+
+/// What a CQE can complete a request of.
+pub trait Completes {
+    /// What the CQE says of a request of this queue; frees its slots.
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError>;
+
+    /// The same of a good CQE without data, which most are, if it completes a request of this
+    /// queue; with `None` nothing has changed, and [`Completes::complete`] is asked. A queue that
+    /// leaves this out is only slower.
+    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
+        let _ = cqe;
+        None
+    }
+}
+
+/// A requester's good CQE without data.
+pub struct PlainCqe<'r> {
+    request: RequestId,
+    look: Look<'r>,
+}
+
+impl<S: Service> Completes for SendQueue<S> {
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        Self::complete(self, cqe)
+    }
+
+    #[inline(always)]
+    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
+        Self::succeed(self, cqe.request, || Outcome::read(&cqe.look))
+    }
+}
+
+impl Completes for ReceiveQueue {
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        Self::complete(self, cqe)
+    }
+}
+
+impl<S: Service, R: ReceiveSide> Completes for QueuePair<S, R> {
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        Self::complete(self, cqe)
+    }
+
+    #[inline(always)]
+    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
+        Completes::succeed(&mut self.send, cqe)
+    }
+}
+
+/// Queues of several services are boxed: `Dispatcher<Box<dyn Completes>>`.
+impl<Q: Completes + ?Sized> Completes for Box<Q> {
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        (**self).complete(cqe)
+    }
+
+    #[inline(always)]
+    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
+        (**self).succeed(cqe)
+    }
+}
+
+/// A number, and how the request went that the CQE is of.
+pub type Dispatched = (u32, Result<Completion, CompletionError>);
+
+/// The queues that report to one completion queue, found by a number of 24 bits: that of the queue,
+/// or its user index.
+///
+/// The upper half of the number finds a page and the lower one a place in it. A page is 16 KiB and
+/// there once a number of its has been inserted; so inserting may allocate, and polling does not.
+#[derive(Debug)]
+pub struct Dispatcher<Q> {
+    /// Places in `queues`.
+    pages: Box<[Option<Box<[u32; PAGE]>>; PAGE]>,
+    queues: Vec<(u32, Q)>,
+}
+
+impl<Q> Default for Dispatcher<Q> {
+    fn default() -> Self {
+        Self { pages: Box::new([const { None }; PAGE]), queues: Vec::new() }
+    }
+}
+
+impl<Q> Dispatcher<Q> {
+    /// No queues.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Queues.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Adds a queue under `number`; gives back the one that was there.
+    ///
+    /// # Errors
+    /// The number has more than 24 bits.
+    pub fn insert(&mut self, number: u32, queue: Q) -> Result<Option<Q>, LayoutError> {
+        if number >> 24 != 0 {
+            return Err(LayoutError::new("number", "has more than 24 bits", number.into()));
+        }
+        if let Some(there) = self.get_mut(number) {
+            return Ok(Some(core::mem::replace(there, queue)));
+        }
+        let place = self.queues.len() as u32;
+        self.queues.push((number, queue));
+        self.set(number, place);
+        Ok(None)
+    }
+
+    /// Takes out the queue under `number`.
+    pub fn remove(&mut self, number: u32) -> Option<Q> {
+        let place = self.place(number)?;
+        // Which checks the number as well.
+        self.queues.get(place)?;
+        let (_, queue) = self.queues.swap_remove(place);
+        self.set(number, NONE);
+        if let Some(&(moved, _)) = self.queues.get(place) {
+            self.set(moved, place as u32);
+        }
+        Some(queue)
+    }
+
+    /// The queue under `number`.
+    pub fn get(&self, number: u32) -> Option<&Q> {
+        self.queues.get(self.place(number)?).map(|(_, queue)| queue)
+    }
+
+    /// The queue under `number`, to post to.
+    #[inline(always)]
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut Q> {
+        let place = self.place(number)?;
+        self.queues.get_mut(place).map(|(_, queue)| queue)
+    }
+
+    /// The queues with their numbers, in no order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Q)> {
+        self.queues.iter_mut().map(|(number, queue)| (*number, queue))
+    }
+
+    /// Where in `queues` it is; beyond them if nowhere.
+    #[inline(always)]
+    fn place(&self, number: u32) -> Option<usize> {
+        if number >> 24 != 0 {
+            return None;
+        }
+        let page = self.pages[number as usize >> 12 & (PAGE - 1)].as_deref()?;
+        Some(page[number as usize & (PAGE - 1)] as usize)
+    }
+
+    fn set(&mut self, number: u32, place: u32) {
+        let page = &mut self.pages[number as usize >> 12 & (PAGE - 1)];
+        page.get_or_insert_with(|| Box::new([NONE; PAGE]))[number as usize & (PAGE - 1)] = place;
+    }
+}
+
+impl<Q: Completes> Dispatcher<Q> {
+    /// Polls the completion queue; which queue the CQE is of, and what it says. The queues are
+    /// those of the numbers in it ([`Cqe::qpn`]).
+    ///
+    /// A CQE of a queue that is not here is [`Malformed::Queue`].
+    #[inline(always)]
+    pub fn poll(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
+        let look = cq.look();
+        if look.is_plain_request() {
+            let request = RequestId::read(&look);
+            let number = request.opcode_qpn().qpn();
+            if let Some(queue) = self.get_mut(number)
+                && let Some(completion) = queue.succeed(PlainCqe { request, look })
+            {
+                cq.step();
+                cq.publish();
+                return Some((number, Ok(completion)));
+            }
+        } else if look.is_not_ours() {
+            return None;
+        }
+        self.poll_other(cq)
+    }
+
+    #[inline(never)]
+    fn poll_other(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
+        cq.poll().map(|cqe| self.complete(cqe))
+    }
+
+    /// The same where the queues were inserted by their user indexes ([`Cqe::user_index`]), which
+    /// are the numbers returned.
+    #[inline(always)]
+    pub fn poll_by_user_index(&mut self, cq: &mut CompletionQueue) -> Option<Dispatched> {
+        cq.poll().map(|cqe| self.complete_as(cqe.user_index(), cqe))
+    }
+
+    /// The same of queue pairs that draw from a shared receive queue, by their own numbers:
+    /// receives complete there.
+    #[inline]
+    pub fn poll_shared(
+        &mut self,
+        cq: &mut CompletionQueue,
+        receives: &mut SharedReceiveQueue,
+    ) -> Option<Dispatched> {
+        let cqe = cq.poll()?;
+        if cqe.is_receive() {
+            return Some((cqe.qpn().0, receives.complete(cqe)));
+        }
+        Some(self.complete(cqe))
+    }
+
+    /// What a CQE that was polled says of the queue of its number, as in
+    /// [`CompletionQueue::drain`].
+    #[inline(always)]
+    pub fn complete(&mut self, cqe: Cqe) -> Dispatched {
+        self.complete_as(cqe.qpn().0, cqe)
+    }
+
+    #[inline(always)]
+    fn complete_as(&mut self, number: u32, cqe: Cqe) -> Dispatched {
+        match self.get_mut(number) {
+            Some(queue) => (number, queue.complete(cqe)),
+            None => (number, Err(malformed(Malformed::Queue(Qpn(cqe.qpn().0))))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::Dispatcher;
+
+    proptest! {
+        #[test]
+        fn a_queue_is_found_by_its_number_and_no_other(
+            steps in prop::collection::vec((any::<bool>(), 0u32..40), 1..300),
+        ) {
+            // Neighbours, both ends of a page, and both ends of all.
+            let number = |n: u32| (n % 5 * 0x3f_ffff + n / 5 * 0x3ff) & 0xff_ffff;
+            let (mut table, mut expected) = (Dispatcher::new(), BTreeMap::new());
+            for (turn, (insert, n)) in steps.into_iter().enumerate() {
+                let number = number(n);
+                if insert {
+                    let before = table.insert(number, turn).unwrap();
+                    prop_assert_eq!(before, expected.insert(number, turn));
+                } else {
+                    prop_assert_eq!(table.remove(number), expected.remove(&number));
+                }
+                prop_assert_eq!(table.len(), expected.len());
+                let mut all: Vec<_> =
+                    table.iter_mut().map(|(number, &mut queue)| (number, queue)).collect();
+                all.sort_unstable();
+                let those: Vec<_> =
+                    expected.iter().map(|(&number, &queue)| (number, queue)).collect();
+                prop_assert_eq!(all, those);
+                for other in [number, number ^ 1, number ^ 0x1000, number | 1 << 24] {
+                    prop_assert_eq!(table.get(other), expected.get(&other));
+                    prop_assert_eq!(table.get_mut(other).copied(), expected.get(&other).copied());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_of_more_than_24_bits_is_refused() {
+        let mut table = Dispatcher::new();
+        assert!(table.insert(1 << 24, ()).is_err());
+        assert!(table.is_empty());
+        assert_eq!(table.insert(0xff_ffff, ()), Ok(None));
+        assert_eq!((table.remove(u32::MAX), table.remove(0xff_ffff)), (None, Some(())));
+    }
+}

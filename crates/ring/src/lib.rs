@@ -1,0 +1,57 @@
+//! The data path of mlx5 as memory that is shared with the device: work requests, send, receive and
+//! completion queues, doorbells. It needs no operating system, only `core` and `alloc`.
+//!
+//! A queue is built over ring memory, a doorbell record ([`ring::RingMemory`],
+//! [`ring::RecordMemory`]) and a UAR page, which it and the device have for themselves; where that
+//! memory came from (a UMEM and a mapped UAR, the memory of a
+//! program that runs on the device, or ordinary memory in a test) is the caller's business. From
+//! then on, posting and polling are loads and stores:
+//!
+//! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, tells the doorbell
+//!   record, and rings.
+//! - [`cq::CompletionQueue::poll`] takes the next CQE out of its ring.
+//! - [`qp::QueuePair::complete`] turns that CQE into a [`completion::Completion`] with the cookie
+//!   of the request, and frees the slots of everything up to it.
+//!
+//! Where many queues report to one completion queue, a [`Dispatcher`] finds the one that a CQE is
+//! of.
+//!
+//! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]. Several may
+//! draw on a [`SharedReceiveQueue`]; datagrams name a [`Destination`]; [`wr::Umr`] changes memory
+//! keys while everything runs.
+//!
+//! The methods that post and poll take `&mut self`: a queue may move between threads, and is used
+//! by one at a time without a lock. They do not allocate, lock, make a system call, or panic.
+//!
+//! `unsafe` is confined to [`ring`] and [`uar`].
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod access;
+pub mod address;
+pub mod completion;
+pub mod cq;
+pub mod dispatch;
+pub mod number;
+#[cfg(test)]
+mod order;
+pub mod qp;
+pub mod ring;
+pub mod service;
+pub mod shared;
+mod trace;
+pub mod types;
+pub mod uar;
+pub mod wr;
+
+pub use address::{AddressHandle, Destination, NetworkHeader, Source};
+pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
+pub use cq::{CompletionQueue, CqCleaner, Cqe};
+pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
+pub use qp::{QueuePair, ReceiveQueue, SendQueue, WithSrq};
+pub use service::{Rc, Uc, Ud};
+pub use shared::{SharedReceiveQueue, SrqReturns};
+pub use types::{Cqn, Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, WqeIndex};

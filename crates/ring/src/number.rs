@@ -1,0 +1,55 @@
+//! Numbers and keys, a type each, so that two of them cannot be swapped.
+
+use core::fmt;
+
+/// Makes a newtype of a number that prints in hexadecimal.
+macro_rules! number {
+    ($(#[$attr:meta])* $name:ident($ty:ty)) => {
+        $(#[$attr])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[repr(transparent)]
+        pub struct $name(pub $ty);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#x}", self.0)
+            }
+        }
+    };
+}
+
+number! {
+    /// Local key: names registered memory in a work request of ours. mkey index in bits 31:8,
+    /// variant in 7:0.
+    Lkey(u32)
+}
+number! {
+    /// Remote key: names memory of the peer. Same layout as an [`Lkey`], of another device.
+    Rkey(u32)
+}
+number! {
+    /// Number of a queue pair or send queue, 24 bits.
+    Qpn(u32)
+}
+number! {
+    /// Number of a completion queue, 24 bits.
+    Cqn(u32)
+}
+number! {
+    /// Queue key: what a datagram must carry to be received.
+    QKey(u32)
+}
+number! {
+    /// Number of a receive memory pool, 24 bits.
+    Rmpn(u32)
+}
+number! {
+    /// Number of an event queue.
+    Eqn(u32)
+}

@@ -1,0 +1,247 @@
+//! Tests of the order in which the data path touches memory: ring, record, fence, UAR; owner bit,
+//! fence, the rest.
+
+use std::vec::Vec;
+
+use verbless_prm::{self as prm, CqeOpcode, WqeOpcode};
+
+use crate::cq::{CompletionQueue, CompletionQueueParts, Notify};
+use crate::qp::{BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts};
+use crate::ring::{RecordMemory, RingMemory, SharedMemory};
+use crate::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
+use crate::trace::{Event, take};
+use crate::types::{Cqn, Lkey, Qpn, RemoteAddr, Rkey, Sge};
+use crate::uar::UarPage;
+use crate::wr::{Inline, Write};
+
+fn memory(length: usize) -> SharedMemory {
+    SharedMemory::zeroed(length).slice(0, length).unwrap()
+}
+
+/// `memory` as a ring of a queue.
+#[allow(unsafe_code, reason = "the device's side is played here")]
+fn ring_of(memory: &SharedMemory) -> RingMemory {
+    // SAFETY: what plays the device does so on the queue's thread, or in its place with stores of
+    // single bytes, of which the last one says that the others are there.
+    unsafe { RingMemory::new(memory.clone()) }
+}
+
+/// `memory` as a doorbell record.
+fn record_of(memory: &SharedMemory) -> RecordMemory {
+    RecordMemory::new(ring_of(memory)).unwrap()
+}
+
+/// A page of ordinary memory.
+#[allow(unsafe_code, reason = "the device's side is played here")]
+fn uar_page() -> UarPage {
+    // SAFETY: the memory is this page's alone.
+    unsafe { UarPage::new(memory(4096)) }.unwrap()
+}
+
+fn sender(blueflame: bool) -> SendQueue {
+    let page = uar_page();
+    let doorbell = if blueflame { page.blueflame(0x800, 256).unwrap() } else { page.doorbell() };
+    SendQueue::new(SendQueueParts {
+        qpn: Qpn(1),
+        ring: ring_of(&memory(64 * 8)),
+        record: record_of(&memory(8)),
+        doorbell,
+        max_sges: 4,
+        max_inline: 200,
+        signal_all: false,
+        blueflame: BlueFlame::Always,
+    })
+    .unwrap()
+}
+
+fn write() -> Write<Sge> {
+    Write::new(Sge::new(0, 64, Lkey(1)), RemoteAddr::new(0, Rkey(2)))
+}
+
+/// The events with runs of the same kind drawn together: what happened, in order.
+fn steps(events: &[Event]) -> Vec<&'static str> {
+    let mut steps: Vec<&'static str> = events
+        .iter()
+        .map(|event| match event {
+            Event::Ring(_) => "ring",
+            Event::Record(_) => "record",
+            Event::Uar(_) => "UAR",
+            Event::Owner => "owner bit",
+            Event::Cqe(_) => "CQE",
+            Event::Barrier(name) => name,
+        })
+        .collect();
+    steps.dedup();
+    steps
+}
+
+const DOORBELL: [&str; 6] =
+    ["ring", "before_doorbell_record", "record", "before_doorbell", "UAR", "after_doorbell"];
+
+#[test]
+fn a_post_touches_ring_record_and_doorbell_in_this_order_with_a_fence_between_each() {
+    let mut queue = sender(false);
+    take();
+    queue.post(&write(), 0).unwrap();
+    let events = take();
+    assert_eq!(steps(&events), DOORBELL);
+    let uar: Vec<_> = events.iter().filter(|event| matches!(event, Event::Uar(_))).collect();
+    assert_eq!(uar, [&Event::Uar(0x800)]);
+    assert!(events.contains(&Event::Record(1)));
+}
+
+#[test]
+fn blueflame_copies_whole_blocks_in_ascending_order_between_two_fences() {
+    let mut queue = sender(true);
+    take();
+    let data = [7; 60];
+    for buffer in [0x800, 0x900, 0x800] {
+        queue.post(&Write::new(Inline(&data), RemoteAddr::new(0, Rkey(2))), 0).unwrap();
+        let events = take();
+        assert_eq!(steps(&events), DOORBELL);
+        let uar: Vec<_> =
+            events.into_iter().filter(|event| matches!(event, Event::Uar(_))).collect();
+        let expected: Vec<_> = (0..16).map(|word| Event::Uar(buffer + 8 * word)).collect();
+        assert_eq!(uar, expected);
+    }
+}
+
+#[test]
+fn a_batch_writes_its_ring_first_and_then_rings_once() {
+    let mut queue = sender(true);
+    take();
+    let mut batch = queue.batch();
+    for _ in 0..3 {
+        batch.post(&write(), 0).unwrap();
+    }
+    batch.ring();
+    assert_eq!(steps(&take()), DOORBELL);
+}
+
+#[test]
+fn a_batch_that_is_dropped_touches_neither_record_nor_uar_and_gives_its_slots_back() {
+    let mut queue = sender(true);
+    let mut batch = queue.batch();
+    for _ in 0..8 {
+        batch.post(&write(), 0).unwrap();
+    }
+    assert!(batch.post(&write(), 0).is_err());
+    take();
+    drop(batch);
+    assert_eq!(take(), []);
+    assert_eq!(queue.free(), 8);
+    queue.batch().ring();
+    assert_eq!(take(), [], "an empty batch rings nothing");
+}
+
+#[test]
+fn a_receive_is_in_the_ring_before_the_record_counts_it() {
+    let mut queue = ReceiveQueue::new(ReceiveQueueParts {
+        qpn: Qpn(1),
+        ring: ring_of(&memory(256)),
+        stride: 32,
+        record: record_of(&memory(8)),
+    })
+    .unwrap();
+    take();
+    queue.post(Sge::new(0, 64, Lkey(1)), 0).unwrap();
+    assert_eq!(steps(&take()), ["ring", "before_doorbell_record", "record"]);
+}
+
+#[test]
+fn receives_that_are_published_again_are_counted_in_the_record_again() {
+    let record = memory(8);
+    let receive = ReceiveQueue::new(ReceiveQueueParts {
+        qpn: Qpn(1),
+        ring: ring_of(&memory(64 * 8)),
+        stride: 64,
+        record: record_of(&record),
+    })
+    .unwrap();
+    let mut pair = QueuePair::new(sender(false), receive);
+    for cookie in 0..3 {
+        pair.post_receive(Sge::new(0, 64, Lkey(1)), cookie).unwrap();
+    }
+    // As if the device had forgotten it.
+    record.fill(0);
+    pair.publish_receives();
+    assert_eq!(record.load32(0).map(u32::from_be), Ok(3));
+}
+
+#[test]
+fn a_shared_receive_is_in_the_ring_before_the_record_counts_it() {
+    let mut queue = SharedReceiveQueue::new(SharedReceiveQueueParts {
+        ring: ring_of(&memory(256)),
+        stride: 32,
+        record: record_of(&memory(8)),
+    })
+    .unwrap();
+    take();
+    queue.post(Sge::new(0, 64, Lkey(1)), 0).unwrap();
+    assert_eq!(steps(&take()), ["ring", "before_doorbell_record", "record"]);
+}
+
+#[test]
+fn a_cqe_is_read_owner_bit_first_and_given_back_last() {
+    let ring = memory(64 * 4);
+    let page = uar_page();
+    let parts = CompletionQueueParts {
+        cqn: Cqn(1),
+        ring: ring_of(&ring),
+        entry_size: 64,
+        record: record_of(&memory(8)),
+        uar: page,
+    };
+    let mut queue = CompletionQueue::new(parts).unwrap();
+    take();
+    assert!(queue.poll().is_none());
+    assert_eq!(take(), [Event::Owner], "nothing but the owner bit of an empty entry is read");
+    let mut cqe = prm::Cqe::zeroed();
+    cqe.set_wqe_opcode(WqeOpcode::WRITE).set_qpn(1).set_opcode(CqeOpcode::REQUESTER);
+    for offset in [0, 64] {
+        ring.write_at(offset, cqe.as_bytes()).unwrap();
+    }
+    assert!(queue.poll().is_some());
+    let one = ["owner bit", "after_owner_bit", "CQE", "before_consumer_record", "record"];
+    assert_eq!(steps(&take()), one);
+
+    assert_eq!(queue.drain(5).count(), 1);
+    let last =
+        ["owner bit", "after_owner_bit", "CQE", "owner bit", "before_consumer_record", "record"];
+    assert_eq!(steps(&take()), last);
+
+    assert_eq!(queue.drain(5).count(), 0);
+    assert_eq!(take(), [Event::Owner], "nothing taken, nothing told");
+}
+
+#[test]
+fn arming_tells_the_record_before_the_doorbell() {
+    let page = uar_page();
+    let parts = CompletionQueueParts {
+        cqn: Cqn(1),
+        ring: ring_of(&memory(256)),
+        entry_size: 64,
+        record: record_of(&memory(8)),
+        uar: page,
+    };
+    let mut queue = CompletionQueue::new(parts).unwrap();
+    take();
+    queue.arm(Notify::Next);
+    assert_eq!(
+        take(),
+        [
+            Event::Record(0),
+            Event::Barrier("before_doorbell"),
+            Event::Uar(0x20),
+            Event::Barrier("after_doorbell"),
+        ]
+    );
+    for _ in 0..3 {
+        queue.event_received();
+    }
+    queue.arm(Notify::Solicited);
+    assert_eq!(take()[0], Event::Record(0x3100_0000), "the sequence is in bits 29:28");
+    queue.event_received();
+    queue.arm(Notify::Next);
+    assert_eq!(take()[0], Event::Record(0), "and wraps");
+}

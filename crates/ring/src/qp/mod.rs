@@ -1,0 +1,228 @@
+//! Queue pairs: a send queue and a receive queue.
+//!
+//! ```no_run
+//! # use verbless_ring::{CompletionQueue, QueuePair, RemoteAddr, Sge};
+//! # fn f(mut qp: QueuePair, mut cq: CompletionQueue, sge: Sge, remote: RemoteAddr)
+//! #      -> Result<(), Box<dyn std::error::Error>> {
+//! use verbless_ring::wr::{Read, Write};
+//!
+//! qp.post(&Write::new(sge, remote).signaled(), 7)?;
+//! let cqe = loop {
+//!     if let Some(cqe) = cq.poll() {
+//!         break cqe;
+//!     }
+//! };
+//! assert_eq!(qp.complete(cqe)?.cookie, 7);
+//!
+//! let mut batch = qp.batch();
+//! batch.post(&Write::new(sge, remote), 8)?;
+//! batch.post(&Read::new(sge, remote).signaled(), 9)?;
+//! batch.ring();
+//! # Ok(())
+//! # }
+//! ```
+
+mod receive;
+mod send;
+mod sides;
+
+pub use receive::{ReceiveBatch, ReceiveQueue, ReceiveQueueParts};
+pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
+pub use sides::{ReceiveSide, WithSrq};
+
+use crate::completion::{Completion, CompletionError, Datagram, Malformed};
+use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
+use crate::service::{Rc, Service, Ud};
+use crate::types::{Qpn, WqeIndex};
+use crate::wr::{Gather, PostError, WorkRequest};
+
+/// A send queue and a receive queue of one number.
+///
+/// The two are independent: [`QueuePair::split`] lets two threads have one each, and so do
+/// references to the two fields, which share no cache line.
+///
+/// Queues are `Send` and take `&mut self`: each is used by one thread at a time, without a lock. So
+/// is a completion queue; two threads that split a queue pair have one each, that of the sends and
+/// that of the receives, and give its CQEs to their half's `complete`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct QueuePair<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
+    /// Its send queue.
+    pub send: SendQueue<S>,
+    /// Its receive queue, or [`WithSrq`].
+    pub receive: R,
+}
+
+impl<S: Service> QueuePair<S> {
+    /// Posts a receive: [`ReceiveQueue::post`].
+    #[inline(always)]
+    pub fn post_receive<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        self.receive.post(into, cookie)
+    }
+}
+
+impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
+    /// Joins two queues.
+    pub fn new(send: SendQueue<S>, receive: R) -> Self {
+        Self { send, receive }
+    }
+
+    /// The two queues, for two threads.
+    pub fn split(self) -> (SendQueue<S>, R) {
+        (self.send, self.receive)
+    }
+
+    /// Starts over, as the device does when the queue pair goes to RESET. Call it after 2RST_QP has
+    /// succeeded and at no other time: a device that has not started over goes on with its own
+    /// indexes, and the two never agree again. Completions of what was posted before must have been
+    /// cleaned away: they would complete what is posted next.
+    pub fn reset(&mut self) {
+        self.send.reset();
+        self.receive.reset();
+    }
+
+    /// Writes the count of the receives posted so far to the doorbell record again. For after
+    /// RST2INIT_QP: a device may ignore what it was told in RESET.
+    pub fn publish_receives(&mut self) {
+        self.receive.publish();
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.send.qpn()
+    }
+
+    /// Posts a request and rings: [`SendQueue::post`].
+    #[inline(always)]
+    pub fn post<W: WorkRequest<S>>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
+        self.send.post(request, cookie)
+    }
+
+    /// Starts a batch of requests: [`SendQueue::batch`].
+    #[inline(always)]
+    pub fn batch(&mut self) -> SendBatch<'_, S> {
+        self.send.batch()
+    }
+
+    /// What the CQE says of this queue pair's requests; frees their slots.
+    ///
+    /// A CQE of another queue pair is [`Malformed::Queue`]: look at [`Cqe::qpn`] or
+    /// [`Cqe::user_index`] first where several share a completion queue.
+    #[inline(always)]
+    pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        if cqe.is_plain_request() {
+            self.send.complete(cqe)
+        } else {
+            self.complete_other(&cqe.apart())
+        }
+    }
+
+    /// What a CQE says that is no plain request's.
+    #[inline(never)]
+    fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+        if cqe.is_request() { self.send.complete_other(cqe) } else { self.receive.complete(cqe) }
+    }
+}
+
+/// Polling, for a queue pair with receives of its own. Where they are of a
+/// [`SharedReceiveQueue`](crate::SharedReceiveQueue), poll the [`CompletionQueue`] and give that
+/// queue the receives: nobody else can say which of its WQEs has come back.
+impl<S: Service> QueuePair<S> {
+    /// Polls a completion queue that is this queue pair's alone.
+    #[inline(always)]
+    pub fn poll(&mut self, cq: &mut CompletionQueue) -> Polled {
+        let look = cq.look();
+        if look.is_plain_request() {
+            match self.send.succeed(RequestId::read(&look), || Outcome::read(&look)) {
+                Some(completion) => {
+                    cq.step();
+                    cq.publish();
+                    Some(Ok(completion))
+                }
+                None => self.poll_other(cq),
+            }
+        } else if look.is_not_ours() {
+            None
+        } else {
+            self.poll_other(cq)
+        }
+    }
+
+    /// Takes a CQE that is no plain request's of ours: another's, one that cannot be, or one that
+    /// was cleaned away.
+    #[inline(never)]
+    fn poll_other(&mut self, cq: &mut CompletionQueue) -> Polled {
+        let polled = self.take_other(cq);
+        cq.publish();
+        polled
+    }
+
+    #[inline(never)]
+    fn take_other(&mut self, cq: &mut CompletionQueue) -> Polled {
+        let cqe = cq.take_other()?;
+        Some(if cqe.is_plain_request() {
+            self.send.complete(cqe)
+        } else {
+            self.complete_other(&cqe)
+        })
+    }
+
+    /// Polls a completion queue that is this queue pair's alone for as many completions as `into`
+    /// has room for; returns how many there were. The device is told once, at the end.
+    #[inline(always)]
+    pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [Polled]) -> usize {
+        let (room, mut places) = (into.len(), into.iter_mut());
+        let mut left_over = 0;
+        for place in &mut places {
+            let look = cq.look();
+            if look.is_plain_request() {
+                if let Some(completion) =
+                    self.send.succeed(RequestId::read(&look), || Outcome::read(&look))
+                {
+                    cq.step();
+                    *place = Some(Ok(completion));
+                    continue;
+                }
+            } else if look.is_not_ours() {
+                left_over = 1;
+                break;
+            }
+            let Some(polled) = self.take_other(cq) else {
+                left_over = 1;
+                break;
+            };
+            *place = Some(polled);
+        }
+        let polled = room - places.len() - left_over;
+        if polled != 0 {
+            cq.publish();
+        }
+        polled
+    }
+}
+
+impl QueuePair<Ud> {
+    /// Polls a completion queue that is this queue pair's alone, and says of a received message
+    /// where it came from.
+    #[inline]
+    pub fn poll_datagram(
+        &mut self,
+        cq: &mut CompletionQueue,
+    ) -> Option<Result<Datagram, CompletionError>> {
+        let cqe = cq.poll()?;
+        let source = cqe.source();
+        Some(self.complete(cqe).map(|completion| Datagram { completion, source }))
+    }
+}
+
+/// What polling a queue pair's completion queue yields: nothing, or how a request went.
+pub type Polled = Option<Result<Completion, CompletionError>>;
+
+#[cold]
+pub(crate) fn malformed(malformed: Malformed) -> CompletionError {
+    CompletionError::Malformed(malformed)
+}

@@ -1,0 +1,536 @@
+//! The send queue.
+
+#[cfg(test)]
+mod tests;
+
+use core::marker::PhantomData;
+
+use verbless_prm::hot::{CtrlFlags, CtrlWord, OpcodeQpn, completion, cqe_format, cqe_opcode};
+
+use zerocopy::big_endian::U32;
+
+use super::malformed;
+use crate::completion::{Completion, CompletionError, Failure, Malformed};
+use crate::cq::{Cqe, Outcome, RequestId};
+use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots, Word};
+use crate::service::{Rc, Service};
+use crate::trace::{Event, event};
+use crate::types::{Qpn, WqeIndex};
+use crate::uar::{SendDoorbell, barrier};
+use crate::wr::{Limits, PostError, Request, WorkRequest};
+
+/// Which requests are copied to the device along with the doorbell, when their queue has a
+/// BlueFlame register: saves the device a read of the ring, costs the CPU some stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum BlueFlame {
+    /// Every request posted alone, of 2 to 16 units of 16 bytes.
+    #[default]
+    Always,
+    /// Only those with inline data.
+    Inline,
+    /// None.
+    Never,
+}
+
+/// What a send queue is built from.
+pub struct SendQueueParts {
+    /// The number of the QP or SQ.
+    pub qpn: Qpn,
+    /// The ring: a power of two of 64-byte blocks, at most 32768.
+    pub ring: RingMemory,
+    /// The doorbell record of the queue pair.
+    pub record: RecordMemory,
+    /// Where to ring.
+    pub doorbell: SendDoorbell,
+    /// Most SGEs of a request, at most 59.
+    pub max_sges: u32,
+    /// Most bytes of inline data of a request, at most 940.
+    pub max_inline: u32,
+    /// Every request gets a completion, signaled or not.
+    pub signal_all: bool,
+    /// When to use BlueFlame, if `doorbell` can.
+    pub blueflame: BlueFlame,
+}
+
+/// The send queue of a QP: a ring that we fill and the device empties.
+///
+/// Aligned so that no other queue is in its cache lines, nor in one that is fetched along with
+/// them.
+#[repr(align(128))]
+pub struct SendQueue<S: Service = Rc> {
+    ring: SendRing,
+    slots: Slots<Slot>,
+    /// Blocks posted so far, modulo 2^32.
+    producer: u32,
+    /// What `producer` may grow to: a ring's blocks more than have completed, modulo 2^32; only as
+    /// many while the queue is closed.
+    limit: u32,
+    /// Blocks that may be used: all of the ring, or none while the queue is closed.
+    wqebbs: u32,
+    /// What a request is told that has no room: full, or closed.
+    no_room: PostError,
+    /// The control words with what is the same in every request, the number and the completion
+    /// mode; the second one as it stands in the ring.
+    control: u64,
+    flags: u64,
+    /// What is the same in every [`Slot::request`], as it stands there.
+    request: u32,
+    limits: Limits,
+    /// Copy a lone WQE of `ds` if `ds - 2` is below this: of gathered data, of inline data.
+    copy: [u32; 2],
+    record: Record,
+    doorbell: SendDoorbell,
+    service: PhantomData<S>,
+}
+
+/// What we remember of a posted request, at the index of its first block.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    cookie: u64,
+    /// Opcode and queue, as a CQE of the request has them: an [`OpcodeQpn`].
+    request: U32,
+    /// What [`SendQueue::limit`] is when it has completed.
+    limit: u32,
+}
+
+/// A request that stands in the ring, and that the device has not been told of.
+#[derive(Clone, Copy)]
+struct Posted {
+    index: u32,
+    /// Its first 8 bytes, as they stand in the ring.
+    word: u64,
+}
+
+impl SendQueue {
+    /// An empty queue of the reliable connected service over this memory.
+    pub fn new(parts: SendQueueParts) -> Result<Self, LayoutError> {
+        Self::of(parts)
+    }
+}
+
+impl<S: Service> SendQueue<S> {
+    /// An empty queue over this memory.
+    pub fn of(parts: SendQueueParts) -> Result<Self, LayoutError> {
+        let Qpn(qpn) = parts.qpn;
+        if qpn >> 24 != 0 {
+            return Err(LayoutError::new("QP number", "has more than 24 bits", qpn.into()));
+        }
+        // Control, remote address and an atomic's operands leave 59 of the 63 that `ds` can
+        // count.
+        if parts.max_sges > 59 {
+            return Err(LayoutError::new(
+                "SGEs of a request",
+                "are more than 59",
+                parts.max_sges.into(),
+            ));
+        }
+        if parts.max_inline > 940 {
+            return Err(LayoutError::new(
+                "inline data",
+                "is more than 940 bytes",
+                parts.max_inline.into(),
+            ));
+        }
+        let ring = SendRing::new(parts.ring)?;
+        let copied = if parts.doorbell.copy_limit() == 0 { 0 } else { 15 };
+        let ce = if parts.signal_all { completion::ALWAYS } else { completion::ON_ERROR };
+        Ok(Self {
+            slots: Slots::new(ring.wqebbs()),
+            producer: 0,
+            limit: ring.wqebbs(),
+            wqebbs: ring.wqebbs(),
+            no_room: PostError::Full,
+            control: CtrlWord::new().with_qpn(qpn).into_bits(),
+            request: OpcodeQpn::new().with_qpn(qpn).into_bits().to_be(),
+            flags: CtrlFlags::new().with_ce(ce).into_bits().to_be(),
+            limits: Limits { sges: parts.max_sges, inline: parts.max_inline },
+            copy: match parts.blueflame {
+                BlueFlame::Always => [copied, copied],
+                BlueFlame::Inline => [0, copied],
+                BlueFlame::Never => [0, 0],
+            },
+            record: Record::new(&parts.record, Word::Second),
+            doorbell: parts.doorbell,
+            service: PhantomData,
+            ring,
+        })
+    }
+
+    /// Starts over, as the device does when the queue pair goes to RESET. What was posted is
+    /// forgotten. Only for a queue pair that is in RESET: see [`super::QueuePair::reset`].
+    pub(crate) fn reset(&mut self) {
+        self.producer = 0;
+        self.limit = self.wqebbs;
+        self.slots.clear();
+        self.record.store(0);
+    }
+
+    /// Refuses requests ([`PostError::NotConnected`]) until [`SendQueue::open`]: those of a queue
+    /// pair that cannot send yet. Costs posting nothing: a closed queue has no room.
+    ///
+    /// A queue with requests in it cannot be closed, and stays open. Close it only before its queue
+    /// pair is first taken to RTS, or after 2RST_QP.
+    pub fn close(&mut self) {
+        if self.free() == self.wqebbs {
+            (self.wqebbs, self.no_room) = (0, PostError::NotConnected);
+            self.limit = self.producer;
+        }
+    }
+
+    /// Takes requests, as a queue does that was never closed. Open it only once its queue pair is
+    /// in RTS, or in ERR, where the device flushes what is posted: a device need not notice a
+    /// doorbell that it got before, and then nothing posted ever completes.
+    pub fn open(&mut self) {
+        // All that a closed queue has posted has completed.
+        self.limit = self.limit.wrapping_add(self.ring.wqebbs() - self.wqebbs);
+        (self.wqebbs, self.no_room) = (self.ring.wqebbs(), PostError::Full);
+    }
+
+    /// The number of the QP or SQ.
+    pub fn qpn(&self) -> Qpn {
+        Qpn(u32::from_be(self.request))
+    }
+
+    /// Blocks in the ring.
+    pub fn capacity(&self) -> u32 {
+        self.ring.wqebbs()
+    }
+
+    /// Blocks that are free. A request takes one for each 64 bytes of its WQE.
+    pub fn free(&self) -> u32 {
+        self.limit.wrapping_sub(self.producer)
+    }
+
+    /// Posts `request` and rings the doorbell. `cookie` comes back in its completion.
+    ///
+    /// Slots of requests that are not signaled are freed by the next completion behind them.
+    #[inline(always)]
+    pub fn post<W: WorkRequest<S>>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
+        let Some(ds) = request.usual_ds(&self.limits) else {
+            return self.post_unusual(*request, cookie);
+        };
+        self.post_ds(request, cookie, ds)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_unusual<W: WorkRequest<S>>(
+        &mut self,
+        request: W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
+        let ds = request.ds(&self.limits)?;
+        self.post_ds(&request, cookie, ds)
+    }
+
+    #[inline(always)]
+    fn post_ds<W: WorkRequest<S>>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+        ds: u32,
+    ) -> Result<WqeIndex, PostError> {
+        let posted = self.enqueue(request, cookie, ds)?;
+        self.publish();
+        if self.copies(ds, W::INLINE) {
+            // With the result of this function, so that nothing has to be kept for after the call.
+            return self.ring_by_copy(posted.index, ds);
+        }
+        self.ring_doorbell(posted.word);
+        Ok(WqeIndex(posted.index as u16))
+    }
+
+    /// Whether the queue's service has requests of this type: `queue.supports::<Read<Sge>>()`. What
+    /// the device needs for them is in [`Request::INFO`].
+    pub fn supports<W: Request>(&self) -> bool {
+        S::CARRIES.contains(&W::INFO.class)
+    }
+
+    /// Starts a batch: requests that the device is told of by one doorbell.
+    #[inline(always)]
+    pub fn batch(&mut self) -> SendBatch<'_, S> {
+        SendBatch { first: self.producer, last: self.producer.into(), queue: self }
+    }
+
+    /// What the CQE says of this queue's requests; frees the slots of all up to the one that it
+    /// names.
+    #[inline(always)]
+    pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        if cqe.is_plain_request() {
+            match self.succeed(cqe.request(), || cqe.outcome()) {
+                Some(completion) => Ok(completion),
+                None => self.misfit(cqe.request().opcode_qpn, cqe.wqe_index()),
+            }
+        } else {
+            self.complete_other(&cqe.apart())
+        }
+    }
+
+    /// Says of a good CQE which request succeeded, and frees everything up to it. `None` if none
+    /// can have: [`SendQueue::misfit`] then tells why.
+    ///
+    /// One comparison tells that queue and opcode are those of the request; the window tells that
+    /// it is outstanding. The index counts modulo the ring: that finds the request, and is all that
+    /// Linux's drivers read out of it.
+    #[inline(always)]
+    pub(crate) fn succeed(
+        &mut self,
+        request: RequestId,
+        outcome: impl FnOnce() -> Outcome,
+    ) -> Option<Completion> {
+        let slot = self.slots.get_upper(request.counter());
+        if slot.request != request.opcode_qpn || !self.is_outstanding(slot) {
+            return None;
+        }
+        let cookie = slot.cookie;
+        self.limit = slot.limit;
+        Some(Completion::sent(cookie, request, outcome()))
+    }
+
+    /// Whether a request that was posted has not completed: whether its completion lets more be
+    /// posted than may be, at most by a ring. A request that was taken back is forgotten.
+    #[inline(always)]
+    fn is_outstanding(&self, slot: &Slot) -> bool {
+        slot.limit.wrapping_sub(1).wrapping_sub(self.limit) < self.wqebbs
+    }
+
+    /// Why a good CQE cannot be.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn misfit(
+        &self,
+        opcode_qpn: U32,
+        index: WqeIndex,
+    ) -> Result<Completion, CompletionError> {
+        let opcode_qpn = OpcodeQpn::from_bits(opcode_qpn.get());
+        Err(malformed(if opcode_qpn.qpn() != self.qpn().0 {
+            Malformed::Queue(Qpn(opcode_qpn.qpn()))
+        } else if self.find(index).is_none() {
+            Malformed::Index(index)
+        } else {
+            Malformed::WorkRequest(opcode_qpn.wqe_opcode())
+        }))
+    }
+
+    /// What any other CQE says: a good one with data, an error, or one that cannot be.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+        if cqe.qpn() != self.qpn() {
+            return Err(malformed(Malformed::Queue(cqe.qpn())));
+        }
+        match (cqe.opcode(), cqe.format()) {
+            (cqe_opcode::REQUESTER, cqe_format::COMPRESSED) => {
+                Err(malformed(Malformed::Format(cqe.format())))
+            }
+            (cqe_opcode::REQUESTER, _) => match self.succeed(cqe.request(), || cqe.outcome()) {
+                Some(completion) => Ok(completion),
+                None => self.misfit(cqe.request().opcode_qpn, cqe.wqe_index()),
+            },
+            (cqe_opcode::REQUESTER_ERROR, _) => {
+                let index = cqe.wqe_index();
+                let Some(slot) = self.find(index) else {
+                    return Err(malformed(Malformed::Index(index)));
+                };
+                self.limit = slot.limit;
+                Err(CompletionError::Failed(Failure::new(slot.cookie, cqe)))
+            }
+            (other, _) => Err(malformed(Malformed::Opcode(other))),
+        }
+    }
+
+    /// The outstanding request whose first block has this index, modulo the ring. A slot without a
+    /// request has limit 0, which is in the window near 2^32, but not this queue's number.
+    fn find(&self, WqeIndex(index): WqeIndex) -> Option<Slot> {
+        let slot = *self.slots.get(index.into());
+        let posted = OpcodeQpn::from_bits(slot.request.get()).qpn() == self.qpn().0;
+        (posted && self.is_outstanding(&slot)).then_some(slot)
+    }
+
+    /// Takes back what was posted from `first` on, which the device has not been told of.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, first: u32) {
+        while self.producer != first {
+            self.producer = self.producer.wrapping_sub(1);
+            self.slots.set(self.producer, Slot::default());
+        }
+    }
+
+    /// Writes a WQE of so many `ds` into the ring and remembers it. On an error nothing has
+    /// changed.
+    #[inline(always)]
+    fn enqueue<W: WorkRequest<S>>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+        ds: u32,
+    ) -> Result<Posted, PostError> {
+        // Not `div_ceil`, which guards against an overflow that cannot be.
+        let wqebbs = (ds + 3) >> 2;
+        let index = self.producer;
+        if self.limit.wrapping_sub(index) < wqebbs {
+            core::hint::cold_path();
+            return Err(self.no_room);
+        }
+        let wqe = self.ring.wqe(index);
+        let opcode = W::INFO.operation as u8;
+        // The control segment comes last: what the rest is made of then need not be kept beside it.
+        request.write(&wqe, 1);
+        let control = CtrlWord::pack(W::INFO.op_mod, index as u16, opcode, 0, ds as u8).into_bits();
+        let flags = request.options().flags(request.immediate()).into_bits().to_be();
+        let word = (self.control | control).to_be();
+        wqe.store(0, [word, self.flags | flags]);
+        let end = index.wrapping_add(wqebbs);
+        self.producer = end;
+        self.slots.set(
+            index,
+            Slot {
+                cookie,
+                // In memory the opcode is the first byte.
+                request: U32::from_bytes(
+                    (self.request | (u32::from(opcode) << 24).to_be()).to_ne_bytes(),
+                ),
+                limit: end.wrapping_add(self.wqebbs),
+            },
+        );
+        Ok(Posted { index, word })
+    }
+
+    /// Tells the doorbell record what is in the ring.
+    #[inline(always)]
+    fn publish(&mut self) {
+        // Read here: behind the barrier it would be read from memory again.
+        let producer = self.producer;
+        event(Event::Barrier("before_doorbell_record"));
+        barrier::before_doorbell_record();
+        self.record.store(producer & 0xffff);
+    }
+
+    /// Whether a lone request of so many `ds` goes to the device by BlueFlame.
+    #[inline(always)]
+    fn copies(&self, ds: u32, inline: bool) -> bool {
+        ds.wrapping_sub(2) < self.copy[inline as usize]
+    }
+
+    /// Rings: writes `word`, the first 8 bytes of the last request as they stand in the ring.
+    #[inline(always)]
+    fn ring_doorbell(&mut self, word: u64) {
+        event(Event::Barrier("before_doorbell"));
+        barrier::before_doorbell();
+        self.doorbell.ring(word);
+        event(Event::Barrier("after_doorbell"));
+        barrier::after_doorbell();
+    }
+
+    /// Rings by BlueFlame for the request at `index`, of so many `ds`; returns its index.
+    #[inline(never)]
+    fn ring_by_copy(&mut self, index: u32, ds: u32) -> Result<WqeIndex, PostError> {
+        event(Event::Barrier("before_doorbell"));
+        barrier::before_doorbell();
+        self.doorbell.copy(&self.ring.wqe(index), ds.div_ceil(4));
+        event(Event::Barrier("after_doorbell"));
+        barrier::after_doorbell();
+        Ok(WqeIndex(index as u16))
+    }
+}
+
+impl<S: Service> core::fmt::Debug for SendQueue<S> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SendQueue")
+            .field("qpn", &self.qpn())
+            .field("wqebbs", &self.wqebbs)
+            .field("producer", &self.producer)
+            .field("free", &self.free())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Requests that stand in the ring, and that the device will be told of together.
+///
+/// Dropped without [`SendBatch::ring`], it takes its requests back: nothing was posted.
+pub struct SendBatch<'q, S: Service = Rc> {
+    queue: &'q mut SendQueue<S>,
+    /// Index of the first request.
+    first: u32,
+    /// Index of the last request, and in bit 32 whether it has inline data: one store each time.
+    last: u64,
+}
+
+impl<S: Service> SendBatch<'_, S> {
+    /// Adds a request. On an error, what the batch already has stays in it.
+    #[inline(always)]
+    pub fn post<W: WorkRequest<S>>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
+        match request.usual_ds(&self.queue.limits) {
+            Some(ds) => self.post_ds(request, cookie, ds),
+            None => self.post_unusual(*request, cookie),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_unusual<W: WorkRequest<S>>(
+        &mut self,
+        request: W,
+        cookie: u64,
+    ) -> Result<WqeIndex, PostError> {
+        let ds = request.ds(&self.queue.limits)?;
+        self.post_ds(&request, cookie, ds)
+    }
+
+    #[inline(always)]
+    fn post_ds<W: WorkRequest<S>>(
+        &mut self,
+        request: &W,
+        cookie: u64,
+        ds: u32,
+    ) -> Result<WqeIndex, PostError> {
+        let posted = self.queue.enqueue(request, cookie, ds)?;
+        self.last = u64::from(posted.index) | u64::from(W::INLINE) << 32;
+        Ok(WqeIndex(posted.index as u16))
+    }
+
+    /// Posts the batch: one doorbell for all of it. A batch of one is copied like a lone request;
+    /// an empty one rings nothing.
+    #[inline(always)]
+    pub fn ring(mut self) {
+        if self.queue.producer == self.first {
+            return;
+        }
+        let (last, inline) = (self.last as u32, self.last >> 32 != 0);
+        let alone = last == self.first;
+        self.first = self.queue.producer;
+        self.queue.publish();
+        let word = self.queue.ring.wqe(last).load_word(0);
+        let ds = CtrlWord::from_bits(u64::from_be(word)).ds().into();
+        if alone && self.queue.copies(ds, inline) {
+            let _ = self.queue.ring_by_copy(last, ds);
+        } else {
+            self.queue.ring_doorbell(word);
+        }
+    }
+
+    /// Counts the batch in the doorbell record, but does not ring: the next doorbell covers it. An
+    /// idle device does not notice until then.
+    pub fn hold(mut self) {
+        self.first = self.queue.producer;
+        self.queue.publish();
+    }
+}
+
+impl<S: Service> Drop for SendBatch<'_, S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.queue.producer != self.first {
+            self.queue.take_back(self.first);
+        }
+    }
+}

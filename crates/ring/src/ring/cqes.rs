@@ -1,0 +1,264 @@
+//! The CQE ring: written by the device, read by us, and trusted in nothing.
+
+use alloc::sync::Arc;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+
+use verbless_prm::hot::{Cqe, CqeUserIndex, OpOwn, OpcodeQpn, cqe_opcode};
+
+use super::{LayoutError, RingMemory};
+use crate::trace::{Event, event};
+
+/// A ring of CQEs, a power of two of them, of 64 or 128 bytes each.
+pub(crate) struct CqRing {
+    /// The CQE proper, the last 64 bytes, of the first entry.
+    first: NonNull<u8>,
+    /// Entries, and entries less one.
+    entries: u32,
+    mask: u32,
+    /// Bytes of an entry: 64 or 128.
+    stride: usize,
+    /// Shared with the handles of cleaners.
+    _memory: Arc<RingMemory>,
+}
+
+// SAFETY: atomics in memory that is itself `Send`.
+unsafe impl Send for CqRing {}
+
+impl CqRing {
+    /// Marks every entry as not yet written. The device must not know of the ring yet.
+    pub(crate) fn new(memory: RingMemory, entry_size: usize) -> Result<Self, LayoutError> {
+        if entry_size != 64 && entry_size != 128 {
+            return Err(LayoutError::new("CQE size", "is neither 64 nor 128", entry_size as u64));
+        }
+        let bytes = memory.len();
+        if !bytes.is_power_of_two() || !(entry_size..=entry_size << 23).contains(&bytes) {
+            return Err(LayoutError::new("CQ ring", "is not 2^0 to 2^23 entries", bytes as u64));
+        }
+        if !memory.address().is_multiple_of(64) {
+            return Err(LayoutError::new(
+                "CQ ring",
+                "is not aligned to 64 bytes",
+                memory.address(),
+            ));
+        }
+        let ring = Self {
+            // SAFETY: the memory is at least one entry long.
+            first: unsafe { memory.base().add(entry_size - Cqe::BYTES) },
+            entries: (bytes / entry_size) as u32,
+            mask: (bytes / entry_size) as u32 - 1,
+            stride: entry_size,
+            _memory: Arc::new(memory),
+        };
+        let invalid = OpOwn::new().with_opcode(cqe_opcode::INVALID).with_owner(true).into_bits();
+        for index in 0..=ring.mask {
+            let slot = ring.slot(index);
+            // SAFETY: a slot is 64 bytes inside the ring.
+            unsafe { AtomicU8::from_ptr(slot.cqe.add(Slot::LAST).as_ptr()) }
+                .store(invalid, Relaxed);
+        }
+        Ok(ring)
+    }
+
+    /// Another handle to the same ring.
+    pub(crate) fn handle(&self) -> Self {
+        Self { _memory: self._memory.clone(), ..*self }
+    }
+
+    /// Entries.
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Looks at the entry of `index` (modulo the ring): reads its last byte, and nothing else.
+    pub(crate) fn look(&self, index: u32) -> Look<'_> {
+        // In odd laps of the ring the owner bit of an entry that is ours is 1.
+        let lap = u8::from(index & self.entries != 0);
+        Look::new(self.slot(index), lap)
+    }
+
+    /// Looks at the entry that the cursor is at, which is one of this ring.
+    #[inline(always)]
+    pub(crate) fn look_at(&self, cursor: &Cursor) -> Look<'_> {
+        Look::new(Slot { cqe: cursor.next, ring: PhantomData }, cursor.lap)
+    }
+
+    /// The first entry in the first lap.
+    pub(crate) fn start(&self) -> Cursor {
+        Cursor { next: self.first, last: self.slot(self.mask).cqe, lap: 0, index: 0 }
+    }
+
+    /// Takes the cursor to the entry behind the one that it is at.
+    #[inline(always)]
+    pub(crate) fn step(&self, cursor: &mut Cursor) {
+        cursor.index += 1;
+        if cursor.next == cursor.last {
+            core::hint::cold_path();
+            cursor.next = self.first;
+            cursor.lap ^= 1;
+            // The number of laps in 24 bits is whole.
+            cursor.index &= 0xff_ffff;
+        } else {
+            // SAFETY: behind every entry but the last there is another one.
+            cursor.next = unsafe { cursor.next.add(self.stride) };
+        }
+    }
+
+    /// The inline data of the entry of `index`: the CQE's own first 32 bytes, or the 64 before it,
+    /// which only long entries have.
+    pub(crate) fn inline_data(&self, index: u32, long: bool) -> Option<[u64; 8]> {
+        let cqe = self.slot(index).cqe;
+        let (start, words) = match (long, self.stride) {
+            (false, _) => (cqe, 4),
+            // SAFETY: the CQE is the second half of its entry.
+            (true, 128) => (unsafe { cqe.sub(Cqe::BYTES) }, 8),
+            (true, _) => return None,
+        };
+        let mut data = [0; 8];
+        for (i, word) in data.iter_mut().take(words).enumerate() {
+            // SAFETY: `words` words from `start` are in the entry, and aligned.
+            *word = unsafe { AtomicU64::from_ptr(start.add(8 * i).cast().as_ptr()) }.load(Relaxed);
+        }
+        Some(data)
+    }
+
+    /// The entry of `index` (modulo the ring).
+    #[inline(always)]
+    fn slot(&self, index: u32) -> Slot<'_> {
+        let offset = (index & self.mask) as usize * self.stride;
+        // SAFETY: the masked index is inside the ring, and `first` in an entry's place.
+        Slot { cqe: unsafe { self.first.add(offset) }, ring: PhantomData }
+    }
+}
+
+/// Where in a [`CqRing`] its consumer is.
+pub(crate) struct Cursor {
+    /// The CQE proper of the next entry, and that of the last one of the ring.
+    next: NonNull<u8>,
+    last: NonNull<u8>,
+    /// Owner bit of the entries of this lap.
+    lap: u8,
+    /// Entries passed so far, modulo 2^24: what the device is told.
+    index: u32,
+}
+
+// SAFETY: a place in a ring that is itself `Send`, used with that ring alone.
+unsafe impl Send for Cursor {}
+
+impl Cursor {
+    /// Entries passed so far, modulo 2^24.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+/// An entry of which the last byte has been read.
+#[derive(Clone, Copy)]
+pub(crate) struct Look<'r> {
+    slot: Slot<'r>,
+    /// That byte without the owner bit that ours has.
+    difference: u8,
+    lap: u8,
+}
+
+impl<'r> Look<'r> {
+    #[inline(always)]
+    fn new(slot: Slot<'r>, lap: u8) -> Self {
+        Self { slot, difference: slot.op_own() ^ lap, lap }
+    }
+}
+
+impl Look<'_> {
+    /// What most CQEs are: ours, a good request without data. Only the solicited bit may be set.
+    #[inline(always)]
+    pub(crate) fn is_plain_request(&self) -> bool {
+        self.difference & 0xfd == 0
+    }
+
+    /// Not written yet.
+    #[inline(always)]
+    pub(crate) fn is_not_ours(&self) -> bool {
+        self.difference & 1 != 0 || self.difference >> 4 == cqe_opcode::INVALID
+    }
+
+    /// The last byte.
+    #[inline(always)]
+    pub(crate) fn op_own(&self) -> u8 {
+        self.difference ^ self.lap
+    }
+
+    /// User index and immediate, as they stand in memory.
+    #[inline(always)]
+    pub(crate) fn user_index_and_immediate(&self) -> [u32; 2] {
+        zerocopy::transmute!(self.slot.qword::<{ CqeUserIndex::AT }>())
+    }
+
+    /// The dword at byte `OFFSET` of the CQE, as it stands in memory: big-endian. Only behind
+    /// [`after_owner_bit`](crate::uar::barrier::after_owner_bit).
+    #[inline(always)]
+    pub(crate) fn dword<const OFFSET: usize>(&self) -> u32 {
+        self.slot.dword::<OFFSET>()
+    }
+
+    /// Marks the CQE as [`RETIRED`] if its queue's number and opcode still are `opcode_qpn`, as
+    /// they stand in memory.
+    ///
+    /// No CQE of a queue that the device has let go of comes any more, so the word tells whether
+    /// this is still the entry that was looked at, however often the ring went round.
+    pub(crate) fn retire(&self, opcode_qpn: u32) -> bool {
+        self.slot.opcode_qpn().compare_exchange(opcode_qpn, RETIRED, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Takes the word of queue number and opcode, as it stands in memory, and leaves [`RETIRED`]:
+    /// of all who ask, one gets another.
+    pub(crate) fn claim(&self) -> u32 {
+        self.slot.opcode_qpn().swap(RETIRED, AcqRel)
+    }
+}
+
+/// What stands in place of queue number and opcode once a CQE means nothing any more. The number is
+/// that of multicast, which no queue has.
+pub(crate) const RETIRED: u32 = u32::MAX;
+
+/// A place for one CQE in the ring.
+#[derive(Clone, Copy)]
+struct Slot<'r> {
+    /// 64 bytes inside the ring, aligned to 64.
+    cqe: NonNull<u8>,
+    ring: PhantomData<&'r CqRing>,
+}
+
+impl Slot<'_> {
+    const LAST: usize = OpOwn::AT;
+
+    /// The last byte: the first to read.
+    #[inline(always)]
+    fn op_own(&self) -> u8 {
+        event(Event::Owner);
+        // SAFETY: a slot is 64 bytes inside the ring.
+        unsafe { AtomicU8::from_ptr(self.cqe.add(Self::LAST).as_ptr()) }.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn dword<const OFFSET: usize>(&self) -> u32 {
+        const { assert!(OFFSET + 4 <= Cqe::BYTES && OFFSET.is_multiple_of(4)) };
+        event(Event::Cqe(OFFSET as u32));
+        // SAFETY: a slot is 64 bytes inside the ring, aligned to 64.
+        unsafe { AtomicU32::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn qword<const OFFSET: usize>(&self) -> u64 {
+        const { assert!(OFFSET + 8 <= Cqe::BYTES && OFFSET.is_multiple_of(8)) };
+        event(Event::Cqe(OFFSET as u32));
+        // SAFETY: a slot is 64 bytes inside the ring, aligned to 64.
+        unsafe { AtomicU64::from_ptr(self.cqe.add(OFFSET).cast().as_ptr()) }.load(Relaxed)
+    }
+
+    fn opcode_qpn(&self) -> &AtomicU32 {
+        // SAFETY: a slot is 64 bytes inside the ring, aligned to 64, and the ring outlives us.
+        unsafe { AtomicU32::from_ptr(self.cqe.add(OpcodeQpn::AT).cast().as_ptr()) }
+    }
+}

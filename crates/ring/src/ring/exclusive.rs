@@ -1,0 +1,152 @@
+//! Memory that a queue and the device have for themselves: rings and doorbell records.
+//!
+//! The words of a ring are atomics of their own sizes, and a copy that races with one of them, or
+//! an access of another size, is undefined. So what a queue is built over is no handle that safe
+//! code can have a second one of: [`RingMemory`] is not `Clone`, and the queue takes it. The one
+//! promise is made where it is made.
+
+use alloc::sync::Arc;
+use core::any::Any;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU32;
+
+use super::{LayoutError, OutOfBounds, SharedMemory};
+
+/// Memory for one ring or one doorbell record, which nobody reaches but its queue and the device.
+pub struct RingMemory {
+    memory: SharedMemory,
+}
+
+impl RingMemory {
+    /// The memory of `memory`, for one queue.
+    ///
+    /// # Safety
+    /// While the `RingMemory`, a part of it or a queue over it lives (cleaners of a completion
+    /// queue included), no access to its bytes by another handle, pointer or `RingMemory` happens
+    /// at the same time as one of theirs: whoever looks at ordinary memory in the device's place
+    /// does so on the thread that uses the queue, or hands the turn over with synchronization. A
+    /// device may read and write the bytes at any time; it moves each aligned word as a whole. The
+    /// owner of `memory` keeps the bytes mapped as [`SharedMemory::from_raw`] says.
+    ///
+    /// Size and alignment need no promise: every queue checks them when it is built.
+    pub unsafe fn new(memory: SharedMemory) -> Self {
+        Self { memory }
+    }
+
+    /// The first `bytes` bytes, and the rest.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn split_at(self, bytes: usize) -> Result<(Self, Self), OutOfBounds> {
+        let first = self.memory.slice(0, bytes)?;
+        let rest = self.memory.slice(bytes, self.memory.len() - bytes)?;
+        Ok((Self { memory: first }, Self { memory: rest }))
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.memory.is_empty()
+    }
+
+    /// Address of the first byte in this process.
+    pub fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+
+    /// What keeps the bytes mapped.
+    pub(super) fn owner(&self) -> Arc<dyn Any + Send + Sync> {
+        self.memory.owner()
+    }
+}
+
+impl fmt::Debug for RingMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RingMemory({:#x} bytes at {:#x})", self.len(), self.address())
+    }
+}
+
+/// A doorbell record: two aligned 32-bit words, each an atomic and nothing else. Clones are the
+/// same record: the send queue and the receive queue of a queue pair have one each.
+#[derive(Clone)]
+pub struct RecordMemory {
+    words: NonNull<[AtomicU32; 2]>,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the two words are only reached as atomics, and the owner keeps them mapped from any
+// thread.
+unsafe impl Send for RecordMemory {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for RecordMemory {}
+
+impl RecordMemory {
+    /// The record at the beginning of `memory`.
+    ///
+    /// # Errors
+    /// Memory of fewer than 8 bytes, or that does not begin at a multiple of 4.
+    pub fn new(memory: RingMemory) -> Result<Self, LayoutError> {
+        let words = memory.base().cast::<[AtomicU32; 2]>();
+        if memory.len() < size_of::<[AtomicU32; 2]>() || !words.is_aligned() {
+            let length = memory.len() as u64;
+            return Err(LayoutError::new("doorbell record", "is not two aligned words", length));
+        }
+        Ok(Self { words, _owner: memory.owner() })
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub(super) fn words(&self) -> &[AtomicU32; 2] {
+        // SAFETY: aligned and mapped for as long as we hold the owner: checked in `new`. What
+        // `RingMemory` was promised to be is reached as these atomics alone.
+        unsafe { self.words.as_ref() }
+    }
+}
+
+impl fmt::Debug for RecordMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordMemory({:p})", self.words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(offset: usize, length: usize) -> RingMemory {
+        let memory = SharedMemory::zeroed(4096).slice(offset, length).unwrap();
+        // SAFETY: no other handle to it is used.
+        unsafe { RingMemory::new(memory) }
+    }
+
+    #[test]
+    fn the_parts_of_a_ring_memory_are_neighbours_that_do_not_overlap() {
+        let whole = memory(64, 256);
+        let start = whole.address();
+        let (first, rest) = whole.split_at(192).unwrap();
+        assert_eq!((first.address(), first.len()), (start, 192));
+        assert_eq!((rest.address(), rest.len()), (start + 192, 64));
+        assert!(rest.split_at(65).is_err());
+        assert!(memory(0, 8).split_at(8).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn a_record_that_is_not_two_aligned_words_is_refused() {
+        for (offset, length) in [(0, 0), (0, 4), (0, 7), (1, 8), (2, 8), (4093, 3)] {
+            let error = RecordMemory::new(memory(offset, length)).unwrap_err();
+            assert_eq!(error.what, "doorbell record", "{offset} {length}");
+        }
+        for (offset, length) in [(0, 8), (4, 8), (8, 64), (4088, 8)] {
+            assert!(RecordMemory::new(memory(offset, length)).is_ok(), "{offset} {length}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Doorbell records: words that we write and the device reads.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::RecordMemory;
+use crate::trace::{Event, event};
+
+/// One big-endian word of a doorbell record.
+pub(crate) struct Record {
+    word: NonNull<AtomicU32>,
+    _memory: RecordMemory,
+}
+
+// SAFETY: an atomic in memory that is itself `Send`.
+unsafe impl Send for Record {}
+
+/// Which word of a record.
+#[derive(Clone, Copy)]
+pub(crate) enum Word {
+    /// The receive counter of a queue pair, the consumer index of a completion queue.
+    First,
+    /// The send counter, the arm word.
+    Second,
+}
+
+impl Record {
+    /// A word of the record in `memory`.
+    pub(crate) fn new(memory: &RecordMemory, word: Word) -> Self {
+        Self { word: NonNull::from(&memory.words()[word as usize]), _memory: memory.clone() }
+    }
+
+    /// What the device was told last.
+    pub(crate) fn load(&self) -> u32 {
+        // SAFETY: a word of the memory, which lives as long as we do.
+        u32::from_be(unsafe { self.word.as_ref() }.load(Relaxed))
+    }
+
+    /// Tells the device `value`.
+    #[inline(always)]
+    pub(crate) fn store(&self, value: u32) {
+        event(Event::Record(value));
+        // SAFETY: as in `load`.
+        unsafe { self.word.as_ref() }.store(value.to_be(), Relaxed);
+    }
+}

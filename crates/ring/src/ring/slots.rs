@@ -1,0 +1,59 @@
+//! What we remember of each WQE until it completes. Only we write here.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// One entry for each block or WQE of a ring, found by its index modulo the ring.
+pub(crate) struct Slots<T> {
+    slots: Box<[T]>,
+    /// How many there are, a power of two, less one; times the bytes of an entry.
+    mask: u32,
+}
+
+impl<T: Copy + Default> Slots<T> {
+    /// Entries are a power of two of bytes, so that an index becomes an offset by a shift.
+    const LOG_BYTES: u32 = {
+        assert!(size_of::<T>().is_power_of_two() && size_of::<T>() <= 16);
+        size_of::<T>().ilog2()
+    };
+
+    /// At least `count` slots, at most 2^16.
+    pub(crate) fn new(count: u32) -> Self {
+        let count = count.next_power_of_two().min(1 << 16);
+        let mask = (count - 1) << Self::LOG_BYTES;
+        Self { slots: vec![T::default(); count as usize].into(), mask }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.slots.fill(T::default());
+    }
+
+    /// The slot of `index`.
+    #[inline(always)]
+    pub(crate) fn get(&self, index: u32) -> &T {
+        self.at(index << Self::LOG_BYTES)
+    }
+
+    /// The slot of the index in the upper 16 bits of `word`.
+    #[inline(always)]
+    pub(crate) fn get_upper(&self, word: u32) -> &T {
+        self.at(word >> (16 - Self::LOG_BYTES))
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: u32) -> &T {
+        let offset = (offset & self.mask) as usize;
+        // SAFETY: the mask is the bytes of all slots but the last, so that the offset is that of a
+        // slot.
+        unsafe { &*self.slots.as_ptr().byte_add(offset) }
+    }
+
+    /// Sets the slot of `index`.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, index: u32, value: T) {
+        let offset = ((index << Self::LOG_BYTES) & self.mask) as usize;
+        // SAFETY: as in `at`.
+        unsafe { *self.slots.as_mut_ptr().byte_add(offset) = value }
+    }
+}

@@ -1,0 +1,9 @@
+//! Reliable connected.
+
+super::service! {
+    /// Reliable connected: every message arrives once and in order, or its request fails.
+    Rc = RC, address_ds: 0,
+    carries: [Nop, Send, Invalidate, Write, Read, Atomic, KeyChange]
+}
+
+impl super::Connected for Rc {}

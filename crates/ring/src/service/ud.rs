@@ -1,0 +1,7 @@
+//! Unreliable datagram.
+
+super::service! {
+    /// Unreliable datagram: messages of one packet, to any queue pair of this service.
+    Ud = UD, address_ds: 3,
+    carries: [Nop, Datagram]
+}

@@ -1,0 +1,357 @@
+//! Receives that several queue pairs share.
+//!
+//! The ring is a list: each WQE names the one behind it, and the device goes from link to link.
+//! Queue pairs complete their receives in any order among one another, so that a WQE that is free
+//! again goes to the end of the list, wherever it lies. The last one of the list is never posted:
+//! its link is not known yet.
+
+use verbless_prm::hot::{DataSegment, SrqNextSegment, cqe_format, cqe_opcode};
+use zerocopy::transmute;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation};
+use crate::cq::Cqe;
+use crate::qp::malformed;
+use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots, Word};
+use crate::trace::{Event, event};
+use crate::types::WqeIndex;
+use crate::uar::barrier;
+use crate::wr::{Gather, PostError, data_segment, sge_ds};
+
+/// What a shared receive queue is built from.
+#[derive(Debug)]
+pub struct SharedReceiveQueueParts {
+    /// The ring: a power of two of strides, 2 to 32768. The device must not know of it yet.
+    pub ring: RingMemory,
+    /// Bytes of a WQE, a power of two from 32 to 512: 16 for the link, and 16 for each SGE.
+    pub stride: usize,
+    /// The doorbell record.
+    pub record: RecordMemory,
+}
+
+/// A receive queue that several queue pairs share.
+///
+/// A queue pair's completion queue says which receive a message took: give such a CQE
+/// ([`Cqe::is_receive`]) to [`SharedReceiveQueue::complete`].
+pub struct SharedReceiveQueue {
+    ring: ReceiveRing,
+    slots: Slots<Slot>,
+    /// The next WQE to post, and the last of the list.
+    head: u16,
+    tail: u16,
+    /// WQEs posted so far, modulo 65536.
+    producer: u16,
+    free: u32,
+    record: Record,
+    returns: SrqReturns,
+}
+
+/// WQEs of a shared receive queue on their way back to it: messages took them for queue pairs that
+/// are gone, before anybody polled. Clones are the same.
+#[derive(Clone)]
+pub struct SrqReturns(Arc<Returns>);
+
+struct Returns {
+    /// Whether there may be some.
+    any: AtomicBool,
+    /// A bit for each WQE.
+    wqes: Box<[AtomicU64]>,
+}
+
+impl SrqReturns {
+    fn new(count: u32) -> Self {
+        let wqes = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Self(Arc::new(Returns { any: AtomicBool::new(false), wqes }))
+    }
+
+    /// Gives a WQE back.
+    pub(crate) fn give(&self, WqeIndex(index): WqeIndex) {
+        if let Some(word) = self.0.wqes.get(usize::from(index / 64)) {
+            word.fetch_or(1 << (index % 64), Ordering::Release);
+            self.0.any.store(true, Ordering::Release);
+        }
+    }
+
+    /// How many there are.
+    fn count(&self) -> u32 {
+        if !self.0.any.load(Ordering::Acquire) {
+            return 0;
+        }
+        self.0.wqes.iter().map(|word| word.load(Ordering::Acquire).count_ones()).sum()
+    }
+
+    /// Takes one out.
+    fn take(&self) -> Option<WqeIndex> {
+        if !self.0.any.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        for (index, word) in (0u16..).zip(&self.0.wqes) {
+            let bits = word.load(Ordering::Acquire);
+            if bits != 0 {
+                let bit = bits.trailing_zeros() as u16;
+                word.fetch_and(!(1 << bit), Ordering::AcqRel);
+                // There may be more.
+                self.0.any.store(true, Ordering::Release);
+                return Some(WqeIndex(64 * index + bit));
+            }
+        }
+        None
+    }
+}
+
+impl core::fmt::Debug for SrqReturns {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "SrqReturns({})", self.count())
+    }
+}
+
+/// What we remember of a WQE. The links in the ring are written for the device, and never read
+/// back.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    cookie: u64,
+    next: u16,
+    posted: bool,
+}
+
+impl SharedReceiveQueue {
+    /// An empty queue over this memory; links its WQEs.
+    pub fn new(parts: SharedReceiveQueueParts) -> Result<Self, LayoutError> {
+        let ring = ReceiveRing::new(parts.ring, parts.stride)?;
+        let count = ring.count();
+        if ring.segments() < 2 {
+            let stride = parts.stride as u64;
+            return Err(LayoutError::new(
+                "shared receive stride",
+                "has no room for an SGE",
+                stride,
+            ));
+        }
+        if count < 2 {
+            return Err(LayoutError::new("shared receive ring", "is of one WQE", count.into()));
+        }
+        let mut queue = Self {
+            slots: Slots::new(count),
+            head: 0,
+            tail: (count - 1) as u16,
+            producer: 0,
+            free: count - 1,
+            record: Record::new(&parts.record, Word::First),
+            returns: SrqReturns::new(count),
+            ring,
+        };
+        for index in 0..count - 1 {
+            queue.link(index as u16, index as u16 + 1);
+        }
+        Ok(queue)
+    }
+
+    /// Receives that can be posted at once.
+    pub fn capacity(&self) -> u32 {
+        self.ring.count() - 1
+    }
+
+    /// Receives that can be posted now.
+    pub fn free(&self) -> u32 {
+        self.free + self.returns.count()
+    }
+
+    /// Where the cleaner of a completion queue gives back the WQEs of a queue pair that is gone.
+    pub fn returns(&self) -> SrqReturns {
+        self.returns.clone()
+    }
+
+    /// The cookie of a receive that a message took for a queue pair that went to RESET or was
+    /// dropped before anybody polled its completion: its memory can be used again. A post that
+    /// finds the queue full takes those WQEs back by itself, and says nothing of their cookies.
+    pub fn take_returned(&mut self) -> Option<u64> {
+        loop {
+            let index = self.returns.take()?;
+            if let Some(cookie) = self.retire(index) {
+                return Some(cookie);
+            }
+        }
+    }
+
+    /// Posts memory for one message, of whichever queue pair. `cookie` comes back in its
+    /// completion.
+    #[inline(always)]
+    pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        let posted = match self.enqueue(into, cookie) {
+            Err(PostError::Full) => self.enqueue_again(into, cookie),
+            posted => posted,
+        };
+        if posted.is_ok() {
+            self.publish();
+        }
+        posted
+    }
+
+    /// Once more, if WQEs come back from queue pairs that are gone.
+    #[cold]
+    #[inline(never)]
+    fn enqueue_again<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        let mut some = false;
+        while self.take_returned().is_some() {
+            some = true;
+        }
+        if some { self.enqueue(into, cookie) } else { Err(PostError::Full) }
+    }
+
+    /// Starts a batch: receives that the device is told of together.
+    #[inline(always)]
+    pub fn batch(&mut self) -> SharedReceiveBatch<'_> {
+        SharedReceiveBatch { first: self.head, posted: 0, queue: self }
+    }
+
+    /// What a receive's CQE says, of whichever queue pair; frees the WQE that it names.
+    ///
+    /// A CQE that is none of a receive is [`Malformed::Opcode`]: [`Cqe::is_receive`] tells before.
+    #[inline]
+    pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        let operation = match cqe.opcode() {
+            cqe_opcode::RESPONDER_SEND => Operation::Receive,
+            cqe_opcode::RESPONDER_SEND_IMM => Operation::ReceiveImm,
+            cqe_opcode::RESPONDER_SEND_INVALIDATE => Operation::ReceiveInvalidate,
+            cqe_opcode::RESPONDER_WRITE_IMM => Operation::ReceiveWriteImm,
+            cqe_opcode::RESPONDER_ERROR => return Err(self.fail(&cqe)),
+            other => return Err(malformed(Malformed::Opcode(other))),
+        };
+        if cqe.format() == cqe_format::COMPRESSED {
+            return Err(malformed(Malformed::Format(cqe.format())));
+        }
+        match self.retire(cqe.wqe_index()) {
+            Some(cookie) => Ok(Completion::received(cookie, &cqe, operation)),
+            None => Err(malformed(Malformed::Index(cqe.wqe_index()))),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, cqe: &Cqe) -> CompletionError {
+        match self.retire(cqe.wqe_index()) {
+            Some(cookie) => CompletionError::Failed(Failure::new(cookie, cqe)),
+            None => malformed(Malformed::Index(cqe.wqe_index())),
+        }
+    }
+
+    /// Puts a WQE that was posted to the end of the list, whatever the device says of others.
+    #[inline(always)]
+    fn retire(&mut self, WqeIndex(index): WqeIndex) -> Option<u64> {
+        let slot = *self.slots.get(index.into());
+        if u32::from(index) >= self.ring.count() || !slot.posted {
+            return None;
+        }
+        self.slots.set(index.into(), Slot { posted: false, ..slot });
+        self.link(self.tail, index);
+        self.tail = index;
+        self.free += 1;
+        Some(slot.cookie)
+    }
+
+    /// Makes `next` the WQE behind `index`, which is not posted.
+    #[inline(always)]
+    fn link(&mut self, index: u16, next: u16) {
+        let segment = *SrqNextSegment::zeroed().set_next_wqe_index(next);
+        self.ring.store(index.into(), 0, transmute!(segment));
+        let slot = *self.slots.get(index.into());
+        self.slots.set(index.into(), Slot { next, ..slot });
+    }
+
+    #[inline(always)]
+    fn enqueue<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        let sges = into.as_sges();
+        if sges.len() >= self.ring.segments() as usize {
+            return Err(PostError::TooManySges);
+        }
+        for sge in sges {
+            sge_ds(sge)?;
+        }
+        let index = self.head;
+        if index == self.tail {
+            return Err(PostError::Full);
+        }
+        let mut segments = 1;
+        for sge in sges {
+            if sge.length != 0 {
+                self.ring.store(index.into(), segments, data_segment(sge));
+                segments += 1;
+            }
+        }
+        if segments < self.ring.segments() {
+            self.ring.store(index.into(), segments, transmute!(DataSegment::END));
+        }
+        let next = self.slots.get(index.into()).next;
+        self.slots.set(index.into(), Slot { cookie, next, posted: true });
+        self.head = next;
+        self.producer = self.producer.wrapping_add(1);
+        self.free = self.free.wrapping_sub(1);
+        Ok(WqeIndex(index))
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        let producer = self.producer;
+        event(Event::Barrier("before_doorbell_record"));
+        barrier::before_doorbell_record();
+        self.record.store(producer.into());
+    }
+}
+
+impl core::fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SharedReceiveQueue")
+            .field("capacity", &self.capacity())
+            .field("producer", &self.producer)
+            .field("free", &self.free)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Receives that the device will be told of together. Dropped without [`SharedReceiveBatch::ring`],
+/// it takes them back.
+pub struct SharedReceiveBatch<'q> {
+    queue: &'q mut SharedReceiveQueue,
+    first: u16,
+    posted: u16,
+}
+
+impl SharedReceiveBatch<'_> {
+    /// Adds memory for one message. On an error, what the batch already has stays in it.
+    #[inline(always)]
+    pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
+        let index = match self.queue.enqueue(into, cookie) {
+            Err(PostError::Full) => self.queue.enqueue_again(into, cookie)?,
+            posted => posted?,
+        };
+        self.posted = self.posted.wrapping_add(1);
+        Ok(index)
+    }
+
+    /// Posts the batch.
+    #[inline(always)]
+    pub fn ring(mut self) {
+        self.posted = 0;
+        self.queue.publish();
+    }
+}
+
+impl Drop for SharedReceiveBatch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.posted == 0 {
+            return;
+        }
+        let mut index = self.first;
+        for _ in 0..self.posted {
+            let slot = *self.queue.slots.get(index.into());
+            self.queue.slots.set(index.into(), Slot { posted: false, ..slot });
+            index = slot.next;
+        }
+        self.queue.head = self.first;
+        self.queue.producer = self.queue.producer.wrapping_sub(self.posted);
+        self.queue.free = self.queue.free.wrapping_add(self.posted.into());
+    }
+}

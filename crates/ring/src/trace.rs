@@ -1,0 +1,44 @@
+//! What the data path did to memory, in order: recorded in this crate's unit tests, nothing at all
+//! otherwise.
+//!
+//! Ordinary memory cannot show a missing barrier, so the tests look at the order of accesses and
+//! fences instead.
+
+/// An access to memory that the device shares, or a fence between two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests read the events"))]
+pub(crate) enum Event {
+    /// A store into a ring, at this byte offset.
+    Ring(u32),
+    /// A store into a doorbell record.
+    Record(u32),
+    /// A store into a UAR page, at this byte offset.
+    Uar(u32),
+    /// A load of the last byte of a CQE.
+    Owner,
+    /// A load of the rest of a CQE, at this byte offset in it.
+    Cqe(u32),
+    /// A barrier, by its name.
+    Barrier(&'static str),
+}
+
+#[cfg(test)]
+std::thread_local! {
+    static LOG: core::cell::RefCell<std::vec::Vec<Event>> =
+        const { core::cell::RefCell::new(std::vec::Vec::new()) };
+}
+
+#[cfg(test)]
+pub(crate) fn event(event: Event) {
+    LOG.with_borrow_mut(|log| log.push(event));
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn event(_: Event) {}
+
+/// What happened since the last call, on this thread.
+#[cfg(test)]
+pub(crate) fn take() -> std::vec::Vec<Event> {
+    LOG.take()
+}

@@ -1,0 +1,145 @@
+//! The small types of the data path: keys, numbers, addresses.
+
+use core::fmt;
+
+pub use crate::number::{Cqn, Lkey, QKey, Qpn, Rkey};
+use crate::ring::LayoutError;
+
+/// Index of a WQE's first block since its queue was created, modulo 65536: what a CQE calls
+/// `wqe_counter`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct WqeIndex(pub u16);
+
+impl fmt::Debug for WqeIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WqeIndex({:#x})", self.0)
+    }
+}
+
+impl fmt::Display for WqeIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// An address in memory of the peer, under a key of the peer. With the feature `serde` it is
+/// serialized as its 12 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "[u8; 12]", try_from = "[u8; 12]"))]
+pub struct RemoteAddr {
+    /// Address as the peer's key counts.
+    pub address: u64,
+    /// The peer's key.
+    pub rkey: Rkey,
+}
+
+impl RemoteAddr {
+    /// `address` under `rkey`.
+    pub const fn new(address: u64, rkey: Rkey) -> Self {
+        Self { address, rkey }
+    }
+
+    /// Length of its encoding in bytes.
+    pub const BYTES: usize = 12;
+
+    /// The place `offset` bytes behind this one. Nothing here knows how long the memory is: the
+    /// peer's device checks that. Addresses wrap at 2^64.
+    #[must_use]
+    pub const fn at(self, offset: u64) -> Self {
+        Self { address: self.address.wrapping_add(offset), ..self }
+    }
+
+    /// It as bytes, for a peer: the address, then the key, in network order.
+    pub const fn to_bytes(self) -> [u8; Self::BYTES] {
+        let [a, b, c, d, e, f, g, h] = self.address.to_be_bytes();
+        let [i, j, k, l] = self.rkey.0.to_be_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l]
+    }
+
+    /// What a peer sent.
+    ///
+    /// # Errors
+    /// A key of index 0, which no device hands out: these bytes are no address.
+    pub const fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, LayoutError> {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = *bytes;
+        let key = u32::from_be_bytes([i, j, k, l]);
+        if key >> 8 == 0 {
+            let why = "names no key: its index is 0";
+            return Err(LayoutError::new("the key of a remote address", why, key as u64));
+        }
+        Ok(Self::new(u64::from_be_bytes([a, b, c, d, e, f, g, h]), Rkey(key)))
+    }
+}
+
+impl From<RemoteAddr> for [u8; RemoteAddr::BYTES] {
+    fn from(place: RemoteAddr) -> Self {
+        place.to_bytes()
+    }
+}
+
+impl TryFrom<[u8; Self::BYTES]> for RemoteAddr {
+    type Error = LayoutError;
+
+    fn try_from(bytes: [u8; Self::BYTES]) -> Result<Self, LayoutError> {
+        Self::from_bytes(&bytes)
+    }
+}
+
+/// A piece of local registered memory.
+///
+/// It is a plain value and borrows nothing: the device checks key, bounds and rights when it uses
+/// it.
+// In this order key and length are one number, of which a WQE has the bytes reversed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sge {
+    /// Address as the key counts.
+    pub address: u64,
+    /// The key.
+    pub lkey: Lkey,
+    /// Bytes, at most 0x7fff_ffff. An entry of length 0 is left out of the WQE.
+    pub length: u32,
+}
+
+impl Sge {
+    /// The data segment of a WQE: length, key and address, all big-endian. Only of a length that
+    /// the segment can state.
+    #[inline(always)]
+    pub(crate) const fn segment(&self) -> [u64; 2] {
+        let words = u64::from_ne_bytes(zerocopy::transmute!([self.lkey.0, self.length]));
+        let length_and_key =
+            if cfg!(target_endian = "little") { words } else { words.rotate_left(32) };
+        [length_and_key.to_be(), self.address.to_be()]
+    }
+}
+
+impl Sge {
+    /// `length` bytes at `address` of `lkey`.
+    pub const fn new(address: u64, length: u32, lkey: Lkey) -> Self {
+        Self { address, length, lkey }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_remote_address_reads_back_as_it_was_written_and_a_key_of_no_index_is_refused() {
+        let place = RemoteAddr::new(0x0102_0304_0506_0708, Rkey(0x090a_0b0c));
+        assert_eq!(place.to_bytes(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(RemoteAddr::from_bytes(&place.to_bytes()), Ok(place));
+        assert_eq!(place.at(8).address, 0x0102_0304_0506_0710);
+        assert_eq!(RemoteAddr::new(u64::MAX, Rkey(0x100)).at(2).address, 1);
+        let error = RemoteAddr::from_bytes(&[0; 12]).unwrap_err().to_string();
+        assert!(error.contains("index is 0"), "{error}");
+        let mut bytes = place.to_bytes();
+        bytes[8..].copy_from_slice(&[0, 0, 0, 0xff]);
+        assert!(RemoteAddr::from_bytes(&bytes).is_err(), "a variant of key 0");
+        bytes[10] = 1;
+        assert!(RemoteAddr::from_bytes(&bytes).is_ok());
+    }
+}

@@ -1,0 +1,111 @@
+//! Barriers, named by what they order. Each is a compiler barrier at the least, on every
+//! architecture.
+//!
+//! | barrier | x86-64 | aarch64 | riscv64 |
+//! |---|---|---|---|
+//! | [`before_doorbell_record`] | none | `dmb oshst` | `fence w, w` |
+//! | [`before_doorbell`] | `sfence` | `dsb st` | `fence ow, ow` |
+//! | [`after_doorbell`] | `sfence` | `dsb st` | `fence ow, ow` |
+//! | [`after_owner_bit`] | none | `dmb oshld` | `fence r, r` |
+//! | [`before_consumer_record`] | none | `dmb oshld` | `fence r, w` |
+//!
+//! On x86-64 ordinary stores are seen in order, and so are ordinary loads, so most need no
+//! instruction; stores to write-combining memory are not, hence the `sfence` around a doorbell.
+//! BlueField's Arm cores and RISC-V's memory model (RVWMO) need one each. RISC-V tells memory (`r`,
+//! `w`) from device registers (`i`, `o`): a doorbell is a store to a register or, where the page is
+//! mapped write-combining, to memory, so both are ordered there. Another 64-bit architecture gets
+//! the compiler's strongest fence everywhere, which is a full barrier of the machine; where that
+//! one does not order registers, as RISC-V's would not, the architecture needs a body here.
+//!
+//! Two kinds of architecture cannot ring a doorbell by a plain store of 8 bytes and do not compile:
+//! those of 32 bits, where it becomes two stores, and s390x, where a store to a device is an
+//! instruction of its own.
+//!
+//! This file needs nothing but `core`, so that it can be compiled for another architecture by
+//! itself.
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+use core::sync::atomic::compiler_fence as fence;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+use core::sync::atomic::fence;
+
+use core::sync::atomic::Ordering;
+
+#[cfg(any(not(target_pointer_width = "64"), target_arch = "s390x"))]
+compile_error!(
+    "verbless-ring rings doorbells by one plain store of 8 bytes, which 32-bit architectures split \
+     in two and s390x does not pass to a device: compile for a 64-bit architecture other than s390x"
+);
+
+/// One barrier instruction, which the compiler moves no access across.
+#[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
+macro_rules! barrier {
+    ($instruction:literal) => {
+        // SAFETY: a barrier touches no memory, register or flag. Without `nomem` it is a compiler
+        // barrier too.
+        unsafe { core::arch::asm!($instruction, options(nostack, preserves_flags)) }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn sfence() {
+    // SAFETY: every x86-64 has SSE.
+    unsafe { core::arch::x86_64::_mm_sfence() }
+}
+
+/// WQEs in the ring are visible before the doorbell record that counts them.
+#[inline(always)]
+pub fn before_doorbell_record() {
+    #[cfg(target_arch = "aarch64")]
+    barrier!("dmb oshst");
+    #[cfg(target_arch = "riscv64")]
+    barrier!("fence w, w");
+    fence(Ordering::SeqCst);
+}
+
+/// The doorbell record is visible before the doorbell; and earlier stores to the UAR stay before
+/// it.
+#[inline(always)]
+pub fn before_doorbell() {
+    #[cfg(target_arch = "x86_64")]
+    sfence();
+    #[cfg(target_arch = "aarch64")]
+    barrier!("dsb st");
+    #[cfg(target_arch = "riscv64")]
+    barrier!("fence ow, ow");
+    fence(Ordering::SeqCst);
+}
+
+/// The doorbell leaves the CPU before whatever is stored to the UAR next; on x86-64 and aarch64 it
+/// also leaves now, rather than wait in a write-combining buffer.
+#[inline(always)]
+pub fn after_doorbell() {
+    #[cfg(target_arch = "x86_64")]
+    sfence();
+    #[cfg(target_arch = "aarch64")]
+    barrier!("dsb st");
+    #[cfg(target_arch = "riscv64")]
+    barrier!("fence ow, ow");
+    fence(Ordering::SeqCst);
+}
+
+/// The owner bit of a CQE is read before the rest of it, and before the payload that it announces.
+#[inline(always)]
+pub fn after_owner_bit() {
+    #[cfg(target_arch = "aarch64")]
+    barrier!("dmb oshld");
+    #[cfg(target_arch = "riscv64")]
+    barrier!("fence r, r");
+    fence(Ordering::SeqCst);
+}
+
+/// CQEs have been read before the consumer record gives their slots back to the device.
+#[inline(always)]
+pub fn before_consumer_record() {
+    #[cfg(target_arch = "aarch64")]
+    barrier!("dmb oshld");
+    #[cfg(target_arch = "riscv64")]
+    barrier!("fence r, w");
+    fence(Ordering::SeqCst);
+}

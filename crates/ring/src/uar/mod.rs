@@ -1,0 +1,330 @@
+//! The UAR: a page of device registers that doorbells are written to.
+//!
+//! A [`UarPage`] is a mapped page. A send queue takes a [`SendDoorbell`] from it: either a
+//! BlueFlame register, which then is that queue's alone, because two threads' copies must not mix;
+//! or a plain 8-byte doorbell, which any number may share. Nothing here reads a register.
+#![allow(
+    unsafe_code,
+    reason = "device registers are reached through raw pointers; this module is the place for it"
+)]
+
+pub mod barrier;
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use verbless_prm::hot::{self, WQEBB};
+
+use crate::ring::{LayoutError, SharedMemory, Wqe};
+use crate::trace::{Event, event};
+
+/// Bytes of a UAR page.
+const PAGE: usize = hot::UarPage::BYTES;
+/// The first BlueFlame register of a page.
+const BLUEFLAME: usize = hot::UarPage::BLUEFLAME_0_AT;
+/// Bytes of the smallest BlueFlame buffer, of which a register has two.
+const BLUEFLAME_BUFFER: usize = 256;
+
+/// A UAR page of 4096 bytes. Clones are the same page.
+#[derive(Clone)]
+pub struct UarPage(Arc<Page>);
+
+struct Page {
+    memory: SharedMemory,
+    /// One bit for each 256 bytes of BlueFlame registers that a queue has taken.
+    taken: AtomicU32,
+}
+
+impl UarPage {
+    /// The page that `memory` maps: a device's, or ordinary memory in a test.
+    ///
+    /// # Safety
+    /// The page is made a `UarPage` once, and while that or a doorbell of it lives, nothing of this
+    /// process but they stores to it: not through another handle to the memory either. Its
+    /// registers are stored to as a device's are, which is no atomic access; whoever looks at
+    /// ordinary memory in their place does so on the thread that rings.
+    pub unsafe fn new(memory: SharedMemory) -> Result<Self, LayoutError> {
+        if memory.len() < PAGE || !memory.address().is_multiple_of(PAGE as u64) {
+            return Err(LayoutError::new(
+                "UAR page",
+                "is not a whole aligned page",
+                memory.len() as u64,
+            ));
+        }
+        Ok(Self(Arc::new(Page { memory, taken: AtomicU32::new(0) })))
+    }
+
+    /// The BlueFlame register at byte `offset` of the page, of two buffers of `buffer` bytes each
+    /// (a power of two from 256; half of what the capability `log_bf_reg_size` says), for one queue
+    /// alone until it is dropped.
+    ///
+    /// The page must be mapped write-combining for a copy to arrive in one piece; see
+    /// [`UarPage::doorbell`] if it is not.
+    pub fn blueflame(&self, offset: usize, buffer: usize) -> Result<SendDoorbell, LayoutError> {
+        if !buffer.is_power_of_two() || !(BLUEFLAME_BUFFER..=1024).contains(&buffer) {
+            return Err(LayoutError::new(
+                "BlueFlame buffer",
+                "is not 256, 512 or 1024",
+                buffer as u64,
+            ));
+        }
+        if offset < BLUEFLAME || offset > PAGE - 2 * buffer || !offset.is_multiple_of(2 * buffer) {
+            return Err(LayoutError::new(
+                "BlueFlame register",
+                "is not in the page's second half",
+                offset as u64,
+            ));
+        }
+        let bits = (((1u32 << (2 * buffer / 256)) - 1) << ((offset - BLUEFLAME) / 256)) & 0xff;
+        // Only if all of them are free: what was asked for in vain stays free.
+        let take = |taken| (taken & bits == 0).then_some(taken | bits);
+        if self.0.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+            return Err(LayoutError::new(
+                "BlueFlame register",
+                "is another queue's",
+                offset as u64,
+            ));
+        }
+        Ok(SendDoorbell {
+            next: self.at(offset).as_ptr().expose_provenance(),
+            buffer,
+            bits,
+            page: self.clone(),
+        })
+    }
+
+    /// The doorbell at 0x800, never used for BlueFlame: what a non-cached page offers, and what
+    /// queues may share. On a page with BlueFlame registers it would be part of the first one:
+    /// another queue's copy and this one's doorbell would mix.
+    pub fn doorbell(&self) -> SendDoorbell {
+        SendDoorbell {
+            next: self.at(BLUEFLAME).as_ptr().expose_provenance(),
+            buffer: 0,
+            bits: 0,
+            page: self.clone(),
+        }
+    }
+
+    /// Arms a CQ: writes the doorbell `word`, arm word in the upper half and CQ number in the
+    /// lower.
+    #[inline]
+    pub(crate) fn arm_cq(&self, word: u64) {
+        // SAFETY: inside the page, aligned.
+        unsafe { store(self.at(hot::UarPage::CQ_ARM_AT), word.to_be()) };
+    }
+
+    /// The register at this byte offset (modulo the page).
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        // SAFETY: inside the page.
+        unsafe { self.0.memory.base().add(offset % PAGE) }
+    }
+}
+
+impl fmt::Debug for UarPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UarPage({:?}, taken {:#x})", self.0.memory, self.0.taken.load(Ordering::Relaxed))
+    }
+}
+
+/// Where one send queue rings.
+pub struct SendDoorbell {
+    /// Where in the page the next doorbell goes: the start of one of the register's two buffers.
+    next: usize,
+    /// Bytes of a buffer; 0 of a plain doorbell, which is one place.
+    buffer: usize,
+    bits: u32,
+    page: UarPage,
+}
+
+impl SendDoorbell {
+    /// Whether WQEs may be copied here: the longest one, in bytes; 0 if not.
+    pub(crate) fn copy_limit(&self) -> u32 {
+        self.buffer as u32
+    }
+
+    /// Where the doorbell goes, and from now on the other buffer of the register is next. The
+    /// register begins at a multiple of two buffers, so one bit of the address tells them apart.
+    #[inline(always)]
+    fn alternate(&mut self) -> NonNull<u8> {
+        let at = core::ptr::with_exposed_provenance_mut(self.next);
+        self.next ^= self.buffer;
+        // SAFETY: an address in a page.
+        unsafe { NonNull::new_unchecked(at) }
+    }
+
+    /// Rings: writes `word`, the first 8 bytes of the last WQE as they stand in the ring.
+    #[inline(always)]
+    pub(crate) fn ring(&mut self, word: u64) {
+        // SAFETY: a buffer's start inside the page.
+        unsafe { store(self.alternate(), word) };
+    }
+
+    /// BlueFlame: copies the first `blocks` blocks of `wqe` from the ring. At most
+    /// [`SendDoorbell::copy_limit`] bytes are copied, whatever `blocks` says.
+    ///
+    /// Copies are 8 bytes at a time: every target has them, and they hit the store buffer that the
+    /// WQE was written through, where wider loads would stall. The write-combining buffer makes one
+    /// write of each block; on Arm only of stores with nothing between them.
+    #[inline(always)]
+    pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, wqebbs: u32) {
+        const WORDS: usize = WQEBB / 8;
+        let at = self.alternate();
+        let mut word = 0;
+        let end = (wqebbs as usize * WORDS).min(self.buffer / 8);
+        while word < end {
+            // SAFETY: `word + 7` is below `buffer / 8`, a multiple of 8, so the block is inside the
+            // buffer.
+            unsafe { store_block(at.add(8 * word), |i| wqe.load_word(word + i)) };
+            word += WORDS;
+        }
+    }
+}
+
+impl Drop for SendDoorbell {
+    fn drop(&mut self) {
+        self.page.0.taken.fetch_and(!self.bits, Ordering::Relaxed);
+    }
+}
+
+/// # Safety
+/// `at` is 8 bytes of a page, aligned.
+#[inline(always)]
+unsafe fn store(at: NonNull<u8>, word: u64) {
+    event(Event::Uar((at.addr().get() % PAGE) as u32));
+    // SAFETY: promised.
+    unsafe { at.cast::<u64>().write_volatile(word) }
+}
+
+/// Stores the eight words of a block.
+///
+/// # Safety
+/// `at` is 64 bytes of a page, aligned.
+#[cfg(not(target_arch = "aarch64"))]
+#[inline(always)]
+unsafe fn store_block(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
+    for i in 0..WQEBB / 8 {
+        // SAFETY: promised.
+        unsafe { store(at.add(8 * i), word(i)) };
+    }
+}
+
+/// Stores the eight words of a block, by four instructions that follow each other. Neoverse cores
+/// write out a buffer that is not full when a load or another instruction comes between, and the
+/// device then gets a request in pieces (Linux's `__iowrite64_copy` for arm64).
+///
+/// # Safety
+/// `at` is 64 bytes of a page, aligned.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn store_block(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
+    event(Event::Uar((at.addr().get() % PAGE) as u32));
+    let words: [u64; WQEBB / 8] = core::array::from_fn(word);
+    // SAFETY: 64 bytes of the page, as promised.
+    unsafe {
+        core::arch::asm!(
+            "stp {0}, {1}, [{at}]",
+            "stp {2}, {3}, [{at}, #16]",
+            "stp {4}, {5}, [{at}, #32]",
+            "stp {6}, {7}, [{at}, #48]",
+            in(reg) words[0],
+            in(reg) words[1],
+            in(reg) words[2],
+            in(reg) words[3],
+            in(reg) words[4],
+            in(reg) words[5],
+            in(reg) words[6],
+            in(reg) words[7],
+            at = in(reg) at.as_ptr(),
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn page() -> UarPage {
+        // SAFETY: the memory is this page's alone.
+        unsafe { UarPage::new(SharedMemory::zeroed(PAGE)) }.unwrap()
+    }
+
+    #[test]
+    fn a_blueflame_register_is_one_queues_until_it_is_dropped() {
+        let page = page();
+        let first = page.blueflame(0x800, 256).unwrap();
+        assert_eq!(page.blueflame(0x800, 256).err().unwrap().why, "is another queue's");
+        let second = page.blueflame(0xa00, 256).unwrap();
+        assert!(page.blueflame(0x800, 512).is_err());
+        drop((first, second));
+        assert!(page.blueflame(0x800, 512).is_ok());
+    }
+
+    /// Linux gives a user two registers of a page (`MLX5_NON_FP_BFREGS_PER_UAR`), `bf_reg_size`
+    /// apart; each is two buffers, and doorbells alternate between them.
+    #[test]
+    fn doorbells_alternate_between_the_two_buffers_of_their_register() {
+        let page = page();
+        for (buffer, registers) in [(256, [0x800, 0xa00]), (512, [0x800, 0xc00])] {
+            let mut both = registers.map(|at| page.blueflame(at, buffer).unwrap());
+            for turn in 0..6 {
+                for (doorbell, at) in both.iter_mut().zip(registers) {
+                    crate::trace::take();
+                    doorbell.ring(1);
+                    let expected = at + turn % 2 * buffer;
+                    assert_eq!(crate::trace::take(), [Event::Uar(expected as u32)]);
+                }
+            }
+        }
+        let mut plain = page.doorbell();
+        for _ in 0..3 {
+            crate::trace::take();
+            plain.ring(1);
+            assert_eq!(crate::trace::take(), [Event::Uar(0x800)]);
+        }
+    }
+
+    #[test]
+    fn a_register_outside_the_page_is_refused() {
+        for (offset, buffer) in [
+            (0, 256),
+            (0x700, 256),
+            (0xf00, 256),
+            (0x900, 256),
+            (0x800, 0),
+            (0x800, 2048),
+            (usize::MAX, 256),
+        ] {
+            assert!(page().blueflame(offset, buffer).is_err(), "{offset:#x} {buffer}");
+        }
+    }
+
+    #[test]
+    fn a_page_has_as_many_registers_as_fit_its_second_half_and_each_is_taken_apart() {
+        let all = [0x800, 0x900, 0xa00, 0xb00, 0xc00, 0xd00, 0xe00, 0xf00];
+        for (buffer, expected) in
+            [(256, &[0x800, 0xa00, 0xc00, 0xe00][..]), (512, &[0x800, 0xc00]), (1024, &[0x800])]
+        {
+            let page = page();
+            let taken: Vec<_> = all
+                .into_iter()
+                .filter_map(|at| Some((at, page.blueflame(at, buffer).ok()?)))
+                .collect();
+            let places: Vec<_> = taken.iter().map(|(at, _)| *at).collect();
+            assert_eq!(places, expected, "buffers of {buffer}");
+        }
+        // Of different sizes: those that overlap are refused, the neighbours are not.
+        let page = page();
+        let small = page.blueflame(0xa00, 256).unwrap();
+        assert!(page.blueflame(0x800, 512).is_err());
+        let large = page.blueflame(0xc00, 512).unwrap();
+        assert!(page.blueflame(0xe00, 256).is_err());
+        assert!(page.blueflame(0x800, 256).is_ok());
+        drop((small, large));
+        assert!(page.blueflame(0x800, 1024).is_ok());
+    }
+}

@@ -1,0 +1,262 @@
+//! The local memory of a request: SGEs, or data that goes into the WQE itself.
+
+use verbless_prm::hot::{DataSegment, InlineHeader, InlineWord, OCTOWORD, WQEBB};
+
+use super::{Limits, PostError};
+use crate::ring::Wqe;
+use crate::types::Sge;
+
+/// What a request sends: an [`Sge`], an array or a slice of them, or [`Inline`] data.
+pub trait Payload: sealed::Sealed {}
+impl<T: sealed::Sealed> Payload for T {}
+
+/// What a request sends or fills: an [`Sge`], or an array or a slice of them.
+pub trait Gather: sealed::Sealed + AsSges {}
+impl<T: sealed::Sealed + AsSges> Gather for T {}
+
+/// Data that is copied into the WQE: its memory need not be registered, and is free when the
+/// request is posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Inline<'a>(
+    /// The data.
+    pub &'a [u8],
+);
+
+/// The pieces, as a slice.
+pub trait AsSges {
+    /// The pieces, in order.
+    fn as_sges(&self) -> &[Sge];
+}
+
+impl AsSges for Sge {
+    #[inline(always)]
+    fn as_sges(&self) -> &[Sge] {
+        core::slice::from_ref(self)
+    }
+}
+
+impl AsSges for &[Sge] {
+    #[inline(always)]
+    fn as_sges(&self) -> &[Sge] {
+        self
+    }
+}
+
+impl<const N: usize> AsSges for [Sge; N] {
+    #[inline(always)]
+    fn as_sges(&self) -> &[Sge] {
+        self
+    }
+}
+
+pub(crate) mod sealed {
+    use super::*;
+
+    /// How a payload becomes segments. Sealed, because a wrong `ds` would corrupt the next WQE.
+    pub trait Sealed: Copy {
+        /// Whether the data stands in the WQE.
+        const INLINE: bool = false;
+        /// Its size in units of 16 bytes, at most 60.
+        #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+        fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
+        /// The same, unless it is unusual: empty where a constant is hoped for, or an error.
+        #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+        #[inline(always)]
+        fn usual_ds(&self, limits: &Limits) -> Option<u32> {
+            self.ds(limits).ok()
+        }
+        /// Stores it from segment `at` on.
+        fn write(&self, wqe: &Wqe<'_>, at: usize);
+    }
+}
+use sealed::Sealed;
+
+/// An SGE as it stands in a WQE.
+#[inline(always)]
+pub(crate) fn data_segment(sge: &Sge) -> [u64; 2] {
+    sge.segment()
+}
+
+/// Units of one SGE: none if it is empty, because a data segment of length 0 means 2 GiB.
+#[inline(always)]
+pub(crate) fn sge_ds(sge: &Sge) -> Result<u32, PostError> {
+    if is_usual(sge) {
+        Ok(1)
+    } else if sge.length == 0 {
+        Ok(0)
+    } else {
+        Err(PostError::SgeTooLong)
+    }
+}
+
+/// Whether a data segment can state the length as it is.
+#[inline(always)]
+fn is_usual(sge: &Sge) -> bool {
+    sge.length.wrapping_sub(1) < DataSegment::MAX_BYTES
+}
+
+impl Sealed for Sge {
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+        sge_ds(self)
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn usual_ds(&self, _: &Limits) -> Option<u32> {
+        is_usual(self).then_some(1)
+    }
+
+    /// An empty SGE is stored too where it does no harm: behind the end of the WQE, but in its
+    /// first block, which is ours.
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        if at < WQEBB / OCTOWORD || self.length != 0 {
+            wqe.store(at, data_segment(self));
+        }
+    }
+}
+
+/// Units of several pieces.
+#[inline(always)]
+fn ds(sges: &[Sge], limits: &Limits) -> Result<u32, PostError> {
+    if sges.len() > limits.sges as usize {
+        return Err(PostError::TooManySges);
+    }
+    let mut ds = 0;
+    for sge in sges {
+        ds += sge_ds(sge)?;
+    }
+    Ok(ds)
+}
+
+#[inline(always)]
+fn write(sges: &[Sge], wqe: &Wqe<'_>, mut at: usize) {
+    for sge in sges {
+        if sge.length != 0 {
+            wqe.store(at, data_segment(sge));
+            at += 1;
+        }
+    }
+}
+
+impl Sealed for &[Sge] {
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
+        ds(self, limits)
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        write(self, wqe, at);
+    }
+}
+
+impl<const N: usize> Sealed for [Sge; N] {
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
+        ds(self, limits)
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        write(self, wqe, at);
+    }
+}
+
+impl Sealed for Inline<'_> {
+    const INLINE: bool = true;
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
+        let length = self.0.len();
+        if length > limits.inline as usize {
+            return Err(PostError::InlineTooLong);
+        }
+        Ok(if length == 0 { 0 } else { (InlineHeader::BYTES + length).div_ceil(OCTOWORD) as u32 })
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn usual_ds(&self, limits: &Limits) -> Option<u32> {
+        let length = self.0.len();
+        if !USUAL.contains(&length) || length > limits.inline as usize {
+            return None;
+        }
+        // What `ds` says of these lengths; so it is known that a request is of one block.
+        Some(if length <= OCTOWORD - InlineHeader::BYTES { 1 } else { 2 })
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        let data = self.0;
+        if data.is_empty() {
+            return;
+        }
+        const INLINE: u32 = InlineWord::new().with_inline(true).into_bits();
+        let header = (INLINE | data.len() as u32).to_be();
+        let word = 2 * at;
+        let Some((four, rest)) = data.split_first_chunk::<4>() else {
+            wqe.store_word(word, pair(header, tail(data) as u32));
+            return;
+        };
+        wqe.store_word(word, pair(header, u32::from_le_bytes(*four)));
+        let Some(last) = data.last_chunk::<8>() else {
+            wqe.store_word(word + 1, tail(rest).to_le());
+            return;
+        };
+        // The last word has 1 to 8 bytes: the upper ones of the data's last 8, without those that
+        // stand before it. What goes before are whole words, of which most requests have none.
+        let ending = |rest: &[u8]| {
+            let others = 64 - 8 * rest.len() as u32;
+            (u64::from_le_bytes(*last) >> (others & 63)).to_le()
+        };
+        let Some((eight, behind)) = rest.split_first_chunk::<8>().filter(|it| !it.1.is_empty())
+        else {
+            wqe.store_word(word + 1, ending(rest));
+            return;
+        };
+        wqe.store_word(word + 1, u64::from_ne_bytes(*eight));
+        if behind.len() <= 8 {
+            wqe.store_word(word + 2, ending(behind));
+            return;
+        }
+        let mut word = word + 2;
+        let mut rest = behind;
+        while let Some((eight, behind)) = rest.split_first_chunk::<8>()
+            && !behind.is_empty()
+        {
+            wqe.store_word(word, u64::from_ne_bytes(*eight));
+            word += 1;
+            rest = behind;
+        }
+        wqe.store_word(word, ending(rest));
+    }
+}
+
+/// Lengths of inline data of which posting is open code; that of others is a function of its own,
+/// whose loop would cost these the registers.
+const USUAL: core::ops::RangeInclusive<usize> = 8..=20;
+
+/// The word that has `header` (as it stands in memory) and then the bytes of `data`
+/// (little-endian).
+#[inline(always)]
+fn pair(header: u32, data: u32) -> u64 {
+    (u64::from(u32::from_le(header)) | u64::from(data) << 32).to_le()
+}
+
+/// Up to 7 bytes as a little-endian number.
+#[inline(always)]
+fn tail(bytes: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // The two overlap, and agree where they do.
+        let last_at = 8 * (bytes.len() as u32 & 7) - 32;
+        return u64::from(u32::from_le_bytes(*first))
+            | u64::from(u32::from_le_bytes(*last)) << (last_at & 63);
+    }
+    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}

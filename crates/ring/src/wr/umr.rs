@@ -1,0 +1,221 @@
+//! UMR: requests that change memory keys.
+//!
+//! A key that UMR may change has room for pieces of memory. [`Umr::map`] says which
+//! these are, [`Umr::rights`] who may do what, [`LocalInvalidate`] makes it good for nothing until
+//! it is mapped again. Requests behind one of these that use the key need
+//! [`Fence::Small`](super::Fence::Small).
+
+use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
+use verbless_prm::{MkeyContext, UmrMkeyMask};
+use zerocopy::transmute;
+
+use super::payload::data_segment;
+use super::sealed::Encode;
+use super::{Limits, LocalInvalidate, Options, PostError};
+use crate::access::KeyAccess;
+use crate::ring::Wqe;
+use crate::types::{Rkey, Sge};
+
+/// Units of 16 bytes of a request in front of its list: control, UMR control and key.
+const HEAD: u32 = 1 + 3 + 4;
+/// Lists come in multiples of so many entries.
+const GRANULE: usize = WQEBB / OCTOWORD;
+/// A list in memory begins at a multiple of so many bytes.
+const LIST_ALIGNMENT: u64 = 2048;
+
+/// Any queue pair may use the key.
+const ANY_QP: u32 = 0xff_ffff;
+/// The rights that a request gives or takes. Local reads are always allowed.
+const RIGHTS: u64 = UmrMkeyMask::LW.0 | UmrMkeyMask::RR.0 | UmrMkeyMask::RW.0 | UmrMkeyMask::A.0;
+
+/// A change of a memory key that UMR may change.
+#[derive(Clone, Copy, Debug)]
+pub struct Umr<'a> {
+    key: Rkey,
+    access: KeyAccess,
+    list: List<'a>,
+    start: u64,
+    pub(super) options: Options,
+}
+
+/// Where the pieces stand.
+#[derive(Clone, Copy, Debug)]
+enum List<'a> {
+    /// They stay as they are.
+    Unchanged,
+    /// They go into the request.
+    Inline(&'a [Sge]),
+    /// They are in memory, as [`Umr::entry`] makes them.
+    Memory { list: Sge, length: u64 },
+}
+
+impl<'a> Umr<'a> {
+    /// Most pieces of a list in the request itself.
+    pub const MOST_INLINE: usize = 52;
+    /// Bytes of an entry of a list in memory.
+    pub const ENTRY_BYTES: usize = OCTOWORD;
+
+    /// Makes the key one range from address 0 on: the pieces, one behind the other. Its low byte
+    /// becomes that of `key`, so that another one makes those
+    /// useless that were given away before.
+    ///
+    /// The pieces' own keys are looked at when the key is used. An access that writes needs their
+    /// local write right; their remote rights are apparently not asked for (Linux maps keys with
+    /// remote rights over the local DMA key of its protection domain: `mlx5/mr.c`).
+    #[inline]
+    pub const fn map(key: Rkey, access: KeyAccess, pieces: &'a [Sge]) -> Self {
+        Self { key, access, list: List::Inline(pieces), start: 0, options: Options::NONE }
+    }
+
+    /// The same with the pieces in memory: `list` holds an [`Umr::entry`] each, a multiple of four,
+    /// the last ones empty. It lies at a multiple of 2048, and `length` are the bytes of all pieces
+    /// together.
+    #[inline]
+    pub const fn map_from(key: Rkey, access: KeyAccess, list: Sge, length: u64) -> Self {
+        let list = List::Memory { list, length };
+        Self { key, access, list, start: 0, options: Options::NONE }
+    }
+
+    /// Changes who may do what under the key. Relaxed ordering stays as it is.
+    #[inline]
+    pub const fn rights(key: Rkey, access: KeyAccess) -> Self {
+        Self { key, access, list: List::Unchanged, start: 0, options: Options::NONE }
+    }
+
+    /// Lets the range begin at `address` rather than 0.
+    #[inline]
+    pub const fn starting_at(mut self, address: u64) -> Self {
+        self.start = address;
+        self
+    }
+
+    /// An entry of a list in memory.
+    pub fn entry(piece: &Sge) -> [u8; OCTOWORD] {
+        transmute!(DataSegment::new(piece.length, piece.lkey.0, piece.address))
+    }
+
+    /// Entries of the list, rounded up, and bytes of the pieces.
+    #[inline]
+    fn extent(&self) -> (u64, u64) {
+        match self.list {
+            List::Unchanged => (0, 0),
+            List::Inline(pieces) => {
+                let length = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+                (pieces.len().next_multiple_of(GRANULE) as u64, length)
+            }
+            List::Memory { list, length } => (u64::from(list.length) / OCTOWORD as u64, length),
+        }
+    }
+}
+
+impl Encode for Umr<'_> {
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+        match self.list {
+            List::Unchanged => Ok(HEAD),
+            List::Inline(pieces) if pieces.len() <= Self::MOST_INLINE => {
+                match pieces.iter().any(|piece| piece.length > DataSegment::MAX_BYTES) {
+                    true => Err(PostError::SgeTooLong),
+                    false => Ok(HEAD + pieces.len().next_multiple_of(GRANULE) as u32),
+                }
+            }
+            List::Inline(_) => Err(PostError::TooManyPieces),
+            List::Memory { list, .. } => {
+                let bytes = u64::from(list.length);
+                let whole = list.address % LIST_ALIGNMENT == 0 && bytes % WQEBB as u64 == 0;
+                match whole && bytes / OCTOWORD as u64 <= u64::from(u16::MAX) {
+                    true => Ok(HEAD + 1),
+                    false => Err(PostError::BadList),
+                }
+            }
+        }
+    }
+
+    /// As libmlx5 sends it for mlx5dv_wr_mr_list, with the start address added.
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        let (entries, length) = self.extent();
+        let mut umr = UmrCtrlSegment::zeroed();
+        umr.set_xlt_octowords(entries as u16);
+        let mut mask = RIGHTS | UmrMkeyMask::FREE.0 | UmrMkeyMask::KEY.0;
+        let mut mkey = MkeyContext::zeroed();
+        let remote = self.access.remote;
+        mkey.set_lw(self.access.local_write).set_rr(remote.read).set_rw(remote.write);
+        mkey.set_a(remote.atomic).set_qpn(ANY_QP).set_mkey_7_0(self.key.0 as u8);
+        match self.list {
+            List::Unchanged => mask = RIGHTS,
+            _ => {
+                mask |= UmrMkeyMask::LEN.0 | UmrMkeyMask::START_ADDR.0;
+                mkey.set_start_addr(self.start).set_len(length);
+            }
+        }
+        if !matches!(self.list, List::Memory { .. }) {
+            umr.set_inline(true);
+        }
+        umr.set_mkey_mask(mask);
+        write_head(wqe, at, umr, mkey);
+        let at = at + HEAD as usize - 1;
+        match self.list {
+            List::Unchanged => {}
+            List::Inline(pieces) => {
+                for (i, piece) in pieces.iter().enumerate() {
+                    wqe.store(at + i, data_segment(piece));
+                }
+                for i in pieces.len()..entries as usize {
+                    wqe.store(at + i, [0; 2]);
+                }
+            }
+            List::Memory { list, .. } => wqe.store(at, data_segment(&list)),
+        }
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn options(&self) -> Options {
+        self.options
+    }
+
+    #[inline(always)]
+    fn immediate(&self) -> u32 {
+        self.key.0
+    }
+}
+
+/// An UMR that frees the key: flags, mkey mask and fields as rdma-core sends them for
+/// IBV_WR_LOCAL_INV.
+impl Encode for LocalInvalidate {
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+        Ok(HEAD)
+    }
+
+    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+        let mut umr = UmrCtrlSegment::zeroed();
+        umr.set_inline(true).set_translation_offset_en(true).set_check_qpn(true);
+        umr.set_mkey_mask(UmrMkeyMask::FREE.0 | UmrMkeyMask::QPN.0 | UmrMkeyMask::KEY.0);
+        let mut mkey = MkeyContext::zeroed();
+        mkey.set_free(true).set_qpn(ANY_QP);
+        write_head(wqe, at, umr, mkey);
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn options(&self) -> Options {
+        self.options
+    }
+
+    #[inline(always)]
+    fn immediate(&self) -> u32 {
+        self.rkey.0
+    }
+}
+
+/// Stores what stands behind the control segment of every UMR.
+#[inline(always)]
+fn write_head(wqe: &Wqe<'_>, at: usize, umr: UmrCtrlSegment, mkey: MkeyContext) {
+    let umr: [[u64; 2]; 3] = transmute!(umr);
+    let mkey: [[u64; 2]; 4] = transmute!(mkey);
+    for (i, segment) in umr.into_iter().chain(mkey).enumerate() {
+        wqe.store(at + i, segment);
+    }
+}

@@ -1,0 +1,181 @@
+//! Posting and polling allocate nothing.
+
+#![allow(unsafe_code, reason = "a global allocator is unsafe to implement")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use support::{Completer, Receiver, Sender, Settings, to_lid};
+use verbless_prm::hot::{cqe_opcode, opcode};
+use verbless_ring::access::KeyAccess;
+use verbless_ring::cq::Notify;
+use verbless_ring::shared::SharedReceiveQueueParts;
+use verbless_ring::wr::{
+    CompareSwap, FetchAdd, Inline, LocalInvalidate, Nop, PostError, Read, Send, SendImm, Umr,
+    Write, WriteImm,
+};
+use verbless_ring::{Lkey, QKey, Qpn, RemoteAddr, Rkey, Sge, SharedReceiveQueue, Ud};
+
+/// Counts what the current thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+// SAFETY: hands everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as promised to us.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as promised to us.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn the_counter_counts() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(ALLOCATIONS.get(), before + 2);
+}
+
+#[test]
+fn posting_polling_arming_and_failing_allocate_nothing() {
+    let mut sender = Sender::new(Settings::default());
+    let mut receiver = Receiver::new(0x123, 16, 32);
+    let remote = RemoteAddr::new(0x1000, Rkey(1));
+    let sge = Sge::new(0, 8, Lkey(1));
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let queue = &mut sender.queue;
+        queue.post(&Write::new(sge, remote), lap).unwrap();
+        queue.post(&WriteImm::new(Inline(b"some data in the WQE"), remote, 5), lap).unwrap();
+        queue.post(&Send::new([sge; 4]), lap).unwrap();
+        queue.post(&SendImm::new(Inline(b""), 5), lap).unwrap();
+        queue.post(&Read::new(&[sge; 3][..], remote).fence(), lap).unwrap();
+        queue.post(&CompareSwap::new(sge, remote, 1, 2), lap).unwrap();
+        let mut batch = queue.batch();
+        batch.post(&FetchAdd::new(sge, remote, 1), lap).unwrap();
+        let last = batch.post(&Nop::new().signaled(), lap).unwrap();
+        batch.ring();
+        assert!(queue.post(&Write::new([sge; 5], remote), lap).is_err());
+        let cqe = sender.device.completion(opcode::NOP, last.0);
+        sender.queue.complete(cqe).unwrap();
+        let cqe = sender.device.completion(opcode::NOP, last.0);
+        sender.queue.complete(cqe).unwrap_err();
+
+        let index = receiver.queue.post(sge, lap).unwrap();
+        let mut cqe = sender.device.cqe(cqe_opcode::RESPONDER_ERROR, 0, index.0);
+        cqe.set_timestamp(lap);
+        sender.device.push(cqe);
+        for cqe in sender.device.queue.drain(10) {
+            receiver.queue.complete(cqe).unwrap_err();
+        }
+        sender.device.queue.arm(Notify::Next);
+        sender.device.queue.event_received();
+        let mut last = 0;
+        while let Ok(index) = sender.queue.post(&Nop::new(), 0) {
+            last = index.0;
+        }
+        assert_eq!(sender.queue.post(&Nop::new(), 0), Err(PostError::Full));
+        let cqe = sender.device.completion(opcode::NOP, last);
+        sender.queue.complete(cqe).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+#[test]
+fn changes_of_keys_allocate_nothing() {
+    let mut sender = Sender::new(Settings::default());
+    let pieces = [Sge::new(0, 8, Lkey(1)); 53];
+    let list = Sge::new(0x1000, 64, Lkey(1));
+    let key = Rkey(0x1234);
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let queue = &mut sender.queue;
+        let counts = [0, 1, 4, 5, 52];
+        queue
+            .post(&Umr::map(key, KeyAccess::ALL, &pieces[..counts[lap as usize % 5]]), lap)
+            .unwrap();
+        assert!(queue.post(&Umr::map(key, KeyAccess::ALL, &pieces), lap).is_err());
+        queue.post(&Umr::map_from(key, KeyAccess::ALL, list, 64), lap).unwrap();
+        queue.post(&Umr::rights(key, KeyAccess::LOCAL).fence(), lap).unwrap();
+        let last = queue.post(&LocalInvalidate::new(key).signaled(), lap).unwrap();
+        let cqe = sender.device.completion(opcode::UMR, last.0);
+        sender.queue.complete(cqe).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+#[test]
+fn shared_receives_allocate_nothing() {
+    let mut pool = SharedReceiveQueue::new(SharedReceiveQueueParts {
+        ring: support::ring_of(&support::memory(64 * 8)),
+        stride: 64,
+        record: support::record_of(&support::memory(8)),
+    })
+    .unwrap();
+    let mut device = Completer::new(0x123);
+    let sge = Sge::new(0, 8, Lkey(1));
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let first = pool.post(sge, lap).unwrap();
+        let mut batch = pool.batch();
+        let second = batch.post([sge; 3], lap).unwrap();
+        assert!(batch.post([sge; 4], lap).is_err());
+        batch.ring();
+        drop(pool.batch());
+        while pool.batch().post(sge, lap).is_err() {}
+        for (index, opcode) in
+            [(second, cqe_opcode::RESPONDER_ERROR), (first, cqe_opcode::RESPONDER_SEND)]
+        {
+            let cqe = device.cqe(opcode, 0, index.0);
+            let cqe = device.deliver(cqe);
+            let good = pool.complete(cqe).is_ok();
+            assert_eq!(good, opcode == cqe_opcode::RESPONDER_SEND);
+        }
+        let cqe = device.cqe(cqe_opcode::RESPONDER_SEND, 0, first.0);
+        let cqe = device.deliver(cqe);
+        assert!(pool.complete(cqe).is_err());
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+#[test]
+fn datagrams_allocate_nothing() {
+    let mut sender: Sender<Ud> = Sender::of(Settings::default());
+    let mut receiver = Receiver::new(0x123, 16, 64);
+    let peer = to_lid(7).to(Qpn(0x99), QKey(1));
+    let sge = Sge::new(0, 8, Lkey(1));
+    let before = ALLOCATIONS.get();
+    for lap in 0..300u64 {
+        let queue = &mut sender.queue;
+        queue.post(&Send::new(sge).to(&peer), lap).unwrap();
+        queue.post(&Send::new([sge; 4]).to(&peer), lap).unwrap();
+        assert!(queue.post(&Send::new([sge; 5]).to(&peer), lap).is_err());
+        let mut batch = queue.batch();
+        batch.post(&SendImm::new(Inline(b"and inline data"), 3).to(&peer), lap).unwrap();
+        let last = batch.post(&Send::new(Inline(b"")).signaled().to(&peer), lap).unwrap();
+        batch.ring();
+        let cqe = sender.device.completion(opcode::SEND, last.0);
+        sender.queue.complete(cqe).unwrap();
+
+        let index = receiver.queue.post([sge; 2], lap).unwrap();
+        let cqe = sender.device.cqe(cqe_opcode::RESPONDER_SEND, 0, index.0);
+        let cqe = sender.device.deliver(cqe);
+        assert!(cqe.source().is_some());
+        receiver.queue.complete(cqe).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}

@@ -1,0 +1,69 @@
+//! Sleeps until messages arrive, instead of polling for them.
+//!
+//! `cargo run --example events`
+//!
+//! A thread sends a message every now and then from one device to another; the receiver's thread
+//! sleeps in between. [`CqEvents`] arms the completion queue and is the file that it sleeps on.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use verbless::prelude::*;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const MESSAGES: u64 = 10;
+const LONGEST: usize = 256;
+
+fn main() -> Result {
+    let found = support::find("auto", "connectx6dx").map_err(|error| error.to_string())?;
+    println!("{}", found.say);
+    let (near, far) = (Domain::new(&found.device(0)?)?, Domain::new(&found.peer()?)?);
+    let mut near_cq = near.completion_queue(&CqConfig::new(16))?;
+    let mut far_cq = far.completion_queue(&CqConfig::new(16))?;
+    let mut sender = near.queue_pair(&QpConfig::new(16, 1), &near_cq, &near_cq)?;
+    let mut receiver = far.queue_pair(&QpConfig::new(1, 16), &far_cq, &far_cq)?;
+
+    // Receives come first: the peer may send as soon as both are connected.
+    let region = far.region(16 * LONGEST, KeyAccess::LOCAL)?;
+    for slot in 0..16 {
+        receiver.post_receive(region.sge(slot as usize * LONGEST, LONGEST)?, slot)?;
+    }
+    let options = ConnectOptions::default();
+    let (here, there) = (near.address(&sender, &options)?, far.address(&receiver, &options)?);
+    near.connect(&mut sender, &there, &options)?;
+    far.connect(&mut receiver, &here, &options)?;
+
+    let mut events = CqEvents::new(far.device())?;
+    events.add(&mut far_cq, 0)?;
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(move || -> Result {
+            for number in 0..MESSAGES {
+                std::thread::sleep(Duration::from_millis(100));
+                let text = format!("message {number}");
+                sender.post(&wr::Send::new(wr::Inline(text.as_bytes())).signaled(), number)?;
+                while sender.poll(&mut near_cq).transpose()?.is_none() {}
+            }
+            Ok(())
+        });
+        let begin = Instant::now();
+        let mut received = 0;
+        while received < MESSAGES {
+            // True: there are completions. False: ten seconds passed without one.
+            if !events.wait_for(&mut far_cq, Some(Duration::from_secs(10)))? {
+                return Err("no message within 10 s".into());
+            }
+            while let Some(done) = receiver.poll(&mut far_cq) {
+                let done = done?;
+                let mut text = vec![0; done.byte_len() as usize];
+                let slot = done.cookie as usize * LONGEST;
+                region.read_at(slot, &mut text)?;
+                receiver.post_receive(region.sge(slot, LONGEST)?, done.cookie)?;
+                println!("{:>5.0?}: {}", begin.elapsed(), String::from_utf8_lossy(&text));
+                received += 1;
+            }
+        }
+        sending.join().map_err(|_| "the sender panicked")?
+    })
+}

@@ -1,0 +1,458 @@
+//! A program that lies: it calls the kernel with what a driver would say, but for something that is
+//! wrong, and with what nobody would, from several threads, while another changes the memory that
+//! the calls point to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use verbless_command::Device;
+use verbless_conformance::{Endpoint, Stop};
+use verbless_devx::Backend;
+use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, RDMA_VERBS_IOCTL};
+use verbless_queue::QpConfig;
+
+use crate::message::{Ear, Message, say};
+use crate::parts::Part;
+use crate::random::Random;
+use crate::raw::{self, Arena, End, PAGE, Window, plain};
+use crate::tape::{Recorder, Request};
+
+/// Threads that call.
+const THREADS: u64 = 3;
+/// How many calls a thread makes before it says so.
+const SAY: u64 = 500;
+/// Devices that a thread has open besides.
+const MOST_OPEN: usize = 40;
+/// What a mapping of a device may be anywhere within.
+const SPAN: u64 = 1 << 36;
+/// Descriptors that are closed, duplicated and asked about without looking whose they are: where
+/// devices get theirs.
+const DESCRIPTORS: std::ops::Range<u64> = 950..1030;
+
+/// Flags of opens that change what they find.
+const CHANGING: u64 =
+    (libc::O_CREAT | libc::O_TRUNC | libc::O_TMPFILE | libc::O_WRONLY | libc::O_RDWR) as u64;
+/// What lies in memory that can only be read: flags, modes and rules for `openat2`, none of them
+/// changing.
+const HOWS: [u64; 9] = [
+    0,
+    0,
+    0,
+    libc::O_PATH as u64,
+    0,
+    libc::RESOLVE_BENEATH,
+    libc::O_DIRECTORY as u64,
+    0o600,
+    libc::RESOLVE_IN_ROOT,
+];
+
+const PATHS: &[&str] = &[
+    "/dev/infiniband/uverbs0",
+    "/dev/infiniband/uverbs1",
+    "/dev/infiniband/uverbs99",
+    "/dev/infiniband/../infiniband/./uverbs0",
+    "/dev/infiniband/uverbs0/x",
+    "/dev/infiniband",
+    "/dev/infiniband/",
+    "/dev/infiniband/rdma_cm",
+    "/sys/class/infiniband/mlx5_0/ports/1/gids/0",
+    "/sys/class/infiniband/mlx5_0/device",
+    "/sys/class/infiniband/mlx5_0",
+    "/sys/class/infiniband/../../../../etc/passwd",
+    "/sys/class/infiniband_verbs/abi_version",
+    "/sys/devices/pcifb0b:00",
+    "/sys/bus/pci/devices/fb0b:00:01.0",
+    "infiniband",
+    "../dev/infiniband/uverbs0",
+    "uverbs0",
+    "",
+    "/",
+    "/dev/null",
+];
+
+/// What the threads share.
+struct Stage {
+    arena: Arena,
+    requests: Vec<Request>,
+    device: String,
+    calls: AtomicU64,
+    over: AtomicBool,
+}
+
+/// One thread of it.
+struct Liar {
+    stage: Arc<Stage>,
+    random: Random,
+    devices: Vec<u64>,
+    windows: Vec<Window>,
+    /// Descriptors that are no devices: both ends of a pipe, and a directory.
+    others: Vec<u64>,
+}
+
+/// Lies until there is nobody left to lie to.
+pub(crate) fn run(name: &str, ear: &Ear, seed: u64) -> Result<(), Stop> {
+    raw::ignore_children();
+    let recorder = Recorder::new();
+    let infos = recorder.enumerate()?;
+    let info = infos.iter().find(|info| info.name == name);
+    let device = Device::open(&recorder, info.ok_or_else(|| Stop::fail("no device"))?)?;
+    let mut first = Endpoint::new(device.clone(), &QpConfig::new(8, 8), 8 << 10)?;
+    let itself = first.domain.address(&first.qp, &Default::default())?;
+    first.domain.connect(&mut first.qp, &itself, &Default::default())?;
+    drop(Endpoint::new(device.clone(), &QpConfig::new(8, 8), 8 << 10)?);
+    let requests = recorder.tape.lock().map(|tape| tape.clone()).unwrap_or_default();
+    let stage = Arc::new(Stage {
+        arena: Arena::with(&HOWS)?,
+        requests,
+        device: format!("/dev/infiniband/{}", info.map_or("", |info| &info.node)),
+        calls: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+    });
+    let mut random = Random::new(seed);
+    let mut liars = Vec::new();
+    for _ in 0..THREADS {
+        liars.push(Liar::new(stage.clone(), Random::new(random.next()))?);
+    }
+    let call = |mut liar: Liar| std::thread::spawn(move || liar.lie());
+    let mut threads: Vec<_> = liars.into_iter().map(call).collect();
+    let (shared, own) = (stage.clone(), Random::new(random.next()));
+    threads.push(std::thread::spawn(move || scribble(&shared, own)));
+    let exec = random.below(4) == 0;
+    if exec {
+        std::thread::sleep(std::time::Duration::from_millis(100 + random.below(300)));
+        // The other threads are in the middle of whatever they do.
+        return Err(crate::cast::again(Part::Liar, name, random.next()).into());
+    }
+    while ear.wait().is_some() {}
+    stage.over.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| drop(thread.join()));
+    // Its driver may not find what it had any more.
+    std::process::exit(0)
+}
+
+/// Changes memory all the time: mostly what a request begins with.
+fn scribble(stage: &Stage, mut random: Random) {
+    while !stage.over.load(Ordering::Relaxed) {
+        for _ in 0..64 {
+            let offset = random.below(stage.arena.len());
+            let old = stage.arena.get(offset);
+            let new = match random.below(4) {
+                0 => random.next(),
+                1 => old ^ 1 << random.below(64),
+                2 => stage.arena.get(random.below(stage.arena.len())),
+                _ => old,
+            };
+            stage.arena.put(offset, new);
+        }
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+}
+
+impl Liar {
+    fn new(stage: Arc<Stage>, random: Random) -> Result<Self, Stop> {
+        let mut others = Vec::new();
+        for path in ["/dev/null", "/sys/class/infiniband", "/"] {
+            stage.arena.fill(0, format!("{path}\0").as_bytes());
+            others.push(raw::call(plain::OPEN, [stage.arena.at(0), 0, 0, 0, 0, 0])?);
+        }
+        // None whose lower half is one of the first three: those are for talking.
+        others.extend([u64::MAX, 0xffff_ffff, 123_456, 1 << 40 | 123_456]);
+        Ok(Self { stage, random, devices: Vec::new(), windows: Vec::new(), others })
+    }
+
+    fn lie(&mut self) {
+        let mut calls = 0;
+        while !self.stage.over.load(Ordering::Relaxed) {
+            match self.random.below(100) {
+                0..50 => self.twist(),
+                50..55 => self.garbage(),
+                55..75 => self.path(),
+                75..81 => self.open(),
+                81..88 => self.doorbells(),
+                88..96 => self.descriptors(),
+                96..98 => self.child(),
+                _ => self.thread(),
+            }
+            calls += 1;
+            if calls % SAY == 0 {
+                let all = self.stage.calls.fetch_add(SAY, Ordering::Relaxed) + SAY;
+                if say(Message::Rounds(all)).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn call(&self, number: libc::c_long, arguments: &[u64]) -> Result<u64, Errno> {
+        let mut all = [0; 6];
+        all[..arguments.len()].copy_from_slice(arguments);
+        raw::call(number, all)
+    }
+
+    /// An address: mostly of memory that is there.
+    fn address(&mut self) -> u64 {
+        let arena = self.stage.arena;
+        match self.random.below(16) {
+            0 => self.random.one_of(&[
+                0,
+                1,
+                8,
+                PAGE,
+                1 << 47,
+                (1 << 47) - PAGE,
+                1 << 63,
+                u64::MAX,
+                u64::MAX - 7,
+            ]),
+            1 => arena.nowhere() - self.random.below(64),
+            2 => arena.read_only() + self.random.below(PAGE),
+            3 => arena.read_only() - self.random.below(64),
+            4 => arena.nowhere() + self.random.below(PAGE),
+            5 => arena.at(self.random.next()),
+            _ => arena.at(self.random.next() & !7),
+        }
+    }
+
+    fn device(&mut self) -> u64 {
+        match self.random.below(12) {
+            0 => self.random.one_of(&self.others),
+            1 => DESCRIPTORS.start + self.random.below(DESCRIPTORS.end - DESCRIPTORS.start),
+            _ if self.devices.is_empty() => DESCRIPTORS.start + 10,
+            _ => self.random.one_of(&self.devices),
+        }
+    }
+
+    /// What a driver once said, with something that is wrong.
+    fn twist(&mut self) {
+        let stage = self.stage.clone();
+        let request = &stage.requests[self.random.below(stage.requests.len() as u64) as usize];
+        let mut words = request.words.clone();
+        // Where the request itself lies, and what it points to: pieces of the arena, which may
+        // overlap.
+        let at = self.random.below(30) * PAGE;
+        for (index, input) in request.inputs.iter().enumerate() {
+            let data = HEADER_WORDS + ATTRIBUTE_WORDS * index + 1;
+            if !input.is_empty() || words[data] >> 32 != 0 {
+                let place = self.random.below(30) * PAGE + 8 * index as u64;
+                stage.arena.fill(place, input);
+                words[data] = stage.arena.at(place);
+            }
+        }
+        for _ in 0..self.random.below(4) {
+            let index = self.random.below(words.len() as u64) as usize;
+            words[index] = match self.random.below(6) {
+                0 => words[index] ^ 1 << self.random.below(64),
+                1 => words[index] ^ self.random.below(1 << 16) << (16 * self.random.below(4)),
+                2 => self.address(),
+                3 => self.random.below(64),
+                4 => self.device(),
+                _ => words[self.random.below(words.len() as u64) as usize],
+            };
+        }
+        for (index, word) in words.iter().enumerate() {
+            stage.arena.put(at + 8 * index as u64, *word);
+        }
+        let descriptor = self.device();
+        let at = stage.arena.at(at);
+        let _ = self.call(libc::SYS_ioctl, &[descriptor, RDMA_VERBS_IOCTL.into(), at]);
+    }
+
+    /// Whatever lies in the arena as a request, or a request that nobody knows.
+    fn garbage(&mut self) {
+        let request = match self.random.below(3) {
+            0 => RDMA_VERBS_IOCTL.into(),
+            1 => 0x1b00 | self.random.below(256),
+            _ => self.random.next() & !0xff00 | 0x1b00,
+        };
+        let (descriptor, address) = (self.device(), self.address());
+        let _ = self.call(libc::SYS_ioctl, &[descriptor, request, address]);
+    }
+
+    /// The address of a path: one of those, the device's, or one that ends where memory does.
+    fn some_path(&mut self) -> u64 {
+        let arena = self.stage.arena;
+        let path = self.random.one_of(PATHS);
+        match self.random.below(8) {
+            0 => self.address(),
+            1 => {
+                // Without an end.
+                let place = arena.len() - (path.len() as u64).next_multiple_of(8);
+                arena.fill(place, path.as_bytes());
+                arena.at(place)
+            }
+            _ => {
+                let place = self.random.below(arena.len() - PAGE) & !7;
+                arena.fill(place, format!("{path}\0").as_bytes());
+                arena.at(place)
+            }
+        }
+    }
+
+    /// The address of flags for `openat2`, in memory that nobody changes; or none.
+    fn how(&mut self) -> u64 {
+        let arena = self.stage.arena;
+        match self.random.below(4) {
+            0 => self.random.one_of(&[0, arena.nowhere(), arena.nowhere() - 8, u64::MAX - 7]),
+            _ => arena.read_only() + 24 * self.random.below(PAGE / 24),
+        }
+    }
+
+    fn directory(&mut self) -> u64 {
+        match self.random.below(3) {
+            0 => libc::AT_FDCWD as u64,
+            1 => self.random.one_of(&self.others),
+            _ => self.device(),
+        }
+    }
+
+    /// A question about a path, or about a descriptor.
+    fn path(&mut self) {
+        let (directory, path, to) = (self.directory(), self.some_path(), self.address());
+        let (flags, more) = (self.random.next() & self.random.next(), self.random.next());
+        let room = self.random.one_of(&[0, 1, 16, 4096, u64::MAX, 1 << 31]);
+        let empty = self.random.one_of(&[0, 0, libc::AT_EMPTY_PATH as u64, flags & 0xffff]);
+        let _ = match self.random.below(12) {
+            0 => self.call(plain::STAT, &[path, to]),
+            1 => self.call(plain::LSTAT, &[path, to]),
+            2 => self.call(libc::SYS_newfstatat, &[directory, path, to, empty]),
+            3 => self.call(libc::SYS_statx, &[directory, path, empty, more, to]),
+            4 => self.call(plain::ACCESS, &[path, flags]),
+            5 => self.call(libc::SYS_faccessat2, &[directory, path, flags, empty]),
+            6 => self.call(plain::READLINK, &[path, to, room]),
+            7 => self.call(libc::SYS_readlinkat, &[directory, path, to, room]),
+            8 => self.call(libc::SYS_getxattr, &[path, to, to, room]),
+            9 => self.call(libc::SYS_listxattr, &[path, to, room]),
+            10 => self.call(libc::SYS_fstat, &[directory, to]),
+            _ => {
+                // What a path becomes meanwhile may be a file of somebody's: none is made, and none
+                // is emptied.
+                let flags = flags & !CHANGING | libc::O_CLOEXEC as u64;
+                let how = self.how();
+                let size = self.random.one_of(&[24, 24, 24, room]);
+                let opened = match self.random.below(2) {
+                    0 => self.call(libc::SYS_openat, &[directory, path, flags, 0]),
+                    _ => self.call(libc::SYS_openat2, &[directory, path, how, size]),
+                };
+                opened.and_then(|descriptor| self.call(libc::SYS_close, &[descriptor]))
+            }
+        };
+    }
+
+    /// One more device, or one less.
+    fn open(&mut self) {
+        if self.devices.len() < MOST_OPEN && self.random.below(3) > 0 {
+            let (arena, place) = (self.stage.arena, self.random.below(self.stage.arena.len()) & !7);
+            arena.fill(place, format!("{}\0", self.stage.device).as_bytes());
+            let flags = self.random.one_of(&[libc::O_RDWR, libc::O_RDWR | libc::O_CLOEXEC]);
+            if let Ok(device) = self.call(plain::OPEN, &[arena.at(place), flags as u64]) {
+                self.devices.push(device);
+                self.context(device);
+            }
+        } else if !self.devices.is_empty() {
+            let index = self.random.below(self.devices.len() as u64) as usize;
+            let device = self.devices.swap_remove(index);
+            let _ = self.call(libc::SYS_close, &[device]);
+        }
+    }
+
+    /// Gives a device what its driver gave it first, so that lies go deeper.
+    fn context(&mut self, device: u64) {
+        let stage = self.stage.clone();
+        let arena = stage.arena;
+        for request in stage.requests.iter().take(1 + self.random.below(12) as usize) {
+            let mut words = request.words.clone();
+            for (index, input) in request.inputs.iter().enumerate() {
+                let data = HEADER_WORDS + ATTRIBUTE_WORDS * index + 1;
+                if !input.is_empty() || words[data] >> 32 != 0 {
+                    let place = (1 + index as u64) * PAGE;
+                    arena.fill(place, input);
+                    words[data] = arena.at(place);
+                }
+            }
+            words.iter().enumerate().for_each(|(index, word)| arena.put(8 * index as u64, *word));
+            let _ = self.call(libc::SYS_ioctl, &[device, RDMA_VERBS_IOCTL.into(), arena.at(0)]);
+        }
+    }
+
+    /// Pages of a device mapped where they are and where none is, and any words in them.
+    fn doorbells(&mut self) {
+        if self.windows.len() > 16 {
+            let index = self.random.below(self.windows.len() as u64) as usize;
+            drop(self.windows.swap_remove(index));
+        }
+        let device = self.device();
+        let offset = match self.random.below(3) {
+            0 => self.random.below(64) * PAGE,
+            1 => self.random.below(64) << 12 | self.random.below(16) << 20,
+            _ => self.random.below(SPAN) & !(PAGE - 1),
+        };
+        if self.devices.contains(&device)
+            && let Ok(window) = Window::new(device, offset)
+        {
+            self.windows.push(window);
+        }
+        for window in &self.windows {
+            for _ in 0..self.random.below(8) {
+                let (at, word) = (self.random.next(), self.random.next() & self.random.next());
+                window.store(at, word, self.random.below(2) == 0);
+            }
+        }
+    }
+
+    /// What else can be done with a descriptor.
+    fn descriptors(&mut self) {
+        let (one, other) = (self.device(), DESCRIPTORS.start + self.random.below(80));
+        let (address, size) = (self.address(), self.random.below(1 << 37));
+        let _ = match self.random.below(10) {
+            0 => {
+                let copy = self.call(libc::SYS_dup, &[one]);
+                self.devices.extend(copy);
+                copy
+            }
+            1 => self.call(plain::DUP2, &[one, other]),
+            2 => self.call(libc::SYS_dup3, &[one, other, libc::O_CLOEXEC as u64]),
+            3 => self.call(libc::SYS_close, &[other]),
+            4 => self.call(libc::SYS_ftruncate, &[one, size]),
+            5 => self.call(libc::SYS_pwrite64, &[one, address, 64, size]),
+            6 => self.call(libc::SYS_pread64, &[one, address, 64, size]),
+            7 => {
+                let punch = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
+                self.call(libc::SYS_fallocate, &[one, punch, size & !(PAGE - 1), PAGE])
+            }
+            8 => self.call(libc::SYS_fcntl, &[one, libc::F_ADD_SEALS as u64, size & 0xff]),
+            _ => self.call(libc::SYS_fcntl, &[one, libc::F_SETFD as u64, size & 1]),
+        };
+        if self.devices.len() > MOST_OPEN {
+            let device = self.devices.swap_remove(0);
+            let _ = self.call(libc::SYS_close, &[device]);
+        }
+    }
+
+    /// A child that goes on with what its parent has open, and ends somehow.
+    fn child(&mut self) {
+        let calls: Vec<_> = (0..8)
+            .map(|_| {
+                let (device, address, path) = (self.device(), self.address(), self.some_path());
+                match self.random.below(4) {
+                    0 => (plain::STAT, [path, address, 0, 0, 0, 0]),
+                    1 => (libc::SYS_close, [device.max(3), 0, 0, 0, 0, 0]),
+                    2 => (plain::OPEN, [path, libc::O_CLOEXEC as u64, 0, 0, 0, 0]),
+                    _ => (libc::SYS_ioctl, [device, RDMA_VERBS_IOCTL.into(), address, 0, 0, 0]),
+                }
+            })
+            .collect();
+        let end = self.random.one_of(&[End::Exit, End::Kill, End::Exec]);
+        raw::fork(&calls, end);
+    }
+
+    /// A thread that calls and is no more.
+    fn thread(&mut self) {
+        let (device, address, path) = (self.device(), self.address(), self.some_path());
+        // There may be too many already.
+        let _ = std::thread::Builder::new().spawn(move || {
+            let _ = raw::call(libc::SYS_ioctl, [device, RDMA_VERBS_IOCTL.into(), address, 0, 0, 0]);
+            let _ = raw::call(plain::STAT, [path, address, 0, 0, 0, 0]);
+        });
+    }
+}

@@ -1,0 +1,199 @@
+//! One end of a connection that is kept busy: writes, sends and reads, each looked at when it is
+//! done, until the peer falls silent.
+
+use verbless_command::Device;
+use verbless_conformance::{Endpoint, Stop, ensure, pattern};
+use verbless_queue::wr::{Read, SendImm, Write, WriteImm};
+use verbless_queue::{
+    Completion, CompletionError, ConnectOptions, Operation, QpConfig, RemoteAddr, Status,
+};
+
+use crate::message::Place;
+use crate::random::Random;
+
+/// Requests in flight, and the slots of memory that they have.
+const DEPTH: usize = 8;
+const SLOT: usize = 8 << 10;
+/// Receives that are posted, and the length of each.
+const RECEIVES: usize = 32;
+const SHORT: usize = 1 << 10;
+
+/// Where things lie: what the peer reads, what it writes, what it is sent, what it receives, what
+/// is read of it.
+const SHOWN: usize = 0;
+const INBOX: usize = SLOT;
+const SOURCE: usize = INBOX + DEPTH * SLOT;
+const RECEIVED: usize = SOURCE + SLOT;
+const LANDING: usize = RECEIVED + RECEIVES * SHORT;
+const BYTES: usize = LANDING + DEPTH * SLOT;
+
+/// Seeds of what is shown and of what is sent.
+const SHOWN_PATTERN: u8 = 0x35;
+const SENT_PATTERN: u8 = 0x6a;
+
+/// Gives up a few milliseconds after the peer's last answer.
+fn options(psn: u32) -> ConnectOptions {
+    let psn = Some(psn);
+    ConnectOptions { psn, ack_timeout: 8, retry_count: 3, min_rnr_timer: 1, ..Default::default() }
+}
+
+/// An end of a connection.
+pub(crate) struct Stream {
+    end: Endpoint,
+    options: ConnectOptions,
+    peer: RemoteAddr,
+    random: Random,
+    shown: Vec<u8>,
+    sent: Vec<u8>,
+    /// Slots of requests that are not in flight.
+    free: Vec<usize>,
+    silent: bool,
+}
+
+impl Stream {
+    /// An end that is not connected.
+    pub(crate) fn new(device: &Device, mut random: Random) -> Result<Self, Stop> {
+        let config = QpConfig::new(DEPTH as u32 * 2, RECEIVES as u32);
+        let end = Endpoint::new(device.clone(), &config, BYTES)?;
+        let (shown, sent) = (pattern(SHOWN_PATTERN, SLOT), pattern(SENT_PATTERN, SLOT));
+        end.fill(SHOWN, &shown)?;
+        end.fill(SOURCE, &sent)?;
+        Ok(Self {
+            options: options(random.below(1 << 24) as u32),
+            peer: end.remote(0)?,
+            end,
+            random,
+            shown,
+            sent,
+            free: (0..DEPTH).collect(),
+            silent: false,
+        })
+    }
+
+    /// Where this end is.
+    pub(crate) fn place(&self) -> Result<Place, Stop> {
+        let Endpoint { domain, qp, .. } = &self.end;
+        let memory = self.end.remote(0)?;
+        Ok(Place { peer: domain.address(qp, &self.options)?, memory })
+    }
+
+    /// Connects to the other end.
+    pub(crate) fn connect(&mut self, to: &Place) -> Result<(), Stop> {
+        let Endpoint { domain, qp, .. } = &mut self.end;
+        domain.connect(qp, &to.peer, &self.options)?;
+        self.peer = to.memory;
+        (0..RECEIVES).try_for_each(|slot| self.receive(slot))
+    }
+
+    fn receive(&mut self, slot: usize) -> Result<(), Stop> {
+        self.end.receive(RECEIVED + slot * SHORT, SHORT, slot as u64)
+    }
+
+    /// Keeps the connection busy; true once the peer does not answer any more. Whatever else goes
+    /// wrong is a failure.
+    pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
+        if !self.silent {
+            self.post()?;
+        }
+        self.hear_sends()?;
+        self.hear_receives()?;
+        Ok(self.silent)
+    }
+
+    fn post(&mut self) -> Result<(), Stop> {
+        while let Some(slot) = self.free.pop() {
+            let longest = if self.random.below(4) == 0 { SLOT } else { SHORT };
+            let length = 1 + self.random.below(longest as u64) as usize;
+            let cookie = (slot << 32 | length) as u64;
+            let (inbox, landing) = (INBOX + slot * SLOT, LANDING + slot * SLOT);
+            let peer = self.peer;
+            let at = |offset: usize| RemoteAddr::new(peer.address + offset as u64, peer.rkey);
+            let immediate = (slot << 16 | length) as u32;
+            let kind = self.random.below(4);
+            let Endpoint { qp, region, .. } = &mut self.end;
+            let from = region.sge(SOURCE, length)?;
+            match kind {
+                0 => qp.post(&Write::new(from, at(inbox)).signaled(), cookie)?,
+                1 => qp.post(&WriteImm::new(from, at(inbox), immediate).signaled(), cookie)?,
+                2 => {
+                    let from = region.sge(SOURCE, length.min(SHORT))?;
+                    qp.post(&SendImm::new(from, immediate).signaled(), cookie)?
+                }
+                _ => {
+                    region.write_at(landing, &vec![0; length])?;
+                    let into = region.sge(landing, length)?;
+                    qp.post(&Read::new(into, at(SHOWN)).signaled(), cookie)?
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn hear_sends(&mut self) -> Result<(), Stop> {
+        loop {
+            let Endpoint { qp, send_cq, .. } = &mut self.end;
+            match qp.poll(send_cq) {
+                None => return Ok(()),
+                Some(Ok(done)) => self.sent(&done)?,
+                Some(Err(error)) => {
+                    let expected = match self.silent {
+                        true => Status::Flushed,
+                        false => Status::TransportRetryExceeded,
+                    };
+                    ensure!(
+                        status(&error) == Some(expected),
+                        "a request failed with {error}; only silence of the peer is expected"
+                    );
+                    self.silent = true;
+                }
+            }
+        }
+    }
+
+    fn sent(&mut self, done: &Completion) -> Result<(), Stop> {
+        let (slot, length) = ((done.cookie >> 32) as usize, done.cookie as u32 as usize);
+        ensure!(slot < DEPTH && !self.free.contains(&slot), "{done:?} of what was not posted");
+        if done.operation() == Operation::Read {
+            let read = self.end.bytes(LANDING + slot * SLOT, length)?;
+            ensure!(read == self.shown[..length], "a READ of {length} bytes brought others");
+        }
+        self.free.push(slot);
+        Ok(())
+    }
+
+    fn hear_receives(&mut self) -> Result<(), Stop> {
+        loop {
+            let Endpoint { qp, receive_cq, .. } = &mut self.end;
+            match qp.poll(receive_cq) {
+                None => return Ok(()),
+                Some(Ok(done)) => self.received(&done)?,
+                Some(Err(error)) => {
+                    let flushed = status(&error) == Some(Status::Flushed);
+                    ensure!(flushed, "a receive failed with {error}");
+                }
+            }
+        }
+    }
+
+    fn received(&mut self, done: &Completion) -> Result<(), Stop> {
+        let immediate =
+            done.immediate().ok_or_else(|| Stop::fail("a message without immediate"))?;
+        let (slot, length) = (immediate as usize >> 16, immediate as usize & 0xffff);
+        ensure!(slot < DEPTH && (1..=SLOT).contains(&length), "{done:?}: a wrong immediate");
+        let (at, length) = match done.operation() {
+            Operation::ReceiveWriteImm => (INBOX + slot * SLOT, length),
+            _ => (RECEIVED + done.cookie as usize * SHORT, length.min(SHORT)),
+        };
+        ensure!(done.byte_len() as usize == length, "{done:?}, but {length} bytes were sent");
+        let bytes = self.end.bytes(at, length)?;
+        ensure!(bytes == self.sent[..length], "{length} bytes arrived as others");
+        if self.silent { Ok(()) } else { self.receive(done.cookie as usize) }
+    }
+}
+
+fn status(error: &CompletionError) -> Option<Status> {
+    match error {
+        CompletionError::Failed(failure) => Some(failure.status),
+        CompletionError::Malformed(_) => None,
+    }
+}

@@ -1,0 +1,116 @@
+//! Two programs that use the device as it is meant to be used, and look at everything: they must
+//! not notice what happens beside them.
+
+use verbless_command::Device;
+use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, pattern};
+use verbless_queue::wr::{Inline, Read, SendImm, Write};
+use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr};
+
+use crate::message::{Ear, Heard, Message, Place, say};
+
+/// Bytes of the longest message, and where it is written to and read to.
+const LONGEST: usize = 16 << 10;
+const HERE: usize = LONGEST;
+const READ: usize = 2 * LONGEST;
+const BYTES: usize = 3 * LONGEST;
+/// How often it says how far it is.
+const SAY: u64 = 16;
+
+/// One of the two.
+pub(crate) struct Witness {
+    end: Endpoint,
+    peer: RemoteAddr,
+    /// Whether it speaks first.
+    begins: bool,
+}
+
+impl Witness {
+    pub(crate) fn new(device: &Device, begins: bool) -> Result<Self, Stop> {
+        let end = Endpoint::new(device.clone(), &QpConfig::new(8, 8), BYTES)?;
+        Ok(Self { peer: end.remote(0)?, end, begins })
+    }
+
+    pub(crate) fn place(&self) -> Result<Place, Stop> {
+        let Endpoint { domain, qp, .. } = &self.end;
+        let memory = self.end.remote(0)?;
+        Ok(Place { peer: domain.address(qp, &ConnectOptions::default())?, memory })
+    }
+
+    pub(crate) fn connect(&mut self, to: &Place) -> Result<(), Stop> {
+        let Endpoint { domain, qp, .. } = &mut self.end;
+        domain.connect(qp, &to.peer, &ConnectOptions::default())?;
+        self.peer = to.memory;
+        (0..4).try_for_each(|_| self.end.receive(0, 0, 0))
+    }
+
+    /// Rounds until there is nobody to hear of them. Each writes to the peer, tells it so, waits
+    /// for its turn, and looks at what came and at what the peer has.
+    pub(crate) fn rounds(&mut self, ear: &Ear) -> Result<(), Stop> {
+        for round in 0.. {
+            if self.begins {
+                if matches!(ear.listen(), Heard::End) {
+                    // The peer waits for a word, and takes this for the last.
+                    return self.tell(u32::MAX);
+                }
+                self.speak(round)?;
+            }
+            if self.hear(round)? {
+                return Ok(());
+            }
+            if !self.begins {
+                self.speak(round)?;
+            }
+            if round % SAY == 0 {
+                say(Message::Rounds(round))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn length(round: u64) -> usize {
+        1 + (round as usize * 2677) % LONGEST
+    }
+
+    fn pattern(round: u64, of_beginner: bool) -> Vec<u8> {
+        pattern(
+            (round as u8).wrapping_mul(2) ^ if of_beginner { 0x80 } else { 0 },
+            Self::length(round),
+        )
+    }
+
+    fn tell(&mut self, what: u32) -> Result<(), Stop> {
+        self.end.perform(&SendImm::new(Inline(b""), what).signaled())?;
+        Ok(())
+    }
+
+    fn speak(&mut self, round: u64) -> Result<(), Stop> {
+        let length = Self::length(round);
+        let bytes = Self::pattern(round, self.begins);
+        self.end.fill(0, &bytes)?;
+        let from = self.end.sge(0, length)?;
+        let to = RemoteAddr::new(self.peer.address + HERE as u64, self.peer.rkey);
+        self.end.perform(&Write::new(from, to).signaled())?;
+        self.end.fill(READ, &vec![0; length])?;
+        let into = self.end.sge(READ, length)?;
+        self.end.perform(&Read::new(into, to).signaled())?;
+        ensure!(
+            self.end.bytes(READ, length)? == bytes,
+            "round {round}: a READ brought other bytes"
+        );
+        self.tell(round as u32)
+    }
+
+    /// True when that was the last word.
+    fn hear(&mut self, round: u64) -> Result<bool, Stop> {
+        let done = self.end.received()??;
+        if done.immediate() == Some(u32::MAX) {
+            return Ok(true);
+        }
+        ensure_eq!(done.immediate(), Some(round as u32), "the immediate");
+        let bytes = Self::pattern(round, !self.begins);
+        let here = self.end.bytes(HERE, bytes.len())?;
+        ensure!(here == bytes, "round {round}: other bytes than were written");
+        self.end.receive(0, 0, 0)?;
+        Ok(false)
+    }
+}

@@ -1,0 +1,174 @@
+//! A guest's command queue: entries and mailboxes as Linux lays them out, and lies in both.
+
+use std::sync::Arc;
+
+use arbitrary::Arbitrary;
+use verbless_model::memory::HostMemory;
+use verbless_model_host::pci::{Bare, Region};
+use verbless_prm::{CommandMailbox, CommandOwnership, CommandQueueEntry, CommandTransport};
+
+use crate::address::{Address, COMMANDS, INPUTS, MAILBOXES, OUTPUTS};
+use crate::memory::Memory;
+
+/// Bytes in a mailbox, and of the entry itself.
+const BLOCK: usize = 512;
+const INLINE: usize = 16;
+/// Bytes of the longest input or output that the mailboxes hold.
+pub const LONGEST: usize = INLINE + MAILBOXES * BLOCK;
+
+/// Registers.
+const QUEUE_HIGH: u64 = 0x10;
+const QUEUE_LOW: u64 = 0x14;
+const DOORBELL: u64 = 0x18;
+
+/// Something wrong with how a command is handed over.
+#[derive(Arbitrary, Debug, Clone, Copy)]
+pub enum Lie {
+    /// The entry has another token than its mailboxes.
+    Token(u8),
+    /// A mailbox has another number, token or signature.
+    Mailbox { output: bool, number: u8, byte: u8, value: u8 },
+    /// A mailbox leads elsewhere.
+    Next { output: bool, number: u8, to: Address },
+    /// The entry leads elsewhere.
+    First { output: bool, to: Address },
+    /// The lengths are others.
+    Lengths { input: u32, output: u32 },
+    /// Any byte of the entry is another.
+    Entry { byte: u8, value: u8 },
+    /// Another slot, or several at once that hold what they hold.
+    Slots(u32),
+}
+
+/// One function's guest.
+pub struct Guest {
+    pub function: usize,
+    pub memory: Arc<Memory>,
+    token: u8,
+}
+
+impl Guest {
+    pub fn new(function: usize) -> Self {
+        Self { function, memory: Memory::new(), token: 0 }
+    }
+
+    /// Its memory as the device sees it.
+    pub fn dma(&self) -> Arc<dyn HostMemory> {
+        self.memory.clone()
+    }
+
+    /// Tells the device where the command queue lies.
+    pub fn set_queue(&self, bare: &mut Bare, address: u64) {
+        let (high, low) = ((address >> 32) as u32, address as u32);
+        bare.write(self.function, Region::Bar, QUEUE_HIGH, &high.to_be_bytes());
+        bare.write(self.function, Region::Bar, QUEUE_LOW, &low.to_be_bytes());
+    }
+
+    /// Sends a command; its output, if it came back with status OK.
+    pub fn send(
+        &mut self,
+        bare: &mut Bare,
+        input: &[u8],
+        room: usize,
+        lie: Option<Lie>,
+    ) -> Option<Vec<u8>> {
+        let input = &input[..input.len().min(LONGEST)];
+        let room = room.min(LONGEST);
+        self.token = self.token.wrapping_add(1).max(1);
+        let mut entry = CommandQueueEntry::zeroed();
+        entry.set_type(CommandTransport::PCIE).set_token(self.token);
+        entry.set_input_length(input.len() as u32).set_output_length(room as u32);
+        let (inline, rest) = input.split_at(input.len().min(INLINE));
+        entry.as_bytes_mut()[0x10..0x10 + inline.len()].copy_from_slice(inline);
+        let first = self.mailboxes(INPUTS, rest.chunks(BLOCK), false, lie);
+        entry.as_bytes_mut()[0x08..0x10].copy_from_slice(&first.to_be_bytes());
+        let empty = (0..room.saturating_sub(INLINE).div_ceil(BLOCK)).map(|_| &[][..]);
+        let first = self.mailboxes(OUTPUTS, empty, true, lie);
+        entry.as_bytes_mut()[0x30..0x38].copy_from_slice(&first.to_be_bytes());
+        entry.set_ownership(CommandOwnership::HARDWARE);
+        let slots = spoil(&mut entry, lie);
+        entry.set_signature(entry.signature() ^ !xor(entry.as_bytes()));
+        let slot = u64::from(slots.trailing_zeros() % 32);
+        self.memory.put(COMMANDS + slot * 64, entry.as_bytes());
+        bare.write(self.function, Region::Bar, DOORBELL, &slots.to_be_bytes());
+        self.output(COMMANDS + slot * 64, room)
+    }
+
+    /// Puts a list of mailboxes into memory; gives the address of the first.
+    fn mailboxes<'a>(
+        &self,
+        at: u64,
+        blocks: impl ExactSizeIterator<Item = &'a [u8]>,
+        output: bool,
+        lie: Option<Lie>,
+    ) -> u64 {
+        let count = blocks.len();
+        for (number, data) in blocks.enumerate() {
+            let address = at + 1024 * number as u64;
+            let mut next = if number + 1 < count { address + 1024 } else { 0 };
+            let mut mailbox = CommandMailbox::zeroed();
+            mailbox.as_bytes_mut()[..data.len()].copy_from_slice(data);
+            mailbox.set_block_number(number as u32).set_token(self.token);
+            match lie {
+                Some(Lie::Next { output: of, number: n, to })
+                    if of == output && usize::from(n) % count == number =>
+                {
+                    next = to.get() & if n & 0x80 == 0 { !0x3ff } else { !0 };
+                }
+                Some(Lie::Mailbox { output: of, number: n, byte, value })
+                    if of == output && usize::from(n) % count == number =>
+                {
+                    let control = &mut mailbox.as_bytes_mut()[0x200..];
+                    control[usize::from(byte) % 0x40] = value;
+                }
+                _ => {}
+            }
+            mailbox.as_bytes_mut()[0x230..0x238].copy_from_slice(&next.to_be_bytes());
+            let control = !xor(&mailbox.as_bytes()[0x200..0x23f]);
+            mailbox.set_ctrl_signature(mailbox.ctrl_signature() ^ control);
+            mailbox.set_signature(mailbox.signature() ^ !xor(mailbox.as_bytes()));
+            self.memory.put(address, mailbox.as_bytes());
+        }
+        if count == 0 { 0 } else { at }
+    }
+
+    /// The output of an entry that was answered with status OK.
+    fn output(&self, entry: u64, room: usize) -> Option<Vec<u8>> {
+        let owner = self.memory.get::<1>(entry + 0x3f)[0];
+        if owner != 0 {
+            return None;
+        }
+        let mut output = self.memory.get::<INLINE>(entry + 0x20).to_vec();
+        if output[0] != 0 {
+            return None;
+        }
+        for number in 0..room.saturating_sub(INLINE).div_ceil(BLOCK).min(1) as u64 {
+            output.extend(self.memory.get::<BLOCK>(OUTPUTS + 1024 * number));
+        }
+        Some(output)
+    }
+}
+
+/// Makes the entry lie; gives the slots to ring for.
+fn spoil(entry: &mut CommandQueueEntry, lie: Option<Lie>) -> u32 {
+    match lie {
+        Some(Lie::Token(token)) => {
+            entry.set_token(token);
+        }
+        Some(Lie::First { output, to }) => {
+            let at = if output { 0x30 } else { 0x08 };
+            entry.as_bytes_mut()[at..at + 8].copy_from_slice(&to.get().to_be_bytes());
+        }
+        Some(Lie::Lengths { input, output }) => {
+            entry.set_input_length(input).set_output_length(output);
+        }
+        Some(Lie::Entry { byte, value }) => entry.as_bytes_mut()[usize::from(byte) % 64] = value,
+        Some(Lie::Slots(slots)) => return slots,
+        Some(Lie::Mailbox { .. } | Lie::Next { .. }) | None => {}
+    }
+    1
+}
+
+fn xor(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum, byte| sum ^ byte)
+}

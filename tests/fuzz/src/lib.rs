@@ -1,0 +1,22 @@
+//! What the fuzz targets share: a device with hostile guests, and what a guest needs to get far
+//! before it lies.
+//!
+//! ```text
+//!   memory    a guest's memory, and the count of what the device does in it
+//!   address   where hostile pointers point
+//!   client    a client of the in-process front end, whose memory changes while it is read
+//!   guest     the command queue: entries, mailboxes, and lies in both
+//!   machine   the guests of one device, and the numbers of what they made
+//!   object    commands that make, move and destroy, as an honest driver sends them
+//!   tweak     changes of single fields of such commands
+//!   wqe       work requests: nearly right, wrong, or random
+//! ```
+
+pub mod address;
+pub mod client;
+pub mod guest;
+pub mod machine;
+pub mod memory;
+pub mod object;
+pub mod tweak;
+pub mod wqe;

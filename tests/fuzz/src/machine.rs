@@ -1,0 +1,285 @@
+//! The guests of one device, and the numbers of what they made.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use arbitrary::Arbitrary;
+use verbless_model::memory::UAR_PAGE;
+use verbless_model::{Link, ObjectCounts, Profile};
+use verbless_model_host::pci::{Bare, Region};
+use verbless_prm::{
+    CommandInfo, CommandInput, EnableHcaIn, InitHcaIn, ManagePagesIn, QueryPagesIn, TeardownHcaIn,
+    TeardownProfile,
+};
+
+use crate::address::{COMMANDS, DATA, QUEUES};
+use crate::guest::{Guest, Lie};
+use crate::object::{self, Object, Step};
+use crate::tweak::{self, Tweak};
+
+/// Kinds of things that have numbers.
+#[derive(Arbitrary, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    Pd,
+    Td,
+    Uar,
+    Xrcd,
+    Counter,
+    Uid,
+    Umem,
+    /// A key's index.
+    Mkey,
+    /// The key itself.
+    Key,
+    Cq,
+    Eq,
+    Qp,
+    Shared,
+}
+
+const SORTS: usize = Sort::Shared as usize + 1;
+
+/// A QP as its guest sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Queue {
+    pub qpn: u32,
+    /// The receive ring; the send ring follows it.
+    pub ring: u64,
+    pub record: u64,
+    pub uar: u32,
+    /// Next send index, next receive index.
+    pub posted: u16,
+    pub received: u16,
+}
+
+/// A shared receive queue as its guest sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Pool {
+    pub number: u32,
+    pub ring: u64,
+    pub record: u64,
+    pub received: u16,
+}
+
+/// What a guest made, dead things included.
+#[derive(Default)]
+pub struct Known {
+    numbers: [Vec<u32>; SORTS],
+    pub queues: Vec<Queue>,
+    pub pools: Vec<Pool>,
+    /// CQs' records.
+    pub records: Vec<(u32, u64)>,
+    /// Where the next ring lies.
+    next: u64,
+}
+
+impl Known {
+    /// A number of that kind; some indexes give one that nobody has.
+    pub fn pick(&self, sort: Sort, index: u8) -> u32 {
+        let numbers = &self.numbers[sort as usize];
+        match index {
+            0xfe => 0xff_ffff,
+            0xff => 1,
+            _ if numbers.is_empty() => 0,
+            _ => numbers[usize::from(index) % numbers.len()],
+        }
+    }
+
+    pub fn add(&mut self, sort: Sort, number: u32) {
+        self.numbers[sort as usize].push(number);
+    }
+
+    /// Pages for rings and records; they come round in the end.
+    pub fn allocate(&mut self, pages: u64) -> u64 {
+        let at = QUEUES + self.next;
+        self.next = (self.next + pages * 0x1000) % (DATA - QUEUES - 0x8000);
+        at
+    }
+}
+
+/// A device and the guests of its functions.
+pub struct Machine {
+    pub bare: Bare,
+    pub guests: Vec<Guest>,
+    pub known: Vec<Known>,
+    links: Link,
+}
+
+/// A device that wants fewer pages and has fewer doorbells than the real one, so that a run begins
+/// soon.
+pub fn profile(link: Link) -> &'static Profile {
+    static PROFILES: OnceLock<[Profile; 2]> = OnceLock::new();
+    let [infiniband, ethernet] = PROFILES.get_or_init(|| {
+        let text = include_str!("../../../crates/model/profiles/bluefield3.toml")
+            .replace("boot_pages = 6", "boot_pages = 1")
+            .replace("init_pages = 256", "init_pages = 1")
+            .replace("uar_pages = 8192", "uar_pages = 2048");
+        [Link::Infiniband, Link::Ethernet]
+            .map(|link| Profile::from_toml(&text).expect("it is built in").with_link(link))
+    });
+    if link == Link::Infiniband { infiniband } else { ethernet }
+}
+
+impl Machine {
+    /// A device of so many functions, to which nothing was said but where the command queues are.
+    pub fn new(functions: usize, link: Link) -> Self {
+        let guests: Vec<Guest> = (0..functions).map(Guest::new).collect();
+        let mut bare = Bare::new(profile(link), guests.iter().map(Guest::dma).collect());
+        for guest in &guests {
+            guest.set_queue(&mut bare, COMMANDS);
+        }
+        let known = guests.iter().map(|_| Known::default()).collect();
+        Self { bare, guests, known, links: link }
+    }
+
+    pub fn link(&self) -> Link {
+        self.links
+    }
+
+    /// Sends bytes as a command of a user context's (0: the kernel's).
+    pub fn send(
+        &mut self,
+        function: usize,
+        uid: u32,
+        mut input: Vec<u8>,
+        room: usize,
+        tweaks: &[Tweak],
+        lie: Option<Lie>,
+    ) -> Option<Vec<u8>> {
+        tweak::apply(&mut input, tweaks, &self.known[function]);
+        if let Some(stamp) = input.get_mut(2..4) {
+            stamp.copy_from_slice(&(uid as u16).to_be_bytes());
+        }
+        self.guests[function].send(&mut self.bare, &input, room, lie)
+    }
+
+    /// Sends a command as an honest driver does.
+    pub fn say<I: CommandInput>(&mut self, function: usize, input: &I) -> Option<Vec<u8>> {
+        let room = <I as CommandInput>::INFO.output.bytes;
+        self.send(function, 0, input.as_bytes().to_vec(), room, &[], None)
+    }
+
+    /// Brings a function up.
+    pub fn bring_up(&mut self, function: usize) {
+        self.say(function, &EnableHcaIn::new());
+        let mut query = QueryPagesIn::new();
+        query.set_op_mod(QueryPagesIn::INIT_PAGES);
+        let count = self.say(function, &query).map_or(0, |output| word(&output, 12));
+        let mut give = ManagePagesIn::new();
+        give.set_op_mod(ManagePagesIn::ALLOCATION_SUCCESS).set_input_num_entries(count);
+        let pages = (1..=u64::from(count)).flat_map(|page| (page << 32).to_be_bytes());
+        let input = give.as_bytes().iter().copied().chain(pages).collect();
+        self.send(function, 0, input, 16, &[], None);
+        self.say(function, &InitHcaIn::new());
+    }
+
+    /// Makes an object; its number, if the device made it.
+    pub fn make(
+        &mut self,
+        function: usize,
+        uid: u32,
+        wanted: &Object,
+        tweaks: &[Tweak],
+        lie: Option<Lie>,
+    ) -> Option<u32> {
+        let built = object::build(wanted, &mut self.known[function]);
+        let room = CommandInfo::of_input(&built.input)?.output.bytes;
+        if let Some((address, bytes)) = built.memory {
+            self.guests[function].memory.put(address, &bytes);
+        }
+        let output = self.send(function, uid, built.input, room, tweaks, lie)?;
+        let number = word(&output, 8) & built.mask;
+        let known = &mut self.known[function];
+        known.add(built.sort, number);
+        match built.sort {
+            Sort::Mkey => known.add(Sort::Key, number << 8 | u32::from(object::VARIANT)),
+            Sort::Cq => known.records.push((number, built.record)),
+            Sort::Qp => known.queues.push(Queue {
+                qpn: number,
+                ring: built.ring,
+                record: built.record,
+                uar: built.uar,
+                posted: 0,
+                received: 0,
+            }),
+            Sort::Shared => known.pools.push(Pool {
+                number,
+                ring: built.ring,
+                record: built.record,
+                received: 0,
+            }),
+            _ => {}
+        }
+        Some(number)
+    }
+
+    /// Moves a QP on; `lid` and `peer` say whom it is connected to.
+    pub fn step_queue(
+        &mut self,
+        function: usize,
+        uid: u32,
+        step: Step,
+        qpn: u32,
+        peer: (u16, u32),
+        tweaks: &[Tweak],
+        lie: Option<Lie>,
+    ) {
+        let input = object::step(step, qpn, peer);
+        self.send(function, uid, input, 0x20, tweaks, lie);
+    }
+
+    /// Stores into a doorbell page, as its mapping lets a guest do, or so that it is trapped.
+    pub fn store(&mut self, function: usize, page: u32, register: u64, value: u64, trapped: bool) {
+        if trapped {
+            let at = u64::from(page) * UAR_PAGE + register % UAR_PAGE;
+            self.bare.write(function, Region::Bar, at, &value.to_be_bytes());
+        } else {
+            self.bare.store(function, page, register, value);
+        }
+    }
+
+    /// Gives the device up to `turns` turns; each is looked at.
+    pub fn turn(&mut self, turns: u32) {
+        for _ in 0..turns {
+            let before = self.moved();
+            let worked = self.bare.model().step();
+            for (guest, before) in self.guests.iter().zip(before) {
+                guest.memory.check_turn(before);
+            }
+            if !worked || self.tired() {
+                break;
+            }
+        }
+    }
+
+    pub fn advance(&mut self, by: Duration) {
+        self.bare.model().advance(by);
+    }
+
+    fn moved(&self) -> Vec<u64> {
+        self.guests.iter().map(|guest| guest.memory.moved()).collect()
+    }
+
+    /// The device has done so much that this run is to end.
+    pub fn tired(&self) -> bool {
+        const ENOUGH: u64 = 64 << 20;
+        self.moved().iter().any(|&moved| moved > ENOUGH)
+    }
+
+    /// Takes everything down; nothing is left.
+    pub fn finish(mut self) {
+        for function in 0..self.guests.len() {
+            self.guests[function].set_queue(&mut self.bare, COMMANDS);
+            let mut teardown = TeardownHcaIn::new();
+            teardown.set_profile(TeardownProfile::FORCE_CLOSE);
+            self.say(function, &teardown);
+            self.bare.reset(function);
+            let left = self.bare.model().counts(function);
+            assert_eq!(left, ObjectCounts::default(), "function {function}");
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |word| u32::from_be_bytes(word.try_into().unwrap_or_default()))
+}

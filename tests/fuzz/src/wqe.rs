@@ -1,0 +1,285 @@
+//! Work requests: nearly right, wrong, or random.
+
+use arbitrary::Arbitrary;
+use verbless_prm::hot::{
+    AtomicSegment, CtrlFlags, CtrlSegment, CtrlWord, DataSegment, InlineHeader, InlineWord,
+    RaddrSegment, opcode,
+};
+use verbless_prm::{DatagramSegment, MkeyContext, UmrCtrlSegment, UmrMkeyMask};
+use zerocopy::IntoBytes;
+
+use crate::address::{DATA, DATA_BYTES};
+use crate::machine::{Known, Sort};
+use crate::object::{Q_KEY, Stretch, VARIANT};
+
+/// A send WQE.
+#[derive(Arbitrary, Debug)]
+pub struct Wqe {
+    opcode: Opcode,
+    /// Bits of the second word: completion, solicited, fence.
+    flags: u8,
+    immediate: Immediate,
+    body: Body,
+    data: Vec<Data>,
+    /// The control segment lies.
+    lie: Option<Lie>,
+}
+
+#[derive(Arbitrary, Debug, Clone, Copy)]
+enum Lie {
+    Length(u8),
+    Index(u16),
+    Qpn(u32),
+    OpMod(u8),
+    /// A byte anywhere.
+    Byte(u8, u8),
+}
+
+#[derive(Arbitrary, Debug, Clone, Copy)]
+enum Opcode {
+    Nop,
+    Send,
+    SendImm,
+    SendInvalidate,
+    Write,
+    WriteImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    Umr,
+    Other(u8),
+}
+
+impl Opcode {
+    fn get(self) -> u8 {
+        match self {
+            Self::Nop => opcode::NOP,
+            Self::Send => opcode::SEND,
+            Self::SendImm => opcode::SEND_IMM,
+            Self::SendInvalidate => opcode::SEND_INVALIDATE,
+            Self::Write => opcode::WRITE,
+            Self::WriteImm => opcode::WRITE_IMM,
+            Self::Read => opcode::READ,
+            Self::CompareSwap => opcode::COMPARE_SWAP,
+            Self::FetchAdd => opcode::FETCH_ADD,
+            Self::Umr => opcode::UMR,
+            Self::Other(code) => code,
+        }
+    }
+}
+
+/// A number, or a key.
+#[derive(Arbitrary, Debug, Clone, Copy)]
+enum Immediate {
+    Number(u32),
+    Key(u8),
+    /// A key of the other function's guest.
+    Peer(u8),
+}
+
+/// What follows the control segment.
+#[derive(Arbitrary, Debug)]
+enum Body {
+    /// What the opcode wants.
+    Right(Vector, Stretch, [u64; 2], Umr),
+    /// Nothing.
+    None,
+    Random(Vec<u8>),
+}
+
+/// An address vector's own.
+#[derive(Arbitrary, Debug, Clone, Copy)]
+struct Vector {
+    compact: bool,
+    grh: bool,
+    lid: u8,
+    qp: u8,
+    key: Option<u32>,
+    gid: u8,
+}
+
+/// What a UMR changes.
+#[derive(Arbitrary, Debug, Clone, Copy)]
+struct Umr {
+    mask: u64,
+    free: bool,
+    flags: u8,
+    entries: u16,
+    offset: u32,
+    log_page_size: u8,
+    length: u64,
+    start: u64,
+    rights: u8,
+    klm: [u8; 2],
+    pd: u8,
+}
+
+/// A data segment.
+#[derive(Arbitrary, Debug)]
+enum Data {
+    Memory(Stretch),
+    Inline { length: u16, fill: u8 },
+    End,
+    Raw([u8; 16]),
+}
+
+/// Whom a request comes from and goes to.
+pub struct Place<'a> {
+    pub known: &'a Known,
+    pub peer: &'a Known,
+    pub qpn: u32,
+    pub index: u16,
+    pub datagram: bool,
+}
+
+impl Wqe {
+    /// Its bytes.
+    pub fn bytes(&self, place: &Place<'_>) -> Vec<u8> {
+        let mut bytes = vec![0; CtrlSegment::BYTES];
+        let code = self.opcode.get();
+        match &self.body {
+            Body::Right(vector, remote, operands, umr) => {
+                if place.datagram && code != opcode::NOP {
+                    vector.put(place, &mut bytes);
+                }
+                if (opcode::WRITE..=opcode::WRITE_IMM).contains(&code)
+                    || (opcode::READ..=opcode::FETCH_ADD).contains(&code)
+                {
+                    let rkey = place.peer.pick(Sort::Key, remote.key);
+                    bytes.extend(RaddrSegment::new(remote.at.get(), rkey).as_bytes());
+                }
+                if (opcode::COMPARE_SWAP..=opcode::FETCH_ADD).contains(&code) {
+                    bytes.extend(AtomicSegment::new(operands[0], operands[1]).as_bytes());
+                }
+                if code == opcode::UMR {
+                    umr.put(place, &mut bytes);
+                }
+            }
+            Body::None => {}
+            Body::Random(random) => bytes.extend(random),
+        }
+        for data in self.data.iter().take(64) {
+            data.put(place, &mut bytes);
+        }
+        bytes.truncate(63 * 16);
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        let mut word = (place.qpn, place.index, (bytes.len() / 16) as u8, 0);
+        match self.lie {
+            Some(Lie::Length(length)) => word.2 = length,
+            Some(Lie::Index(index)) => word.1 = index,
+            Some(Lie::Qpn(qpn)) => word.0 = qpn,
+            Some(Lie::OpMod(op_mod)) => word.3 = op_mod,
+            Some(Lie::Byte(..)) | None => {}
+        }
+        let control = CtrlWord::pack(word.3, word.1, code, word.0, word.2);
+        let immediate = match self.immediate {
+            Immediate::Number(number) => number,
+            Immediate::Key(index) => place.known.pick(Sort::Key, index),
+            Immediate::Peer(index) => place.peer.pick(Sort::Key, index),
+        };
+        let flags =
+            CtrlFlags::pack(0, 0, self.flags >> 5, self.flags, self.flags >> 2 & 1 == 1, immediate);
+        bytes[..16].copy_from_slice(CtrlSegment::new(control, flags).as_bytes());
+        if let Some(Lie::Byte(at, value)) = self.lie {
+            let at = usize::from(at) % bytes.len();
+            bytes[at] = value;
+        }
+        bytes
+    }
+}
+
+/// Receive WQEs are data segments and nothing else.
+pub fn receive(data: &[Stretch], known: &Known) -> Vec<u8> {
+    let segments =
+        data.iter().take(4).flat_map(|stretch| segment(stretch, known).as_bytes().to_vec());
+    let mut bytes: Vec<u8> = segments.collect();
+    if bytes.len() < 64 {
+        bytes.extend(DataSegment::END.as_bytes());
+    }
+    bytes
+}
+
+fn segment(stretch: &Stretch, known: &Known) -> DataSegment {
+    DataSegment::new(stretch.length, known.pick(Sort::Key, stretch.key), stretch.at.get())
+}
+
+impl Data {
+    fn put(&self, place: &Place<'_>, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Memory(stretch) => bytes.extend(segment(stretch, place.known).as_bytes()),
+            Self::Inline { length, fill } => {
+                let length = usize::from(*length) % 0x400;
+                bytes.extend(InlineHeader::new(InlineWord::pack(true, length as u16)).as_bytes());
+                bytes.extend(std::iter::repeat_n(*fill, length));
+                bytes.resize(bytes.len().next_multiple_of(16), 0);
+            }
+            Self::End => bytes.extend(DataSegment::END.as_bytes()),
+            Self::Raw(raw) => bytes.extend(raw),
+        }
+    }
+}
+
+impl Vector {
+    fn put(&self, place: &Place<'_>, bytes: &mut Vec<u8>) {
+        let mut vector = DatagramSegment::zeroed();
+        let qpn = match self.qp {
+            index @ 0..0xf0 => place.peer.pick(Sort::Qp, index),
+            other => (other & 1).into(),
+        };
+        vector.set_ext(!self.compact).set_dqp_dct(qpn).set_q_key(self.key.unwrap_or(Q_KEY));
+        vector.set_grh(self.grh).set_hop_limit(64);
+        // Four LIDs that exist or nearly, the multicast ones, or forced loopback.
+        match self.lid {
+            lid @ 0..0xf0 => vector.set_rlid(u16::from(lid) % 4),
+            0xf0..0xf8 => vector.set_rlid(0xc000 | u16::from(self.lid)),
+            _ => vector.set_fl(true),
+        };
+        let mut gid = [0; 16];
+        (gid[0], gid[15]) = (0xff, self.gid % 2);
+        vector.set_rgid(&gid);
+        let length = if self.compact { 16 } else { DatagramSegment::BYTES };
+        bytes.extend(&vector.as_bytes()[..length]);
+    }
+}
+
+impl Umr {
+    fn put(&self, place: &Place<'_>, bytes: &mut Vec<u8>) {
+        let mut control = UmrCtrlSegment::zeroed();
+        control.as_bytes_mut()[0] = self.flags;
+        // Most bits are of no field: nearly always, those are left out.
+        let known = UmrMkeyMask::INFO.values.iter().fold(0, |mask, (_, bit)| mask | bit);
+        let mask = if self.mask >> 62 == 3 { self.mask } else { self.mask & known };
+        control.set_mkey_mask(mask).set_xlt_octowords(self.entries & 0xfc);
+        control.set_xlt_offset(self.offset as u16 & 0xff);
+        if self.offset >> 30 == 3 {
+            control.set_xlt_offset_47_16(self.offset >> 8).set_xlt_octowords(self.entries);
+        }
+        bytes.extend(control.as_bytes());
+        let mut context = MkeyContext::zeroed();
+        context.set_free(self.free).set_mkey_7_0(VARIANT).set_qpn(0xff_ffff);
+        context.set_lr(self.rights & 1 == 0).set_lw(self.rights & 2 == 0);
+        context.set_rr(self.rights & 4 == 0).set_rw(self.rights & 8 == 0);
+        context.set_a(self.rights & 16 == 0).set_pd(place.known.pick(Sort::Pd, self.pd));
+        let sane = self.rights & 32 == 0;
+        context.set_start_addr(if sane { DATA } else { self.start });
+        context.set_len(if sane { self.length % DATA_BYTES } else { self.length });
+        context.set_log_page_size(if sane { 12 } else { self.log_page_size % 64 });
+        bytes.extend(context.as_bytes());
+        if control.inline() {
+            let key = place.known.pick(Sort::Key, self.klm[0]);
+            for entry in 0..u32::from(self.entries & 0xfc).min(32) {
+                match self.klm[1] & 1 {
+                    0 => {
+                        bytes.extend(0x1000_u32.to_be_bytes());
+                        bytes.extend(key.to_be_bytes());
+                        bytes.extend((DATA + u64::from(entry) * 16).to_be_bytes());
+                    }
+                    _ => {
+                        bytes.extend((DATA | 3).to_be_bytes());
+                        bytes.extend((DATA + 0x1000 | 3).to_be_bytes());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What a case of two programs is.
+
+use clap::ValueEnum;
+use verbless_conformance::{Need, Stop};
+use verbless_model::Model;
+
+use crate::role::Role;
+
+/// Which of the two roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Side {
+    /// On the first device.
+    A,
+    /// On the second device, where there are two.
+    B,
+}
+
+impl Side {
+    pub(crate) const BOTH: [Self; 2] = [Self::A, Self::B];
+
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// Who ends a role at its kill point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The role itself, by SIGKILL.
+    Itself,
+    /// The director, while the role waits there; what its device was told to do goes on meanwhile.
+    Director,
+}
+
+/// A role that is killed.
+#[derive(Debug, Clone)]
+pub(crate) struct Kill {
+    pub(crate) side: Side,
+    /// The name of the point at which it is killed.
+    pub(crate) point: &'static str,
+    /// So many of its lives end there.
+    pub(crate) lives: u32,
+    pub(crate) by: By,
+}
+
+/// A fault that happens when a role reaches a point. It is the model in this process that has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) point: &'static str,
+    pub(crate) happen: fn(&Model),
+}
+
+/// What a role does.
+pub(crate) type Act = fn(&mut Role) -> Result<(), Stop>;
+
+/// Two programs, and what happens to them.
+#[derive(Clone)]
+pub(crate) struct Case {
+    /// The sentence that it proves, with underscores.
+    pub(crate) name: String,
+    pub(crate) needs: Vec<Need>,
+    pub(crate) a: Act,
+    pub(crate) b: Act,
+    pub(crate) kill: Option<Kill>,
+    pub(crate) faults: Vec<Fault>,
+}
+
+impl Case {
+    /// Two programs that both end well.
+    pub(crate) fn new(name: &str, a: Act, b: Act) -> Self {
+        let needs = Vec::new();
+        Self { name: name.into(), needs, a, b, kill: None, faults: Vec::new() }
+    }
+
+    /// It needs this, too.
+    pub(crate) fn needs(mut self, need: Need) -> Self {
+        let name = need.to_string();
+        if !self.needs.iter().any(|other| other.to_string() == name) {
+            self.needs.push(need);
+        }
+        self
+    }
+
+    /// One of them is killed, which takes two processes.
+    pub(crate) fn kill(mut self, side: Side, point: &'static str, by: By) -> Self {
+        self.kill = Some(Kill { side, point, lives: 1, by });
+        self.needs(Need::TwoProcesses)
+    }
+
+    /// The role that is killed is killed again after it was started again, so often in all.
+    pub(crate) fn lives(mut self, lives: u32) -> Self {
+        if let Some(kill) = &mut self.kill {
+            kill.lives = lives;
+        }
+        self
+    }
+
+    /// A fault happens, which takes the model in this process.
+    pub(crate) fn fault(mut self, point: &'static str, happen: fn(&Model)) -> Self {
+        self.faults.push(Fault { point, happen });
+        self.needs(Need::Model)
+    }
+
+    pub(crate) fn act(&self, side: Side) -> Act {
+        match side {
+            Side::A => self.a,
+            Side::B => self.b,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A program that forks: the child has copies of its descriptors and of its memory, and the device
+//! goes on with the parent's.
+#![allow(unsafe_code, reason = "fork is unsafe; this module is the place for it")]
+
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use verbless_conformance::{Need, Stop, ensure_eq};
+use verbless_queue::ConnectOptions;
+use verbless_queue::wr::{Inline, Write};
+
+use super::link::{connect, endpoint};
+use crate::case::Case;
+use crate::role::Role;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new(
+            "a_program_that_forks_goes_on_and_its_child_may_end_before_it",
+            forks,
+            is_written_to,
+        )
+        .needs(Need::TwoProcesses),
+    ]
+}
+
+/// Ends with this code.
+const CODE: i32 = 3;
+
+fn forks(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    let there = connect(role, &mut end, &ConnectOptions::default())?;
+    end.perform(&Write::new(Inline(b"one"), there).signaled())?;
+    // SAFETY: the child calls nothing but _exit, which is safe after fork whatever other threads
+    // held.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            // SAFETY: as above; nothing of this process is dropped, so no object of the parent is
+            // destroyed.
+            unsafe { nix::libc::_exit(CODE) }
+        }
+        ForkResult::Parent { child } => {
+            ensure_eq!(waitpid(child, None)?, WaitStatus::Exited(child, CODE), "end of the child");
+        }
+    }
+    // The pages are the parent's alone again, and the device still means those.
+    end.fill(0, b"two")?;
+    let from = end.sge(0, 3)?;
+    end.perform(&Write::new(from, there).signaled())?;
+    end.device.nop()?;
+    role.tell(b"look")?;
+    ensure_eq!(role.message()?, b"seen", "answer");
+    Ok(())
+}
+
+fn is_written_to(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    connect(role, &mut end, &ConnectOptions::default())?;
+    ensure_eq!(role.message()?, b"look", "message");
+    ensure_eq!(end.bytes(0, 3)?, b"two", "what was written");
+    role.tell(b"seen")
+}

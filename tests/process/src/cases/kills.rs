@@ -1,0 +1,212 @@
+//! One of two programs is killed: at each point of its way to a connection and behind it, by itself
+//! or from outside. The other one notices nothing but silence, and its own device goes on.
+
+use verbless_command::KeyAccess;
+use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, failed, pattern};
+use verbless_queue::wr::{Inline, Read, Send, Write};
+use verbless_queue::{CompletionError, ConnectOptions, QpConfig, RemoteAddr, Status};
+
+use super::link::{
+    BYTES, both_are_connected, connect, endpoint, impatient, introduce, is_silent, read,
+};
+use crate::case::{By, Case, Side};
+use crate::role::{Heard, Role};
+
+/// Where the victim of [`survives`] is killed, and what it does there.
+const POINTS: [(&str, &str); 7] = [
+    ("opened", "once_it_has_opened_its_device"),
+    ("registered", "once_it_has_its_objects"),
+    ("addressed", "before_it_connects"),
+    ("connected", "once_it_is_connected"),
+    ("receives posted", "while_it_waits_for_messages"),
+    ("writing", "while_it_writes"),
+    ("reading", "while_it_reads"),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (point, when) in POINTS {
+        for (by, how) in [(By::Itself, "that_kills_itself"), (By::Director, "that_is_killed")] {
+            let name = format!("a_program_{how}_{when}_leaves_its_peer_working");
+            cases.push(Case::new(&name, survives, victim).kill(Side::B, point, by));
+        }
+    }
+    cases.push(
+        Case::new(
+            "writes_to_a_program_that_is_killed_meanwhile_fail_once_and_flush",
+            writes_on,
+            is_written_to,
+        )
+        .kill(Side::B, "written to", By::Director),
+    );
+    cases.push(
+        Case::new(
+            "a_key_of_a_program_that_is_dead_opens_nothing",
+            uses_key_of_the_dead,
+            exports_and_dies,
+        )
+        .kill(Side::B, "exported", By::Itself),
+    );
+    cases
+}
+
+/// Bytes of each WRITE and READ that the victim has under way.
+const LENGTH: usize = 200_000;
+
+/// Passes every point; it is killed at one of them.
+fn victim(role: &mut Role) -> Result<(), Stop> {
+    let device = role.device()?;
+    role.point("opened")?;
+    let mut end = Endpoint::new(device, &QpConfig::new(64, 64), BYTES)?;
+    role.point("registered")?;
+    introduce(role, &end, &impatient())?;
+    let (peer, there) = read(&role.message()?)?;
+    role.point("addressed")?;
+    end.domain.connect(&mut end.qp, &peer, &impatient())?;
+    both_are_connected(role)?;
+    role.point("connected")?;
+    for slot in 0..4 {
+        end.receive(64 * slot, 64, slot as u64)?;
+    }
+    role.point("receives posted")?;
+    let piece = end.sge(0, LENGTH)?;
+    end.fill(0, &pattern(3, LENGTH))?;
+    for cookie in 0..16 {
+        end.qp.post(&Write::new(piece, there).signaled(), cookie)?;
+    }
+    role.point("writing")?;
+    for _ in 0..16 {
+        end.sent()??;
+    }
+    for cookie in 0..16 {
+        end.qp.post(&Read::new(piece, there).signaled(), cookie)?;
+    }
+    role.point("reading")?;
+    Err(Stop::fail("it was killed at none of its points"))
+}
+
+/// Connects where the victim lives so long, then finds it silent, and goes on without it.
+fn survives(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    introduce(role, &end, &impatient())?;
+    let mut peer = None;
+    loop {
+        match role.hear()? {
+            Heard::Gone => break,
+            Heard::Message(bytes) if bytes == b"connected" => role.tell(b"connected")?,
+            Heard::Message(bytes) => {
+                let (address, there) = read(&bytes)?;
+                end.domain.connect(&mut end.qp, &address, &impatient())?;
+                peer = Some(there);
+            }
+        }
+    }
+    if let Some(there) = peer {
+        is_silent(&mut end, there)?;
+        // What it has written, if anything, is what it meant to write.
+        let expected = pattern(3, LENGTH);
+        let found = end.bytes(0, LENGTH)?;
+        let strange =
+            found.iter().zip(&expected).any(|(&found, &sent)| found != 0 && found != sent);
+        ensure!(!strange, "the dead program has written other bytes than its own");
+        ensure!(end.bytes(LENGTH, 4096)? == [0; 4096], "it has written elsewhere");
+    }
+    works_alone(&mut end)
+}
+
+/// A queue pair goes through RESET and talks to itself.
+fn works_alone(end: &mut Endpoint) -> Result<(), Stop> {
+    let options = ConnectOptions::default();
+    end.qp.reset()?;
+    let itself = end.domain.address(&end.qp, &options)?;
+    end.domain.connect(&mut end.qp, &itself, &options)?;
+    end.receive(BYTES - 64, 64, 1)?;
+    end.perform(&Send::new(Inline(b"alone")).signaled())?;
+    ensure_eq!(end.received()??.byte_len(), 5, "bytes of a message to itself");
+    ensure_eq!(end.bytes(BYTES - 64, 5)?, b"alone", "a message to itself");
+    Ok(())
+}
+
+/// Writes until it fails: what is under way then completes in order, one with the reason and the
+/// rest flushed.
+fn writes_on(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    let there = connect(role, &mut end, &impatient())?;
+    end.fill(0, &pattern(4, LENGTH))?;
+    let piece = end.sge(0, LENGTH)?;
+    let (mut posted, mut done) = (0, 0);
+    let mut failure = None;
+    while failure.is_none() {
+        while posted - done < 8 {
+            end.qp.post(&Write::new(piece, there).signaled(), posted)?;
+            posted += 1;
+        }
+        match end.sent()? {
+            Ok(completion) => {
+                ensure_eq!(completion.cookie, done, "cookie");
+                done += 1;
+                if done == 8 {
+                    role.tell(b"now")?;
+                }
+                ensure!(done < 1_000_000, "the peer lives for ever");
+            }
+            Err(CompletionError::Failed(error)) => failure = Some(error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let failure = failure.ok_or_else(|| Stop::fail("nothing failed"))?;
+    // A kernel destroys what a dead program held newest first: its key may go before its queue
+    // pair, which then refuses the access.
+    ensure!(
+        matches!(failure.status, Status::TransportRetryExceeded | Status::RemoteAccess),
+        "status of the first that failed: {:?}, neither retries exceeded nor remote access",
+        failure.status
+    );
+    ensure_eq!(failure.cookie, done, "cookie of the first that failed");
+    for cookie in done + 1..posted {
+        ensure_eq!(failed(end.sent()?, Status::Flushed)?, cookie, "cookie of a flushed WRITE");
+    }
+    role.until_peer_is_gone()?;
+    works_alone(&mut end)
+}
+
+fn is_written_to(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    connect(role, &mut end, &impatient())?;
+    ensure_eq!(role.message()?, b"now", "message");
+    role.point("written to")
+}
+
+fn exports_and_dies(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    connect(role, &mut end, &impatient())?;
+    ensure_eq!(role.message()?, b"used", "message");
+    role.point("exported")
+}
+
+/// The key was good, and is not when its owner is dead: neither over the connection to it, nor over
+/// one to a program that uses the same device now.
+fn uses_key_of_the_dead(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    let there = connect(role, &mut end, &impatient())?;
+    end.perform(&Write::new(Inline(b"good"), there).signaled())?;
+    role.tell(b"used")?;
+    role.until_peer_is_gone()?;
+    is_silent(&mut end, there)?;
+    let mut heir = Endpoint::new(role.other_device()?, &QpConfig::new(4, 4), 64)?;
+    if heir.remote(0)?.rkey == there.rkey {
+        // One key can have a number, and this one is not used again while the next is made.
+        heir.region = heir.domain.region(64, KeyAccess::ALL)?;
+    }
+    end.qp.reset()?;
+    let here = end.domain.address(&end.qp, &impatient())?;
+    let address = heir.domain.address(&heir.qp, &impatient())?;
+    end.domain.connect(&mut end.qp, &address, &impatient())?;
+    heir.domain.connect(&mut heir.qp, &here, &impatient())?;
+    let good = heir.remote(0)?;
+    end.perform(&Write::new(Inline(b"good"), good).signaled())?;
+    let stale = RemoteAddr::new(good.address, there.rkey);
+    end.qp.post(&Write::new(Inline(b"bad"), stale).signaled(), 3)?;
+    ensure_eq!(failed(end.sent()?, Status::RemoteAccess)?, 3, "cookie");
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! A connection of two roles: their addresses and keys go through the director as bytes.
+
+use std::time::Instant;
+
+use verbless_command::Mtu;
+use verbless_conformance::{Endpoint, Stop, TIMEOUT, ensure, ensure_eq, failed};
+use verbless_queue::wr::{Inline, Write};
+use verbless_queue::{ConnectOptions, PeerAddress, QpConfig, RemoteAddr, Rkey, Status};
+
+use crate::role::Role;
+
+/// Bytes of each side's region.
+pub(super) const BYTES: usize = 1 << 20;
+/// Bytes of a place: an address and a key.
+const PLACE: usize = 12;
+
+/// Gives up soon: 2 tries of some milliseconds each.
+pub(super) fn impatient() -> ConnectOptions {
+    ConnectOptions {
+        ack_timeout: 12,
+        retry_count: 2,
+        rnr_retry: 2,
+        min_rnr_timer: 1,
+        mtu: Some(Mtu::B1024),
+        ..Default::default()
+    }
+}
+
+/// A queue pair in RESET with a region.
+pub(super) fn endpoint(role: &Role) -> Result<Endpoint, Stop> {
+    Endpoint::new(role.device()?, &QpConfig::new(64, 64), BYTES)
+}
+
+/// Tells the other role where this one is: its queue pair and its region.
+pub(super) fn introduce(
+    role: &mut Role,
+    end: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<(), Stop> {
+    let place = end.remote(0)?;
+    let mut bytes = end.domain.address(&end.qp, options)?.to_bytes().to_vec();
+    bytes.extend(place.address.to_be_bytes());
+    bytes.extend(place.rkey.0.to_be_bytes());
+    role.tell(&bytes)
+}
+
+/// What the other role has said in [`introduce`].
+pub(super) fn read(bytes: &[u8]) -> Result<(PeerAddress, RemoteAddr), Stop> {
+    let address = bytes.split_last_chunk::<PLACE>().and_then(|(address, place)| {
+        let (at, key) = place.split_at(8);
+        let at = u64::from_be_bytes(at.try_into().ok()?);
+        let key = Rkey(u32::from_be_bytes(key.try_into().ok()?));
+        Some((PeerAddress::from_bytes(address.try_into().ok()?), RemoteAddr::new(at, key)))
+    });
+    let (peer, place) = address
+        .ok_or_else(|| Stop::fail(format!("{} bytes are no address and place", bytes.len())))?;
+    Ok((peer?, place))
+}
+
+/// Connects to the other role, which does the same; where its region is.
+pub(super) fn connect(
+    role: &mut Role,
+    end: &mut Endpoint,
+    options: &ConnectOptions,
+) -> Result<RemoteAddr, Stop> {
+    introduce(role, end, options)?;
+    let (peer, place) = read(&role.message()?)?;
+    end.domain.connect(&mut end.qp, &peer, options)?;
+    both_are_connected(role)?;
+    Ok(place)
+}
+
+/// Waits until the other role is connected, too: who sends to one that is not only waits longer.
+pub(super) fn both_are_connected(role: &mut Role) -> Result<(), Stop> {
+    role.tell(b"connected")?;
+    let said = role.message()?;
+    ensure!(said == b"connected", "the other program says {said:?}");
+    Ok(())
+}
+
+/// Writes until the peer, which is dead, does not answer any more. That may take a moment: a device
+/// hears of a program's end after those who wait for the program.
+pub(super) fn is_silent(end: &mut Endpoint, there: RemoteAddr) -> Result<(), Stop> {
+    let limit = Instant::now() + TIMEOUT;
+    loop {
+        end.qp.post(&Write::new(Inline(b"still there?"), there).signaled(), 9)?;
+        match end.sent()? {
+            Ok(_) => ensure!(Instant::now() < limit, "a dead program still answers"),
+            Err(error) => {
+                ensure_eq!(failed(Err(error), Status::TransportRetryExceeded)?, 9, "cookie");
+                return Ok(());
+            }
+        }
+    }
+}

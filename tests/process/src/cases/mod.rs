@@ -1,0 +1,18 @@
+//! The cases.
+
+mod exchange;
+mod fork;
+mod kills;
+mod link;
+mod restart;
+
+use crate::case::Case;
+
+/// All cases, in the order in which they run.
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases = exchange::cases();
+    cases.extend(kills::cases());
+    cases.extend(restart::cases());
+    cases.extend(fork::cases());
+    cases
+}

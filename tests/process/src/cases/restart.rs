@@ -1,0 +1,77 @@
+//! A program that is killed and started again: its peer reaches it by its new address, and what it
+//! knew of the old one is worth nothing.
+
+use verbless_conformance::{Stop, ensure, ensure_eq, failed, pattern};
+use verbless_queue::wr::{Inline, Read, Write};
+use verbless_queue::{RemoteAddr, Status};
+
+use super::link::{connect, endpoint, impatient, is_silent};
+use crate::case::{By, Case, Side};
+use crate::role::Role;
+
+pub(super) fn cases() -> Vec<Case> {
+    let point = "connected";
+    vec![
+        Case::new(
+            "a_program_that_was_killed_and_started_again_is_reached_by_its_new_address",
+            reconnects,
+            lives_again,
+        )
+        .kill(Side::B, point, By::Director),
+        Case::new(
+            "a_key_of_the_life_before_opens_nothing_in_the_next",
+            tries_old_keys,
+            lives_again,
+        )
+        .kill(Side::B, point, By::Itself)
+        .lives(2),
+    ]
+}
+
+/// Is killed at the point, but not in its last life; serves its memory there.
+fn lives_again(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    end.fill(0, &pattern(role.life() as u8, 4096))?;
+    connect(role, &mut end, &impatient())?;
+    role.point("connected")?;
+    ensure!(role.life() > 1, "it was not killed");
+    ensure_eq!(role.message()?, b"end", "message");
+    ensure!(end.bytes(0, 4096)? == pattern(role.life() as u8, 4096), "its memory has changed");
+    Ok(())
+}
+
+fn reconnects(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    let old = connect(role, &mut end, &impatient())?;
+    role.until_peer_is_gone()?;
+    is_silent(&mut end, old)?;
+    role.restart_peer()?;
+    end.qp.reset()?;
+    let there = connect(role, &mut end, &impatient())?;
+    let into = end.sge(0, 4096)?;
+    end.perform(&Read::new(into, there).signaled())?;
+    ensure!(end.bytes(0, 4096)? == pattern(2, 4096), "not the memory of its second life");
+    role.tell(b"end")
+}
+
+/// In each life the peer gets the same indexes of keys, and begins with a random variant: that all
+/// three have the same key is not chance.
+fn tries_old_keys(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    let mut old = vec![connect(role, &mut end, &impatient())?];
+    for _ in 0..2 {
+        role.until_peer_is_gone()?;
+        is_silent(&mut end, old[0])?;
+        role.restart_peer()?;
+        end.qp.reset()?;
+        old.push(connect(role, &mut end, &impatient())?);
+    }
+    let there = old[2];
+    let stale = old.iter().find(|place| place.rkey != there.rkey);
+    let stale =
+        stale.ok_or_else(|| Stop::fail(format!("all lives have the key {}", there.rkey)))?;
+    let place = RemoteAddr::new(there.address, stale.rkey);
+    end.qp.post(&Write::new(Inline(b"to the dead"), place).signaled(), 2)?;
+    ensure_eq!(failed(end.sent()?, Status::RemoteAccess)?, 2, "cookie");
+    role.tell(b"end")
+}

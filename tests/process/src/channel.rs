@@ -1,0 +1,162 @@
+//! What a role and its director say to each other: frames over a socket, one byte of kind, four of
+//! length, and the text or the bytes. Nobody waits for ever.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use verbless_conformance::{Stop, ensure};
+
+/// How long a role waits for what the other one does.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest frame.
+const LONGEST: usize = 1 << 16;
+
+/// What a role says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// To the other role.
+    Message(Vec<u8>),
+    /// It has reached a point, and waits to be told what to do there.
+    Point(String),
+    /// The other role is to be started again, now that it has ended.
+    Restart,
+    /// It has ended, well or not.
+    Done(Result<(), String>),
+}
+
+/// What a role is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// By the other role.
+    Message(Vec<u8>),
+    /// Go on from the point.
+    Go,
+    /// End yourself at the point.
+    Die,
+    /// The other role was killed.
+    PeerGone,
+}
+
+/// One end of the socket.
+#[derive(Debug)]
+pub(crate) struct Channel(UnixStream);
+
+impl Channel {
+    /// An end on which reading gives up after so long, if ever.
+    pub(crate) fn new(stream: UnixStream, patience: Option<Duration>) -> Result<Self, Stop> {
+        stream.set_read_timeout(patience)?;
+        Ok(Self(stream))
+    }
+
+    /// Another handle of the same end.
+    pub(crate) fn clone(&self) -> Result<Self, Stop> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
+    fn write(&mut self, kind: u8, bytes: &[u8]) -> Result<(), Stop> {
+        ensure!(bytes.len() <= LONGEST, "a message of {} bytes; {LONGEST} at most", bytes.len());
+        let mut frame = vec![kind];
+        frame.extend((bytes.len() as u32).to_be_bytes());
+        frame.extend(bytes);
+        Ok(self.0.write_all(&frame)?)
+    }
+
+    fn read(&mut self) -> Result<(u8, Vec<u8>), Stop> {
+        let waiting = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => {
+                Stop::fail(format!("nothing was heard for {} s", PATIENCE.as_secs()))
+            }
+            _ => error.into(),
+        };
+        let mut head = [0; 5];
+        self.0.read_exact(&mut head).map_err(waiting)?;
+        let [kind, length @ ..] = head;
+        let length = u32::from_be_bytes(length) as usize;
+        ensure!(length <= LONGEST, "a frame of {length} bytes");
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes).map_err(waiting)?;
+        Ok((kind, bytes))
+    }
+
+    /// A role says something.
+    pub(crate) fn say(&mut self, said: &Said) -> Result<(), Stop> {
+        match said {
+            Said::Message(bytes) => self.write(b'm', bytes),
+            Said::Point(name) => self.write(b'p', name.as_bytes()),
+            Said::Restart => self.write(b'r', &[]),
+            Said::Done(Ok(())) => self.write(b'd', &[]),
+            Said::Done(Err(why)) => self.write(b'f', why.as_bytes()),
+        }
+    }
+
+    /// A director hears what a role says.
+    pub(crate) fn said(&mut self) -> Result<Said, Stop> {
+        let (kind, bytes) = self.read()?;
+        let text = || String::from_utf8_lossy(&bytes).into_owned();
+        match kind {
+            b'm' => Ok(Said::Message(bytes)),
+            b'p' => Ok(Said::Point(text())),
+            b'r' => Ok(Said::Restart),
+            b'd' => Ok(Said::Done(Ok(()))),
+            b'f' => Ok(Said::Done(Err(text()))),
+            kind => Err(Stop::fail(format!("a frame of kind {kind:#x}"))),
+        }
+    }
+
+    /// A director tells a role something.
+    pub(crate) fn tell(&mut self, told: &Told) -> Result<(), Stop> {
+        match told {
+            Told::Message(bytes) => self.write(b'm', bytes),
+            Told::Go => self.write(b'g', &[]),
+            Told::Die => self.write(b'x', &[]),
+            Told::PeerGone => self.write(b'e', &[]),
+        }
+    }
+
+    /// A role hears what it is told.
+    pub(crate) fn told(&mut self) -> Result<Told, Stop> {
+        match self.read()? {
+            (b'm', bytes) => Ok(Told::Message(bytes)),
+            (b'g', _) => Ok(Told::Go),
+            (b'x', _) => Ok(Told::Die),
+            (b'e', _) => Ok(Told::PeerGone),
+            (kind, _) => Err(Stop::fail(format!("a frame of kind {kind:#x}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_and_told_comes_out_as_it_went_in() {
+        let (one, other) = UnixStream::pair().expect("a pair of sockets");
+        let mut role = Channel::new(one, Some(PATIENCE)).expect("a channel");
+        let mut director = Channel::new(other, Some(PATIENCE)).expect("a channel");
+        for said in [
+            Said::Message(vec![0, 1, 255]),
+            Said::Point("connected".into()),
+            Said::Restart,
+            Said::Done(Ok(())),
+            Said::Done(Err("it broke".into())),
+        ] {
+            role.say(&said).expect("it is said");
+            assert_eq!(director.said().expect("it is heard"), said);
+        }
+        for told in [Told::Message(Vec::new()), Told::Go, Told::Die, Told::PeerGone] {
+            director.tell(&told).expect("it is told");
+            assert_eq!(role.told().expect("it is heard"), told);
+        }
+    }
+
+    #[test]
+    fn who_hears_nothing_gives_up_and_says_so() {
+        let (one, _other) = UnixStream::pair().expect("a pair of sockets");
+        let patience = Some(Duration::from_millis(10));
+        let mut channel = Channel::new(one, patience).expect("a channel");
+        let Stop(why) = channel.told().expect_err("nothing was told");
+        assert!(why.contains("nothing was heard"), "{why}");
+    }
+}

@@ -1,0 +1,235 @@
+//! Runs a case: starts its roles, carries what they say to each other, kills and breaks as the case
+//! says, and judges how each ended.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use verbless_conformance::{Lab, Outcome, Stop, ensure};
+
+use crate::On;
+use crate::case::{By, Case, Side};
+use crate::channel::{Channel, PATIENCE, Said, Told};
+use crate::role::Role;
+
+/// After so long a case counts as hung.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is heard of a role: what it says, or that it says no more, in which of its lives.
+type News = (Side, u32, Option<Said>);
+
+/// Runs a case, if what it needs is there.
+pub(crate) fn outcome(on: &On, lab: &Lab, case: &Case) -> Outcome {
+    let missing = match lab.missing(&case.needs) {
+        Ok(missing) => missing,
+        Err(Stop(why)) => return Outcome::Failed(why),
+    };
+    if !missing.is_empty() {
+        let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        return Outcome::Skipped(format!("it needs {}", missing.join(", ")));
+    }
+    let result = lab.fresh().and_then(|fresh| {
+        let fresh = Arc::new(fresh);
+        Director::start(on, &fresh, case)?.run()?;
+        fresh.nothing_is_left()
+    });
+    match result {
+        Ok(()) => Outcome::Passed,
+        Err(Stop(why)) => Outcome::Failed(why),
+    }
+}
+
+/// Where a role runs.
+enum Place {
+    Process(Child),
+    Thread,
+}
+
+/// A role that was started.
+struct Running {
+    place: Place,
+    channel: Channel,
+    life: u32,
+    /// It has said how it ended.
+    done: bool,
+    /// It was killed, and nobody has started it again.
+    killed: bool,
+}
+
+struct Director<'a> {
+    on: &'a On,
+    lab: &'a Arc<Lab>,
+    case: &'a Case,
+    sender: Sender<News>,
+    receiver: Receiver<News>,
+    /// A and B.
+    roles: [Option<Running>; 2],
+    end: Instant,
+}
+
+impl<'a> Director<'a> {
+    fn start(on: &'a On, lab: &'a Arc<Lab>, case: &'a Case) -> Result<Self, Stop> {
+        let (sender, receiver) = channel();
+        let end = Instant::now() + LIMIT;
+        let mut this = Self { on, lab, case, sender, receiver, roles: [None, None], end };
+        for side in Side::BOTH {
+            this.roles[side as usize] = Some(this.spawn(side, 1)?);
+        }
+        Ok(this)
+    }
+
+    /// Starts a role and a thread that listens to it.
+    fn spawn(&self, side: Side, life: u32) -> Result<Running, Stop> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let place = match self.lab.is_private() {
+            true => {
+                let (lab, act) = (self.lab.clone(), self.case.act(side));
+                let channel = Channel::new(theirs, Some(PATIENCE))?;
+                std::thread::Builder::new().name(format!("role {side:?}")).spawn(move || {
+                    // Who does not listen any more has given up on this role.
+                    let _ = Role::new(&lab, side, life, channel).play(act);
+                })?;
+                Place::Thread
+            }
+            false => Place::Process(self.process(side, life, theirs)?),
+        };
+        let channel = Channel::new(ours, None)?;
+        let (mut ear, sender) = (channel.clone()?, self.sender.clone());
+        std::thread::spawn(move || {
+            while let Ok(said) = ear.said() {
+                let _ = sender.send((side, life, Some(said)));
+            }
+            let _ = sender.send((side, life, None));
+        });
+        Ok(Running { place, channel, life, done: false, killed: false })
+    }
+
+    /// This program again, as a role.
+    fn process(&self, side: Side, life: u32, director: UnixStream) -> Result<Child, Stop> {
+        let On { device, peer, .. } = self.on;
+        let side = match side {
+            Side::A => "a",
+            Side::B => "b",
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--device", device, "--peer", peer]);
+        command.args(["role", &self.case.name, side, &life.to_string()]);
+        Ok(command.stdin(Stdio::from(OwnedFd::from(director))).spawn()?)
+    }
+
+    fn role(&mut self, side: Side) -> Result<&mut Running, Stop> {
+        let role = self.roles[side as usize].as_mut();
+        role.ok_or_else(|| Stop::fail(format!("role {side:?} was never started")))
+    }
+
+    /// Until both have ended.
+    fn run(mut self) -> Result<(), Stop> {
+        while !self.roles.iter().flatten().all(|role| role.done || role.killed) {
+            let left = self.end.saturating_duration_since(Instant::now());
+            let (side, life, said) = self.receiver.recv_timeout(left).map_err(|_| {
+                Stop::fail(format!("hung: not at its end after {} s", LIMIT.as_secs()))
+            })?;
+            if self.role(side)?.life != life {
+                // The last of a life that is over.
+                continue;
+            }
+            match said {
+                Some(said) => self.take(side, said)?,
+                None => self.ended(side)?,
+            }
+        }
+        if let Some(kill) = &self.case.kill {
+            let role = self.role(kill.side)?;
+            let deaths = role.life - u32::from(!role.killed);
+            ensure!(deaths == kill.lives, "role {:?} was killed {deaths} times", kill.side);
+        }
+        for side in Side::BOTH {
+            if let Place::Process(child) = &mut self.role(side)?.place {
+                let status = child.wait()?;
+                let killed = self.role(side)?.killed;
+                ensure!(killed || status.success(), "role {side:?} ended with {status}");
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, side: Side, said: Said) -> Result<(), Stop> {
+        match said {
+            // One that has ended or was killed does not hear it.
+            Said::Message(bytes) => {
+                let _ = self.role(side.other())?.channel.tell(&Told::Message(bytes));
+                Ok(())
+            }
+            Said::Point(name) => self.at(side, &name),
+            Said::Restart => {
+                let other = side.other();
+                let life = self.role(other)?.life + 1;
+                ensure!(self.role(other)?.killed, "role {other:?} is started again, but it lives");
+                self.roles[other as usize] = Some(self.spawn(other, life)?);
+                Ok(())
+            }
+            Said::Done(Ok(())) => {
+                self.role(side)?.done = true;
+                Ok(())
+            }
+            Said::Done(Err(why)) => Err(Stop::fail(format!("role {side:?}: {why}"))),
+        }
+    }
+
+    /// A role waits at a point.
+    fn at(&mut self, side: Side, name: &str) -> Result<(), Stop> {
+        let case = self.case;
+        for fault in case.faults.iter().filter(|fault| fault.point == name) {
+            (fault.happen)(self.lab.model()?);
+        }
+        let kill = case.kill.as_ref().filter(|kill| kill.side == side && kill.point == name);
+        let role = self.role(side)?;
+        match kill.filter(|kill| role.life <= kill.lives).map(|kill| kill.by) {
+            None => role.channel.tell(&Told::Go),
+            Some(By::Itself) => role.channel.tell(&Told::Die),
+            Some(By::Director) => match &mut role.place {
+                Place::Process(child) => Ok(child.kill()?),
+                Place::Thread => Err(Stop::fail("a thread cannot be killed")),
+            },
+        }
+    }
+
+    /// A role says no more: it has been killed as the case wants it, or something is wrong.
+    fn ended(&mut self, side: Side) -> Result<(), Stop> {
+        let planned = self.case.kill.as_ref().is_some_and(|kill| kill.side == side);
+        let role = self.role(side)?;
+        if role.done {
+            return Ok(());
+        }
+        let status = match &mut role.place {
+            Place::Process(child) => child.wait()?,
+            Place::Thread => return Err(Stop::fail(format!("role {side:?} panicked"))),
+        };
+        ensure!(planned && by_sigkill(status), "role {side:?} ended by itself: {status}");
+        role.killed = true;
+        // One that has ended already need not know.
+        let _ = self.role(side.other())?.channel.tell(&Told::PeerGone);
+        Ok(())
+    }
+}
+
+fn by_sigkill(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::SIGKILL as i32)
+}
+
+/// No role outlives its case.
+impl Drop for Director<'_> {
+    fn drop(&mut self) {
+        for role in self.roles.iter_mut().flatten() {
+            if let Place::Process(child) = &mut role.place {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `process`: cases of two programs that talk to each other over a device.
+//!
+//! A case has two roles. Where the device lies behind a kernel (under `verbless-model run`, in a
+//! VM, on hardware) each role is a process of its own, this program again, so that it can be
+//! killed; on the model in this process each is a thread, and cases that kill are skipped.
+//!
+//! - `case`: what a case is: its roles, where one of them is killed, and which fault happens when.
+//! - `channel`: what roles and their director say to each other, always with an end to waiting.
+//! - `role`: what a role can do.
+//! - `director`: starts roles, carries messages between them, kills, and judges.
+//! - `cases`: the cases.
+
+mod case;
+mod cases;
+mod channel;
+mod director;
+mod role;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use verbless_conformance::{Choice, Lab, Outcome, Row, Run, Stop, unexpected_skips};
+
+use case::{Case, Side};
+
+/// Runs cases of two programs on an mlx5 device, or on the model where there is none.
+#[derive(Parser)]
+#[command(name = "process")]
+struct Options {
+    #[command(flatten)]
+    on: On,
+    /// Only cases whose name contains this.
+    #[arg(long, default_value = "")]
+    filter: String,
+    /// List the cases with what they need, and stop.
+    #[arg(long)]
+    list: bool,
+    /// Fail if a case is skipped that is not expected to be skipped in this environment, or if an
+    /// expected skip is missing: an entry of tests/suite/expected-skips.toml.
+    #[arg(long, value_name = "ENVIRONMENT")]
+    expect: Option<String>,
+    #[command(subcommand)]
+    role: Option<Task>,
+}
+
+/// What the roles use.
+#[derive(Args, Clone)]
+struct On {
+    /// `auto`, `model`, or the name of the first role's device (mlx5_0).
+    #[arg(long, default_value = "auto", global = true)]
+    device: String,
+    /// The second role's device: `auto`, `none` (the first one's port loops back), or a name.
+    #[arg(long, default_value = "auto", global = true)]
+    peer: String,
+    /// The model's profile.
+    #[arg(long, default_value = "connectx6dx", global = true)]
+    profile: String,
+    /// The model's port type: infiniband or ethernet; the profile's own if not given.
+    #[arg(long, global = true)]
+    link: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// One role of a case; its director is on standard input.
+    #[command(hide = true)]
+    Role { case: String, side: Side, life: u32 },
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let result = match &options.role {
+        Some(Task::Role { case, side, life }) => {
+            role::in_this_process(&options.on, case, *side, *life)
+        }
+        None => all(&options),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(Stop(what)) => {
+            eprintln!("error: {what}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl On {
+    fn lab(&self) -> Result<Lab, Stop> {
+        let On { device, peer, profile, link } = self.clone();
+        let lab = Lab::open(&Choice { device, peer, profile, link, destructive: false })?;
+        Ok(if lab.is_private() { lab } else { lab.with_two_processes() })
+    }
+}
+
+/// Runs the cases; the result says whether all is well.
+fn all(options: &Options) -> Result<bool, Stop> {
+    let cases = cases::all();
+    let selected: Vec<&Case> =
+        cases.iter().filter(|case| case.name.contains(&options.filter)).collect();
+    if selected.is_empty() {
+        return Err(Stop::fail(format!("no case contains {:?}; see --list", options.filter)));
+    }
+    if options.list {
+        for case in selected {
+            let needs: Vec<_> = case.needs.iter().map(ToString::to_string).collect();
+            println!("process::{}  (needs {})", case.name, needs.join(", "));
+        }
+        return Ok(true);
+    }
+    let lab = options.on.lab()?;
+    println!("Running on {}", lab.describe());
+    let mut run = Run { device: lab.describe(), preconditions: Vec::new(), cases: Vec::new() };
+    for case in &selected {
+        let start = std::time::Instant::now();
+        let outcome = director::outcome(&options.on, &lab, case);
+        let seconds = start.elapsed().as_secs_f64();
+        let row = Row { case: format!("process::{}", case.name), outcome, seconds };
+        println!("{}", row.line());
+        run.cases.push(row);
+    }
+    let unexpected = match &options.expect {
+        Some(environment) => {
+            let needs = selected.iter().map(|case| (case.name.clone(), &case.needs[..]));
+            unexpected_skips(&lab, environment, needs)?
+        }
+        None => Vec::new(),
+    };
+    for line in &unexpected {
+        println!("Unexpected: {line}");
+    }
+    let (passed, failed, skipped) = run.counts();
+    for row in run.cases.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_))) {
+        println!("{}", row.line());
+    }
+    let failed = failed + unexpected.len();
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    Ok(failed == 0)
+}

@@ -1,0 +1,127 @@
+//! What a role can do: open its device, talk to the other role, and pass points at which it may be
+//! killed.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use nix::sys::signal::{Signal, raise};
+use verbless_command::Device;
+use verbless_conformance::{Lab, Stop};
+
+use crate::case::Side;
+use crate::channel::{Channel, PATIENCE, Said, Told};
+use crate::{On, cases};
+
+/// What became of waiting for the other role.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Message(Vec<u8>),
+    /// It was killed.
+    Gone,
+}
+
+/// One of two programs.
+pub(crate) struct Role<'a> {
+    lab: &'a Lab,
+    side: Side,
+    life: u32,
+    channel: Channel,
+    /// Heard while something else was waited for.
+    early: VecDeque<Heard>,
+}
+
+impl<'a> Role<'a> {
+    pub(crate) fn new(lab: &'a Lab, side: Side, life: u32, channel: Channel) -> Self {
+        Self { lab, side, life, channel, early: VecDeque::new() }
+    }
+
+    /// Opens its device.
+    pub(crate) fn device(&self) -> Result<Device, Stop> {
+        match self.side {
+            Side::A => self.lab.device(),
+            Side::B => self.lab.other_device(),
+        }
+    }
+
+    /// Opens the device of the other role.
+    pub(crate) fn other_device(&self) -> Result<Device, Stop> {
+        match self.side {
+            Side::A => self.lab.other_device(),
+            Side::B => self.lab.device(),
+        }
+    }
+
+    /// 1, or more where it was killed and started again.
+    pub(crate) fn life(&self) -> u32 {
+        self.life
+    }
+
+    /// Sends something to the other role, outside the device.
+    pub(crate) fn tell(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+        self.channel.say(&Said::Message(bytes.to_vec()))
+    }
+
+    /// The next that the other role says, or that it is gone.
+    pub(crate) fn hear(&mut self) -> Result<Heard, Stop> {
+        match self.early.pop_front() {
+            Some(heard) => Ok(heard),
+            None => match self.channel.told()? {
+                Told::Message(bytes) => Ok(Heard::Message(bytes)),
+                Told::PeerGone => Ok(Heard::Gone),
+                told => Err(Stop::fail(format!("{told:?}, though it is at no point"))),
+            },
+        }
+    }
+
+    /// The next message of the other role, which must live.
+    pub(crate) fn message(&mut self) -> Result<Vec<u8>, Stop> {
+        match self.hear()? {
+            Heard::Message(bytes) => Ok(bytes),
+            Heard::Gone => Err(Stop::fail("the other program is gone")),
+        }
+    }
+
+    /// Waits until the other role has been killed; forgets what it said before.
+    pub(crate) fn until_peer_is_gone(&mut self) -> Result<(), Stop> {
+        while self.hear()? != Heard::Gone {}
+        Ok(())
+    }
+
+    /// Passes a point: here it is killed, or a fault happens, if the case says so.
+    pub(crate) fn point(&mut self, name: &str) -> Result<(), Stop> {
+        self.channel.say(&Said::Point(name.into()))?;
+        loop {
+            match self.channel.told()? {
+                Told::Go => return Ok(()),
+                Told::Die => {
+                    raise(Signal::SIGKILL)?;
+                    return Err(Stop::fail(format!("it outlived SIGKILL at {name:?}")));
+                }
+                Told::Message(bytes) => self.early.push_back(Heard::Message(bytes)),
+                Told::PeerGone => self.early.push_back(Heard::Gone),
+            }
+        }
+    }
+
+    /// Has the other role, which was killed, started again.
+    pub(crate) fn restart_peer(&mut self) -> Result<(), Stop> {
+        self.channel.say(&Said::Restart)
+    }
+
+    /// Plays the role to its end and says how it went.
+    pub(crate) fn play(mut self, act: crate::case::Act) -> Result<(), Stop> {
+        let result = act(&mut self).map_err(|Stop(why)| why);
+        self.channel.say(&Said::Done(result))
+    }
+}
+
+/// Plays a role in this process, whose director is on standard input.
+pub(crate) fn in_this_process(on: &On, name: &str, side: Side, life: u32) -> Result<bool, Stop> {
+    let case = cases::all().into_iter().find(|case| case.name == name);
+    let case = case.ok_or_else(|| Stop::fail(format!("there is no case {name}")))?;
+    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let lab = on.lab()?;
+    Role::new(&lab, side, life, Channel::new(stream, Some(PATIENCE))?).play(case.act(side))?;
+    Ok(true)
+}

@@ -1,0 +1,17 @@
+//! The cases on the model in this process, where the two programs are threads.
+
+use std::process::Command;
+
+#[test]
+fn cases_that_kill_nobody_pass_on_the_model_in_one_process() {
+    for link in ["infiniband", "ethernet"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_process"))
+            .args(["--device", "model", "--link", link, "--expect", "process model"])
+            .output()
+            .expect("the program starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "on {link}:\n{text}{errors}");
+        assert!(text.contains(" passed, 0 failed, "), "on {link}:\n{text}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Doorbells: what rings, what does not, and what happens when it is missed.
+
+use verbless_devx::UarKind;
+use verbless_model::Fault;
+use verbless_queue::cq::Notify;
+use verbless_queue::wr::{Inline, Nop, Write};
+
+use crate::case::cases;
+use crate::{Endpoint, Lab, Need, Pair, Stop, ensure_eq, quiet, raw, until};
+
+cases!(
+    "doorbells",
+    "Doorbells: what rings, what does not, and what happens when one is lost.":
+    a_request_whose_doorbell_is_not_rung_is_not_executed,
+    a_doorbell_on_another_page_wakes_nobody,
+    a_doorbell_that_says_the_same_as_one_before_counts [Need::ModelDevice],
+    a_doorbell_without_anything_posted_does_no_harm [Need::ModelDevice],
+    a_doorbell_of_any_word_does_no_harm [Need::ModelDevice],
+    a_lost_doorbell_is_made_good_by_the_next [Need::Model],
+    a_lost_arm_is_made_good_by_the_next [Need::Model],
+);
+
+/// Posts WRITEs of one byte each, counted in the doorbell record but not rung for.
+fn hold(end: &mut Endpoint, requests: &[(verbless_queue::RemoteAddr, u8)]) -> Result<(), Stop> {
+    let mut batch = end.qp.batch();
+    for (cookie, (to, byte)) in (0..).zip(requests) {
+        batch.post(&Write::new(Inline(&[*byte]), *to).signaled(), cookie)?;
+    }
+    batch.hold();
+    Ok(())
+}
+
+fn a_request_whose_doorbell_is_not_rung_is_not_executed(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let requests = [(pair.b.remote(0)?, 1), (pair.b.remote(1)?, 2)];
+    hold(&mut pair.a, &requests)?;
+    let Endpoint { qp, send_cq, .. } = &mut pair.a;
+    for _ in 0..4 {
+        quiet("a request ran that nobody rang for", || qp.poll(send_cq))?;
+    }
+    ensure_eq!(pair.b.bytes(0, 2)?, [0, 0], "the peer's memory");
+    // The next doorbell covers them.
+    pair.a.qp.post(&Nop::new().signaled(), 2)?;
+    for cookie in 0..3 {
+        ensure_eq!(pair.a.sent()??.cookie, cookie, "cookie");
+    }
+    ensure_eq!(pair.b.bytes(0, 2)?, [1, 2], "the peer's memory");
+    Ok(())
+}
+
+fn a_doorbell_on_another_page_wakes_nobody(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let other = pair.a.device.uar_alloc(UarKind::NonCached)?;
+    let requests = [(pair.b.remote(0)?, 1)];
+    hold(&mut pair.a, &requests)?;
+    let index_and_queue = u64::from(pair.a.qp.qpn().0) << 8 | 1;
+    raw::ring(&other, index_and_queue.to_be());
+    let Endpoint { qp, send_cq, .. } = &mut pair.a;
+    quiet("a doorbell on another page was heard", || qp.poll(send_cq))?;
+    pair.a.qp.post(&Nop::new(), 1)?;
+    ensure_eq!(pair.a.sent()??.cookie, 0, "cookie");
+    Ok(())
+}
+
+fn a_doorbell_that_says_the_same_as_one_before_counts(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let uar = pair.a.qp.object().attr().uar.clone();
+    let requests = [(pair.b.remote(0)?, 1)];
+    // The model's doorbells say only that there is something; those of hardware say how far it
+    // goes.
+    for _ in 0..20 {
+        hold(&mut pair.a, &requests)?;
+        raw::ring(&uar, 0x1234);
+        ensure_eq!(pair.a.sent()??.cookie, 0, "cookie");
+    }
+    Ok(())
+}
+
+fn a_doorbell_without_anything_posted_does_no_harm(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let uar = pair.a.qp.object().attr().uar.clone();
+    for _ in 0..100 {
+        raw::ring(&uar, 1);
+    }
+    let to = pair.b.remote(0)?;
+    pair.a.perform(&Write::new(Inline(b"fine"), to).signaled())?;
+    let Endpoint { qp, send_cq, .. } = &mut pair.a;
+    quiet("a doorbell made a completion", || qp.poll(send_cq))
+}
+
+fn a_doorbell_of_any_word_does_no_harm(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let uar = pair.a.qp.object().attr().uar.clone();
+    let mut word = 0x9e37_79b9_7f4a_7c15u64;
+    for _ in 0..1000 {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        raw::ring(&uar, word);
+    }
+    let to = pair.b.remote(0)?;
+    pair.a.perform(&Write::new(Inline(b"fine"), to).signaled())?;
+    Ok(())
+}
+
+fn a_lost_doorbell_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
+    let model = lab.model()?;
+    let mut pair = Pair::new(lab)?;
+    model.inject(0, Fault::LoseDoorbell, 0, 1);
+    pair.a.qp.post(&Nop::new().signaled(), 0)?;
+    let Endpoint { qp, send_cq, .. } = &mut pair.a;
+    quiet("a lost doorbell was heard", || qp.poll(send_cq))?;
+    pair.a.qp.post(&Nop::new().signaled(), 1)?;
+    for cookie in 0..2 {
+        ensure_eq!(pair.a.sent()??.cookie, cookie, "cookie");
+    }
+    Ok(())
+}
+
+fn a_lost_arm_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
+    let model = lab.model()?;
+    let mut pair = Pair::new(lab)?;
+    let channel = pair.a.device.event_channel(true)?;
+    pair.a.send_cq.subscribe(&channel, 5)?;
+    model.inject(0, Fault::LoseDoorbell, 0, 1);
+    pair.a.send_cq.arm(Notify::Next);
+    // Let it be lost before the next doorbell comes.
+    quiet("an event without a completion", || channel.read().transpose())?;
+    pair.a.perform(&Nop::new().signaled())?;
+    quiet("an event of a lost arm", || channel.read().transpose())?;
+    pair.a.send_cq.arm(Notify::Next);
+    pair.a.perform(&Nop::new().signaled())?;
+    until("an event", || channel.read().transpose())??;
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! Requests that are refused: each with the status that says why, and without a byte changed.
+
+use verbless_command::{KeyAccess, RemoteAccess};
+use verbless_queue::wr::{CompareSwap, FetchAdd, Inline, Read, Send, Write};
+use verbless_queue::{
+    CompletionError, ConnectOptions, Domain, QpConfig, Region, RemoteAddr, Rkey, Sge, Status,
+};
+
+use crate::case::cases;
+use crate::need::ATOMICS;
+use crate::{Lab, Pair, Stop, ensure_eq, failed};
+
+cases!(
+    "errors",
+    "Requests that are refused: each with the status that says why, and without a byte changed.":
+    a_write_past_the_region_completes_with_remote_access_error,
+    a_read_past_the_region_completes_with_remote_access_error,
+    a_write_before_the_region_completes_with_remote_access_error,
+    a_range_that_wraps_around_completes_with_remote_access_error,
+    a_wrong_key_completes_with_remote_access_error,
+    a_stale_key_completes_with_remote_access_error,
+    a_key_without_the_right_to_write_refuses_writes,
+    a_key_without_the_right_to_read_refuses_reads,
+    a_key_without_the_right_to_atomics_refuses_them [ATOMICS],
+    a_key_of_another_protection_domain_completes_with_remote_access_error,
+    a_queue_pair_without_the_right_refuses_even_with_a_key,
+    a_misaligned_atomic_completes_with_remote_invalid_request [ATOMICS],
+    a_bad_local_key_completes_with_local_protection_error,
+    a_local_piece_past_its_region_completes_with_local_protection_error,
+    a_local_key_without_the_right_to_write_refuses_what_a_read_brings,
+    a_local_key_of_another_protection_domain_completes_with_local_protection_error,
+    a_bad_key_of_a_receive_fails_both_sides,
+    a_receive_that_is_too_small_fails_both_sides,
+);
+
+/// The peer's access error, after which nothing of `length` bytes at its region's start has
+/// changed.
+fn refused(
+    pair: &mut Pair,
+    request: impl FnOnce(&mut Pair) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    pair.b.fill(0, &[0xee; 256])?;
+    request(pair)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    ensure_eq!(pair.b.bytes(0, 256)?, [0xee; 256], "the peer's memory");
+    Ok(())
+}
+
+fn a_write_past_the_region_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let end = pair.b.region.len();
+    for (offset, length) in [(end - 1, 2), (end, 1), (end - 64, 65), (end + 4096, 1)] {
+        refused(&mut pair, |pair| {
+            let (from, to) = (pair.a.sge(0, length)?, pair.b.remote(offset)?);
+            pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
+            Ok(())
+        })?;
+        ensure_eq!(pair.b.bytes(end - 1, 1)?, [0], "the last byte of the region");
+        pair.restart()?;
+    }
+    // Up to the end it is allowed.
+    let (from, to) = (pair.a.sge(0, 64)?, pair.b.remote(end - 64)?);
+    pair.a.perform(&Write::new(from, to).signaled())?;
+    Ok(())
+}
+
+fn a_read_past_the_region_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let from = pair.b.remote(pair.b.region.len() - 10)?;
+    pair.a.fill(0, &[7; 64])?;
+    let into = pair.a.sge(0, 11)?;
+    pair.a.qp.post(&Read::new(into, from).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    ensure_eq!(pair.a.bytes(0, 64)?, [7; 64], "our memory");
+    Ok(())
+}
+
+fn a_write_before_the_region_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    refused(&mut pair, |pair| {
+        let mut to = pair.b.remote(0)?;
+        to.address -= 1;
+        pair.a.qp.post(&Write::new(Inline(b"xy"), to).signaled(), 0)?;
+        Ok(())
+    })
+}
+
+fn a_range_that_wraps_around_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for address in [u64::MAX, u64::MAX - 63, 0] {
+        refused(&mut pair, |pair| {
+            let to = RemoteAddr { address, ..pair.b.remote(0)? };
+            let from = pair.a.sge(0, 128)?;
+            pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
+            Ok(())
+        })?;
+        pair.restart()?;
+    }
+    Ok(())
+}
+
+fn a_wrong_key_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let right = pair.b.remote(0)?;
+    // Another variant, an index that nobody has, no key at all, and the key that means nothing.
+    for key in [right.rkey.0 ^ 1, right.rkey.0 ^ 0x7f_ff00, 0, u32::MAX] {
+        refused(&mut pair, |pair| {
+            let to = RemoteAddr::new(right.address, Rkey(key));
+            pair.a.qp.post(&Write::new(Inline(b"wrong"), to).signaled(), 0)?;
+            Ok(())
+        })?;
+        pair.restart()?;
+    }
+    Ok(())
+}
+
+fn a_stale_key_completes_with_remote_access_error(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let other = pair.b.domain.region(4096, KeyAccess::ALL)?;
+    let stale = other.remote(0, 0)?;
+    pair.a.perform(&Write::new(Inline(b"fresh"), stale).signaled())?;
+    drop(other);
+    // The next key may well get the index of the one before.
+    let _next = pair.b.domain.region(4096, KeyAccess::ALL)?;
+    pair.a.qp.post(&Write::new(Inline(b"stale"), stale).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    Ok(())
+}
+
+/// A key of b over b's own memory, with these rights only.
+fn keyed(pair: &Pair, remote: RemoteAccess) -> Result<(Region, RemoteAddr), Stop> {
+    let region = pair.b.domain.region(4096, KeyAccess { remote, ..KeyAccess::LOCAL })?;
+    let to = region.remote(0, 0)?;
+    Ok((region, to))
+}
+
+fn a_key_without_the_right_to_write_refuses_writes(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (region, at) = keyed(&pair, RemoteAccess { write: false, ..RemoteAccess::ALL })?;
+    let into = pair.a.sge(0, 8)?;
+    pair.a.perform(&Read::new(into, at).signaled())?;
+    pair.a.qp.post(&Write::new(Inline(b"mine now"), at).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    let mut found = [1; 8];
+    region.read_at(0, &mut found)?;
+    ensure_eq!(found, [0; 8], "the memory");
+    Ok(())
+}
+
+fn a_key_without_the_right_to_read_refuses_reads(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (region, at) = keyed(&pair, RemoteAccess { read: false, ..RemoteAccess::ALL })?;
+    region.write_at(0, b"secret")?;
+    pair.a.perform(&Write::new(Inline(b"S"), at).signaled())?;
+    let into = pair.a.sge(0, 6)?;
+    pair.a.qp.post(&Read::new(into, at).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    ensure_eq!(pair.a.bytes(0, 6)?, [0; 6], "what was read");
+    Ok(())
+}
+
+fn a_key_without_the_right_to_atomics_refuses_them(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (region, at) = keyed(&pair, RemoteAccess { atomic: false, ..RemoteAccess::ALL })?;
+    let old = pair.a.sge(0, 8)?;
+    pair.a.qp.post(&FetchAdd::new(old, at, 1).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    pair.restart()?;
+    pair.a.qp.post(&CompareSwap::new(old, at, 0, 1).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    let mut found = [1; 8];
+    region.read_at(0, &mut found)?;
+    ensure_eq!(found, [0; 8], "the memory");
+    Ok(())
+}
+
+fn a_key_of_another_protection_domain_completes_with_remote_access_error(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let stranger = Domain::new(&pair.b.device)?.region(4096, KeyAccess::ALL)?;
+    let to = stranger.remote(0, 0)?;
+    refused(&mut pair, |pair| {
+        pair.a.qp.post(&Write::new(Inline(b"wrong door"), to).signaled(), 0)?;
+        Ok(())
+    })?;
+    let mut found = [1; 8];
+    stranger.read_at(0, &mut found)?;
+    ensure_eq!(found, [0; 8], "the stranger's memory");
+    Ok(())
+}
+
+fn a_queue_pair_without_the_right_refuses_even_with_a_key(lab: &Lab) -> Result<(), Stop> {
+    let options = ConnectOptions { access: RemoteAccess::default(), ..Default::default() };
+    let operations = if lab.device()?.caps().atomics { 3 } else { 2 };
+    for operation in 0..operations {
+        let mut pair = Pair::connected(lab, &QpConfig::new(4, 4), 4096, &options)?;
+        let (piece, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
+        match operation {
+            0 => pair.a.qp.post(&Write::new(piece, at).signaled(), 0)?,
+            1 => pair.a.qp.post(&Read::new(piece, at).signaled(), 0)?,
+            _ => pair.a.qp.post(&FetchAdd::new(piece, at, 1).signaled(), 0)?,
+        };
+        // The responder may take it for an operation that it does not know, or for one that it does
+        // not allow.
+        match pair.a.sent()? {
+            Err(CompletionError::Failed(failure))
+                if [Status::RemoteInvalidRequest, Status::RemoteAccess]
+                    .contains(&failure.status) => {}
+            other => return Err(Stop::fail(format!("operation {operation}: {other:?}"))),
+        }
+    }
+    Ok(())
+}
+
+fn a_misaligned_atomic_completes_with_remote_invalid_request(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for offset in [1, 4, 7] {
+        let (old, at) = (pair.a.sge(0, 8)?, pair.b.remote(offset)?);
+        pair.a.qp.post(&FetchAdd::new(old, at, 1).signaled(), 0)?;
+        failed(pair.a.sent()?, Status::RemoteInvalidRequest)?;
+        ensure_eq!(pair.b.bytes(0, 16)?, [0; 16], "the peer's memory");
+        pair.restart()?;
+    }
+    Ok(())
+}
+
+/// A WRITE from this piece, which must fail on our own side.
+fn fails_here(pair: &mut Pair, piece: Sge) -> Result<(), Stop> {
+    let to = pair.b.remote(0)?;
+    pair.a.qp.post(&Write::new(piece, to).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::LocalProtection)?;
+    ensure_eq!(pair.b.bytes(0, 64)?, [0; 64], "the peer's memory");
+    pair.restart()
+}
+
+fn a_bad_local_key_completes_with_local_protection_error(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let good = pair.a.sge(0, 8)?;
+    for key in [good.lkey.0 ^ 1, good.lkey.0 ^ 0x7f_ff00, 0, u32::MAX] {
+        fails_here(&mut pair, Sge { lkey: verbless_queue::Lkey(key), ..good })?;
+    }
+    Ok(())
+}
+
+fn a_local_piece_past_its_region_completes_with_local_protection_error(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (good, length) = (pair.a.sge(0, 8)?, pair.a.region.len() as u64);
+    for (address, length) in [
+        (good.address + length - 7, 8),
+        (good.address - 1, 8),
+        (good.address, length as u32 + 1),
+        (u64::MAX - 3, 8),
+    ] {
+        fails_here(&mut pair, Sge { address, length, ..good })?;
+    }
+    Ok(())
+}
+
+fn a_local_key_without_the_right_to_write_refuses_what_a_read_brings(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let read_only = pair.a.domain.region(4096, KeyAccess::LOCAL_READ)?;
+    let (piece, at) = (read_only.sge(0, 8)?, pair.b.remote(0)?);
+    pair.a.perform(&Write::new(piece, at).signaled())?;
+    pair.b.fill(0, b"not mine")?;
+    pair.a.qp.post(&Read::new(piece, at).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::LocalProtection)?;
+    let mut found = [1; 8];
+    read_only.read_at(0, &mut found)?;
+    ensure_eq!(found, [0; 8], "the memory");
+    Ok(())
+}
+
+fn a_local_key_of_another_protection_domain_completes_with_local_protection_error(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let stranger = Domain::new(&pair.a.device)?.region(4096, KeyAccess::ALL)?;
+    fails_here(&mut pair, stranger.sge(0, 8)?)
+}
+
+fn a_bad_key_of_a_receive_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let read_only = pair.b.domain.region(4096, KeyAccess::LOCAL_READ)?;
+    pair.b.receive_into(read_only.sge(0, 64)?, 3)?;
+    pair.a.qp.post(&Send::new(Inline(b"into what?")).signaled(), 4)?;
+    ensure_eq!(failed(pair.b.received()?, Status::LocalProtection)?, 3, "cookie of the receive");
+    ensure_eq!(failed(pair.a.sent()?, Status::RemoteOperation)?, 4, "cookie of the send");
+    Ok(())
+}
+
+fn a_receive_that_is_too_small_fails_both_sides(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for (room, message) in [(8, 9), (1, 64), (0, 1), (4096, 20_000)] {
+        pair.b.receive(0, room, 3)?;
+        let from = pair.a.sge(0, message)?;
+        pair.a.qp.post(&Send::new(from).signaled(), 4)?;
+        ensure_eq!(failed(pair.b.received()?, Status::LocalLength)?, 3, "cookie of the receive");
+        let got = failed(pair.a.sent()?, Status::RemoteInvalidRequest)?;
+        ensure_eq!(got, 4, "cookie of the send");
+        pair.restart()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! Peers that do not answer, and what becomes of a queue pair that failed: everything behind is
+//! flushed in order.
+
+use verbless_prm::QpState;
+use verbless_queue::wr::{Inline, Nop, Send, Write, WriteImm};
+use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr, Rkey, Status};
+
+use crate::case::cases;
+use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, failed, quiet, until};
+
+cases!(
+    "failure",
+    "Peers that do not answer, and queue pairs that fail: what is behind is flushed in order.":
+    a_send_without_a_receive_gives_up_after_its_rnr_retries,
+    a_send_waits_for_a_receive_that_is_posted_late,
+    a_write_with_immediate_waits_for_a_receive,
+    a_peer_that_is_gone_completes_with_retries_exceeded,
+    a_peer_that_is_not_connected_completes_with_retries_exceeded,
+    a_peer_that_is_connected_to_another_does_not_listen,
+    a_sequence_number_of_another_connection_is_not_accepted,
+    an_unsignaled_request_that_fails_completes_all_the_same,
+    what_stands_behind_a_failure_is_flushed_in_order,
+    receives_are_flushed_in_order,
+    what_is_posted_after_a_failure_is_flushed,
+    a_queue_pair_moved_to_error_flushes_what_it_has,
+    a_failed_queue_pair_says_so_when_it_is_asked,
+    a_failed_queue_pair_works_again_after_a_reset,
+    a_failure_of_one_queue_pair_leaves_the_others_alone,
+    a_failure_prints_what_to_look_for,
+);
+
+fn a_send_without_a_receive_gives_up_after_its_rnr_retries(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::impatient(lab)?;
+    pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled(), 9)?;
+    ensure_eq!(failed(pair.a.sent()?, Status::RnrRetryExceeded)?, 9, "cookie");
+    // Nothing has happened to the peer.
+    ensure_eq!(pair.b.qp.object().state()?, QpState::RTS, "state of the peer");
+    Ok(())
+}
+
+fn a_send_waits_for_a_receive_that_is_posted_late(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for cookie in 0..3 {
+        pair.a.qp.post(&Send::new(Inline(&[cookie + 1; 8])).signaled(), cookie.into())?;
+    }
+    let Endpoint { qp, send_cq, .. } = &mut pair.a;
+    quiet("a SEND completed without a receive", || qp.poll(send_cq))?;
+    for cookie in 0..3 {
+        pair.b.receive(64 * cookie as usize, 64, cookie)?;
+        ensure_eq!(pair.a.sent()??.cookie, cookie, "cookie of the send");
+        ensure_eq!(pair.b.received()??.cookie, cookie, "cookie of the receive");
+        let byte = cookie as u8 + 1;
+        ensure_eq!(pair.b.bytes(64 * cookie as usize, 8)?, [byte; 8], "message");
+    }
+    Ok(())
+}
+
+fn a_write_with_immediate_waits_for_a_receive(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let to = pair.b.remote(0)?;
+    pair.a.qp.post(&WriteImm::new(Inline(b"late"), to, 5).signaled(), 0)?;
+    let Endpoint { qp, send_cq, .. } = &mut pair.a;
+    quiet("it completed without a receive", || qp.poll(send_cq))?;
+    pair.b.receive(64, 0, 1)?;
+    pair.a.sent()??;
+    ensure_eq!(pair.b.received()??.byte_len(), 4, "bytes");
+    Ok(())
+}
+
+fn a_peer_that_is_gone_completes_with_retries_exceeded(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b } = Pair::impatient(lab)?;
+    let to = b.remote(0)?;
+    a.perform(&Write::new(Inline(b"hello"), to).signaled())?;
+    drop(b);
+    a.qp.post(&Write::new(Inline(b"hello?"), to).signaled(), 6)?;
+    ensure_eq!(failed(a.sent()?, Status::TransportRetryExceeded)?, 6, "cookie");
+    Ok(())
+}
+
+fn a_peer_that_is_not_connected_completes_with_retries_exceeded(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::impatient(lab)?;
+    let to = pair.b.remote(0)?;
+    pair.b.qp.reset()?;
+    pair.a.qp.post(&Write::new(Inline(b"hello?"), to).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::TransportRetryExceeded)?;
+    Ok(())
+}
+
+fn a_peer_that_is_connected_to_another_does_not_listen(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::impatient(lab)?;
+    let intruder = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
+    let Pair { a: mut stranger, .. } = intruder;
+    let options = ConnectOptions { ack_timeout: 8, retry_count: 1, ..Default::default() };
+    let there = pair.b.domain.address(&pair.b.qp, &options)?;
+    stranger.domain.connect(&mut stranger.qp, &there, &options)?;
+    let to = pair.b.remote(0)?;
+    stranger.qp.post(&Write::new(Inline(b"let me in"), to).signaled(), 0)?;
+    failed(stranger.sent()?, Status::TransportRetryExceeded)?;
+    ensure_eq!(pair.b.bytes(0, 9)?, [0; 9], "the peer's memory");
+    pair.a.perform(&Write::new(Inline(b"welcome"), to).signaled())?;
+    Ok(())
+}
+
+fn a_sequence_number_of_another_connection_is_not_accepted(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
+    let options = ConnectOptions { ack_timeout: 8, retry_count: 1, ..Default::default() };
+    let here = pair.a.domain.address(&pair.a.qp, &options)?;
+    let there = pair.b.domain.address(&pair.b.qp, &options)?;
+    pair.a.domain.connect(&mut pair.a.qp, &there, &options)?;
+    // The peer expects the packets of a connection that began elsewhere.
+    let elsewhere = verbless_queue::PeerAddress { psn: (here.psn + 0x40_0000) & 0xff_ffff, ..here };
+    pair.b.domain.connect(&mut pair.b.qp, &elsewhere, &options)?;
+    let to = pair.b.remote(0)?;
+    pair.a.qp.post(&Write::new(Inline(b"ghost"), to).signaled(), 0)?;
+    ensure!(pair.a.sent()?.is_err(), "a packet of another connection was accepted");
+    ensure_eq!(pair.b.bytes(0, 5)?, [0; 5], "the peer's memory");
+    Ok(())
+}
+
+/// A WRITE that the peer refuses.
+fn doomed(pair: &Pair) -> Result<Write<Inline<'static>>, Stop> {
+    let to = RemoteAddr { rkey: Rkey(0), ..pair.b.remote(0)? };
+    Ok(Write::new(Inline(b"doomed"), to))
+}
+
+fn an_unsignaled_request_that_fails_completes_all_the_same(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let doomed = doomed(&pair)?;
+    pair.a.qp.post(&doomed, 8)?;
+    ensure_eq!(failed(pair.a.sent()?, Status::RemoteAccess)?, 8, "cookie");
+    Ok(())
+}
+
+fn what_stands_behind_a_failure_is_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (doomed, to) = (doomed(&pair)?, pair.b.remote(0)?);
+    let mut batch = pair.a.qp.batch();
+    batch.post(&Write::new(Inline(b"good"), to).signaled(), 0)?;
+    batch.post(&doomed, 1)?;
+    for cookie in 2..20 {
+        batch.post(&Write::new(Inline(b"late"), to).signaled(), cookie)?;
+    }
+    batch.ring();
+    ensure_eq!(pair.a.sent()??.cookie, 0, "cookie before the failure");
+    ensure_eq!(failed(pair.a.sent()?, Status::RemoteAccess)?, 1, "cookie of the failure");
+    for cookie in 2..20 {
+        ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, "cookie behind it");
+    }
+    ensure_eq!(pair.b.bytes(0, 4)?, b"good", "the peer's memory");
+    Ok(())
+}
+
+fn receives_are_flushed_in_order(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for cookie in 0..10 {
+        pair.b.receive(0, 64, cookie)?;
+    }
+    pair.a.perform(&Send::new(Inline(b"the only one")).signaled())?;
+    let doomed = doomed(&pair)?;
+    pair.a.qp.post(&doomed, 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    ensure_eq!(pair.b.received()??.cookie, 0, "cookie of the message");
+    for cookie in 1..10 {
+        ensure_eq!(failed(pair.b.received()?, Status::Flushed)?, cookie, "cookie behind it");
+    }
+    Ok(())
+}
+
+fn what_is_posted_after_a_failure_is_flushed(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    pair.a.qp.to_error()?;
+    for cookie in 0..5 {
+        pair.a.qp.post(&Nop::new(), cookie)?;
+        ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, "cookie of the send");
+        pair.a.receive(0, 64, cookie)?;
+        ensure_eq!(failed(pair.a.received()?, Status::Flushed)?, cookie, "cookie of the receive");
+    }
+    Ok(())
+}
+
+fn a_queue_pair_moved_to_error_flushes_what_it_has(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for cookie in 0..4 {
+        // They wait for receives that nobody posts.
+        pair.a.qp.post(&Send::new(Inline(b"waiting")), cookie)?;
+        pair.a.receive(0, 64, 100 + cookie)?;
+    }
+    pair.a.qp.to_error()?;
+    for cookie in 0..4 {
+        ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, cookie, "cookie of the send");
+        let got = failed(pair.a.received()?, Status::Flushed)?;
+        ensure_eq!(got, 100 + cookie, "cookie of the receive");
+    }
+    Ok(())
+}
+
+fn a_failed_queue_pair_says_so_when_it_is_asked(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let doomed = doomed(&pair)?;
+    pair.a.qp.post(&doomed, 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    // The peer refused, and is in the error state as well.
+    for end in [&pair.a, &pair.b] {
+        until("the error state", || {
+            end.qp.object().state().ok().filter(|state| *state == QpState::ERR)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_failed_queue_pair_works_again_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for round in 0..5u8 {
+        let (doomed, to) = (doomed(&pair)?, pair.b.remote(0)?);
+        pair.b.receive(0, 64, 0)?;
+        pair.a.qp.post(&doomed, 0)?;
+        failed(pair.a.sent()?, Status::RemoteAccess)?;
+        failed(pair.b.received()?, Status::Flushed)?;
+        pair.restart()?;
+        pair.a.perform(&Write::new(Inline(&[round; 32]), to).signaled())?;
+        ensure_eq!(pair.b.bytes(0, 32)?, [round; 32], "what arrived");
+    }
+    Ok(())
+}
+
+fn a_failure_of_one_queue_pair_leaves_the_others_alone(lab: &Lab) -> Result<(), Stop> {
+    let mut good = Pair::new(lab)?;
+    let mut bad = Pair::new(lab)?;
+    let (doomed, to) = (doomed(&bad)?, good.b.remote(0)?);
+    bad.a.qp.post(&doomed, 0)?;
+    for _ in 0..20 {
+        good.a.perform(&Write::new(Inline(b"unmoved"), to).signaled())?;
+    }
+    failed(bad.a.sent()?, Status::RemoteAccess)?;
+    Ok(())
+}
+
+fn a_failure_prints_what_to_look_for(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let doomed = doomed(&pair)?;
+    pair.a.qp.post(&doomed, 0)?;
+    let Err(error) = pair.a.sent()? else { return Err(Stop::fail("it worked")) };
+    let text = error.to_string();
+    for word in ["remote access", "rkey", "WQE", "syndrome"] {
+        ensure!(text.contains(word), "{text:?} does not say {word:?}");
+    }
+    Ok(())
+}

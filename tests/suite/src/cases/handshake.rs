@@ -1,0 +1,230 @@
+//! Connecting over a stream, and memory that both sides agree on: what a program begins with.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use verbless_command::{KeyAccess, RemoteAccess};
+use verbless_devx::ErrorKind;
+use verbless_queue::wr::{FetchAdd, Inline, Read as RdmaRead, Send, Write};
+use verbless_queue::{CqConfig, Domain, QpConfig, Rc, RemoteRegion, Uc};
+
+use crate::case::cases;
+use crate::need::ATOMICS;
+use crate::{Endpoint, Lab, Pair, Stop, TIMEOUT, ensure, ensure_eq};
+
+cases!(
+    "handshake",
+    "Connecting over a stream, and memory that both sides agree on: what a program begins with.":
+    two_sides_that_shook_hands_may_send_at_once,
+    both_sides_wait_until_the_other_has_connected,
+    another_transport_service_on_the_other_side_is_refused,
+    a_peer_that_says_nothing_sensible_is_refused_and_the_queue_pair_still_connects,
+    a_peer_that_closes_ends_the_handshake_with_an_error,
+    words_that_a_peer_reads_and_adds_to_are_those_that_this_side_sees [ATOMICS],
+    peers_may_not_write_where_the_device_may_not_and_the_error_says_so,
+    a_domain_without_blueflame_pages_rings_plain_doorbells,
+    a_region_that_devices_only_read_is_a_slice_and_sends_what_is_in_it,
+);
+
+/// Two ends that shake hands, each in a thread, and what each was told.
+fn shake(pair: &mut Pair) -> Result<(RemoteRegion, RemoteRegion), Stop> {
+    let (near, far) = UnixStream::pair()?;
+    let greet = |end: &mut Endpoint, stream: UnixStream| -> Result<RemoteRegion, Stop> {
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        let ours = end.region.remote_region()?.to_bytes();
+        let peer = end.domain.handshake(&mut end.qp, &stream, &ours, &Default::default())?;
+        Ok(RemoteRegion::from_bytes(&peer.data)?)
+    };
+    let Pair { a, b } = pair;
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| greet(b, far));
+        let ours = greet(a, near)?;
+        let theirs = other.join().map_err(|_| Stop::fail("the other side panicked"))??;
+        Ok((ours, theirs))
+    })
+}
+
+fn two_sides_that_shook_hands_may_send_at_once(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::unconnected(lab, &QpConfig::new(8, 8), 4096)?;
+    pair.a.receive(0, 64, 1)?;
+    let (at_b, at_a) = shake(&mut pair)?;
+    ensure_eq!((at_a.len(), at_b.len()), (4096, 4096), "lengths");
+    ensure!(at_b.at(4090, 8).is_err(), "a place past the end of the peer's region");
+    pair.b.perform(&Send::new(Inline(b"at once")).signaled())?;
+    ensure_eq!(pair.a.received()??.cookie, 1, "cookie");
+    pair.a.perform(&Write::new(Inline(b"written"), at_b.at(100, 7)?).signaled())?;
+    ensure_eq!(pair.b.bytes(100, 7)?, b"written", "what was written");
+    Ok(())
+}
+
+fn both_sides_wait_until_the_other_has_connected(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
+    let (near, far) = UnixStream::pair()?;
+    let called = &AtomicBool::new(false);
+    let Pair { a, b } = &mut pair;
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(move || -> Result<(), Stop> {
+            std::thread::sleep(Duration::from_millis(30));
+            called.store(true, Ordering::Relaxed);
+            b.domain.handshake(&mut b.qp, &far, &[], &Default::default())?;
+            Ok(())
+        });
+        near.set_read_timeout(Some(TIMEOUT))?;
+        a.domain.handshake(&mut a.qp, &near, &[], &Default::default())?;
+        ensure!(called.load(Ordering::Relaxed), "it did not wait for the other side");
+        slow.join().map_err(|_| Stop::fail("the slow side panicked"))?
+    })
+}
+
+fn another_transport_service_on_the_other_side_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let config = QpConfig::new(4, 4);
+    let mut reliable = Endpoint::<Rc>::of(lab.device()?, &config, 4096)?;
+    let mut unreliable = Endpoint::<Uc>::of(lab.other_device()?, &config, 4096)?;
+    let (near, far) = UnixStream::pair()?;
+    let (one, other) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let Endpoint { domain, qp, .. } = &mut unreliable;
+            domain.handshake(qp, far, &[], &Default::default())
+        });
+        let Endpoint { domain, qp, .. } = &mut reliable;
+        let one = domain.handshake(qp, near, &[], &Default::default());
+        other.join().map(|other| (one, other)).map_err(|_| Stop::fail("a side panicked"))
+    })?;
+    for refused in [one, other] {
+        let Err(error) = refused else { return Err(Stop::fail("they connected")) };
+        ensure_eq!(error.kind(), ErrorKind::Peer, format!("the kind of {error}"));
+        ensure!(error.to_string().contains("service"), "{error} does not say what differs");
+    }
+    Ok(())
+}
+
+/// A stream whose other end said what it has to say before.
+struct Canned<'a> {
+    answer: &'a [u8],
+    written: Vec<u8>,
+}
+
+impl Read for Canned<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.answer.read(into)
+    }
+}
+
+impl io::Write for Canned<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.written.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn a_peer_that_says_nothing_sensible_is_refused_and_the_queue_pair_still_connects(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
+    for nonsense in [&[0; 2048][..], &b"GET / HTTP/1.1\r\n".repeat(128)] {
+        let mut stream = Canned { answer: nonsense, written: Vec::new() };
+        let Endpoint { domain, qp, .. } = &mut pair.a;
+        let Err(error) = domain.handshake(qp, &mut stream, &[], &Default::default()) else {
+            return Err(Stop::fail("it connected with nonsense"));
+        };
+        ensure_eq!(error.kind(), ErrorKind::Peer, format!("the kind of {error}"));
+        ensure_eq!(stream.written.get(..4), Some(&b"vbls"[..]), "its greeting");
+    }
+    let most = [7; Domain::MAX_HANDSHAKE_DATA + 1];
+    let (near, _far) = UnixStream::pair()?;
+    let Endpoint { domain, qp, .. } = &mut pair.a;
+    let refused = domain.handshake(qp, near, &most, &Default::default()).err();
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "too much data");
+    shake(&mut pair)?;
+    Ok(())
+}
+
+fn a_peer_that_closes_ends_the_handshake_with_an_error(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::unconnected(lab, &QpConfig::new(4, 4), 4096)?;
+    let (near, far) = UnixStream::pair()?;
+    far.shutdown(std::net::Shutdown::Write)?;
+    let Endpoint { domain, qp, .. } = &mut pair.a;
+    let Err(error) = domain.handshake(qp, near, &[], &Default::default()) else {
+        return Err(Stop::fail("it connected with nobody"));
+    };
+    ensure_eq!(error.kind(), ErrorKind::Io, format!("the kind of {error}"));
+    ensure!(error.to_string().contains("closed"), "{error} does not say that the peer closed");
+    drop(far);
+    Ok(())
+}
+
+fn words_that_a_peer_reads_and_adds_to_are_those_that_this_side_sees(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let words = pair.b.region.words();
+    ensure_eq!(words.len(), pair.b.region.len() / 8, "words");
+    words[3].store(40, Ordering::Release);
+    let (into, word) = (pair.a.sge(0, 8)?, pair.b.region.remote(24, 8)?);
+    pair.a.perform(&FetchAdd::new(into, word, 2).signaled())?;
+    ensure_eq!(pair.a.region.words()[0].load(Ordering::Acquire), 40, "what the atomic returned");
+    ensure_eq!(pair.b.region.words()[3].load(Ordering::Acquire), 42, "the word");
+    pair.b.region.words()[0].store(0xa5a5_5a5a, Ordering::Release);
+    let (into, from) = (pair.a.sge(64, 8)?, pair.b.region.remote(0, 8)?);
+    pair.a.perform(&RdmaRead::new(into, from).signaled())?;
+    let read = pair.a.region.words()[8].load(Ordering::Acquire);
+    ensure_eq!(read, 0xa5a5_5a5a, "the word that was read");
+    Ok(())
+}
+
+fn peers_may_not_write_where_the_device_may_not_and_the_error_says_so(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    for remote in [
+        RemoteAccess { write: true, ..Default::default() },
+        RemoteAccess { atomic: true, ..Default::default() },
+    ] {
+        let access = KeyAccess { local_write: false, remote, relaxed_ordering: false };
+        let Err(error) = domain.region(4096, access) else {
+            return Err(Stop::fail(format!("{access:?} was taken")));
+        };
+        ensure_eq!(error.kind(), ErrorKind::Input, format!("the kind of {error}"));
+        ensure!(error.to_string().contains("`local_write`"), "{error} does not say what to do");
+    }
+    Ok(())
+}
+
+fn a_domain_without_blueflame_pages_rings_plain_doorbells(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::builder(&device).blueflame_pages(0).pool_bytes(1).build()?;
+    let mut pages = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        let cq = domain.completion_queue(&CqConfig::new(8))?;
+        let mut qp = domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq)?;
+        pages.insert(cq.object().attr().uar.page_id());
+        pages.insert(qp.object().attr().uar.page_id());
+        let itself = domain.address(&qp, &Default::default())?;
+        domain.connect(&mut qp, &itself, &Default::default())?;
+    }
+    ensure_eq!(pages.len(), 1, "UAR pages");
+    let refused = Domain::builder(&device).pool_bytes(0).build().err();
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "a pool of 0 bytes");
+    Ok(())
+}
+
+fn a_region_that_devices_only_read_is_a_slice_and_sends_what_is_in_it(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let refused = pair.a.region.slice_mut::<u32>(0, 4).err().map(|error| error.kind());
+    ensure_eq!(refused, Some(ErrorKind::Input), "a slice of what a peer may write");
+    let mut from = pair.a.domain.region(4096, KeyAccess::LOCAL_READ)?;
+    from.slice_mut::<u32>(8, 4)?.copy_from_slice(&[1, 2, 3, 4]);
+    let to = pair.b.remote(0)?;
+    pair.a.perform(&Write::new(from.sge(8, 16)?, to).signaled())?;
+    let mut arrived = [0u32; 4];
+    pair.b.region.read_slice(0, &mut arrived)?;
+    ensure_eq!(arrived, [1, 2, 3, 4], "what arrived");
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Memory that lies: garbage in rings, records that run ahead, completions that cannot be.
+
+use std::sync::Arc;
+
+use verbless_command::{CqAttr, Eqn, QpAttr, QpObject as Object, QueueMemory, RtsAttr};
+use verbless_devx::{Uar, UarKind};
+use verbless_queue::completion::Malformed;
+use verbless_queue::cq::{CompletionQueue, CompletionQueueParts};
+use verbless_queue::map_uar;
+use verbless_queue::qp::{
+    BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, SendQueue, SendQueueParts,
+};
+use verbless_queue::wr::{Inline, Nop, Write};
+use verbless_queue::{CompletionError, ConnectOptions, Domain, PeerAddress, QpConfig, Status};
+
+use crate::case::cases;
+use crate::raw::{self, Shared};
+use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, to_receive, until};
+
+cases!(
+    "hostile",
+    "Garbage in rings, records that run ahead, completions that cannot be.":
+    garbage_in_the_send_ring_fails_that_queue_only,
+    an_unknown_opcode_in_the_send_ring_fails_that_queue_only,
+    a_doorbell_record_that_runs_ahead_fails_that_queue_only [Need::ModelDevice],
+    a_completion_that_cannot_be_is_refused,
+    a_completion_of_a_request_that_is_not_outstanding_is_refused,
+    any_completion_is_taken_or_refused,
+);
+
+const SEND_WQEBBS: usize = 16;
+const CQES: usize = 64;
+/// Where things lie in the one registration.
+const RECEIVES_AT: usize = 0;
+const SENDS_AT: usize = 64;
+const CQ_AT: usize = 4096;
+const RECORDS_AT: usize = 2 * 4096;
+const BYTES: usize = 3 * 4096;
+
+/// A queue pair and its completion queue whose memory the case can write.
+struct Bare {
+    shared: Shared,
+    uar: Arc<Uar>,
+    qp: QueuePair,
+    cq: CompletionQueue,
+    object: Object,
+}
+
+impl Bare {
+    /// Connected to itself.
+    fn new(domain: &Domain) -> Result<Self, Stop> {
+        let device = domain.device();
+        let shared = Shared::new(device, BYTES)?;
+        let uar = Arc::new(device.uar_alloc(UarKind::NonCached)?);
+        let page = map_uar(uar.clone())?;
+        let place = |at: usize| QueueMemory::new(shared.umem.clone(), at as u64);
+        let parts = CompletionQueueParts {
+            cqn: Default::default(),
+            ring: shared.ring(CQ_AT, 64 * CQES)?,
+            entry_size: 64,
+            record: shared.record(RECORDS_AT)?,
+            uar: page.clone(),
+        };
+        let queue = CompletionQueue::new(parts)?;
+        let cq = Arc::new(device.create_cq(CqAttr {
+            uar: uar.clone(),
+            ring: place(CQ_AT),
+            record: place(RECORDS_AT),
+            log_cqes: CQES.ilog2() as u8,
+            wide: false,
+            eqn: Eqn(device.query_eqn(0)?),
+            ignore_overrun: false,
+        })?);
+        let queue = queue.numbered(cq.cqn())?;
+        let record = shared.record(RECORDS_AT + 64)?;
+        let object = device.create_qp(QpAttr {
+            service: verbless_command::ServiceType::RC,
+            pd: domain.pd().clone(),
+            uar: uar.clone(),
+            send_cq: cq.clone(),
+            receive_cq: cq,
+            rings: place(RECEIVES_AT),
+            record: place(RECORDS_AT + 64),
+            log_send_wqebbs: Some(SEND_WQEBBS.ilog2() as u8),
+            log_receive_wqes: Some(2),
+            shared: None,
+            log_receive_stride: 4,
+            user_index: 0,
+        })?;
+        let send = SendQueue::new(SendQueueParts {
+            qpn: object.qpn(),
+            ring: shared.ring(SENDS_AT, 64 * SEND_WQEBBS)?,
+            record: record.clone(),
+            doorbell: page.doorbell(),
+            max_sges: 2,
+            max_inline: 64,
+            signal_all: false,
+            blueflame: BlueFlame::Never,
+        })?;
+        let receive = ReceiveQueue::new(ReceiveQueueParts {
+            qpn: object.qpn(),
+            ring: shared.ring(RECEIVES_AT, 64)?,
+            stride: 16,
+            record,
+        })?;
+        Ok(Self { shared, uar, qp: QueuePair::new(send, receive), cq: queue, object })
+    }
+
+    /// Takes it to RTS, towards itself. `like` is a queue pair of the same port.
+    fn connect(&mut self, domain: &Domain, like: &Endpoint) -> Result<(), Stop> {
+        let address = domain.address(&like.qp, &ConnectOptions::default())?;
+        let itself = PeerAddress { qpn: self.object.qpn(), ..address };
+        let (init, rtr) = to_receive(domain, &itself)?;
+        self.object.to_init(&init)?;
+        self.object.to_rtr(&rtr)?;
+        self.object.to_rts(&RtsAttr {
+            send_psn: itself.psn,
+            ack_timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_reads: 4,
+        })?;
+        Ok(())
+    }
+
+    /// Rings for the WQE at this index, whatever the ring says.
+    fn ring(&self, index: u8) {
+        let [_, a, b, c] = self.object.qpn().0.to_be_bytes();
+        raw::ring(&self.uar, u64::from_ne_bytes([0, 0, index, 0, a, b, c, 1]));
+    }
+
+    fn done(&mut self) -> Result<Result<verbless_queue::Completion, CompletionError>, Stop> {
+        let Self { qp, cq, .. } = self;
+        until("a completion", || qp.poll(cq))
+    }
+}
+
+/// A bare queue pair beside a good one.
+fn beside_a_good_one(lab: &Lab) -> Result<(Bare, Pair), Stop> {
+    let pair = Pair::new(lab)?;
+    let mut bare = Bare::new(&pair.a.domain)?;
+    bare.connect(&pair.a.domain, &pair.a)?;
+    Ok((bare, pair))
+}
+
+fn still_works(pair: &mut Pair) -> Result<(), Stop> {
+    let to = pair.b.remote(0)?;
+    pair.a.perform(&Write::new(Inline(b"unmoved"), to).signaled())?;
+    Ok(())
+}
+
+/// Puts a NOP into the ring, spoils it, and rings for it.
+fn spoiled(bare: &mut Bare, spoil: &[u8]) -> Result<(), Stop> {
+    bare.qp.post(&Nop::new().signaled(), 0)?;
+    ensure_eq!(bare.done()??.cookie, 0, "cookie of a NOP that is not spoiled");
+    let mut batch = bare.qp.batch();
+    batch.post(&Nop::new().signaled(), 1)?;
+    batch.hold();
+    bare.shared.memory.write_at(SENDS_AT + 64, spoil)?;
+    bare.ring(1);
+    failed(bare.done()?, Status::LocalQpOperation)?;
+    Ok(())
+}
+
+fn garbage_in_the_send_ring_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
+    let (mut bare, mut pair) = beside_a_good_one(lab)?;
+    spoiled(&mut bare, &[0xff; 64])?;
+    still_works(&mut pair)
+}
+
+fn an_unknown_opcode_in_the_send_ring_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
+    let (mut bare, mut pair) = beside_a_good_one(lab)?;
+    // The first word: opcode modifier, index, opcode.
+    spoiled(&mut bare, &[0, 0, 1, 0x7e])?;
+    still_works(&mut pair)
+}
+
+fn a_doorbell_record_that_runs_ahead_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
+    // Hardware may read on and on; only of the model it is known to stop at the first WQE that is
+    // none.
+    let (mut bare, mut pair) = beside_a_good_one(lab)?;
+    bare.shared.memory.write_at(RECORDS_AT + 64 + 4, &0x8000u32.to_be_bytes())?;
+    bare.ring(0);
+    let cqe = until("an error", || bare.cq.poll())?;
+    ensure_eq!(cqe.opcode(), 0xd, "opcode of the CQE: a requester's error");
+    still_works(&mut pair)
+}
+
+/// What becomes of a CQE that we write ourselves, as a hostile device could.
+fn forged(lab: &Lab, forge: impl Fn(u32) -> [u8; 64]) -> Result<CompletionError, Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let mut bare = Bare::new(&domain)?;
+    bare.shared.memory.write_at(CQ_AT, &forge(bare.qp.qpn().0))?;
+    match bare.done()? {
+        Ok(done) => Err(Stop::fail(format!("it was taken for {done:?}"))),
+        Err(error) => Ok(error),
+    }
+}
+
+/// A CQE of this opcode, work request opcode and index, its owner bit as on the first lap.
+fn cqe(qpn: u32, opcode: u8, request: u8, index: u16) -> [u8; 64] {
+    let mut cqe = [0; 64];
+    cqe[0x38..0x3c].copy_from_slice(&(u32::from(request) << 24 | qpn).to_be_bytes());
+    cqe[0x3c..0x3e].copy_from_slice(&index.to_be_bytes());
+    cqe[0x3f] = opcode << 4;
+    cqe
+}
+
+fn a_completion_that_cannot_be_is_refused(lab: &Lab) -> Result<(), Stop> {
+    for opcode in [5, 6, 7, 8, 9, 10, 11, 12] {
+        let got = forged(lab, |qpn| cqe(qpn, opcode, 0, 0))?;
+        let expected = CompletionError::Malformed(Malformed::Opcode(opcode));
+        ensure_eq!(got, expected, format!("opcode {opcode}"));
+    }
+    let got = forged(lab, |qpn| cqe(qpn, 0, 0x7e, 0))?;
+    ensure!(
+        matches!(got, CompletionError::Malformed(Malformed::WorkRequest(_) | Malformed::Index(_))),
+        "a completion of a request that nobody can post: {got}"
+    );
+    let got = forged(lab, |qpn| cqe(qpn ^ 1, 0, 0, 0))?;
+    ensure!(
+        matches!(got, CompletionError::Malformed(Malformed::Queue(_))),
+        "a completion of another queue: {got}"
+    );
+    Ok(())
+}
+
+fn a_completion_of_a_request_that_is_not_outstanding_is_refused(lab: &Lab) -> Result<(), Stop> {
+    for index in [0, 1, 15, 16, 0x7fff, 0xffff] {
+        for opcode in [0, 2, 0xd, 0xe] {
+            // Of a NOP that succeeded, a message that came, a request and a receive that failed.
+            let got = forged(lab, |qpn| cqe(qpn, opcode, 0, index))?;
+            ensure!(
+                matches!(got, CompletionError::Malformed(_)),
+                "opcode {opcode}, WQE {index:#x}: {got}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Of two requests that are outstanding and never run, a CQE of whatever bytes completes one, or is
+/// refused and completes none.
+fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
+    let pair = Pair::unconnected(lab, &QpConfig::new(1, 1), 64)?;
+    let mut bare = Bare::new(&pair.a.domain)?;
+    let (mut taken, mut refused) = (0, 0);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for count in 0..5000u32 {
+        let mut cqe = [0; 64];
+        for word in cqe.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_ne_bytes());
+        }
+        if count % 2 == 0 {
+            cqe[0x38..0x3c].copy_from_slice(&bare.qp.qpn().0.to_be_bytes());
+            // Now and then an index near those that are outstanding.
+            cqe[0x3c] = 0;
+            cqe[0x3d] &= 0xf;
+        }
+        // It is ours to read on this lap.
+        let lap = (count as usize / CQES % 2) as u8;
+        cqe[0x3f] = cqe[0x3f] & 0xee | lap;
+        let slot = count as usize % CQES;
+        bare.shared.memory.write_at(CQ_AT + 64 * slot, &cqe)?;
+        let room = bare.qp.send.free();
+        if room == SEND_WQEBBS as u32 {
+            let mut batch = bare.qp.batch();
+            for _ in 0..2 {
+                batch.post(&Nop::new(), count.into())?;
+            }
+            batch.hold();
+        }
+        let free = bare.qp.send.free();
+        let cqe = bare.cq.poll().ok_or_else(|| Stop::fail("it was not seen"))?;
+        match bare.qp.complete(cqe) {
+            Ok(done) => {
+                taken += 1;
+                ensure!(done.cookie <= count.into(), "{done:?} of nothing that was posted");
+                ensure!(bare.qp.send.free() > free, "{done:?} completes no request");
+            }
+            Err(CompletionError::Failed(failure)) => {
+                taken += 1;
+                ensure!(failure.cookie <= count.into(), "{failure:?} of nothing that was posted");
+            }
+            Err(CompletionError::Malformed(_)) => {
+                refused += 1;
+                ensure_eq!(bare.qp.send.free(), free, "free WQEBBs after a CQE that was refused");
+            }
+        }
+        ensure!(bare.cq.inline_data().len() <= 64, "more inline data than a CQE has");
+    }
+    ensure!(taken > 0 && refused > 1000, "{taken} were taken and {refused} refused");
+    Ok(())
+}

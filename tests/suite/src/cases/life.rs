@@ -1,0 +1,221 @@
+//! Lives of objects: what shares what, and what may go before what.
+
+use std::sync::Arc;
+
+use verbless_command::{Device, KeyAccess};
+use verbless_queue::wr::{Inline, Nop, Send, Write};
+use verbless_queue::{ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig};
+
+use crate::case::cases;
+use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, quiet, until};
+
+cases!(
+    "life",
+    "Lifetimes of objects: what shares what, and what may be dropped before what.":
+    handles_to_the_device_and_the_domain_may_go_first,
+    a_region_may_go_before_and_after_its_queue_pair,
+    a_completion_queue_is_kept_by_its_queue_pair,
+    queues_that_share_pooled_memory_go_in_any_order,
+    pooled_memory_is_used_again,
+    a_queue_pair_does_not_see_the_receives_of_the_one_before,
+    the_registrations_of_many_small_queues_are_few,
+    doorbell_registers_are_used_again,
+    an_indirect_key_keeps_its_regions,
+    a_device_closes_with_the_last_object_on_it,
+    destroying_says_that_it_worked,
+    objects_are_made_and_destroyed_a_thousand_times,
+);
+
+fn handles_to_the_device_and_the_domain_may_go_first(lab: &Lab) -> Result<(), Stop> {
+    let Pair { a, b } = Pair::new(lab)?;
+    let Endpoint { device, domain, mut send_cq, receive_cq, mut qp, region } = a;
+    drop(device);
+    drop(domain);
+    let to = b.remote(0)?;
+    qp.post(&Write::new(Inline(b"still here"), to).signaled(), 1)?;
+    ensure_eq!(until("a completion", || qp.poll(&mut send_cq))??.cookie, 1, "cookie");
+    drop(receive_cq);
+    drop(region);
+    qp.post(&Write::new(Inline(b"and here"), to).signaled(), 2)?;
+    ensure_eq!(until("a completion", || qp.poll(&mut send_cq))??.cookie, 2, "cookie");
+    Ok(())
+}
+
+fn a_region_may_go_before_and_after_its_queue_pair(lab: &Lab) -> Result<(), Stop> {
+    let Pair { a, b } = Pair::new(lab)?;
+    drop(a.region);
+    drop(b.qp);
+    drop(a.qp);
+    ensure_eq!(b.region.len(), 64 << 10, "length");
+    Ok(())
+}
+
+fn a_completion_queue_is_kept_by_its_queue_pair(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let object = Arc::downgrade(pair.a.receive_cq.object());
+    let other = pair.a.domain.completion_queue(&CqConfig::new(8))?;
+    drop(std::mem::replace(&mut pair.a.receive_cq, other));
+    ensure!(object.upgrade().is_some(), "the object went though the queue pair reports to it");
+    let to = pair.b.remote(0)?;
+    pair.a.perform(&Write::new(Inline(b"x"), to).signaled())?;
+    drop(pair);
+    ensure!(object.upgrade().is_none(), "the object outlives the queue pair");
+    Ok(())
+}
+
+/// A queue pair connected to itself, with a completion queue.
+fn alone(domain: &Domain) -> Result<(Qp, Cq), Stop> {
+    let cq = domain.completion_queue(&CqConfig::new(16))?;
+    let mut qp = domain.queue_pair(&QpConfig::new(8, 8), &cq, &cq)?;
+    let options = ConnectOptions::default();
+    let address = domain.address(&qp, &options)?;
+    domain.connect(&mut qp, &address, &options)?;
+    Ok((qp, cq))
+}
+
+fn works((qp, cq): &mut (Qp, Cq)) -> Result<(), Stop> {
+    qp.post(&Nop::new().signaled(), 1)?;
+    ensure_eq!(until("a completion", || qp.poll(cq))??.cookie, 1, "cookie");
+    Ok(())
+}
+
+fn queues_that_share_pooled_memory_go_in_any_order(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let mut all = Vec::new();
+    for _ in 0..9 {
+        all.push(alone(&domain)?);
+    }
+    let umem = all[0].0.object().attr().rings.umem().id();
+    let shared = all.iter().filter(|(qp, _)| qp.object().attr().rings.umem().id() == umem).count();
+    ensure!(shared > 1, "no two queue pairs share a registration");
+    // The middle, the ends, and what is left; those that stay work all the while.
+    for index in [4, 0, 6, 2, 2, 0] {
+        drop(all.remove(index));
+        all.iter_mut().try_for_each(works)?;
+    }
+    Ok(())
+}
+
+fn pooled_memory_is_used_again(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let place = |qp: &Qp| {
+        let rings = &qp.object().attr().rings;
+        (rings.umem().id(), rings.offset())
+    };
+    let (first, cq) = alone(&domain)?;
+    let at = place(&first);
+    drop(first);
+    drop(cq);
+    for _ in 0..20 {
+        let mut again = alone(&domain)?;
+        ensure_eq!(place(&again.0), at, "place of the rings");
+        // What the one before left in the ring must not be taken for this one's.
+        works(&mut again)?;
+        ensure!(again.1.poll().is_none(), "a completion of the one before");
+    }
+    Ok(())
+}
+
+fn a_queue_pair_does_not_see_the_receives_of_the_one_before(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let region = domain.region(4096, KeyAccess::ALL)?;
+    let (mut qp, cq) = alone(&domain)?;
+    for cookie in 0..5 {
+        qp.post_receive(region.sge(0, 64)?, cookie)?;
+    }
+    drop((qp, cq));
+    // In the same memory, whose doorbell record said that there were five.
+    let (mut qp, mut cq) = alone(&domain)?;
+    qp.post(&Send::new(Inline(b"for whom?")).signaled(), 7)?;
+    quiet("a message was received by nobody", || qp.poll(&mut cq))?;
+    qp.post_receive(region.sge(64, 64)?, 8)?;
+    let mut cookies = Vec::new();
+    for _ in 0..2 {
+        cookies.push(until("a completion", || qp.poll(&mut cq))??.cookie);
+    }
+    cookies.sort_unstable();
+    ensure_eq!(cookies, [7, 8], "cookies");
+    let mut found = [1; 9];
+    region.read_at(0, &mut found)?;
+    ensure_eq!(found, [0; 9], "memory of the one before");
+    Ok(())
+}
+
+fn the_registrations_of_many_small_queues_are_few(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let all: Vec<_> = (0..32).map(|_| alone(&domain)).collect::<Result<_, _>>()?;
+    let mut umems: Vec<u32> = all
+        .iter()
+        .flat_map(|(qp, cq)| {
+            let (qp, cq) = (qp.object().attr(), cq.object().attr());
+            [&qp.rings, &qp.record, &cq.ring, &cq.record].map(|memory| memory.umem().id())
+        })
+        .collect();
+    umems.sort_unstable();
+    umems.dedup();
+    ensure!(umems.len() <= 8, "{} registrations for 64 queues", umems.len());
+    Ok(())
+}
+
+fn doorbell_registers_are_used_again(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let mut pages = Vec::new();
+    for _ in 0..20 {
+        let mut all: Vec<_> = (0..5).map(|_| alone(&domain)).collect::<Result<_, _>>()?;
+        all.iter_mut().try_for_each(works)?;
+        pages.extend(all.iter().map(|(qp, _)| qp.object().attr().uar.page_id()));
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    ensure!(pages.len() <= 5, "{} pages for five queue pairs at a time", pages.len());
+    Ok(())
+}
+
+fn an_indirect_key_keeps_its_regions(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let region = Arc::new(pair.b.domain.region(4096, KeyAccess::ALL)?);
+    let key = pair.b.domain.indirect_key(&[(region.clone(), 0, 4096)], KeyAccess::ALL)?;
+    let weak = Arc::downgrade(&region);
+    drop(region);
+    ensure!(weak.upgrade().is_some(), "the region went though the key leads there");
+    let to = verbless_queue::RemoteAddr::new(0, key.rkey());
+    pair.a.perform(&Write::new(Inline(b"kept"), to).signaled())?;
+    drop(key);
+    ensure!(weak.upgrade().is_none(), "the region outlives the key");
+    Ok(())
+}
+
+fn a_device_closes_with_the_last_object_on_it(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let region = Domain::new(&device)?.region(4096, KeyAccess::ALL)?;
+    drop(device);
+    region.write_at(0, b"mapped")?;
+    drop(region);
+    // That everything went is seen when the case is over.
+    let _: Device = lab.device()?;
+    Ok(())
+}
+
+fn destroying_says_that_it_worked(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let (qp, cq) = alone(&domain)?;
+    let (_user, used) = alone(&domain)?;
+    let text = used.destroy().err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(text.contains("queue pairs complete there"), "a CQ in use: {text:?}");
+    qp.destroy()?;
+    cq.destroy()?;
+    device.alloc_pd()?.destroy()?;
+    ensure_eq!(device.leaked(), 0, "leaks");
+    Ok(())
+}
+
+fn objects_are_made_and_destroyed_a_thousand_times(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    for _ in 0..1000 {
+        let cq = domain.completion_queue(&CqConfig::new(4))?;
+        domain.queue_pair(&QpConfig::new(1, 1), &cq, &cq)?;
+    }
+    ensure_eq!(domain.device().leaked(), 0, "leaks");
+    Ok(())
+}

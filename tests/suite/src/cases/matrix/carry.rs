@@ -1,0 +1,225 @@
+//! What is different from service to service: connecting, and which requests a queue pair takes.
+
+use verbless_queue::address::HEADER_BYTES;
+use verbless_queue::qp::{SendBatch, SendQueue};
+use verbless_queue::service::{Connected, Service};
+use verbless_queue::wr::{
+    CompareSwap, FetchAdd, Inline, Nop, Payload, Read, Send, SendImm, WorkRequest, Write, WriteImm,
+};
+use verbless_queue::{
+    ConnectOptions, DatagramOptions, Destination, QKey, QpConfig, Rc, RemoteAddr, Sge, Uc, Ud,
+};
+
+use super::{Operation, memory};
+use crate::{Lab, Pair, Stop};
+
+/// One request.
+pub(super) struct Job {
+    pub(super) operation: Operation,
+    pub(super) remote: RemoteAddr,
+    pub(super) signaled: bool,
+    pub(super) number: u64,
+}
+
+/// What FETCH_AND_ADD adds, and COMPARE_SWAP swaps in.
+const OPERAND: u64 = 0x1_0000_0000_0005;
+
+/// The number that an atomic leaves where `before` was.
+pub(super) fn after(operation: Operation, before: u64) -> u64 {
+    match operation {
+        Operation::FetchAdd => before.wrapping_add(OPERAND),
+        _ => OPERAND,
+    }
+}
+
+/// What the request of this number brings besides its bytes.
+pub(super) fn immediate(number: u64) -> u32 {
+    0xfeed_0000 | number as u32
+}
+
+/// Where requests go: into the queue, or into a batch.
+pub(super) enum Poster<'q, S: Service> {
+    Single(&'q mut SendQueue<S>),
+    Batch(SendBatch<'q, S>),
+}
+
+impl<S: Service> Poster<'_, S> {
+    fn post<W: WorkRequest<S>>(&mut self, request: &W, job: &Job) -> Result<(), Stop> {
+        match self {
+            Self::Single(queue) => queue.post(request, job.number)?,
+            Self::Batch(batch) => batch.post(request, job.number)?,
+        };
+        Ok(())
+    }
+
+    /// Ends a batch.
+    pub(super) fn ring(self) {
+        if let Self::Batch(batch) = self {
+            batch.ring();
+        }
+    }
+}
+
+/// Posts a request, with a completion where the job wants one.
+macro_rules! put {
+    ($poster:expr, $job:expr, $request:expr $(, to $way:expr)?) => {
+        if $job.signaled {
+            $poster.post(&$request.signaled()$(.to($way))?, $job)
+        } else {
+            $poster.post(&$request$(.to($way))?, $job)
+        }
+    };
+}
+
+/// A service, as the matrix uses it.
+pub(super) trait Carry: Service {
+    /// What a request needs besides, to reach the peer.
+    type Way;
+    /// Bytes in front of what a SEND brings.
+    const HEADER: usize;
+
+    /// Two queue pairs that can send to each other; and the way from the first to the second.
+    fn pair(lab: &Lab, config: &QpConfig) -> Result<(Pair<Self>, Self::Way), Stop>;
+
+    /// Posts a request whose bytes lie in memory.
+    fn post(
+        poster: &mut Poster<'_, Self>,
+        way: &Self::Way,
+        job: &Job,
+        sges: &[Sge],
+    ) -> Result<(), Stop>;
+
+    /// Posts a request that has its bytes inside.
+    fn post_inline(
+        poster: &mut Poster<'_, Self>,
+        way: &Self::Way,
+        job: &Job,
+        data: &[u8],
+    ) -> Result<(), Stop>;
+}
+
+fn connected<S: Connected>(lab: &Lab, config: &QpConfig) -> Result<(Pair<S>, ()), Stop> {
+    Ok((Pair::connected_of(lab, config, 64, &ConnectOptions::default())?, ()))
+}
+
+/// What every connected service carries.
+fn put_connected<S: Connected, P: Payload>(
+    poster: &mut Poster<'_, S>,
+    job: &Job,
+    payload: P,
+) -> Result<(), Stop> {
+    let immediate = immediate(job.number);
+    match job.operation {
+        Operation::Send => put!(poster, job, Send::new(payload)),
+        Operation::SendImm => put!(poster, job, SendImm::new(payload, immediate)),
+        Operation::Write => put!(poster, job, Write::new(payload, job.remote)),
+        Operation::WriteImm => put!(poster, job, WriteImm::new(payload, job.remote, immediate)),
+        Operation::Nop => put!(poster, job, Nop::new()),
+        other => Err(Stop::fail(format!("no {other:?} in this form on this service"))),
+    }
+}
+
+impl Carry for Rc {
+    type Way = ();
+    const HEADER: usize = 0;
+
+    fn pair(lab: &Lab, config: &QpConfig) -> Result<(Pair<Self>, ()), Stop> {
+        connected(lab, config)
+    }
+
+    fn post(poster: &mut Poster<'_, Self>, (): &(), job: &Job, sges: &[Sge]) -> Result<(), Stop> {
+        match job.operation {
+            Operation::Read => put!(poster, job, Read::new(sges, job.remote)),
+            Operation::CompareSwap => {
+                let there = memory::number(&memory::data(job.number as usize, 8));
+                put!(poster, job, CompareSwap::new(sges[0], job.remote, there, OPERAND))
+            }
+            Operation::FetchAdd => put!(poster, job, FetchAdd::new(sges[0], job.remote, OPERAND)),
+            _ => put_connected(poster, job, sges),
+        }
+    }
+
+    fn post_inline(
+        poster: &mut Poster<'_, Self>,
+        (): &(),
+        job: &Job,
+        data: &[u8],
+    ) -> Result<(), Stop> {
+        put_connected(poster, job, Inline(data))
+    }
+}
+
+impl Carry for Uc {
+    type Way = ();
+    const HEADER: usize = 0;
+
+    fn pair(lab: &Lab, config: &QpConfig) -> Result<(Pair<Self>, ()), Stop> {
+        connected(lab, config)
+    }
+
+    fn post(poster: &mut Poster<'_, Self>, (): &(), job: &Job, sges: &[Sge]) -> Result<(), Stop> {
+        put_connected(poster, job, sges)
+    }
+
+    fn post_inline(
+        poster: &mut Poster<'_, Self>,
+        (): &(),
+        job: &Job,
+        data: &[u8],
+    ) -> Result<(), Stop> {
+        put_connected(poster, job, Inline(data))
+    }
+}
+
+const KEY: QKey = QKey(0x1122_3344);
+
+/// What datagrams carry.
+fn put_datagram<P: Payload>(
+    poster: &mut Poster<'_, Ud>,
+    to: &Destination,
+    job: &Job,
+    payload: P,
+) -> Result<(), Stop> {
+    match job.operation {
+        Operation::Send => put!(poster, job, Send::new(payload), to to),
+        Operation::SendImm => {
+            put!(poster, job, SendImm::new(payload, immediate(job.number)), to to)
+        }
+        Operation::Nop => put!(poster, job, Nop::new()),
+        other => Err(Stop::fail(format!("no {other:?} in a datagram"))),
+    }
+}
+
+impl Carry for Ud {
+    type Way = Destination;
+    const HEADER: usize = HEADER_BYTES;
+
+    fn pair(lab: &Lab, config: &QpConfig) -> Result<(Pair<Self>, Destination), Stop> {
+        let mut pair = Pair::unconnected_of(lab, config, 64)?;
+        for end in [&mut pair.a, &mut pair.b] {
+            end.domain.start(&mut end.qp, &DatagramOptions::new(KEY))?;
+        }
+        let options = ConnectOptions::default();
+        let peer = pair.b.domain.address(&pair.b.qp, &options)?;
+        let way = pair.a.domain.destination(&peer, KEY, &options)?;
+        Ok((pair, way))
+    }
+
+    fn post(
+        poster: &mut Poster<'_, Self>,
+        way: &Destination,
+        job: &Job,
+        sges: &[Sge],
+    ) -> Result<(), Stop> {
+        put_datagram(poster, way, job, sges)
+    }
+
+    fn post_inline(
+        poster: &mut Poster<'_, Self>,
+        way: &Destination,
+        job: &Job,
+        data: &[u8],
+    ) -> Result<(), Stop> {
+        put_datagram(poster, way, job, Inline(data))
+    }
+}

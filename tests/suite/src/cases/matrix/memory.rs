@@ -1,0 +1,115 @@
+//! Memory of the requests of a cell: a slot each, in which the bytes lie in one, two or three
+//! places.
+
+use std::sync::Arc;
+
+use verbless_command::KeyAccess;
+use verbless_queue::domain::IndirectKey;
+use verbless_queue::{Domain, Region, RemoteAddr, Sge};
+
+use super::{Form, REQUESTS};
+use crate::{Stop, ensure, pattern};
+
+/// Bytes of a slot; room for the longest message in any form, and some around it.
+const SLOT: usize = 16 << 10;
+/// Where the bytes of a slot begin that lie in one place; atomics want it aligned to 8.
+const START: usize = 8;
+
+/// The slots of one side.
+pub(super) struct Memory {
+    region: Arc<Region>,
+    /// Offset and length of each place, in the order of the bytes; those of one slot.
+    places: Vec<(usize, usize)>,
+    /// Over the places of each slot.
+    keys: Vec<IndirectKey>,
+}
+
+impl Memory {
+    /// Slots for messages of `length` bytes in this form. What the peer names lies in one place, or
+    /// behind an indirect key.
+    pub(super) fn new(
+        domain: &Domain,
+        form: Form,
+        length: usize,
+        is_remote: bool,
+    ) -> Result<Self, Stop> {
+        let region = Arc::new(domain.region(SLOT * REQUESTS, KeyAccess::ALL)?);
+        let places = match form {
+            Form::ThreeSges if !is_remote => {
+                let third = length / 3;
+                vec![(8000, third), (16, third), (12_001, length - 2 * third)]
+            }
+            Form::IndirectKey => {
+                let first = length.min(5000);
+                vec![(9000, first), (104, length - first)]
+            }
+            _ => vec![(START, length)],
+        };
+        let mut keys = Vec::new();
+        if form == Form::IndirectKey {
+            for at in 0..REQUESTS {
+                // A key spans a byte at least, whatever the message.
+                let pieces = [(9000, 5000), (104, 6000)];
+                let pieces =
+                    pieces.map(|(offset, bytes)| (region.clone(), at * SLOT + offset, bytes));
+                keys.push(domain.indirect_key(&pieces, KeyAccess::ALL)?);
+            }
+        }
+        Ok(Self { region, places, keys })
+    }
+
+    /// The SGEs of a slot.
+    pub(super) fn sges(&self, at: usize) -> Result<Vec<Sge>, Stop> {
+        if let Some(key) = self.keys.get(at) {
+            let length: usize = self.places.iter().map(|&(_, length)| length).sum();
+            return Ok(vec![Sge::new(0, length as u32, key.lkey())]);
+        }
+        let sge =
+            |&(offset, length): &(usize, usize)| Ok(self.region.sge(at * SLOT + offset, length)?);
+        self.places.iter().map(sge).collect()
+    }
+
+    /// A slot as the peer names it.
+    pub(super) fn remote(&self, at: usize) -> Result<RemoteAddr, Stop> {
+        match self.keys.get(at) {
+            Some(key) => Ok(RemoteAddr::new(0, key.rkey())),
+            None => Ok(self.region.remote(at * SLOT + self.places[0].0, 0)?),
+        }
+    }
+
+    /// Puts bytes into the places of a slot.
+    pub(super) fn fill(&self, at: usize, mut data: &[u8]) -> Result<(), Stop> {
+        for &(offset, length) in &self.places {
+            let (part, rest) = data.split_at(length);
+            self.region.write_at(at * SLOT + offset, part)?;
+            data = rest;
+        }
+        Ok(())
+    }
+
+    /// Fails unless the places of a slot have these bytes behind `skipped` others, and all between
+    /// them is as it was.
+    pub(super) fn holds(&self, at: usize, skipped: usize, data: &[u8]) -> Result<(), Stop> {
+        let mut slot = vec![0; SLOT];
+        self.region.read_at(at * SLOT, &mut slot)?;
+        let mut found = Vec::new();
+        for &(offset, length) in &self.places {
+            let place = &mut slot[offset..offset + length];
+            found.extend_from_slice(place);
+            place.fill(0);
+        }
+        ensure!(found[skipped..] == *data, "message {at} came out otherwise");
+        ensure!(slot.iter().all(|&byte| byte == 0), "bytes beside message {at} have changed");
+        Ok(())
+    }
+}
+
+/// The bytes of a message.
+pub(super) fn data(at: usize, length: usize) -> Vec<u8> {
+    pattern(0x40 + at as u8, length)
+}
+
+/// The number that 8 bytes are to an atomic.
+pub(super) fn number(data: &[u8]) -> u64 {
+    u64::from_ne_bytes(std::array::from_fn(|at| data[at]))
+}

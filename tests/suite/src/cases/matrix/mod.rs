@@ -1,0 +1,309 @@
+//! The matrix: every service with every operation that it carries, every form of payload, lengths
+//! from nothing to several packets, and each way to post. What a cell proves is the same for all
+//! of them ([`run`]), so that a service or an operation that is new is a line here.
+
+mod carry;
+mod memory;
+
+use verbless_queue::{QpConfig, Rc, Uc, Ud};
+
+use crate::need::{ATOMICS, cap};
+use crate::{Case, Group, Lab, Need, Stop, ensure, ensure_eq, until};
+use carry::{Carry, Job, Poster};
+use memory::Memory;
+
+pub(crate) static GROUP: Group = Group {
+    name: "matrix",
+    holds: "Service by operation by payload by length by way of posting: what is sent arrives \
+        whole, \
+            is reported as it was asked for, and nothing beside it changes.",
+    needs: &[],
+    entries: &[],
+    generated: cases,
+};
+
+/// Transport services.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Rc,
+    Uc,
+    Ud,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    Nop,
+}
+
+/// Where the bytes of a message lie, at both ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// In the WQE; at the other end in one piece.
+    Inline,
+    /// In one piece of a region.
+    OneSge,
+    /// In three pieces of a region, in no order.
+    ThreeSges,
+    /// In two pieces of a region behind an indirect key.
+    IndirectKey,
+}
+
+/// How three requests are posted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Posting {
+    /// One after the other, each with a completion.
+    Signaled,
+    /// One after the other, only the last with a completion.
+    Unsignaled,
+    /// With one doorbell, each with a completion.
+    Batch,
+}
+
+/// One cell of the matrix.
+#[derive(Clone, Copy)]
+struct Cell {
+    transport: Transport,
+    operation: Operation,
+    form: Form,
+    length: usize,
+    posting: Posting,
+}
+
+/// Requests of a cell.
+const REQUESTS: usize = 3;
+/// The longest message of the matrix: several packets of whatever path MTU.
+const LONGEST: usize = 10_007;
+/// The longest that every send queue of the matrix takes inline.
+const INLINE: usize = 200;
+
+/// What each service carries, and the lengths that it is tried with.
+const CARRIED: &[(Transport, &[Operation], &[usize])] = {
+    use Operation::{CompareSwap, FetchAdd, Nop, Read, Send, SendImm, Write, WriteImm};
+    &[
+        (
+            Transport::Rc,
+            &[Send, SendImm, Write, WriteImm, Read, CompareSwap, FetchAdd, Nop],
+            &[0, 1, 64, INLINE, 4096, LONGEST],
+        ),
+        (Transport::Uc, &[Send, SendImm, Write, WriteImm, Nop], &[0, 1, 64, INLINE, 4096, LONGEST]),
+        // One packet of any path MTU of RoCE, 1024 bytes on an Ethernet port of 1500.
+        (Transport::Ud, &[Send, SendImm, Nop], &[0, 1, 64, INLINE, 1000]),
+    ]
+};
+
+impl Operation {
+    /// The forms that its payload may have.
+    fn forms(self) -> &'static [Form] {
+        match self {
+            Self::Nop => &[Form::Inline],
+            Self::CompareSwap | Self::FetchAdd => &[Form::OneSge, Form::IndirectKey],
+            Self::Read => &[Form::OneSge, Form::ThreeSges, Form::IndirectKey],
+            _ => &[Form::Inline, Form::OneSge, Form::ThreeSges, Form::IndirectKey],
+        }
+    }
+
+    /// Those of the lengths that it may have in a form.
+    fn fits(self, form: Form, length: usize) -> bool {
+        match self {
+            Self::Nop => length == 0,
+            Self::CompareSwap | Self::FetchAdd => length == 8,
+            _ => form != Form::Inline || length <= INLINE,
+        }
+    }
+
+    fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// Whether it takes a receive of the peer.
+    fn takes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+
+    /// Whether it brings 32 bits besides.
+    fn has_immediate(self) -> bool {
+        matches!(self, Self::SendImm | Self::WriteImm)
+    }
+
+    /// As completions call it at the sender and at the receiver.
+    fn completions(self) -> (verbless_queue::Operation, verbless_queue::Operation) {
+        use verbless_queue::Operation as Done;
+        match self {
+            Self::Send => (Done::Send, Done::Receive),
+            Self::SendImm => (Done::SendImm, Done::ReceiveImm),
+            Self::Write => (Done::Write, Done::Receive),
+            Self::WriteImm => (Done::WriteImm, Done::ReceiveWriteImm),
+            Self::Read => (Done::Read, Done::Receive),
+            Self::CompareSwap => (Done::CompareSwap, Done::Receive),
+            Self::FetchAdd => (Done::FetchAdd, Done::Receive),
+            Self::Nop => (Done::Nop, Done::Receive),
+        }
+    }
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        let transport = match self.transport {
+            Transport::Rc => "rc",
+            Transport::Uc => "uc",
+            Transport::Ud => "ud",
+        };
+        let operation = match self.operation {
+            Operation::Send => "send",
+            Operation::SendImm => "send_with_immediate",
+            Operation::Write => "write",
+            Operation::WriteImm => "write_with_immediate",
+            Operation::Read => "read",
+            Operation::CompareSwap => "compare_and_swap",
+            Operation::FetchAdd => "fetch_and_add",
+            Operation::Nop => "nop",
+        };
+        let form = match self.form {
+            _ if self.operation == Operation::Nop => "",
+            Form::Inline => "_inline",
+            Form::OneSge => "_by_one_sge",
+            Form::ThreeSges => "_by_three_sges",
+            Form::IndirectKey => "_by_an_indirect_key",
+        };
+        let posting = match self.posting {
+            Posting::Signaled => "signaled_each",
+            Posting::Unsignaled => "signaled_at_the_end",
+            Posting::Batch => "in_a_batch",
+        };
+        let length = match self.operation {
+            Operation::Nop => String::new(),
+            _ => format!("_of_{}_bytes", self.length),
+        };
+        format!("{transport}_{operation}{length}{form}_{posting}")
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        let transport = match self.transport {
+            Transport::Rc => cap!(rc),
+            Transport::Uc => cap!(uc),
+            Transport::Ud => cap!(ud),
+        };
+        let atomics = self.operation.is_atomic().then_some(ATOMICS);
+        [transport].into_iter().chain(atomics).collect()
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let mut cells = Vec::new();
+    for &(transport, operations, lengths) in CARRIED {
+        for &operation in operations {
+            for &form in operation.forms() {
+                let lengths = lengths.iter().chain(operation.is_atomic().then_some(&8));
+                for &length in lengths.filter(|&&length| operation.fits(form, length)) {
+                    for posting in [Posting::Signaled, Posting::Unsignaled, Posting::Batch] {
+                        cells.push(Cell { transport, operation, form, length, posting });
+                    }
+                }
+            }
+        }
+    }
+    let case = |cell: Cell| Case {
+        group: GROUP.name,
+        name: cell.name().into(),
+        needs: cell.needs(),
+        run: Box::new(move |lab| match cell.transport {
+            Transport::Rc => run::<Rc>(lab, &cell),
+            Transport::Uc => run::<Uc>(lab, &cell),
+            Transport::Ud => run::<Ud>(lab, &cell),
+        }),
+    };
+    cells.into_iter().map(case).collect()
+}
+
+/// Posts the requests of a cell, and looks at every completion and every byte at both ends.
+fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
+    let Cell { operation, form, length, posting, .. } = *cell;
+    let config = QpConfig {
+        send_sges: 3,
+        receive_sges: 3,
+        inline: INLINE as u32,
+        ..QpConfig::new(REQUESTS as u32, REQUESTS as u32)
+    };
+    let (mut pair, way) = S::pair(lab, &config)?;
+    let header = S::HEADER;
+    // What is sent from here and arrives there; and memory that the peer posts for receives.
+    let local = Memory::new(&pair.a.domain, form, length, false)?;
+    let remote = Memory::new(&pair.b.domain, form, length, true)?;
+    let receives = Memory::new(&pair.b.domain, form, header + length, false)?;
+    let data: Vec<_> = (0..REQUESTS).map(|at| memory::data(at, length)).collect();
+    let from_here = !matches!(operation, Operation::Read) && !operation.is_atomic();
+    for (at, data) in data.iter().enumerate() {
+        if from_here { &local } else { &remote }.fill(at, data)?;
+    }
+    if operation.takes_receive() {
+        for at in 0..REQUESTS {
+            pair.b.receive_into(&receives.sges(at)?[..], 100 + at as u64)?;
+        }
+    }
+    let free = pair.a.qp.send.free();
+    let mut poster = match posting {
+        Posting::Batch => Poster::Batch(pair.a.qp.batch()),
+        _ => Poster::Single(&mut pair.a.qp.send),
+    };
+    for (at, data) in data.iter().enumerate() {
+        let sges = local.sges(at)?;
+        let signaled = posting != Posting::Unsignaled || at == REQUESTS - 1;
+        let remote = remote.remote(at)?;
+        let job = Job { operation, remote, signaled, number: at as u64 };
+        if form == Form::Inline {
+            S::post_inline(&mut poster, &way, &job, data)?;
+        } else {
+            S::post(&mut poster, &way, &job, &sges)?;
+        }
+    }
+    poster.ring();
+    let (sent, received) = operation.completions();
+    let first = if posting == Posting::Unsignaled { REQUESTS - 1 } else { 0 };
+    for at in first..REQUESTS {
+        let done = pair.a.sent()??;
+        ensure_eq!((done.cookie, done.operation()), (at as u64, sent), "completion of the request");
+        if !from_here {
+            ensure_eq!(done.byte_len() as usize, length, "bytes of the completion");
+        }
+    }
+    ensure_eq!(pair.a.qp.send.free(), free, "free WQEBBs after the last completion");
+    if operation.takes_receive() {
+        for at in 0..REQUESTS {
+            let done = pair.b.received()??;
+            let expected = (100 + at as u64, received);
+            ensure_eq!((done.cookie, done.operation()), expected, "completion of the receive");
+            let header = if operation == Operation::WriteImm { 0 } else { header };
+            ensure_eq!(done.byte_len() as usize, header + length, "bytes received");
+            let immediate = operation.has_immediate().then(|| carry::immediate(at as u64));
+            ensure_eq!(done.immediate(), immediate, "immediate");
+        }
+    }
+    for (at, data) in data.iter().enumerate() {
+        match operation {
+            Operation::Send | Operation::SendImm => receives.holds(at, header, data)?,
+            // Nobody says when a WRITE has arrived that is not acknowledged.
+            Operation::Write | Operation::WriteImm => {
+                until("a WRITE", || remote.holds(at, 0, data).ok())?;
+                receives.holds(at, 0, &vec![0; header + length])?;
+            }
+            Operation::Read => local.holds(at, 0, data)?,
+            Operation::CompareSwap | Operation::FetchAdd => {
+                local.holds(at, 0, data)?;
+                let there = carry::after(operation, memory::number(data));
+                remote.holds(at, 0, &there.to_ne_bytes())?;
+            }
+            Operation::Nop => remote.holds(at, 0, &[])?,
+        }
+    }
+    let verbless_queue_is_quiet = pair.b.qp.poll(&mut pair.b.receive_cq).is_none();
+    ensure!(verbless_queue_is_quiet, "a receive completed that nobody sent to");
+    Ok(())
+}

@@ -1,0 +1,556 @@
+//! Registered memory and keys: what can be registered, and what a key gives a way to.
+
+use std::sync::Arc;
+
+use nix::sys::resource::{Resource, getrlimit};
+use verbless_command::{Device, KeyAccess, KeyMemory, Klm, MkeyAttr, MkeyObject, RemoteAccess};
+use verbless_devx::abi::core::access;
+use verbless_devx::{Errno, ErrorKind, PageSizes, page_size};
+use verbless_prm::{CreateMkeyIn, MkeyAccessMode};
+use verbless_queue::ring::SharedMemory;
+use verbless_queue::wr::{Inline, Read, Write};
+use verbless_queue::{CqConfig, Domain, QpConfig, RemoteAddr, Srq, SrqConfig, Status};
+
+use crate::case::cases;
+use crate::need::cap;
+use crate::raw::{self, Shared};
+use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, failed, pattern};
+
+cases!(
+    "memory",
+    "Registered memory and keys: what can be registered, and what a key gives access to.":
+    regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte,
+    a_large_region_begins_where_a_huge_page_can,
+    memory_at_odd_addresses_is_reached_exactly,
+    a_region_of_no_bytes_is_refused,
+    a_registration_of_no_bytes_is_refused,
+    a_range_that_passes_the_end_of_the_address_space_is_refused,
+    a_wild_address_is_efault,
+    a_range_that_is_only_partly_mapped_is_efault,
+    read_only_memory_is_registered_for_reading_only,
+    access_that_a_umem_cannot_have_is_refused,
+    page_sizes_below_the_systems_are_refused,
+    more_than_the_memlock_limit_is_refused_with_advice [Need::MemlockLimit],
+    a_registration_in_use_is_not_given_up,
+    a_hundred_keys_over_one_registration_all_differ,
+    a_key_made_anew_is_not_the_one_before,
+    a_key_is_as_it_was_asked_for,
+    a_key_may_count_its_addresses_from_zero,
+    a_key_may_cover_a_part_of_its_registration,
+    a_key_past_the_end_of_its_registration_is_refused,
+    a_key_that_gives_peers_more_than_itself_is_refused,
+    relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can,
+    an_indirect_key_strings_pieces_of_any_length_together,
+    an_indirect_key_of_equal_pieces_strings_them_together,
+    an_indirect_key_over_indirect_keys_is_followed [cap!(max_indirection >= 2)],
+    an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write,
+    an_indirect_key_ends_where_its_pieces_end,
+    an_indirect_key_may_end_before_its_pieces_do,
+    memory_is_ours_again_after_its_region_is_gone,
+    queues_of_every_kind_lie_side_by_side_in_shared_memory,
+);
+
+fn regions_from_one_byte_to_several_mebibytes_work_to_their_last_byte(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for length in [1, 2, 63, 4095, 4096, 4097, 65_537, 1 << 20, (2 << 20) + 3] {
+        let region = pair.b.domain.region(length, KeyAccess::ALL)?;
+        ensure_eq!(region.len(), length, "length");
+        let last = region.remote(length - 1, 0)?;
+        pair.a.perform(&Write::new(Inline(b"x"), last).signaled())?;
+        let mut byte = [0];
+        region.read_at(length - 1, &mut byte)?;
+        ensure_eq!(byte, *b"x", format!("the last byte of {length}"));
+    }
+    Ok(())
+}
+
+fn a_large_region_begins_where_a_huge_page_can(lab: &Lab) -> Result<(), Stop> {
+    const HUGE: usize = 2 << 20;
+    let mut pair = Pair::new(lab)?;
+    for length in [HUGE, HUGE + 1, 3 * HUGE - 1] {
+        let region = pair.b.domain.region(length, KeyAccess::ALL)?;
+        ensure_eq!(region.address() % HUGE as u64, 0, format!("offset of {length} bytes"));
+        for at in [0, HUGE - 1, length - 1] {
+            let place = region.remote(at, 0)?;
+            pair.a.perform(&Write::new(Inline(b"y"), place).signaled())?;
+            let mut byte = [0];
+            region.read_at(at, &mut byte)?;
+            ensure_eq!(byte, *b"y", format!("byte {at} of {length}"));
+        }
+    }
+    match pair.b.domain.region(usize::MAX, KeyAccess::LOCAL) {
+        Ok(_) => Err(Stop::fail("there is no such memory")),
+        Err(error) => {
+            ensure!(error.to_string().contains("ask for less"), "the error says {error}");
+            Ok(())
+        }
+    }
+}
+
+fn memory_at_odd_addresses_is_reached_exactly(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let whole = SharedMemory::zeroed(3 * SharedMemory::PAGE);
+    for (offset, length) in [(1, 1), (4095, 2), (7, 5000), (4097, 4095), (63, 8192)] {
+        whole.fill(0xee);
+        let region = raw::region_within(&pair.b.domain, &whole, offset, length, KeyAccess::ALL)?;
+        let sent = pattern(3, length);
+        pair.a.fill(0, &sent)?;
+        let to = region.remote(0, 0)?;
+        let from = pair.a.sge(0, length)?;
+        pair.a.perform(&Write::new(from, to).signaled())?;
+        let mut found = vec![0; whole.len()];
+        whole.read_at(0, &mut found)?;
+        let mut expected = vec![0xee; whole.len()];
+        expected[offset..offset + length].copy_from_slice(&sent);
+        ensure!(found == expected, "{length} bytes at offset {offset} came out otherwise");
+    }
+    Ok(())
+}
+
+fn a_region_of_no_bytes_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let refused = domain.region(0, KeyAccess::ALL).err();
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "a region of 0 bytes");
+    let whole = SharedMemory::zeroed(1);
+    ensure!(raw::region_within(&domain, &whole, 8, 0, KeyAccess::ALL).is_err(), "0 raw bytes");
+    Ok(())
+}
+
+/// The errno with which a registration is refused.
+fn refusal(
+    device: &Device,
+    address: u64,
+    length: u64,
+    access: u32,
+    pages: PageSizes,
+) -> Option<Errno> {
+    raw::register_wild(device, address, length, access, pages).err()?.errno()
+}
+
+fn a_registration_of_no_bytes_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let memory = SharedMemory::zeroed(4096);
+    let device = lab.device()?;
+    let got = refusal(&device, memory.address(), 0, access::LOCAL_WRITE, PageSizes::Any);
+    ensure_eq!(got, Some(Errno::EINVAL), "0 bytes");
+    Ok(())
+}
+
+fn a_range_that_passes_the_end_of_the_address_space_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let page = page_size() as u64;
+    for (address, length) in [(u64::MAX, 2), (u64::MAX - page + 1, 2 * page), (page, u64::MAX)] {
+        let got = refusal(&device, address, length, access::LOCAL_WRITE, PageSizes::Any);
+        ensure!(got.is_some(), "{length:#x} bytes at {address:#x} were registered");
+    }
+    Ok(device.nop()?)
+}
+
+fn a_wild_address_is_efault(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    for address in [0, 0x10, 0x1000, 1 << 46, 0xffff_8000_0000_0000] {
+        for flags in [0, access::LOCAL_WRITE] {
+            let got = refusal(&device, address, 64, flags, PageSizes::Any);
+            ensure_eq!(got, Some(Errno::EFAULT), format!("address {address:#x}"));
+        }
+    }
+    Ok(device.nop()?)
+}
+
+fn a_range_that_is_only_partly_mapped_is_efault(lab: &Lab) -> Result<(), Stop> {
+    let (map, address) = raw::read_only(page_size())?;
+    let device = lab.device()?;
+    // 4 GiB from there on are not all mapped, whatever lies behind.
+    let got = refusal(&device, address, 1 << 32, access::LOCAL_WRITE, PageSizes::Any);
+    ensure!(matches!(got, Some(Errno::EFAULT | Errno::ENOMEM)), "4 GiB from a page on: {got:?}");
+    drop(map);
+    Ok(())
+}
+
+fn read_only_memory_is_registered_for_reading_only(lab: &Lab) -> Result<(), Stop> {
+    let (map, address) = raw::read_only(page_size())?;
+    let device = lab.device()?;
+    let length = map.len() as u64;
+    raw::register_wild(&device, address, length, access::REMOTE_READ, PageSizes::Any)?;
+    let got = refusal(&device, address, length, access::LOCAL_WRITE, PageSizes::Any);
+    ensure_eq!(got, Some(Errno::EFAULT), "for writing");
+    Ok(())
+}
+
+fn access_that_a_umem_cannot_have_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let memory = SharedMemory::zeroed(4096);
+    let device = lab.device()?;
+    // Remote write without local write; atomics (bit 3), which belong into the key; a bit that
+    // means nothing.
+    for flags in [access::REMOTE_WRITE, access::LOCAL_WRITE | 1 << 3, 1 << 30] {
+        let got = refusal(&device, memory.address(), 4096, flags, PageSizes::Any);
+        ensure_eq!(got, Some(Errno::EINVAL), format!("access {flags:#x}"));
+    }
+    Ok(())
+}
+
+fn page_sizes_below_the_systems_are_refused(lab: &Lab) -> Result<(), Stop> {
+    let memory = SharedMemory::zeroed(4096);
+    let device = lab.device()?;
+    for bitmap in [0, 1 << 5] {
+        let pages = PageSizes::Bitmap(bitmap);
+        let got = refusal(&device, memory.address(), 4096, access::LOCAL_WRITE, pages);
+        ensure_eq!(got, Some(Errno::EINVAL), format!("page sizes {bitmap:#x}"));
+    }
+    let system = PageSizes::Bitmap(page_size() as u64);
+    let length = 4096;
+    Ok(raw::register_wild(&device, memory.address(), length, access::LOCAL_WRITE, system)?)
+}
+
+fn more_than_the_memlock_limit_is_refused_with_advice(lab: &Lab) -> Result<(), Stop> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
+    let domain = Domain::new(&lab.device()?)?;
+    raw::respect_memlock()?;
+    let error = match domain.region(limit as usize + page_size(), KeyAccess::ALL) {
+        Ok(_) => return Err(Stop::fail("more than the limit was registered")),
+        Err(error) => error,
+    };
+    ensure_eq!(error.kind(), ErrorKind::MemoryLimit, format!("the kind of {error}"));
+    ensure!(error.hint().contains("ulimit -l"), "{error} does not say what to do");
+    Ok(())
+}
+
+/// Everything, over the whole of a registration, with addresses that are our own.
+fn whole(domain: &Domain, shared: &Shared) -> MkeyAttr {
+    MkeyAttr {
+        pd: domain.pd().clone(),
+        access: KeyAccess::ALL,
+        start: shared.umem.address(),
+        length: shared.umem.length(),
+        memory: KeyMemory::Umem { umem: shared.umem.clone(), offset: 0 },
+    }
+}
+
+fn a_registration_in_use_is_not_given_up(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let pd = device.alloc_pd()?;
+    let (memory, umem) = raw::bare_umem(&device)?;
+    let mut input = CreateMkeyIn::new();
+    input.set_mkey_umem_id(umem.id()).set_mkey_umem_valid(true);
+    input.set_translations_octword_actual_size(1);
+    input
+        .memory_key_mkey_entry_mut()
+        .set_access_mode_1_0(MkeyAccessMode::MTT.0)
+        .set_lr(true)
+        .set_qpn(0xff_ffff)
+        .set_pd(pd.pdn())
+        .set_start_addr(memory.address())
+        .set_len(4096)
+        .set_translations_octword_size(1)
+        .set_log_page_size(12);
+    let key = device.obj_create(input.as_bytes(), &mut [0; 16])?;
+    let umem = match umem.destroy() {
+        Ok(()) => return Err(Stop::fail("the UMEM went while a key was on it")),
+        Err(refused) => refused.object,
+    };
+    key.destroy()?;
+    Ok(umem.destroy()?)
+}
+
+fn a_hundred_keys_over_one_registration_all_differ(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let shared = Shared::new(&device, 4096)?;
+    let keys: Vec<MkeyObject> =
+        (0..100).map(|_| device.create_mkey(whole(&domain, &shared))).collect::<Result<_, _>>()?;
+    let mut numbers: Vec<u32> = keys.iter().map(|key| key.lkey().0 >> 8).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    ensure_eq!(numbers.len(), 100, "key indexes");
+    Ok(())
+}
+
+fn a_key_made_anew_is_not_the_one_before(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let mut seen = Vec::new();
+    for _ in 0..64 {
+        let key = domain.region(64, KeyAccess::ALL)?.lkey();
+        ensure!(!seen.contains(&key), "key {key} came back");
+        seen.push(key);
+    }
+    Ok(())
+}
+
+fn a_key_is_as_it_was_asked_for(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let shared = Shared::new(&device, 3 * 4096)?;
+    let rights = [
+        KeyAccess::LOCAL_READ,
+        KeyAccess::LOCAL,
+        KeyAccess::ALL,
+        KeyAccess {
+            remote: RemoteAccess { read: true, ..Default::default() },
+            ..KeyAccess::LOCAL_READ
+        },
+    ];
+    for access in rights {
+        let length = shared.umem.length() - 100;
+        let key = device.create_mkey(MkeyAttr { access, length, ..whole(&domain, &shared) })?;
+        let context = key.query()?;
+        let got = (context.lr(), context.lw(), context.rr(), context.rw(), context.a());
+        let remote = access.remote;
+        let asked = (
+            true,
+            access.local_write,
+            remote.read,
+            remote.write,
+            remote.atomic && device.caps().atomics,
+        );
+        ensure_eq!(got, asked, "rights");
+        ensure_eq!(context.start_addr(), shared.umem.address(), "start");
+        ensure_eq!(context.len(), length, "length");
+        ensure_eq!(context.pd(), domain.pd().pdn(), "PD");
+        ensure!(!context.free(), "the key is free");
+        let mode = context.access_mode_4_2() << 2 | context.access_mode_1_0();
+        ensure_eq!(mode, MkeyAccessMode::MTT.0, "access mode");
+        ensure_eq!(u32::from(context.mkey_7_0()), key.lkey().0 & 0xff, "variant");
+    }
+    Ok(())
+}
+
+/// Writes and reads back `length` bytes at `address` under a key of b.
+fn round_trip(pair: &mut Pair, address: RemoteAddr, length: usize) -> Result<Vec<u8>, Stop> {
+    let sent = pattern(9, length);
+    pair.a.fill(0, &sent)?;
+    let (from, into) = (pair.a.sge(0, length)?, pair.a.sge(32 << 10, length)?);
+    pair.a.perform(&Write::new(from, address).signaled())?;
+    pair.a.perform(&Read::new(into, address).signaled())?;
+    ensure!(pair.a.bytes(32 << 10, length)? == sent, "what was read is not what was written");
+    Ok(sent)
+}
+
+fn a_key_may_count_its_addresses_from_zero(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let shared = Shared::new(&pair.b.device, 2 * 4096)?;
+    let attr = MkeyAttr { start: 0, ..whole(&pair.b.domain, &shared) };
+    let key = pair.b.device.create_mkey(attr)?;
+    let sent = round_trip(&mut pair, RemoteAddr::new(4090, key.rkey()), 100)?;
+    let mut found = vec![0; 100];
+    shared.memory.read_at(4090, &mut found)?;
+    ensure!(found == sent, "the bytes are not where address 4090 leads");
+    let past = RemoteAddr::new(2 * 4096 - 1, key.rkey());
+    let from = pair.a.sge(0, 2)?;
+    pair.a.qp.post(&Write::new(from, past).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    Ok(())
+}
+
+fn a_key_may_cover_a_part_of_its_registration(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let shared = Shared::new(&pair.b.device, 4 * 4096)?;
+    let start = shared.umem.address() + 4096 + 0x123;
+    let key = pair.b.device.create_mkey(MkeyAttr {
+        start,
+        length: 5000,
+        memory: KeyMemory::Umem { umem: shared.umem.clone(), offset: 4096 + 0x123 },
+        ..whole(&pair.b.domain, &shared)
+    })?;
+    let sent = round_trip(&mut pair, RemoteAddr::new(start, key.rkey()), 5000)?;
+    let mut found = vec![0; 5000];
+    shared.memory.read_at(4096 + 0x123, &mut found)?;
+    ensure!(found == sent, "the bytes are not where the key leads");
+    for outside in [start - 1, start + 5000] {
+        let to = RemoteAddr::new(outside, key.rkey());
+        let from = pair.a.sge(0, 1)?;
+        pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
+        failed(pair.a.sent()?, Status::RemoteAccess)?;
+        pair.restart()?;
+    }
+    Ok(())
+}
+
+fn a_key_past_the_end_of_its_registration_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let shared = Shared::new(&device, 4096)?;
+    let attr = whole(&domain, &shared);
+    for (start, length) in [(attr.start, 4097), (attr.start, u64::MAX), (u64::MAX - 4095, 4097)] {
+        let refused = device.create_mkey(MkeyAttr { start, length, ..attr.clone() }).err();
+        ensure!(refused.is_some(), "{length:#x} bytes at {start:#x} of a page");
+    }
+    let refused = device.create_mkey(MkeyAttr { length: 0, ..attr }).err();
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "a key of 0 bytes");
+    Ok(())
+}
+
+fn a_key_that_gives_peers_more_than_itself_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let shared = Shared::new(&device, 4096)?;
+    for remote in [
+        RemoteAccess { write: true, ..Default::default() },
+        RemoteAccess { atomic: true, ..Default::default() },
+    ] {
+        let access = KeyAccess { remote, ..KeyAccess::LOCAL_READ };
+        let refused = device.create_mkey(MkeyAttr { access, ..whole(&domain, &shared) }).err();
+        ensure_eq!(
+            refused.map(|error| error.kind()),
+            Some(ErrorKind::Input),
+            format!("{remote:?} without local write")
+        );
+    }
+    Ok(())
+}
+
+fn an_indirect_key_strings_pieces_of_any_length_together(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let one = Arc::new(pair.b.domain.region(1000, KeyAccess::ALL)?);
+    let two = Arc::new(pair.b.domain.region(8192, KeyAccess::ALL)?);
+    let pieces =
+        [(one.clone(), 10, 990), (two.clone(), 4095, 3), (one.clone(), 0, 7), (two, 0, 500)];
+    let key = pair.b.domain.indirect_key(&pieces, KeyAccess::ALL)?;
+    let sent = round_trip(&mut pair, RemoteAddr::new(0, key.rkey()), 1500)?;
+    let mut at = 0;
+    for (region, offset, length) in &pieces {
+        let mut found = vec![0; *length];
+        region.read_at(*offset, &mut found)?;
+        ensure!(found == sent[at..at + length], "the piece of {length} bytes");
+        at += length;
+    }
+    Ok(())
+}
+
+fn an_indirect_key_of_equal_pieces_strings_them_together(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let regions: Vec<_> =
+        (0..3).map(|_| pair.b.domain.region(8192, KeyAccess::ALL)).collect::<Result<_, _>>()?;
+    let pieces = regions
+        .iter()
+        .map(|region| Klm { key: region.lkey(), address: region.address() + 4096, length: 0 })
+        .collect();
+    let key = pair.b.device.create_mkey(MkeyAttr {
+        pd: pair.b.domain.pd().clone(),
+        access: KeyAccess::ALL,
+        start: 0,
+        length: 3 * 4096,
+        memory: KeyMemory::Ksms { log_length: 12, klms: pieces },
+    })?;
+    let sent = round_trip(&mut pair, RemoteAddr::new(100, key.rkey()), 3 * 4096 - 100)?;
+    let mut found = vec![0; 4096];
+    regions[1].read_at(4096, &mut found)?;
+    ensure!(found == sent[4096 - 100..8192 - 100], "the piece in the middle");
+    Ok(())
+}
+
+fn an_indirect_key_over_indirect_keys_is_followed(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let domain = pair.b.domain.clone();
+    let region = Arc::new(domain.region(4096, KeyAccess::ALL)?);
+    let inner =
+        domain.indirect_key(&[(region.clone(), 1000, 100), (region, 0, 100)], KeyAccess::ALL)?;
+    let piece = |address, length| Klm { key: inner.lkey(), address, length };
+    let outer = pair.b.device.create_mkey(MkeyAttr {
+        pd: domain.pd().clone(),
+        access: KeyAccess::ALL,
+        start: 0,
+        length: 150,
+        memory: KeyMemory::Klms(vec![piece(120, 50), piece(0, 100)]),
+    })?;
+    round_trip(&mut pair, RemoteAddr::new(0, outer.rkey()), 150)?;
+    Ok(())
+}
+
+fn an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let pair = Pair::new(lab)?;
+    let domain = &pair.b.domain;
+    let region = Arc::new(domain.region(4096, KeyAccess::LOCAL_READ)?);
+    let ranges = [(region, 0, 100)];
+    domain.indirect_key(&ranges, KeyAccess::LOCAL_READ)?;
+    let local_write = KeyAccess { local_write: true, ..KeyAccess::LOCAL_READ };
+    for access in [local_write, KeyAccess::ALL] {
+        let Err(error) = domain.indirect_key(&ranges, access) else {
+            return Err(Stop::fail(format!("a key was made with {access:?}")));
+        };
+        ensure_eq!(error.kind(), ErrorKind::Input, "kind");
+        ensure!(error.to_string().contains("the region at"), "{error} does not say which region");
+    }
+    Ok(())
+}
+
+fn an_indirect_key_ends_where_its_pieces_end(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let region = Arc::new(pair.b.domain.region(4096, KeyAccess::ALL)?);
+    let key = pair.b.domain.indirect_key(&[(region, 0, 100)], KeyAccess::ALL)?;
+    let from = pair.a.sge(0, 2)?;
+    let past = RemoteAddr::new(99, key.rkey());
+    pair.a.qp.post(&Write::new(from, past).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    Ok(())
+}
+
+fn an_indirect_key_may_end_before_its_pieces_do(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let region = pair.b.domain.region(4096, KeyAccess::ALL)?;
+    let piece = Klm { key: region.lkey(), address: region.address(), length: 4096 };
+    let key = pair.b.device.create_mkey(MkeyAttr {
+        pd: pair.b.domain.pd().clone(),
+        access: KeyAccess::ALL,
+        start: 0x1000,
+        length: 100,
+        memory: KeyMemory::Klms(vec![piece]),
+    })?;
+    round_trip(&mut pair, RemoteAddr::new(0x1000, key.rkey()), 100)?;
+    for (address, length) in [(0x1000 + 99, 2), (0x1000 + 100, 1), (0xfff, 1), (0x1000, 101)] {
+        let (from, to) = (pair.a.sge(0, length)?, RemoteAddr::new(address, key.rkey()));
+        pair.a.qp.post(&Write::new(from, to).signaled(), 0)?;
+        failed(pair.a.sent()?, Status::RemoteAccess)?;
+        pair.restart()?;
+    }
+    Ok(())
+}
+
+fn memory_is_ours_again_after_its_region_is_gone(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let whole = SharedMemory::zeroed(4096);
+    let region = raw::region_within(&pair.b.domain, &whole, 0, 4096, KeyAccess::ALL)?;
+    let to = region.remote(0, 0)?;
+    pair.a.perform(&Write::new(Inline(b"before"), to).signaled())?;
+    drop(region);
+    pair.a.qp.post(&Write::new(Inline(b"after!"), to).signaled(), 0)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    let mut found = [0; 6];
+    whole.read_at(0, &mut found)?;
+    ensure_eq!(&found, b"before", "the memory");
+    Ok(())
+}
+
+/// Where a queue may begin depends on the pages that its memory is registered in: all of these must
+/// be places that the device takes, wherever the chunks that the queues share happen to lie.
+fn queues_of_every_kind_lie_side_by_side_in_shared_memory(lab: &Lab) -> Result<(), Stop> {
+    let pair = Pair::new(lab)?;
+    for _ in 0..4 {
+        let domain = Domain::new(&pair.a.device)?;
+        let cq = domain.completion_queue(&CqConfig::new(64))?;
+        let mut kept = (Vec::new(), Vec::new(), Vec::<Srq>::new());
+        for _ in 0..20 {
+            kept.0.push(domain.completion_queue(&CqConfig::new(64))?);
+            kept.1.push(domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq)?);
+            kept.2.push(domain.srq(&SrqConfig::new(63))?);
+        }
+    }
+    Ok(())
+}
+
+fn relaxed_ordering_is_a_wish_that_the_device_grants_as_it_can(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let domain = Domain::new(&device)?;
+    let shared = Shared::new(&device, 4096)?;
+    let caps = device.caps();
+    for wish in [false, true] {
+        let access = KeyAccess { relaxed_ordering: wish, ..KeyAccess::ALL };
+        let key = device.create_mkey(MkeyAttr { access, ..whole(&domain, &shared) })?;
+        let context = key.query()?;
+        ensure_eq!(context.relaxed_ordering_write(), wish && caps.relaxed_writes, "writes");
+        ensure_eq!(context.relaxed_ordering_read(), wish && caps.relaxed_reads, "reads");
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! The cases, group by group.
+
+mod cq;
+mod doorbells;
+mod errors;
+mod events;
+mod failure;
+mod faults;
+mod handshake;
+mod hostile;
+mod life;
+mod matrix;
+mod memory;
+mod open;
+mod path;
+mod qp;
+mod queue;
+mod rc;
+mod refusal;
+mod retired;
+mod shape;
+mod sleep;
+mod srq;
+mod uc;
+mod ud;
+mod umr;
+
+use std::sync::LazyLock;
+
+use crate::{Case, Group};
+
+/// The groups, in the order in which they run.
+static GROUPS: &[&Group] = &[
+    &open::GROUP,
+    &refusal::GROUP,
+    &memory::GROUP,
+    &cq::GROUP,
+    &qp::GROUP,
+    &path::GROUP,
+    &handshake::GROUP,
+    &matrix::GROUP,
+    &rc::GROUP,
+    &uc::GROUP,
+    &ud::GROUP,
+    &srq::GROUP,
+    &umr::GROUP,
+    &shape::GROUP,
+    &queue::GROUP,
+    &life::GROUP,
+    &retired::GROUP,
+    &errors::GROUP,
+    &failure::GROUP,
+    &events::GROUP,
+    &sleep::GROUP,
+    &doorbells::GROUP,
+    &hostile::GROUP,
+    &faults::GROUP,
+];
+
+/// The groups, in the order in which they run.
+pub fn groups() -> &'static [&'static Group] {
+    GROUPS
+}
+
+/// All cases, in the order in which they run.
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    static CASES: LazyLock<Vec<Case>> =
+        LazyLock::new(|| GROUPS.iter().flat_map(|group| group.cases()).collect());
+    CASES.iter()
+}

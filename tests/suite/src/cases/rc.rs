@@ -1,0 +1,314 @@
+//! The reliable connected service: every operation, as it should go.
+
+use verbless_queue::wr::{
+    CompareSwap, Fence, FetchAdd, Inline, Nop, PostError, Read, Send, SendImm, Write, WriteImm,
+};
+use verbless_queue::{Operation, QpConfig, Sge};
+
+use crate::case::cases;
+use crate::need::{ATOMICS, NO_ATOMICS};
+use crate::{Lab, Pair, Stop, ensure, ensure_eq, pattern};
+
+cases!(
+    "rc",
+    "The reliable connected service: what the matrix does not show, atomics and ordering first.":
+    a_write_arrives,
+    a_send_arrives_where_the_receive_says,
+    a_send_with_an_immediate_brings_it,
+    a_write_with_an_immediate_takes_a_receive_and_brings_it,
+    a_read_brings_the_peers_bytes,
+    a_compare_and_swap_swaps_only_what_is_equal [ATOMICS],
+    a_fetch_and_add_adds_and_says_what_was_there [ATOMICS],
+    atomics_of_both_sides_add_up [ATOMICS],
+    a_device_without_atomics_connects_without_them_and_refuses_to_send_one [NO_ATOMICS],
+    a_nop_completes_and_does_nothing,
+    each_completion_says_what_was_done,
+    sends_use_receives_in_the_order_in_which_they_were_posted,
+    a_write_is_visible_when_the_send_behind_it_arrives,
+    a_fenced_request_sees_what_the_read_before_it_brought,
+    a_receive_that_is_larger_than_the_message_keeps_its_rest,
+    a_request_that_cannot_be_is_refused_before_it_is_posted,
+    both_sides_send_at_once,
+);
+
+fn a_write_arrives(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let text = b"through the wire";
+    pair.a.fill(0, text)?;
+    let (from, to) = (pair.a.sge(0, text.len())?, pair.b.remote(4096)?);
+    pair.a.qp.post(&Write::new(from, to).signaled(), 7)?;
+    ensure_eq!(pair.a.sent()??.cookie, 7, "cookie");
+    ensure_eq!(pair.b.bytes(4096, text.len())?, text, "what arrived");
+    ensure_eq!(pair.b.bytes(4096 + text.len(), 8)?, [0; 8], "what lies behind");
+    Ok(())
+}
+
+fn a_send_arrives_where_the_receive_says(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    pair.b.receive(512, 64, 3)?;
+    pair.a.qp.post(&Send::new(Inline(b"hello")).signaled(), 4)?;
+    ensure_eq!(pair.a.sent()??.cookie, 4, "cookie of the send");
+    let done = pair.b.received()??;
+    ensure_eq!(done.cookie, 3, "cookie of the receive");
+    ensure_eq!(done.operation(), Operation::Receive, "operation");
+    ensure_eq!(done.byte_len(), 5, "bytes received");
+    ensure_eq!(pair.b.bytes(512, 5)?, b"hello", "what arrived");
+    Ok(())
+}
+
+fn a_send_with_an_immediate_brings_it(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for immediate in [0, 1, 0x1234_5678, u32::MAX] {
+        pair.b.receive(0, 64, 0)?;
+        pair.a.perform(&SendImm::new(Inline(b"with"), immediate).signaled())?;
+        let done = pair.b.received()??;
+        ensure_eq!(done.operation(), Operation::ReceiveImm, "operation");
+        ensure_eq!(done.immediate(), Some(immediate), "immediate");
+        ensure_eq!(done.byte_len(), 4, "bytes received");
+    }
+    Ok(())
+}
+
+fn a_write_with_an_immediate_takes_a_receive_and_brings_it(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    pair.b.receive(0, 64, 1)?;
+    let to = pair.b.remote(4096)?;
+    pair.a.perform(&WriteImm::new(Inline(b"elsewhere"), to, 0xabc).signaled())?;
+    let done = pair.b.received()??;
+    ensure_eq!(done.operation(), Operation::ReceiveWriteImm, "operation");
+    ensure_eq!(done.immediate(), Some(0xabc), "immediate");
+    ensure_eq!((done.cookie, done.byte_len()), (1, 9), "cookie and bytes");
+    ensure_eq!(pair.b.bytes(4096, 9)?, b"elsewhere", "what arrived");
+    ensure_eq!(pair.b.bytes(0, 64)?, [0; 64], "the receive's own memory");
+    Ok(())
+}
+
+fn a_read_brings_the_peers_bytes(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let text = pattern(5, 10_000);
+    pair.b.fill(1, &text)?;
+    let (into, from) = (pair.a.sge(77, text.len())?, pair.b.remote(1)?);
+    let done = pair.a.perform(&Read::new(into, from).signaled())?;
+    ensure_eq!((done.operation(), done.byte_len()), (Operation::Read, 10_000), "completion");
+    ensure!(pair.a.bytes(77, text.len())? == text, "other bytes than the peer's");
+    ensure_eq!(pair.a.bytes(76, 1)?, [0], "the byte before");
+    Ok(())
+}
+
+/// The number at an offset of one side's region.
+fn number(end: &crate::Endpoint, offset: usize) -> Result<u64, Stop> {
+    let mut bytes = [0; 8];
+    end.region.read_at(offset, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn a_compare_and_swap_swaps_only_what_is_equal(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (old, at) = (pair.a.sge(0, 8)?, pair.b.remote(64)?);
+    for (there, compare, swap, expected) in [
+        (7, 7, 9, 9),
+        (7, 8, 9, 7),
+        (u64::MAX, u64::MAX, 0, 0),
+        (0x0102_0304_0506_0708, 0x0807_0605_0403_0201, 1, 0x0102_0304_0506_0708),
+    ] {
+        pair.b.fill(64, &u64::to_ne_bytes(there))?;
+        let done = pair.a.perform(&CompareSwap::new(old, at, compare, swap).signaled())?;
+        ensure_eq!((done.operation(), done.byte_len()), (Operation::CompareSwap, 8), "completion");
+        ensure_eq!(number(&pair.a, 0)?, there, "what was there");
+        ensure_eq!(number(&pair.b, 64)?, expected, format!("{there}, compared with {compare}"));
+    }
+    Ok(())
+}
+
+fn a_fetch_and_add_adds_and_says_what_was_there(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (old, at) = (pair.a.sge(8, 8)?, pair.b.remote(0)?);
+    for (there, add) in [(0, 1), (41, 1), (5, 0), (u64::MAX, 2), (1 << 40, 1 << 63)] {
+        pair.b.fill(0, &u64::to_ne_bytes(there))?;
+        let done = pair.a.perform(&FetchAdd::new(old, at, add).signaled())?;
+        ensure_eq!((done.operation(), done.byte_len()), (Operation::FetchAdd, 8), "completion");
+        ensure_eq!(number(&pair.a, 8)?, there, "what was there");
+        ensure_eq!(number(&pair.b, 0)?, there.wrapping_add(add), "what is there now");
+    }
+    Ok(())
+}
+
+fn atomics_of_both_sides_add_up(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    // Each side adds to the other's number and to its own, which a queue pair to itself could not
+    // do better.
+    for round in 0..50u64 {
+        let (old, at) = (pair.a.sge(8, 8)?, pair.b.remote(0)?);
+        pair.a.qp.post(&FetchAdd::new(old, at, round).signaled(), round)?;
+        let (old, at) = (pair.b.sge(8, 8)?, pair.a.remote(0)?);
+        pair.b.qp.post(&FetchAdd::new(old, at, 2 * round).signaled(), round)?;
+        for end in [&mut pair.a, &mut pair.b] {
+            ensure_eq!(end.sent()??.cookie, round, "cookie");
+        }
+    }
+    let sum = 49 * 50 / 2;
+    ensure_eq!((number(&pair.b, 0)?, number(&pair.a, 0)?), (sum, 2 * sum), "sums");
+    Ok(())
+}
+
+fn a_nop_completes_and_does_nothing(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let done = pair.a.perform(&Nop::new().signaled())?;
+    ensure_eq!(done.operation(), Operation::Nop, "operation");
+    ensure_eq!(pair.b.bytes(0, 4096)?, vec![0; 4096], "the peer's memory");
+    Ok(())
+}
+
+fn each_completion_says_what_was_done(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    (0..3).try_for_each(|cookie| pair.b.receive(1024, 64, cookie))?;
+    let (piece, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
+    let qp = &mut pair.a.qp;
+    qp.post(&Send::new(piece).signaled(), 0)?;
+    qp.post(&SendImm::new(piece, 1).signaled(), 1)?;
+    qp.post(&Write::new(piece, at).signaled(), 2)?;
+    qp.post(&WriteImm::new(piece, at, 2).signaled(), 3)?;
+    qp.post(&Read::new(piece, at).signaled(), 4)?;
+    qp.post(&Nop::new().signaled(), 5)?;
+    let expected = [
+        Operation::Send,
+        Operation::SendImm,
+        Operation::Write,
+        Operation::WriteImm,
+        Operation::Read,
+        Operation::Nop,
+    ];
+    for (cookie, operation) in (0..).zip(expected) {
+        let done = pair.a.sent()??;
+        ensure_eq!((done.cookie, done.operation()), (cookie, operation), "completion");
+    }
+    Ok(())
+}
+
+fn sends_use_receives_in_the_order_in_which_they_were_posted(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for cookie in 0..32 {
+        pair.b.receive(64 * cookie as usize, 64, cookie)?;
+    }
+    for message in 0..32u8 {
+        pair.a.qp.post(&Send::new(Inline(&[message + 1; 33])), 0)?;
+    }
+    for cookie in 0..32 {
+        let done = pair.b.received()??;
+        ensure_eq!((done.cookie, done.byte_len()), (cookie, 33), "completion");
+        let byte = cookie as u8 + 1;
+        ensure_eq!(pair.b.bytes(64 * cookie as usize, 33)?, [byte; 33], "message");
+    }
+    Ok(())
+}
+
+fn a_write_is_visible_when_the_send_behind_it_arrives(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let to = pair.b.remote(8192)?;
+    for round in 1..=200u8 {
+        pair.b.receive(0, 64, 0)?;
+        pair.a.fill(0, &[round; 8192])?;
+        let from = pair.a.sge(0, 8192)?;
+        pair.a.qp.post(&Write::new(from, to), 0)?;
+        pair.a.qp.post(&Send::new(Inline(b"there")).signaled(), 0)?;
+        pair.b.received()??;
+        ensure!(pair.b.bytes(8192, 8192)? == [round; 8192], "round {round}: not all is there");
+        pair.a.sent()??;
+    }
+    Ok(())
+}
+
+fn a_fenced_request_sees_what_the_read_before_it_brought(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    for (round, fence) in (1u8..).zip([Fence::Reads, Fence::Full, Fence::Strong, Fence::Reads]) {
+        pair.b.fill(0, &[round; 4096])?;
+        let there = pair.a.sge(0, 4096)?;
+        let (source, target) = (pair.b.remote(0)?, pair.b.remote(8192)?);
+        pair.a.qp.post(&Read::new(there, source), 0)?;
+        pair.a.qp.post(&Write::new(there, target).fence_with(fence).signaled(), 0)?;
+        pair.a.sent()??;
+        ensure!(pair.b.bytes(8192, 4096)? == [round; 4096], "{fence:?} did not hold it back");
+    }
+    Ok(())
+}
+
+fn a_receive_that_is_larger_than_the_message_keeps_its_rest(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    pair.b.fill(0, &[0xee; 256])?;
+    pair.b.receive(10, 200, 0)?;
+    pair.a.perform(&Send::new(Inline(&[1; 50])).signaled())?;
+    ensure_eq!(pair.b.received()??.byte_len(), 50, "bytes received");
+    let mut expected = [0xee; 256];
+    expected[10..60].fill(1);
+    ensure_eq!(pair.b.bytes(0, 256)?, expected, "the memory");
+    Ok(())
+}
+
+fn a_request_that_cannot_be_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+    let config = QpConfig { send_sges: 2, receive_sges: 2, inline: 32, ..QpConfig::new(4, 4) };
+    let mut pair = Pair::with(lab, &config, 4096)?;
+    let (piece, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
+    let long = Sge { length: 0x8000_0000, ..piece };
+    let short = Sge { length: 4, ..piece };
+    let free = pair.a.qp.send.free();
+    let qp = &mut pair.a.qp;
+    let refused = [
+        (qp.post(&Write::new([piece; 3], at), 0), PostError::TooManySges),
+        (qp.post(&Write::new(Inline(&[0; 33]), at), 0), PostError::InlineTooLong),
+        (qp.post(&Write::new(long, at), 0), PostError::SgeTooLong),
+        (qp.post(&FetchAdd::new(short, at, 1), 0), PostError::AtomicLength),
+        (qp.post_receive([piece; 3], 0), PostError::TooManySges),
+        (qp.post_receive(long, 0), PostError::SgeTooLong),
+    ];
+    for (got, why) in refused {
+        ensure_eq!(got, Err(why), "what cannot be posted");
+    }
+    ensure_eq!(pair.a.qp.send.free(), free, "free blocks");
+    pair.a.perform(&Write::new(piece, at).signaled())?;
+    Ok(())
+}
+
+fn both_sides_send_at_once(lab: &Lab) -> Result<(), Stop> {
+    const MESSAGES: u64 = 1000;
+    let mut pair = Pair::new(lab)?;
+    let mut done = [0; 4];
+    let mut posted = [0; 2];
+    for end in [&mut pair.a, &mut pair.b] {
+        (0..32).try_for_each(|cookie| end.receive(64 * cookie as usize, 64, cookie))?;
+    }
+    crate::until("all messages of both sides", || {
+        for (side, end) in [&mut pair.a, &mut pair.b].into_iter().enumerate() {
+            while posted[side] < MESSAGES && posted[side] - done[side] < 16 {
+                let message = posted[side].to_ne_bytes();
+                if end.qp.post(&Send::new(Inline(&message)).signaled(), posted[side]).is_err() {
+                    break;
+                }
+                posted[side] += 1;
+            }
+            if let Some(Ok(_)) = end.qp.poll(&mut end.send_cq) {
+                done[side] += 1;
+            }
+            if let Some(Ok(message)) = end.qp.poll(&mut end.receive_cq) {
+                let at = 64 * message.cookie as usize;
+                if number(end, at).ok() == Some(done[2 + side]) {
+                    done[2 + side] += 1;
+                }
+                let _ = end.receive(at, 64, message.cookie);
+            }
+        }
+        (done == [MESSAGES; 4]).then_some(())
+    })
+}
+
+fn a_device_without_atomics_connects_without_them_and_refuses_to_send_one(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let context = pair.b.qp.object().query()?;
+    ensure!(!context.rae() && context.rre() && context.rwe(), "rights");
+    let (old, at) = (pair.a.sge(0, 8)?, pair.b.remote(0)?);
+    pair.a.qp.post(&FetchAdd::new(old, at, 1).signaled(), 0)?;
+    ensure!(pair.a.sent()?.is_err(), "an atomic was carried out");
+    ensure_eq!(pair.b.bytes(0, 8)?, [0; 8], "the peer's memory");
+    Ok(())
+}

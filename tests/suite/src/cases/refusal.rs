@@ -1,0 +1,346 @@
+//! Commands and requests that make no sense: each is refused, says why, and harms nothing.
+
+use verbless_command::{CapMode, CapPage};
+use verbless_devx::abi::attr::{devx_other, devx_umem_reg, query_port};
+use verbless_devx::abi::frame::MANDATORY;
+use verbless_devx::abi::{Method, method};
+use verbless_devx::{Context, Errno, ErrorKind, OpenDevice};
+use verbless_prm as prm;
+use verbless_prm::CommandStatus;
+
+use crate::case::cases;
+use crate::raw::{Place, Wish, request};
+use crate::{Lab, Stop, ensure, ensure_eq};
+
+cases!(
+    "refusal",
+    "Commands and requests that make no sense: each is refused, says why, and harms nothing.":
+    an_unknown_command_is_refused_with_status_and_opcode,
+    a_command_that_devx_does_not_pass_never_reaches_the_device,
+    a_creation_is_not_passed_as_a_general_command,
+    a_capability_page_that_does_not_exist_is_refused_by_name,
+    a_command_shorter_than_its_header_is_refused,
+    a_creation_shorter_than_its_layout_is_refused_with_status_and_name,
+    an_answer_without_room_for_its_header_is_refused,
+    a_command_longer_than_an_attribute_is_refused_before_it_is_sent,
+    a_command_with_bytes_behind_its_end_harms_nothing,
+    a_query_of_another_object_than_the_handles_is_refused,
+    a_request_before_there_is_a_context_is_refused,
+    a_second_context_on_one_file_is_refused,
+    an_unknown_method_is_refused,
+    an_unknown_attribute_is_refused_if_it_is_mandatory_and_else_ignored,
+    a_missing_attribute_is_refused,
+    an_attribute_given_twice_is_refused,
+    an_attribute_that_is_too_short_or_too_long_is_refused,
+    a_header_that_miscounts_is_refused,
+    a_request_of_another_driver_is_refused,
+    reserved_words_of_a_header_must_be_zero,
+    a_pointer_to_nowhere_is_efault,
+    an_unknown_handle_is_refused,
+);
+
+/// A header: opcode and op_mod.
+fn header(opcode: u16, op_mod: u16) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&opcode.to_be_bytes());
+    bytes[6..8].copy_from_slice(&op_mod.to_be_bytes());
+    bytes
+}
+
+fn an_unknown_command_is_refused_with_status_and_opcode(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    // DevX passes all of 0xb00 to 0xcff, whether or not anybody knows them.
+    let refused = device.devx_other(&header(0xcfe, 0), &mut [0; 16]).err();
+    let error = refused.ok_or_else(|| Stop::fail("command 0xcfe worked"))?;
+    ensure_eq!(error.kind(), ErrorKind::Command, format!("the kind of {error}"));
+    ensure_eq!(error.status(), Some(CommandStatus::BAD_OP.0), "status");
+    let text = error.to_string();
+    ensure!(text.contains("0xcfe") && text.contains("BAD_OP"), "{text:?} does not say it");
+    Ok(device.nop()?)
+}
+
+fn a_command_that_devx_does_not_pass_never_reaches_the_device(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    for command in [
+        &prm::CREATE_EQ,
+        &prm::TEARDOWN_HCA,
+        &prm::SET_ROCE_ADDRESS,
+        &prm::MANAGE_PAGES,
+        &prm::MAD_IFC,
+    ] {
+        let refused = device.devx_other(&header(command.opcode, 0), &mut [0; 16]).err();
+        let error = refused.ok_or_else(|| Stop::fail(format!("{} worked", command.name)))?;
+        ensure_eq!(error.errno(), Some(Errno::EINVAL), command.name);
+        ensure_eq!(error.status(), None, command.name);
+        ensure!(error.to_string().contains(command.name), "{error} does not name it");
+    }
+    Ok(device.nop()?)
+}
+
+fn a_creation_is_not_passed_as_a_general_command(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let input = prm::AllocTransportDomainIn::new();
+    let refused = device.devx_other(input.as_bytes(), &mut [0; 16]).err();
+    ensure_eq!(refused.and_then(|error| error.errno()), Some(Errno::EINVAL), "as a general one");
+    // As a creation it is passed, and destroyed with its handle.
+    drop(device.obj_create(input.as_bytes(), &mut [0; 16])?);
+    Ok(())
+}
+
+fn a_capability_page_that_does_not_exist_is_refused_by_name(lab: &Lab) -> Result<(), Stop> {
+    let refused = lab.device()?.query_hca_cap(CapPage(0x7f), CapMode::Current).err();
+    let error = refused.ok_or_else(|| Stop::fail("page 0x7f could be read"))?;
+    ensure_eq!(error.kind(), ErrorKind::Command, format!("the kind of {error}"));
+    ensure!(error.to_string().contains("QUERY_HCA_CAP"), "{error} does not name the command");
+    Ok(())
+}
+
+fn a_command_shorter_than_its_header_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let whole = header(prm::NOP.opcode, 0);
+    for length in [0, 1, 2, 8, 15] {
+        let refused = device.devx_other(&whole[..length], &mut [0; 16]).err();
+        let errno = refused.and_then(|error| error.errno());
+        ensure_eq!(errno, Some(Errno::EINVAL), format!("{length} bytes"));
+    }
+    Ok(device.nop()?)
+}
+
+fn a_creation_shorter_than_its_layout_is_refused_with_status_and_name(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let input = prm::CreateCqIn::new();
+    // With an event queue that exists, or the kernel stops it before the device can.
+    let mut input = input;
+    input.cq_context_mut().set_c_eqn_or_apu_element(device.query_eqn(0)?);
+    let refused = device.obj_create(&input.as_bytes()[..0x60], &mut [0; 16]).err();
+    let error = refused.ok_or_else(|| Stop::fail("half a CREATE_CQ made a CQ"))?;
+    ensure_eq!(error.kind(), ErrorKind::Command, format!("the kind of {error}"));
+    ensure!(error.status().is_some_and(|status| status != 0), "{error} has no status");
+    ensure!(error.to_string().contains("CREATE_CQ"), "{error} does not name the command");
+    Ok(device.nop()?)
+}
+
+fn an_answer_without_room_for_its_header_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    for length in [0, 8, 15] {
+        let mut output = vec![0; length];
+        let refused = device.devx_other(&header(prm::NOP.opcode, 0), &mut output).err();
+        let errno = refused.and_then(|error| error.errno());
+        ensure_eq!(errno, Some(Errno::EINVAL), format!("{length} bytes"));
+    }
+    Ok(device.nop()?)
+}
+
+fn a_command_longer_than_an_attribute_is_refused_before_it_is_sent(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let mut long = vec![0; 1 << 16];
+    long[..16].copy_from_slice(&header(prm::NOP.opcode, 0));
+    let refused = device.devx_other(&long, &mut [0; 16]).err();
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "65536 bytes in");
+    let refused = device.devx_other(&long[..16], &mut vec![0; 1 << 16]).err();
+    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "65536 bytes out");
+    Ok(device.nop()?)
+}
+
+fn a_command_with_bytes_behind_its_end_harms_nothing(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    for length in [17, 512, 4096, 65535] {
+        let mut long = vec![0xff; length];
+        long[..16].copy_from_slice(&header(prm::NOP.opcode, 0));
+        // A device may ignore what stands behind the end, or refuse it.
+        if let Err(error) = device.devx_other(&long, &mut vec![0; length]) {
+            ensure!(error.to_string().contains("NOP"), "{error} does not name the command");
+        }
+    }
+    Ok(device.nop()?)
+}
+
+fn a_query_of_another_object_than_the_handles_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    let mut counters = Vec::new();
+    for _ in 0..2 {
+        let mut output = prm::AllocQCounterOut::zeroed();
+        let input = prm::AllocQCounterIn::new();
+        let object = device.obj_create(input.as_bytes(), output.as_bytes_mut())?;
+        counters.push((object, output.counter_set_id()));
+    }
+    let mut query = prm::QueryQCounterIn::new();
+    query.set_counter_set_id(counters[1].1);
+    let mut output = prm::QueryQCounterOut::zeroed();
+    let refused = counters[0].0.query(query.as_bytes(), output.as_bytes_mut()).err();
+    ensure_eq!(refused.and_then(|error| error.errno()), Some(Errno::EINVAL), "the other's");
+    Ok(counters[1].0.query(query.as_bytes(), output.as_bytes_mut())?)
+}
+
+/// An open file without a context, and with one.
+fn file(lab: &Lab) -> Result<std::sync::Arc<dyn OpenDevice>, Stop> {
+    Ok(lab.backend().open(lab.info())?)
+}
+
+/// NOP as a request of its own, with one more attribute and a chance to spoil it.
+fn nop(
+    device: &dyn OpenDevice,
+    more: Option<Wish<'_>>,
+    spoil: impl FnOnce(&mut [u64]),
+) -> Result<(), Errno> {
+    let input = header(prm::NOP.opcode, 0);
+    let mut output = [0; 16];
+    let mut wishes = vec![
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Input(&input) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Place::Output(&mut output) },
+    ];
+    wishes.extend(more);
+    request(device, method::DEVX_OTHER, &mut wishes, spoil)
+}
+
+fn a_request_before_there_is_a_context_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let device = file(lab)?;
+    ensure_eq!(nop(&*device, None, |_| {}), Err(Errno::EINVAL), "without a context");
+    let context = Context::from_device(device.clone(), lab.info().clone())?;
+    ensure_eq!(nop(&*device, None, |_| {}), Ok(()), "with one");
+    drop(context);
+    Ok(())
+}
+
+fn a_second_context_on_one_file_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let device = file(lab)?;
+    let first = Context::from_device(device.clone(), lab.info().clone())?;
+    let second = Context::from_device(device, lab.info().clone()).err();
+    ensure_eq!(second.and_then(|error| error.errno()), Some(Errno::EINVAL), "the second");
+    first.query_port(1)?;
+    Ok(())
+}
+
+/// A file with a context.
+fn ready(lab: &Lab) -> Result<(std::sync::Arc<dyn OpenDevice>, Context), Stop> {
+    let device = file(lab)?;
+    let context = Context::from_device(device.clone(), lab.info().clone())?;
+    Ok((device, context))
+}
+
+fn an_unknown_method_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    for (object, method) in [(0x1000, 0x10ff), (0x10ff, 0x1000), (0xfff, 0), (0, 0x7f)] {
+        let got = request(&*device, Method { object, method }, &mut [], |_| {});
+        ensure_eq!(got, Err(Errno::EPROTONOSUPPORT), format!("method {object:#x}.{method:#x}"));
+    }
+    Ok(())
+}
+
+fn an_unknown_attribute_is_refused_if_it_is_mandatory_and_else_ignored(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    for (flags, expected) in [(MANDATORY, Err(Errno::EPROTONOSUPPORT)), (0, Ok(()))] {
+        for id in [0x10ff, 0xff] {
+            let more = Wish { id, flags, place: Place::Number(4, 7) };
+            ensure_eq!(nop(&*device, Some(more), |_| {}), expected, format!("attribute {id:#x}"));
+        }
+    }
+    Ok(())
+}
+
+fn a_missing_attribute_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    let input = header(prm::NOP.opcode, 0);
+    let mut only = [Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Input(&input) }];
+    let got = request(&*device, method::DEVX_OTHER, &mut only, |_| {});
+    ensure_eq!(got, Err(Errno::EINVAL), "without an output");
+    let got = request(&*device, method::DEVX_OTHER, &mut [], |_| {});
+    ensure_eq!(got, Err(Errno::EINVAL), "without anything");
+    Ok(())
+}
+
+fn an_attribute_given_twice_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    let input = header(prm::NOP.opcode, 0);
+    let again = Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Input(&input) };
+    ensure_eq!(nop(&*device, Some(again), |_| {}), Err(Errno::EINVAL), "CMD_IN twice");
+    Ok(())
+}
+
+fn an_attribute_that_is_too_short_or_too_long_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    // A number of 8 bytes, given with fewer and with more.
+    for length in [0, 1, 4, 7] {
+        let mut response = [0u8; 48];
+        let mut wishes = [
+            Wish { id: query_port::PORT_NUM, flags: MANDATORY, place: Place::Number(length, 1) },
+            Wish { id: query_port::RESP, flags: MANDATORY, place: Place::Output(&mut response) },
+        ];
+        let got = request(&*device, method::QUERY_PORT, &mut wishes, |_| {});
+        ensure_eq!(got, Err(Errno::EINVAL), format!("a port number of {length} bytes"));
+    }
+    let long = [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+    let mut response = [0u8; 48];
+    let mut wishes = [
+        Wish { id: query_port::PORT_NUM, flags: MANDATORY, place: Place::Input(&long) },
+        Wish { id: query_port::RESP, flags: MANDATORY, place: Place::Output(&mut response) },
+    ];
+    let got = request(&*device, method::QUERY_PORT, &mut wishes, |_| {});
+    ensure!(got.is_err(), "a port number of 12 bytes was taken");
+    Ok(())
+}
+
+fn a_header_that_miscounts_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    // The header's first word: length, object, method, number of attributes.
+    for (length, count) in [(0, 2), (24, 2), (40, 2), (55, 2), (57, 2), (24, 1), (56, 1)] {
+        let got = nop(&*device, None, |words| {
+            words[0] = words[0] & 0x0000_ffff_ffff_0000 | count << 48 | length;
+        });
+        ensure_eq!(got, Err(Errno::EINVAL), format!("{length} bytes, {count} attributes"));
+    }
+    Ok(())
+}
+
+fn a_request_of_another_driver_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    let got = nop(&*device, None, |words| words[2] = 2);
+    ensure_eq!(got, Err(Errno::EINVAL), "driver 2");
+    Ok(())
+}
+
+fn reserved_words_of_a_header_must_be_zero(lab: &Lab) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    let got = nop(&*device, None, |words| words[1] = 1);
+    ensure_eq!(got, Err(Errno::EPROTONOSUPPORT), "the first");
+    let got = nop(&*device, None, |words| words[2] |= 1 << 32);
+    ensure_eq!(got, Err(Errno::EPROTONOSUPPORT), "the second");
+    Ok(())
+}
+
+fn a_pointer_to_nowhere_is_efault(lab: &Lab) -> Result<(), Stop> {
+    let (device, context) = ready(lab)?;
+    let input = header(prm::NOP.opcode, 0);
+    let mut output = [0; 16];
+    let mut wishes = [
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Nowhere(16) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Place::Output(&mut output) },
+    ];
+    let got = request(&*device, method::DEVX_OTHER, &mut wishes, |_| {});
+    ensure_eq!(got, Err(Errno::EFAULT), "input");
+    let mut wishes = [
+        Wish { id: devx_other::CMD_IN, flags: MANDATORY, place: Place::Input(&input) },
+        Wish { id: devx_other::CMD_OUT, flags: MANDATORY, place: Place::Nowhere(16) },
+    ];
+    let got = request(&*device, method::DEVX_OTHER, &mut wishes, |_| {});
+    ensure_eq!(got, Err(Errno::EFAULT), "output");
+    context.query_port(1)?;
+    Ok(())
+}
+
+fn an_unknown_handle_is_refused(lab: &Lab) -> Result<(), Stop> {
+    let (device, _context) = ready(lab)?;
+    let id = verbless_devx::abi::attr::devx_umem_dereg::HANDLE;
+    let mut wishes = [Wish { id, flags: MANDATORY, place: Place::Number(0, 0xfff) }];
+    let got = request(&*device, method::DEVX_UMEM_DEREG, &mut wishes, |_| {});
+    ensure_eq!(got, Err(Errno::ENOENT), "a UMEM that is none");
+    let mut wishes =
+        [Wish { id: devx_umem_reg::LEN, flags: MANDATORY, place: Place::Number(8, 1) }];
+    let got = request(&*device, method::DEVX_UMEM_REG, &mut wishes, |_| {});
+    ensure!(got.is_err(), "a UMEM was registered without an address");
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! Queue pairs that go to RESET or are dropped while completions of theirs wait to be polled:
+//! nobody else may get those.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use verbless_command::KeyAccess;
+use verbless_devx::EventChannel;
+use verbless_queue::cq::Notify;
+use verbless_queue::qp::ReceiveSide;
+use verbless_queue::wr::{Inline, Nop, Send, Write};
+use verbless_queue::{
+    ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Qpn, Rc, Region, SrqConfig,
+};
+
+use crate::case::cases;
+use crate::need::SRQ;
+use crate::{Lab, Need, Stop, TIMEOUT, ensure, ensure_eq, quiet, until};
+
+cases!(
+    "retired",
+    "Queue pairs that go to RESET or are dropped while completions of theirs wait to be polled.":
+    a_queue_pair_that_was_reset_hears_nothing_of_before,
+    a_queue_pair_of_the_same_number_hears_nothing_of_the_one_before [Need::NumberReuse],
+    a_receive_of_the_same_number_hears_nothing_of_the_one_before [Need::NumberReuse],
+    other_queue_pairs_keep_their_completions,
+    a_completion_queue_full_of_the_past_goes_on,
+    a_shared_receive_queue_gets_its_receives_back [SRQ],
+    queue_pairs_come_and_go_while_another_thread_polls,
+);
+
+/// Queue pairs connected to themselves, that report to one completion queue.
+struct Hall {
+    domain: Domain,
+    cq: Cq,
+    channel: EventChannel,
+    region: Region,
+}
+
+impl Hall {
+    fn new(lab: &Lab, wide: bool) -> Result<Self, Stop> {
+        let device = lab.device()?;
+        let domain = Domain::new(&device)?;
+        let cq = domain.completion_queue(&CqConfig { wide, ..CqConfig::new(16) })?;
+        let channel = device.event_channel(true)?;
+        cq.subscribe(&channel, 0)?;
+        let region = domain.region(4096, KeyAccess::ALL)?;
+        Ok(Self { domain, cq, channel, region })
+    }
+
+    fn queue_pair(&self) -> Result<Qp, Stop> {
+        let mut qp = self.domain.queue_pair(&QpConfig::new(16, 16), &self.cq, &self.cq)?;
+        self.connect(&mut qp)?;
+        Ok(qp)
+    }
+
+    fn connect<R: ReceiveSide>(&self, qp: &mut Qp<Rc, R>) -> Result<(), Stop> {
+        let options = ConnectOptions::default();
+        let address = self.domain.address(qp, &options)?;
+        Ok(self.domain.connect(qp, &address, &options)?)
+    }
+
+    /// A queue pair of this number, which was another's.
+    fn queue_pair_of(&self, number: Qpn) -> Result<Qp, Stop> {
+        let mut others = Vec::new();
+        for _ in 0..64 {
+            let mut qp = self.domain.queue_pair(&QpConfig::new(16, 16), &self.cq, &self.cq)?;
+            if qp.qpn() == number {
+                self.connect(&mut qp)?;
+                return Ok(qp);
+            }
+            others.push(qp);
+        }
+        Err(Stop::fail(format!("none of the next 64 queue pairs has the number {number}")))
+    }
+
+    /// Does something that makes one completion, and waits until it is in the queue, without
+    /// polling.
+    fn complete(&mut self, act: impl FnOnce(&Region) -> Result<(), Stop>) -> Result<(), Stop> {
+        self.cq.arm(Notify::Next);
+        act(&self.region)?;
+        ensure!(self.channel.wait(Some(TIMEOUT))?, "no completion event");
+        self.channel.read()?;
+        self.cq.event_received();
+        Ok(())
+    }
+
+    /// A WRITE that nobody polls for.
+    fn write<R: ReceiveSide>(&mut self, qp: &mut Qp<Rc, R>, cookie: u64) -> Result<(), Stop> {
+        self.complete(|region| {
+            let to = region.remote(0, 0)?;
+            qp.post(&Write::new(Inline(b"before"), to).signaled(), cookie)?;
+            Ok(())
+        })
+    }
+
+    /// The first requests of a queue pair complete when they have run, and not before.
+    fn starts_afresh(&mut self, qp: &mut Qp) -> Result<(), Stop> {
+        self.region.write_at(0, &[0; 8])?;
+        let to = self.region.remote(0, 0)?;
+        let mut batch = qp.batch();
+        for cookie in 100..103 {
+            batch.post(&Write::new(Inline(b"after"), to).signaled(), cookie)?;
+        }
+        // Nobody has told the device.
+        batch.hold();
+        quiet("a request completed that has not run", || qp.poll(&mut self.cq))?;
+        qp.post(&Nop::new().signaled(), 103)?;
+        for cookie in 100..104 {
+            let done = until("a completion", || qp.poll(&mut self.cq))??;
+            ensure_eq!(done.cookie, cookie, "cookie");
+            let mut found = [0; 5];
+            self.region.read_at(0, &mut found)?;
+            ensure_eq!(&found, b"after", "what was written");
+        }
+        quiet("there is one too many", || self.cq.poll())
+    }
+}
+
+fn a_queue_pair_that_was_reset_hears_nothing_of_before(lab: &Lab) -> Result<(), Stop> {
+    for wide in [false, true] {
+        let mut hall = Hall::new(lab, wide)?;
+        let mut qp = hall.queue_pair()?;
+        // More than the queue holds, so that it begins elsewhere each time.
+        for round in 0..6 {
+            for cookie in 0..3 {
+                hall.write(&mut qp, cookie)?;
+            }
+            if round % 2 == 1 {
+                // Flushes leave errors behind.
+                hall.complete(|region| {
+                    qp.post_receive(region.sge(0, 8)?, 0)?;
+                    Ok(qp.to_error()?)
+                })?;
+            }
+            qp.reset()?;
+            hall.connect(&mut qp)?;
+            hall.starts_afresh(&mut qp)?;
+        }
+    }
+    Ok(())
+}
+
+fn a_queue_pair_of_the_same_number_hears_nothing_of_the_one_before(lab: &Lab) -> Result<(), Stop> {
+    let mut hall = Hall::new(lab, false)?;
+    let mut qp = hall.queue_pair()?;
+    for _ in 0..6 {
+        for cookie in 0..3 {
+            hall.write(&mut qp, cookie)?;
+        }
+        let number = qp.qpn();
+        drop(qp);
+        qp = hall.queue_pair_of(number)?;
+        hall.starts_afresh(&mut qp)?;
+    }
+    Ok(())
+}
+
+fn a_receive_of_the_same_number_hears_nothing_of_the_one_before(lab: &Lab) -> Result<(), Stop> {
+    let mut hall = Hall::new(lab, false)?;
+    let mut qp = hall.queue_pair()?;
+    for _ in 0..3 {
+        for cookie in 0..3 {
+            hall.complete(|region| {
+                qp.post_receive(region.sge(0, 64)?, cookie)?;
+                qp.post(&Send::new(Inline(b"before")), 0)?;
+                Ok(())
+            })?;
+        }
+        let number = qp.qpn();
+        drop(qp);
+        qp = hall.queue_pair_of(number)?;
+        qp.post_receive(hall.region.sge(0, 64)?, 100)?;
+        quiet("a message arrived that nobody sent", || qp.poll(&mut hall.cq))?;
+        qp.post(&Send::new(Inline(b"after")), 0)?;
+        let done = until("a completion", || qp.poll(&mut hall.cq))??;
+        ensure_eq!((done.cookie, done.byte_len()), (100, 5), "cookie and bytes");
+    }
+    Ok(())
+}
+
+fn other_queue_pairs_keep_their_completions(lab: &Lab) -> Result<(), Stop> {
+    let mut hall = Hall::new(lab, false)?;
+    let (mut stays, mut goes, mut drops) =
+        (hall.queue_pair()?, hall.queue_pair()?, hall.queue_pair()?);
+    for cookie in 0..3 {
+        hall.write(&mut goes, 50)?;
+        hall.write(&mut stays, cookie)?;
+        hall.write(&mut drops, 60)?;
+    }
+    goes.reset()?;
+    drop(drops);
+    for cookie in 0..3 {
+        let cqe = hall.cq.poll().ok_or_else(|| Stop::fail("a completion is missing"))?;
+        ensure_eq!(cqe.qpn(), stays.qpn(), "QP number");
+        ensure_eq!(stays.complete(cqe)?.cookie, cookie, "cookie");
+    }
+    ensure!(hall.cq.poll().is_none(), "there is a completion of one that is gone");
+    Ok(())
+}
+
+fn a_completion_queue_full_of_the_past_goes_on(lab: &Lab) -> Result<(), Stop> {
+    let mut hall = Hall::new(lab, false)?;
+    for _ in 0..5 {
+        let mut qp = hall.queue_pair()?;
+        for cookie in 0..16 {
+            hall.write(&mut qp, cookie)?;
+        }
+        drop(qp);
+        ensure!(hall.cq.poll().is_none(), "a completion of one that is gone");
+    }
+    Ok(())
+}
+
+fn a_shared_receive_queue_gets_its_receives_back(lab: &Lab) -> Result<(), Stop> {
+    let mut hall = Hall::new(lab, false)?;
+    let mut receives = hall.domain.srq(&SrqConfig::new(7))?;
+    let config = QpConfig::new(16, 0);
+    for round in 0..6 {
+        let pair = || -> Result<_, Stop> {
+            let mut qp = hall.domain.queue_pair_with_srq(&config, &hall.cq, &hall.cq, &receives)?;
+            hall.connect(&mut qp)?;
+            Ok(qp)
+        };
+        let (mut goes, mut stays) = (pair()?, pair()?);
+        for cookie in 0..7 {
+            receives.post(hall.region.sge(0, 64)?, cookie)?;
+        }
+        for _ in 0..3 {
+            for qp in [&mut goes, &mut stays] {
+                hall.complete(|_| {
+                    qp.post(&Send::new(Inline(b"taken")), 0)?;
+                    Ok(())
+                })?;
+            }
+        }
+        match round % 2 {
+            0 => drop(goes),
+            _ => goes.reset()?,
+        }
+        ensure_eq!(receives.free(), 3, "receives that are free");
+        for cookie in [0, 2, 4] {
+            // A WQE's number says nothing of when it was posted.
+            let back = receives.take_returned();
+            ensure!(back.is_some_and(|it| it % 2 == 0), "{cookie}: {back:?} came back");
+        }
+        for cookie in [1, 3, 5] {
+            let cqe = hall.cq.poll().ok_or_else(|| Stop::fail("a completion is missing"))?;
+            ensure_eq!(receives.complete(cqe)?.cookie, cookie, "cookie");
+        }
+        ensure!(hall.cq.poll().is_none(), "there is a completion of one that is gone");
+        // One is still posted: it goes with the next message, for the next round.
+        stays.post(&Send::new(Inline(b"last")), 0)?;
+        let cqe = until("a completion", || hall.cq.poll())?;
+        ensure_eq!(receives.complete(cqe)?.cookie, 6, "cookie");
+        ensure_eq!(receives.free(), 7, "receives that are free");
+    }
+    Ok(())
+}
+
+fn queue_pairs_come_and_go_while_another_thread_polls(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    // Room for all, however late the thread comes.
+    let mut cq = domain.completion_queue(&CqConfig::new(128))?;
+    let config = QpConfig::new(16, 16);
+    // The thread has the completion queue, so that the queue pairs are made with another one.
+    let sends = domain.completion_queue(&CqConfig::new(16))?;
+    let options = ConnectOptions::default();
+    let make = |cq: &Cq| -> Result<Qp, Stop> {
+        let mut qp = domain.queue_pair(&config, cq, &sends)?;
+        let address = domain.address(&qp, &options)?;
+        domain.connect(&mut qp, &address, &options)?;
+        Ok(qp)
+    };
+    let mut stays = make(&cq)?;
+    let number = stays.qpn();
+    let mut go = (0..20).map(|_| make(&cq)).collect::<Result<Vec<_>, _>>()?;
+    let done = AtomicBool::new(false);
+    let (sent, polled) = std::thread::scope(|scope| {
+        let poller = scope.spawn(|| {
+            let mut polled = 0u64;
+            let mut last = false;
+            while !last {
+                last = done.load(Ordering::Acquire);
+                while let Some(cqe) = cq.poll() {
+                    polled += u64::from(cqe.qpn() == number);
+                }
+                std::thread::yield_now();
+            }
+            polled
+        });
+        let mut send = || -> Result<u64, Stop> {
+            let mut sent = 0;
+            while let Some(mut qp) = go.pop() {
+                for _ in 0..3 {
+                    qp.post(&Nop::new().signaled(), 0)?;
+                }
+                // The one that stays is not polled for, so its ring fills.
+                if sent < 10 {
+                    stays.post(&Nop::new().signaled(), sent)?;
+                    sent += 1;
+                }
+                drop(qp);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            Ok(sent)
+        };
+        let sent = send();
+        done.store(true, Ordering::Release);
+        (sent, poller.join())
+    });
+    let polled = polled.map_err(|_| Stop::fail("the polling thread panicked"))?;
+    ensure_eq!(polled, sent?, "completions of the one that stays");
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! Messages of every shape: lengths, alignments, scatter/gather lists, inline data.
+
+use verbless_command::KeyAccess;
+use verbless_queue::wr::{Inline, Read, Send, Write};
+use verbless_queue::{QpConfig, Region, RemoteAddr, Rkey, Sge};
+
+use crate::case::cases;
+use crate::{Lab, Need, Pair, Stop, ensure, ensure_eq, pattern};
+
+cases!(
+    "shape",
+    "Messages of every shape: lengths, alignments, scatter/gather lists, inline data.":
+    inline_data_of_every_length_arrives,
+    inline_messages_of_every_length_arrive,
+    writes_gather_any_number_of_pieces,
+    reads_scatter_into_any_number_of_pieces,
+    sends_scatter_into_any_number_of_pieces,
+    pieces_of_no_bytes_are_left_out,
+    operations_of_no_bytes_complete,
+    an_operation_of_no_bytes_needs_no_key,
+    messages_around_multiples_of_the_mtu_arrive,
+    writes_reach_every_alignment,
+    a_message_of_sixteen_mebibytes_is_written [Need::Memlock(LARGE_PINNED)],
+    a_message_of_sixteen_mebibytes_is_read [Need::Memlock(LARGE_PINNED)],
+    a_message_of_sixteen_mebibytes_is_sent [Need::Memlock(LARGE_PINNED)],
+);
+
+/// A pair whose requests may be as wide as the device lets them be.
+fn widest(lab: &Lab) -> Result<Pair, Stop> {
+    let device = lab.device()?;
+    let caps = device.caps();
+    let config = QpConfig {
+        send_sges: caps.max_send_sges() as u32,
+        receive_sges: caps.max_receive_sges() as u32,
+        inline: caps.max_inline() as u32,
+        ..QpConfig::new(8, 8)
+    };
+    Pair::with(lab, &config, 64 << 10)
+}
+
+fn inline_data_of_every_length_arrives(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = widest(lab)?;
+    let most = pair.a.device.caps().max_inline();
+    let to = pair.b.remote(3)?;
+    for length in 0..=most {
+        let data = pattern(length as u8, length);
+        pair.a.perform(&Write::new(Inline(&data), to).signaled())?;
+        ensure!(pair.b.bytes(3, length)? == data, "{length} bytes came out otherwise");
+        ensure!(pair.b.bytes(3 + length, 16)? == [0; 16], "more than {length} bytes were written");
+    }
+    Ok(())
+}
+
+fn inline_messages_of_every_length_arrive(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = widest(lab)?;
+    let most = pair.a.device.caps().max_inline();
+    for length in 0..=most {
+        let data = pattern(!length as u8, length);
+        pair.b.receive(8, most, 0)?;
+        pair.a.perform(&Send::new(Inline(&data)).signaled())?;
+        ensure_eq!(pair.b.received()??.byte_len() as usize, length, "bytes received");
+        ensure!(pair.b.bytes(8, length)? == data, "{length} bytes came out otherwise");
+    }
+    Ok(())
+}
+
+/// `count` pieces of a region, of 1 to 13 bytes, each apart from the next and in no order; and
+/// their bytes in all.
+fn pieces(region: &Region, count: usize) -> Result<(Vec<Sge>, usize), Stop> {
+    let mut sges = Vec::new();
+    let mut total = 0;
+    for piece in 0..count {
+        let length = 1 + piece * 5 % 13;
+        let slot = piece * 37 % 256;
+        sges.push(region.sge(16 * slot, length)?);
+        total += length;
+    }
+    Ok((sges, total))
+}
+
+/// The bytes of these pieces of a region, one after the other.
+fn gathered(region: &Region, sges: &[Sge]) -> Result<Vec<u8>, Stop> {
+    let mut all = Vec::new();
+    for sge in sges {
+        let mut bytes = vec![0; sge.length as usize];
+        region.read_at((sge.address - region.address()) as usize, &mut bytes)?;
+        all.extend(bytes);
+    }
+    Ok(all)
+}
+
+fn writes_gather_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = widest(lab)?;
+    pair.a.fill(0, &pattern(1, 4096))?;
+    for count in 1..=pair.a.device.caps().max_send_sges() {
+        let (sges, total) = pieces(&pair.a.region, count)?;
+        let to = pair.b.remote(0)?;
+        pair.a.perform(&Write::new(&sges[..], to).signaled())?;
+        let expected = gathered(&pair.a.region, &sges)?;
+        ensure!(pair.b.bytes(0, total)? == expected, "{count} pieces came out otherwise");
+    }
+    Ok(())
+}
+
+fn reads_scatter_into_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = widest(lab)?;
+    for count in 1..=pair.a.device.caps().max_send_sges() {
+        let data = pattern(count as u8, 4096);
+        pair.b.fill(0, &data)?;
+        pair.a.fill(0, &[0; 4096])?;
+        let (sges, total) = pieces(&pair.a.region, count)?;
+        let from = pair.b.remote(0)?;
+        let done = pair.a.perform(&Read::new(&sges[..], from).signaled())?;
+        ensure_eq!(done.byte_len() as usize, total, "bytes read");
+        let found = gathered(&pair.a.region, &sges)?;
+        ensure!(found == data[..total], "{count} pieces came out otherwise");
+    }
+    Ok(())
+}
+
+fn sends_scatter_into_any_number_of_pieces(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = widest(lab)?;
+    for count in 1..=pair.b.device.caps().max_receive_sges() {
+        let (sges, total) = pieces(&pair.b.region, count)?;
+        let data = pattern(count as u8, total);
+        pair.a.fill(0, &data)?;
+        pair.b.receive_into(&sges[..], count as u64)?;
+        let from = pair.a.sge(0, total)?;
+        pair.a.perform(&Send::new(from).signaled())?;
+        ensure_eq!(pair.b.received()??.byte_len() as usize, total, "bytes received");
+        let found = gathered(&pair.b.region, &sges)?;
+        ensure!(found == data, "{count} pieces came out otherwise");
+    }
+    Ok(())
+}
+
+fn pieces_of_no_bytes_are_left_out(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = widest(lab)?;
+    pair.a.fill(0, b"one two")?;
+    let (one, none, two) = (pair.a.sge(0, 4)?, pair.a.sge(9, 0)?, pair.a.sge(4, 3)?);
+    let to = pair.b.remote(0)?;
+    pair.a.perform(&Write::new([none, one, none, two, none], to).signaled())?;
+    ensure_eq!(pair.b.bytes(0, 8)?, b"one two\0", "what was written");
+    let (none, some) = (pair.b.sge(0, 0)?, pair.b.sge(100, 7)?);
+    pair.b.receive_into([none, some, none], 0)?;
+    pair.a.perform(&Send::new([one, none, two]).signaled())?;
+    pair.b.received()??;
+    ensure_eq!(pair.b.bytes(100, 8)?, b"one two\0", "what was received");
+    Ok(())
+}
+
+fn operations_of_no_bytes_complete(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (none, at) = (pair.a.sge(0, 0)?, pair.b.remote(0)?);
+    pair.a.perform(&Write::new(none, at).signaled())?;
+    pair.a.perform(&Write::new(Inline(b""), at).signaled())?;
+    ensure_eq!(pair.a.perform(&Read::new(none, at).signaled())?.byte_len(), 0, "bytes read");
+    for cookie in 0..2 {
+        pair.b.receive(0, 64 * cookie as usize, cookie)?;
+        pair.a.perform(&Send::new(none).signaled())?;
+        let done = pair.b.received()??;
+        ensure_eq!((done.cookie, done.byte_len()), (cookie, 0), "receive");
+    }
+    ensure_eq!(pair.b.bytes(0, 64)?, [0; 64], "the peer's memory");
+    Ok(())
+}
+
+fn an_operation_of_no_bytes_needs_no_key(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (none, wild) = (pair.a.sge(0, 0)?, RemoteAddr::new(0x1234, Rkey(0xdead_be00)));
+    pair.a.perform(&Write::new(none, wild).signaled())?;
+    pair.a.perform(&Read::new(none, wild).signaled())?;
+    Ok(())
+}
+
+fn messages_around_multiples_of_the_mtu_arrive(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let mtu = pair.a.device.query_port(1)?.active_mtu().unwrap_or(1024) as usize;
+    for packets in [1, 2, 3, 7] {
+        for length in packets * mtu - 1..=packets * mtu + 1 {
+            let data = pattern(packets as u8, length);
+            pair.a.fill(0, &data)?;
+            pair.b.receive(32 << 10, length, 0)?;
+            let (from, to) = (pair.a.sge(0, length)?, pair.b.remote(0)?);
+            pair.a.qp.post(&Write::new(from, to), 0)?;
+            pair.a.perform(&Send::new(from).signaled())?;
+            ensure_eq!(pair.b.received()??.byte_len() as usize, length, "bytes received");
+            ensure!(pair.b.bytes(0, length)? == data, "a WRITE of {length} bytes");
+            ensure!(pair.b.bytes(32 << 10, length)? == data, "a SEND of {length} bytes");
+        }
+    }
+    Ok(())
+}
+
+fn writes_reach_every_alignment(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let data = pattern(7, 64);
+    pair.a.fill(0, &data)?;
+    for source in 0..9 {
+        for target in 0..9 {
+            pair.b.fill(0, &[0; 64])?;
+            let (from, to) = (pair.a.sge(source, 21)?, pair.b.remote(target)?);
+            pair.a.perform(&Write::new(from, to).signaled())?;
+            let mut expected = [0; 64];
+            expected[target..target + 21].copy_from_slice(&data[source..source + 21]);
+            ensure!(pair.b.bytes(0, 64)? == expected, "from {source} to {target}");
+        }
+    }
+    Ok(())
+}
+
+const LARGE: usize = 16 << 20;
+
+/// What a case pins that has a region of [`LARGE`] bytes on each side, with queues and more.
+const LARGE_PINNED: u64 = 2 * LARGE as u64 + (1 << 20);
+
+/// Two such regions, the first one with a pattern, of a and b.
+fn two_large(pair: &Pair) -> Result<(Region, Region, Vec<u8>), Stop> {
+    let (here, there) = (
+        pair.a.domain.region(LARGE, KeyAccess::ALL)?,
+        pair.b.domain.region(LARGE, KeyAccess::ALL)?,
+    );
+    // The byte at 64 Ki is not that at 0: the pattern does not repeat soon.
+    let data: Vec<u8> =
+        (0..LARGE as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+    Ok((here, there, data))
+}
+
+fn bytes(region: &Region) -> Result<Vec<u8>, Stop> {
+    let mut found = vec![0; region.len()];
+    region.read_at(0, &mut found)?;
+    Ok(found)
+}
+
+fn a_message_of_sixteen_mebibytes_is_written(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (here, there, data) = two_large(&pair)?;
+    here.write_at(0, &data)?;
+    let to = there.remote(0, 0)?;
+    pair.a.perform(&Write::new(here.sge(0, LARGE)?, to).signaled())?;
+    ensure!(bytes(&there)? == data, "it came out otherwise");
+    Ok(())
+}
+
+fn a_message_of_sixteen_mebibytes_is_read(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (here, there, data) = two_large(&pair)?;
+    there.write_at(0, &data)?;
+    let from = there.remote(0, 0)?;
+    let done = pair.a.perform(&Read::new(here.sge(0, LARGE)?, from).signaled())?;
+    ensure_eq!(done.byte_len() as usize, LARGE, "bytes read");
+    ensure!(bytes(&here)? == data, "it came out otherwise");
+    Ok(())
+}
+
+fn a_message_of_sixteen_mebibytes_is_sent(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = Pair::new(lab)?;
+    let (here, there, data) = two_large(&pair)?;
+    here.write_at(0, &data)?;
+    pair.b.receive_into(there.sge(0, LARGE)?, 0)?;
+    pair.a.perform(&Send::new(here.sge(0, LARGE)?).signaled())?;
+    ensure_eq!(pair.b.received()??.byte_len() as usize, LARGE, "bytes received");
+    ensure!(bytes(&there)? == data, "it came out otherwise");
+    Ok(())
+}

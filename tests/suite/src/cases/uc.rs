@@ -1,0 +1,267 @@
+//! The unreliable connected service: as the reliable one, but nobody answers, and what is lost is
+//! lost.
+
+use verbless_command::{Mtu, RemoteAccess};
+use verbless_prm::QpState;
+use verbless_queue::wr::{Inline, Nop, Send, SendImm, Write, WriteImm};
+use verbless_queue::{ConnectOptions, Operation, QpConfig, RemoteAddr, Rkey, Sge, Status, Uc};
+
+use crate::case::cases;
+use crate::need::cap;
+use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet};
+
+cases!(
+    "uc",
+    "The unreliable connected service: nobody answers, and what is lost is lost.",
+    needs [cap!(uc)]:
+    a_write_arrives,
+    messages_of_every_size_arrive_whole,
+    a_send_with_an_immediate_brings_it,
+    a_write_with_an_immediate_takes_a_receive_and_brings_it,
+    every_path_mtu_up_to_the_ports_works,
+    sequence_numbers_wrap_at_24_bits,
+    both_sides_send_at_once,
+    a_request_to_nobody_succeeds,
+    a_message_without_a_receive_is_lost_and_the_next_one_arrives,
+    a_write_that_the_peer_does_not_allow_is_lost,
+    a_write_under_a_wrong_key_is_lost,
+    a_local_key_that_fails_stops_the_sends_and_nothing_else,
+    a_queue_pair_that_failed_recovers_and_goes_on_where_it_was,
+    only_a_queue_pair_that_failed_can_recover,
+    the_error_state_flushes_sends_and_receives,
+    a_queue_pair_starts_over_after_a_reset,
+);
+
+fn config() -> QpConfig {
+    QpConfig::new(64, 64)
+}
+
+fn pair(lab: &Lab) -> Result<Pair<Uc>, Stop> {
+    connected(lab, &ConnectOptions::default())
+}
+
+fn connected(lab: &Lab, options: &ConnectOptions) -> Result<Pair<Uc>, Stop> {
+    Pair::connected_of(lab, &config(), 2 << 20, options)
+}
+
+/// A message from one side to the other, which must arrive.
+fn message(pair: &mut Pair<Uc>, text: &[u8]) -> Result<(), Stop> {
+    pair.b.fill(0, &vec![0; text.len()])?;
+    pair.b.receive(0, text.len(), 7)?;
+    pair.a.fill(0, text)?;
+    let piece = pair.a.sge(0, text.len())?;
+    pair.a.perform(&Send::new(piece).signaled())?;
+    let done = pair.b.received()??;
+    ensure_eq!((done.cookie, done.operation()), (7, Operation::Receive), "completion");
+    ensure_eq!(done.byte_len() as usize, text.len(), "bytes received");
+    ensure!(pair.b.bytes(0, text.len())? == text, "the message came out otherwise");
+    Ok(())
+}
+
+fn a_write_arrives(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let text = pattern(1, 100_000);
+    let far = 1 << 20;
+    pair.a.fill(far, &text)?;
+    let (from, to) = (pair.a.sge(far, text.len())?, pair.b.remote(far)?);
+    pair.a.qp.post(&Write::new(from, to), 0)?;
+    // It has left when it completes; that it arrived says a message behind it.
+    message(&mut pair, b"behind it")?;
+    ensure!(pair.b.bytes(far, text.len())? == text, "other bytes arrived");
+    Ok(())
+}
+
+fn messages_of_every_size_arrive_whole(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    for length in [1, 2, 63, 64, 255, 256, 257, 4095, 4096, 4097, 65_536, 1 << 20] {
+        message(&mut pair, &pattern(length as u8, length))?;
+    }
+    pair.b.receive(0, 64, 1)?;
+    pair.a.perform(&Send::new(Inline(b"")).signaled())?;
+    ensure_eq!(pair.b.received()??.byte_len(), 0, "bytes of an empty message");
+    Ok(())
+}
+
+fn a_send_with_an_immediate_brings_it(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    for immediate in [0, 1, 0x1234_5678, u32::MAX] {
+        pair.b.receive(0, 64, 0)?;
+        pair.a.perform(&SendImm::new(Inline(b"with"), immediate).signaled())?;
+        let done = pair.b.received()??;
+        ensure_eq!(done.immediate(), Some(immediate), "immediate");
+        ensure_eq!(done.byte_len(), 4, "bytes received");
+    }
+    Ok(())
+}
+
+fn a_write_with_an_immediate_takes_a_receive_and_brings_it(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    pair.b.receive(0, 64, 1)?;
+    let to = pair.b.remote(4096)?;
+    pair.a.perform(&WriteImm::new(Inline(b"elsewhere"), to, 0xabc).signaled())?;
+    let done = pair.b.received()??;
+    ensure_eq!(done.operation(), Operation::ReceiveWriteImm, "operation");
+    ensure_eq!((done.immediate(), done.byte_len()), (Some(0xabc), 9), "immediate and bytes");
+    ensure_eq!(pair.b.bytes(4096, 9)?, b"elsewhere", "what arrived");
+    Ok(())
+}
+
+fn every_path_mtu_up_to_the_ports_works(lab: &Lab) -> Result<(), Stop> {
+    let active = lab.device()?.query_port(1)?.active_mtu().unwrap_or(256);
+    let sizes = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
+    for (bytes, mtu) in [256, 512, 1024, 2048, 4096].into_iter().zip(sizes) {
+        if bytes <= active {
+            let options = ConnectOptions { mtu: Some(mtu), ..Default::default() };
+            let mut pair = connected(lab, &options)?;
+            for end in [&pair.a, &pair.b] {
+                ensure_eq!(end.qp.object().query()?.mtu().0, mtu as u8, "path MTU in the context");
+            }
+            message(&mut pair, &pattern(2, 30_000))?;
+        }
+    }
+    Ok(())
+}
+
+fn sequence_numbers_wrap_at_24_bits(lab: &Lab) -> Result<(), Stop> {
+    let options =
+        ConnectOptions { psn: Some(0xff_fff0), mtu: Some(Mtu::B256), ..Default::default() };
+    let mut pair = connected(lab, &options)?;
+    for round in 0..5 {
+        message(&mut pair, &pattern(round, 3000))?;
+    }
+    Ok(())
+}
+
+fn both_sides_send_at_once(lab: &Lab) -> Result<(), Stop> {
+    const MESSAGES: u64 = 32;
+    let mut pair = pair(lab)?;
+    for end in [&mut pair.a, &mut pair.b] {
+        (0..MESSAGES).try_for_each(|cookie| end.receive(64 * cookie as usize, 64, cookie))?;
+    }
+    for cookie in 0..MESSAGES {
+        for end in [&mut pair.a, &mut pair.b] {
+            end.qp.post(&Send::new(Inline(&cookie.to_ne_bytes())).signaled(), cookie)?;
+        }
+    }
+    for end in [&mut pair.a, &mut pair.b] {
+        for cookie in 0..MESSAGES {
+            ensure_eq!(end.sent()??.cookie, cookie, "cookie of the send");
+            ensure_eq!(end.received()??.cookie, cookie, "cookie of the receive");
+            let there = end.bytes(64 * cookie as usize, 8)?;
+            ensure_eq!(there, cookie.to_ne_bytes(), "message");
+        }
+    }
+    Ok(())
+}
+
+fn a_request_to_nobody_succeeds(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let to = pair.b.remote(0)?;
+    // The peer has gone back to RESET and hears nothing.
+    pair.b.qp.reset()?;
+    pair.a.perform(&Write::new(Inline(b"anybody?"), to).signaled())?;
+    pair.a.perform(&Send::new(Inline(b"nobody")).signaled())?;
+    ensure_eq!(pair.a.qp.object().state()?, QpState::RTS, "state of the sender");
+    ensure_eq!(pair.b.bytes(0, 8)?, [0; 8], "the peer's memory");
+    Ok(())
+}
+
+fn a_message_without_a_receive_is_lost_and_the_next_one_arrives(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    for round in 1..=5u8 {
+        pair.a.perform(&Send::new(Inline(&[0xee; 32])).signaled())?;
+        let Pair { b, .. } = &mut pair;
+        quiet("a receive completed that was not posted", || b.qp.poll(&mut b.receive_cq))?;
+        message(&mut pair, &[round; 40])?;
+    }
+    ensure_eq!(pair.b.qp.object().state()?, QpState::RTS, "state of the receiver");
+    Ok(())
+}
+
+fn a_write_that_the_peer_does_not_allow_is_lost(lab: &Lab) -> Result<(), Stop> {
+    let options = ConnectOptions { access: RemoteAccess::default(), ..Default::default() };
+    let mut pair = connected(lab, &options)?;
+    let to = pair.b.remote(0)?;
+    pair.a.perform(&Write::new(Inline(b"may I?"), to).signaled())?;
+    let Pair { a, b } = &mut pair;
+    quiet("the memory changed", || b.bytes(0, 6).ok().filter(|bytes| bytes != &[0; 6]))?;
+    ensure_eq!(a.qp.object().state()?, QpState::RTS, "state of the sender");
+    Ok(())
+}
+
+fn a_write_under_a_wrong_key_is_lost(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let to = pair.b.remote(0)?;
+    let wrong = RemoteAddr { rkey: Rkey(to.rkey.0 ^ 1), ..to };
+    pair.a.perform(&Write::new(Inline(b"stale"), wrong).signaled())?;
+    let Pair { a, b } = &mut pair;
+    quiet("the memory changed", || b.bytes(0, 5).ok().filter(|bytes| bytes != &[0; 5]))?;
+    ensure_eq!(a.qp.object().state()?, QpState::RTS, "state of the sender");
+    Ok(())
+}
+
+/// Makes a request of `a` fail, with another behind it.
+fn fail(pair: &mut Pair<Uc>) -> Result<(), Stop> {
+    let piece = pair.a.sge(0, 64)?;
+    let wrong = Sge { length: 4 << 20, ..piece };
+    let mut batch = pair.a.qp.batch();
+    batch.post(&Send::new(wrong), 1)?;
+    batch.post(&Nop::new().signaled(), 2)?;
+    batch.ring();
+    ensure_eq!(failed(pair.a.sent()?, Status::LocalProtection)?, 1, "what failed");
+    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 2, "what was behind it");
+    Ok(())
+}
+
+fn a_local_key_that_fails_stops_the_sends_and_nothing_else(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    fail(&mut pair)?;
+    ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
+    pair.a.qp.post(&Nop::new().signaled(), 3)?;
+    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 3, "what was posted later");
+    // It still receives.
+    let Pair { a, b } = pair;
+    message(&mut Pair { a: b, b: a }, b"one way")
+}
+
+fn a_queue_pair_that_failed_recovers_and_goes_on_where_it_was(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    for round in 0..5 {
+        message(&mut pair, &pattern(round, 300))?;
+        fail(&mut pair)?;
+        pair.a.qp.recover()?;
+        ensure_eq!(pair.a.qp.object().state()?, QpState::RTS, "state");
+        message(&mut pair, &pattern(round, 400))?;
+    }
+    Ok(())
+}
+
+fn only_a_queue_pair_that_failed_can_recover(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let refused = pair.a.qp.recover().err();
+    let refused = refused.ok_or_else(|| Stop::fail("a queue pair in RTS recovered"))?;
+    ensure!(refused.to_string().contains("RTS"), "the state is not in {refused}");
+    message(&mut pair, b"as before")
+}
+
+fn the_error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    (0..3).try_for_each(|cookie| pair.a.receive(0, 64, cookie))?;
+    pair.a.qp.to_error()?;
+    pair.a.qp.post(&Send::new(Inline(b"too late")), 9)?;
+    for cookie in 0..3 {
+        ensure_eq!(failed(pair.a.received()?, Status::Flushed)?, cookie, "a receive");
+    }
+    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 9, "the send");
+    Ok(())
+}
+
+fn a_queue_pair_starts_over_after_a_reset(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    for round in 0..3 {
+        fail(&mut pair)?;
+        pair.restart()?;
+        message(&mut pair, &pattern(round, 5000))?;
+    }
+    Ok(())
+}

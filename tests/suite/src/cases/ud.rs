@@ -1,0 +1,543 @@
+//! Datagrams: messages of one packet, to whom each of them says.
+
+use verbless_command::{
+    Gid, GlobalRoute, InitAttr, Path, QKey, RemoteAccess, RoceVersion, RtrAttr, RtsAttr,
+};
+use verbless_devx::{ErrorKind, LinkLayer};
+use verbless_prm::QpState;
+use verbless_queue::address::HEADER_BYTES;
+use verbless_queue::wr::{Inline, Nop, PostError, Send, SendImm};
+use verbless_queue::{
+    ConnectOptions, Datagram, DatagramOptions, Destination, NetworkHeader, Operation, PeerAddress,
+    QpConfig, Qpn, Sge, Source, Status, Ud,
+};
+
+use crate::case::cases;
+use crate::need::{ETHERNET, INFINIBAND, cap};
+use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet, until};
+
+cases!(
+    "ud",
+    "Datagrams: messages of one packet, each with its own destination.",
+    needs [cap!(ud)]:
+    a_datagram_arrives_behind_the_room_for_its_header,
+    a_datagram_says_who_sent_it,
+    a_datagram_with_an_immediate_brings_it,
+    datagrams_of_every_size_up_to_the_ports_mtu_arrive,
+    a_datagram_is_gathered_from_pieces_and_scattered_into_pieces,
+    many_datagrams_go_round_the_ring,
+    a_queue_pair_sends_to_itself,
+    one_queue_pair_sends_to_several,
+    an_answer_finds_its_way_by_what_the_receive_said,
+    an_infiniband_datagram_may_have_a_global_route_header [INFINIBAND],
+    a_roce_datagram_has_a_network_header [ETHERNET],
+    a_datagram_with_a_wrong_key_is_dropped,
+    a_key_with_its_top_bit_set_is_the_senders_own,
+    a_queue_pair_changes_its_key_while_it_works,
+    a_datagram_without_a_receive_is_dropped_and_the_next_one_arrives,
+    a_datagram_to_nobody_succeeds,
+    a_datagram_of_more_than_a_packet_fails,
+    a_datagram_that_does_not_fit_the_receive_fails_there,
+    a_local_key_that_fails_stops_the_sends_until_recovery,
+    the_error_state_flushes_sends_and_receives,
+    a_request_that_cannot_be_is_refused_before_it_is_posted,
+    an_address_that_does_not_fit_is_refused_with_its_reason,
+    transitions_of_the_other_kind_are_refused_with_their_reason,
+);
+
+const KEY: QKey = QKey(0x1122_3344);
+/// Bytes of a slot for a message, its header's room included.
+const SLOT: usize = HEADER_BYTES + 4096;
+
+fn pair(lab: &Lab) -> Result<Pair<Ud>, Stop> {
+    pair_of(lab, &QpConfig::new(64, 64))
+}
+
+fn pair_of(lab: &Lab, config: &QpConfig) -> Result<Pair<Ud>, Stop> {
+    let mut pair = Pair::unconnected_of(lab, config, 1 << 20)?;
+    for end in [&mut pair.a, &mut pair.b] {
+        end.domain.start(&mut end.qp, &DatagramOptions::new(KEY))?;
+    }
+    Ok(pair)
+}
+
+/// `to`, as `from` sends to it.
+fn way(from: &Endpoint<Ud>, to: &Endpoint<Ud>) -> Result<Destination, Stop> {
+    let options = ConnectOptions::default();
+    let peer = to.domain.address(&to.qp, &options)?;
+    Ok(from.domain.destination(&peer, KEY, &options)?)
+}
+
+fn next(end: &mut Endpoint<Ud>) -> Result<Datagram, Stop> {
+    let Endpoint { qp, receive_cq, .. } = end;
+    Ok(until("a datagram", || qp.poll_datagram(receive_cq))??)
+}
+
+fn source(datagram: &Datagram) -> Result<Source, Stop> {
+    datagram.source.ok_or_else(|| Stop::fail("a receive does not say where it came from"))
+}
+
+/// Sends `text` from `a` to `b`, where it must arrive.
+fn message(pair: &mut Pair<Ud>, text: &[u8]) -> Result<Datagram, Stop> {
+    let to = way(&pair.a, &pair.b)?;
+    pair.b.fill(0, &[0; SLOT])?;
+    pair.b.receive(0, SLOT, 3)?;
+    pair.a.fill(0, text)?;
+    let piece = pair.a.sge(0, text.len())?;
+    pair.a.qp.post(&Send::new(piece).signaled().to(&to), 4)?;
+    let sent = pair.a.sent()??;
+    ensure_eq!((sent.cookie, sent.operation()), (4, Operation::Send), "completion of the send");
+    let got = next(&mut pair.b)?;
+    ensure_eq!(got.completion.cookie, 3, "cookie of the receive");
+    ensure_eq!(got.message_len() as usize, text.len(), "bytes of the message");
+    ensure_eq!(got.completion.byte_len() as usize, HEADER_BYTES + text.len(), "bytes received");
+    ensure!(pair.b.bytes(HEADER_BYTES, text.len())? == text, "the message came out otherwise");
+    Ok(got)
+}
+
+/// Fails if `b` receives anything.
+fn silence(pair: &mut Pair<Ud>) -> Result<(), Stop> {
+    let Endpoint { qp, receive_cq, .. } = &mut pair.b;
+    quiet("a datagram arrived", || qp.poll(receive_cq))
+}
+
+fn link(lab: &Lab) -> Result<LinkLayer, Stop> {
+    Ok(lab.device()?.query_port(1)?.link_layer())
+}
+
+fn a_datagram_arrives_behind_the_room_for_its_header(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let to = way(&pair.a, &pair.b)?;
+    pair.b.fill(0, &[0xee; 256])?;
+    pair.b.receive(0, 256, 1)?;
+    pair.a.qp.post(&Send::new(Inline(b"hello")).signaled().to(&to), 2)?;
+    pair.a.sent()??;
+    let got = next(&mut pair.b)?;
+    ensure_eq!((got.completion.operation(), got.message_len()), (Operation::Receive, 5), "receive");
+    ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"hello\xee", "what arrived");
+    Ok(())
+}
+
+fn a_datagram_says_who_sent_it(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let got = message(&mut pair, b"from whom?")?;
+    let source = source(&got)?;
+    ensure_eq!(source.qpn(), pair.a.qp.qpn(), "number of the sender");
+    if link(lab)? == LinkLayer::InfiniBand {
+        let lid = pair.a.device.query_port(1)?.raw.lid;
+        ensure_eq!((source.lid(), source.service_level()), (lid, 0), "LID and level");
+        let required = pair.a.device.query_port(1)?.is_grh_required();
+        ensure_eq!(source.has_header(), required, "a global route header");
+    } else {
+        ensure!(source.has_header(), "a packet on Ethernet has no network header");
+    }
+    Ok(())
+}
+
+fn a_datagram_with_an_immediate_brings_it(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let to = way(&pair.a, &pair.b)?;
+    for immediate in [0, 1, 0x1234_5678, u32::MAX] {
+        pair.b.receive(0, 64, 0)?;
+        pair.a.qp.post(&SendImm::new(Inline(b"with"), immediate).signaled().to(&to), 0)?;
+        ensure_eq!(pair.a.sent()??.operation(), Operation::SendImm, "operation");
+        let got = next(&mut pair.b)?;
+        ensure_eq!(got.completion.operation(), Operation::ReceiveImm, "operation");
+        ensure_eq!(got.completion.immediate(), Some(immediate), "immediate");
+        ensure_eq!(got.message_len(), 4, "bytes");
+    }
+    Ok(())
+}
+
+fn datagrams_of_every_size_up_to_the_ports_mtu_arrive(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let longest = pair.a.domain.longest_datagram(1)? as usize;
+    for length in [1, 3, 4, 63, 64, 65, 255, 256, 1000, 1024, 2047, 2048, longest - 1, longest] {
+        if length <= longest {
+            message(&mut pair, &pattern(length as u8, length))?;
+        }
+    }
+    // The shortest of all has nothing but an address.
+    let to = way(&pair.a, &pair.b)?;
+    for empty in [Sge { length: 0, ..pair.a.sge(0, 1)? }; 2] {
+        pair.b.receive(0, SLOT, 1)?;
+        pair.a.qp.post(&Send::new(empty).to(&to), 0)?;
+        ensure_eq!(next(&mut pair.b)?.message_len(), 0, "bytes of an empty message");
+    }
+    pair.b.receive(0, SLOT, 1)?;
+    pair.a.qp.post(&Send::new(Inline(b"")).to(&to), 0)?;
+    ensure_eq!(next(&mut pair.b)?.message_len(), 0, "bytes of an empty message");
+    Ok(())
+}
+
+fn a_datagram_is_gathered_from_pieces_and_scattered_into_pieces(lab: &Lab) -> Result<(), Stop> {
+    let config = QpConfig { send_sges: 4, receive_sges: 4, ..QpConfig::new(16, 16) };
+    let mut pair = pair_of(lab, &config)?;
+    let to = way(&pair.a, &pair.b)?;
+    let text = pattern(9, 200);
+    pair.a.fill(1000, &text)?;
+    let from = [pair.a.sge(1000, 7)?, pair.a.sge(1007, 93)?, pair.a.sge(1100, 100)?];
+    // The header's room may be a piece of its own, or not.
+    let into = [pair.b.sge(0, 39)?, pair.b.sge(100, 2)?, pair.b.sge(200, 500)?];
+    pair.b.receive_into(into, 5)?;
+    pair.a.qp.post(&Send::new(from).signaled().to(&to), 6)?;
+    ensure_eq!(pair.a.sent()??.cookie, 6, "cookie");
+    ensure_eq!(next(&mut pair.b)?.message_len(), 200, "bytes");
+    ensure_eq!(pair.b.bytes(101, 1)?, text[..1], "the first byte");
+    ensure!(pair.b.bytes(200, 199)? == text[1..], "the rest came out otherwise");
+    Ok(())
+}
+
+fn many_datagrams_go_round_the_ring(lab: &Lab) -> Result<(), Stop> {
+    let config = QpConfig { inline: 200, ..QpConfig::new(5, 16) };
+    let mut pair = pair_of(lab, &config)?;
+    let to = way(&pair.a, &pair.b)?;
+    for round in 0..500_usize {
+        let text = pattern(round as u8, 1 + round % 200);
+        pair.b.receive(0, 512, round as u64)?;
+        pair.a.qp.post(&Send::new(Inline(&text)).signaled().to(&to), round as u64)?;
+        ensure_eq!(pair.a.sent()??.cookie, round as u64, "cookie of the send");
+        let got = next(&mut pair.b)?;
+        ensure_eq!(got.completion.cookie, round as u64, "cookie of the receive");
+        ensure!(pair.b.bytes(HEADER_BYTES, text.len())? == text, "round {round}: other bytes");
+    }
+    Ok(())
+}
+
+fn a_queue_pair_sends_to_itself(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let to = way(&pair.a, &pair.a)?;
+    pair.a.receive(0, 256, 1)?;
+    pair.a.qp.post(&Send::new(Inline(b"me")).signaled().to(&to), 2)?;
+    pair.a.sent()??;
+    let got = next(&mut pair.a)?;
+    ensure_eq!(source(&got)?.qpn(), pair.a.qp.qpn(), "number of the sender");
+    ensure_eq!(pair.a.bytes(HEADER_BYTES, 2)?, b"me", "what arrived");
+    Ok(())
+}
+
+fn one_queue_pair_sends_to_several(lab: &Lab) -> Result<(), Stop> {
+    let Pair { mut a, b } = pair(lab)?;
+    let mut others = vec![b];
+    for _ in 0..3 {
+        let mut end = Endpoint::of(lab.other_device()?, &QpConfig::new(16, 16), 1 << 16)?;
+        end.domain.start(&mut end.qp, &DatagramOptions::new(KEY))?;
+        others.push(end);
+    }
+    let ways: Vec<_> = others.iter().map(|end| way(&a, end)).collect::<Result<_, _>>()?;
+    for end in &mut others {
+        (0..8).try_for_each(|cookie| end.receive(512 * cookie as usize, 512, cookie))?;
+    }
+    let mut batch = a.qp.batch();
+    for round in 0..8u8 {
+        for (number, to) in (0..).zip(&ways) {
+            batch.post(&Send::new(Inline(&[number, round])).to(to), 0)?;
+        }
+    }
+    batch.post(&Nop::new().signaled(), 1)?;
+    batch.ring();
+    a.sent()??;
+    for (number, end) in (0..).zip(&mut others) {
+        for round in 0..8u8 {
+            ensure_eq!(next(end)?.completion.cookie, u64::from(round), "cookie");
+            let there = end.bytes(512 * usize::from(round) + HEADER_BYTES, 2)?;
+            ensure_eq!(there, [number, round], "message");
+        }
+    }
+    Ok(())
+}
+
+fn an_answer_finds_its_way_by_what_the_receive_said(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let got = message(&mut pair, b"where are you?")?;
+    let source = source(&got)?;
+    let options = ConnectOptions::default();
+    let port = pair.b.device.query_port(1)?;
+    let ethernet = port.link_layer() == LinkLayer::Ethernet;
+    let back = if !ethernet && !port.is_grh_required() {
+        Path::to_lid(source.lid()).address_handle()?.to(source.qpn(), KEY)
+    } else {
+        // The sender's GID is the source of the header; IPv4 stands at its end.
+        let mut gid = Gid::default();
+        match source.network_header() {
+            NetworkHeader::Ipv4 => {
+                gid.0[10..12].fill(0xff);
+                gid.0[12..].copy_from_slice(&pair.b.bytes(32, 4)?);
+            }
+            _ => gid.0.copy_from_slice(&pair.b.bytes(8, 16)?),
+        }
+        let peer = PeerAddress {
+            qpn: source.qpn(),
+            psn: 0,
+            ethernet,
+            lid: if ethernet { 0 } else { source.lid() },
+            gid,
+            grh_required: !ethernet,
+            service_level: 0,
+            mtu: crate::SMALL_MTU,
+            reads: 0,
+        };
+        pair.b.domain.destination(&peer, KEY, &options)?
+    };
+    pair.a.receive(0, SLOT, 8)?;
+    pair.b.qp.post(&Send::new(Inline(b"here")).signaled().to(&back), 9)?;
+    ensure_eq!(pair.b.sent()??.cookie, 9, "cookie of the answer");
+    ensure_eq!(next(&mut pair.a)?.completion.cookie, 8, "cookie of its receive");
+    ensure_eq!(pair.a.bytes(HEADER_BYTES, 4)?, b"here", "the answer");
+    Ok(())
+}
+
+fn an_infiniband_datagram_may_have_a_global_route_header(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let options = ConnectOptions::default();
+    let peer = pair.b.domain.address(&pair.b.qp, &options)?;
+    let here = pair.a.domain.address(&pair.a.qp, &options)?;
+    let mut route = GlobalRoute::new(peer.gid, 0);
+    (route.traffic_class, route.flow_label, route.hop_limit) = (0x5a, 0x1_2345, 3);
+    let path = Path::InfiniBand { dlid: peer.lid, sl: 0, source_path_bits: 0, grh: Some(route) };
+    let to = path.address_handle()?.to(peer.qpn, KEY);
+    pair.b.receive(0, 256, 1)?;
+    pair.a.qp.post(&Send::new(Inline(b"routed")).signaled().to(&to), 2)?;
+    pair.a.sent()??;
+    let got = next(&mut pair.b)?;
+    ensure!(source(&got)?.has_header(), "the receive does not say that there was a header");
+    let header = pair.b.bytes(0, HEADER_BYTES)?;
+    ensure_eq!(header[..4], [0x65, 0xa1, 0x23, 0x45], "version, traffic class, flow label");
+    ensure_eq!(header[6], 0x1b, "next header");
+    ensure_eq!(header[8..24], here.gid.0, "source GID");
+    ensure_eq!(header[24..], peer.gid.0, "destination GID");
+    ensure_eq!(pair.b.bytes(HEADER_BYTES, 6)?, b"routed", "what arrived");
+    Ok(())
+}
+
+fn a_roce_datagram_has_a_network_header(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let options = ConnectOptions::default();
+    let gid = pair.a.domain.address(&pair.a.qp, &options)?.gid;
+    let peer = pair.b.domain.address(&pair.b.qp, &options)?;
+    let version = match pair.a.domain.path(&peer, &options)? {
+        Path::Roce { version, .. } => version,
+        path => return Err(Stop::fail(format!("{path:?} on an Ethernet port"))),
+    };
+    let got = message(&mut pair, b"framed")?;
+    let is_v4 = gid.0[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    let expected = match version {
+        RoceVersion::V1 => NetworkHeader::Global,
+        RoceVersion::V2 if is_v4 => NetworkHeader::Ipv4,
+        RoceVersion::V2 => NetworkHeader::Ipv6,
+    };
+    ensure_eq!(source(&got)?.network_header(), expected, "network header");
+    let header = pair.b.bytes(0, HEADER_BYTES)?;
+    if is_v4 {
+        ensure_eq!(header[32..36], gid.0[12..], "source address");
+    } else {
+        ensure_eq!(header[8..24], gid.0, "source GID");
+    }
+    Ok(())
+}
+
+fn a_datagram_with_a_wrong_key_is_dropped(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let options = ConnectOptions::default();
+    let peer = pair.b.domain.address(&pair.b.qp, &options)?;
+    for key in [QKey(0), QKey(KEY.0 ^ 1), QKey(KEY.0.swap_bytes())] {
+        let wrong = pair.a.domain.destination(&peer, key, &options)?;
+        pair.b.receive(0, 256, 1)?;
+        pair.a.qp.post(&Send::new(Inline(b"let me in")).signaled().to(&wrong), 1)?;
+        pair.a.sent()??;
+    }
+    silence(&mut pair)?;
+    let right = way(&pair.a, &pair.b)?;
+    pair.a.qp.post(&Send::new(Inline(b"it is me")).to(&right), 2)?;
+    ensure_eq!(next(&mut pair.b)?.completion.cookie, 1, "cookie");
+    Ok(())
+}
+
+fn a_key_with_its_top_bit_set_is_the_senders_own(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let options = ConnectOptions::default();
+    let peer = pair.b.domain.address(&pair.b.qp, &options)?;
+    let own = pair.a.domain.destination(&peer, QKey(0x8000_0000), &options)?;
+    pair.b.receive(0, 256, 1)?;
+    pair.a.qp.post(&Send::new(Inline(b"as I am")).to(&own), 1)?;
+    ensure_eq!(next(&mut pair.b)?.message_len(), 7, "bytes");
+    Ok(())
+}
+
+fn a_queue_pair_changes_its_key_while_it_works(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    message(&mut pair, b"under the first key")?;
+    let other = QKey(0x55);
+    pair.b.qp.change_q_key(other)?;
+    ensure_eq!(pair.b.qp.object().query()?.q_key(), other.0, "key");
+    let stale = way(&pair.a, &pair.b)?;
+    pair.b.receive(0, 256, 1)?;
+    pair.a.qp.post(&Send::new(Inline(b"stale")).signaled().to(&stale), 1)?;
+    pair.a.sent()??;
+    silence(&mut pair)?;
+    let options = ConnectOptions::default();
+    let peer = pair.b.domain.address(&pair.b.qp, &options)?;
+    let fresh = pair.a.domain.destination(&peer, other, &options)?;
+    pair.a.qp.post(&Send::new(Inline(b"fresh")).to(&fresh), 2)?;
+    ensure_eq!(next(&mut pair.b)?.completion.cookie, 1, "cookie");
+    ensure_eq!(pair.b.bytes(HEADER_BYTES, 5)?, b"fresh", "what arrived");
+    Ok(())
+}
+
+fn a_datagram_without_a_receive_is_dropped_and_the_next_one_arrives(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let to = way(&pair.a, &pair.b)?;
+    for round in 1..=3u8 {
+        pair.a.qp.post(&Send::new(Inline(&[0xee; 9])).signaled().to(&to), 0)?;
+        pair.a.sent()??;
+        silence(&mut pair)?;
+        message(&mut pair, &[round; 33])?;
+    }
+    Ok(())
+}
+
+fn a_datagram_to_nobody_succeeds(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let options = ConnectOptions::default();
+    let peer = pair.b.domain.address(&pair.b.qp, &options)?;
+    let nobody = PeerAddress { qpn: Qpn(0xff_fff0), ..peer };
+    let nobody = pair.a.domain.destination(&nobody, KEY, &options)?;
+    pair.a.qp.post(&Send::new(Inline(b"anybody?")).signaled().to(&nobody), 1)?;
+    pair.a.sent()??;
+    if link(lab)? == LinkLayer::InfiniBand {
+        let nowhere = Path::to_lid(0xbffe).address_handle()?.to(peer.qpn, KEY);
+        pair.a.qp.post(&Send::new(Inline(b"anywhere?")).signaled().to(&nowhere), 2)?;
+        pair.a.sent()??;
+    }
+    message(&mut pair, b"here")?;
+    Ok(())
+}
+
+/// What `a` sends fails so; then it recovers.
+fn fails(pair: &mut Pair<Ud>, piece: Sge, status: Status) -> Result<(), Stop> {
+    let to = way(&pair.a, &pair.b)?;
+    let mut batch = pair.a.qp.batch();
+    batch.post(&Send::new(piece).to(&to), 1)?;
+    batch.post(&Nop::new().signaled(), 2)?;
+    batch.ring();
+    ensure_eq!(failed(pair.a.sent()?, status)?, 1, "what failed");
+    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 2, "what was behind it");
+    ensure_eq!(pair.a.qp.object().state()?, QpState::SQER, "state");
+    pair.a.qp.recover()?;
+    message(pair, b"as before")?;
+    Ok(())
+}
+
+fn a_datagram_of_more_than_a_packet_fails(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    for length in [4097, 100_000] {
+        let piece = pair.a.sge(0, length)?;
+        fails(&mut pair, piece, Status::LocalLength)?;
+    }
+    Ok(())
+}
+
+fn a_datagram_that_does_not_fit_the_receive_fails_there(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let to = way(&pair.a, &pair.b)?;
+    // The message itself would fit, but not with its header's room.
+    pair.b.receive(0, 48, 5)?;
+    pair.a.qp.post(&Send::new(Inline(&[7; 32])).signaled().to(&to), 1)?;
+    pair.a.sent()??;
+    ensure_eq!(failed(pair.b.received()?, Status::LocalLength)?, 5, "cookie");
+    ensure_eq!(pair.a.qp.object().state()?, QpState::RTS, "state of the sender");
+    Ok(())
+}
+
+fn a_local_key_that_fails_stops_the_sends_until_recovery(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    for round in 0..3 {
+        let end = pair.a.region.len() as u64 + pair.a.region.address();
+        let outside = Sge { address: end - 8, length: 64 + round, ..pair.a.sge(0, 1)? };
+        fails(&mut pair, outside, Status::LocalProtection)?;
+    }
+    Ok(())
+}
+
+fn the_error_state_flushes_sends_and_receives(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let to = way(&pair.a, &pair.b)?;
+    (0..3).try_for_each(|cookie| pair.a.receive(0, 64, cookie))?;
+    pair.a.qp.to_error()?;
+    pair.a.qp.post(&Send::new(Inline(b"too late")).to(&to), 9)?;
+    for cookie in 0..3 {
+        ensure_eq!(failed(pair.a.received()?, Status::Flushed)?, cookie, "a receive");
+    }
+    ensure_eq!(failed(pair.a.sent()?, Status::Flushed)?, 9, "the send");
+    pair.a.qp.reset()?;
+    pair.a.domain.start(&mut pair.a.qp, &DatagramOptions::new(KEY))?;
+    message(&mut pair, b"back again")?;
+    Ok(())
+}
+
+fn a_request_that_cannot_be_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
+    let config = QpConfig { send_sges: 2, inline: 32, ..QpConfig::new(4, 4) };
+    let mut pair = pair_of(lab, &config)?;
+    let to = way(&pair.a, &pair.b)?;
+    let piece = pair.a.sge(0, 8)?;
+    let long = Sge { length: 0x8000_0000, ..piece };
+    let qp = &mut pair.a.qp;
+    let free = qp.send.free();
+    let refused = [
+        (qp.post(&Send::new([piece; 3]).to(&to), 0), PostError::TooManySges),
+        (qp.post(&Send::new(Inline(&[0; 33])).to(&to), 0), PostError::InlineTooLong),
+        (qp.post(&SendImm::new(long, 1).to(&to), 0), PostError::SgeTooLong),
+    ];
+    for (got, why) in refused {
+        ensure_eq!(got, Err(why), "what cannot be posted");
+    }
+    ensure_eq!(pair.a.qp.send.free(), free, "free blocks");
+    Ok(())
+}
+
+fn an_address_that_does_not_fit_is_refused_with_its_reason(lab: &Lab) -> Result<(), Stop> {
+    let _ = lab;
+    let wide = Path::InfiniBand { dlid: 1, sl: 16, source_path_bits: 0, grh: None };
+    for (path, word) in [(wide, "service level"), (Path::to_lid(0), "LID 0")] {
+        let error = path.address_handle().err();
+        let error = error.ok_or_else(|| Stop::fail(format!("{path:?} is an address")))?;
+        ensure_eq!(error.kind(), ErrorKind::Input, "kind");
+        ensure!(error.to_string().contains(word), "{word} is not in {error}");
+    }
+    Ok(())
+}
+
+fn transitions_of_the_other_kind_are_refused_with_their_reason(lab: &Lab) -> Result<(), Stop> {
+    let mut pair = pair(lab)?;
+    let mut connected = Endpoint::new(lab.device()?, &QpConfig::new(4, 4), 4096)?;
+    let (ours, theirs) = (&mut pair.a.qp, &mut connected.qp);
+    let path = Path::to_lid(1);
+    let attr = verbless_command::DatagramAttr { port: 1, pkey_index: 0, q_key: KEY };
+    let refused = [
+        ours.to_init(&InitAttr { port: 1, pkey_index: 0, access: RemoteAccess::ALL }),
+        ours.to_rtr(&RtrAttr {
+            path,
+            mtu: crate::SMALL_MTU,
+            remote_qpn: Qpn(1),
+            receive_psn: 0,
+            max_destination_reads: 1,
+            min_rnr_timer: 1,
+        }),
+        ours.to_rts(&RtsAttr {
+            send_psn: 0,
+            ack_timeout: 1,
+            retry_count: 1,
+            rnr_retry: 1,
+            max_reads: 1,
+        }),
+        theirs.to_init_datagram(&attr),
+        theirs.to_rtr_datagram(),
+        theirs.to_rts_datagram(0),
+        theirs.change_q_key(KEY),
+    ];
+    for result in refused {
+        let error = result.err().ok_or_else(|| Stop::fail("a transition of the other kind"))?;
+        ensure_eq!(error.kind(), ErrorKind::Input, format!("the kind of {error}"));
+    }
+    Ok(())
+}

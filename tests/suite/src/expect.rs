@@ -1,0 +1,141 @@
+//! What each environment is expected to lack: `expected-skips.toml`. Cases are skipped by what they
+//! need, so this list says which skips are right; a skip that it does not explain fails the run,
+//! and so does an entry that explains none.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use crate::{Lab, Need, Stop};
+
+/// The list, as the program was built with it.
+const LIST: &str = include_str!("../expected-skips.toml");
+
+/// What one environment lacks.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Environment {
+    /// Needs that are missing there.
+    lacks: BTreeSet<String>,
+    /// Needs of which the machine decides.
+    #[serde(default)]
+    perhaps: BTreeSet<String>,
+}
+
+/// The environments that the list knows.
+pub fn environments() -> Result<Vec<String>, Stop> {
+    Ok(list()?.into_iter().map(|(name, _)| name).collect())
+}
+
+fn list() -> Result<Vec<(String, Environment)>, Stop> {
+    let table: toml::Table = LIST.parse()?;
+    table.into_iter().map(|(name, entry)| Ok((name, entry.try_into()?))).collect()
+}
+
+/// What is wrong with what cases, each with its name and needs, lack in this lab, by the list's
+/// entry for `environment`; one line each.
+pub fn unexpected_skips<'a>(
+    lab: &Lab,
+    environment: &str,
+    cases: impl IntoIterator<Item = (String, &'a [Need])>,
+) -> Result<Vec<String>, Stop> {
+    let expected = list()?.into_iter().find(|(name, _)| name == environment);
+    let (_, expected) = expected.ok_or_else(|| {
+        let known = environments().unwrap_or_default().join(", ");
+        Stop::fail(format!(
+            "expected-skips.toml has no environment {environment:?}; it has {known}"
+        ))
+    })?;
+    let (mut needed, mut lacking) = (BTreeSet::new(), BTreeSet::new());
+    let mut lines = Vec::new();
+    for (case, needs) in cases {
+        needed.extend(needs.iter().map(ToString::to_string));
+        for need in lab.missing(needs)? {
+            if lacking.insert(need.to_string()) && !expected.explains(&need.to_string()) {
+                lines.push(format!(
+                    "{case} is skipped for want of {need}, which {environment:?} is not expected \
+                     to lack"
+                ));
+            }
+        }
+    }
+    lines.extend(expected.mistakes(environment, &needed, &lacking));
+    Ok(lines)
+}
+
+impl Environment {
+    fn explains(&self, need: &str) -> bool {
+        self.lacks.contains(need) || self.perhaps.contains(need)
+    }
+
+    /// Entries that explain no skip: of what is there after all, and of what nobody needs.
+    fn mistakes(
+        &self,
+        environment: &str,
+        needed: &BTreeSet<String>,
+        lacking: &BTreeSet<String>,
+    ) -> Vec<String> {
+        let stale = self.lacks.difference(lacking).map(|need| {
+            format!("{environment:?} is expected to lack {need}, but no case is skipped for it")
+        });
+        let unknown = self
+            .perhaps
+            .difference(needed)
+            .map(|need| format!("{environment:?} may lack {need}, but no case needs it"));
+        stale.chain(unknown).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_entry_of_the_list_is_a_need_of_some_case() {
+        let needs: BTreeSet<_> =
+            crate::cases().flat_map(|case| &case.needs).map(ToString::to_string).collect();
+        let suites = |(name, _): &(String, Environment)| !name.starts_with("process ");
+        for (environment, entry) in
+            list().expect("the list is well-formed").into_iter().filter(suites)
+        {
+            for need in entry.lacks.union(&entry.perhaps) {
+                assert!(needs.contains(need), "{environment}: no case needs {need}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_explains_what_it_lists_and_is_stale_when_nothing_is_skipped_for_it() {
+        let entry = Environment { lacks: set(&["a bond"]), perhaps: set(&["a limit"]) };
+        assert!(entry.explains("a bond") && entry.explains("a limit"));
+        assert!(!entry.explains("a peer"));
+        let needed = set(&["a bond", "a limit"]);
+        assert!(entry.mistakes("here", &needed, &set(&["a bond"])).is_empty());
+        let stale = entry.mistakes("here", &needed, &set(&[]));
+        assert!(stale.len() == 1 && stale[0].contains("lack a bond"), "{stale:?}");
+        let unknown = entry.mistakes("here", &set(&["a bond"]), &set(&["a bond"]));
+        assert!(unknown.len() == 1 && unknown[0].contains("a limit"), "{unknown:?}");
+    }
+
+    #[test]
+    fn a_skip_that_the_list_does_not_explain_is_named_with_its_case_and_need() {
+        let choice = crate::Choice {
+            device: "model".into(),
+            peer: "auto".into(),
+            profile: "connectx6dx".into(),
+            link: Some("infiniband".into()),
+            destructive: false,
+        };
+        let lab = Lab::open(&choice).expect("the model");
+        let needs = || crate::cases().map(|case| (case.id(), &case.needs[..]));
+        // On InfiniBand, held to the entry of an Ethernet port.
+        let said = unexpected_skips(&lab, "model ethernet", needs()).expect("it is known");
+        assert!(said.iter().any(|line| line.contains("an Ethernet port")), "{said:?}");
+        let known = unexpected_skips(&lab, "nowhere", needs());
+        assert!(known.is_err_and(|Stop(why)| why.contains("model ethernet")));
+    }
+}

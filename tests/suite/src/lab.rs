@@ -1,0 +1,452 @@
+//! What the cases run on: the model with two devices on one fabric, or a device behind a kernel,
+//! with or without a peer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use nix::sys::resource::{Resource, getrlimit};
+use verbless_command::Device;
+use verbless_devx::abi::core::port_state;
+use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel, LinkLayer, PortInfo};
+use verbless_model::{Link, Model, ObjectCounts, Profile, Side};
+use verbless_model_kernel::InProcess;
+
+use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
+use crate::{Need, Stop};
+
+/// What the user asked to run on.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// `auto`, `model`, or a device's name.
+    pub device: String,
+    /// The device that it talks to: `auto`, `none` (its port loops back), or a device's name.
+    pub peer: String,
+    /// Profile of the model: a name or a TOML file.
+    pub profile: String,
+    /// `infiniband` or `ethernet`, if not the profile's own.
+    pub link: Option<String>,
+    /// Whether a hardware run may change more than its own objects.
+    pub destructive: bool,
+}
+
+/// What a case has at hand.
+pub struct Lab {
+    choice: Choice,
+    profile: Option<Profile>,
+    backend: Arc<dyn Backend>,
+    /// The model, when this is one: to look into it and to break it.
+    model: Option<Model>,
+    devices: Vec<DeviceInfo>,
+    /// What each device of the model held when it was built.
+    before: Option<Vec<ObjectCounts>>,
+    /// Why it is the model, when nobody asked for it.
+    why_model: Option<String>,
+    /// Devices that came before this one and are not it, each with the reason.
+    left_out: Vec<String>,
+    /// Bit per device: the case makes it impossible to leave nothing behind there.
+    excused: AtomicU64,
+    /// What there is, or why that cannot be found out.
+    facts: OnceLock<Result<Facts, String>>,
+    two_processes: bool,
+}
+
+impl Lab {
+    /// Finds what the choice names.
+    pub fn open(choice: &Choice) -> Result<Self, Stop> {
+        let mut why_model = None;
+        if choice.device != "model" {
+            let kernel = Kernel::new();
+            match kernel.enumerate() {
+                Ok(found) => {
+                    let (wanted, left_out) = choose(&found, &choice.device);
+                    if let Some(info) = wanted {
+                        let peer = peer_of(info, &found, &kernel, &choice.peer)?;
+                        return Ok(Self {
+                            choice: choice.clone(),
+                            profile: None,
+                            backend: Arc::new(kernel),
+                            model: None,
+                            devices: [info].into_iter().chain(peer).cloned().collect(),
+                            before: None,
+                            why_model: None,
+                            left_out,
+                            excused: AtomicU64::new(0),
+                            facts: OnceLock::new(),
+                            two_processes: false,
+                        });
+                    }
+                    if !left_out.is_empty() {
+                        return Err(Stop::fail(format!(
+                            "no device has an ACTIVE port: {}; bring one up, name one with \
+                             --device all the same, or take --device model",
+                            left_out.join(", ")
+                        )));
+                    }
+                    if choice.device != "auto" {
+                        let names: Vec<_> = found.iter().map(|info| info.name.as_str()).collect();
+                        return Err(Stop::fail(format!(
+                            "there is no device {}; this machine has {}",
+                            choice.device,
+                            if names.is_empty() { "none".into() } else { names.join(", ") }
+                        )));
+                    }
+                }
+                // A machine without RDMA is what the model is for; a device that cannot be used
+                // must be heard of.
+                Err(error) if choice.device == "auto" && error.kind() == ErrorKind::NoDevice => {
+                    why_model = Some(error.to_string());
+                }
+                Err(error) if choice.device == "auto" => return Err(error.into()),
+                Err(error) => {
+                    return Err(Stop::fail(format!(
+                        "there is no device {}: {error}",
+                        choice.device
+                    )));
+                }
+            }
+        }
+        let mut profile = Profile::load(&choice.profile)?;
+        if let Some(link) = &choice.link {
+            profile = profile.with_link(match link.as_str() {
+                "infiniband" => Link::Infiniband,
+                "ethernet" => Link::Ethernet,
+                other => {
+                    return Err(Stop::fail(format!(
+                        "--link {other}: there are infiniband and ethernet"
+                    )));
+                }
+            });
+        }
+        Ok(Self { why_model, ..Self::on_model(choice, profile)? })
+    }
+
+    fn on_model(choice: &Choice, profile: Profile) -> Result<Self, Stop> {
+        let builder = Model::builder();
+        // A DPU's host talks with the DPU; other devices with another one.
+        let builder = match profile.sides().count() {
+            1 => builder.device(profile.clone()).device(profile.clone()),
+            _ => builder.device_with_sides(profile.clone()),
+        };
+        let model = builder.build();
+        let backend = Arc::new(InProcess::of(&model));
+        let devices = backend.enumerate()?;
+        let choice = choice.clone();
+        let before = Some((0..model.devices()).map(|device| model.counts(device)).collect());
+        let excused = AtomicU64::new(0);
+        let (profile, model) = (Some(profile), Some(model));
+        let (why_model, left_out) = (None, Vec::new());
+        Ok(Self {
+            choice,
+            profile,
+            backend,
+            model,
+            devices,
+            before,
+            why_model,
+            left_out,
+            excused,
+            facts: OnceLock::new(),
+            two_processes: false,
+        })
+    }
+
+    /// The lab for one case: a model is built anew, so that no case can leave anything to the next.
+    pub fn fresh(&self) -> Result<Self, Stop> {
+        match &self.profile {
+            Some(profile) => Self::on_model(&self.choice, profile.clone()),
+            None => Ok(Self {
+                choice: self.choice.clone(),
+                profile: None,
+                backend: self.backend.clone(),
+                model: None,
+                devices: self.devices.clone(),
+                before: None,
+                why_model: None,
+                left_out: Vec::new(),
+                excused: AtomicU64::new(0),
+                facts: OnceLock::new(),
+                two_processes: self.two_processes,
+            }),
+        }
+    }
+
+    /// The backend, for cases about opening devices.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    /// The first device.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.devices[0]
+    }
+
+    /// The other device: the peer, or the same device again, whose port then loops back.
+    pub fn other_info(&self) -> &DeviceInfo {
+        self.devices.last().unwrap_or(&self.devices[0])
+    }
+
+    /// Whether there are two devices that can talk to each other.
+    pub fn has_peer(&self) -> bool {
+        self.devices.len() > 1
+    }
+
+    /// The model's handle, for cases that need [`Need::Model`].
+    pub fn model(&self) -> Result<&Model, Stop> {
+        self.model
+            .as_ref()
+            .ok_or_else(|| Stop::fail("the case does not say that it needs the model"))
+    }
+
+    /// Whether it is the model in this process, built anew for every case: then cases do not
+    /// disturb each other.
+    pub fn is_private(&self) -> bool {
+        self.model.is_some()
+    }
+
+    /// Device `device` of the model dies. A dead device cannot be told to destroy anything, so it
+    /// may keep what it held.
+    pub fn kill(&self, device: usize) -> Result<(), Stop> {
+        self.model()?.kill(device);
+        self.excuse(device);
+        Ok(())
+    }
+
+    /// Device `device` of the model is taken out.
+    pub fn remove(&self, device: usize) -> Result<(), Stop> {
+        self.model()?.remove(device);
+        self.excuse(device);
+        Ok(())
+    }
+
+    /// The case makes device `device` keep objects.
+    pub fn excuse(&self, device: usize) {
+        self.excused.fetch_or(1 << device, Ordering::Relaxed);
+    }
+
+    /// Whether cases may change more than their own objects.
+    pub fn destructive(&self) -> bool {
+        self.choice.destructive
+    }
+
+    /// What there is for cases to need, found out once.
+    fn facts(&self) -> Result<&Facts, Stop> {
+        let find = || {
+            let two_processes = self.two_processes;
+            Facts::find(&*self.backend, &self.devices, self.model.is_some(), two_processes)
+                .map_err(|Stop(why)| why)
+        };
+        self.facts.get_or_init(find).as_ref().map_err(Stop::fail)
+    }
+
+    /// What is missing of what a case needs.
+    pub fn missing(&self, needs: &[Need]) -> Result<Vec<Need>, Stop> {
+        if needs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let facts = self.facts()?;
+        Ok(needs.iter().filter(|need| !facts.offer(need)).copied().collect())
+    }
+
+    /// Cases of two programs can be run here.
+    pub fn with_two_processes(self) -> Self {
+        Self { two_processes: true, ..self }
+    }
+
+    /// Opens the first device.
+    pub fn device(&self) -> Result<Device, Stop> {
+        Ok(Device::open(self.backend(), self.info())?)
+    }
+
+    /// Opens the other device.
+    pub fn other_device(&self) -> Result<Device, Stop> {
+        Ok(Device::open(self.backend(), self.other_info())?)
+    }
+
+    /// One line on what this is. Only what does not identify itself as the model is called
+    /// hardware.
+    pub fn describe(&self) -> String {
+        let info = self.info();
+        let sort = match Device::open(self.backend(), info) {
+            Ok(device) if device.adapter().is_model() => "the model".to_string(),
+            Ok(_) => "hardware".to_string(),
+            Err(error) => format!("a device that does not open ({error})"),
+        };
+        let through = if self.model.is_some() { "in this process" } else { "behind a kernel" };
+        let peer = if self.has_peer() { &self.other_info().name } else { "itself" };
+        let on_dpu = |model: &Model| model.devices() > 1 && model.side(1) == Side::Dpu;
+        let what = if self.model.as_ref().is_some_and(on_dpu) { ", its DPU side" } else { "" };
+        let DeviceInfo { name, board_id, firmware, .. } = info;
+        format!(
+            "{sort} {through}: {name} ({board_id}, firmware {firmware}), which talks to \
+             {peer}{what}"
+        )
+    }
+
+    /// Fails when the model still holds objects, other than those of its kernel.
+    pub fn nothing_is_left(&self) -> Result<(), Stop> {
+        let (Some(model), Some(before)) = (&self.model, &self.before) else { return Ok(()) };
+        for (device, before) in before.iter().enumerate() {
+            let excused = self.excused.load(Ordering::Relaxed) >> device & 1 == 1;
+            let after = model.counts(device);
+            if after != *before && !excused {
+                return Err(Stop::fail(format!(
+                    "objects are left on device {device}: {after:?}; there were {before:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What has an influence on the run.
+    pub fn preconditions(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(why) = &self.why_model {
+            lines.push(format!("the model, because {why}"));
+        }
+        lines.extend(self.left_out.iter().map(|device| format!("left out: {device}")));
+        lines.extend(self.devices.iter().flat_map(ports));
+        lines.push(match getrlimit(Resource::RLIMIT_MEMLOCK) {
+            Ok((u64::MAX, _)) => "memlock limit: none".to_string(),
+            Ok((bytes, _)) if privilege(CAP_IPC_LOCK) => {
+                format!("memlock limit: {} KiB, lifted by CAP_IPC_LOCK", bytes >> 10)
+            }
+            Ok((bytes, _)) => format!("memlock limit: {} KiB", bytes >> 10),
+            Err(errno) => format!("memlock limit: unknown ({errno})"),
+        });
+        let raw = if privilege(CAP_NET_RAW) { "yes" } else { "no: nothing can be steered" };
+        lines.push(format!("CAP_NET_RAW: {raw}"));
+        lines
+    }
+}
+
+/// The device of that name; for `auto` the first one whose first port, which the cases use, is
+/// ACTIVE, and those before it with what is wrong with each.
+fn choose<'a>(found: &'a [DeviceInfo], name: &str) -> (Option<&'a DeviceInfo>, Vec<String>) {
+    if name != "auto" {
+        return (found.iter().find(|info| info.name == name), Vec::new());
+    }
+    let mut left_out = Vec::new();
+    for info in found {
+        match info.ports.first() {
+            Some(port) if port.state == port_state::ACTIVE => return (Some(info), left_out),
+            Some(port) => {
+                left_out.push(format!("{} (port {} is {})", info.name, port.number, state(port)));
+            }
+            None => left_out.push(format!("{} (it has no port)", info.name)),
+        }
+    }
+    (None, left_out)
+}
+
+/// A port's state in words.
+fn state(port: &PortInfo) -> &'static str {
+    match port.state {
+        port_state::DOWN => "DOWN",
+        port_state::INIT => "INIT: is there a subnet manager?",
+        port_state::ARMED => "ARMED",
+        port_state::ACTIVE => "ACTIVE",
+        port_state::ACTIVE_DEFER => "ACTIVE_DEFER",
+        _ => "in an unknown state",
+    }
+}
+
+/// The device that `info` talks to, as it was chosen among those found; none: its port loops back.
+///
+/// Only the model says by itself that two of its ports are connected: who would try ports of
+/// hardware may disturb others there.
+fn peer_of<'a>(
+    info: &DeviceInfo,
+    found: &'a [DeviceInfo],
+    kernel: &Kernel,
+    choice: &str,
+) -> Result<Option<&'a DeviceInfo>, Stop> {
+    match choice {
+        "none" => Ok(None),
+        "auto" => {
+            let mut others = found.iter().filter(|other| is_connected(info, other));
+            Ok(others.find(|other| [info, other].iter().all(|it| is_model(kernel, it))))
+        }
+        name => match found.iter().find(|other| other.name == name) {
+            Some(other) => Ok(Some(other)),
+            None => Err(Stop::fail(format!("there is no device {name} to talk to"))),
+        },
+    }
+}
+
+/// Whether the first ports of two devices look like being of one subnet.
+fn is_connected(one: &DeviceInfo, other: &DeviceInfo) -> bool {
+    let subnet = |port: &PortInfo| port.gids.first().map(|entry| entry.gid.0[..8].to_vec());
+    match (one.ports.first(), other.ports.first()) {
+        (Some(ours), Some(theirs)) if one.name != other.name => {
+            let active = |port: &PortInfo| port.state == port_state::ACTIVE;
+            ours.link_layer == theirs.link_layer
+                && active(ours)
+                && active(theirs)
+                && subnet(ours).is_some()
+                && subnet(ours) == subnet(theirs)
+        }
+        _ => false,
+    }
+}
+
+fn is_model(kernel: &Kernel, info: &DeviceInfo) -> bool {
+    Device::open(kernel, info).is_ok_and(|device| device.adapter().is_model())
+}
+
+/// The ports of a device, one line each.
+fn ports(info: &DeviceInfo) -> Vec<String> {
+    let line = |port: &PortInfo| {
+        let link = match port.link_layer {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "Ethernet",
+            LinkLayer::Unspecified => "unknown link layer",
+        };
+        let state = state(port);
+        let gid = match port.gids.as_slice() {
+            [] => "no GID".to_string(),
+            [first, rest @ ..] => {
+                format!(
+                    "GID {} {} ({}) and {} more",
+                    first.index,
+                    first.gid,
+                    first.kind,
+                    rest.len()
+                )
+            }
+        };
+        format!("{} port {}: {link}, {state}, {gid}", info.name, port.number)
+    };
+    info.ports.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices of a machine, each with a first port in a state.
+    fn machine(states: &[u8]) -> Vec<DeviceInfo> {
+        let model = Model::builder().device(Profile::load("connectx6dx").expect("it is built in"));
+        let like = InProcess::of(&model.build()).enumerate().expect("a device").remove(0);
+        let device = |(number, &state): (usize, &u8)| {
+            let mut info = DeviceInfo { name: format!("mlx5_{number}"), ..like.clone() };
+            info.ports.iter_mut().for_each(|port| port.state = state);
+            info
+        };
+        states.iter().enumerate().map(device).collect()
+    }
+
+    #[test]
+    fn auto_is_the_first_device_with_an_active_port_and_says_why_not_those_before() {
+        use port_state::{ACTIVE, DOWN, INIT};
+        let found = machine(&[DOWN, INIT, ACTIVE, ACTIVE]);
+        let (wanted, left_out) = choose(&found, "auto");
+        assert_eq!(wanted.map(|info| info.name.as_str()), Some("mlx5_2"));
+        let reasons =
+            ["mlx5_0 (port 1 is DOWN)", "mlx5_1 (port 1 is INIT: is there a subnet manager?)"];
+        assert_eq!(left_out, reasons);
+
+        let found = machine(&[DOWN]);
+        assert_eq!(choose(&found, "auto"), (None, vec![reasons[0].to_string()]));
+        assert_eq!(choose(&found, "mlx5_0").0.map(|info| info.name.as_str()), Some("mlx5_0"));
+    }
+}

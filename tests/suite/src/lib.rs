@@ -1,0 +1,29 @@
+//! The conformance suite: what a device, its kernel and its driver must do.
+//!
+//! The same cases run on the model in process, on real kernels and on hardware. A case gets a
+//! [`Lab`], opens what it uses, and says with [`Stop`] why it did not pass. What it needs of the
+//! device and the machine it says as data ([`Need`]); where that is missing it is skipped. A new
+//! capability adds its cases here first.
+
+mod case;
+mod cases;
+mod endpoint;
+mod expect;
+mod lab;
+mod need;
+mod pool;
+mod raw;
+mod report;
+mod run;
+
+pub use case::{Case, Group, Proof, Stop};
+pub use cases::{cases, groups};
+pub use endpoint::{
+    Endpoint, Pair, SMALL_MTU, TIMEOUT, failed, pattern, quiet, ready_to_receive, to_receive, until,
+};
+pub use expect::{environments, unexpected_skips};
+pub use lab::{Choice, Lab};
+pub use need::Need;
+pub use pool::{default_jobs, run_cases};
+pub use report::{Outcome, Row, Run};
+pub use run::run_case;

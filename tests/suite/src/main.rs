@@ -1,0 +1,198 @@
+//! `hwtest`: runs the conformance suite on a device and says what it can do.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use verbless_conformance::{
+    Case, Choice, Lab, Outcome, Run, Stop, cases, default_jobs, groups, run_cases, unexpected_skips,
+};
+
+/// Runs the conformance suite on an mlx5 device, or on the model where there is none.
+#[derive(Parser)]
+#[command(name = "cargo xtask hwtest", bin_name = "cargo xtask hwtest")]
+struct Options {
+    /// `auto` (the first mlx5 device whose port is ACTIVE, the model where there is no device),
+    /// `model`, or a device's name (mlx5_0).
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// The device that it talks to: `auto` (the next device of the same model, where a kernel shows
+    /// several; else none), `none` (the port loops back), or a device's name.
+    #[arg(long, default_value = "auto")]
+    peer: String,
+    /// The model's profile: connectx6dx, connectx6dx-bond, connectx6dx-realtime, connectx6vf,
+    /// bluefield3, or a TOML file.
+    #[arg(long, default_value = "connectx6dx")]
+    profile: String,
+    /// The model's port type: infiniband or ethernet; the profile's own if not given.
+    #[arg(long)]
+    link: Option<String>,
+    /// Only cases whose name contains this.
+    #[arg(long, default_value = "")]
+    filter: String,
+    /// List the groups, their cases and what each needs, and stop.
+    #[arg(long)]
+    list: bool,
+    /// How many cases run at once. On the model each case has a model of its own; on a device that
+    /// they share, cases that run at once may disturb each other.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Fail if a case is skipped that is not expected to be skipped in this environment, or if an
+    /// expected skip is missing: an entry of tests/suite/expected-skips.toml.
+    #[arg(long, value_name = "ENVIRONMENT")]
+    expect: Option<String>,
+    /// Write the results as JSON to this file (`-`: standard output).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the results as JUnit XML to this file (`-`: standard output).
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// On hardware, also run cases that change more than objects of their own.
+    #[arg(long)]
+    destructive: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match suite(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Whoever read the table has seen enough.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::from(2),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Runs what the options select; the result says whether no case failed.
+fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
+    let selected: Vec<_> =
+        cases().filter(|case| case.id().contains(options.filter.as_str())).collect();
+    if selected.is_empty() {
+        return Err(format!("no case contains {:?}; see --list", options.filter).into());
+    }
+    if options.list {
+        list(&selected, &mut io::stdout().lock())?;
+        return Ok(true);
+    }
+    // Made before anything runs, so that no results are lost to a mistyped name.
+    let json = options.json.as_deref().map(Report::create).transpose()?;
+    if options.junit.is_some() && !cfg!(feature = "junit") {
+        return Err("this program was built without --junit; `cargo xtask hwtest --junit FILE` \
+                    builds it with the feature `junit`"
+            .into());
+    }
+    let junit = options.junit.as_deref().map(Report::create).transpose()?;
+    let choice = Choice {
+        device: options.device.clone(),
+        peer: options.peer.clone(),
+        profile: options.profile.clone(),
+        link: options.link.clone(),
+        destructive: options.destructive,
+    };
+    let lab = Lab::open(&choice).map_err(|Stop(what)| what)?;
+    let mut run =
+        Run { device: lab.describe(), preconditions: lab.preconditions(), cases: Vec::new() };
+    // Results on standard output are for a program: the table then goes to standard error.
+    let for_program = [&json, &junit].iter().any(|report| matches!(report, Some(Report::Stdout)));
+    let mut table: Box<dyn Write> =
+        if for_program { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
+    writeln!(table, "Running on {}", run.device)?;
+    for line in &run.preconditions {
+        writeln!(table, "  {line}")?;
+    }
+    let unexpected = match &options.expect {
+        Some(environment) => {
+            let needs = selected.iter().map(|case| (case.id(), &case.needs[..]));
+            unexpected_skips(&lab, environment, needs).map_err(|Stop(what)| what)?
+        }
+        None => Vec::new(),
+    };
+    let jobs = options.jobs.unwrap_or_else(|| default_jobs(&lab));
+    run_cases(&lab, &selected, jobs, |row| {
+        let written = writeln!(table, "{}", row.line());
+        run.cases.push(row);
+        written
+    })?;
+    if let Some(report) = json {
+        report.write(&run.json()?)?;
+    }
+    #[cfg(feature = "junit")]
+    if let Some(report) = junit {
+        report.write(&run.junit()?)?;
+    }
+    let (passed, failed, skipped) = run.counts();
+    if failed > 0 {
+        writeln!(table, "\nWhat failed:")?;
+        for row in run.cases.iter().filter(|row| matches!(row.outcome, Outcome::Failed(_))) {
+            writeln!(table, "{}", row.line())?;
+        }
+    }
+    for line in &unexpected {
+        writeln!(table, "\nUnexpected: {line}")?;
+    }
+    // An unexpected skip counts among the failures: who reads only the last line sees it too.
+    let failed = failed + unexpected.len();
+    writeln!(table, "{passed} passed, {failed} failed, {skipped} skipped")?;
+    Ok(failed == 0)
+}
+
+/// The groups with what they hold, and below each its cases with what they need.
+fn list(selected: &[&Case], out: &mut impl Write) -> io::Result<()> {
+    for group in groups() {
+        let cases: Vec<_> = selected.iter().filter(|case| case.group == group.name).collect();
+        if cases.is_empty() {
+            continue;
+        }
+        writeln!(out, "{}: {}", group.name, group.holds)?;
+        for case in cases {
+            let needs: Vec<_> = case.needs.iter().map(ToString::to_string).collect();
+            match needs.is_empty() {
+                true => writeln!(out, "  {}", case.id())?,
+                false => writeln!(out, "  {}  (needs {})", case.id(), needs.join(", "))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where results for a program go.
+enum Report {
+    Stdout,
+    File(PathBuf, File),
+}
+
+impl Report {
+    fn create(path: &Path) -> io::Result<Self> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Stdout);
+        }
+        match File::create(path) {
+            Ok(file) => Ok(Self::File(path.into(), file)),
+            Err(error) => Err(named(path, &error)),
+        }
+    }
+
+    fn write(self, text: &str) -> io::Result<()> {
+        match self {
+            Self::Stdout => writeln!(io::stdout(), "{text}"),
+            Self::File(path, mut file) => {
+                writeln!(file, "{text}").map_err(|error| named(&path, &error))
+            }
+        }
+    }
+}
+
+/// The same error with the file in its text.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,246 @@
+//! What a case needs of where it runs. Whether a case is skipped is decided here and nowhere else:
+//! a case says what it needs, and [`Facts`] say what there is.
+
+use std::fmt;
+
+use nix::sys::resource::{Resource, getrlimit};
+use verbless_command::{Caps, Device};
+use verbless_devx::{Backend, DeviceInfo, Errno, GidType, LinkLayer, UarKind};
+use verbless_queue::{CqConfig, Domain, QpConfig};
+
+use crate::Stop;
+
+/// A field of `hca_cap` that is set (`cap!(uc)`), is not (`cap!(!uc)`), or is so large at least
+/// (`cap!(max_indirection >= 2)`); of `hca_cap_2` with `cap!(hca_cap_2.query_vuid)`.
+macro_rules! cap {
+    (! $field:ident) => {
+        $crate::Need::Cap(concat!("!hca_cap.", stringify!($field)), |caps| {
+            !$crate::need::IsSet::is_set(&caps.general.$field())
+        })
+    };
+    (hca_cap_2.$field:ident) => {
+        $crate::Need::Cap(concat!("hca_cap_2.", stringify!($field)), |caps| {
+            let page = caps.general_2.as_ref();
+            page.is_some_and(|page| $crate::need::IsSet::is_set(&page.$field()))
+        })
+    };
+    ($field:ident >= $least:literal) => {
+        $crate::Need::Cap(concat!("hca_cap.", stringify!($field), " >= ", $least), |caps| {
+            caps.general.$field() >= $least
+        })
+    };
+    ($field:ident) => {
+        $crate::Need::Cap(concat!("hca_cap.", stringify!($field)), |caps| {
+            $crate::need::IsSet::is_set(&caps.general.$field())
+        })
+    };
+}
+pub(crate) use cap;
+
+/// Something that a case needs.
+#[derive(Clone, Copy)]
+pub enum Need {
+    /// A capability of every device of the case, by the name that prm gives it, and how to ask for
+    /// it.
+    Cap(&'static str, fn(&Caps) -> bool),
+    /// Port 1 is of this kind.
+    Link(LinkLayer),
+    /// Port 1 demands a global route of every packet (port flag GRH_REQUIRED).
+    GrhRequired,
+    /// Port 1 sends shorter packets than the longest that mlx5 knows (4096 bytes).
+    ShortMtu,
+    /// Port 1 has a GID of this kind.
+    Gid(GidType),
+    /// An entry of the GID table of port 1 is unused.
+    FreeGid,
+    /// The ports of the device are bonded.
+    Bond,
+    /// They are not.
+    NoBond,
+    /// Two devices on one fabric.
+    Peer,
+    /// The model in this process: the case looks into it, or has it fail.
+    Model,
+    /// The device identifies itself as the model, in this process or behind a kernel: what the case
+    /// expects is known of the model only.
+    ModelDevice,
+    /// The device has BlueFlame registers, and the kernel maps them write-combined.
+    BlueFlame,
+    /// The device gives the number of a queue pair that is gone to one of the next 64.
+    NumberReuse,
+    /// The process may pin so many bytes.
+    Memlock(u64),
+    /// The process has a limit for pinned memory of at most 1 GiB.
+    MemlockLimit,
+    /// The process may send and steer raw packets (CAP_NET_RAW).
+    NetRaw,
+    /// Two programs: one of them is killed, or forks.
+    TwoProcesses,
+}
+
+/// Compare-and-swap and fetch-and-add of 8 bytes in the host's byte order.
+pub(crate) const ATOMICS: Need = Need::Cap("atomics", |caps| caps.atomics);
+pub(crate) const NO_ATOMICS: Need = Need::Cap("no atomics", |caps| !caps.atomics);
+/// Receive memory pools, of which shared receive queues are made.
+pub(crate) const SRQ: Need = cap!(log_max_rmp);
+/// Port 1 is of one kind or the other.
+pub(crate) const INFINIBAND: Need = Need::Link(LinkLayer::InfiniBand);
+pub(crate) const ETHERNET: Need = Need::Link(LinkLayer::Ethernet);
+
+/// A flag that is set, or a number that is not 0.
+pub(crate) trait IsSet {
+    fn is_set(&self) -> bool;
+}
+
+impl IsSet for bool {
+    fn is_set(&self) -> bool {
+        *self
+    }
+}
+
+impl IsSet for u8 {
+    fn is_set(&self) -> bool {
+        *self != 0
+    }
+}
+
+/// The name by which `expected-skips.toml` and reasons of skips call it.
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cap(name, _) => f.write_str(name),
+            Self::Link(LinkLayer::InfiniBand) => f.write_str("an InfiniBand port"),
+            Self::Link(LinkLayer::Ethernet) => f.write_str("an Ethernet port"),
+            Self::Link(LinkLayer::Unspecified) => f.write_str("a port of unknown kind"),
+            Self::GrhRequired => f.write_str("an InfiniBand port with GRH_REQUIRED"),
+            Self::ShortMtu => f.write_str("an active MTU below 4096"),
+            Self::Gid(kind) => write!(f, "a {kind} GID on port 1"),
+            Self::FreeGid => f.write_str("an unused entry in the GID table"),
+            Self::Bond => f.write_str("bonded ports"),
+            Self::NoBond => f.write_str("ports that are not bonded"),
+            Self::Peer => f.write_str("a second device on the fabric"),
+            Self::Model => f.write_str("the model in this process"),
+            Self::ModelDevice => f.write_str("a device of the model"),
+            Self::BlueFlame => f.write_str("BlueFlame registers mapped write-combined"),
+            Self::NumberReuse => f.write_str("numbers of queue pairs that are used again soon"),
+            Self::Memlock(bytes) => write!(f, "{} MiB of memory that may be pinned", bytes >> 20),
+            Self::MemlockLimit => f.write_str("a memlock limit of at most 1 GiB"),
+            Self::NetRaw => f.write_str("CAP_NET_RAW"),
+            Self::TwoProcesses => f.write_str("two processes"),
+        }
+    }
+}
+
+/// What there is, found out once for all cases of a run.
+pub(crate) struct Facts {
+    caps: Vec<Caps>,
+    link: LinkLayer,
+    grh_required: bool,
+    active_mtu: u32,
+    gids: Vec<GidType>,
+    free_gid: bool,
+    bonded: bool,
+    model: bool,
+    model_device: bool,
+    blue_flame: bool,
+    number_reuse: bool,
+    /// Bytes that may be pinned; none: without limit, or with the privilege to ignore it.
+    pinnable: Option<u64>,
+    memlock: u64,
+    net_raw: bool,
+    two_processes: bool,
+}
+
+impl Facts {
+    /// Asks the devices of a case and this process.
+    pub(crate) fn find(
+        backend: &dyn Backend,
+        devices: &[DeviceInfo],
+        model: bool,
+        two_processes: bool,
+    ) -> Result<Self, Stop> {
+        let device = Device::open(backend, &devices[0])?;
+        let port = device.query_port(1)?;
+        let table = device.gid_table()?;
+        let on_port: Vec<_> = table.iter().filter(|entry| entry.port == 1).collect();
+        let caps = |info: &DeviceInfo| Ok::<_, Stop>(Device::open(backend, info)?.caps().clone());
+        let (memlock, _) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
+        let limited = memlock != u64::MAX && !privilege(CAP_IPC_LOCK);
+        let blue_flame = match device.uar_alloc(UarKind::BlueFlame) {
+            Ok(_) => device.attributes().driver.bf_reg_size != 0,
+            // The kernel has found that this machine does not combine writes.
+            Err(error) if error.errno() == Some(Errno::EOPNOTSUPP) => false,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self {
+            caps: devices.iter().map(caps).collect::<Result<_, _>>()?,
+            link: port.link_layer(),
+            grh_required: port.is_grh_required(),
+            active_mtu: port.active_mtu().unwrap_or(256),
+            gids: on_port.iter().map(|entry| entry.kind).collect(),
+            free_gid: on_port.len() < port.raw.gid_tbl_len as usize,
+            bonded: device.lag_ports() >= 2,
+            model,
+            model_device: device.adapter().is_model(),
+            blue_flame,
+            number_reuse: number_reuse(&device)?,
+            pinnable: limited.then_some(memlock),
+            memlock,
+            net_raw: privilege(CAP_NET_RAW),
+            two_processes,
+        })
+    }
+
+    /// Whether there is what a case needs.
+    pub(crate) fn offer(&self, need: &Need) -> bool {
+        match *need {
+            Need::Cap(_, has) => self.caps.iter().all(has),
+            Need::Link(link) => self.link == link,
+            Need::GrhRequired => self.link == LinkLayer::InfiniBand && self.grh_required,
+            Need::ShortMtu => self.active_mtu < 4096,
+            Need::Gid(kind) => self.gids.contains(&kind),
+            Need::FreeGid => self.free_gid,
+            Need::Bond => self.bonded,
+            Need::NoBond => !self.bonded,
+            Need::Peer => self.caps.len() > 1,
+            Need::Model => self.model,
+            Need::ModelDevice => self.model_device,
+            Need::BlueFlame => self.blue_flame,
+            Need::NumberReuse => self.number_reuse,
+            Need::Memlock(bytes) => self.pinnable.is_none_or(|limit| bytes <= limit),
+            Need::MemlockLimit => self.memlock <= 1 << 30,
+            Need::NetRaw => self.net_raw,
+            Need::TwoProcesses => self.two_processes,
+        }
+    }
+}
+
+/// Whether one of 64 queue pairs has the number of one that is gone.
+fn number_reuse(device: &Device) -> Result<bool, Stop> {
+    let domain = Domain::new(device)?;
+    let cq = domain.completion_queue(&CqConfig::new(4))?;
+    let make = || domain.queue_pair(&QpConfig::new(1, 1), &cq, &cq);
+    let number = make()?.qpn();
+    let mut others = Vec::new();
+    for _ in 0..64 {
+        others.push(make()?);
+        if others.last().is_some_and(|qp| qp.qpn() == number) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Numbers of Linux capabilities.
+pub(crate) const CAP_NET_RAW: u32 = 13;
+pub(crate) const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether the process holds a capability.
+pub(crate) fn privilege(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    effective.is_some_and(|bits| bits >> number & 1 == 1)
+}

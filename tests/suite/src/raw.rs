@@ -1,0 +1,201 @@
+//! What safe code cannot say: memory in odd places, requests that no driver would make, doorbells
+//! out of turn.
+#![allow(unsafe_code, reason = "cases about bad input need it; this module is the place for it")]
+
+use std::ptr::{NonNull, with_exposed_provenance_mut};
+use std::sync::Arc;
+
+use memmap2::{Mmap, MmapMut};
+use verbless_command::{Device, Error, KeyAccess, UserMemory};
+use verbless_devx::abi::core::access;
+use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS};
+use verbless_devx::abi::{Attribute, Header, Method};
+use verbless_devx::{Context, Errno, OpenDevice, PageSizes, Uar, Umem};
+use verbless_queue::ring::{RecordMemory, RingMemory, SharedMemory};
+use verbless_queue::{Domain, Region};
+use zerocopy::IntoBytes;
+
+use crate::Stop;
+
+/// A region over the part of `whole` that begins at `offset`.
+pub(crate) fn region_within(
+    domain: &Domain,
+    whole: &SharedMemory,
+    offset: usize,
+    length: usize,
+    access: KeyAccess,
+) -> Result<Region, Stop> {
+    let part = whole.slice(offset, length)?;
+    let base = NonNull::new(with_exposed_provenance_mut(part.address() as usize))
+        .ok_or_else(|| Stop::fail("memory at address 0"))?;
+    // SAFETY: the memory lives as long as its clone, and is reached through atomics only.
+    Ok(unsafe { domain.region_from_raw(base, length, access, part) }?)
+}
+
+/// A region over `memory`, which `owner` keeps.
+pub(crate) fn region_owned_by(
+    domain: &Domain,
+    memory: &SharedMemory,
+    owner: impl std::any::Any + Send + Sync,
+    access: KeyAccess,
+) -> Result<Region, Stop> {
+    let base = NonNull::new(with_exposed_provenance_mut(memory.address() as usize))
+        .ok_or_else(|| Stop::fail("memory at address 0"))?;
+    // SAFETY: the owner has a clone of the memory, as its callers see to, and it is reached through
+    // atomics only.
+    Ok(unsafe { domain.region_from_raw(base, memory.len(), access, owner) }?)
+}
+
+/// Tries to register a range that no device may be given. If it is registered after all, it is
+/// deregistered at once.
+pub(crate) fn register_wild(
+    context: &Context,
+    address: u64,
+    length: u64,
+    access: u32,
+    pages: PageSizes,
+) -> Result<(), Error> {
+    // SAFETY: the device has no way into a UMEM before a command names it, and none does.
+    let umem = unsafe { context.umem_reg(address, length, access, pages) }?;
+    Ok(umem.destroy()?)
+}
+
+/// Memory that may only be read, and its address.
+pub(crate) fn read_only(bytes: usize) -> Result<(Mmap, u64), Stop> {
+    let map = MmapMut::map_anon(bytes)?.make_read_only()?;
+    let address = map.as_ptr().expose_provenance() as u64;
+    Ok((map, address))
+}
+
+/// Registered memory that both we and the device may write, for queues that a case builds itself.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) memory: SharedMemory,
+    pub(crate) umem: Arc<UserMemory>,
+}
+
+impl Shared {
+    pub(crate) fn new(device: &Device, bytes: usize) -> Result<Self, Error> {
+        let memory = SharedMemory::zeroed(bytes);
+        let (address, length) = (memory.address(), memory.len() as u64);
+        let flags = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
+        // SAFETY: `UserMemory` keeps the memory until it is deregistered, and it is reached through
+        // atomics only.
+        let umem = unsafe { device.umem_reg(address, length, flags, PageSizes::Bitmap(1 << 12)) }?;
+        let umem = Arc::new(UserMemory::new(umem, address, length, memory.clone()));
+        Ok(Self { memory, umem })
+    }
+
+    /// A part of it for a queue. The case writes there in the device's place, on the thread that
+    /// uses the queue.
+    pub(crate) fn ring(&self, at: usize, length: usize) -> Result<RingMemory, Stop> {
+        let part = self.memory.slice(at, length)?;
+        // SAFETY: a case has one thread, and makes one queue over each part.
+        Ok(unsafe { RingMemory::new(part) })
+    }
+
+    /// The doorbell record at byte `at`.
+    pub(crate) fn record(&self, at: usize) -> Result<RecordMemory, Stop> {
+        Ok(RecordMemory::new(self.ring(at, 8)?)?)
+    }
+}
+
+/// A page and its registration, which nothing keeps. The page is never freed, whatever becomes of
+/// the registration.
+pub(crate) fn bare_umem(context: &Context) -> Result<(SharedMemory, Umem), Error> {
+    let memory = SharedMemory::zeroed(SharedMemory::PAGE);
+    std::mem::forget(memory.clone());
+    let (address, length) = (memory.address(), memory.len() as u64);
+    // SAFETY: the memory stays for good, and is reached through atomics only.
+    let umem = unsafe { context.umem_reg(address, length, access::LOCAL_WRITE, PageSizes::Any) }?;
+    Ok((memory, umem))
+}
+
+/// Rings the doorbell at 0x800 of a page with any word, as it is to stand in memory.
+pub(crate) fn ring(uar: &Uar, word: u64) {
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    // SAFETY: the page is mapped while `uar` lives, and 0x800 is a doorbell of 8 bytes in it.
+    unsafe { uar.mapping().as_ptr().add(0x800).cast::<u64>().write_volatile(word) };
+}
+
+/// 8 bytes of a UAR page at `offset`, as the page of a model holds them.
+pub(crate) fn peek(uar: &Uar, offset: usize) -> u64 {
+    assert!(offset.is_multiple_of(8) && offset < 4096, "{offset:#x} is not in the page");
+    // SAFETY: the page is mapped while `uar` lives, and the offset is within it and aligned.
+    unsafe { uar.mapping().as_ptr().add(offset).cast::<u64>().read_volatile() }
+}
+
+/// An attribute of a request that no driver would make.
+pub(crate) struct Wish<'a> {
+    pub(crate) id: u16,
+    pub(crate) flags: u16,
+    pub(crate) place: Place<'a>,
+}
+
+/// What an attribute carries.
+pub(crate) enum Place<'a> {
+    /// A small number as the data, with a length.
+    Number(u16, u16),
+    /// Bytes to be read: inside the attribute if there are at most 8.
+    Input(&'a [u8]),
+    /// Bytes to be written.
+    Output(&'a mut [u8]),
+    /// So many bytes at an address where there is no memory.
+    Nowhere(u16),
+}
+
+/// The words of a request: header and attributes.
+pub(crate) fn words(method: Method, wishes: &mut [Wish<'_>]) -> Vec<u64> {
+    let mut words = vec![0; HEADER_WORDS + ATTRIBUTE_WORDS * wishes.len()];
+    let (head, tail) = words.split_at_mut(HEADER_WORDS);
+    head.as_mut_bytes().copy_from_slice(Header::new(method, wishes.len() as u16).as_bytes());
+    for (wish, place) in wishes.iter_mut().zip(tail.chunks_exact_mut(ATTRIBUTE_WORDS)) {
+        let (len, data) = match &mut wish.place {
+            Place::Number(len, number) => (*len, u64::from(*number)),
+            Place::Input(bytes) if bytes.len() <= 8 => {
+                let mut inline = [0; 8];
+                inline[..bytes.len()].copy_from_slice(bytes);
+                (bytes.len() as u16, u64::from_ne_bytes(inline))
+            }
+            Place::Input(bytes) => (bytes.len() as u16, bytes.as_ptr().expose_provenance() as u64),
+            Place::Output(bytes) => {
+                (bytes.len() as u16, bytes.as_mut_ptr().expose_provenance() as u64)
+            }
+            Place::Nowhere(len) => (*len, 0x10),
+        };
+        let attribute =
+            Attribute { attr_id: wish.id, len, flags: wish.flags, elem_id: 0, reserved: 0, data };
+        place.as_mut_bytes().copy_from_slice(attribute.as_bytes());
+    }
+    words
+}
+
+/// Sends a request, `spoil` having had its way with the words.
+pub(crate) fn request(
+    device: &dyn OpenDevice,
+    method: Method,
+    wishes: &mut [Wish<'_>],
+    spoil: impl FnOnce(&mut [u64]),
+) -> Result<(), Errno> {
+    let mut words = words(method, wishes);
+    spoil(&mut words);
+    // SAFETY: pointers lead to the bytes that the wishes borrow until here, or below the lowest
+    // address that can be mapped, as numbers of 16 bits do when they are taken for pointers; what
+    // spoils a request changes its header.
+    unsafe { device.ioctl(&mut words) }
+}
+
+/// Takes CAP_IPC_LOCK, which lifts the memlock limit, from this thread.
+pub(crate) fn respect_memlock() -> Result<(), Stop> {
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_IPC_LOCK: u32 = 14;
+    let mut header = [VERSION_3, 0];
+    // Effective, permitted and inheritable bits, low words and then high ones.
+    let mut bits = [0u32; 6];
+    // SAFETY: both arrays have the layout that version 3 of the call asks for.
+    let got = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), bits.as_mut_ptr()) };
+    bits[0] &= !(1 << CAP_IPC_LOCK);
+    // SAFETY: as above.
+    let set = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), bits.as_ptr()) };
+    if got == 0 && set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
+}

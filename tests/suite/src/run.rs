@@ -1,0 +1,53 @@
+//! Running one case: in a thread of its own, with an end to waiting, and with a look at what it
+//! left behind.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::{Case, Lab, Outcome, Stop};
+
+/// After so long a case counts as hung. Its thread is left where it is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs `case` and says how it ended and how many seconds it took. On the model, objects that it
+/// leaves behind are a failure.
+pub fn run_case(lab: &Lab, case: &'static Case) -> (Outcome, f64) {
+    let start = Instant::now();
+    let outcome = match lab.missing(&case.needs) {
+        Ok(missing) if !missing.is_empty() => {
+            let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+            Outcome::Skipped(format!("it needs {}", missing.join(", ")))
+        }
+        found => match found.and_then(|_| lab.fresh()).and_then(|fresh| supervise(fresh, case)) {
+            Ok(()) => Outcome::Passed,
+            Err(Stop(reason)) => Outcome::Failed(reason),
+        },
+    };
+    (outcome, start.elapsed().as_secs_f64())
+}
+
+fn supervise(lab: Lab, case: &'static Case) -> Result<(), Stop> {
+    let lab = Arc::new(lab);
+    let (done, ended) = mpsc::channel();
+    let inside = lab.clone();
+    std::thread::Builder::new().name(case.name.clone().into()).spawn(move || {
+        let result = catch_unwind(AssertUnwindSafe(|| (case.run)(&inside)));
+        drop(inside);
+        // The receiver is gone only when this case counts as hung already.
+        let _ = done.send(result);
+    })?;
+    match ended.recv_timeout(PATIENCE) {
+        Ok(Ok(result)) => result.and_then(|()| lab.nothing_is_left()),
+        Ok(Err(panic)) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or(panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(Stop::fail(format!("panicked: {text}")))
+        }
+        Err(_) => Err(Stop::fail(format!("hung: no end after {} s", PATIENCE.as_secs()))),
+    }
+}

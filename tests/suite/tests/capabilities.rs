@@ -1,0 +1,95 @@
+//! Nothing is offered for nothing: each capability that a profile of the model names has a case, a
+//! test, or a line of `docs/fidelity.md` to its name in `capabilities.toml`, one, and nothing else
+//! stands there.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use toml::{Table, Value};
+use verbless_conformance::cases;
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn read(path: &str) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn table(path: &str) -> Table {
+    read(path).parse().unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Integer(number) => *number == 0,
+        Value::Boolean(set) => !set,
+        Value::Array(values) => values.iter().all(is_nothing),
+        _ => false,
+    }
+}
+
+/// Page and field of every capability that a profile has, on whichever link and side, in force or
+/// as a maximum.
+fn offered() -> BTreeSet<(String, String)> {
+    let mut found = BTreeSet::new();
+    for profile in verbless_model::Profile::names() {
+        let whole = table(&format!("crates/model/profiles/{profile}.toml"));
+        let parts = ["infiniband", "ethernet", "dpu"].map(|part| whole.get(part));
+        let parts = parts.into_iter().flatten().filter_map(Value::as_table);
+        for part in parts.chain([&whole]) {
+            for pages in ["caps", "max"].into_iter().filter_map(|kind| part.get(kind)?.as_table()) {
+                for (page, fields) in pages {
+                    let fields = fields.as_table().expect("a page is a table");
+                    let set = fields.iter().filter(|(_, value)| !is_nothing(value));
+                    found.extend(set.map(|(field, _)| (page.clone(), field.clone())));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong with what the table says of a capability.
+fn mistake(says: &str, fidelity: &str) -> Option<String> {
+    let (kind, of) = says.split_once(' ')?;
+    match kind {
+        "case" if cases().any(|case| case.id() == of) => None,
+        "case" => Some(format!("there is no case {of}")),
+        "test" => {
+            let (file, name) = of.split_once(' ').expect("a file and a name");
+            let there = read(file).contains(&format!("fn {name}("));
+            (!there).then(|| format!("there is no test {name} in {file}"))
+        }
+        "fidelity" if fidelity.contains(of) => None,
+        "fidelity" => Some(format!("docs/fidelity.md does not say {of}")),
+        _ => Some(format!("{kind} is neither case, test nor fidelity")),
+    }
+}
+
+#[test]
+fn every_capability_of_a_profile_is_used_or_explained_and_no_entry_is_stale() {
+    let fidelity = read("docs/fidelity.md");
+    let listed = table("tests/suite/capabilities.toml");
+    let mut mistakes = Vec::new();
+    let mut known = BTreeSet::new();
+    for (page, fields) in &listed {
+        for (field, says) in fields.as_table().expect("a page is a table") {
+            known.insert((page.clone(), field.clone()));
+            let says = says.as_str().expect("a text");
+            if let Some(why) = mistake(says, &fidelity) {
+                mistakes.push(format!("{page}.{field}: {why}"));
+            }
+        }
+    }
+    let offered = offered();
+    assert!(offered.len() > 100, "the profiles are read");
+    for (page, field) in offered.difference(&known) {
+        mistakes.push(format!("{page}.{field} is offered, but not listed"));
+    }
+    for (page, field) in known.difference(&offered) {
+        mistakes.push(format!("{page}.{field} is listed, but no profile offers it"));
+    }
+    assert!(mistakes.is_empty(), "\n{}", mistakes.join("\n"));
+}

@@ -1,0 +1,75 @@
+//! Every case on the model in this process, as a test of its own: on both kinds of port, on both
+//! kinds of device, and on devices that can do less. The matrix, which is long, runs on one of them
+//! here, and on an Ethernet port by `cargo xtask hwtest --device model`.
+
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use verbless_conformance::{
+    Case, Choice, Lab, Outcome, Stop, cases, environments, run_case, unexpected_skips,
+};
+
+/// Name, profile and link of each model; whether a case runs there.
+type Kind = (&'static str, &'static str, &'static str, fn(&Case) -> bool);
+
+const KINDS: &[Kind] = &[
+    ("infiniband", "bluefield3", "infiniband", |_| true),
+    ("ethernet", "connectx6dx", "ethernet", |case| case.group != "matrix"),
+    ("realtime", "connectx6dx-realtime", "ethernet", |case| case.group != "matrix"),
+    ("vf", "connectx6vf", "infiniband", |case| case.group != "matrix"),
+    ("bond", "connectx6dx-bond", "ethernet", |case| case.id().contains("_bond_")),
+];
+
+fn main() -> std::process::ExitCode {
+    let arguments = Arguments::from_args();
+    let mut trials = vec![Trial::test("every_model_in_the_list_of_expected_skips_is_run", known)];
+    for &(name, profile, link, runs) in KINDS {
+        let choice = Choice {
+            device: "model".into(),
+            peer: "auto".into(),
+            profile: profile.into(),
+            link: Some(link.into()),
+            destructive: false,
+        };
+        match Lab::open(&choice) {
+            Ok(lab) => {
+                let lab = Arc::new(lab);
+                let these = move || cases().filter(move |case| runs(case));
+                trials.extend(these().map(|case| trial(name, lab.clone(), case)));
+                let name = format!("model {name}");
+                trials.push(Trial::test(format!("{name}: only expected skips"), move || {
+                    match unexpected_skips(
+                        &lab,
+                        &name,
+                        these().map(|case| (case.id(), &case.needs[..])),
+                    ) {
+                        Ok(lines) if lines.is_empty() => Ok(()),
+                        Ok(lines) => Err(lines.join("\n").into()),
+                        Err(Stop(why)) => Err(why.into()),
+                    }
+                }));
+            }
+            Err(Stop(why)) => {
+                trials.push(Trial::test(format!("{name}::model"), move || Err(why.into())));
+            }
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn known() -> Result<(), Failed> {
+    let listed = environments().map_err(|Stop(why)| why)?;
+    let run: Vec<_> = KINDS.iter().map(|(name, ..)| format!("model {name}")).collect();
+    match listed.iter().find(|name| name.starts_with("model ") && !run.contains(name)) {
+        Some(name) => Err(format!("nothing runs in the environment {name:?}").into()),
+        None => Ok(()),
+    }
+}
+
+fn trial(name: &str, lab: Arc<Lab>, case: &'static Case) -> Trial {
+    Trial::ignorable_test(format!("{name}::{}", case.id()), move || match run_case(&lab, case).0 {
+        Outcome::Passed => Ok(Completion::Completed),
+        Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
+        Outcome::Failed(reason) => Err(Failed::from(reason)),
+    })
+}

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::commonest;
 use crate::{Result, workspace_root};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -107,17 +108,27 @@ fn post_order(code: &[String]) -> Result {
     };
     let wqe = stores(&code[..*ring]).iter().filter(|&&register| register == 'x').count();
     let record = stores(&code[*ring..*before]);
-    let doorbell = stores(&code[*before..*after]);
-    if wqe < 6
-        || record != ['w']
-        || doorbell.first() != Some(&'x')
-        || doorbell.iter().skip(1).any(|&r| r != 'w')
-    {
-        return Err(
-            format!("line_post: {wqe} ring stores, then {record:?}, then {doorbell:?}").into()
-        );
+    if wqe < 6 || record != ['w'] {
+        return Err(format!("line_post: {wqe} ring stores, then {record:?}").into());
+    }
+    // The queue's base is the register that most operands in memory start with; of what is stored
+    // between the barriers, only the doorbell may go elsewhere.
+    let queue = commonest(code.iter().filter_map(|i| base(i)));
+    let (own, doorbell): (Vec<&String>, Vec<&String>) = code[*before..*after]
+        .iter()
+        .filter(|i| i.starts_with("st") && base(i).is_some())
+        .partition(|i| base(i) == queue);
+    if doorbell.len() != 1 || !doorbell[0].starts_with("str x") || own.len() > 1 {
+        return Err(format!("line_post: doorbell {doorbell:?}, stores to the queue {own:?}").into());
     }
     Ok(())
+}
+
+/// The register that the address of an instruction's memory operand starts with, if it is not the
+/// stack's.
+fn base(instruction: &str) -> Option<&str> {
+    let register = instruction.split_once('[')?.1.split([',', ']']).next()?;
+    (register != "sp").then_some(register)
 }
 
 fn poll_order(code: &[String]) -> Result {
@@ -196,11 +207,12 @@ mod tests {
         text.lines().map(|line| line.trim().to_string()).collect()
     }
 
-    const POST: &str = "str x8, [x10]\nstr x9, [x10, #8]\nstr x11, [x10, #16]\nstr x9, [x10, \
-        #24]\nstr x9, [x10, #32]
-        str x11, [x10, #40]\nstr x11, [sp, #8]\ndmb oshst\nldr x10, [x19, #72]\nstr w9, \
-        [x10]\ndsb st\nstr x8, [x9, x10]
-        str w8, [x19, #128]\ndsb st\nret";
+    const POST: &str = "ldr w1, [x0, #168]\nldr w11, [x0, #40]\nldr x12, [x0]\nldr x11, [x0, \
+        #136]\nldr w10, [x0, #64]\nldr x11, [x0, #48]\nstr w12, [x0, #168]
+        str x8, [x10]\nstr x9, [x10, #8]\nstr x11, [x10, #16]\nstr x9, [x10, #24]
+        str x9, [x10, #32]\nstr x11, [x10, #40]\nstr x11, [sp, #8]\ndmb oshst
+        ldr x10, [x0, #72]\nstr w9, [x10]\ndsb st\nldp x10, x11, [x0, #112]
+        str x11, [x0, #112]\nstr x9, [x10]\ndsb st\nret";
 
     #[test]
     fn a_post_without_its_barrier_is_found() {
@@ -208,6 +220,28 @@ mod tests {
         assert!(post_order(&code(&POST.replace("dmb oshst\n", ""))).is_err());
         let swapped = POST.replace("str w9, [x10]\ndsb st", "dsb st\nstr w9, [x10]");
         assert!(post_order(&code(&swapped)).is_err());
+    }
+
+    #[test]
+    fn one_store_leaves_the_queue_between_the_barriers_and_it_is_the_doorbell() {
+        let with = |other: &str| post_order(&code(&POST.replace("str x9, [x10]\ndsb", other)));
+        for second in ["str x8, [x10, #8]", "str w8, [x12]", "stp x8, x9, [x12]", "strb w8, [x12]"]
+        {
+            let why = with(&format!("str x9, [x10]\n{second}\ndsb")).unwrap_err().to_string();
+            assert!(why.contains(second), "{why}");
+        }
+        assert!(with("str x9, [x10]\nstr w8, [x0, #120]\ndsb").is_err(), "twice to the queue");
+        assert!(with("str w9, [x10]\ndsb").is_err(), "4 bytes");
+        assert!(with("dsb").is_err(), "no doorbell");
+    }
+
+    #[test]
+    fn a_doorbell_in_front_of_the_barrier_is_found() {
+        let late = POST.replace("str x9, [x10]\ndsb", "dsb");
+        for before in ["str w9, [x10]", "dmb oshst"] {
+            let early = late.replace(before, &format!("{before}\nstr x9, [x12]"));
+            assert!(post_order(&code(&early)).is_err());
+        }
     }
 
     #[test]

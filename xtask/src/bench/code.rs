@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use super::Tally;
+use super::{Tally, commonest};
 use crate::Result;
 
 /// The functions of the benchmark that are an operation each.
@@ -92,27 +92,47 @@ fn reachable(functions: &Functions, root: &str) -> std::result::Result<(), Strin
 }
 
 /// The doorbell path of `line_post`: stores to the ring, one 4-byte store to the record, a fence,
-/// one 8-byte store to the UAR, a fence.
+/// one 8-byte store to the UAR, a fence. The queue's base is the register that most operands in
+/// memory start with; of what is stored between the fences, only the doorbell may go elsewhere.
 fn x86_order(code: &[String]) -> std::result::Result<(), String> {
     let fences: Vec<usize> = (0..code.len()).filter(|&i| code[i].starts_with("sfence")).collect();
     let [first, second] = fences[..] else {
         return Err(format!("{} fences, and not two", fences.len()));
     };
-    let stores = |range: std::ops::Range<usize>| -> Vec<u32> {
-        range.filter_map(|i| stored_bytes(&code[i])).collect()
-    };
-    let before = stores(0..first);
+    let before: Vec<u32> = code[..first].iter().filter_map(|i| stored_bytes(i)).collect();
     if before.last() != Some(&4) {
         return Err(format!("the store before the first fence is not the record's: {before:?}"));
     }
     if before.iter().filter(|&&bytes| bytes == 8).count() < 6 {
         return Err(format!("the WQE is not in the ring before the fence: {before:?}"));
     }
-    // Behind the doorbell only the offset of the next one is stored.
-    match stores(first..second)[..] {
-        [8] | [8, 4] => Ok(()),
-        ref other => Err(format!("stores of {other:?} bytes between the fences")),
+    let queue = commonest(code.iter().filter_map(|i| base(i)));
+    let between = first..second;
+    let (own, foreign): (Vec<&String>, Vec<&String>) =
+        code[between].iter().filter(|i| stores(i)).partition(|i| base(i) == queue);
+    if foreign.len() != 1 || stored_bytes(foreign[0]) != Some(8) {
+        return Err(format!("the stores between the fences are not one doorbell: {foreign:?}"));
     }
+    // Which register the next doorbell goes to.
+    if own.len() > 1 {
+        return Err(format!("more than one store to the queue between the fences: {own:?}"));
+    }
+    Ok(())
+}
+
+/// The register that the address of an instruction's memory operand starts with.
+fn base(instruction: &str) -> Option<&str> {
+    let register = instruction.split_once("(%")?.1.split([',', ')']).next()?;
+    (register != "rsp").then_some(register)
+}
+
+/// Whether an instruction writes to memory that is not the stack: its last operand is in memory,
+/// and it is not one of those that only read or compute there.
+fn stores(instruction: &str) -> bool {
+    const READERS: [&str; 7] = ["call", "cmp", "jmp", "nop", "prefetch", "push", "test"];
+    instruction.ends_with(')')
+        && base(instruction).is_some()
+        && !READERS.iter().any(|reader| instruction.starts_with(reader))
 }
 
 /// The bytes that a plain store of a register writes (AT&T syntax); `None` for every other
@@ -207,6 +227,42 @@ mod tests {
         assert_eq!(stored_bytes("mov (%rdi),%r13"), None);
         assert_eq!(stored_bytes("movabs $0x800000000,%rbp"), None);
         assert_eq!(stored_bytes("movzwl %r9w,%r13d"), None);
+    }
+
+    const POST: &str = "mov 0xa8(%rdi),%edx\ncmp %edx,0xac(%rdi)\nmov 0x28(%rdi),%r10\nmov \
+        0x40(%rdi),%r9\nmov 0x48(%rdi),%rdx\nmov 0x88(%rdi),%r8\nmov 0x90(%rdi),%r8
+        mov %rcx,0x10(%r11,%r10,1)\nmov %r8,0x18(%r11,%r10,1)\nmov %rax,0x20(%r11,%r10,1)
+        mov %rsi,0x28(%r11,%r10,1)\nmov %rax,(%r11,%r10,1)\nmov %rcx,0x8(%r11,%r10,1)
+        mov %ecx,(%rsi)\nsfence\nmov 0x70(%rdi),%rcx\nmov %rsi,0x70(%rdi)
+        mov %rax,(%rcx)\nsfence\nret";
+
+    fn order(text: &str) -> std::result::Result<(), String> {
+        x86_order(&text.lines().map(|line| line.trim().to_string()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn one_store_leaves_the_queue_between_the_fences_and_it_is_the_doorbell() {
+        assert_eq!(order(POST), Ok(()));
+        let with = |other: &str| order(&POST.replace("(%rcx)\nsfence", other));
+        for second in ["mov %rdx,0x8(%rcx)", "mov %edx,(%r9)", "movq $0x0,(%r9)", "incl (%r9)"] {
+            let why = with(&format!("(%rcx)\n{second}\nsfence")).unwrap_err();
+            assert!(why.contains(second) && why.contains("not one doorbell"), "{why}");
+        }
+        let why = with("(%rcx)\nmov %esi,0x78(%rdi)\nsfence").unwrap_err();
+        assert!(why.contains("more than one store to the queue"), "{why}");
+        assert_eq!(with("(%rcx)\ncmp %rdx,(%r9)\nsfence"), Ok(()), "it reads");
+        assert!(order(&POST.replace("mov %rax,(%rcx)", "mov %eax,(%rcx)")).is_err(), "4 bytes");
+    }
+
+    #[test]
+    fn a_doorbell_in_front_of_the_fence_is_found() {
+        let early = POST.replace("mov %rax,(%rcx)\n", "");
+        let early = early.replace("mov %ecx,(%rsi)\n", "mov %ecx,(%rsi)\nmov %rax,(%r9)\n");
+        assert!(order(&early).unwrap_err().contains("not the record's"));
+        let before_the_record = POST.replace("mov %rax,(%rcx)\n", "");
+        let before_the_record =
+            before_the_record.replace("mov %ecx,(%rsi)", "mov %rax,(%r9)\nmov %ecx,(%rsi)");
+        assert!(order(&before_the_record).unwrap_err().contains("not one doorbell"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod code;
 mod run;
 mod speed;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -266,6 +267,13 @@ fn measure(program: &Path, operation: &Operation, variant: &str) -> Result<f64> 
         return Err(format!("callgrind did not see {function}").into());
     }
     Ok(collected / operations)
+}
+
+/// The register that occurs most often: a function that works on a queue has its address there.
+fn commonest<'a>(registers: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut counts = BTreeMap::<_, usize>::new();
+    registers.for_each(|register| *counts.entry(register).or_default() += 1);
+    counts.into_iter().max_by_key(|&(_, count)| count).map(|(register, _)| register)
 }
 
 /// The number that follows `label`.

@@ -6,10 +6,10 @@ use verbless_prm::{
     TimestampFormat, TimestampFormatCap,
 };
 
-use verbless_devx::Context;
+use verbless_devx::{Context, Error};
 use verbless_ring::wr::Capability;
 
-use crate::Error;
+use crate::send;
 
 /// Which capability page, by the number in QUERY_HCA_CAP's op_mod.
 pub use prm::HcaCapPage as CapPage;
@@ -195,7 +195,7 @@ pub(crate) fn query_hca_cap(
     let mut input = QueryHcaCapIn::new();
     input.set_op_mod(page.0 << 1 | u16::from(mode == CapMode::Current));
     let mut output = Box::new(QueryHcaCapOut::zeroed());
-    crate::execute(context, &input, &mut *output)?;
+    send::execute(context, &input, &mut *output)?;
     Ok(Box::new(*output.capability()))
 }
 

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use verbless_devx::Uar;
+use verbless_devx::{Error, Uar};
 use verbless_prm::{
     CqContext, CqModifyField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, QueryCqIn, QueryCqOut,
 };
 
+use crate::device::Device;
 use crate::error::{invalid, limit};
+use crate::memory::QueueMemory;
 use crate::owned::Owned;
-use crate::{Cqn, Device, Eqn, Error, QueueMemory};
+use crate::send;
+use verbless_ring::number::{Cqn, Eqn};
 
 /// What a completion queue is made of.
 #[derive(Debug, Clone)]
@@ -105,7 +108,7 @@ impl CqObject {
         input.set_cqn(self.cqn.0);
         input.set_modify_field_select(CqModifyField::PERIOD.0 | CqModifyField::MAX_COUNT.0);
         input.cq_context_mut().set_cq_period(moderation.period).set_cq_max_count(moderation.count);
-        crate::modify_object(self.owned.object(), &input)
+        send::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_CQ: the context as the device holds it now.
@@ -113,7 +116,7 @@ impl CqObject {
         let mut input = QueryCqIn::new();
         input.set_cqn(self.cqn.0);
         let mut output = QueryCqOut::zeroed();
-        crate::query_object(self.owned.object(), &input, &mut output)?;
+        send::query_object(self.owned.object(), &input, &mut output)?;
         Ok(*output.cq_context())
     }
 

@@ -11,8 +11,9 @@ use verbless_prm::{
     ModifyGeneralObjectOut, QueryGeneralObjectIn, QueryGeneralObjectOut,
 };
 
-use crate::Device;
+use crate::device::Device;
 use crate::owned::Owned;
+use crate::send;
 
 /// An object of a general type.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Device {
             .set_object_type_to_be_accessed(kind)
             .set_object_id_to_be_accessed(id)
             .set_access_key(key);
-        crate::execute(self, &input, &mut prm::AllowOtherVhcaAccessOut::zeroed())
+        send::execute(self, &input, &mut prm::AllowOtherVhcaAccessOut::zeroed())
     }
 }
 

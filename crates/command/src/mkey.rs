@@ -4,13 +4,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use verbless_devx::{Pd, page_size};
+use verbless_devx::{Error, Pd, page_size};
 use verbless_prm as prm;
 use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyContext, QueryMkeyIn, QueryMkeyOut};
 
+use crate::device::Device;
 use crate::error::invalid;
+use crate::memory::UserMemory;
 use crate::owned::Owned;
-use crate::{Device, Error, KeyAccess, Lkey, Rkey, UserMemory};
+use crate::send;
+use verbless_ring::access::KeyAccess;
+use verbless_ring::number::{Lkey, Rkey};
 
 /// A KLM entry of an indirect key: a range of memory under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -272,7 +276,7 @@ impl MkeyObject {
         let mut input = QueryMkeyIn::new();
         input.set_mkey_index(self.key >> 8);
         let mut output = QueryMkeyOut::zeroed();
-        crate::query_object(self.owned.object(), &input, &mut output)?;
+        send::query_object(self.owned.object(), &input, &mut output)?;
         Ok(*output.memory_key_mkey_entry())
     }
 

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use verbless_devx::DevxObject;
-
-use crate::{Error, ErrorKind};
+use verbless_devx::{DevxObject, Error, ErrorKind};
 
 /// A DevX object and its parents: the protection domain, user memory and queues that the device may
 /// reach through it.

@@ -1,11 +1,10 @@
 //! Where a queue pair sends to, and what says so: the address path of its context, or the address
 //! vector of a datagram.
 
-use verbless_devx::Gid;
+use verbless_devx::{Error, Gid};
 use verbless_prm::{AddressPath, DatagramSegment};
 use verbless_ring::AddressHandle;
 
-use crate::Error;
 use crate::error::invalid;
 
 /// The global route header: what carries a packet past its own subnet (InfiniBand) or at all

@@ -8,16 +8,23 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use verbless_devx::{ErrorKind, Pd, Uar};
+use verbless_devx::{Error, ErrorKind, Pd, Uar};
 use verbless_prm as prm;
 use verbless_prm::{
     AtomicMode, CreateQpIn, CreateQpOut, Init2rtrQpIn, OptParamMask, PathMigrationState, QpContext,
     QpState, QueryQpIn, RqType, Rst2initQpIn, Rtr2rtsQpIn, Rts2rtsQpIn, ServiceType,
 };
 
+use crate::cq::CqObject;
+use crate::device::Device;
 use crate::error::{fits, invalid, limit};
+use crate::memory::QueueMemory;
 use crate::owned::Owned;
-use crate::{CqObject, Device, Error, Path, QKey, Qpn, QueueMemory, RemoteAccess, RmpObject};
+use crate::path::Path;
+use crate::rmp::RmpObject;
+use crate::send;
+use verbless_ring::access::RemoteAccess;
+use verbless_ring::number::{QKey, Qpn};
 
 /// The optional fields that say what a peer may do.
 const fn rights(service: ServiceType) -> u32 {
@@ -481,7 +488,7 @@ impl QpObject {
         let mut input = QueryQpIn::new();
         input.set_qpn(self.qpn.0);
         let mut output = prm::QueryQpOut::zeroed();
-        crate::query_object(self.owned.object(), &input, &mut output)?;
+        send::query_object(self.owned.object(), &input, &mut output)?;
         Ok(*output.qpc())
     }
 
@@ -551,7 +558,7 @@ impl QpObject {
         needs: &'static str,
     ) -> Result<(), Error> {
         self.left_reset = true;
-        crate::modify_object(self.owned.object(), input).map_err(|error| {
+        send::modify_object(self.owned.object(), input).map_err(|error| {
             let state = self.state().ok().and_then(|state| state.name());
             match state {
                 Some(state) if error.kind() == ErrorKind::Command => {

@@ -1,9 +1,11 @@
 //! Questions about the device that change nothing.
 
-use verbless_devx::{Context, Error, MODEL_PSID};
+use verbless_devx::{Context, Error, Gid, MODEL_PSID};
 use verbless_prm as prm;
 
-use crate::{Caps, Device, Gid};
+use crate::caps::Caps;
+use crate::device::Device;
+use crate::send;
 
 /// Which device it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +20,7 @@ impl Adapter {
     /// QUERY_ADAPTER.
     pub(crate) fn read(context: &Context) -> Result<Self, Error> {
         let mut output = prm::QueryAdapterOut::zeroed();
-        crate::execute(context, &prm::QueryAdapterIn::new(), &mut output)?;
+        send::execute(context, &prm::QueryAdapterIn::new(), &mut output)?;
         let block = output.query_adapter_struct();
         Ok(Self { psid: printable(&block.vsd_contd_psid()[..]), vendor_id: block.ieee_vendor_id() })
     }
@@ -42,7 +44,7 @@ pub(crate) fn lag_ports(context: &Context, caps: &Caps) -> u8 {
     }
     let mut output = prm::QueryLagOut::zeroed();
     // A device that does not answer has no bond that could be used.
-    let asked = crate::execute(context, &prm::QueryLagIn::new(), &mut output);
+    let asked = send::execute(context, &prm::QueryLagIn::new(), &mut output);
     let bond = output.ctx();
     match asked {
         Ok(()) if bond.lag_state() != 0 && bond.port_select_mode() == QUEUE_AFFINITY => {
@@ -83,20 +85,20 @@ pub struct RoceAddress {
 impl Device {
     /// NOP: goes to the device and back.
     pub fn nop(&self) -> Result<(), Error> {
-        crate::execute(self, &prm::NopIn::new(), &mut prm::NopOut::zeroed())
+        send::execute(self, &prm::NopIn::new(), &mut prm::NopOut::zeroed())
     }
 
     /// QUERY_ISSI: the interface step in use and the steps that the device supports, as a bit mask.
     pub fn query_issi(&self) -> Result<(u16, Vec<u8>), Error> {
         let mut output = prm::QueryIssiOut::zeroed();
-        crate::execute(self, &prm::QueryIssiIn::new(), &mut output)?;
+        send::execute(self, &prm::QueryIssiIn::new(), &mut output)?;
         Ok((output.current_issi(), output.supported_issi_dw0().to_be_bytes().to_vec()))
     }
 
     /// QUERY_VPORT_STATE of our own port.
     pub fn query_vport_state(&self) -> Result<VportState, Error> {
         let mut output = prm::QueryVportStateOut::zeroed();
-        crate::execute(self, &prm::QueryVportStateIn::new(), &mut output)?;
+        send::execute(self, &prm::QueryVportStateIn::new(), &mut output)?;
         Ok(VportState {
             admin: output.admin_state().0,
             state: output.state().0,
@@ -107,7 +109,7 @@ impl Device {
     /// QUERY_NIC_VPORT_CONTEXT of our own port: MAC, MTU, filters of an Ethernet function.
     pub fn query_nic_vport_context(&self) -> Result<prm::NicVportContext, Error> {
         let mut output = prm::QueryNicVportContextOut::zeroed();
-        crate::execute(self, &prm::QueryNicVportContextIn::new(), &mut output)?;
+        send::execute(self, &prm::QueryNicVportContextIn::new(), &mut output)?;
         Ok(*output.nic_vport_context())
     }
 
@@ -117,7 +119,7 @@ impl Device {
         crate::error::fits("QUERY_HCA_VPORT_CONTEXT", "the port", port.into(), 4)?;
         input.set_port_num(port);
         let mut output = Box::new(prm::QueryHcaVportContextOut::zeroed());
-        crate::execute(self, &input, &mut *output)?;
+        send::execute(self, &input, &mut *output)?;
         Ok(Box::new(*output.hca_vport_context()))
     }
 
@@ -127,7 +129,7 @@ impl Device {
         let mut input = prm::QueryRoceAddressIn::new();
         input.set_roce_address_index(index).set_vhca_port_num(port);
         let mut output = prm::QueryRoceAddressOut::zeroed();
-        crate::execute(self, &input, &mut output)?;
+        send::execute(self, &input, &mut output)?;
         let entry = output.roce_address();
         let mut mac = [0; 6];
         mac[..2].copy_from_slice(&entry.source_mac_47_32().to_be_bytes());

@@ -1,14 +1,17 @@
 //! Receive memory pools (RMP): receives that several queue pairs share.
 
-use verbless_devx::Pd;
+use verbless_devx::{Error, Pd};
 use verbless_prm as prm;
 use verbless_prm::{
     CreateRmpIn, CreateRmpOut, ModifyRmpIn, QueryRmpIn, RmpContext, RmpState, WqType,
 };
 
+use crate::device::Device;
 use crate::error::{invalid, limit};
+use crate::memory::QueueMemory;
 use crate::owned::Owned;
-use crate::{Device, Error, QueueMemory, Rmpn};
+use crate::send;
+use verbless_ring::number::Rmpn;
 
 /// What a receive memory pool is made of. Its ring is a list: each WQE begins with the index of the
 /// one behind it.
@@ -97,7 +100,7 @@ impl RmpObject {
         let context = input.ctx_mut();
         context.set_state(RmpState::RDY);
         context.wq_mut().set_lwm(limit);
-        crate::modify_object(self.owned.object(), &input)
+        send::modify_object(self.owned.object(), &input)
     }
 
     /// QUERY_RMP: the context as the device holds it now.
@@ -105,7 +108,7 @@ impl RmpObject {
         let mut input = QueryRmpIn::new();
         input.set_rmpn(self.rmpn.0);
         let mut output = Box::new(prm::QueryRmpOut::zeroed());
-        crate::query_object(self.owned.object(), &input, &mut *output)?;
+        send::query_object(self.owned.object(), &input, &mut *output)?;
         Ok(*output.rmp_context())
     }
 

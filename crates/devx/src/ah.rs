@@ -6,9 +6,11 @@ use crate::abi::attr::{ah_destroy, invoke_write, uhw};
 use crate::abi::core::{AhAttributes, CreateAh, CreateAhResponse};
 use crate::abi::method::{self, write_command};
 use crate::abi::mlx5::CreateAhDriverResponse;
-use crate::handle::{Handle, Release};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::handle::{DestroyError, Handle, Release};
+use crate::pd::Pd;
 use crate::sys::Request;
-use crate::{Context, DestroyError, Error, Pd, Result};
 
 const RELEASE: Release =
     Release { what: "ah", method: method::AH_DESTROY, attribute: ah_destroy::HANDLE };

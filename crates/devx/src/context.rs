@@ -10,9 +10,10 @@ use zerocopy::IntoBytes;
 use crate::abi::attr::{get_context, uhw};
 use crate::abi::method;
 use crate::abi::mlx5::{self, AllocContextRequest, AllocContextResponse};
+use crate::error::{Error, ErrorKind, Result};
+use crate::info::DeviceInfo;
 use crate::model::Recognition;
-use crate::sys::Request;
-use crate::{Backend, DeviceInfo, Errno, Error, ErrorKind, OpenDevice, Result};
+use crate::sys::{Backend, Errno, OpenDevice, Request};
 
 /// A user context with DevX on an open device. Cheap to clone; every object made from it holds it,
 /// and the device is closed with the last of them.

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use crate::abi::Method;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
 use crate::sys::Request;
-use crate::{Context, Error, ErrorKind, Result};
 
 /// How a kind of object is destroyed.
 #[derive(Debug)]

@@ -30,6 +30,7 @@ mod info;
 mod kernel;
 mod model;
 mod object;
+mod page;
 mod pd;
 mod port;
 mod sys;
@@ -46,18 +47,9 @@ pub use info::{DeviceInfo, Gid, GidInfo, GidType, LinkLayer, PortInfo};
 pub use kernel::Kernel;
 pub use model::{MODEL_PSID, ModelToken};
 pub use object::DevxObject;
+pub use page::page_size;
 pub use pd::Pd;
 pub use port::{GidTableEntry, PortAttributes};
-pub use sys::{Backend, Errno, Mapping, OpenDevice, PageSizes, Protection, Umem};
+pub use sys::umem::{PageSizes, Umem};
+pub use sys::{Backend, Errno, Mapping, OpenDevice, Protection};
 pub use uar::{Uar, UarKind};
-
-/// Bytes of a system page.
-#[must_use]
-pub fn page_size() -> usize {
-    use nix::unistd::{SysconfVar, sysconf};
-    sysconf(SysconfVar::PAGE_SIZE)
-        .ok()
-        .flatten()
-        .and_then(|bytes| usize::try_from(bytes).ok())
-        .unwrap_or(4096)
-}

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use verbless_prm::{CommandInfo, ModelOnly, QueryAdapterIn, QueryAdapterOut};
 
 use crate::abi::Method;
-use crate::{Context, Error, ErrorKind, Result};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
 
 /// The PSID that the model gives itself. Whatever does not show it is hardware.
 pub const MODEL_PSID: &str = "VBL0000000001";

@@ -4,9 +4,11 @@ use crate::abi::attr::{
     devx_obj_create, devx_obj_destroy, devx_obj_modify, devx_obj_query, devx_other, devx_query_eqn,
 };
 use crate::abi::{Method, method};
-use crate::handle::{Handle, Release};
-use crate::sys::{Answer, Request};
-use crate::{Context, DestroyError, Errno, Error, Result, model};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::handle::{DestroyError, Handle, Release};
+use crate::model;
+use crate::sys::{Answer, Errno, Request};
 
 const RELEASE: Release = Release {
     what: "devx object",

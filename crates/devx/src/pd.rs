@@ -8,9 +8,10 @@ use crate::abi::attr::{invoke_write, pd_destroy, uhw};
 use crate::abi::core::{AllocPd, AllocPdResponse};
 use crate::abi::method::{self, write_command};
 use crate::abi::mlx5::AllocPdDriverResponse;
-use crate::handle::{Handle, Release};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handle::{DestroyError, Handle, Release};
 use crate::sys::Request;
-use crate::{Context, DestroyError, Error, ErrorKind, Result};
 
 const RELEASE: Release =
     Release { what: "pd", method: method::PD_DESTROY, attribute: pd_destroy::HANDLE };

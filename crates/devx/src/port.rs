@@ -5,8 +5,10 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::abi::attr::{query_gid_entry, query_gid_table, query_port};
 use crate::abi::core::{self, GidEntry, QueryPortResponse};
 use crate::abi::method;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::info::{Gid, GidType, LinkLayer};
 use crate::sys::Request;
-use crate::{Context, Error, Gid, GidType, LinkLayer, Result};
 
 /// State and properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

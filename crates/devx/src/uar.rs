@@ -2,9 +2,11 @@
 
 use crate::abi::attr::{uar_obj_alloc, uar_obj_destroy};
 use crate::abi::{method, mlx5};
-use crate::handle::{Handle, Release};
-use crate::sys::Request;
-use crate::{Context, DestroyError, Error, ErrorKind, Mapping, Protection, Result};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handle::{DestroyError, Handle, Release};
+use crate::page::page_size;
+use crate::sys::{Mapping, Protection, Request};
 
 const RELEASE: Release =
     Release { what: "uar", method: method::UAR_OBJ_DESTROY, attribute: uar_obj_destroy::HANDLE };
@@ -53,7 +55,7 @@ impl Context {
             uar_obj_alloc::MMAP_LENGTH,
             uar_obj_alloc::PAGE_ID,
         ])?;
-        let page = crate::page_size();
+        let page = page_size();
         if length as usize != page || !offset.is_multiple_of(page as u64) {
             let what =
                 format_args!("UAR of {length:#x} bytes at {offset:#x}, with pages of {page:#x}");

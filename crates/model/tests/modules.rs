@@ -10,15 +10,8 @@ use std::path::{Path, PathBuf};
 const MOST: usize = 3;
 
 /// Crates whose circles are larger, and how large they may be until they are taken apart.
-const LARGER: [(&str, usize); 7] = [
-    ("command", 10),
-    ("devx", 21),
-    ("model-host", 7),
-    ("model-kernel", 31),
-    ("prm", 26),
-    ("queue", 16),
-    ("ring", 18),
-];
+const LARGER: [(&str, usize); 4] =
+    [("model-host", 7), ("model-kernel", 31), ("prm", 26), ("ring", 18)];
 
 /// A module by the names that lead to it from the crate's root.
 type Module = Vec<String>;

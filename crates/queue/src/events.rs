@@ -38,11 +38,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use verbless_command::{Device, ErrorKind};
+use verbless_command::{Device, Error, ErrorKind};
 use verbless_devx::EventChannel;
 
-use crate::cq::{Cqe, Notify};
-use crate::{Cq, Error};
+use crate::domain::queues::Cq;
+use verbless_ring::cq::{Cqe, Notify};
 
 /// Whether there is something to wait for: the answer of [`CqEvents::park`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use verbless_devx::Uar;
 
-use crate::ring::{LayoutError, SharedMemory};
-use crate::uar::UarPage;
+use verbless_ring::ring::{LayoutError, SharedMemory};
+use verbless_ring::uar::UarPage;
 
 /// The page that the kernel mapped for us. It is only ever written.
 pub fn map_uar(uar: Arc<Uar>) -> Result<UarPage, LayoutError> {

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicU64;
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
-use crate::ring::{OutOfBounds, SharedMemory};
-use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
+use verbless_ring::ring::{OutOfBounds, SharedMemory};
+use verbless_ring::types::{Lkey, RemoteAddr, Rkey, Sge};
 
 mod pinned;
 mod remote;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
 
-use crate::cq::{CompletionQueue, Cqe};
+use verbless_ring::cq::{CompletionQueue, Cqe};
 
 /// Polls until there is a CQE or `timeout` has passed: looks again at once for some microseconds,
 /// then lets other threads run between two looks. To sleep instead, arm the queue

@@ -3,12 +3,15 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::{Channel, channel};
+use super::file::{Channel, channel};
 use crate::abi::attr::{devx_async_cmd_fd_alloc as alloc, devx_obj_async_query as query};
 use crate::abi::method;
 use crate::abi::mlx5::AsyncCommandHeader;
-use crate::sys::Request;
-use crate::{Context, DevxObject, Errno, Error, Result, model};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::model;
+use crate::object::DevxObject;
+use crate::sys::{Errno, Request};
 
 /// A file of answers to asynchronous queries.
 #[derive(Debug)]

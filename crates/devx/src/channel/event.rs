@@ -5,12 +5,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{Channel, channel};
+use super::file::{Channel, channel};
 use crate::abi::attr::{devx_async_event_fd_alloc as alloc, devx_subscribe_event as subscribe};
 use crate::abi::method;
 use crate::abi::mlx5::{self, EQE_BYTES, EventHeader, EventWithData, MAX_SUBSCRIBE_EVENTS};
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::object::DevxObject;
 use crate::sys::Request;
-use crate::{Context, DevxObject, Error, ErrorKind, Result};
 
 /// A file of device events. Closing it ends its subscriptions.
 #[derive(Debug)]

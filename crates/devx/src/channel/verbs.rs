@@ -2,12 +2,13 @@
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{Channel, channel};
+use super::file::{Channel, channel};
 use crate::abi::attr::async_event_alloc as alloc;
 use crate::abi::core::{AsyncEventDescriptor, event_type};
 use crate::abi::method;
+use crate::context::Context;
+use crate::error::Result;
 use crate::sys::Request;
-use crate::{Context, Result};
 
 /// A file of asynchronous events of the context.
 #[derive(Debug)]

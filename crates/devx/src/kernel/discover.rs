@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use super::sysfs::{guid, hex16, link_name, names, resolved, text};
-use crate::{DeviceInfo, Error, ErrorKind, Gid, GidInfo, GidType, LinkLayer, PortInfo, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::info::{DeviceInfo, Gid, GidInfo, GidType, LinkLayer, PortInfo};
 
 /// PCI vendor of mlx5 functions.
 const VENDOR: u16 = 0x15b3;

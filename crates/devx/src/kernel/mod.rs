@@ -8,8 +8,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::sys::UverbsFile;
-use crate::{Backend, DeviceInfo, Errno, Error, ErrorKind, OpenDevice, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::info::DeviceInfo;
+use crate::sys::{Backend, Errno, OpenDevice, UverbsFile};
 
 /// The devices of this machine.
 #[derive(Clone, Debug)]

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 pub use nix::errno::Errno;
 
-use super::{Mapping, Protection};
-use crate::{DeviceInfo, Error, ErrorKind};
+use super::mapping::{Mapping, Protection};
+use crate::error::{Error, ErrorKind};
+use crate::info::DeviceInfo;
 
 /// A source of devices: the kernel, or a software model.
 pub trait Backend: Send + Sync {

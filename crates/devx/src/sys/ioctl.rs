@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::{Errno, Mapping, OpenDevice, Protection};
+use super::backend::{Errno, OpenDevice};
+use super::mapping::{Mapping, Protection};
 use crate::abi::Header;
 use crate::abi::frame::RDMA_VERBS_IOCTL;
 

@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 
+use crate::page::page_size;
+
 /// What a mapping may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
@@ -34,7 +36,7 @@ impl Mapping {
         length: usize,
         protection: Protection,
     ) -> Result<Self, Errno> {
-        let aligned = offset.is_multiple_of(crate::page_size() as u64);
+        let aligned = offset.is_multiple_of(page_size() as u64);
         if length == 0 || !aligned || i64::try_from(offset).is_err() {
             return Err(Errno::EINVAL);
         }

@@ -11,12 +11,10 @@ mod descriptor;
 mod ioctl;
 mod mapping;
 mod request;
-mod umem;
+pub(crate) mod umem;
 
 pub use backend::{Backend, Errno, OpenDevice};
 pub use mapping::{Mapping, Protection};
-
-pub use umem::{PageSizes, Umem};
 
 pub(crate) use ioctl::UverbsFile;
 #[cfg(test)]

@@ -6,11 +6,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use super::backend::{Errno, OpenDevice};
 use super::descriptor::adopt;
-use super::{Errno, OpenDevice};
 use crate::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, INLINE_BYTES, MANDATORY, VALID_OUTPUT};
 use crate::abi::{Attribute, Header, Method};
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Most attributes that any method used here takes (UMEM_REG of a dmabuf).
 const MAX_ATTRIBUTES: usize = 7;

@@ -6,8 +6,10 @@ use std::os::fd::BorrowedFd;
 use super::request::Request;
 use crate::abi::attr::{devx_umem_dereg, devx_umem_reg};
 use crate::abi::method;
-use crate::handle::{Handle, Release};
-use crate::{Context, DestroyError, Result};
+use crate::context::Context;
+use crate::error::Result;
+use crate::handle::{DestroyError, Handle, Release};
+use crate::page::page_size;
 
 const RELEASE: Release =
     Release { what: "umem", method: method::DEVX_UMEM_DEREG, attribute: devx_umem_dereg::HANDLE };
@@ -37,7 +39,7 @@ impl PageSizes {
     /// The bitmap, and whether a kernel must know it.
     fn bitmap(self) -> (u64, bool) {
         match self {
-            Self::Any => ((crate::page_size() as u64).wrapping_neg(), false),
+            Self::Any => ((page_size() as u64).wrapping_neg(), false),
             Self::Bitmap(bits) => (bits, true),
         }
     }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use verbless_command::{Device, Error, ErrorKind};
 use verbless_devx::UarKind;
 
+use super::pages::Page;
 use super::pool::Pool;
-use super::{Domain, Page, Shared};
+use super::protection::{Domain, Shared};
 
 /// A [`Domain`] in the making: [`Domain::builder`].
 ///

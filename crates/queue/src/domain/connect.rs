@@ -9,9 +9,10 @@ use verbless_devx::abi::core::{AhAttributes, GlobalRoute as AhRoute};
 use verbless_devx::{Errno, GidTableEntry, GidType, LinkLayer, PortAttributes};
 
 use super::peer::PeerAddress;
-use super::{Domain, Qp};
-use crate::qp::ReceiveSide;
-use crate::service::{Connected, Service};
+use super::protection::Domain;
+use super::queues::Qp;
+use verbless_ring::qp::ReceiveSide;
+use verbless_ring::service::{Connected, Service};
 
 /// How a queue pair is connected. Both sides use the same, but for the port and the GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

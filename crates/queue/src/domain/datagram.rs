@@ -2,10 +2,13 @@
 
 use verbless_command::{DatagramAttr, Error, QKey};
 
-use super::{ConnectOptions, Domain, PeerAddress, Qp};
-use crate::address::Destination;
-use crate::qp::ReceiveSide;
-use crate::service::Ud;
+use super::connect::ConnectOptions;
+use super::peer::PeerAddress;
+use super::protection::Domain;
+use super::queues::Qp;
+use verbless_ring::address::Destination;
+use verbless_ring::qp::ReceiveSide;
+use verbless_ring::service::Ud;
 
 /// How a datagram queue pair is made ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

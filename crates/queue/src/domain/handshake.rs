@@ -11,9 +11,12 @@ use std::io::{self, Read, Write};
 
 use verbless_command::{Error, ErrorKind};
 
-use super::{ConnectOptions, Domain, PeerAddress, Qp};
-use crate::qp::ReceiveSide;
-use crate::service::Connected;
+use super::connect::ConnectOptions;
+use super::peer::PeerAddress;
+use super::protection::Domain;
+use super::queues::Qp;
+use verbless_ring::qp::ReceiveSide;
+use verbless_ring::service::Connected;
 
 /// The side that a [`Domain::handshake`] was done with.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use verbless_command::{Error, ErrorKind, KeyAccess, KeyMemory, Klm, MkeyAttr, MkeyObject};
 
-use super::Domain;
+use super::protection::Domain;
 use crate::region::Region;
-use crate::types::{Lkey, Rkey};
+use verbless_ring::types::{Lkey, Rkey};
 
 impl Domain {
     /// A key of its own over ranges of regions, which it keeps: one address range from 0 on, in the

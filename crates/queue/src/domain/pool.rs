@@ -11,12 +11,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use verbless_command::{Device, Error, QueueMemory};
+use verbless_command::{Device, Error, ErrorKind, QueueMemory};
 use verbless_devx::{PageSizes, abi::core::access};
 
-use super::layout;
 use crate::region::Pinned;
-use crate::ring::{RecordMemory, RingMemory};
+use verbless_ring::ring::{LayoutError, RecordMemory, RingMemory};
 
 /// Bytes of a chunk, unless a builder says otherwise or something larger is asked for.
 pub(super) const CHUNK: usize = 256 << 10;
@@ -161,4 +160,9 @@ impl fmt::Debug for Pool {
             count(&self.records)
         )
     }
+}
+
+/// A layout that we chose ourselves and that does not hold.
+pub(super) fn layout(error: LayoutError) -> Error {
+    Error::new(ErrorKind::Input, "laying out a queue", error.to_string())
 }

@@ -9,20 +9,21 @@ use std::time::Duration;
 use verbless_command::{CqAttr, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject};
 use verbless_devx::EventChannel;
 
-use super::{Domain, layout};
-use crate::completion::{Completion, CompletionError};
-use crate::cq::{CompletionQueue, CompletionQueueParts, CqCleaner, Cqe};
-use crate::dispatch::{Completes, PlainCqe};
+use super::pool::layout;
+use super::protection::Domain;
 use crate::events::Subscription;
-use crate::qp::{
+use crate::wait::poll_within;
+use verbless_ring::completion::{Completion, CompletionError};
+use verbless_ring::cq::{CompletionQueue, CompletionQueueParts, CqCleaner, Cqe};
+use verbless_ring::dispatch::{Completes, PlainCqe};
+use verbless_ring::qp::{
     BlueFlame, QueuePair, ReceiveQueue, ReceiveQueueParts, ReceiveSide, SendQueue, SendQueueParts,
     WithSrq,
 };
-use crate::ring::{OutOfBounds, RecordMemory, RingMemory};
-use crate::service::{Rc, Service};
-use crate::shared::SrqReturns;
-use crate::types::Qpn;
-use crate::wait::poll_within;
+use verbless_ring::ring::{OutOfBounds, RecordMemory, RingMemory};
+use verbless_ring::service::{Rc, Service};
+use verbless_ring::shared::SrqReturns;
+use verbless_ring::types::Qpn;
 
 /// What a completion queue is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

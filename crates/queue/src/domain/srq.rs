@@ -8,11 +8,13 @@ use verbless_command::{Error, RmpAttr, RmpObject};
 use verbless_devx::EventChannel;
 use verbless_prm::hot::event_type;
 
-use super::queues::{over, power};
-use super::{Cq, Domain, Qp, QpConfig, layout};
-use crate::qp::WithSrq;
-use crate::service::Service;
-use crate::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
+use super::pool::layout;
+use super::protection::Domain;
+use super::queues::{Cq, Qp, QpConfig, over, power};
+
+use verbless_ring::qp::WithSrq;
+use verbless_ring::service::Service;
+use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
 
 /// What a shared receive queue is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

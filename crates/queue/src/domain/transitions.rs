@@ -8,9 +8,9 @@ use verbless_command::{
     DatagramAttr, Error, ErrorKind, InitAttr, QKey, QpObject, RtrAttr, RtsAttr, RtsChange,
 };
 
-use super::Qp;
-use crate::qp::ReceiveSide;
-use crate::service::Service;
+use super::queues::Qp;
+use verbless_ring::qp::ReceiveSide;
+use verbless_ring::service::Service;
 
 impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// The object on the device, to query it and to subscribe to its events.

@@ -9,7 +9,7 @@ use memmap2::{Advice, MmapOptions};
 use verbless_command::{Device, Error, ErrorKind, UserMemory};
 use verbless_devx::PageSizes;
 
-use crate::ring::SharedMemory;
+use verbless_ring::ring::SharedMemory;
 
 /// Bytes of a huge page, on x86-64 and on aarch64 with pages of 4 KiB.
 const HUGE_PAGE: usize = 2 << 20;

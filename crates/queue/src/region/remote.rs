@@ -4,8 +4,8 @@ use std::fmt;
 
 use verbless_command::{Error, ErrorKind};
 
-use crate::ring::OutOfBounds;
-use crate::types::{RemoteAddr, Rkey};
+use verbless_ring::ring::OutOfBounds;
+use verbless_ring::types::{RemoteAddr, Rkey};
 
 /// Why a range of a region cannot be used so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,107 @@
+//! An open device, and what is asked of it once.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use verbless_devx::{Backend, Context, DeviceInfo, DevxObject, ModelToken, Result};
+use verbless_prm::CommandInput;
+
+use crate::caps::{CapMode, CapPage, Caps, query_hca_cap};
+use crate::query::{Adapter, lag_ports};
+use crate::send;
+
+/// An open device: a DevX context and what the device can do.
+///
+/// Clones share the context, which closes when the last clone and the last object on it are gone.
+/// It derefs to the [`Context`], whose functions are the kernel's own: ports, GIDs, protection
+/// domains, UMEMs, UARs and event channels.
+#[derive(Clone)]
+pub struct Device {
+    context: Context,
+    known: Arc<Known>,
+}
+
+/// What is asked once.
+struct Known {
+    caps: Caps,
+    adapter: Adapter,
+    /// Ports of a bond, 1 without one.
+    lag_ports: u8,
+    /// Queue pairs that were given a port of the bond.
+    lag_turns: AtomicU32,
+}
+
+impl Device {
+    /// Opens a device of `backend` and reads its identity and capabilities.
+    pub fn open(backend: &dyn Backend, info: &DeviceInfo) -> Result<Self> {
+        Self::on(Context::open(backend, info)?)
+    }
+
+    /// Reads the identity and capabilities of a device that is open already.
+    pub fn on(context: Context) -> Result<Self> {
+        let (caps, adapter) = (Caps::read(&context)?, Adapter::read(&context)?);
+        let lag_ports = lag_ports(&context, &caps);
+        let known = Known { caps, adapter, lag_ports, lag_turns: AtomicU32::new(0) };
+        Ok(Self { context, known: Arc::new(known) })
+    }
+
+    /// What the device can do.
+    pub fn caps(&self) -> &Caps {
+        &self.known.caps
+    }
+
+    /// Ports of the bond (LAG) that queue pairs of this device take turns to send from; 1 where the
+    /// ports are not bonded. As it was when the device was opened.
+    pub fn lag_ports(&self) -> u8 {
+        self.known.lag_ports
+    }
+
+    /// The port of the bond for the next queue pair, as mlx5_ib chooses it; 0 without a bond.
+    pub(crate) fn next_lag_port(&self) -> u8 {
+        match u32::from(self.known.lag_ports) {
+            0 | 1 => 0,
+            ports => (self.known.lag_turns.fetch_add(1, Ordering::Relaxed) % ports) as u8 + 1,
+        }
+    }
+
+    /// Which device it is.
+    pub fn adapter(&self) -> &Adapter {
+        &self.known.adapter
+    }
+
+    /// What a typed command needs whose layout only the software model knows; `None` on hardware.
+    /// Without it, such a command is refused before it is sent ([`ErrorKind::ModelOnly`]).
+    pub fn as_model(&self) -> Option<ModelToken> {
+        self.adapter().is_model().then(|| self.context.as_model().ok().flatten()).flatten()
+    }
+
+    /// QUERY_HCA_CAP: one page, as the device sends it.
+    pub fn query_hca_cap(&self, page: CapPage, mode: CapMode) -> Result<Box<[u8; 0x1000]>> {
+        query_hca_cap(&self.context, page, mode)
+    }
+
+    /// Sends a creating command without a variable tail.
+    pub(crate) fn create<I: CommandInput>(
+        &self,
+        input: &I,
+        output: &mut I::Output,
+    ) -> Result<DevxObject> {
+        send::create(&self.context, input, output)
+    }
+}
+
+impl Deref for Device {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.adapter().psid).finish()
+    }
+}

@@ -1,0 +1,196 @@
+//! What every channel is: a file that the kernel made for us to read, one record at a time.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::abi::Method;
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::{Answer, Errno};
+
+/// A file that the kernel made for us to read.
+#[derive(Debug)]
+pub(super) struct Channel {
+    // Closed before the context can be.
+    file: OwnedFd,
+    pub(super) context: Context,
+    what: &'static str,
+}
+
+impl Channel {
+    /// Takes over the file of an answer and makes it non-blocking.
+    pub(super) fn new(
+        context: &Context,
+        what: &'static str,
+        method: Method,
+        answer: &Answer,
+        id: u16,
+    ) -> Result<Self> {
+        let file = answer.descriptor(id)?;
+        fcntl(&file, FcntlArg::F_GETFL)
+            .and_then(|flags| {
+                fcntl(&file, FcntlArg::F_SETFL(OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK))
+            })
+            .map_err(|errno| Error::refused(method, errno))?;
+        Ok(Self { file, context: context.clone(), what })
+    }
+
+    /// Reads one record into `record`: its length, or `None` if there is none yet.
+    pub(super) fn read(&self, record: &mut [u8]) -> Result<Option<usize>> {
+        outcome(self.what, nix::unistd::read(&self.file, record), || self.is_closed())
+    }
+
+    /// Reads one record that has exactly the length of `record`.
+    pub(super) fn read_exact(&self, record: &mut [u8]) -> Result<bool> {
+        match self.read(record)? {
+            None => Ok(false),
+            Some(length) if length == record.len() => Ok(true),
+            Some(length) => Err(self
+                .malformed(format_args!("a record of {length} bytes instead of {}", record.len()))),
+        }
+    }
+
+    /// Whether the other side has closed, without waiting.
+    fn is_closed(&self) -> bool {
+        let hung_up = PollFlags::from_bits_retain(libc::POLLRDHUP);
+        let mut files = [PollFd::new(self.file.as_fd(), hung_up)];
+        // A POLLRDHUP that comes back is a bit unknown to `PollFlags`, for which `revents` is
+        // `None`.
+        let closed = |seen: PollFlags| seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
+        poll(&mut files, PollTimeout::ZERO) == Ok(1) && files[0].revents().is_none_or(closed)
+    }
+
+    /// Waits until there is something to read (a record, or the end): false when `timeout` passed
+    /// first.
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            // Rounded up, so that a wait is never cut short.
+            let left = left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+            });
+            let mut files = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut files, left) {
+                Ok(0) if end.is_none_or(|end| Instant::now() < end) => {}
+                Ok(ready) => return Ok(ready != 0),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(failed(self.what, ErrorKind::Refused, errno, "")),
+            }
+        }
+    }
+
+    pub(super) fn malformed(&self, what: impl std::fmt::Display) -> Error {
+        Error::new(
+            ErrorKind::Answer,
+            format!("reading from {}: {what}", self.what),
+            "the kernel, or the software that answers in its place, does not keep the uverbs ABI",
+        )
+    }
+}
+
+/// What the result of a read means.
+fn outcome(
+    what: &'static str,
+    read: Result<usize, Errno>,
+    is_closed: impl FnOnce() -> bool,
+) -> Result<Option<usize>> {
+    const GONE: &str = "the device was removed or reset; open it again";
+    match read {
+        Ok(0) => Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE)),
+        Ok(length) => Ok(Some(length)),
+        // The kernel answers EAGAIN on a non-blocking file even when the device is gone; only poll
+        // tells.
+        Err(Errno::EAGAIN) if is_closed() => {
+            Err(failed(what, ErrorKind::DeviceGone, Errno::EIO, GONE))
+        }
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+        Err(errno @ (Errno::EIO | Errno::ENODEV | Errno::ENXIO)) => {
+            Err(failed(what, ErrorKind::DeviceGone, errno, GONE))
+        }
+        Err(errno @ Errno::EOVERFLOW) => {
+            let hint = "events were lost: poll every queue of this channel, and arm it again";
+            Err(failed(what, ErrorKind::EventsLost, errno, hint))
+        }
+        Err(errno @ (Errno::EINVAL | Errno::ENOSPC)) => Err(failed(
+            what,
+            ErrorKind::Refused,
+            errno,
+            "the record is longer than the place for it",
+        )),
+        Err(errno) => Err(failed(what, ErrorKind::Refused, errno, "")),
+    }
+}
+
+fn failed(what: &'static str, kind: ErrorKind, errno: Errno, hint: &'static str) -> Error {
+    Error::new(kind, format!("reading from {what}"), hint).with_errno(errno)
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// What every channel offers: its file, and waiting on it.
+macro_rules! channel {
+    ($name:ident) => {
+        impl $name {
+            /// Waits until a read would not answer `None`; false when `timeout` passed first.
+            /// `None` waits for ever.
+            ///
+            /// # Errors
+            /// Those of poll.
+            pub fn wait(&self, timeout: Option<std::time::Duration>) -> crate::error::Result<bool> {
+                self.channel.wait(timeout)
+            }
+
+            /// The context that it belongs to.
+            #[must_use]
+            pub const fn context(&self) -> &crate::context::Context {
+                &self.channel.context
+            }
+        }
+
+        impl std::os::fd::AsFd for $name {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.channel.as_fd()
+            }
+        }
+
+        /// For reactors that take a raw descriptor, such as tokio's `AsyncFd`: the file is
+        /// non-blocking, and readable while [`read`](Self::read) has something or the device is
+        /// gone.
+        impl std::os::fd::AsRawFd for $name {
+            fn as_raw_fd(&self) -> std::os::fd::RawFd {
+                std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(self))
+            }
+        }
+    };
+}
+pub(super) use channel;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_result_of_a_read_has_its_meaning() {
+        let kind = |read, closed| outcome("x", read, || closed).map_err(|error| error.kind());
+        assert_eq!(kind(Ok(8), false), Ok(Some(8)));
+        assert_eq!(kind(Ok(0), false), Err(ErrorKind::DeviceGone), "end of file");
+        assert_eq!(kind(Err(Errno::EAGAIN), false), Ok(None));
+        assert_eq!(
+            kind(Err(Errno::EAGAIN), true),
+            Err(ErrorKind::DeviceGone),
+            "removed, non-blocking"
+        );
+        assert_eq!(kind(Err(Errno::EINTR), false), Ok(None));
+        assert_eq!(kind(Err(Errno::EIO), false), Err(ErrorKind::DeviceGone));
+        assert_eq!(kind(Err(Errno::EOVERFLOW), false), Err(ErrorKind::EventsLost));
+        assert_eq!(kind(Err(Errno::EINVAL), false), Err(ErrorKind::Refused));
+    }
+}

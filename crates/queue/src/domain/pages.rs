@@ -1,0 +1,41 @@
+//! UAR pages of a domain, and the BlueFlame registers on them.
+
+use std::sync::Arc;
+
+use verbless_command::{Device, Error};
+use verbless_devx::{Uar, UarKind};
+use verbless_ring::uar::{SendDoorbell, UarPage};
+
+use super::pool::layout;
+use crate::page::map_uar;
+
+/// A UAR page twice: as the number that contexts name, and as memory.
+#[derive(Clone, Debug)]
+pub(super) struct Page {
+    pub(super) uar: Arc<Uar>,
+    pub(super) memory: UarPage,
+}
+
+impl Page {
+    pub(super) fn new(device: &Device, kind: UarKind) -> Result<Self, Error> {
+        let uar = Arc::new(device.uar_alloc(kind)?);
+        let memory = map_uar(uar.clone()).map_err(layout)?;
+        Ok(Self { uar, memory })
+    }
+
+    /// A free BlueFlame register. The kernel gives a user two of a page.
+    pub(super) fn register(&self, buffer: usize) -> Option<(Self, SendDoorbell)> {
+        (0..REGISTERS_PER_PAGE).find_map(|register| {
+            let offset = FIRST_REGISTER + register * 2 * buffer;
+            let doorbell = self.memory.blueflame(offset, buffer).ok()?;
+            Some((self.clone(), doorbell))
+        })
+    }
+}
+
+/// UAR pages that a domain takes for BlueFlame at most, unless its builder says otherwise.
+pub const BLUEFLAME_PAGES: usize = 8;
+/// BlueFlame registers of a page that a user may use.
+const REGISTERS_PER_PAGE: usize = 2;
+/// Byte offset of the first.
+const FIRST_REGISTER: usize = 0x800;

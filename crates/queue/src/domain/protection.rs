@@ -1,0 +1,178 @@
+//! The protection domain itself: its memory regions, and the doorbells of its queues.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use verbless_command::{Device, Error, KeyAccess, KeyMemory, MkeyAttr, check_access};
+use verbless_devx::{PageSizes, Pd, UarKind, abi::core::access};
+use verbless_ring::service::Service;
+use verbless_ring::uar::SendDoorbell;
+use verbless_ring::wr::{Request, Unsupported};
+
+use super::builder::DomainBuilder;
+use super::pages::{BLUEFLAME_PAGES, Page};
+use super::pool::{CHUNK, Pool};
+use crate::region::{Pinned, Region, RegionParts};
+
+/// A protection domain and what its queues share. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    pub(super) device: Device,
+    pub(super) pd: Pd,
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) pool: Pool,
+    /// The non-cached page: arms, and doorbells of 8 bytes.
+    pub(super) plain: Page,
+    /// Write-combining pages: BlueFlame registers, each of which is one queue's.
+    pub(super) blueflame: Mutex<Vec<Page>>,
+    /// So many of them at most.
+    pub(super) blueflame_pages: usize,
+}
+
+impl Domain {
+    /// A protection domain of its own on `device`, with what [`Domain::builder`] begins with.
+    ///
+    /// # Errors
+    /// A device that is gone, or has no protection domain or UAR page left.
+    pub fn new(device: &Device) -> Result<Self, Error> {
+        Self::builder(device).build()
+    }
+
+    /// The same with choices.
+    pub fn builder(device: &Device) -> DomainBuilder<'_> {
+        DomainBuilder { device, blueflame_pages: BLUEFLAME_PAGES, chunk: CHUNK }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Whether queue pairs of service `S` take requests of this type on this device:
+    /// `domain.supports::<Rc, FetchAdd>()`.
+    ///
+    /// # Errors
+    /// The service has none, or the device lacks a capability, which the error names.
+    pub fn supports<S: Service, W: Request>(&self) -> Result<(), Unsupported> {
+        W::INFO.supported(&S::INFO, |needs| self.device.caps().has(needs))
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Fresh zeroed memory of `length` bytes under a key of its own. Its first address is that in
+    /// this process.
+    ///
+    /// # Errors
+    /// Zero bytes; rights that no key has together ([`check_access`]); a memory limit that is
+    /// too low.
+    pub fn region(&self, length: usize, access: KeyAccess) -> Result<Region, Error> {
+        check_access(access)?;
+        let pinned = Pinned::allocate(&self.device, length, umem_access(access), PageSizes::Any)?;
+        self.key(pinned, access)
+    }
+
+    /// Memory that belongs to somebody else, under a key. `owner` is dropped when the device has
+    /// let go of it.
+    ///
+    /// # Errors
+    /// EFAULT where it is not mapped as `access` needs; a memory limit that is too low; zero or
+    /// overflowing lengths.
+    ///
+    /// # Safety
+    /// While `owner` lives, `length` bytes from `base` stay mapped readable and writable, whatever
+    /// `access` is (no file mapping, not shared by fork); and no Rust reference to any of them is
+    /// used but to atomics, or one that the region gave out. While such a slice of the region is
+    /// used, nothing else reaches its bytes. Raw accesses from elsewhere are volatile.
+    #[allow(unsafe_code, reason = "the promise is passed on to the region's memory")]
+    pub unsafe fn region_from_raw(
+        &self,
+        base: NonNull<u8>,
+        length: usize,
+        access: KeyAccess,
+        owner: impl std::any::Any + Send + Sync,
+    ) -> Result<Region, Error> {
+        check_access(access)?;
+        let umem = umem_access(access);
+        // SAFETY: as the caller promises.
+        let pinned = unsafe {
+            Pinned::register(&self.device, base, length, umem, PageSizes::Any, Arc::new(owner))
+        }?;
+        self.key(pinned, access)
+    }
+
+    fn key(&self, pinned: Pinned, access: KeyAccess) -> Result<Region, Error> {
+        let address = pinned.memory.address();
+        let mkey = self.device.create_mkey(MkeyAttr {
+            pd: self.pd.clone(),
+            access,
+            start: address,
+            length: pinned.memory.len() as u64,
+            memory: KeyMemory::Umem { umem: pinned.user, offset: 0 },
+        })?;
+        let remote = access.remote.read || access.remote.write || access.remote.atomic;
+        Ok(Region::new(RegionParts {
+            lkey: mkey.lkey(),
+            rkey: remote.then(|| mkey.rkey()),
+            registration: Box::new(mkey),
+            written: access.local_write || access.remote.write || access.remote.atomic,
+            memory: pinned.memory,
+            address,
+        }))
+    }
+
+    /// A doorbell for one send queue: a BlueFlame register of its own if it is wanted and there is
+    /// one, else the plain doorbell that it shares.
+    pub(super) fn doorbell(&self, blueflame: bool) -> (Page, SendDoorbell) {
+        blueflame.then(|| self.register()).flatten().unwrap_or_else(|| {
+            let plain = self.shared.plain.clone();
+            let doorbell = plain.memory.doorbell();
+            (plain, doorbell)
+        })
+    }
+
+    /// A BlueFlame register that is nobody's.
+    fn register(&self) -> Option<(Page, SendDoorbell)> {
+        let buffer = self.device.attributes().driver.bf_reg_size as usize / 2;
+        if buffer == 0 {
+            return None;
+        }
+        let pages = &self.shared.blueflame;
+        let mut pages = pages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(found) = pages.iter().find_map(|page| page.register(buffer)) {
+            return Some(found);
+        }
+        if pages.len() >= self.shared.blueflame_pages {
+            return None;
+        }
+        // A machine without write combining refuses, and a device that has no UAR left: neither is
+        // in the way of a plain doorbell.
+        let more = Page::new(&self.device, UarKind::BlueFlame).ok()?;
+        let found = more.register(buffer)?;
+        pages.push(more);
+        Some(found)
+    }
+}
+
+fn umem_access(key: KeyAccess) -> u32 {
+    let mut flags = 0;
+    if key.local_write {
+        flags |= access::LOCAL_WRITE;
+    }
+    if key.remote.read {
+        flags |= access::REMOTE_READ;
+    }
+    if key.remote.write || key.remote.atomic {
+        flags |= access::REMOTE_WRITE;
+    }
+    if key.relaxed_ordering {
+        flags |= access::RELAXED_ORDERING;
+    }
+    flags
+}

@@ -154,7 +154,18 @@ fn poll_order(code: &[String]) -> Result {
 fn copy_order(code: &[String]) -> Result {
     let pair = |i: &String| i.starts_with("stp x") && !i.contains("[sp");
     let ends = ["]", "#16]", "#32]", "#48]"];
-    if stores(code).contains(&'x') {
+    // Before the copy, the queue stores which register the next one goes to. Its address is the
+    // first argument, in x0, as long as no instruction names x0 but to address memory.
+    let single: Vec<usize> =
+        (0..code.len()).filter(|&i| !stores(&code[i..=i]).is_empty()).collect();
+    let to_the_queue = |at: usize| {
+        let names = |i: &String| {
+            i.split('[').next().is_some_and(|it| it.contains("x0") || it.contains("w0"))
+        };
+        let copy = code.iter().position(pair).unwrap_or(0);
+        at < copy && base(&code[at]) == Some("x0") && !code[..at].iter().any(names)
+    };
+    if single.len() > 1 || single.iter().any(|&at| !to_the_queue(at)) {
         return Err("ring_by_copy stores words one by one".into());
     }
     let (mut rest, mut blocks) = (code, 0);
@@ -199,6 +210,12 @@ mod tests {
         let words =
             good.replace("stp x14, x15, [x0, #48]", "str x14, [x0, #48]\nstr x15, [x0, #56]");
         assert!(copy_order(&code(&words)).is_err());
+        let first = |store: &str| copy_order(&code(&format!("{store}\n{good}")));
+        assert!(first("ldp x13, x10, [x0, #112]\nstr x14, [x0, #112]").is_ok(), "to the queue");
+        assert!(first("str x14, [x13]").is_err(), "a word of the copy");
+        assert!(first("str x14, [x0, #112]\nstr x14, [x0, #120]").is_err(), "twice");
+        assert!(first("ldr x0, [x0, #112]\nstr x14, [x0]").is_err(), "no longer the queue");
+        assert!(copy_order(&code(&format!("{good}\nstr x14, [x0, #112]"))).is_err(), "behind it");
         let late = good.replace("ldp x14, x15, [x1, #48]\n", "").replace("ldp x8, x9, [x1]\n", "");
         assert!(copy_order(&code(&late)).is_err());
     }

@@ -16,8 +16,34 @@
 //! Every function fails with [`Error`], or with a small `Copy` error of the data path that converts
 //! into it; its [`kind`](Error::kind) is for programs, its text for people.
 //!
-//! **Threads.** Everything here is `Send`; [`Domain`], [`Region`] and [`CqEvents`] are `Sync`, too.
-//! A [`Qp`] and a [`Cq`] are used by one thread at a time, through `&mut`, and need no lock.
+//! # Threads
+//! Everything here is `Send`. What is posted to or polled is not `Sync`: one thread at a time uses
+//! it, through `&mut` and without a lock. [`Qp::split`] gives two threads a half of a queue pair.
+//!
+//! | type | `Send` | `Sync` | why |
+//! |---|---|---|---|
+//! | [`Domain`] | yes | yes | locks inside: making things takes them, using things does not |
+//! | [`Region`] | yes | yes | its copies are atomic; slices are borrowed or unsafe |
+//! | [`RemoteRegion`] | yes | yes | a plain value |
+//! | [`IndirectKey`] | yes | yes | nothing of it changes |
+//! | [`UmrKey`] | yes | yes | it is changed by a request that a queue posts, under `&mut` |
+//! | [`AddressHandle`] | yes | yes | nothing of it changes |
+//! | [`CqEvents`] | yes | yes | each event goes to one reader; sleepers are behind a lock |
+//! | [`Cq`] | yes | no | one thread polls it, through `&mut`: the cursor is a plain word |
+//! | [`Qp`] | yes | no | one thread posts to it, through `&mut`, without a lock |
+//! | [`SendHalf`] | yes | no | as the queue that it derefs to |
+//! | [`ReceiveHalf`] | yes | no | as the queue that it derefs to |
+//! | [`Srq`] | yes | no | one thread posts to it, whichever queue pairs draw from it |
+//! | [`QueuePair`] | yes | no | as its two queues |
+//! | [`SendQueue`] | yes | no | `&mut` posts; `&` would read the ring's words beside it |
+//! | [`ReceiveQueue`] | yes | no | as a send queue |
+//! | [`SharedReceiveQueue`] | yes | no | as a send queue |
+//! | [`CompletionQueue`] | yes | no | as a `Cq` |
+//! | [`SrqReturns`] | yes | yes | atomic words |
+//! | [`CqCleaner`] | yes | no | one thread cleans at a time, beside whoever polls |
+//! | [`Cqe`] | yes | yes | a copy of what was in the ring |
+//! | [`Completion`] | yes | yes | a plain value |
+//! | [`Error`] | yes | yes | a plain value |
 //!
 //! `unsafe` is confined to [`region`], the pool that leases memory to queues, and the module that
 //! maps UAR pages.
@@ -37,8 +63,8 @@ pub use completion::{Completion, CompletionError, Datagram, Operation, Status};
 pub use cq::{CompletionQueue, CqCleaner, Cqe};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
 pub use domain::{
-    ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, DomainBuilder, IndirectKey, Peer,
-    PeerAddress, Qp, QpConfig, Srq, SrqConfig, UmrKey,
+    ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, DomainBuilder, IndirectKey, JoinError,
+    Peer, PeerAddress, Qp, QpConfig, ReceiveHalf, SendHalf, Srq, SrqConfig, UmrKey,
 };
 pub use events::{CqEvents, Parked};
 pub use page::map_uar;

@@ -30,8 +30,10 @@
 mod builder;
 mod connect;
 mod datagram;
+pub mod halves;
 mod handshake;
 mod key;
+mod on_device;
 mod pages;
 mod peer;
 mod pool;
@@ -43,6 +45,7 @@ mod transitions;
 pub use builder::DomainBuilder;
 pub use connect::ConnectOptions;
 pub use datagram::DatagramOptions;
+pub use halves::{JoinError, ReceiveHalf, SendHalf};
 pub use handshake::Peer;
 pub use key::{IndirectKey, UmrKey};
 pub use pages::BLUEFLAME_PAGES;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use verbless_command::{CqAttr, CqObject, Cqn, Eqn, Error, ErrorKind, QpAttr, QpObject, RmpObject};
 use verbless_devx::EventChannel;
 
+use super::on_device::{Cleaners, OnDevice};
 use super::pool::layout;
 use super::protection::Domain;
 use crate::events::Subscription;
@@ -23,7 +24,6 @@ use verbless_ring::qp::{
 use verbless_ring::ring::{OutOfBounds, RecordMemory, RingMemory};
 use verbless_ring::service::{Rc, Service};
 use verbless_ring::shared::SrqReturns;
-use verbless_ring::types::Qpn;
 
 /// What a completion queue is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,41 +116,11 @@ pub struct Cq {
 ///
 /// Dropped, it goes to RESET and takes its completions out of the completion queues before its
 /// object goes: what has not been polled by then is forgotten.
+///
+/// Two threads drive it as two halves: [`Qp::split`].
 pub struct Qp<S: Service = Rc, R: ReceiveSide = ReceiveQueue> {
+    pub(super) device: OnDevice,
     pub(super) queue: QueuePair<S, R>,
-    /// `None` only while it is being dropped.
-    pub(super) object: Option<QpObject>,
-    pub(super) cleaners: Cleaners,
-}
-
-/// The completion queues of a queue pair, for when it goes.
-pub(super) struct Cleaners {
-    send: CqCleaner,
-    /// `None`: the same one.
-    receive: Option<CqCleaner>,
-    /// Where the receives go back to that it took from others.
-    returns: Option<SrqReturns>,
-}
-
-impl Cleaners {
-    fn new(send_cq: &Cq, receive_cq: &Cq, returns: Option<SrqReturns>) -> Self {
-        let same = Arc::ptr_eq(&send_cq.object, &receive_cq.object);
-        let receive = (!same).then(|| receive_cq.cleaner());
-        let cleaners = Self { send: send_cq.cleaner(), receive, returns };
-        if cleaners.returns.is_some() {
-            cleaners.receive.as_ref().unwrap_or(&cleaners.send).claim_receives();
-        }
-        cleaners
-    }
-
-    pub(super) fn clean(&self, qpn: Qpn) {
-        for cleaner in std::iter::once(&self.send).chain(&self.receive) {
-            match &self.returns {
-                Some(returns) => cleaner.clean_shared(qpn, returns),
-                None => cleaner.clean(qpn),
-            }
-        }
-    }
 }
 
 impl Domain {
@@ -218,9 +188,9 @@ impl Domain {
             record: built.record,
         })
         .map_err(layout)?;
-        let cleaners = Cleaners::new(send_cq, receive_cq, None);
+        let cleaners = cleaners(send_cq, receive_cq, None);
         let queue = QueuePair::new(built.send, receive);
-        Ok(Qp { queue, object: Some(built.object), cleaners })
+        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners) })
     }
 
     /// A queue pair without receives of its own.
@@ -232,10 +202,10 @@ impl Domain {
         pool: Arc<RmpObject>,
         returns: SrqReturns,
     ) -> Result<Qp<S, WithSrq>, Error> {
-        let cleaners = Cleaners::new(send_cq, receive_cq, Some(returns));
+        let cleaners = cleaners(send_cq, receive_cq, Some(returns));
         let built = self.build::<S>(config, send_cq, receive_cq, ReceiveShape::Shared(pool))?;
         let queue = QueuePair::new(built.send, WithSrq);
-        Ok(Qp { queue, object: Some(built.object), cleaners })
+        Ok(Qp { queue, device: OnDevice::new(built.object, cleaners) })
     }
 
     fn build<S: Service>(
@@ -313,6 +283,12 @@ struct Built<S: Service> {
     /// The receive ring, which has no bytes where receives are shared.
     receives: RingMemory,
     record: RecordMemory,
+}
+
+/// What cleans up behind a queue pair that reports to these completion queues.
+fn cleaners(send_cq: &Cq, receive_cq: &Cq, returns: Option<SrqReturns>) -> Cleaners {
+    let same = Arc::ptr_eq(&send_cq.object, &receive_cq.object);
+    Cleaners::new(send_cq.cleaner(), (!same).then(|| receive_cq.cleaner()), returns)
 }
 
 /// Rings that are not where we laid them out.

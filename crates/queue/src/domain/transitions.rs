@@ -5,7 +5,7 @@
 //! addresses between them.
 
 use verbless_command::{
-    DatagramAttr, Error, ErrorKind, InitAttr, QKey, QpObject, RtrAttr, RtsAttr, RtsChange,
+    DatagramAttr, Error, InitAttr, QKey, QpObject, RtrAttr, RtsAttr, RtsChange,
 };
 
 use super::queues::Qp;
@@ -15,18 +15,19 @@ use verbless_ring::service::Service;
 impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// The object on the device, to query it and to subscribe to its events.
     pub fn object(&self) -> &QpObject {
-        self.object.as_ref().expect("a queue pair has its object until it is dropped")
+        self.device.object()
     }
 
     fn object_mut(&mut self) -> &mut QpObject {
-        self.object.as_mut().expect("a queue pair has its object until it is dropped")
+        self.device.object_mut()
     }
 
     /// RST2INIT_QP: RESET → INIT. Tells the device again of the receives that were posted before.
     ///
     /// # Errors
-    /// The device's refusal, with the state that the queue pair is in; [`ErrorKind::Input`] of a
-    /// datagram queue pair. So of the transitions below.
+    /// The device's refusal, with the state that the queue pair is in;
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input) of a datagram queue pair. So of the
+    /// transitions below.
     pub fn to_init(&mut self, attr: &InitAttr) -> Result<(), Error> {
         self.object_mut().to_init(attr)?;
         self.queue.publish_receives();
@@ -58,7 +59,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// RST2INIT_QP of a datagram queue pair.
     ///
     /// # Errors
-    /// As [`to_init`](Self::to_init), but [`ErrorKind::Input`] of a connected queue pair.
+    /// As [`to_init`](Self::to_init), but
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input) of a connected queue pair.
     pub fn to_init_datagram(&mut self, attr: &DatagramAttr) -> Result<(), Error> {
         self.object_mut().to_init_datagram(attr)?;
         self.queue.publish_receives();
@@ -101,11 +103,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     /// every completion of it that has not been polled; a [`Cqe`](crate::Cqe) that was, but has not
     /// been given to [`QueuePair::complete`](crate::QueuePair::complete), must not be any more.
     pub fn reset(&mut self) -> Result<(), Error> {
-        let object = self.object_mut();
-        object.to_reset()?;
-        // The object's number: the queue may have been swapped with another's.
-        let qpn = object.qpn();
-        self.cleaners.clean(qpn);
+        self.device.object_mut().to_reset()?;
+        self.device.clean();
         self.queue.reset();
         self.queue.send.close();
         Ok(())
@@ -116,40 +115,7 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
     ///
     /// # Errors
     /// The device's refusal.
-    pub fn destroy(mut self) -> Result<(), Error> {
-        self.leave_device()?;
-        match self.object.take() {
-            Some(object) => object.destroy(),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes it to RESET if it may have written completions, and takes these away.
-    fn leave_device(&mut self) -> Result<(), Error> {
-        let Some(object) = &mut self.object else { return Ok(()) };
-        let left = match object.has_left_reset() {
-            true => object.to_reset(),
-            false => Ok(()),
-        };
-        self.cleaners.clean(object.qpn());
-        left
-    }
-}
-
-/// The device lets go of the queues, the completion queues forget them, and then their number may
-/// be another's.
-///
-/// A queue pair that does not go to RESET may go on completing requests until it is destroyed,
-/// behind the cleaning; so its number must never be another's. It is leaked then, and counted
-/// ([`Context::leaked`](verbless_devx::Context::leaked)).
-impl<S: Service, R: ReceiveSide> Drop for Qp<S, R> {
-    fn drop(&mut self) {
-        if let Err(error) = self.leave_device()
-            && error.kind() != ErrorKind::DeviceGone
-            && let Some(object) = self.object.take()
-        {
-            object.object().context().count_leak("QP", object.qpn().0, &error);
-            std::mem::forget(object);
-        }
+    pub fn destroy(self) -> Result<(), Error> {
+        self.device.destroy()
     }
 }

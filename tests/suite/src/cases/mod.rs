@@ -6,6 +6,7 @@ mod errors;
 mod events;
 mod failure;
 mod faults;
+mod halves;
 mod handshake;
 mod hostile;
 mod life;
@@ -46,6 +47,7 @@ static GROUPS: &[&Group] = &[
     &umr::GROUP,
     &shape::GROUP,
     &queue::GROUP,
+    &halves::GROUP,
     &life::GROUP,
     &retired::GROUP,
     &errors::GROUP,

@@ -1,0 +1,224 @@
+//! A queue pair as two halves for two threads: one sends, the other receives.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use verbless_queue::{Completion, Cq, Domain, Qp, Region, Sge, poll_within};
+//! # use verbless_queue::wr::Send;
+//! # fn f(domain: Domain, qp: Qp, mut send_cq: Cq, mut receive_cq: Cq, region: Region)
+//! #      -> Result<(), Box<dyn std::error::Error>> {
+//! // `qp` is connected; its sends complete in `send_cq`, its receives in `receive_cq`.
+//! let (mut sender, mut receiver) = qp.split();
+//! let (from, into) = (region.sge(0, 64)?, region.sge(64, 64)?);
+//! let thread = std::thread::spawn(move || {
+//!     receiver.post(into, 1).unwrap();
+//!     let cqe = loop {
+//!         if let Some(cqe) = receive_cq.poll() {
+//!             break cqe;
+//!         }
+//!     };
+//!     println!("{} bytes came", receiver.complete(cqe).unwrap().byte_len());
+//!     receiver
+//! });
+//! sender.post(&Send::new(from).signaled(), 2)?;
+//! while send_cq.poll().map(|cqe| sender.complete(cqe)).transpose()?.is_none() {}
+//!
+//! // What takes the whole queue pair needs both halves.
+//! let mut qp = Qp::join(sender, thread.join().unwrap())?;
+//! qp.reset()?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use verbless_command::{Error, ErrorKind};
+
+use super::on_device::OnDevice;
+use super::queues::Qp;
+use verbless_ring::completion::{Completion, CompletionError};
+use verbless_ring::cq::Cqe;
+use verbless_ring::dispatch::{Completes, PlainCqe};
+use verbless_ring::qp::{QueuePair, ReceiveQueue, SendQueue};
+use verbless_ring::service::{Rc, Service};
+use verbless_ring::types::Qpn;
+
+/// The sending half of a queue pair on a device. It derefs to the [`SendQueue`] that is posted to.
+///
+/// The queue pair is reset, cleaned out of its completion queues and destroyed with the half that
+/// is dropped last. Until then it goes on with what was posted to the other one, and its memory
+/// stays.
+pub struct SendHalf<S: Service = Rc> {
+    queue: SendQueue<S>,
+    device: Shared,
+}
+
+/// The receiving half of a queue pair on a device. It derefs to the [`ReceiveQueue`] that is posted
+/// to. Of its end, see [`SendHalf`].
+pub struct ReceiveHalf {
+    queue: ReceiveQueue,
+    device: Shared,
+}
+
+/// The device's side, which both halves hold. Posting and completing leave the lock alone.
+struct Shared(Arc<Mutex<OnDevice>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, OnDevice> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn qpn(&self) -> Qpn {
+        self.lock().object().qpn()
+    }
+}
+
+impl<S: Service> Qp<S> {
+    /// Its two halves, for two threads: one posts sends, the other receives. Each completes what it
+    /// posted, from a completion queue of its own: make the queue pair with two of them.
+    ///
+    /// What needs the whole queue pair, such as the transitions, waits for [`Qp::join`]; but
+    /// `to_error`, by which one thread makes the other hear of everything that it still has posted,
+    /// is a method of both halves.
+    pub fn split(self) -> (SendHalf<S>, ReceiveHalf) {
+        let Self { device, queue } = self;
+        let (send, receive) = queue.split();
+        let device = Arc::new(Mutex::new(device));
+        let half = SendHalf { queue: send, device: Shared(device.clone()) };
+        (half, ReceiveHalf { queue: receive, device: Shared(device) })
+    }
+
+    /// The queue pair that was split into these halves.
+    ///
+    /// # Errors
+    /// They are of two queue pairs; the error has them.
+    pub fn join(send: SendHalf<S>, receive: ReceiveHalf) -> Result<Self, JoinError<S>> {
+        if !Arc::ptr_eq(&send.device.0, &receive.device.0) {
+            return Err(JoinError(Box::new((send, receive))));
+        }
+        let queue = QueuePair::new(send.queue, receive.queue);
+        drop(receive.device);
+        let device = Arc::into_inner(send.device.0).expect("two halves hold it, and both are here");
+        let device = device.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Ok(Self { device, queue })
+    }
+}
+
+impl<S: Service> SendHalf<S> {
+    /// 2ERR_QP: everything posted to either half completes as flushed, and so does what is posted
+    /// from now on. Takes the lock that the halves share.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn to_error(&mut self) -> Result<(), Error> {
+        self.device.lock().object_mut().to_error()?;
+        self.queue.open();
+        Ok(())
+    }
+}
+
+impl ReceiveHalf {
+    /// As [`SendHalf::to_error`]. A sending half that never was in RTS goes on refusing requests.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn to_error(&mut self) -> Result<(), Error> {
+        self.device.lock().object_mut().to_error()
+    }
+}
+
+/// Halves of two queue pairs, which cannot be joined.
+pub struct JoinError<S: Service = Rc>(Box<(SendHalf<S>, ReceiveHalf)>);
+
+impl<S: Service> JoinError<S> {
+    /// The halves that were given.
+    pub fn into_halves(self) -> (SendHalf<S>, ReceiveHalf) {
+        *self.0
+    }
+}
+
+impl<S: Service> fmt::Display for JoinError<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (send, receive) = &*self.0;
+        let (send, receive) = (send.device.qpn(), receive.device.qpn());
+        write!(
+            f,
+            "joining halves: the sending one is of QP {send}, the receiving one of QP {receive}; \
+             join each with the half that it was split from"
+        )
+    }
+}
+
+impl<S: Service> fmt::Debug for JoinError<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinError({:?}, {:?})", self.0.0, self.0.1)
+    }
+}
+
+impl<S: Service> std::error::Error for JoinError<S> {}
+
+impl<S: Service> From<JoinError<S>> for Error {
+    fn from(error: JoinError<S>) -> Self {
+        Self::new(ErrorKind::Input, "joining halves of queue pairs", error.to_string())
+    }
+}
+
+impl<S: Service> Deref for SendHalf<S> {
+    type Target = SendQueue<S>;
+
+    fn deref(&self) -> &SendQueue<S> {
+        &self.queue
+    }
+}
+
+impl<S: Service> DerefMut for SendHalf<S> {
+    fn deref_mut(&mut self) -> &mut SendQueue<S> {
+        &mut self.queue
+    }
+}
+
+impl Deref for ReceiveHalf {
+    type Target = ReceiveQueue;
+
+    fn deref(&self) -> &ReceiveQueue {
+        &self.queue
+    }
+}
+
+impl DerefMut for ReceiveHalf {
+    fn deref_mut(&mut self) -> &mut ReceiveQueue {
+        &mut self.queue
+    }
+}
+
+impl<S: Service> Completes for SendHalf<S> {
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        self.queue.complete(cqe)
+    }
+
+    #[inline(always)]
+    fn succeed(&mut self, cqe: PlainCqe<'_>) -> Option<Completion> {
+        Completes::succeed(&mut self.queue, cqe)
+    }
+}
+
+impl Completes for ReceiveHalf {
+    #[inline(always)]
+    fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
+        self.queue.complete(cqe)
+    }
+}
+
+impl<S: Service> fmt::Debug for SendHalf<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SendHalf({})", self.device.qpn())
+    }
+}
+
+impl fmt::Debug for ReceiveHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReceiveHalf({})", self.device.qpn())
+    }
+}

@@ -1,0 +1,75 @@
+//! What may go to another thread, and what two threads may have at a time: held by the compiler,
+//! and the same as the table in the crate's documentation.
+
+use verbless_queue::*;
+
+/// `Type::OF` is ambiguous, and does not compile, if the type is `Sync`.
+mod not_sync {
+    pub(super) trait Probe<A> {
+        const OF: () = ();
+    }
+    impl<T: ?Sized> Probe<()> for T {}
+    pub(super) struct IfSync;
+    impl<T: ?Sized + Sync> Probe<IfSync> for T {}
+}
+
+const fn send<T: Send>() {}
+const fn sync<T: Sync>() {}
+
+macro_rules! check {
+    ($type:ty: Send, Sync) => {{
+        const { send::<$type>() };
+        const { sync::<$type>() };
+        "yes | yes"
+    }};
+    ($type:ty: Send, not Sync) => {{
+        const { send::<$type>() };
+        const { <$type as not_sync::Probe<_>>::OF };
+        "yes | no"
+    }};
+}
+
+/// Rows of the table up to the reason, each true if it compiles.
+macro_rules! rows {
+    ($($type:ident: $($what:ident)+ $(, $($more:ident)+)?;)*) => {
+        vec![$(format!(
+            "| [`{}`] | {} | ",
+            stringify!($type),
+            check!($type: $($what)+ $(, $($more)+)?)
+        )),*]
+    };
+}
+
+#[test]
+fn the_table_of_what_is_send_and_sync_says_what_the_compiler_says() {
+    let expected = rows![
+    Domain: Send, Sync;
+    Region: Send, Sync;
+    RemoteRegion: Send, Sync;
+    IndirectKey: Send, Sync;
+    UmrKey: Send, Sync;
+    AddressHandle: Send, Sync;
+    CqEvents: Send, Sync;
+    Cq: Send, not Sync;
+    Qp: Send, not Sync;
+    SendHalf: Send, not Sync;
+    ReceiveHalf: Send, not Sync;
+    Srq: Send, not Sync;
+    QueuePair: Send, not Sync;
+    SendQueue: Send, not Sync;
+    ReceiveQueue: Send, not Sync;
+    SharedReceiveQueue: Send, not Sync;
+    CompletionQueue: Send, not Sync;
+    SrqReturns: Send, Sync;
+    CqCleaner: Send, not Sync;
+    Cqe: Send, Sync;
+    Completion: Send, Sync;
+    Error: Send, Sync;
+    ];
+    let library = include_str!("../src/lib.rs");
+    let table: Vec<_> = library.lines().filter(|line| line.starts_with("//! | [`")).collect();
+    assert_eq!(table.len(), expected.len(), "rows");
+    for (row, expected) in table.iter().zip(&expected) {
+        assert!(row["//! ".len()..].starts_with(expected), "{row}: {expected}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Queue pairs split into a sending and a receiving half.
+
+use verbless_prm as prm;
+use verbless_prm::CommandStatus;
+use verbless_queue::wr::{Inline, Nop, Send, Write};
+use verbless_queue::{Completes, Cq, Domain, Qp, QpConfig, ReceiveHalf, SendHalf, Status};
+
+use crate::case::cases;
+use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, until};
+
+cases!(
+    "halves",
+    "Queue pairs split into two halves, for two threads.":
+    two_threads_drive_the_two_halves_of_one_queue_pair,
+    a_half_goes_on_without_the_other_and_the_last_one_cleans_up,
+    the_memory_of_a_half_stays_while_its_requests_are_in_flight,
+    the_memory_of_both_halves_stays_when_the_queue_pair_does_not_reset [Need::Model],
+    a_half_that_goes_to_error_flushes_the_other,
+    halves_of_two_queue_pairs_do_not_join,
+);
+
+/// Waits for a completion of a half's.
+fn completed(
+    half: &mut impl Completes,
+    cq: &mut Cq,
+) -> Result<Result<verbless_queue::Completion, verbless_queue::CompletionError>, Stop> {
+    let cqe = until("a completion", || cq.poll())?;
+    Ok(half.complete(cqe))
+}
+
+/// Where the rings of a queue pair are.
+fn place(qp: &Qp) -> (u32, u64) {
+    let rings = &qp.object().attr().rings;
+    (rings.umem().id(), rings.offset())
+}
+
+/// Fails if a queue pair that is made now gets the memory at `taken`.
+fn is_kept(domain: &Domain, cq: &Cq, taken: (u32, u64)) -> Result<(), Stop> {
+    for _ in 0..4 {
+        let other = domain.queue_pair(&QpConfig::new(64, 64), cq, cq)?;
+        ensure!(place(&other) != taken, "another queue pair got the memory of the rings");
+    }
+    Ok(())
+}
+
+/// What message `number` carries, by direction.
+fn message(number: u64, back: bool) -> [u8; 8] {
+    (if back { !number } else { number }).to_le_bytes()
+}
+
+fn two_threads_drive_the_two_halves_of_one_queue_pair(lab: &Lab) -> Result<(), Stop> {
+    const MESSAGES: u64 = 1000;
+    const SLOTS: u64 = 32;
+    let at = |number: u64| (number % SLOTS * 64) as usize;
+    let Pair { a, mut b } = Pair::new(lab)?;
+    let Endpoint { mut send_cq, mut receive_cq, qp, domain, region, .. } = a;
+    let (mut sender, mut receiver) = qp.split();
+    for number in 0..SLOTS {
+        b.receive(at(number), 8, number)?;
+        receiver.post(region.sge(32768 + at(number), 8)?, number)?;
+    }
+    let region = &region;
+    let (sender, receiver) = std::thread::scope(|scope| {
+        let sending = scope.spawn(move || -> Result<SendHalf, Stop> {
+            for number in 0..MESSAGES + 16 {
+                if number >= 16 {
+                    let done = completed(&mut sender, &mut send_cq)??;
+                    ensure_eq!(done.cookie, number - 16, "cookie of a send");
+                }
+                if number < MESSAGES {
+                    region.write_at(at(number), &message(number, false))?;
+                    let from = region.sge(at(number), 8)?;
+                    sender.post(&Send::new(from).signaled(), number)?;
+                }
+            }
+            Ok(sender)
+        });
+        let receiving = scope.spawn(move || -> Result<ReceiveHalf, Stop> {
+            for number in 0..MESSAGES {
+                let done = completed(&mut receiver, &mut receive_cq)??;
+                ensure_eq!(done.cookie, number, "cookie of a receive");
+                let (mut found, place) = ([0; 8], 32768 + at(number));
+                region.read_at(place, &mut found)?;
+                ensure_eq!(found, message(number, true), "what came back");
+                receiver.post(region.sge(place, 8)?, number + SLOTS)?;
+            }
+            Ok(receiver)
+        });
+        // The peer has one thread for both.
+        for number in 0..MESSAGES {
+            ensure_eq!(b.received()??.cookie, number, "cookie of the peer's receive");
+            ensure!(b.bytes(at(number), 8)? == message(number, false), "message {number}");
+            b.receive(at(number), 8, number + SLOTS)?;
+            b.perform(&Send::new(Inline(&message(number, true))).signaled())?;
+        }
+        let panicked = |_| Stop::fail("a thread panicked");
+        let sender = sending.join().map_err(panicked)??;
+        Ok::<_, Stop>((sender, receiving.join().map_err(panicked)??))
+    })?;
+    // Whole again, it does what takes both.
+    let mut qp = Qp::join(sender, receiver)?;
+    qp.reset()?;
+    ensure_eq!(qp.receive.free(), qp.receive.capacity(), "room for receives");
+    ensure_eq!(domain.device().leaked(), 0, "leaks");
+    Ok(())
+}
+
+fn a_half_goes_on_without_the_other_and_the_last_one_cleans_up(lab: &Lab) -> Result<(), Stop> {
+    for sender_first in [true, false] {
+        let Pair { a, mut b } = Pair::new(lab)?;
+        let Endpoint { mut send_cq, mut receive_cq, mut qp, domain, region, .. } = a;
+        let to = b.remote(0)?;
+        for cookie in 0..3 {
+            qp.post_receive(region.sge(0, 8)?, cookie)?;
+        }
+        let (mut sender, mut receiver) = qp.split();
+        // Each half has a completion that nobody polls.
+        sender.post(&Nop::new().signaled(), 0)?;
+        until("a completion of a send", || (!send_cq.is_empty()).then_some(()))?;
+        b.perform(&Send::new(Inline(b"first")).signaled())?;
+        if sender_first {
+            drop(sender);
+            let done = completed(&mut receiver, &mut receive_cq)??;
+            ensure_eq!((done.cookie, done.byte_len()), (0, 5), "receive");
+            b.perform(&Send::new(Inline(b"second")).signaled())?;
+            let done = completed(&mut receiver, &mut receive_cq)??;
+            ensure_eq!((done.cookie, done.byte_len()), (1, 6), "receive");
+            b.perform(&Send::new(Inline(b"third")).signaled())?;
+            ensure!(!receive_cq.is_empty(), "no completion of the third");
+            drop(receiver);
+        } else {
+            drop(receiver);
+            ensure_eq!(completed(&mut sender, &mut send_cq)??.cookie, 0, "cookie");
+            sender.post(&Write::new(Inline(b"here"), to).signaled(), 1)?;
+            ensure_eq!(completed(&mut sender, &mut send_cq)??.cookie, 1, "cookie");
+            ensure!(b.bytes(0, 4)? == b"here", "the WRITE did not arrive");
+            sender.post(&Nop::new().signaled(), 2)?;
+            until("a completion of a send", || (!send_cq.is_empty()).then_some(()))?;
+            drop(sender);
+        }
+        ensure_eq!(send_cq.poll(), None, "a completion of a send that is gone");
+        ensure_eq!(receive_cq.poll(), None, "a completion of a receive that is gone");
+        send_cq.destroy()?;
+        receive_cq.destroy()?;
+        ensure_eq!(domain.device().leaked(), 0, "leaks");
+    }
+    Ok(())
+}
+
+fn the_memory_of_a_half_stays_while_its_requests_are_in_flight(lab: &Lab) -> Result<(), Stop> {
+    let Pair { a, mut b } = Pair::new(lab)?;
+    let Endpoint { mut send_cq, receive_cq, qp, domain, region, .. } = a;
+    let taken = place(&qp);
+    let (mut sender, receiver) = qp.split();
+    // The peer has no receive: the message waits, and its bytes are in the ring.
+    sender.post(&Send::new(Inline(b"from the ring")).signaled(), 1)?;
+    drop(sender);
+    is_kept(&domain, &send_cq, taken)?;
+    b.receive(0, 64, 2)?;
+    ensure_eq!(b.received()??.byte_len(), 13, "bytes received");
+    ensure!(b.bytes(0, 13)? == b"from the ring", "what was received");
+    drop(receiver);
+    ensure_eq!(send_cq.poll(), None, "a completion of a send that is gone");
+    // And now it is free.
+    let other = domain.queue_pair(&QpConfig::new(64, 64), &send_cq, &receive_cq)?;
+    ensure_eq!(place(&other), taken, "place of the rings of the next queue pair");
+    drop(region);
+    Ok(())
+}
+
+fn the_memory_of_both_halves_stays_when_the_queue_pair_does_not_reset(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    let Pair { a, b } = Pair::new(lab)?;
+    let taken = place(&a.qp);
+    let (sender, receiver) = a.qp.split();
+    lab.model()?.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 1);
+    lab.excuse(0);
+    drop(receiver);
+    ensure_eq!(a.device.leaked(), 0, "leaks while there is a half");
+    drop(sender);
+    ensure_eq!(a.device.leaked(), 1, "leaks");
+    is_kept(&a.domain, &a.send_cq, taken)?;
+    drop(b);
+    Ok(())
+}
+
+fn a_half_that_goes_to_error_flushes_the_other(lab: &Lab) -> Result<(), Stop> {
+    let Pair { a, b } = Pair::new(lab)?;
+    let Endpoint { mut send_cq, mut receive_cq, mut qp, region, .. } = a;
+    qp.post_receive(region.sge(0, 8)?, 7)?;
+    let (mut sender, mut receiver) = qp.split();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| completed(&mut receiver, &mut receive_cq));
+        sender.to_error()?;
+        let flushed = waiting.join().map_err(|_| Stop::fail("the receiver panicked"))??;
+        ensure_eq!(failed(flushed, Status::Flushed)?, 7, "cookie of the receive");
+        Ok::<_, Stop>(())
+    })?;
+    sender.post(&Nop::new().signaled(), 8)?;
+    let flushed = completed(&mut sender, &mut send_cq)?;
+    ensure_eq!(failed(flushed, Status::Flushed)?, 8, "cookie of the send");
+    drop(b);
+    Ok(())
+}
+
+fn halves_of_two_queue_pairs_do_not_join(lab: &Lab) -> Result<(), Stop> {
+    let Pair { a, b } = Pair::new(lab)?;
+    let numbers = [a.qp.qpn(), b.qp.qpn()].map(|qpn| format!("QP {qpn}"));
+    let ((sender, receiver), (other_sender, other_receiver)) = (a.qp.split(), b.qp.split());
+    let Err(error) = Qp::join(sender, other_receiver) else {
+        return Err(Stop::fail("halves of two queue pairs were joined"));
+    };
+    let text = error.to_string();
+    for number in &numbers {
+        ensure!(text.contains(number), "{text:?} does not say {number}");
+    }
+    let (sender, other_receiver) = error.into_halves();
+    let mut send_cq = a.send_cq;
+    let mut qp = Qp::join(sender, receiver)?;
+    Qp::join(other_sender, other_receiver)?;
+    qp.post(&Nop::new().signaled(), 3)?;
+    ensure_eq!(until("a completion", || qp.poll(&mut send_cq))??.cookie, 3, "cookie");
+    Ok(())
+}

@@ -376,3 +376,9 @@ impl fmt::Display for Malformed {
 }
 
 impl core::error::Error for Malformed {}
+
+/// The error of a CQE that fits nothing which was posted.
+#[cold]
+pub(crate) fn malformed(malformed: Malformed) -> CompletionError {
+    CompletionError::Malformed(malformed)
+}

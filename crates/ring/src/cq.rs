@@ -15,10 +15,10 @@ use verbless_prm::hot::{
 use zerocopy::big_endian::U32;
 
 use crate::address::Source;
+use crate::returns::SrqReturns;
 use crate::ring::{
     CqRing, Cursor, LayoutError, Look, RETIRED, Record, RecordMemory, RingMemory, Word,
 };
-use crate::shared::SrqReturns;
 use crate::trace::{Event, event};
 use crate::types::{Cqn, Qpn, WqeIndex};
 use crate::uar::{UarPage, barrier};

@@ -19,9 +19,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::completion::{Completion, CompletionError, Malformed};
+use crate::completion::{Completion, CompletionError, Malformed, malformed};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
-use crate::qp::{QueuePair, ReceiveQueue, ReceiveSide, SendQueue, malformed};
+use crate::qp::{QueuePair, ReceiveQueue, ReceiveSide, SendQueue};
 use crate::ring::{LayoutError, Look};
 use crate::service::Service;
 use crate::shared::SharedReceiveQueue;

@@ -39,6 +39,7 @@ pub mod number;
 #[cfg(test)]
 mod order;
 pub mod qp;
+mod returns;
 pub mod ring;
 pub mod service;
 pub mod shared;

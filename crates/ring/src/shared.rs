@@ -8,13 +8,9 @@
 use verbless_prm::hot::{DataSegment, SrqNextSegment, cqe_format, cqe_opcode};
 use zerocopy::transmute;
 
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation};
+use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::Cqe;
-use crate::qp::malformed;
+pub use crate::returns::SrqReturns;
 use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots, Word};
 use crate::trace::{Event, event};
 use crate::types::WqeIndex;
@@ -47,65 +43,6 @@ pub struct SharedReceiveQueue {
     free: u32,
     record: Record,
     returns: SrqReturns,
-}
-
-/// WQEs of a shared receive queue on their way back to it: messages took them for queue pairs that
-/// are gone, before anybody polled. Clones are the same.
-#[derive(Clone)]
-pub struct SrqReturns(Arc<Returns>);
-
-struct Returns {
-    /// Whether there may be some.
-    any: AtomicBool,
-    /// A bit for each WQE.
-    wqes: Box<[AtomicU64]>,
-}
-
-impl SrqReturns {
-    fn new(count: u32) -> Self {
-        let wqes = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Self(Arc::new(Returns { any: AtomicBool::new(false), wqes }))
-    }
-
-    /// Gives a WQE back.
-    pub(crate) fn give(&self, WqeIndex(index): WqeIndex) {
-        if let Some(word) = self.0.wqes.get(usize::from(index / 64)) {
-            word.fetch_or(1 << (index % 64), Ordering::Release);
-            self.0.any.store(true, Ordering::Release);
-        }
-    }
-
-    /// How many there are.
-    fn count(&self) -> u32 {
-        if !self.0.any.load(Ordering::Acquire) {
-            return 0;
-        }
-        self.0.wqes.iter().map(|word| word.load(Ordering::Acquire).count_ones()).sum()
-    }
-
-    /// Takes one out.
-    fn take(&self) -> Option<WqeIndex> {
-        if !self.0.any.swap(false, Ordering::AcqRel) {
-            return None;
-        }
-        for (index, word) in (0u16..).zip(&self.0.wqes) {
-            let bits = word.load(Ordering::Acquire);
-            if bits != 0 {
-                let bit = bits.trailing_zeros() as u16;
-                word.fetch_and(!(1 << bit), Ordering::AcqRel);
-                // There may be more.
-                self.0.any.store(true, Ordering::Release);
-                return Some(WqeIndex(64 * index + bit));
-            }
-        }
-        None
-    }
-}
-
-impl core::fmt::Debug for SrqReturns {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "SrqReturns({})", self.count())
-    }
 }
 
 /// What we remember of a WQE. The links in the ring are written for the device, and never read

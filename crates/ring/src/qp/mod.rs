@@ -30,7 +30,7 @@ pub use receive::{ReceiveBatch, ReceiveQueue, ReceiveQueueParts};
 pub use send::{BlueFlame, SendBatch, SendQueue, SendQueueParts};
 pub use sides::{ReceiveSide, WithSrq};
 
-use crate::completion::{Completion, CompletionError, Datagram, Malformed};
+use crate::completion::{Completion, CompletionError, Datagram};
 use crate::cq::{CompletionQueue, Cqe, Outcome, RequestId};
 use crate::service::{Rc, Service, Ud};
 use crate::types::{Qpn, WqeIndex};
@@ -221,8 +221,3 @@ impl QueuePair<Ud> {
 
 /// What polling a queue pair's completion queue yields: nothing, or how a request went.
 pub type Polled = Option<Result<Completion, CompletionError>>;
-
-#[cold]
-pub(crate) fn malformed(malformed: Malformed) -> CompletionError {
-    CompletionError::Malformed(malformed)
-}

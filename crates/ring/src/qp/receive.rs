@@ -3,8 +3,7 @@
 use verbless_prm::hot::{DataSegment, cqe_format, cqe_opcode};
 use zerocopy::transmute;
 
-use super::malformed;
-use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation};
+use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::Cqe;
 use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots, Word};
 use crate::trace::{Event, event};

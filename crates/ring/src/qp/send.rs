@@ -9,8 +9,7 @@ use verbless_prm::hot::{CtrlFlags, CtrlWord, OpcodeQpn, completion, cqe_format, 
 
 use zerocopy::big_endian::U32;
 
-use super::malformed;
-use crate::completion::{Completion, CompletionError, Failure, Malformed};
+use crate::completion::{Completion, CompletionError, Failure, Malformed, malformed};
 use crate::cq::{Cqe, Outcome, RequestId};
 use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots, Word};
 use crate::service::{Rc, Service};

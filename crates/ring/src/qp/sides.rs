@@ -1,7 +1,7 @@
 //! Where the messages of a queue pair go: receives of its own, or those that it shares with others.
 
-use super::{ReceiveQueue, malformed};
-use crate::completion::{Completion, CompletionError, Malformed};
+use super::receive::ReceiveQueue;
+use crate::completion::{Completion, CompletionError, Malformed, malformed};
 use crate::cq::Cqe;
 
 /// The receive side of a queue pair: a [`ReceiveQueue`], or [`WithSrq`].
@@ -14,7 +14,8 @@ impl<T: sealed::ReceiveSide> ReceiveSide for T {}
 pub struct WithSrq;
 
 pub(crate) mod sealed {
-    use super::{Completion, CompletionError, Cqe};
+    use crate::completion::{Completion, CompletionError};
+    use crate::cq::Cqe;
 
     /// What a queue pair asks of either.
     pub trait ReceiveSide {

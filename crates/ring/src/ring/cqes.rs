@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::AcqRel, Order
 
 use verbless_prm::hot::{Cqe, CqeUserIndex, OpOwn, OpcodeQpn, cqe_opcode};
 
-use super::{LayoutError, RingMemory};
+use super::exclusive::RingMemory;
+use super::layout::LayoutError;
 use crate::trace::{Event, event};
 
 /// A ring of CQEs, a power of two of them, of 64 or 128 bytes each.

@@ -11,7 +11,8 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;
 
-use super::{LayoutError, OutOfBounds, SharedMemory};
+use super::layout::LayoutError;
+use super::memory::{OutOfBounds, SharedMemory};
 
 /// Memory for one ring or one doorbell record, which nobody reaches but its queue and the device.
 pub struct RingMemory {

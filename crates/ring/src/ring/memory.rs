@@ -3,10 +3,9 @@
 
 use alloc::sync::Arc;
 use core::any::Any;
-use core::fmt;
 use core::ptr::NonNull;
-use core::slice;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::{fmt, slice};
 
 use super::copy;
 

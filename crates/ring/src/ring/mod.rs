@@ -13,43 +13,18 @@
 mod copy;
 mod cqes;
 mod exclusive;
+mod layout;
 mod memory;
 mod receive;
 mod record;
 mod send;
 mod slots;
 
-use core::fmt;
-
 pub(crate) use cqes::{CqRing, Cursor, Look, RETIRED};
 pub use exclusive::{RecordMemory, RingMemory};
+pub use layout::LayoutError;
 pub use memory::{OutOfBounds, SharedMemory};
 pub(crate) use receive::ReceiveRing;
 pub(crate) use record::{Record, Word};
 pub(crate) use send::{SendRing, Wqe};
 pub(crate) use slots::Slots;
-
-/// Why a queue cannot be built over the memory and numbers that were given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayoutError {
-    /// The part that does not fit.
-    pub what: &'static str,
-    /// What is wrong with it.
-    pub why: &'static str,
-    /// The offending number.
-    pub value: u64,
-}
-
-impl LayoutError {
-    pub(crate) const fn new(what: &'static str, why: &'static str, value: u64) -> Self {
-        Self { what, why, value }
-    }
-}
-
-impl fmt::Display for LayoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} (it is {:#x})", self.what, self.why, self.value)
-    }
-}
-
-impl core::error::Error for LayoutError {}

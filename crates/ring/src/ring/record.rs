@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::RecordMemory;
+use super::exclusive::RecordMemory;
 use crate::trace::{Event, event};
 
 /// One big-endian word of a doorbell record.

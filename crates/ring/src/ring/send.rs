@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use verbless_prm::hot::WQEBB;
 
-use super::{LayoutError, RingMemory};
+use super::exclusive::RingMemory;
+use super::layout::LayoutError;
 use crate::trace::{Event, event};
 
 /// A ring of WQEBBs, a power of two of them, at most 32768.

@@ -1,9 +1,9 @@
 //! Reliable connected.
 
-super::service! {
+super::declare::service! {
     /// Reliable connected: every message arrives once and in order, or its request fails.
     Rc = RC, address_ds: 0,
     carries: [Nop, Send, Invalidate, Write, Read, Atomic, KeyChange]
 }
 
-impl super::Connected for Rc {}
+impl super::declare::Connected for Rc {}

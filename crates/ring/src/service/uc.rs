@@ -1,10 +1,10 @@
 //! Unreliable connected.
 
-super::service! {
+super::declare::service! {
     /// Unreliable connected: messages of any length to one peer, without acknowledgement. One that
     /// is lost in part or finds no receive is gone; the next may arrive.
     Uc = UC, address_ds: 0,
     carries: [Nop, Send, Write, KeyChange]
 }
 
-impl super::Connected for Uc {}
+impl super::declare::Connected for Uc {}

@@ -1,13 +1,13 @@
 //! Datagrams: a SEND that says whom it is for.
 
-use super::sealed::Encode;
-use super::{
-    Class, Limits, OperationInfo, Options, Payload, PostError, Request, Send, SendImm, class,
-};
+use super::encode::{Encode, Limits, Options, PostError, Request};
+use super::info::OperationInfo;
+use super::payload::Payload;
+use super::request::{Send, SendImm};
 use crate::address::Destination;
 use crate::completion::Operation;
 use crate::ring::Wqe;
-use crate::service::{Service, Ud};
+use crate::service::{Class, Service, Ud, class};
 
 const ADDRESS_DS: u32 = Ud::ADDRESS_DS;
 

@@ -2,7 +2,7 @@
 
 use verbless_prm::hot::{DataSegment, InlineHeader, InlineWord, OCTOWORD, WQEBB};
 
-use super::{Limits, PostError};
+use super::encode::{Limits, PostError};
 use crate::ring::Wqe;
 use crate::types::Sge;
 
@@ -50,7 +50,8 @@ impl<const N: usize> AsSges for [Sge; N] {
 }
 
 pub(crate) mod sealed {
-    use super::*;
+    use crate::ring::Wqe;
+    use crate::wr::encode::{Limits, PostError};
 
     /// How a payload becomes segments. Sealed, because a wrong `ds` would corrupt the next WQE.
     pub trait Sealed: Copy {

@@ -9,11 +9,14 @@ use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{MkeyContext, UmrMkeyMask};
 use zerocopy::transmute;
 
+use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
+use super::info::OperationInfo;
 use super::payload::data_segment;
-use super::sealed::Encode;
-use super::{Limits, LocalInvalidate, Options, PostError};
+use super::request::{operation, options};
 use crate::access::KeyAccess;
+use crate::completion::Operation;
 use crate::ring::Wqe;
+use crate::service::{Class, class};
 use crate::types::{Rkey, Sge};
 
 /// Units of 16 bytes of a request in front of its list: control, UMR control and key.
@@ -35,8 +38,10 @@ pub struct Umr<'a> {
     access: KeyAccess,
     list: List<'a>,
     start: u64,
-    pub(super) options: Options,
+    options: Options,
 }
+options!(impl () Umr<'_>);
+operation!(impl () Umr<'_>: "UMR", Umr, op_mod 0, class KeyChange);
 
 /// Where the pieces stand.
 #[derive(Clone, Copy, Debug)]
@@ -177,6 +182,24 @@ impl Encode for Umr<'_> {
     #[inline(always)]
     fn immediate(&self) -> u32 {
         self.key.0
+    }
+}
+
+/// Invalidates a key of our own that UMR may change. Requests behind it that must not use the key
+/// any more need [`Fence::Small`].
+#[derive(Clone, Copy, Debug)]
+pub struct LocalInvalidate {
+    rkey: Rkey,
+    options: Options,
+}
+options!(LocalInvalidate);
+operation!(LocalInvalidate: "local invalidate", Umr, op_mod 0, class KeyChange);
+
+impl LocalInvalidate {
+    /// Invalidates `rkey`.
+    #[inline(always)]
+    pub const fn new(rkey: Rkey) -> Self {
+        Self { rkey, options: Options::NONE }
     }
 }
 

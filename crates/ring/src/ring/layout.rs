@@ -1,0 +1,28 @@
+//! The error of a queue that does not fit its memory.
+
+use core::fmt;
+
+/// Why a queue cannot be built over the memory and numbers that were given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayoutError {
+    /// The part that does not fit.
+    pub what: &'static str,
+    /// What is wrong with it.
+    pub why: &'static str,
+    /// The offending number.
+    pub value: u64,
+}
+
+impl LayoutError {
+    pub(crate) const fn new(what: &'static str, why: &'static str, value: u64) -> Self {
+        Self { what, why, value }
+    }
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} (it is {:#x})", self.what, self.why, self.value)
+    }
+}
+
+impl core::error::Error for LayoutError {}

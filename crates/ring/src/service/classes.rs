@@ -1,0 +1,40 @@
+//! The classes of requests: what a service has all of or none.
+
+/// Declares the classes: a value and a type each.
+macro_rules! classes {
+    ($($(#[$attr:meta])* $name:ident,)*) => {
+        /// Requests that a service has all of or none.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Class {
+            $($(#[$attr])* $name,)*
+        }
+
+        /// The classes as types, for [`Carries`](crate::service::Carries).
+        pub mod class {
+            $(
+                $(#[$attr])*
+                #[derive(Clone, Copy, Debug)]
+                pub struct $name;
+            )*
+        }
+    };
+}
+
+classes! {
+    /// Requests that send nothing.
+    Nop,
+    /// Messages into the peer's next receive.
+    Send,
+    /// Messages that invalidate a key of the peer.
+    Invalidate,
+    /// Writes into memory of the peer.
+    Write,
+    /// Reads of memory of the peer.
+    Read,
+    /// Atomics on memory of the peer.
+    Atomic,
+    /// Changes of our own keys.
+    KeyChange,
+    /// Messages that carry their destination.
+    Datagram,
+}

@@ -1,0 +1,130 @@
+//! How a request becomes a WQE: its options, its limits, and why it may be refused.
+
+use core::fmt;
+
+use verbless_prm::hot::{CtrlFlags, completion, fence};
+
+use super::info::OperationInfo;
+use crate::ring::Wqe;
+
+/// Why a request was not posted. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum PostError {
+    /// The ring has too few free blocks. Poll: completions free them.
+    Full,
+    /// The queue pair is not ready to send.
+    NotConnected,
+    /// More memory pieces than the queue was created for.
+    TooManySges,
+    /// More inline data than the queue was created for.
+    InlineTooLong,
+    /// A piece of more than 0x7fff_ffff bytes.
+    SgeTooLong,
+    /// An atomic's local memory is not 8 bytes.
+    AtomicLength,
+    /// More pieces of a key than a request can hold.
+    TooManyPieces,
+    /// A list of pieces that begins or ends where none may.
+    BadList,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the queue is full: poll for completions first",
+            Self::NotConnected => {
+                "the queue pair is not connected: connect it (to RTS) before sends are posted"
+            }
+            Self::TooManySges => "more SGEs than the queue was created for",
+            Self::InlineTooLong => "more inline data than the queue was created for",
+            Self::SgeTooLong => "an SGE of more than 0x7fffffff bytes",
+            Self::AtomicLength => "an atomic returns 8 bytes: its SGE must have that length",
+            Self::TooManyPieces => {
+                "more than 52 KLM entries in one request: put the list into memory"
+            }
+            Self::BadList => {
+                "a list of KLM entries in memory begins at a multiple of 2048 and has a multiple \
+                 of four entries, at most 65532"
+            }
+        })
+    }
+}
+
+impl core::error::Error for PostError {}
+
+/// Which earlier requests a request waits for, besides those that the transport orders anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Fence {
+    /// None.
+    None = fence::NONE,
+    /// Earlier changes of keys (UMR, [`LocalInvalidate`](super::LocalInvalidate)).
+    Small = fence::INITIATOR_SMALL,
+    /// Earlier READs and atomics.
+    Reads = fence::FENCE,
+    /// Strong ordering.
+    Strong = fence::STRONG_ORDERING,
+    /// READs and atomics, and changes of keys.
+    Full = fence::FENCE_AND_INITIATOR_SMALL,
+}
+
+/// What a queue can carry in one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) sges: u32,
+    pub(crate) inline: u32,
+}
+
+/// The optional parts of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(super) fence: Fence,
+    pub(super) signaled: bool,
+    pub(super) solicited: bool,
+}
+
+impl Options {
+    pub(super) const NONE: Self = Self { fence: Fence::None, signaled: false, solicited: false };
+
+    /// The second word of the control segment.
+    #[inline(always)]
+    pub(crate) const fn flags(self, immediate: u32) -> CtrlFlags {
+        let ce = if self.signaled { completion::ALWAYS } else { completion::ON_ERROR };
+        CtrlFlags::pack(0, 0, self.fence as u8, ce, self.solicited, immediate)
+    }
+}
+
+/// How a request becomes a WQE. Sealed, because a wrong `ds` or `write` would corrupt its
+/// neighbours.
+pub trait Encode: Copy {
+    /// Whether data stands in the WQE itself.
+    const INLINE: bool = false;
+
+    /// Length of the WQE in units of 16 bytes, control segment included; at most 63.
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
+    /// The same, unless the request is unusual: empty where a constant is hoped for, or an
+    /// error.
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    #[inline(always)]
+    fn usual_ds(&self, limits: &Limits) -> Option<u32> {
+        self.ds(limits).ok()
+    }
+    /// Stores everything behind the control segment and the address, from segment `at` on.
+    fn write(&self, wqe: &Wqe<'_>, at: usize);
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn options(&self) -> Options;
+    /// The last word of the control segment.
+    fn immediate(&self) -> u32 {
+        0
+    }
+}
+
+/// A request of some service: the types in [`wr`](crate::wr).
+pub trait Request: Encode {
+    /// Which services carry it.
+    type Class;
+    /// Its entry in [`OPERATIONS`](super::OPERATIONS).
+    const INFO: OperationInfo;
+}

@@ -1,0 +1,102 @@
+//! The entry of an operation: what it is called, which services carry it, what it needs.
+
+use core::fmt;
+
+use crate::completion::Operation;
+use crate::service::{Class, SERVICES, ServiceInfo};
+
+/// What a device must have for an operation, beside queues of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// Atomics of 8 bytes on queue pairs.
+    Atomics,
+}
+
+impl Capability {
+    /// What it is, and where the device says so.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Atomics => {
+                "compare-and-swap and fetch-and-add of 8 bytes on queue pairs (capability `atomic` \
+                 and its page)"
+            }
+        }
+    }
+}
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationInfo {
+    /// As the specifications call it.
+    pub name: &'static str,
+    /// What its completions say; the number is the opcode of the control segment.
+    pub operation: Operation,
+    /// The opcode's modifier in the control segment.
+    pub op_mod: u8,
+    /// Which services carry it.
+    pub class: Class,
+    /// What the device must have, if anything.
+    pub needs: Option<Capability>,
+}
+
+/// Why a queue cannot take an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// The service has no such operation.
+    Service {
+        /// The operation.
+        operation: &'static str,
+        /// The service.
+        service: &'static str,
+    },
+    /// The device lacks a capability.
+    Capability {
+        /// The operation.
+        operation: &'static str,
+        /// What it needs.
+        needs: Capability,
+    },
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service { operation, service } => {
+                write!(f, "the transport service {service} does not carry {operation}")
+            }
+            Self::Capability { operation, needs } => {
+                let needs = needs.words();
+                write!(f, "{operation} needs {needs}, which this device does not have")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Unsupported {}
+
+impl OperationInfo {
+    /// The services that carry it.
+    pub fn services(&self) -> impl Iterator<Item = ServiceInfo> {
+        let class = self.class;
+        SERVICES.into_iter().filter(move |service| service.carries.contains(&class))
+    }
+
+    /// Whether queues of `service` take it on a device; `has` says what that has.
+    ///
+    /// # Errors
+    /// The service does not carry it, or the device lacks what it needs.
+    pub fn supported(
+        &self,
+        service: &ServiceInfo,
+        has: impl FnOnce(Capability) -> bool,
+    ) -> Result<(), Unsupported> {
+        let operation = self.name;
+        if !service.carries.contains(&self.class) {
+            return Err(Unsupported::Service { operation, service: service.name });
+        }
+        match self.needs {
+            Some(needs) if !has(needs) => Err(Unsupported::Capability { operation, needs }),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! Unmodified programs on the model, by `verbless-model run`: rdma-core's tools, perftest, and the
-//! conformance suite with its real-kernel backend, and programs that are killed or lie. Steps of
-//! `cargo xtask test`.
+//! conformance suite with its real-kernel backend, programs that are killed, and hostile clients.
+//! Steps of `cargo xtask test`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::outcome::Outcome;
@@ -82,7 +82,7 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
     Ok(checks.outcome())
 }
 
-/// Programs that are killed, and programs that lie, while others use the device: what is random
+/// Programs that are killed, and hostile clients, while others use the device: what is random
 /// comes from a seed that is printed with a failure.
 pub(crate) fn chaos() -> Result<Outcome> {
     let model = model()?;
@@ -94,13 +94,14 @@ pub(crate) fn chaos() -> Result<Outcome> {
     let ethernet = ["--devices", "2", "--link", "ethernet"];
     let script = format!("{chaos} kills --kills 200");
     checks.run(&model, &ethernet, "200 programs killed (Ethernet)", &script);
-    checks.run(&model, &two, "programs that lie for 10 s", &format!("{chaos} lies"));
-    let script = format!("{chaos} lies --seconds 5");
-    checks.run(&model, &ethernet, "programs that lie for 5 s (Ethernet)", &script);
+    checks.run(&model, &two, "hostile clients for 10 s", &format!("{chaos} hostile"));
+    let script = format!("{chaos} hostile --seconds 5");
+    checks.run(&model, &ethernet, "hostile clients for 5 s (Ethernet)", &script);
     Ok(checks.outcome())
 }
 
-/// Cases of two programs, which join one model, on both kinds of port.
+/// Cases of two programs on one model, on both kinds of port; and the example `kv`, whose server
+/// and clients are processes.
 pub(crate) fn process() -> Result<Outcome> {
     let model = model()?;
     let process = build("verbless-process", &["--bin", "process"], "process")?;
@@ -112,7 +113,32 @@ pub(crate) fn process() -> Result<Outcome> {
         let counts = crate::test::count(command)?;
         (passed, failed) = (passed + counts.passed, failed + counts.failed);
     }
-    Ok(Outcome::ran(passed, failed))
+    let kv = build("verbless", &["--example", "kv"], "examples/kv")?;
+    let mut checks = Checks::default();
+    checks.run(
+        &model,
+        &[],
+        "example kv: a server, and clients in other processes",
+        &key_value(&kv),
+    );
+    Ok(Outcome::ran(passed + checks.passed, failed + checks.failed))
+}
+
+/// A script that starts the server of `kv`, sets a key, changes it, and reads it, each by a process
+/// of its own. The first client is tried until the server listens.
+fn key_value(kv: &Path) -> String {
+    let (kv, address) = (kv.display(), "127.0.0.1:18810");
+    format!(
+        "{kv} serve {address} & server=$!; result=1\n\
+         for try in $(seq 100); do\n\
+             sleep 0.1; kill -0 $server || break\n\
+             if {kv} {address} set apple red; then result=0; break; fi\n\
+         done\n\
+         {kv} {address} set apple green || result=1\n\
+         test \"$({kv} {address} get apple)\" = green || result=1\n\
+         {kv} {address} get pear && result=1\n\
+         kill $server; wait $server; exit $result"
+    )
 }
 
 /// The conformance suite, which takes the modelled devices for the kernel's.

@@ -38,8 +38,6 @@
 //! though it may still be mapped.
 
 mod abi;
-#[cfg(fuzzing)]
-mod bare;
 mod boot;
 mod channel;
 mod client;
@@ -54,6 +52,8 @@ mod event_rules;
 mod events;
 mod file;
 mod function;
+#[cfg(fuzzing)]
+mod fuzz;
 mod in_process;
 mod ioctl;
 mod kernel;
@@ -73,7 +73,7 @@ mod write;
 mod tests;
 
 #[cfg(fuzzing)]
-pub use bare::{Bare, Method, Sort};
+pub use fuzz::{FuzzFile, Method, Sort};
 pub use in_process::InProcess;
 
 /// What a front end needs that answers ioctls for other processes: `DeviceFile` takes them, a

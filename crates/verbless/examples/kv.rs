@@ -1,16 +1,26 @@
-//! A key-value store whose server does nothing: clients read and change its memory by RDMA.
+//! A key-value store: clients read and change the server's memory by RDMA, and the server's CPU
+//! takes no part in it.
 //!
 //! ```sh
 //! cargo run --example kv                       # server and clients in this process, on the model
-//! cargo run --example kv -- serve 0.0.0.0:7471 # on a card, or under `verbless-model run`
+//! cargo run --example kv -- serve 0.0.0.0:7471 # on a card
 //! cargo run --example kv -- SERVER:7471 set apple red
 //! cargo run --example kv -- SERVER:7471 get apple
 //! ```
 //!
+//! Without a card, the last three run under `verbless-model run`, each in a process of its own; the
+//! clients join the run of the server:
+//!
+//! ```sh
+//! verbless-model run --name kv -- target/debug/examples/kv serve 127.0.0.1:7471
+//! verbless-model run --join kv -- target/debug/examples/kv 127.0.0.1:7471 set apple red
+//! verbless-model run --join kv -- target/debug/examples/kv 127.0.0.1:7471 get apple
+//! ```
+//!
 //! The table is an array of slots of eight words: a version, a key, a value, a checksum. A reader
-//! takes a slot by one READ; the checksum tells it when a writer was at it meanwhile. A writer
-//! makes the version odd by compare-and-swap, which locks the slot, writes the rest, and then the
-//! next even version. A counter in front of the slots is added to by everyone who sets something.
+//! fetches a slot by one READ; a wrong checksum shows that a writer was changing it. A writer makes
+//! the version odd by compare-and-swap, which locks the slot, writes the rest, and then writes the
+//! next even version. Every change also increments a counter in front of the slots.
 
 mod support;
 
@@ -31,7 +41,7 @@ const SLOT: u64 = 64;
 /// Bytes of a key, and of a value; shorter ones end with zeros.
 const KEY: usize = 16;
 const VALUE: usize = 32;
-/// How often a client tries again when somebody else is at a slot.
+/// How often a client retries while another one is changing the slot.
 const TRIES: u32 = 10_000;
 
 fn main() -> Result {
@@ -47,7 +57,7 @@ fn main() -> Result {
         [server, "get", key] => {
             match Client::connect(&Domain::new(&find()?.peer()?)?, server)?.get(key)? {
                 Some(value) => println!("{value}"),
-                None => return Err(format!("{key} is not there").into()),
+                None => return Err(format!("the table has no key {key}").into()),
             }
             Ok(())
         }
@@ -106,8 +116,8 @@ fn demonstrate() -> Result {
     })
 }
 
-/// Gives the table to every client that connects, and keeps it for as long as they are there: until
-/// so many have come and gone, or for good.
+/// Offers the table to every client that connects. Returns when `clients` of them have
+/// disconnected; never, if `None`.
 fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Result {
     let table = domain.region(((SLOTS + 1) * SLOT) as usize, KeyAccess::ALL)?;
     let offer = table.remote_region()?.to_bytes();
@@ -115,12 +125,12 @@ fn serve(domain: &Domain, listener: &TcpListener, clients: Option<usize>) -> Res
         for stream in listener.incoming().take(clients.unwrap_or(usize::MAX)) {
             let (stream, table) = (stream?, &table);
             scope.spawn(move || {
-                // The queue pair answers by itself; the thread only waits until the client is gone.
+                // The device answers by itself; the thread only waits until the client disconnects.
                 if let Err(error) = answer(domain, &stream, &offer) {
-                    eprintln!("a client: {error}");
+                    eprintln!("serving a client failed: {error}");
                 }
                 let changes = table.words()[0].load(Ordering::Relaxed);
-                println!("a client has gone; {changes} changes so far");
+                println!("a client disconnected; {changes} changes so far");
             });
         }
         Ok(())
@@ -146,7 +156,7 @@ struct Client {
     /// A slot that came from the table, or is on its way there.
     slot: Region,
     table: RemoteRegion,
-    /// Open as long as the client is there.
+    /// The server serves this client until the stream closes.
     _stream: TcpStream,
 }
 
@@ -189,7 +199,7 @@ impl Client {
             for _ in 0..TRIES {
                 let slot = self.read(at)?;
                 if slot[0] != 0 && slot[1..3] != key {
-                    // Another key's: the next place.
+                    // The slot of another key: try the next.
                     break;
                 }
                 if self.swap(at, slot[0], slot[0] + 1)? != slot[0] {
@@ -202,7 +212,8 @@ impl Client {
                 return Ok(self.add(0, 1)? + 1);
             }
         }
-        Err("the table is full where this key belongs, or others are at it all the time".into())
+        Err(format!("all {PROBES} slots for this key hold other keys, or stayed locked by others")
+            .into())
     }
 
     /// A slot as it was at one moment.
@@ -218,7 +229,7 @@ impl Client {
                 return Ok(slot);
             }
         }
-        Err("somebody has been at this slot for long: did a writer die?".into())
+        Err(format!("a slot stayed locked for {TRIES} reads: its writer may have died").into())
     }
 
     /// Writes a slot that we have locked: all but the version, and then the version, which unlocks

@@ -1,26 +1,26 @@
-//! Programs that are killed, several at once, at any moment of what they do: the model frees what
-//! each held and goes on; who was connected to one notices nothing but its silence, and who was
-//! not, nothing.
+//! Programs that are killed, several at once, at any moment. The model frees what each held. A peer
+//! of a killed program sees only that it no longer answers; all others see nothing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use verbless_conformance::{Stop, ensure};
 
-use crate::cast::{Actor, Cast, Said};
-use crate::director::Witnesses;
+use crate::checkers::Checkers;
 use crate::message::{Message, Place};
-use crate::parts::Part;
+use crate::programs::{Output, ProgramId, Programs};
 use crate::random::{Random, seed};
+use crate::roles::Role;
 use crate::supervisor::Supervisor;
 
 /// Programs to be killed that run at once.
 const AT_ONCE: usize = 4;
-/// The longest that one lives after the moment that it was chosen for.
+/// The longest time between that state and the kill.
 const LONGEST_MICROSECONDS: u64 = 20_000;
-/// After how many the witnesses must have got further.
+/// After how many kills the checkers must have completed more rounds.
 const LOOK: u32 = 100;
-/// How long a program may take to get where it is to be killed, and a peer to notice silence.
+/// How long a program may take to reach the state in which it is killed, and a peer to notice
+/// that it no longer answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Kilobytes that the supervisor may grow by.
 const GROWTH: u64 = 64 << 10;
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     peer: String,
 }
 
-/// From when on a program's days are counted.
+/// The state after which a program is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Moment {
     /// It was started.
@@ -64,26 +64,26 @@ struct Victim {
 
 /// Two ends, the first of which is always to be killed.
 struct Connection {
-    ends: [Actor; 2],
+    ends: [ProgramId; 2],
     first: Option<Place>,
     /// The second has connected.
     second: bool,
 }
 
 struct Trial {
-    cast: Cast,
+    programs: Programs,
     devices: [String; 2],
     random: Random,
-    witnesses: Witnesses,
+    checkers: Checkers,
     /// The peer of many that is not killed.
-    survivor: Actor,
-    victims: BTreeMap<Actor, Victim>,
+    survivor: ProgramId,
+    victims: BTreeMap<ProgramId, Victim>,
     connections: BTreeMap<u32, Connection>,
     /// Connections of the survivor whose other end is dead, since when.
-    mourned: BTreeMap<u32, Instant>,
+    abandoned: BTreeMap<u32, Instant>,
     started: u32,
     killed: u32,
-    silences: u32,
+    losses: u32,
     next_connection: u32,
 }
 
@@ -91,21 +91,21 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
     let seed = options.seed.unwrap_or_else(seed);
     println!("{} kills, seed {seed}", options.kills);
     let devices = [options.device.clone(), options.peer.clone()];
-    let mut cast = Cast::new();
-    let witnesses = Witnesses::start(&mut cast, &devices)?;
-    let survivor = cast.start(Part::Second, &devices[1], seed, 0)?;
+    let mut programs = Programs::new();
+    let checkers = Checkers::start(&mut programs, &devices)?;
+    let survivor = programs.start(Role::Second, &devices[1], seed, 0)?;
     let mut trial = Trial {
-        cast,
+        programs,
         devices,
         random: Random::new(seed),
-        witnesses,
+        checkers,
         survivor,
         victims: BTreeMap::new(),
         connections: BTreeMap::new(),
-        mourned: BTreeMap::new(),
+        abandoned: BTreeMap::new(),
         started: 0,
         killed: 0,
-        silences: 0,
+        losses: 0,
         next_connection: 1,
     };
     let supervisor = trial.rest()?;
@@ -116,95 +116,96 @@ pub(crate) fn run(options: &Options) -> Result<(), Stop> {
         supervisor.check()?;
         let growth = supervisor.growth();
         ensure!(growth < GROWTH, "the supervisor has grown by {growth} kB");
-        println!("the supervisor has no descriptor more than before, and {growth} kB");
+        println!("the supervisor holds no additional descriptors; its memory grew by {growth} kB");
     }
-    let Trial { mut cast, witnesses, survivor, devices, killed, silences, .. } = trial;
-    let rounds = witnesses.rounds;
-    witnesses.end(&mut cast)?;
-    cast.end(survivor)?;
-    Witnesses::start(&mut cast, &devices)?.end(&mut cast)?;
+    let Trial { mut programs, checkers, survivor, devices, killed, losses, .. } = trial;
+    let rounds = checkers.rounds;
+    checkers.end(&mut programs)?;
+    programs.end(survivor)?;
+    Checkers::start(&mut programs, &devices)?.end(&mut programs)?;
     println!(
-        "{killed} killed in {seconds:.0} s, {silences} silences noticed, {rounds} rounds of \
-         witnesses"
+        "{killed} killed in {seconds:.0} s, {losses} lost peers reported, {rounds} checker rounds"
     );
     Ok(())
 }
 
 impl Trial {
-    /// One connection of the survivor, and its end: from now on nothing that it holds is new.
+    /// A few connections of the survivor and their ends, so that its memory no longer grows.
     fn rest(&mut self) -> Result<Option<Supervisor>, Stop> {
         self.kill_all(8)?;
-        (self.started, self.killed, self.silences) = (0, 0, 0);
+        (self.started, self.killed, self.losses) = (0, 0, 0);
         Ok(Supervisor::find())
     }
 
     fn kill_all(&mut self, kills: u32) -> Result<(), Stop> {
-        let mut rounds = self.witnesses.rounds;
-        while self.started < kills || !self.victims.is_empty() || !self.mourned.is_empty() {
+        let mut rounds = self.checkers.rounds;
+        while self.started < kills || !self.victims.is_empty() || !self.abandoned.is_empty() {
             while self.started < kills && self.victims.len() < AT_ONCE {
-                self.cast_more()?;
+                self.start_more()?;
             }
             let next = self.victims.values().filter_map(|victim| victim.due).min();
             let soon = Instant::now() + Duration::from_millis(100);
-            if let Some((actor, said)) = self.cast.hear(next.unwrap_or(soon).min(soon)) {
-                self.hear(actor, said)?;
+            if let Some((program, output)) =
+                self.programs.next_output(next.unwrap_or(soon).min(soon))
+            {
+                self.handle(program, output)?;
             }
             let before = self.killed;
             self.kill_those_due()?;
             if self.killed / LOOK > before / LOOK {
-                self.witnesses.check_progress(&mut rounds)?;
-                println!("{} killed, {rounds} rounds of witnesses", self.killed);
+                self.checkers.check_progress(&mut rounds)?;
+                println!("{} killed, {rounds} checker rounds", self.killed);
             }
-            let late = self.mourned.values().any(|since| since.elapsed() > PATIENCE);
-            ensure!(!late, "a peer does not notice that the other end is dead");
+            let late = self.abandoned.values().any(|since| since.elapsed() > PATIENCE);
+            ensure!(!late, "a peer did not notice within 20 s that the other end was killed");
         }
         Ok(())
     }
 
-    /// Starts one more play: a program alone, one with the survivor, or two with each other.
-    fn cast_more(&mut self) -> Result<(), Stop> {
-        let play = self.random.below(4);
+    /// Starts one more test: a program alone, one with the survivor, or two with each other.
+    fn start_more(&mut self) -> Result<(), Stop> {
+        let kind = self.random.below(4);
         let id = self.next_connection;
         self.next_connection += 1;
-        match play {
+        match kind {
             0 => {
-                self.start(Part::Churn, None)?;
+                self.start(Role::Churn, None)?;
             }
             1 => {
-                let first = self.start(Part::First, Some(id))?;
-                let second = self.start(Part::Second, Some(id))?;
+                let first = self.start(Role::First, Some(id))?;
+                let second = self.start(Role::Second, Some(id))?;
                 self.connect(id, [first, second]);
             }
             _ => {
-                let first = self.start(Part::First, Some(id))?;
+                let first = self.start(Role::First, Some(id))?;
                 self.connect(id, [first, self.survivor]);
             }
         }
         Ok(())
     }
 
-    fn connect(&mut self, id: u32, ends: [Actor; 2]) {
+    fn connect(&mut self, id: u32, ends: [ProgramId; 2]) {
         self.connections.insert(id, Connection { ends, first: None, second: false });
     }
 
-    fn start(&mut self, part: Part, connection: Option<u32>) -> Result<Actor, Stop> {
+    fn start(&mut self, role: Role, connection: Option<u32>) -> Result<ProgramId, Stop> {
         let device = &self.devices[self.random.below(2) as usize];
         let seed = self.random.next();
-        let actor = self.cast.start(part, device, seed, connection.unwrap_or(0))?;
+        let program = self.programs.start(role, device, seed, connection.unwrap_or(0))?;
         let moment =
             self.random.one_of(&[Moment::Started, Moment::Made, Moment::Going, Moment::Going]);
         let delay = Duration::from_micros(self.random.below(LONGEST_MICROSECONDS));
         let started = Instant::now();
         let victim = Victim { connection, moment, delay, started, due: None };
-        self.victims.insert(actor, victim);
+        self.victims.insert(program, victim);
         self.started += 1;
-        self.reached(actor, Moment::Started);
-        Ok(actor)
+        self.reached(program, Moment::Started);
+        Ok(program)
     }
 
-    /// Counts the days of a program if this is the moment.
-    fn reached(&mut self, actor: Actor, moment: Moment) {
-        if let Some(victim) = self.victims.get_mut(&actor)
+    /// Schedules the kill of a program if this is the state chosen for it.
+    fn reached(&mut self, program: ProgramId, moment: Moment) {
+        if let Some(victim) = self.victims.get_mut(&program)
             && victim.due.is_none()
             && moment >= victim.moment
         {
@@ -212,40 +213,45 @@ impl Trial {
         }
     }
 
-    fn hear(&mut self, actor: Actor, said: Said) -> Result<(), Stop> {
-        if self.witnesses.has(actor) {
-            return self.witnesses.hear(&mut self.cast, actor, said);
+    fn handle(&mut self, program: ProgramId, output: Output) -> Result<(), Stop> {
+        if self.checkers.has(program) {
+            return self.checkers.handle(&mut self.programs, program, output);
         }
-        match said {
-            // It was killed before this was heard.
-            _ if !self.cast.has(actor) => Ok(()),
-            Said::Message(Message::Made) => {
-                self.reached(actor, Moment::Going);
+        match output {
+            // It was killed before this was read.
+            _ if !self.programs.has(program) => Ok(()),
+            Output::Message(Message::Made) => {
+                self.reached(program, Moment::Going);
                 Ok(())
             }
-            Said::Message(Message::Here(id, place)) => self.is_here(id, actor, place),
-            Said::Message(Message::Connected(id)) => {
+            Output::Message(Message::Here(id, place)) => self.is_here(id, program, place),
+            Output::Message(Message::Connected(id)) => {
                 let ends = self.connection(id)?.ends;
                 for end in ends {
-                    self.cast.tell(end, Message::Go(id));
+                    self.programs.tell(end, Message::Go(id));
                     self.reached(end, Moment::Going);
                 }
                 Ok(())
             }
-            Said::Message(Message::Silent(id)) => {
+            Output::Message(Message::Lost(id)) => {
                 let ends = self.connection(id)?.ends;
-                let other = ends[usize::from(ends[0] == actor)];
-                ensure!(!self.cast.has(other), "a peer is silent that was not killed");
-                self.silences += 1;
-                if actor == self.survivor {
-                    self.mourned.remove(&id);
+                let other = ends[usize::from(ends[0] == program)];
+                ensure!(
+                    !self.programs.has(other),
+                    "a program reports a lost peer that was not killed"
+                );
+                self.losses += 1;
+                if program == self.survivor {
+                    self.abandoned.remove(&id);
                     self.connections.remove(&id);
                 }
                 Ok(())
             }
-            Said::Message(message) => Err(Stop::fail(format!("nobody asked for: {message}"))),
-            Said::Odd(line) => Err(Stop::fail(format!("a program says: {line}"))),
-            Said::End => Err(self.cast.mourn(actor)),
+            Output::Message(message) => Err(Stop::fail(format!("unexpected message: {message}"))),
+            Output::Unknown(line) => {
+                Err(Stop::fail(format!("unexpected output of a program: {line}")))
+            }
+            Output::End => Err(self.programs.unexpected_end(program)),
         }
     }
 
@@ -253,18 +259,18 @@ impl Trial {
         self.connections.get_mut(&id).ok_or_else(|| Stop::fail(format!("no connection {id}")))
     }
 
-    fn is_here(&mut self, id: u32, actor: Actor, place: Place) -> Result<(), Stop> {
-        self.reached(actor, Moment::Made);
+    fn is_here(&mut self, id: u32, program: ProgramId, place: Place) -> Result<(), Stop> {
+        self.reached(program, Moment::Made);
         let connection = self.connection(id)?;
         let [first, second] = connection.ends;
-        if actor == first {
+        if program == first {
             connection.first = Some(place);
-            self.cast.tell(second, Message::Meet(id, place));
+            self.programs.tell(second, Message::Meet(id, place));
         } else {
             connection.second = true;
-            self.cast.tell(first, Message::Peer(id, place));
-            if !self.cast.has(first) {
-                self.cast.tell(second, Message::Go(id));
+            self.programs.tell(first, Message::Peer(id, place));
+            if !self.programs.has(first) {
+                self.programs.tell(second, Message::Go(id));
             }
         }
         Ok(())
@@ -273,28 +279,28 @@ impl Trial {
     fn kill_those_due(&mut self) -> Result<(), Stop> {
         let now = Instant::now();
         let due = |victim: &Victim| victim.due.is_some_and(|due| due <= now);
-        let condemned: Vec<Actor> = self
+        let chosen: Vec<ProgramId> = self
             .victims
             .iter()
             .filter(|(_, victim)| due(victim))
-            .map(|(&actor, _)| actor)
+            .map(|(&program, _)| program)
             .collect();
-        for actor in condemned {
-            self.cast.kill(actor)?;
+        for program in chosen {
+            self.programs.kill(program)?;
             self.killed += 1;
-            if let Some(id) = self.victims.remove(&actor).and_then(|victim| victim.connection) {
-                self.bereave(id, actor)?;
+            if let Some(id) = self.victims.remove(&program).and_then(|victim| victim.connection) {
+                self.peer_killed(id, program)?;
             }
         }
         for victim in self.victims.values() {
             let late = victim.due.is_none() && victim.started.elapsed() > PATIENCE;
-            ensure!(!late, "a program does not come as far as {:?}", victim.moment);
+            ensure!(!late, "a program did not reach the state {:?} within 20 s", victim.moment);
         }
         Ok(())
     }
 
     /// The other end of a connection has lost its peer.
-    fn bereave(&mut self, id: u32, dead: Actor) -> Result<(), Stop> {
+    fn peer_killed(&mut self, id: u32, dead: ProgramId) -> Result<(), Stop> {
         let survivor = self.survivor;
         let connection = self.connection(id)?;
         let [first, second] = connection.ends;
@@ -302,19 +308,19 @@ impl Trial {
         let other = if dead == first { second } else { first };
         if other == survivor {
             if met {
-                self.mourned.insert(id, Instant::now());
+                self.abandoned.insert(id, Instant::now());
             } else {
                 self.connections.remove(&id);
             }
         } else {
-            // It may never come further than it is.
+            // It may never reach a later state.
             self.reached(other, Moment::Going);
-            if !self.cast.has(other) {
+            if !self.programs.has(other) {
                 self.connections.remove(&id);
             }
         }
         if dead == first && connected {
-            self.cast.tell(other, Message::Go(id));
+            self.programs.tell(other, Message::Go(id));
         }
         Ok(())
     }

@@ -1,35 +1,41 @@
 //! `chaos`: what a device behind a kernel must survive.
 //!
-//! `chaos kills` has programs use the device and kills them at any moment; `chaos lies` has
-//! programs that lie to it. Meanwhile witnesses use it as it is meant to be used, and must not
-//! notice. Whatever is random comes from one number, the seed, which is printed; with `--seed` it
-//! is the same again, as far as the machine lets it.
+//! `chaos kills` starts programs that use the device and kills them at any moment; `chaos hostile`
+//! starts clients that make malformed and malicious calls. Meanwhile two checkers exchange data and
+//! verify all of it: none of it may go wrong. Everything random comes from one seed, which is
+//! printed; `--seed` repeats a run as far as scheduling allows.
 //!
-//! The programs are this one again, each with a part to play (`parts`), and talk to the one who
-//! directs them over their standard input and output (`message`). Run it as `verbless-model run
-//! --devices 2 -- chaos kills`.
+//! The programs are this one again, each in a role (`roles`); the controlling process talks to them
+//! over their standard input and output (`message`). Run it as `verbless-model run --devices 2 --
+//! chaos kills`.
+//!
+//! - `kills`, `hostile`: the two tests.
+//! - `programs`, `roles`, `message`: starting programs, what they do, how they are talked to.
+//! - `checker`, `checkers`: one checker, and both as the controlling process sees them.
+//! - `hostile_client`, `recording`, `raw`: what a hostile client calls, and with what.
+//! - `expectations`: errnos that must be those of Linux.
 
-mod cast;
-mod director;
+mod checker;
+mod checkers;
+mod expectations;
+mod hostile;
+mod hostile_client;
 mod kills;
-mod liar;
-mod lies;
 mod message;
-mod parts;
+mod programs;
 mod random;
 mod raw;
+mod recording;
+mod roles;
 mod stream;
 mod supervisor;
-mod tape;
-mod truths;
-mod witness;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use verbless_conformance::Stop;
 
-/// Puts a device and its kernel to the test by programs that are killed, or lie.
+/// Tests a device and its kernel with programs that are killed and with hostile clients.
 #[derive(Parser)]
 struct Options {
     #[command(subcommand)]
@@ -38,20 +44,20 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Trial {
-    /// Programs that use the device are killed at any moment.
+    /// Kills programs that use the device, at random moments.
     Kills(kills::Options),
-    /// Programs lie to the kernel, while others use the device.
-    Lies(lies::Options),
-    /// What such a program does.
+    /// Makes malformed and malicious calls, while other programs use the device.
+    Hostile(hostile::Options),
+    /// Runs one of these programs.
     #[command(hide = true)]
-    Part(parts::Options),
+    Role(roles::Options),
 }
 
 fn main() -> ExitCode {
     let result = match &Options::parse().trial {
         Trial::Kills(options) => kills::run(options),
-        Trial::Lies(options) => lies::run(options),
-        Trial::Part(options) => parts::run(options),
+        Trial::Hostile(options) => hostile::run(options),
+        Trial::Role(options) => roles::run(options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

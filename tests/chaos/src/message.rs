@@ -1,4 +1,4 @@
-//! What a director and its cast say to each other: lines of words, each about one connection.
+//! The protocol between the controlling process and its programs: one line per message.
 
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -26,11 +26,11 @@ pub(crate) enum Message {
     Here(u32, Place),
     /// From the first: I am connected.
     Connected(u32),
-    /// From either: my peer does not answer any more.
-    Silent(u32),
-    /// From one who has no peer: all objects of a kind exist.
+    /// From either: my peer no longer answers.
+    Lost(u32),
+    /// From a program without a peer: all its objects exist.
     Made,
-    /// From a witness: so many rounds went well.
+    /// From a checker: the number of successful rounds.
     Rounds(u64),
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Display for Message {
             Self::Here(id, at) => place("here", id, at),
             Self::Go(id) => write!(f, "go {id}"),
             Self::Connected(id) => write!(f, "connected {id}"),
-            Self::Silent(id) => write!(f, "silent {id}"),
+            Self::Lost(id) => write!(f, "lost {id}"),
             Self::Made => write!(f, "made"),
             Self::Rounds(count) => write!(f, "rounds {count}"),
         }
@@ -61,7 +61,7 @@ impl Message {
         Some(match words[..] {
             ["go", id] => Self::Go(id.parse().ok()?),
             ["connected", id] => Self::Connected(id.parse().ok()?),
-            ["silent", id] => Self::Silent(id.parse().ok()?),
+            ["lost", id] => Self::Lost(id.parse().ok()?),
             ["made"] => Self::Made,
             ["rounds", count] => Self::Rounds(count.parse().ok()?),
             [verb, id, peer, address, rkey] => {
@@ -83,17 +83,17 @@ impl Message {
     }
 }
 
-/// Says something to the director.
+/// Sends a message to the controlling process.
 pub(crate) fn say(message: Message) -> Result<(), Stop> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{message}")?;
     Ok(out.flush()?)
 }
 
-/// What the director says.
-pub(crate) struct Ear(Receiver<Message>);
+/// The messages of the controlling process.
+pub(crate) struct Inbox(Receiver<Message>);
 
-impl Ear {
+impl Inbox {
     pub(crate) fn new() -> Self {
         let (sender, receiver) = channel();
         std::thread::spawn(move || {
@@ -113,17 +113,17 @@ impl Ear {
     }
 
     /// The next message, if there is one.
-    pub(crate) fn listen(&self) -> Heard {
+    pub(crate) fn listen(&self) -> Received {
         match self.0.try_recv() {
-            Ok(message) => Heard::Message(message),
-            Err(TryRecvError::Empty) => Heard::Nothing,
-            Err(TryRecvError::Disconnected) => Heard::End,
+            Ok(message) => Received::Message(message),
+            Err(TryRecvError::Empty) => Received::Nothing,
+            Err(TryRecvError::Disconnected) => Received::End,
         }
     }
 }
 
-/// What an ear hears.
-pub(crate) enum Heard {
+/// What an inbox holds.
+pub(crate) enum Received {
     Message(Message),
     Nothing,
     /// It is time to end.
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn every_message_survives_formatting_and_parsing() {
         let peer = PeerAddress {
             qpn: Qpn(0xabcdef),
             psn: 0x123456,
@@ -158,7 +158,7 @@ mod tests {
             Message::Here(u32::MAX, place),
             Message::Go(3),
             Message::Connected(4),
-            Message::Silent(5),
+            Message::Lost(5),
             Message::Made,
             Message::Rounds(u64::MAX),
         ] {

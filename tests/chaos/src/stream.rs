@@ -1,5 +1,5 @@
 //! One end of a connection that is kept busy: writes, sends and reads, each looked at when it is
-//! done, until the peer falls silent.
+//! done, until the peer no longer answers.
 
 use verbless_command::Device;
 use verbless_conformance::{Endpoint, Stop, ensure, pattern};

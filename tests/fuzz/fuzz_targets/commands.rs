@@ -174,23 +174,23 @@ fn run(machine: &mut Machine, operation: &Operation) {
         Operation::Memory { at, bytes } => machine.guests[0].memory.put(at.get(), bytes),
         Operation::Write { at, bytes, length } => {
             let length = usize::from(*length) % 9;
-            machine.bare.write(0, Region::Bar, (*at).into(), &bytes[..length]);
+            machine.device.write(0, Region::Bar, (*at).into(), &bytes[..length]);
         }
         Operation::Read { at, length, config } => {
             let region = if *config { Region::Config } else { Region::Bar };
-            machine.bare.read(0, region, (*at).into(), &mut vec![0; usize::from(*length)]);
+            machine.device.read(0, region, (*at).into(), &mut vec![0; usize::from(*length)]);
         }
         Operation::Config { at, bytes } => {
-            machine.bare.write(0, Region::Config, (*at).into(), bytes);
+            machine.device.write(0, Region::Config, (*at).into(), bytes);
         }
         Operation::Queue(address) => {
             let queue = if address.get() & 1 == 0 { COMMANDS } else { address.page() };
-            machine.guests[0].set_queue(&mut machine.bare, queue);
+            machine.guests[0].set_queue(&mut machine.device, queue);
         }
         Operation::Turns(turns) => machine.turn(u32::from(*turns) % TURNS),
         Operation::Advance(by) => machine.advance(Duration::from_micros((*by).into())),
-        Operation::Port(up) => machine.bare.model().set_port(0, 1, *up),
-        Operation::Reset => machine.bare.reset(0),
+        Operation::Port(up) => machine.device.model().set_port(0, 1, *up),
+        Operation::Reset => machine.device.reset(0),
     }
 }
 

@@ -14,7 +14,7 @@ use verbless_fuzz::memory::{BYTES, Memory, START};
 use verbless_fuzz::object::{self, Object, Receives, Service, Step};
 use verbless_fuzz::tweak::{self, Tweak};
 use verbless_model::{Link, Model, ObjectCounts};
-use verbless_model_kernel::{Bare, Method, Sort as Carries};
+use verbless_model_kernel::{FuzzFile, Method, Sort as Carries};
 use verbless_prm::{COMMANDS, CommandInfo};
 
 /// Operations and turns of one run at most.
@@ -125,7 +125,7 @@ struct Attr {
 
 struct Lab {
     model: Model,
-    file: Bare,
+    file: FuzzFile,
     memory: Arc<Memory>,
     fickle: Arc<Fickle>,
     known: Known,
@@ -135,7 +135,7 @@ struct Lab {
 
 fn methods() -> &'static [Method] {
     static METHODS: OnceLock<Vec<Method>> = OnceLock::new();
-    METHODS.get_or_init(Bare::methods)
+    METHODS.get_or_init(FuzzFile::methods)
 }
 
 fn method(object: u16, id: u16) -> &'static Method {
@@ -149,7 +149,7 @@ impl Lab {
         let split = Arc::new(Split(memory.clone()));
         let model = Model::builder().device(profile(link).clone()).memory(split).stepped().build();
         let fickle = Fickle::new(memory.clone());
-        let file = Bare::open(&model, 0, fickle.clone(), rights).expect("the device comes up");
+        let file = FuzzFile::open(&model, 0, fickle.clone(), rights).expect("the device comes up");
         Self { model, file, memory, fickle, known: Known::default(), handles: Vec::new() }
     }
 

@@ -16,8 +16,8 @@ use verbless_fuzz::machine::profile;
 use verbless_fuzz::memory::{BYTES, Memory, READ_ONLY_BYTES, START};
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Link, Model, ObjectCounts};
-use verbless_model_host::run::{Bare, Sight, Twin};
-use verbless_model_kernel::{Bare as Kernel, Method, Sort};
+use verbless_model_host::run::{DeviceTree, FuzzProgram, IdleProcess};
+use verbless_model_kernel::{FuzzFile as Kernel, Method, Sort};
 
 /// Operations and turns of one run at most.
 const OPERATIONS: usize = 32;
@@ -161,8 +161,8 @@ struct Race {
 /// What all runs of this process have in common.
 struct Common {
     memory: Arc<Memory>,
-    twin: Twin,
-    sights: [Sight; 2],
+    process: IdleProcess,
+    trees: [DeviceTree; 2],
     racer: Sender<Arc<Race>>,
 }
 
@@ -174,16 +174,16 @@ fn common() -> &'static Common {
     static COMMON: OnceLock<Common> = OnceLock::new();
     COMMON.get_or_init(|| {
         let (memory, [writable, readable]) = Memory::with_files();
-        let twin = Twin::start(&[
+        let process = IdleProcess::start(&[
             (&writable, START, BYTES, true),
             (&readable, START + BYTES, READ_ONLY_BYTES, false),
         ]);
-        let sights = [Link::Ethernet, Link::Infiniband]
-            .map(|link| Sight::new(&build(link, Arc::default())).expect("room for files"));
+        let trees = [Link::Ethernet, Link::Infiniband]
+            .map(|link| DeviceTree::new(&build(link, Arc::default())).expect("room for files"));
         let (racer, races) = channel::<Arc<Race>>();
         let raced = memory.clone();
         std::thread::spawn(move || races.iter().for_each(|race| run_race(&raced, &race)));
-        Common { memory, twin: twin.expect("a process"), sights, racer }
+        Common { memory, process: process.expect("a process"), trees, racer }
     })
 }
 
@@ -207,7 +207,7 @@ fn methods() -> &'static [Method] {
 struct Lab {
     common: &'static Common,
     model: Model,
-    program: Bare,
+    program: FuzzProgram,
 }
 
 impl Lab {
@@ -216,8 +216,8 @@ impl Lab {
         common.memory.put(START, &vec![0; BYTES as usize]);
         let memory = Arc::<ClientMemory>::default();
         let model = build(link, memory.clone());
-        let sight = &common.sights[usize::from(link == Link::Infiniband)];
-        let program = Bare::new(&model, memory, sight, common.twin).expect("descriptors");
+        let tree = &common.trees[usize::from(link == Link::Infiniband)];
+        let program = FuzzProgram::new(&model, memory, tree, common.process).expect("descriptors");
         Self { common, model, program }
     }
 

@@ -349,7 +349,7 @@ impl Lab {
                 self.machine.make(usize::from(*function), 0, &object, &[], None);
             }
             Operation::Port { function, up } => {
-                self.machine.bare.model().set_port(usize::from(*function), 1, *up);
+                self.machine.device.model().set_port(usize::from(*function), 1, *up);
             }
             Operation::Lose { function, what, skip, count } => {
                 let fault = match what % 4 {
@@ -358,7 +358,7 @@ impl Lab {
                     2 => Fault::LoseCompletion,
                     _ => Fault::DelayCompletion(Duration::from_micros(u64::from(*what) * 10)),
                 };
-                let model = self.machine.bare.model();
+                let model = self.machine.device.model();
                 model.inject(
                     usize::from(*function),
                     fault,

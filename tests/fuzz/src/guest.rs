@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use verbless_model::memory::HostMemory;
-use verbless_model_host::pci::{Bare, Region};
+use verbless_model_host::pci::{FuzzDevice, Region};
 use verbless_prm::{CommandMailbox, CommandOwnership, CommandQueueEntry, CommandTransport};
 
 use crate::address::{Address, COMMANDS, INPUTS, MAILBOXES, OUTPUTS};
@@ -58,16 +58,16 @@ impl Guest {
     }
 
     /// Tells the device where the command queue lies.
-    pub fn set_queue(&self, bare: &mut Bare, address: u64) {
+    pub fn set_queue(&self, device: &mut FuzzDevice, address: u64) {
         let (high, low) = ((address >> 32) as u32, address as u32);
-        bare.write(self.function, Region::Bar, QUEUE_HIGH, &high.to_be_bytes());
-        bare.write(self.function, Region::Bar, QUEUE_LOW, &low.to_be_bytes());
+        device.write(self.function, Region::Bar, QUEUE_HIGH, &high.to_be_bytes());
+        device.write(self.function, Region::Bar, QUEUE_LOW, &low.to_be_bytes());
     }
 
     /// Sends a command; its output, if it came back with status OK.
     pub fn send(
         &mut self,
-        bare: &mut Bare,
+        device: &mut FuzzDevice,
         input: &[u8],
         room: usize,
         lie: Option<Lie>,
@@ -90,7 +90,7 @@ impl Guest {
         entry.set_signature(entry.signature() ^ !xor(entry.as_bytes()));
         let slot = u64::from(slots.trailing_zeros() % 32);
         self.memory.put(COMMANDS + slot * 64, entry.as_bytes());
-        bare.write(self.function, Region::Bar, DOORBELL, &slots.to_be_bytes());
+        device.write(self.function, Region::Bar, DOORBELL, &slots.to_be_bytes());
         self.output(COMMANDS + slot * 64, room)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use verbless_model::memory::UAR_PAGE;
 use verbless_model::{Link, ObjectCounts, Profile};
-use verbless_model_host::pci::{Bare, Region};
+use verbless_model_host::pci::{FuzzDevice, Region};
 use verbless_prm::{
     CommandInfo, CommandInput, EnableHcaIn, InitHcaIn, ManagePagesIn, QueryPagesIn, TeardownHcaIn,
     TeardownProfile,
@@ -99,7 +99,7 @@ impl Known {
 
 /// A device and the guests of its functions.
 pub struct Machine {
-    pub bare: Bare,
+    pub device: FuzzDevice,
     pub guests: Vec<Guest>,
     pub known: Vec<Known>,
     links: Link,
@@ -124,12 +124,12 @@ impl Machine {
     /// A device of so many functions, to which nothing was said but where the command queues are.
     pub fn new(functions: usize, link: Link) -> Self {
         let guests: Vec<Guest> = (0..functions).map(Guest::new).collect();
-        let mut bare = Bare::new(profile(link), guests.iter().map(Guest::dma).collect());
+        let mut device = FuzzDevice::new(profile(link), guests.iter().map(Guest::dma).collect());
         for guest in &guests {
-            guest.set_queue(&mut bare, COMMANDS);
+            guest.set_queue(&mut device, COMMANDS);
         }
         let known = guests.iter().map(|_| Known::default()).collect();
-        Self { bare, guests, known, links: link }
+        Self { device, guests, known, links: link }
     }
 
     pub fn link(&self) -> Link {
@@ -150,7 +150,7 @@ impl Machine {
         if let Some(stamp) = input.get_mut(2..4) {
             stamp.copy_from_slice(&(uid as u16).to_be_bytes());
         }
-        self.guests[function].send(&mut self.bare, &input, room, lie)
+        self.guests[function].send(&mut self.device, &input, room, lie)
     }
 
     /// Sends a command as an honest driver does.
@@ -232,9 +232,9 @@ impl Machine {
     pub fn store(&mut self, function: usize, page: u32, register: u64, value: u64, trapped: bool) {
         if trapped {
             let at = u64::from(page) * UAR_PAGE + register % UAR_PAGE;
-            self.bare.write(function, Region::Bar, at, &value.to_be_bytes());
+            self.device.write(function, Region::Bar, at, &value.to_be_bytes());
         } else {
-            self.bare.store(function, page, register, value);
+            self.device.store(function, page, register, value);
         }
     }
 
@@ -242,7 +242,7 @@ impl Machine {
     pub fn turn(&mut self, turns: u32) {
         for _ in 0..turns {
             let before = self.moved();
-            let worked = self.bare.model().step();
+            let worked = self.device.model().step();
             for (guest, before) in self.guests.iter().zip(before) {
                 guest.memory.check_turn(before);
             }
@@ -253,7 +253,7 @@ impl Machine {
     }
 
     pub fn advance(&mut self, by: Duration) {
-        self.bare.model().advance(by);
+        self.device.model().advance(by);
     }
 
     fn moved(&self) -> Vec<u64> {
@@ -269,12 +269,12 @@ impl Machine {
     /// Takes everything down; nothing is left.
     pub fn finish(mut self) {
         for function in 0..self.guests.len() {
-            self.guests[function].set_queue(&mut self.bare, COMMANDS);
+            self.guests[function].set_queue(&mut self.device, COMMANDS);
             let mut teardown = TeardownHcaIn::new();
             teardown.set_profile(TeardownProfile::FORCE_CLOSE);
             self.say(function, &teardown);
-            self.bare.reset(function);
-            let left = self.bare.model().counts(function);
+            self.device.reset(function);
+            let left = self.device.model().counts(function);
             assert_eq!(left, ObjectCounts::default(), "function {function}");
         }
     }

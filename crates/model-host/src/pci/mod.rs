@@ -15,11 +15,11 @@
 //! on that the profile names, and mapped.
 
 mod bar;
-#[cfg(fuzzing)]
-mod bare;
 mod command_queue;
 mod config;
 mod function;
+#[cfg(fuzzing)]
+mod fuzz;
 mod interrupts;
 mod layout;
 #[cfg(test)]
@@ -29,5 +29,5 @@ mod server;
 mod trace;
 
 #[cfg(fuzzing)]
-pub use bare::{Bare, Region};
+pub use fuzz::{FuzzDevice, Region};
 pub use server::{PciError, PciOptions, serve};

@@ -44,12 +44,12 @@
 //! file; `write` to a device, the old way of its commands, goes nowhere.
 
 mod answer;
-#[cfg(fuzzing)]
-mod bare;
 mod descriptor;
 mod directory;
 mod exec;
 mod filter;
+#[cfg(fuzzing)]
+mod fuzz;
 mod ioctl;
 mod join;
 mod netlink;
@@ -70,7 +70,7 @@ mod trace;
 mod tree;
 
 #[cfg(fuzzing)]
-pub use bare::{Bare, Sight, Twin};
+pub use fuzz::{DeviceTree, FuzzProgram, IdleProcess};
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -38,7 +38,7 @@ impl Notification {
 /// Starts a process that has this one's descriptors and files at addresses of its own, and does
 /// nothing until this one ends.
 #[cfg(fuzzing)]
-pub(super) fn twin(memory: &[(&std::fs::File, u64, u64, bool)]) -> io::Result<u32> {
+pub(super) fn idle_process(memory: &[(&std::fs::File, u64, u64, bool)]) -> io::Result<u32> {
     // SAFETY: a fork, but for the descriptors, which both have; the child makes system calls only.
     unsafe {
         let flags = libc::CLONE_FILES | libc::SIGCHLD;

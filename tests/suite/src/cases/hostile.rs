@@ -38,7 +38,7 @@ const RECORDS_AT: usize = 2 * 4096;
 const BYTES: usize = 3 * 4096;
 
 /// A queue pair and its completion queue whose memory the case can write.
-struct Bare {
+struct RawQp {
     shared: Shared,
     uar: Arc<Uar>,
     qp: QueuePair,
@@ -46,7 +46,7 @@ struct Bare {
     object: Object,
 }
 
-impl Bare {
+impl RawQp {
     /// Connected to itself.
     fn new(domain: &Domain) -> Result<Self, Stop> {
         let device = domain.device();
@@ -135,12 +135,12 @@ impl Bare {
     }
 }
 
-/// A bare queue pair beside a good one.
-fn beside_a_good_one(lab: &Lab) -> Result<(Bare, Pair), Stop> {
+/// A raw queue pair beside a good one.
+fn beside_a_good_one(lab: &Lab) -> Result<(RawQp, Pair), Stop> {
     let pair = Pair::new(lab)?;
-    let mut bare = Bare::new(&pair.a.domain)?;
-    bare.connect(&pair.a.domain, &pair.a)?;
-    Ok((bare, pair))
+    let mut raw = RawQp::new(&pair.a.domain)?;
+    raw.connect(&pair.a.domain, &pair.a)?;
+    Ok((raw, pair))
 }
 
 fn still_works(pair: &mut Pair) -> Result<(), Stop> {
@@ -150,38 +150,38 @@ fn still_works(pair: &mut Pair) -> Result<(), Stop> {
 }
 
 /// Puts a NOP into the ring, spoils it, and rings for it.
-fn spoiled(bare: &mut Bare, spoil: &[u8]) -> Result<(), Stop> {
-    bare.qp.post(&Nop::new().signaled(), 0)?;
-    ensure_eq!(bare.done()??.cookie, 0, "cookie of a NOP that is not spoiled");
-    let mut batch = bare.qp.batch();
+fn spoiled(raw: &mut RawQp, spoil: &[u8]) -> Result<(), Stop> {
+    raw.qp.post(&Nop::new().signaled(), 0)?;
+    ensure_eq!(raw.done()??.cookie, 0, "cookie of a NOP that is not spoiled");
+    let mut batch = raw.qp.batch();
     batch.post(&Nop::new().signaled(), 1)?;
     batch.hold();
-    bare.shared.memory.write_at(SENDS_AT + 64, spoil)?;
-    bare.ring(1);
-    failed(bare.done()?, Status::LocalQpOperation)?;
+    raw.shared.memory.write_at(SENDS_AT + 64, spoil)?;
+    raw.ring(1);
+    failed(raw.done()?, Status::LocalQpOperation)?;
     Ok(())
 }
 
 fn garbage_in_the_send_ring_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
-    let (mut bare, mut pair) = beside_a_good_one(lab)?;
-    spoiled(&mut bare, &[0xff; 64])?;
+    let (mut raw, mut pair) = beside_a_good_one(lab)?;
+    spoiled(&mut raw, &[0xff; 64])?;
     still_works(&mut pair)
 }
 
 fn an_unknown_opcode_in_the_send_ring_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
-    let (mut bare, mut pair) = beside_a_good_one(lab)?;
+    let (mut raw, mut pair) = beside_a_good_one(lab)?;
     // The first word: opcode modifier, index, opcode.
-    spoiled(&mut bare, &[0, 0, 1, 0x7e])?;
+    spoiled(&mut raw, &[0, 0, 1, 0x7e])?;
     still_works(&mut pair)
 }
 
 fn a_doorbell_record_that_runs_ahead_fails_that_queue_only(lab: &Lab) -> Result<(), Stop> {
     // Hardware may read on and on; only of the model it is known to stop at the first WQE that is
     // none.
-    let (mut bare, mut pair) = beside_a_good_one(lab)?;
-    bare.shared.memory.write_at(RECORDS_AT + 64 + 4, &0x8000u32.to_be_bytes())?;
-    bare.ring(0);
-    let cqe = until("an error", || bare.cq.poll())?;
+    let (mut raw, mut pair) = beside_a_good_one(lab)?;
+    raw.shared.memory.write_at(RECORDS_AT + 64 + 4, &0x8000u32.to_be_bytes())?;
+    raw.ring(0);
+    let cqe = until("an error", || raw.cq.poll())?;
     ensure_eq!(cqe.opcode(), 0xd, "opcode of the CQE: a requester's error");
     still_works(&mut pair)
 }
@@ -189,9 +189,9 @@ fn a_doorbell_record_that_runs_ahead_fails_that_queue_only(lab: &Lab) -> Result<
 /// What becomes of a CQE that we write ourselves, as a hostile device could.
 fn forged(lab: &Lab, forge: impl Fn(u32) -> [u8; 64]) -> Result<CompletionError, Stop> {
     let domain = Domain::new(&lab.device()?)?;
-    let mut bare = Bare::new(&domain)?;
-    bare.shared.memory.write_at(CQ_AT, &forge(bare.qp.qpn().0))?;
-    match bare.done()? {
+    let mut raw = RawQp::new(&domain)?;
+    raw.shared.memory.write_at(CQ_AT, &forge(raw.qp.qpn().0))?;
+    match raw.done()? {
         Ok(done) => Err(Stop::fail(format!("it was taken for {done:?}"))),
         Err(error) => Ok(error),
     }
@@ -243,7 +243,7 @@ fn a_completion_of_a_request_that_is_not_outstanding_is_refused(lab: &Lab) -> Re
 /// refused and completes none.
 fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::unconnected(lab, &QpConfig::new(1, 1), 64)?;
-    let mut bare = Bare::new(&pair.a.domain)?;
+    let mut raw = RawQp::new(&pair.a.domain)?;
     let (mut taken, mut refused) = (0, 0);
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for count in 0..5000u32 {
@@ -255,7 +255,7 @@ fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
             word.copy_from_slice(&state.to_ne_bytes());
         }
         if count % 2 == 0 {
-            cqe[0x38..0x3c].copy_from_slice(&bare.qp.qpn().0.to_be_bytes());
+            cqe[0x38..0x3c].copy_from_slice(&raw.qp.qpn().0.to_be_bytes());
             // Now and then an index near those that are outstanding.
             cqe[0x3c] = 0;
             cqe[0x3d] &= 0xf;
@@ -264,22 +264,22 @@ fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
         let lap = (count as usize / CQES % 2) as u8;
         cqe[0x3f] = cqe[0x3f] & 0xee | lap;
         let slot = count as usize % CQES;
-        bare.shared.memory.write_at(CQ_AT + 64 * slot, &cqe)?;
-        let room = bare.qp.send.free();
+        raw.shared.memory.write_at(CQ_AT + 64 * slot, &cqe)?;
+        let room = raw.qp.send.free();
         if room == SEND_WQEBBS as u32 {
-            let mut batch = bare.qp.batch();
+            let mut batch = raw.qp.batch();
             for _ in 0..2 {
                 batch.post(&Nop::new(), count.into())?;
             }
             batch.hold();
         }
-        let free = bare.qp.send.free();
-        let cqe = bare.cq.poll().ok_or_else(|| Stop::fail("it was not seen"))?;
-        match bare.qp.complete(cqe) {
+        let free = raw.qp.send.free();
+        let cqe = raw.cq.poll().ok_or_else(|| Stop::fail("it was not seen"))?;
+        match raw.qp.complete(cqe) {
             Ok(done) => {
                 taken += 1;
                 ensure!(done.cookie <= count.into(), "{done:?} of nothing that was posted");
-                ensure!(bare.qp.send.free() > free, "{done:?} completes no request");
+                ensure!(raw.qp.send.free() > free, "{done:?} completes no request");
             }
             Err(CompletionError::Failed(failure)) => {
                 taken += 1;
@@ -287,10 +287,10 @@ fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
             }
             Err(CompletionError::Malformed(_)) => {
                 refused += 1;
-                ensure_eq!(bare.qp.send.free(), free, "free WQEBBs after a CQE that was refused");
+                ensure_eq!(raw.qp.send.free(), free, "free WQEBBs after a CQE that was refused");
             }
         }
-        ensure!(bare.cq.inline_data().len() <= 64, "more inline data than a CQE has");
+        ensure!(raw.cq.inline_data().len() <= 64, "more inline data than a CQE has");
     }
     ensure!(taken > 0 && refused > 1000, "{taken} were taken and {refused} refused");
     Ok(())

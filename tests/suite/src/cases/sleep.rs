@@ -33,6 +33,7 @@ cases!(
     queues_that_come_and_go_are_heard_of_no_more,
     a_thousand_messages_to_a_sleeping_receiver_wake_it_for_each,
     many_queue_pairs_are_served_by_one_thread_that_sleeps_on_one_file,
+    five_hundred_connections_share_one_completion_queue_and_one_sleeping_thread,
     workers_park_their_queues_while_another_thread_hands_out_the_events,
     a_device_that_is_removed_wakes_all_who_sleep [Need::Model],
 );
@@ -329,28 +330,37 @@ fn a_thousand_messages_to_a_sleeping_receiver_wake_it_for_each(lab: &Lab) -> Res
     })
 }
 
-/// A server: queue pairs on a few completion queues, all on one file.
 fn many_queue_pairs_are_served_by_one_thread_that_sleeps_on_one_file(
     lab: &Lab,
 ) -> Result<(), Stop> {
-    const CQS: usize = 4;
-    const CLIENTS: usize = 24;
-    const MESSAGES: usize = 10;
+    serve(lab, 4, 24, 10)
+}
+
+fn five_hundred_connections_share_one_completion_queue_and_one_sleeping_thread(
+    lab: &Lab,
+) -> Result<(), Stop> {
+    serve(lab, 1, 500, 4)
+}
+
+/// A server with `clients` queue pairs on `count` completion queues, whose events one thread awaits
+/// on one file. Each client sends `messages`.
+fn serve(lab: &Lab, count: usize, clients: usize, messages: usize) -> Result<(), Stop> {
     let config = QpConfig::new(4, 4);
     let server = Endpoint::new(lab.device()?, &config, 4096)?;
     let client = Endpoint::new(lab.other_device()?, &config, 4096)?;
     let events = CqEvents::new(&server.device)?;
     let mut cqs = Vec::new();
-    for token in 0..CQS {
-        let mut cq = server.domain.completion_queue(&CqConfig::new(256))?;
+    for token in 0..count {
+        let mut cq =
+            server.domain.completion_queue(&CqConfig::new(8 * clients.div_ceil(count) as u32))?;
         events.add(&mut cq, token as u64)?;
         cqs.push(cq);
     }
     let mut queues = Dispatcher::new();
-    let mut clients = Vec::new();
+    let mut senders = Vec::new();
     let options = Default::default();
-    for number in 0..CLIENTS {
-        let cq = &cqs[number % CQS];
+    for number in 0..clients {
+        let cq = &cqs[number % count];
         let mut qp = server.domain.queue_pair(&config, cq, cq)?;
         qp.post_receive(server.region.sge(0, 64)?, 0)?;
         let far_cq = client.domain.completion_queue(&CqConfig::new(8))?;
@@ -360,23 +370,23 @@ fn many_queue_pairs_are_served_by_one_thread_that_sleeps_on_one_file(
         server.domain.connect(&mut qp, &there, &options)?;
         client.domain.connect(&mut far, &here, &options)?;
         queues.insert(qp.qpn().0, qp)?;
-        clients.push((far, far_cq));
+        senders.push((far, far_cq));
     }
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| -> Result<(), Stop> {
-            for _ in 0..MESSAGES {
-                for (qp, _) in &mut clients {
+            for _ in 0..messages {
+                for (qp, _) in &mut senders {
                     qp.post(&Send::new(Inline(b"hello")).signaled(), 0)?;
                 }
-                for (qp, cq) in &mut clients {
+                for (qp, cq) in &mut senders {
                     until("a completion of a client", || qp.poll(cq))??;
                 }
             }
             Ok(())
         });
         let mut served = 0;
-        let mut awake: Vec<_> = (0..CQS).collect();
-        while served < CLIENTS * MESSAGES {
+        let mut awake: Vec<_> = (0..count).collect();
+        while served < clients * messages {
             while let Some(token) = awake.pop() {
                 let cq = &mut cqs[token];
                 loop {
@@ -391,7 +401,7 @@ fn many_queue_pairs_are_served_by_one_thread_that_sleeps_on_one_file(
                     }
                 }
             }
-            if served < CLIENTS * MESSAGES {
+            if served < clients * messages {
                 let token = events.wait(Some(TIMEOUT))?;
                 awake.extend(token.map(|token| token as usize));
                 ensure!(token.is_some(), "nothing woke it; {served} messages were served");

@@ -1,30 +1,30 @@
-//! Two programs that use the device as it is meant to be used, and look at everything: they must
-//! not notice what happens beside them.
+//! Two programs that exchange data and verify every byte of it: what happens to other programs must
+//! not disturb them.
 
 use verbless_command::Device;
 use verbless_conformance::{Endpoint, Stop, ensure, ensure_eq, pattern};
 use verbless_queue::wr::{Inline, Read, SendImm, Write};
 use verbless_queue::{ConnectOptions, QpConfig, RemoteAddr};
 
-use crate::message::{Ear, Heard, Message, Place, say};
+use crate::message::{Inbox, Message, Place, Received, say};
 
 /// Bytes of the longest message, and where it is written to and read to.
 const LONGEST: usize = 16 << 10;
 const HERE: usize = LONGEST;
 const READ: usize = 2 * LONGEST;
 const BYTES: usize = 3 * LONGEST;
-/// How often it says how far it is.
+/// Rounds between two reports.
 const SAY: u64 = 16;
 
 /// One of the two.
-pub(crate) struct Witness {
+pub(crate) struct Checker {
     end: Endpoint,
     peer: RemoteAddr,
-    /// Whether it speaks first.
+    /// Whether it sends first.
     begins: bool,
 }
 
-impl Witness {
+impl Checker {
     pub(crate) fn new(device: &Device, begins: bool) -> Result<Self, Stop> {
         let end = Endpoint::new(device.clone(), &QpConfig::new(8, 8), BYTES)?;
         Ok(Self { peer: end.remote(0)?, end, begins })
@@ -43,22 +43,22 @@ impl Witness {
         (0..4).try_for_each(|_| self.end.receive(0, 0, 0))
     }
 
-    /// Rounds until there is nobody to hear of them. Each writes to the peer, tells it so, waits
-    /// for its turn, and looks at what came and at what the peer has.
-    pub(crate) fn rounds(&mut self, ear: &Ear) -> Result<(), Stop> {
+    /// Runs rounds until it is asked to end. In each it writes to the peer, reads that back, tells
+    /// the peer by a SEND, waits for the peer's own SEND, and verifies what the peer wrote.
+    pub(crate) fn rounds(&mut self, inbox: &Inbox) -> Result<(), Stop> {
         for round in 0.. {
             if self.begins {
-                if matches!(ear.listen(), Heard::End) {
-                    // The peer waits for a word, and takes this for the last.
+                if matches!(inbox.listen(), Received::End) {
+                    // The peer waits for a message; this value tells it to end.
                     return self.tell(u32::MAX);
                 }
-                self.speak(round)?;
+                self.send_round(round)?;
             }
-            if self.hear(round)? {
+            if self.receive_round(round)? {
                 return Ok(());
             }
             if !self.begins {
-                self.speak(round)?;
+                self.send_round(round)?;
             }
             if round % SAY == 0 {
                 say(Message::Rounds(round))?;
@@ -83,7 +83,7 @@ impl Witness {
         Ok(())
     }
 
-    fn speak(&mut self, round: u64) -> Result<(), Stop> {
+    fn send_round(&mut self, round: u64) -> Result<(), Stop> {
         let length = Self::length(round);
         let bytes = Self::pattern(round, self.begins);
         self.end.fill(0, &bytes)?;
@@ -100,8 +100,8 @@ impl Witness {
         self.tell(round as u32)
     }
 
-    /// True when that was the last word.
-    fn hear(&mut self, round: u64) -> Result<bool, Stop> {
+    /// True when the peer has ended.
+    fn receive_round(&mut self, round: u64) -> Result<bool, Stop> {
         let done = self.end.received()??;
         if done.immediate() == Some(u32::MAX) {
             return Ok(true);

@@ -18,26 +18,26 @@ use verbless_model::{Model, Side};
 
 /// A process whose memory is that of files, and which does nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct Twin {
+pub struct IdleProcess {
     pid: u32,
 }
 
-impl Twin {
+impl IdleProcess {
     /// Starts one that has each of these files at its address, to be written or only read. It ends
     /// with this process.
     ///
     /// # Errors
     /// What the system says.
     pub fn start(memory: &[(&File, u64, u64, bool)]) -> std::io::Result<Self> {
-        sys::twin(memory).map(|pid| Self { pid })
+        sys::idle_process(memory).map(|pid| Self { pid })
     }
 }
 
 /// What programs see of devices of a kind; it costs many files.
 #[derive(Clone)]
-pub struct Sight(Arc<View>);
+pub struct DeviceTree(Arc<View>);
 
-impl Sight {
+impl DeviceTree {
     /// What programs see of this model, and of those like it.
     ///
     /// # Errors
@@ -48,13 +48,13 @@ impl Sight {
 }
 
 /// A program, seen by those who answer it.
-pub struct Bare {
+pub struct FuzzProgram {
     answerer: Answerer,
-    hands: Arc<Hands>,
-    twin: Twin,
+    held: Arc<Descriptors>,
+    process: IdleProcess,
 }
 
-impl Bare {
+impl FuzzProgram {
     /// A program that has made no call yet. `memory` is that of the model.
     ///
     /// # Errors
@@ -62,20 +62,20 @@ impl Bare {
     pub fn new(
         model: &Model,
         memory: Arc<ClientMemory>,
-        sight: &Sight,
-        twin: Twin,
+        tree: &DeviceTree,
+        process: IdleProcess,
     ) -> Result<Self, Errno> {
         let shared = Arc::new(SharedRun::new(model, memory, false)?);
-        let hands = Arc::new(Hands::default());
-        let (gate, view) = (hands.clone() as Arc<dyn Gate>, sight.0.clone());
-        Ok(Self { answerer: Answerer { shared, gate, view }, hands, twin })
+        let held = Arc::new(Descriptors::default());
+        let (gate, view) = (held.clone() as Arc<dyn Gate>, tree.0.clone());
+        Ok(Self { answerer: Answerer { shared, gate, view }, held, process })
     }
 
     /// Makes a call, whose thread is killed after so many looks at whether it still waits; what it
     /// returns, if it is not left to the real kernel.
     pub fn call(&self, number: i64, arguments: [u64; 6], looks: u32) -> Option<Result<i64, i32>> {
-        self.hands.looks.store(looks, Ordering::Relaxed);
-        let call = Notification::of(self.twin.pid, number as i32, arguments);
+        self.held.looks.store(looks, Ordering::Relaxed);
+        let call = Notification::of(self.process.pid, number as i32, arguments);
         match self.answerer.answer(&call) {
             Answer::Kernel => None,
             Answer::Ours(result) => Some(result.map_err(|errno| errno as i32)),
@@ -85,12 +85,12 @@ impl Bare {
 
     /// The descriptors that it was given and has not closed.
     pub fn descriptors(&self) -> Vec<i32> {
-        self.hands.given().iter().map(AsRawFd::as_raw_fd).collect()
+        self.held.given().iter().map(AsRawFd::as_raw_fd).collect()
     }
 
     /// Closes one of its descriptors.
     pub fn close(&self, index: usize) {
-        let mut given = self.hands.given();
+        let mut given = self.held.given();
         if !given.is_empty() {
             let index = index % given.len();
             drop(given.remove(index));
@@ -99,7 +99,7 @@ impl Bare {
 
     /// Stores a doorbell word where the program has a page of a device mapped.
     pub fn store(&self, index: usize, offset: u64, word: u64) {
-        let given = self.hands.given();
+        let given = self.held.given();
         let of = |fd: &OwnedFd| fd.try_clone().map(File::from);
         if let Some(Ok(file)) = given.get(index % given.len().max(1)).map(of) {
             let _ = file.write_at(&word.to_ne_bytes(), offset & !7);
@@ -108,25 +108,25 @@ impl Bare {
 
     /// Closes all that it has open; how many devices are open then.
     pub fn end(self) -> usize {
-        self.hands.given().clear();
+        self.held.given().clear();
         self.answerer.shared.opens().len()
     }
 }
 
 /// What a program was given, and how long it lives.
 #[derive(Debug, Default)]
-struct Hands {
+struct Descriptors {
     given: Mutex<Vec<OwnedFd>>,
     looks: AtomicU32,
 }
 
-impl Hands {
+impl Descriptors {
     fn given(&self) -> std::sync::MutexGuard<'_, Vec<OwnedFd>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Gate for Hands {
+impl Gate for Descriptors {
     fn answer(&self, _: u64, _: Result<i64, Errno>) {}
 
     fn go_on(&self, _: u64) {}

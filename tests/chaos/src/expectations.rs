@@ -1,4 +1,4 @@
-//! What Linux answers to calls that are wrong in one way, where it is certain.
+//! The errno that Linux returns for calls with exactly one mistake, where that is certain.
 //!
 //! From `drivers/infiniband/core/uverbs_ioctl.c` (`ib_uverbs_ioctl`, `ib_uverbs_cmd_verbs`),
 //! `fs/open.c`, `fs/stat.c`, `fs/namei.c` of Linux 6.1 to 6.12.
@@ -20,29 +20,29 @@ const PATH: u64 = PAGE;
 const LONG: u64 = 2 * PAGE;
 const BUFFER: u64 = 6 * PAGE;
 
-struct Judge {
+struct Expectations {
     arena: Arena,
-    told: u32,
+    checked: u32,
     wrong: Vec<String>,
 }
 
-/// Makes every call, and fails if one is answered otherwise; how many there were.
+/// Makes every call, and fails if one returns another errno; returns the number of calls.
 pub(crate) fn check(device: &str) -> Result<u32, Stop> {
     let arena = Arena::new()?;
-    let mut judge = Judge { arena, told: 0, wrong: Vec::new() };
+    let mut expectations = Expectations { arena, checked: 0, wrong: Vec::new() };
     let devices = Kernel::new().enumerate()?;
     let info = devices.iter().find(|info| info.name == device);
     let node = info.ok_or_else(|| Stop::fail(format!("no device {device}")))?.node.clone();
-    let result =
-        judge.all(&format!("/dev/infiniband/{node}"), &format!("/sys/class/infiniband/{device}"));
+    let result = expectations
+        .all(&format!("/dev/infiniband/{node}"), &format!("/sys/class/infiniband/{device}"));
     arena.free()?;
     result?;
     ensure!(
-        judge.wrong.is_empty(),
-        "answers that Linux does not give:\n{}",
-        judge.wrong.join("\n")
+        expectations.wrong.is_empty(),
+        "results that differ from Linux's:\n{}",
+        expectations.wrong.join("\n")
     );
-    Ok(judge.told)
+    Ok(expectations.checked)
 }
 
 /// A header's first word.
@@ -50,7 +50,7 @@ fn header(length: u64, object: u64, method: u64, attributes: u64) -> u64 {
     length | object << 16 | method << 32 | attributes << 48
 }
 
-impl Judge {
+impl Expectations {
     fn all(&mut self, node: &str, link: &str) -> Result<(), Stop> {
         let path = self.path(node);
         let device = call(plain::OPEN, [path, libc::O_RDWR as u64, 0, 0, 0, 0])?;
@@ -86,10 +86,11 @@ impl Judge {
         all[..arguments.len()].copy_from_slice(arguments);
         let got = call(number, all);
         if got != Err(expected) {
-            self.wrong
-                .push(format!("{what}: call {number} gives {got:?}, and with Linux {expected:?}"));
+            self.wrong.push(format!(
+                "{what}: system call {number} returns {got:?}; Linux returns {expected:?}"
+            ));
         }
-        self.told += 1;
+        self.checked += 1;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
-//! A program that lies: it calls the kernel with what a driver would say, but for something that is
-//! wrong, and with what nobody would, from several threads, while another changes the memory that
-//! the calls point to.
+//! A hostile client: from several threads it makes the calls of a driver with something wrong in
+//! them, and calls that no driver makes, while another thread changes the memory that the calls
+//! point to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,15 +12,15 @@ use verbless_devx::Backend;
 use verbless_devx::abi::frame::{ATTRIBUTE_WORDS, HEADER_WORDS, RDMA_VERBS_IOCTL};
 use verbless_queue::QpConfig;
 
-use crate::message::{Ear, Message, say};
-use crate::parts::Part;
+use crate::message::{Inbox, Message, say};
 use crate::random::Random;
 use crate::raw::{self, Arena, End, PAGE, Window, plain};
-use crate::tape::{Recorder, Request};
+use crate::recording::{Recorder, Request};
+use crate::roles::Role;
 
 /// Threads that call.
 const THREADS: u64 = 3;
-/// How many calls a thread makes before it says so.
+/// How many calls a thread makes between two reports.
 const SAY: u64 = 500;
 /// Devices that a thread has open besides.
 const MOST_OPEN: usize = 40;
@@ -72,7 +72,7 @@ const PATHS: &[&str] = &[
 ];
 
 /// What the threads share.
-struct Stage {
+struct Common {
     arena: Arena,
     requests: Vec<Request>,
     device: String,
@@ -81,8 +81,8 @@ struct Stage {
 }
 
 /// One thread of it.
-struct Liar {
-    stage: Arc<Stage>,
+struct Caller {
+    common: Arc<Common>,
     random: Random,
     devices: Vec<u64>,
     windows: Vec<Window>,
@@ -90,8 +90,8 @@ struct Liar {
     others: Vec<u64>,
 }
 
-/// Lies until there is nobody left to lie to.
-pub(crate) fn run(name: &str, ear: &Ear, seed: u64) -> Result<(), Stop> {
+/// Runs until the controlling process asks it to end.
+pub(crate) fn run(name: &str, inbox: &Inbox, seed: u64) -> Result<(), Stop> {
     raw::ignore_children();
     let recorder = Recorder::new();
     let infos = recorder.enumerate()?;
@@ -101,8 +101,8 @@ pub(crate) fn run(name: &str, ear: &Ear, seed: u64) -> Result<(), Stop> {
     let itself = first.domain.address(&first.qp, &Default::default())?;
     first.domain.connect(&mut first.qp, &itself, &Default::default())?;
     drop(Endpoint::new(device.clone(), &QpConfig::new(8, 8), 8 << 10)?);
-    let requests = recorder.tape.lock().map(|tape| tape.clone()).unwrap_or_default();
-    let stage = Arc::new(Stage {
+    let requests = recorder.requests.lock().map(|requests| requests.clone()).unwrap_or_default();
+    let common = Arc::new(Common {
         arena: Arena::with(&HOWS)?,
         requests,
         device: format!("/dev/infiniband/{}", info.map_or("", |info| &info.node)),
@@ -110,60 +110,60 @@ pub(crate) fn run(name: &str, ear: &Ear, seed: u64) -> Result<(), Stop> {
         over: AtomicBool::new(false),
     });
     let mut random = Random::new(seed);
-    let mut liars = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..THREADS {
-        liars.push(Liar::new(stage.clone(), Random::new(random.next()))?);
+        clients.push(Caller::new(common.clone(), Random::new(random.next()))?);
     }
-    let call = |mut liar: Liar| std::thread::spawn(move || liar.lie());
-    let mut threads: Vec<_> = liars.into_iter().map(call).collect();
-    let (shared, own) = (stage.clone(), Random::new(random.next()));
+    let call = |mut client: Caller| std::thread::spawn(move || client.run());
+    let mut threads: Vec<_> = clients.into_iter().map(call).collect();
+    let (shared, own) = (common.clone(), Random::new(random.next()));
     threads.push(std::thread::spawn(move || scribble(&shared, own)));
     let exec = random.below(4) == 0;
     if exec {
         std::thread::sleep(std::time::Duration::from_millis(100 + random.below(300)));
-        // The other threads are in the middle of whatever they do.
-        return Err(crate::cast::again(Part::Liar, name, random.next()).into());
+        // The other threads are in the middle of calls.
+        return Err(crate::programs::exec_role(Role::Hostile, name, random.next()).into());
     }
-    while ear.wait().is_some() {}
-    stage.over.store(true, Ordering::Relaxed);
+    while inbox.wait().is_some() {}
+    common.over.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    // Its driver may not find what it had any more.
+    // Its driver's objects may be gone, so that destructors would fail.
     std::process::exit(0)
 }
 
 /// Changes memory all the time: mostly what a request begins with.
-fn scribble(stage: &Stage, mut random: Random) {
-    while !stage.over.load(Ordering::Relaxed) {
+fn scribble(common: &Common, mut random: Random) {
+    while !common.over.load(Ordering::Relaxed) {
         for _ in 0..64 {
-            let offset = random.below(stage.arena.len());
-            let old = stage.arena.get(offset);
+            let offset = random.below(common.arena.len());
+            let old = common.arena.get(offset);
             let new = match random.below(4) {
                 0 => random.next(),
                 1 => old ^ 1 << random.below(64),
-                2 => stage.arena.get(random.below(stage.arena.len())),
+                2 => common.arena.get(random.below(common.arena.len())),
                 _ => old,
             };
-            stage.arena.put(offset, new);
+            common.arena.put(offset, new);
         }
         std::thread::sleep(std::time::Duration::from_micros(50));
     }
 }
 
-impl Liar {
-    fn new(stage: Arc<Stage>, random: Random) -> Result<Self, Stop> {
+impl Caller {
+    fn new(common: Arc<Common>, random: Random) -> Result<Self, Stop> {
         let mut others = Vec::new();
         for path in ["/dev/null", "/sys/class/infiniband", "/"] {
-            stage.arena.fill(0, format!("{path}\0").as_bytes());
-            others.push(raw::call(plain::OPEN, [stage.arena.at(0), 0, 0, 0, 0, 0])?);
+            common.arena.fill(0, format!("{path}\0").as_bytes());
+            others.push(raw::call(plain::OPEN, [common.arena.at(0), 0, 0, 0, 0, 0])?);
         }
         // None whose lower half is one of the first three: those are for talking.
         others.extend([u64::MAX, 0xffff_ffff, 123_456, 1 << 40 | 123_456]);
-        Ok(Self { stage, random, devices: Vec::new(), windows: Vec::new(), others })
+        Ok(Self { common, random, devices: Vec::new(), windows: Vec::new(), others })
     }
 
-    fn lie(&mut self) {
+    fn run(&mut self) {
         let mut calls = 0;
-        while !self.stage.over.load(Ordering::Relaxed) {
+        while !self.common.over.load(Ordering::Relaxed) {
             match self.random.below(100) {
                 0..50 => self.twist(),
                 50..55 => self.garbage(),
@@ -176,7 +176,7 @@ impl Liar {
             }
             calls += 1;
             if calls % SAY == 0 {
-                let all = self.stage.calls.fetch_add(SAY, Ordering::Relaxed) + SAY;
+                let all = self.common.calls.fetch_add(SAY, Ordering::Relaxed) + SAY;
                 if say(Message::Rounds(all)).is_err() {
                     return;
                 }
@@ -192,7 +192,7 @@ impl Liar {
 
     /// An address: mostly of memory that is there.
     fn address(&mut self) -> u64 {
-        let arena = self.stage.arena;
+        let arena = self.common.arena;
         match self.random.below(16) {
             0 => self.random.one_of(&[
                 0,
@@ -223,10 +223,10 @@ impl Liar {
         }
     }
 
-    /// What a driver once said, with something that is wrong.
+    /// A recorded request with a few words changed.
     fn twist(&mut self) {
-        let stage = self.stage.clone();
-        let request = &stage.requests[self.random.below(stage.requests.len() as u64) as usize];
+        let common = self.common.clone();
+        let request = &common.requests[self.random.below(common.requests.len() as u64) as usize];
         let mut words = request.words.clone();
         // Where the request itself lies, and what it points to: pieces of the arena, which may
         // overlap.
@@ -235,8 +235,8 @@ impl Liar {
             let data = HEADER_WORDS + ATTRIBUTE_WORDS * index + 1;
             if !input.is_empty() || words[data] >> 32 != 0 {
                 let place = self.random.below(30) * PAGE + 8 * index as u64;
-                stage.arena.fill(place, input);
-                words[data] = stage.arena.at(place);
+                common.arena.fill(place, input);
+                words[data] = common.arena.at(place);
             }
         }
         for _ in 0..self.random.below(4) {
@@ -251,14 +251,14 @@ impl Liar {
             };
         }
         for (index, word) in words.iter().enumerate() {
-            stage.arena.put(at + 8 * index as u64, *word);
+            common.arena.put(at + 8 * index as u64, *word);
         }
         let descriptor = self.device();
-        let at = stage.arena.at(at);
+        let at = common.arena.at(at);
         let _ = self.call(libc::SYS_ioctl, &[descriptor, RDMA_VERBS_IOCTL.into(), at]);
     }
 
-    /// Whatever lies in the arena as a request, or a request that nobody knows.
+    /// Whatever is in the arena as a request, or an unknown request code.
     fn garbage(&mut self) {
         let request = match self.random.below(3) {
             0 => RDMA_VERBS_IOCTL.into(),
@@ -271,7 +271,7 @@ impl Liar {
 
     /// The address of a path: one of those, the device's, or one that ends where memory does.
     fn some_path(&mut self) -> u64 {
-        let arena = self.stage.arena;
+        let arena = self.common.arena;
         let path = self.random.one_of(PATHS);
         match self.random.below(8) {
             0 => self.address(),
@@ -291,7 +291,7 @@ impl Liar {
 
     /// The address of flags for `openat2`, in memory that nobody changes; or none.
     fn how(&mut self) -> u64 {
-        let arena = self.stage.arena;
+        let arena = self.common.arena;
         match self.random.below(4) {
             0 => self.random.one_of(&[0, arena.nowhere(), arena.nowhere() - 8, u64::MAX - 7]),
             _ => arena.read_only() + 24 * self.random.below(PAGE / 24),
@@ -306,7 +306,7 @@ impl Liar {
         }
     }
 
-    /// A question about a path, or about a descriptor.
+    /// A call that takes a path or a descriptor.
     fn path(&mut self) {
         let (directory, path, to) = (self.directory(), self.some_path(), self.address());
         let (flags, more) = (self.random.next() & self.random.next(), self.random.next());
@@ -339,11 +339,12 @@ impl Liar {
         };
     }
 
-    /// One more device, or one less.
+    /// Opens a device or closes one.
     fn open(&mut self) {
         if self.devices.len() < MOST_OPEN && self.random.below(3) > 0 {
-            let (arena, place) = (self.stage.arena, self.random.below(self.stage.arena.len()) & !7);
-            arena.fill(place, format!("{}\0", self.stage.device).as_bytes());
+            let (arena, place) =
+                (self.common.arena, self.random.below(self.common.arena.len()) & !7);
+            arena.fill(place, format!("{}\0", self.common.device).as_bytes());
             let flags = self.random.one_of(&[libc::O_RDWR, libc::O_RDWR | libc::O_CLOEXEC]);
             if let Ok(device) = self.call(plain::OPEN, &[arena.at(place), flags as u64]) {
                 self.devices.push(device);
@@ -356,11 +357,12 @@ impl Liar {
         }
     }
 
-    /// Gives a device what its driver gave it first, so that lies go deeper.
+    /// Replays the first requests of the driver on a device, so that later calls get past the first
+    /// checks.
     fn context(&mut self, device: u64) {
-        let stage = self.stage.clone();
-        let arena = stage.arena;
-        for request in stage.requests.iter().take(1 + self.random.below(12) as usize) {
+        let common = self.common.clone();
+        let arena = common.arena;
+        for request in common.requests.iter().take(1 + self.random.below(12) as usize) {
             let mut words = request.words.clone();
             for (index, input) in request.inputs.iter().enumerate() {
                 let data = HEADER_WORDS + ATTRIBUTE_WORDS * index + 1;
@@ -429,7 +431,7 @@ impl Liar {
         }
     }
 
-    /// A child that goes on with what its parent has open, and ends somehow.
+    /// A child that uses the descriptors of its parent, and exits, execs or is killed.
     fn child(&mut self) {
         let calls: Vec<_> = (0..8)
             .map(|_| {
@@ -446,7 +448,7 @@ impl Liar {
         raw::fork(&calls, end);
     }
 
-    /// A thread that calls and is no more.
+    /// A thread that makes two calls and ends.
     fn thread(&mut self) {
         let (device, address, path) = (self.device(), self.address(), self.some_path());
         // There may be too many already.

@@ -1,4 +1,4 @@
-//! The parts that a program can play.
+//! The roles of a program.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use verbless_conformance::{Endpoint, Stop};
 use verbless_devx::{Backend, Kernel};
 use verbless_queue::QpConfig;
 
-use crate::liar;
-use crate::message::{Ear, Heard, Message, say};
+use crate::checker::Checker;
+use crate::hostile_client;
+use crate::message::{Inbox, Message, Received, say};
 use crate::random::Random;
 use crate::stream::Stream;
-use crate::witness::Witness;
 
-/// Which part, and on which device.
+/// A role, and the device it runs on.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    part: Part,
+    role: Role,
     device: String,
     seed: u64,
     /// The connection that it is the first end of.
@@ -27,43 +27,43 @@ pub(crate) struct Options {
 
 /// What a program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum Role {
     /// Makes objects and destroys them, in two threads.
     Churn,
     /// Is the first end of a connection.
     First,
     /// Is the second end of as many connections as it is told of.
     Second,
-    /// Rounds with another witness, who is `Hears`.
-    Begins,
-    /// The other witness.
-    Hears,
-    /// Lies.
-    Liar,
+    /// The first of two checkers, which starts each round.
+    CheckerFirst,
+    /// The second of two checkers.
+    CheckerSecond,
+    /// Makes malformed and malicious calls.
+    Hostile,
 }
 
-impl Part {
-    /// As the command line has it.
+impl Role {
+    /// Its name on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
     }
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), Stop> {
-    let ear = Ear::new();
-    if options.part == Part::Liar {
-        return liar::run(&options.device, &ear, options.seed);
+    let inbox = Inbox::new();
+    if options.role == Role::Hostile {
+        return hostile_client::run(&options.device, &inbox, options.seed);
     }
     let random = Random::new(options.seed);
     let device = open(&options.device)?;
-    match options.part {
-        Part::Churn => churn(&device, &ear),
-        Part::First => first(&device, &ear, random, options.connection),
-        Part::Second => second(&device, &ear, random),
-        Part::Begins | Part::Hears => {
-            witness(&device, &ear, options.part == Part::Begins, options.connection)
+    match options.role {
+        Role::Churn => churn(&device, &inbox),
+        Role::First => first(&device, &inbox, random, options.connection),
+        Role::Second => second(&device, &inbox, random),
+        Role::CheckerFirst | Role::CheckerSecond => {
+            checker(&device, &inbox, options.role == Role::CheckerFirst, options.connection)
         }
-        Part::Liar => Ok(()),
+        Role::Hostile => Ok(()),
     }
 }
 
@@ -75,12 +75,12 @@ pub(crate) fn open(name: &str) -> Result<Device, Stop> {
     Ok(Device::open(&kernel, info.ok_or_else(|| Stop::fail(format!("no device {name}")))?)?)
 }
 
-/// Whether there is nobody left to play for.
-fn over(ear: &Ear) -> bool {
-    matches!(ear.listen(), Heard::End)
+/// Whether the controlling process has asked this one to end.
+fn over(inbox: &Inbox) -> bool {
+    matches!(inbox.listen(), Received::End)
 }
 
-fn churn(device: &Device, ear: &Ear) -> Result<(), Stop> {
+fn churn(device: &Device, inbox: &Inbox) -> Result<(), Stop> {
     let once = || Endpoint::new(device.clone(), &QpConfig::new(16, 16), 64 << 10).map(drop);
     once()?;
     say(Message::Made)?;
@@ -88,23 +88,23 @@ fn churn(device: &Device, ear: &Ear) -> Result<(), Stop> {
     std::thread::spawn(move || {
         while Endpoint::new(again.clone(), &QpConfig::new(4, 4), 4 << 10).is_ok() {}
     });
-    while !over(ear) {
+    while !over(inbox) {
         once()?;
     }
     Ok(())
 }
 
-fn first(device: &Device, ear: &Ear, random: Random, id: u32) -> Result<(), Stop> {
+fn first(device: &Device, inbox: &Inbox, random: Random, id: u32) -> Result<(), Stop> {
     let mut stream = Stream::new(device, random)?;
     say(Message::Here(id, stream.place()?))?;
-    let Some(Message::Peer(_, place)) = ear.wait() else { return Ok(()) };
+    let Some(Message::Peer(_, place)) = inbox.wait() else { return Ok(()) };
     stream.connect(&place)?;
     say(Message::Connected(id))?;
-    let Some(Message::Go(_)) = ear.wait() else { return Ok(()) };
-    while !over(ear) {
+    let Some(Message::Go(_)) = inbox.wait() else { return Ok(()) };
+    while !over(inbox) {
         if stream.turn()? {
-            say(Message::Silent(id))?;
-            let _ = ear.wait();
+            say(Message::Lost(id))?;
+            let _ = inbox.wait();
             break;
         }
         std::thread::yield_now();
@@ -112,24 +112,24 @@ fn first(device: &Device, ear: &Ear, random: Random, id: u32) -> Result<(), Stop
     Ok(())
 }
 
-fn second(device: &Device, ear: &Ear, mut random: Random) -> Result<(), Stop> {
+fn second(device: &Device, inbox: &Inbox, mut random: Random) -> Result<(), Stop> {
     // With whether it has begun.
     let mut streams = BTreeMap::new();
     loop {
-        match ear.listen() {
-            Heard::Message(Message::Meet(id, place)) => {
+        match inbox.listen() {
+            Received::Message(Message::Meet(id, place)) => {
                 let mut stream = Stream::new(device, Random::new(random.next()))?;
                 stream.connect(&place)?;
                 say(Message::Here(id, stream.place()?))?;
                 streams.insert(id, (stream, false));
             }
-            Heard::Message(Message::Go(id)) => {
+            Received::Message(Message::Go(id)) => {
                 if let Some((_, begun)) = streams.get_mut(&id) {
                     *begun = true;
                 }
             }
-            Heard::Message(_) | Heard::Nothing => {}
-            Heard::End => return Ok(()),
+            Received::Message(_) | Received::Nothing => {}
+            Received::End => return Ok(()),
         }
         let mut silent = Vec::new();
         for (id, (stream, _)) in streams.iter_mut().filter(|(_, (_, begun))| *begun) {
@@ -139,7 +139,7 @@ fn second(device: &Device, ear: &Ear, mut random: Random) -> Result<(), Stop> {
         }
         for id in silent {
             streams.remove(&id);
-            say(Message::Silent(id))?;
+            say(Message::Lost(id))?;
         }
         match streams.is_empty() {
             true => std::thread::sleep(Duration::from_micros(200)),
@@ -148,12 +148,12 @@ fn second(device: &Device, ear: &Ear, mut random: Random) -> Result<(), Stop> {
     }
 }
 
-fn witness(device: &Device, ear: &Ear, begins: bool, id: u32) -> Result<(), Stop> {
-    let mut witness = Witness::new(device, begins)?;
-    say(Message::Here(id, witness.place()?))?;
-    let Some(Message::Peer(_, place)) = ear.wait() else { return Ok(()) };
-    witness.connect(&place)?;
+fn checker(device: &Device, inbox: &Inbox, begins: bool, id: u32) -> Result<(), Stop> {
+    let mut checker = Checker::new(device, begins)?;
+    say(Message::Here(id, checker.place()?))?;
+    let Some(Message::Peer(_, place)) = inbox.wait() else { return Ok(()) };
+    checker.connect(&place)?;
     say(Message::Connected(id))?;
-    let Some(Message::Go(_)) = ear.wait() else { return Ok(()) };
-    witness.rounds(ear)
+    let Some(Message::Go(_)) = inbox.wait() else { return Ok(()) };
+    checker.rounds(inbox)
 }

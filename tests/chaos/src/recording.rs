@@ -1,4 +1,4 @@
-//! What a driver says to its kernel, recorded: what a lie is made of.
+//! A recording of the requests that a driver makes, from which malformed ones are derived.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,17 +26,17 @@ impl Request {
 }
 
 /// Requests in the order in which they were made.
-pub(crate) type Tape = Arc<Mutex<Vec<Request>>>;
+pub(crate) type Requests = Arc<Mutex<Vec<Request>>>;
 
-/// The kernel's devices, with somebody who listens.
+/// The kernel's devices; every request to them is recorded.
 pub(crate) struct Recorder {
-    pub(crate) tape: Tape,
+    pub(crate) requests: Requests,
     kernel: Kernel,
 }
 
 impl Recorder {
     pub(crate) fn new() -> Self {
-        Self { tape: Tape::default(), kernel: Kernel::new() }
+        Self { requests: Requests::default(), kernel: Kernel::new() }
     }
 }
 
@@ -51,13 +51,13 @@ impl Backend for Recorder {
 
     fn open(&self, device: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
         let device = self.kernel.open(device)?;
-        Ok(Arc::new(Recorded { device, tape: self.tape.clone() }))
+        Ok(Arc::new(Recorded { device, requests: self.requests.clone() }))
     }
 }
 
 struct Recorded {
     device: Arc<dyn OpenDevice>,
-    tape: Tape,
+    requests: Requests,
 }
 
 #[allow(unsafe_code, reason = "the trait's method is unsafe to call")]
@@ -73,9 +73,9 @@ impl OpenDevice for Recorded {
             }
         });
         let inputs = before.collect();
-        let mut tape = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
-        tape.push(Request { words, inputs });
-        drop(tape);
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.push(Request { words, inputs });
+        drop(requests);
         raw::forward(&*self.device, request)
     }
 

@@ -33,12 +33,12 @@ impl Region {
 }
 
 /// A stepped model of one device, whose functions have a guest each.
-pub struct Bare {
+pub struct FuzzDevice {
     model: Model,
     functions: Vec<Function>,
 }
 
-impl Bare {
+impl FuzzDevice {
     /// A device with a function for each memory.
     pub fn new(profile: &Profile, memories: Vec<Arc<dyn HostMemory>>) -> Self {
         let count = memories.len();

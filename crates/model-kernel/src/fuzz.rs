@@ -16,7 +16,7 @@ use verbless_model::Model;
 use verbless_model::memory::HostMemory;
 
 /// A device file that is open.
-pub struct Bare {
+pub struct FuzzFile {
     file: File,
     /// Ends after the file.
     _lease: Lease,
@@ -47,7 +47,7 @@ pub enum Sort {
     Descriptor,
 }
 
-impl Bare {
+impl FuzzFile {
     /// Opens a device of a model; `rights`: the client holds every privilege. `None`: the device
     /// would not come up.
     pub fn open(

@@ -1,0 +1,119 @@
+//! Hostile clients of the kernel, several at once. Some are killed, some exec another program, some
+//! exit when asked to. They must not disturb other programs, and must leave nothing behind.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use verbless_conformance::{Stop, ensure};
+
+use crate::checkers::Checkers;
+use crate::expectations;
+use crate::message::Message;
+use crate::programs::{Output, ProgramId, Programs};
+use crate::random::{Random, seed};
+use crate::roles::Role;
+use crate::supervisor::Supervisor;
+
+/// Hostile clients at once.
+const AT_ONCE: usize = 3;
+/// How long one runs.
+const SHORTEST: Duration = Duration::from_millis(200);
+const LONGEST_MILLISECONDS: u64 = 1500;
+/// How often the checkers must have completed more rounds.
+const LOOK: Duration = Duration::from_secs(2);
+/// Kilobytes that the supervisor may grow by: the most that a function keeps for its clients, on
+/// two devices, and a reserve.
+const GROWTH: u64 = 2 << 20;
+
+/// Options of `chaos hostile`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Duration in seconds.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// What chance comes from; printed, if not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The device.
+    #[arg(long, default_value = "mlx5_0")]
+    device: String,
+    /// Another device.
+    #[arg(long, default_value = "mlx5_1")]
+    peer: String,
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), Stop> {
+    let seed = options.seed.unwrap_or_else(seed);
+    println!("hostile clients for {} s, seed {seed}", options.seconds);
+    let devices = [options.device.clone(), options.peer.clone()];
+    let mut random = Random::new(seed);
+    let mut programs = Programs::new();
+    let checked = expectations::check(&options.device)?;
+    let mut checkers = Checkers::start(&mut programs, &devices)?;
+    let supervisor = Supervisor::find();
+    let start = Instant::now();
+    let end = start + Duration::from_secs(options.seconds);
+    let mut clients: BTreeMap<ProgramId, Instant> = BTreeMap::new();
+    // Calls of those that run, and of those that have ended.
+    let (mut counts, mut calls, mut started) = (BTreeMap::new(), 0, 0);
+    let (mut rounds, mut looked) = (checkers.rounds, start);
+    while Instant::now() < end || !clients.is_empty() {
+        while clients.len() < AT_ONCE && Instant::now() < end {
+            let device = &devices[random.below(2) as usize];
+            let life = SHORTEST + Duration::from_millis(random.below(LONGEST_MILLISECONDS));
+            let client = programs.start(Role::Hostile, device, random.next(), 0)?;
+            clients.insert(client, Instant::now() + life);
+            started += 1;
+        }
+        match programs.next_output(Instant::now() + Duration::from_millis(20)) {
+            Some((program, output)) if checkers.has(program) => {
+                checkers.handle(&mut programs, program, output)?
+            }
+            Some((program, _)) if !programs.has(program) => {}
+            Some((program, Output::Message(Message::Rounds(count)))) => {
+                // The count restarts at 0 after an exec.
+                let last = counts.insert(program, count).filter(|&last| last < count);
+                calls += count - last.unwrap_or(0);
+            }
+            Some((program, Output::End)) => return Err(programs.unexpected_end(program)),
+            Some((_, output)) => {
+                return Err(Stop::fail(format!(
+                    "unexpected output from a hostile client: {output:?}"
+                )));
+            }
+            None => {}
+        }
+        let now = Instant::now();
+        let due: Vec<ProgramId> =
+            clients.iter().filter(|&(_, &due)| due < now).map(|(&program, _)| program).collect();
+        for program in due {
+            clients.remove(&program);
+            match random.below(3) {
+                0 => programs.end(program)?,
+                _ => programs.kill(program)?,
+            }
+        }
+        if looked.elapsed() > LOOK {
+            checkers.check_progress(&mut rounds)?;
+            looked = Instant::now();
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    ensure!(calls > 0, "no hostile client made a call");
+    expectations::check(&options.device)?;
+    if let Some(supervisor) = &supervisor {
+        supervisor.check()?;
+        let growth = supervisor.growth();
+        ensure!(growth < GROWTH, "the supervisor has grown by {growth} kB");
+        println!("the supervisor holds no additional descriptors; its memory grew by {growth} kB");
+    }
+    let rounds = checkers.rounds;
+    checkers.end(&mut programs)?;
+    Checkers::start(&mut programs, &devices)?.end(&mut programs)?;
+    let rate = calls as f64 / seconds;
+    println!(
+        "{started} hostile clients, {calls} calls ({rate:.0} per second), {checked} errnos equal \
+         to Linux's, {rounds} checker rounds"
+    );
+    Ok(())
+}

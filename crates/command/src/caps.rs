@@ -151,9 +151,15 @@ impl Caps {
     }
 
     /// Whether the device has what an operation needs.
-    pub const fn has(&self, capability: Capability) -> bool {
+    pub fn has(&self, capability: Capability) -> bool {
         match capability {
             Capability::Atomics => self.atomics,
+            // Linux asks for the same (`umr.h` of mlx5_ib); what changes page sizes asks for
+            // `umr_modify_entity_size_disabled` as well.
+            Capability::Umr => {
+                !self.general.umr_indirect_mkey_disabled()
+                    && !self.general.umr_modify_atomic_disabled()
+            }
         }
     }
 

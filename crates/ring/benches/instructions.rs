@@ -112,8 +112,8 @@ fn line_poll_datagram(
 }
 
 #[inline(never)]
-fn line_post_umr(pair: &mut QueuePair, key: Rkey, pieces: &[Sge], cookie: u64) -> Posted {
-    pair.post(&Umr::map(key, KeyAccess::ALL, pieces).signaled(), cookie)
+fn line_post_umr(pair: &mut QueuePair, key: Rkey, klms: &[Sge], cookie: u64) -> Posted {
+    pair.post(&Umr::map(key, KeyAccess::ALL, klms).signaled(), cookie)
 }
 
 #[inline(never)]

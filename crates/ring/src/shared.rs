@@ -140,8 +140,8 @@ impl SharedReceiveQueue {
 
     /// Starts a batch: receives that the device is told of together.
     #[inline(always)]
-    pub fn batch(&mut self) -> SharedReceiveBatch<'_> {
-        SharedReceiveBatch { first: self.head, posted: 0, queue: self }
+    pub fn batch(&mut self) -> SrqBatch<'_> {
+        SrqBatch { first: self.head, posted: 0, queue: self }
     }
 
     /// What a receive's CQE says, of whichever queue pair; frees the WQE that it names.
@@ -247,15 +247,15 @@ impl core::fmt::Debug for SharedReceiveQueue {
     }
 }
 
-/// Receives that the device will be told of together. Dropped without [`SharedReceiveBatch::ring`],
+/// Receives that the device will be told of together. Dropped without [`SrqBatch::ring`],
 /// it takes them back.
-pub struct SharedReceiveBatch<'q> {
+pub struct SrqBatch<'q> {
     queue: &'q mut SharedReceiveQueue,
     first: u16,
     posted: u16,
 }
 
-impl SharedReceiveBatch<'_> {
+impl SrqBatch<'_> {
     /// Adds memory for one message. On an error, what the batch already has stays in it.
     #[inline(always)]
     pub fn post<G: Gather>(&mut self, into: G, cookie: u64) -> Result<WqeIndex, PostError> {
@@ -275,7 +275,7 @@ impl SharedReceiveBatch<'_> {
     }
 }
 
-impl Drop for SharedReceiveBatch<'_> {
+impl Drop for SrqBatch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.posted == 0 {

@@ -98,17 +98,15 @@ fn posting_polling_arming_and_failing_allocate_nothing() {
 #[test]
 fn changes_of_keys_allocate_nothing() {
     let mut sender = Sender::new(Settings::default());
-    let pieces = [Sge::new(0, 8, Lkey(1)); 53];
+    let klms = [Sge::new(0, 8, Lkey(1)); 53];
     let list = Sge::new(0x1000, 64, Lkey(1));
     let key = Rkey(0x1234);
     let before = ALLOCATIONS.get();
     for lap in 0..300u64 {
         let queue = &mut sender.queue;
         let counts = [0, 1, 4, 5, 52];
-        queue
-            .post(&Umr::map(key, KeyAccess::ALL, &pieces[..counts[lap as usize % 5]]), lap)
-            .unwrap();
-        assert!(queue.post(&Umr::map(key, KeyAccess::ALL, &pieces), lap).is_err());
+        queue.post(&Umr::map(key, KeyAccess::ALL, &klms[..counts[lap as usize % 5]]), lap).unwrap();
+        assert!(queue.post(&Umr::map(key, KeyAccess::ALL, &klms), lap).is_err());
         queue.post(&Umr::map_from(key, KeyAccess::ALL, list, 64), lap).unwrap();
         queue.post(&Umr::rights(key, KeyAccess::LOCAL).fence(), lap).unwrap();
         let last = queue.post(&LocalInvalidate::new(key).signaled(), lap).unwrap();

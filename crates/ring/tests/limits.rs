@@ -49,16 +49,16 @@ fn a_full_queue_refuses_and_changes_nothing() {
     sender.queue.post(&two_blocks, 9).unwrap();
 }
 
-/// The bytes that libmlx5 writes for mlx5dv_wr_mr_list with two pieces, and the start address
+/// The bytes that libmlx5 writes for mlx5dv_wr_mr_list with two KLMs, and the start address
 /// besides.
 #[test]
 fn a_key_is_mapped_by_the_bytes_of_libmlx5() {
     let mut sender = Sender::new(Settings { blocks: 8, register: None, ..Settings::default() });
     sender.ring.fill(0xee);
-    let pieces = [Sge::new(0x1111, 0x20, Lkey(0xaa01)), Sge::new(0x2222, 0x30, Lkey(0xbb02))];
+    let klms = [Sge::new(0x1111, 0x20, Lkey(0xaa01)), Sge::new(0x2222, 0x30, Lkey(0xbb02))];
     let access =
         KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
-    let request = Umr::map(Rkey(0x1234_5677), access, &pieces).starting_at(0x7000).signaled();
+    let request = Umr::map(Rkey(0x1234_5677), access, &klms).starting_at(0x7000).signaled();
     sender.queue.post(&request, 1).unwrap();
     let ring = bytes(&sender.ring);
     assert_eq!(ring[..16], [0, 0, 0, 0x25, 0, 1, 0x23, 12, 0, 0, 0, 8, 0x12, 0x34, 0x56, 0x77]);
@@ -74,7 +74,7 @@ fn a_key_is_mapped_by_the_bytes_of_libmlx5() {
     mkey[22..24].copy_from_slice(&[0x70, 0]);
     mkey[31] = 0x50;
     assert_eq!(ring[64..128], mkey);
-    assert_eq!(ring[128..144], Umr::entry(&pieces[0]));
+    assert_eq!(ring[128..144], Umr::entry(&klms[0]));
     assert_eq!(ring[144..160], [0, 0, 0, 0x30, 0, 0, 0xbb, 2, 0, 0, 0, 0, 0, 0, 0x22, 0x22]);
     assert_eq!(ring[160..192], [0; 32], "the list is filled up to four");
     assert!(ring[192..].iter().all(|&byte| byte == 0xee));
@@ -87,7 +87,7 @@ fn a_change_of_a_key_that_cannot_be_is_refused() {
     let (key, access) = (Rkey(1), KeyAccess::LOCAL);
     let queue = &mut sender.queue;
     for (request, why) in [
-        (Umr::map(key, access, &[sge(1); 53]), PostError::TooManyPieces),
+        (Umr::map(key, access, &[sge(1); 53]), PostError::TooManyKlms),
         (Umr::map(key, access, &[sge(1), sge(0x8000_0000)]), PostError::SgeTooLong),
         (Umr::map_from(key, access, Sge::new(0x400, 64, Lkey(1)), 1), PostError::BadList),
         (Umr::map_from(key, access, Sge::new(0x800, 48, Lkey(1)), 1), PostError::BadList),
@@ -96,9 +96,20 @@ fn a_change_of_a_key_that_cannot_be_is_refused() {
         assert_eq!(queue.post(&request, 0), Err(why));
     }
     assert_eq!(queue.free(), queue.capacity());
+    let mut sender = Sender::new(Settings { blocks: 32, register: None, ..Settings::default() });
+    let most = 65_532 * Umr::ENTRY_BYTES as u32;
+    for (request, wqebbs) in [
+        (Umr::map(key, access, &[sge(1); Umr::MOST_INLINE]), 15),
+        (Umr::map(key, access, &[sge(0x7fff_ffff)]), 3),
+        (Umr::map_from(key, access, Sge::new(0x800, most, Lkey(1)), 1), 3),
+    ] {
+        let free = sender.queue.free();
+        sender.queue.post(&request, 0).expect("the limit itself");
+        assert_eq!(free - sender.queue.free(), wqebbs);
+    }
 }
 
-/// A datagram's address fills the first block, so that an empty piece behind it would lie in a
+/// A datagram's address fills the first block, so that an empty SGE behind it would lie in a
 /// neighbour's.
 #[test]
 fn an_empty_datagram_writes_nothing_behind_its_block() {
@@ -113,9 +124,9 @@ fn an_empty_datagram_writes_nothing_behind_its_block() {
 
     sender.queue.post(&Send::new([sge(8), sge(0), sge(9)]).signaled().to(&to), 2).unwrap();
     let ring = bytes(&sender.ring);
-    assert_eq!(ring[64 + 7], 6, "two pieces behind the address");
+    assert_eq!(ring[64 + 7], 6, "two SGEs behind the address");
     assert_eq!(ring[64 + 16..64 + 64], ring[16..64], "the same address");
-    assert_eq!((ring[128 + 3], ring[144 + 3]), (8, 9), "lengths of the pieces");
+    assert_eq!((ring[128 + 3], ring[144 + 3]), (8, 9), "lengths of the SGEs");
     assert!(ring[160..].iter().all(|&byte| byte == 0xee));
     assert_eq!(sender.queue.free(), 1);
 }

@@ -62,7 +62,7 @@ fn sge(length: u32) -> Sge {
     Sge::new(0x1122_3344_5566_7788, length, Lkey(0xaabb_ccdd))
 }
 
-/// As libmlx5 lays a shared receive out: link, pieces, and the key that ends a short list.
+/// As libmlx5 lays a shared receive out: link, SGEs, and the key that ends a short list.
 #[test]
 fn a_receive_has_its_link_its_pieces_and_an_end() {
     let mut pool = Pool::new(4);
@@ -79,7 +79,7 @@ fn a_receive_has_its_link_its_pieces_and_an_end() {
     assert_eq!(pool.wqe(0), expected);
     assert_eq!(pool.posted(), 1);
     pool.queue.post([sge(1); 3], 2).unwrap();
-    assert_eq!(pool.wqe(1)[48 + 3], 1, "three pieces need no end");
+    assert_eq!(pool.wqe(1)[48 + 3], 1, "three SGEs need no end");
     assert_eq!(pool.queue.post([sge(1); 4], 3), Err(PostError::TooManySges));
     assert_eq!(pool.queue.post(sge(0x8000_0000), 3), Err(PostError::SgeTooLong));
     assert_eq!((pool.posted(), pool.queue.free()), (2, 1));

@@ -5,7 +5,8 @@ use verbless_command::{Device, ErrorKind};
 use verbless_devx::Backend;
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
-use verbless_queue::{CqConfig, Domain, QpConfig, SrqConfig};
+use verbless_queue::wr::{LocalInvalidate, Umr, Write};
+use verbless_queue::{CqConfig, Domain, QpConfig, Rc, Sge, SrqConfig};
 
 /// A device of the model's with some capabilities changed.
 fn device(changes: &[(&str, &str)]) -> (Model, Device) {
@@ -57,4 +58,27 @@ fn rings_longer_than_the_devices_are_refused_with_the_limit() {
         let error = domain.queue_pair(&config, &cq, &cq).expect_err("it was made");
         assert!(error.to_string().contains("at most 8"), "{error}");
     }
+}
+
+#[test]
+fn a_device_that_bars_umr_says_so_when_a_queue_is_asked_and_when_a_key_is_made() {
+    const BESIDE: &str = "umr_extended_translation_offset = true\n";
+    for barred in ["umr_indirect_mkey_disabled", "umr_modify_atomic_disabled"] {
+        let to = format!("{BESIDE}{barred} = true\n");
+        let (_model, device) = device(&[(BESIDE, &to)]);
+        let domain = Domain::new(&device).expect("a domain");
+        let key = domain.umr_key(4, false).expect_err("it was made");
+        assert_eq!(key.kind(), ErrorKind::Input);
+        let asked = [domain.supports::<Rc, Umr<'_>>(), domain.supports::<Rc, LocalInvalidate>()];
+        let texts = asked.map(|answer| answer.expect_err("it is barred").to_string());
+        for text in texts.into_iter().chain([key.to_string()]) {
+            assert!(text.contains(barred), "{text} does not say {barred}");
+            assert!(text.contains("this device does not have"), "{text}");
+        }
+        domain.supports::<Rc, Write<Sge>>().expect("a WRITE changes no key");
+    }
+    let (_model, device) = device(&[]);
+    let domain = Domain::new(&device).expect("a domain");
+    domain.supports::<Rc, Umr<'_>>().expect("nothing bars it");
+    domain.umr_key(4, false).expect("nothing bars it");
 }

@@ -7,7 +7,9 @@ use verbless_command::{Error, ErrorKind, KeyAccess, KeyMemory, Klm, MkeyAttr, Mk
 
 use super::protection::Domain;
 use crate::region::Region;
+use verbless_ring::service::Rc;
 use verbless_ring::types::{Lkey, Rkey};
+use verbless_ring::wr::Umr;
 
 impl Domain {
     /// A key of its own over ranges of regions, which it keeps: one address range from 0 on, in the
@@ -55,7 +57,14 @@ impl Domain {
     /// A key with room for so many KLM entries (1 to 65532), good for nothing until
     /// [`Umr::map`](crate::wr::Umr::map) sets them. With `remote_invalidate` a peer may end that by
     /// [`SendInvalidate`](crate::wr::SendInvalidate).
+    ///
+    /// # Errors
+    /// The device bars UMR ([`Capability::Umr`](verbless_ring::wr::Capability::Umr)); no room, or
+    /// more than there can be.
     pub fn umr_key(&self, klms: u32, remote_invalidate: bool) -> Result<UmrKey, Error> {
+        self.supports::<Rc, Umr<'_>>().map_err(|barred| {
+            Error::new(ErrorKind::Input, "making a UMR key", barred.to_string())
+        })?;
         let mkey = self.device.create_mkey(MkeyAttr {
             pd: self.pd.clone(),
             access: KeyAccess::LOCAL_READ,

@@ -15,17 +15,17 @@ pub enum PostError {
     Full,
     /// The queue pair is not ready to send.
     NotConnected,
-    /// More memory pieces than the queue was created for.
+    /// More SGEs than the queue was created for.
     TooManySges,
     /// More inline data than the queue was created for.
     InlineTooLong,
-    /// A piece of more than 0x7fff_ffff bytes.
+    /// An SGE of more than 0x7fff_ffff bytes.
     SgeTooLong,
     /// An atomic's local memory is not 8 bytes.
     AtomicLength,
-    /// More pieces of a key than a request can hold.
-    TooManyPieces,
-    /// A list of pieces that begins or ends where none may.
+    /// More KLMs than a UMR can hold.
+    TooManyKlms,
+    /// A list of KLMs in memory that begins or ends where none may.
     BadList,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for PostError {
             Self::InlineTooLong => "more inline data than the queue was created for",
             Self::SgeTooLong => "an SGE of more than 0x7fffffff bytes",
             Self::AtomicLength => "an atomic returns 8 bytes: its SGE must have that length",
-            Self::TooManyPieces => {
+            Self::TooManyKlms => {
                 "more than 52 KLM entries in one request: put the list into memory"
             }
             Self::BadList => {

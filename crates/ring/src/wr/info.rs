@@ -10,6 +10,8 @@ use crate::service::{Class, SERVICES, ServiceInfo};
 pub enum Capability {
     /// Atomics of 8 bytes on queue pairs.
     Atomics,
+    /// UMR that changes indirect keys and their atomic right.
+    Umr,
 }
 
 impl Capability {
@@ -19,6 +21,10 @@ impl Capability {
             Self::Atomics => {
                 "compare-and-swap and fetch-and-add of 8 bytes on queue pairs (capability `atomic` \
                  and its page)"
+            }
+            Self::Umr => {
+                "UMR that changes indirect keys and their atomic right (capabilities \
+                 `umr_indirect_mkey_disabled` and `umr_modify_atomic_disabled`, both 0)"
             }
         }
     }

@@ -68,6 +68,11 @@ mod tests {
         assert_eq!(add.supported(&Rc::INFO, |needs| needs == Capability::Atomics), Ok(()));
         let why = add.supported(&Rc::INFO, |_| false).unwrap_err().to_string();
         assert!(why.starts_with("fetch and add needs compare-and-swap"), "{why}");
+        for change in [Umr::INFO, LocalInvalidate::INFO] {
+            assert_eq!(change.supported(&Rc::INFO, |needs| needs == Capability::Umr), Ok(()));
+            let why = change.supported(&Rc::INFO, |_| false).unwrap_err().to_string();
+            assert!(why.contains("needs UMR that changes indirect keys"), "{why}");
+        }
         assert!(Send::<Sge>::INFO.supported(&Ud::INFO, |_| true).is_err(), "it has no destination");
     }
 }

@@ -22,9 +22,9 @@ pub struct Inline<'a>(
     pub &'a [u8],
 );
 
-/// The pieces, as a slice.
+/// The SGEs, as a slice.
 pub trait AsSges {
-    /// The pieces, in order.
+    /// The SGEs, in order.
     fn as_sges(&self) -> &[Sge];
 }
 
@@ -119,7 +119,7 @@ impl Sealed for Sge {
     }
 }
 
-/// Units of several pieces.
+/// `ds` of several SGEs.
 #[inline(always)]
 fn ds(sges: &[Sge], limits: &Limits) -> Result<u32, PostError> {
     if sges.len() > limits.sges as usize {

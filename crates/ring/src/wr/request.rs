@@ -312,7 +312,7 @@ encode!(WriteImm<P: Payload>; self; inline = P::INLINE; remote = remote; payload
 encode!(Read<P: Gather>; self; remote = remote; payload = into;);
 encode!(Nop; self;);
 
-/// COMPARE_SWAP and FETCH_ADD: remote address, operands, one piece of 8 bytes.
+/// COMPARE_SWAP and FETCH_ADD: remote address, operands, one SGE of 8 bytes.
 macro_rules! encode_atomic {
     ($name:ident) => {
         impl Encode for $name {

@@ -1,16 +1,20 @@
 //! UMR: requests that change memory keys.
 //!
-//! A key that UMR may change has room for pieces of memory. [`Umr::map`] says which
-//! these are, [`Umr::rights`] who may do what, [`LocalInvalidate`] makes it good for nothing until
-//! it is mapped again. Requests behind one of these that use the key need
+//! A key that UMR may change has room for KLMs, ranges of memory under other keys. [`Umr::map`]
+//! sets them, [`Umr::rights`] says who may do what, [`LocalInvalidate`] makes the key good for
+//! nothing until it is mapped again. Requests behind one of these that use the key need
 //! [`Fence::Small`](super::Fence::Small).
+//!
+//! The device must let UMR change indirect keys and their atomic right
+//! ([`Capability::Umr`](super::Capability::Umr)). No request here changes the size of a key's
+//! entities, so that `umr_modify_entity_size_disabled` does not count.
 
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{MkeyContext, UmrMkeyMask};
 use zerocopy::transmute;
 
 use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
-use super::info::OperationInfo;
+use super::info::{Capability, OperationInfo};
 use super::payload::data_segment;
 use super::request::{operation, options};
 use crate::access::KeyAccess;
@@ -41,9 +45,9 @@ pub struct Umr<'a> {
     options: Options,
 }
 options!(impl () Umr<'_>);
-operation!(impl () Umr<'_>: "UMR", Umr, op_mod 0, class KeyChange);
+operation!(impl () Umr<'_>: "UMR", Umr, op_mod 0, class KeyChange, needs Umr);
 
-/// Where the pieces stand.
+/// Where the KLMs stand.
 #[derive(Clone, Copy, Debug)]
 enum List<'a> {
     /// They stay as they are.
@@ -55,25 +59,24 @@ enum List<'a> {
 }
 
 impl<'a> Umr<'a> {
-    /// Most pieces of a list in the request itself.
+    /// Most KLMs of a list in the request itself.
     pub const MOST_INLINE: usize = 52;
     /// Bytes of an entry of a list in memory.
     pub const ENTRY_BYTES: usize = OCTOWORD;
 
-    /// Makes the key one range from address 0 on: the pieces, one behind the other. Its low byte
-    /// becomes that of `key`, so that another one makes those
-    /// useless that were given away before.
+    /// Makes the key one range from address 0 on: the KLMs, one behind the other. Its low byte
+    /// becomes that of `key`, so that another one makes those useless that were given away before.
     ///
-    /// The pieces' own keys are looked at when the key is used. An access that writes needs their
-    /// local write right; their remote rights are apparently not asked for (Linux maps keys with
+    /// The device looks at the KLMs' own keys when the key is used. An access that writes needs
+    /// their local write right; their remote rights are apparently not asked for (Linux maps keys with
     /// remote rights over the local DMA key of its protection domain: `mlx5/mr.c`).
     #[inline]
-    pub const fn map(key: Rkey, access: KeyAccess, pieces: &'a [Sge]) -> Self {
-        Self { key, access, list: List::Inline(pieces), start: 0, options: Options::NONE }
+    pub const fn map(key: Rkey, access: KeyAccess, klms: &'a [Sge]) -> Self {
+        Self { key, access, list: List::Inline(klms), start: 0, options: Options::NONE }
     }
 
-    /// The same with the pieces in memory: `list` holds an [`Umr::entry`] each, a multiple of four,
-    /// the last ones empty. It lies at a multiple of 2048, and `length` are the bytes of all pieces
+    /// The same with the KLMs in memory: `list` holds an [`Umr::entry`] each, a multiple of four,
+    /// the last ones empty. It lies at a multiple of 2048, and `length` are the bytes of all KLMs
     /// together.
     #[inline]
     pub const fn map_from(key: Rkey, access: KeyAccess, list: Sge, length: u64) -> Self {
@@ -95,18 +98,18 @@ impl<'a> Umr<'a> {
     }
 
     /// An entry of a list in memory.
-    pub fn entry(piece: &Sge) -> [u8; OCTOWORD] {
-        transmute!(DataSegment::new(piece.length, piece.lkey.0, piece.address))
+    pub fn entry(klm: &Sge) -> [u8; OCTOWORD] {
+        transmute!(DataSegment::new(klm.length, klm.lkey.0, klm.address))
     }
 
-    /// Entries of the list, rounded up, and bytes of the pieces.
+    /// Entries of the list, rounded up, and bytes of the KLMs.
     #[inline]
     fn extent(&self) -> (u64, u64) {
         match self.list {
             List::Unchanged => (0, 0),
-            List::Inline(pieces) => {
-                let length = pieces.iter().map(|piece| u64::from(piece.length)).sum();
-                (pieces.len().next_multiple_of(GRANULE) as u64, length)
+            List::Inline(klms) => {
+                let length = klms.iter().map(|klm| u64::from(klm.length)).sum();
+                (klms.len().next_multiple_of(GRANULE) as u64, length)
             }
             List::Memory { list, length } => (u64::from(list.length) / OCTOWORD as u64, length),
         }
@@ -118,13 +121,13 @@ impl Encode for Umr<'_> {
     fn ds(&self, _: &Limits) -> Result<u32, PostError> {
         match self.list {
             List::Unchanged => Ok(HEAD),
-            List::Inline(pieces) if pieces.len() <= Self::MOST_INLINE => {
-                match pieces.iter().any(|piece| piece.length > DataSegment::MAX_BYTES) {
+            List::Inline(klms) if klms.len() <= Self::MOST_INLINE => {
+                match klms.iter().any(|klm| klm.length > DataSegment::MAX_BYTES) {
                     true => Err(PostError::SgeTooLong),
-                    false => Ok(HEAD + pieces.len().next_multiple_of(GRANULE) as u32),
+                    false => Ok(HEAD + klms.len().next_multiple_of(GRANULE) as u32),
                 }
             }
-            List::Inline(_) => Err(PostError::TooManyPieces),
+            List::Inline(_) => Err(PostError::TooManyKlms),
             List::Memory { list, .. } => {
                 let bytes = u64::from(list.length);
                 let whole = list.address % LIST_ALIGNMENT == 0 && bytes % WQEBB as u64 == 0;
@@ -161,11 +164,11 @@ impl Encode for Umr<'_> {
         let at = at + HEAD as usize - 1;
         match self.list {
             List::Unchanged => {}
-            List::Inline(pieces) => {
-                for (i, piece) in pieces.iter().enumerate() {
-                    wqe.store(at + i, data_segment(piece));
+            List::Inline(klms) => {
+                for (i, klm) in klms.iter().enumerate() {
+                    wqe.store(at + i, data_segment(klm));
                 }
-                for i in pieces.len()..entries as usize {
+                for i in klms.len()..entries as usize {
                     wqe.store(at + i, [0; 2]);
                 }
             }
@@ -193,7 +196,7 @@ pub struct LocalInvalidate {
     options: Options,
 }
 options!(LocalInvalidate);
-operation!(LocalInvalidate: "local invalidate", Umr, op_mod 0, class KeyChange);
+operation!(LocalInvalidate: "local invalidate", Umr, op_mod 0, class KeyChange, needs Umr);
 
 impl LocalInvalidate {
     /// Invalidates `rkey`.

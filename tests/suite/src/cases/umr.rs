@@ -16,23 +16,23 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern};
 cases!(
     "umr",
     "UMR: keys whose memory and rights change while everything runs.",
-    needs [cap!(!umr_indirect_mkey_disabled)]:
-    a_mapped_key_is_one_range_over_its_pieces,
+    needs [cap!(!umr_indirect_mkey_disabled), cap!(!umr_modify_atomic_disabled)]:
+    a_mapped_key_is_one_range_over_its_klms,
     a_mapped_key_names_memory_of_our_own_requests,
     a_mapped_key_may_begin_at_any_address,
     a_key_that_was_never_mapped_opens_nothing,
     a_key_is_mapped_elsewhere_and_the_old_name_is_useless,
     a_request_behind_a_small_fence_sees_the_change,
-    a_list_of_pieces_may_stand_in_memory [cap!(umr_ptr_rlky)],
+    a_list_of_klms_may_stand_in_memory [cap!(umr_ptr_rlky)],
     lists_of_every_length_go_round_the_ring,
     a_key_over_a_key_over_memory,
-    rights_change_and_the_memory_stays [cap!(!umr_modify_atomic_disabled)],
-    an_access_past_the_pieces_is_refused,
-    a_piece_lends_a_mapped_key_its_local_rights_and_no_more,
+    rights_change_and_the_memory_stays,
+    an_access_past_the_klms_is_refused,
+    a_klm_lends_a_mapped_key_its_local_rights_and_no_more,
     a_key_that_was_invalidated_opens_nothing_until_it_is_mapped_again,
     a_peer_invalidates_a_key_that_lets_it,
     a_peer_does_not_invalidate_a_key_that_does_not_let_it,
-    more_pieces_than_the_key_has_room_for_are_refused,
+    more_klms_than_the_key_has_room_for_are_refused,
     a_key_of_another_domain_cannot_be_changed,
     the_key_of_a_region_cannot_be_changed,
     a_key_is_mapped_over_an_unreliable_connection [cap!(uc)],
@@ -43,7 +43,7 @@ cases!(
 const BYTES: usize = 64 << 10;
 
 /// Two sides; `b` has a key that can be changed.
-fn pair(lab: &Lab, pieces: u32) -> Result<(Pair, UmrKey), Stop> {
+fn pair(lab: &Lab, klms: u32) -> Result<(Pair, UmrKey), Stop> {
     let config = QpConfig { sends: 64, ..QpConfig::new(64, 16) };
     let options = ConnectOptions {
         ack_timeout: 8,
@@ -53,17 +53,17 @@ fn pair(lab: &Lab, pieces: u32) -> Result<(Pair, UmrKey), Stop> {
         ..Default::default()
     };
     let pair = Pair::connected(lab, &config, BYTES, &options)?;
-    let key = pair.b.domain.umr_key(pieces, true)?;
+    let key = pair.b.domain.umr_key(klms, true)?;
     Ok((pair, key))
 }
 
-/// Pieces of `b`'s region: so many, of `length` bytes, in an order of their own.
-fn pieces(pair: &Pair, count: usize, length: usize) -> Result<Vec<Sge>, Stop> {
+/// KLMs of `b`'s region: so many, of `length` bytes, in an order of their own.
+fn klms(pair: &Pair, count: usize, length: usize) -> Result<Vec<Sge>, Stop> {
     (0..count).map(|at| pair.b.sge((count - 1 - at) * 2 * length, length)).collect()
 }
 
-fn map(pair: &mut Pair, key: Rkey, pieces: &[Sge]) -> Result<(), Stop> {
-    let done = pair.b.perform(&Umr::map(key, KeyAccess::ALL, pieces).signaled())?;
+fn map(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
+    let done = pair.b.perform(&Umr::map(key, KeyAccess::ALL, klms).signaled())?;
     ensure_eq!(done.operation(), Operation::Umr, "operation");
     Ok(())
 }
@@ -83,38 +83,38 @@ fn refused(pair: &mut Pair, at: u64, key: Rkey, length: usize) -> Result<(), Sto
     pair.restart()
 }
 
-/// What the pieces hold, one behind the other.
-fn gathered(pair: &Pair, pieces: &[Sge]) -> Result<Vec<u8>, Stop> {
+/// What the KLMs hold, one behind the other.
+fn gathered(pair: &Pair, klms: &[Sge]) -> Result<Vec<u8>, Stop> {
     let mut all = Vec::new();
-    for piece in pieces {
-        let offset = (piece.address - pair.b.region.address()) as usize;
-        all.extend(pair.b.bytes(offset, piece.length as usize)?);
+    for klm in klms {
+        let offset = (klm.address - pair.b.region.address()) as usize;
+        all.extend(pair.b.bytes(offset, klm.length as usize)?);
     }
     Ok(all)
 }
 
-fn a_mapped_key_is_one_range_over_its_pieces(lab: &Lab) -> Result<(), Stop> {
+fn a_mapped_key_is_one_range_over_its_klms(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 8)?;
     pair.b.fill(0, &pattern(3, BYTES))?;
-    let pieces = pieces(&pair, 5, 1000)?;
+    let klms = klms(&pair, 5, 1000)?;
     let rkey = key.renew();
-    map(&mut pair, rkey, &pieces)?;
-    let whole = gathered(&pair, &pieces)?;
+    map(&mut pair, rkey, &klms)?;
+    let whole = gathered(&pair, &klms)?;
     ensure!(read(&mut pair, 0, rkey, 5000)? == whole, "the whole came out otherwise");
     ensure!(read(&mut pair, 990, rkey, 2020)? == whole[990..3010], "a part came out otherwise");
     let text = pattern(9, 1500);
     pair.a.fill(0, &text)?;
     let from = pair.a.sge(0, text.len())?;
     pair.a.perform(&Write::new(from, RemoteAddr::new(2700, rkey)).signaled())?;
-    ensure!(gathered(&pair, &pieces)?[2700..4200] == text, "what was written");
+    ensure!(gathered(&pair, &klms)?[2700..4200] == text, "what was written");
     Ok(())
 }
 
 fn a_mapped_key_names_memory_of_our_own_requests(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    let pieces = pieces(&pair, 3, 100)?;
+    let klms = klms(&pair, 3, 100)?;
     let rkey = key.renew();
-    map(&mut pair, rkey, &pieces)?;
+    map(&mut pair, rkey, &klms)?;
     let text = pattern(4, 300);
     pair.a.fill(0, &text)?;
     // It receives through the key, and sends back through it.
@@ -122,7 +122,7 @@ fn a_mapped_key_names_memory_of_our_own_requests(lab: &Lab) -> Result<(), Stop> 
     let from = pair.a.sge(0, 300)?;
     pair.a.perform(&Send::new(from).signaled())?;
     ensure_eq!(pair.b.received()??.byte_len(), 300, "bytes received");
-    ensure!(gathered(&pair, &pieces)? == text, "what arrived");
+    ensure!(gathered(&pair, &klms)? == text, "what arrived");
     pair.a.receive(1000, 300, 2)?;
     pair.b.perform(&Send::new(Sge::new(0, 300, key.lkey())).signaled())?;
     pair.a.received()??;
@@ -133,12 +133,12 @@ fn a_mapped_key_names_memory_of_our_own_requests(lab: &Lab) -> Result<(), Stop> 
 fn a_mapped_key_may_begin_at_any_address(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     pair.b.fill(0, &pattern(1, BYTES))?;
-    let pieces = pieces(&pair, 2, 64)?;
+    let klms = klms(&pair, 2, 64)?;
     for start in [1, 0x1_2345_6789, 1 << 62] {
         let rkey = key.renew();
-        let request = Umr::map(rkey, KeyAccess::ALL, &pieces).starting_at(start).signaled();
+        let request = Umr::map(rkey, KeyAccess::ALL, &klms).starting_at(start).signaled();
         pair.b.perform(&request)?;
-        let whole = gathered(&pair, &pieces)?;
+        let whole = gathered(&pair, &klms)?;
         ensure!(read(&mut pair, start + 60, rkey, 8)? == whole[60..68], "at {start:#x}");
         refused(&mut pair, start - 1, rkey, 8)?;
     }
@@ -162,9 +162,9 @@ fn a_key_is_mapped_elsewhere_and_the_old_name_is_useless(lab: &Lab) -> Result<()
     for round in 0..20 {
         let at = 64 * round;
         pair.b.fill(at, &pattern(round as u8, 64))?;
-        let piece = pair.b.sge(at, 64)?;
+        let klm = pair.b.sge(at, 64)?;
         let rkey = key.renew();
-        map(&mut pair, rkey, &[piece])?;
+        map(&mut pair, rkey, &[klm])?;
         ensure!(read(&mut pair, 0, rkey, 64)? == pattern(round as u8, 64), "round {round}");
         if let Some(stale) = before.replace(rkey) {
             refused(&mut pair, 0, stale, 64)?;
@@ -178,10 +178,10 @@ fn a_request_behind_a_small_fence_sees_the_change(lab: &Lab) -> Result<(), Stop>
     for round in 0..50u8 {
         let at = 64 * usize::from(round);
         pair.b.fill(at, &[round; 64])?;
-        let (piece, to) = ([pair.b.sge(at, 64)?], pair.a.remote(4096)?);
+        let (klm, to) = ([pair.b.sge(at, 64)?], pair.a.remote(4096)?);
         let rkey = key.renew();
         let mut batch = pair.b.qp.batch();
-        batch.post(&Umr::map(rkey, KeyAccess::ALL, &piece), 0)?;
+        batch.post(&Umr::map(rkey, KeyAccess::ALL, &klm), 0)?;
         let through = Sge::new(0, 64, Lkey(rkey.0));
         batch.post(&Write::new(through, to).fence_with(Fence::Small).signaled(), 1)?;
         batch.ring();
@@ -191,18 +191,18 @@ fn a_request_behind_a_small_fence_sees_the_change(lab: &Lab) -> Result<(), Stop>
     Ok(())
 }
 
-fn a_list_of_pieces_may_stand_in_memory(lab: &Lab) -> Result<(), Stop> {
+fn a_list_of_klms_may_stand_in_memory(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 200)?;
     pair.b.fill(0, &pattern(5, BYTES))?;
-    let pieces = pieces(&pair, 99, 100)?;
+    let klms = klms(&pair, 99, 100)?;
     let list = pair.b.domain.region(8192, KeyAccess::LOCAL_READ)?;
-    for (at, piece) in pieces.iter().enumerate() {
-        list.write_at(at * Umr::ENTRY_BYTES, &Umr::entry(piece))?;
+    for (at, klm) in klms.iter().enumerate() {
+        list.write_at(at * Umr::ENTRY_BYTES, &Umr::entry(klm))?;
     }
     let rkey = key.renew();
     let at = list.sge(0, 100 * Umr::ENTRY_BYTES)?;
     pair.b.perform(&Umr::map_from(rkey, KeyAccess::ALL, at, 9900).signaled())?;
-    let whole = gathered(&pair, &pieces)?;
+    let whole = gathered(&pair, &klms)?;
     ensure!(read(&mut pair, 0, rkey, 9900)? == whole, "the memory came out otherwise");
     refused(&mut pair, 1, rkey, 9900)
 }
@@ -211,11 +211,11 @@ fn lists_of_every_length_go_round_the_ring(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, Umr::MOST_INLINE as u32)?;
     pair.b.fill(0, &pattern(6, BYTES))?;
     for count in (1..=Umr::MOST_INLINE).chain([1, 51, 7, 52, 13]) {
-        let pieces = pieces(&pair, count, 16)?;
+        let klms = klms(&pair, count, 16)?;
         let rkey = key.renew();
-        map(&mut pair, rkey, &pieces)?;
-        let whole = gathered(&pair, &pieces)?;
-        ensure!(read(&mut pair, 0, rkey, whole.len())? == whole, "{count} pieces");
+        map(&mut pair, rkey, &klms)?;
+        let whole = gathered(&pair, &klms)?;
+        ensure!(read(&mut pair, 0, rkey, whole.len())? == whole, "{count} KLMs");
     }
     Ok(())
 }
@@ -223,15 +223,15 @@ fn lists_of_every_length_go_round_the_ring(lab: &Lab) -> Result<(), Stop> {
 fn a_key_over_a_key_over_memory(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut inner) = pair(lab, 4)?;
     pair.b.fill(0, &pattern(8, BYTES))?;
-    let pieces = pieces(&pair, 4, 100)?;
+    let klms = klms(&pair, 4, 100)?;
     let below = inner.renew();
-    map(&mut pair, below, &pieces)?;
+    map(&mut pair, below, &klms)?;
     let mut outer = pair.b.domain.umr_key(4, false)?;
     let above = outer.renew();
     let parts = [Sge::new(250, 100, inner.lkey()), Sge::new(10, 20, inner.lkey())];
     let request = Umr::map(above, KeyAccess::ALL, &parts).fence_with(Fence::Small).signaled();
     pair.b.perform(&request)?;
-    let whole = gathered(&pair, &pieces)?;
+    let whole = gathered(&pair, &klms)?;
     let expected = [&whole[250..350], &whole[10..30]].concat();
     ensure!(read(&mut pair, 0, above, 120)? == expected, "the memory came out otherwise");
     Ok(())
@@ -241,9 +241,9 @@ fn rights_change_and_the_memory_stays(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
     let text = pattern(2, 64);
     pair.b.fill(0, &text)?;
-    let piece = pair.b.sge(0, 64)?;
+    let klm = pair.b.sge(0, 64)?;
     let rkey = key.renew();
-    map(&mut pair, rkey, &[piece])?;
+    map(&mut pair, rkey, &[klm])?;
     let read_only =
         KeyAccess { remote: RemoteAccess { read: true, ..Default::default() }, ..KeyAccess::LOCAL };
     pair.b.perform(&Umr::rights(rkey, read_only).signaled())?;
@@ -258,11 +258,11 @@ fn rights_change_and_the_memory_stays(lab: &Lab) -> Result<(), Stop> {
     refused(&mut pair, 0, rkey, 8)
 }
 
-fn an_access_past_the_pieces_is_refused(lab: &Lab) -> Result<(), Stop> {
+fn an_access_past_the_klms_is_refused(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    let pieces = pieces(&pair, 3, 10)?;
+    let klms = klms(&pair, 3, 10)?;
     let rkey = key.renew();
-    map(&mut pair, rkey, &pieces)?;
+    map(&mut pair, rkey, &klms)?;
     read(&mut pair, 29, rkey, 1)?;
     for (at, length) in [(29, 2), (30, 1), (1 << 40, 1), (0, 31)] {
         refused(&mut pair, at, rkey, length)?;
@@ -270,9 +270,9 @@ fn an_access_past_the_pieces_is_refused(lab: &Lab) -> Result<(), Stop> {
     Ok(())
 }
 
-fn a_piece_lends_a_mapped_key_its_local_rights_and_no_more(lab: &Lab) -> Result<(), Stop> {
+fn a_klm_lends_a_mapped_key_its_local_rights_and_no_more(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    // Remote rights are those of the key that the peer names: a piece need not have them. It must
+    // Remote rights are those of the key that the peer names: a KLM need not have them. It must
     // be writable to be written.
     let (quiet, constant) = (KeyAccess::LOCAL, KeyAccess::LOCAL_READ);
     let quiet = pair.b.domain.region(4096, quiet)?;
@@ -299,10 +299,10 @@ fn a_key_that_was_invalidated_opens_nothing_until_it_is_mapped_again(
     lab: &Lab,
 ) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    let piece = pair.b.sge(0, 64)?;
+    let klm = pair.b.sge(0, 64)?;
     for _ in 0..5 {
         let rkey = key.renew();
-        map(&mut pair, rkey, &[piece])?;
+        map(&mut pair, rkey, &[klm])?;
         read(&mut pair, 0, rkey, 64)?;
         let done = pair.b.perform(&LocalInvalidate::new(rkey).signaled())?;
         ensure_eq!(done.operation(), Operation::Umr, "operation");
@@ -313,10 +313,10 @@ fn a_key_that_was_invalidated_opens_nothing_until_it_is_mapped_again(
 
 fn a_peer_invalidates_a_key_that_lets_it(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    let piece = pair.b.sge(0, 64)?;
+    let klm = pair.b.sge(0, 64)?;
     for _ in 0..3 {
         let rkey = key.renew();
-        map(&mut pair, rkey, &[piece])?;
+        map(&mut pair, rkey, &[klm])?;
         pair.b.receive(1024, 64, 1)?;
         pair.a.perform(&SendInvalidate::new(Inline(b"I am done"), rkey).signaled())?;
         let done = pair.b.received()??;
@@ -330,9 +330,9 @@ fn a_peer_invalidates_a_key_that_lets_it(lab: &Lab) -> Result<(), Stop> {
 fn a_peer_does_not_invalidate_a_key_that_does_not_let_it(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, _) = pair(lab, 4)?;
     let mut closed = pair.b.domain.umr_key(4, false)?;
-    let piece = pair.b.sge(0, 64)?;
+    let klm = pair.b.sge(0, 64)?;
     let rkey = closed.renew();
-    map(&mut pair, rkey, &[piece])?;
+    map(&mut pair, rkey, &[klm])?;
     pair.b.receive(1024, 64, 1)?;
     pair.a.qp.post(&SendInvalidate::new(Inline(b"I am done"), rkey), 5)?;
     ensure_eq!(failed(pair.a.sent()?, Status::RemoteAccess)?, 5, "cookie");
@@ -342,20 +342,20 @@ fn a_peer_does_not_invalidate_a_key_that_does_not_let_it(lab: &Lab) -> Result<()
 }
 
 /// A change that `b`'s device must refuse.
-fn unchanged(pair: &mut Pair, key: Rkey, pieces: &[Sge]) -> Result<(), Stop> {
-    pair.b.qp.post(&Umr::map(key, KeyAccess::ALL, pieces), 6)?;
+fn unchanged(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
+    pair.b.qp.post(&Umr::map(key, KeyAccess::ALL, klms), 6)?;
     ensure_eq!(failed(pair.b.sent()?, Status::MemoryWindowBind)?, 6, "cookie");
     ensure_eq!(pair.b.qp.object().state()?, QpState::ERR, "state");
     pair.restart()
 }
 
-fn more_pieces_than_the_key_has_room_for_are_refused(lab: &Lab) -> Result<(), Stop> {
+fn more_klms_than_the_key_has_room_for_are_refused(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    let pieces = pieces(&pair, 5, 16)?;
+    let klms = klms(&pair, 5, 16)?;
     let rkey = key.renew();
-    map(&mut pair, rkey, &pieces[..4])?;
+    map(&mut pair, rkey, &klms[..4])?;
     let next = key.renew();
-    unchanged(&mut pair, next, &pieces)?;
+    unchanged(&mut pair, next, &klms)?;
     ensure_eq!(read(&mut pair, 0, rkey, 64)?.len(), 64, "the memory under the name that it kept");
     Ok(())
 }
@@ -364,8 +364,8 @@ fn a_key_of_another_domain_cannot_be_changed(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, _) = pair(lab, 4)?;
     let other = verbless_queue::Domain::new(&pair.b.device)?;
     let mut foreign = other.umr_key(4, true)?;
-    let piece = pair.b.sge(0, 64)?;
-    unchanged(&mut pair, foreign.renew(), &[piece])
+    let klm = pair.b.sge(0, 64)?;
+    unchanged(&mut pair, foreign.renew(), &[klm])
 }
 
 fn the_key_of_a_region_cannot_be_changed(lab: &Lab) -> Result<(), Stop> {
@@ -374,8 +374,8 @@ fn the_key_of_a_region_cannot_be_changed(lab: &Lab) -> Result<(), Stop> {
     pair.b.qp.post(&LocalInvalidate::new(rkey), 6)?;
     ensure_eq!(failed(pair.b.sent()?, Status::MemoryWindowBind)?, 6, "cookie");
     pair.restart()?;
-    let piece = pair.b.sge(0, 64)?;
-    unchanged(&mut pair, rkey, &[piece])?;
+    let klm = pair.b.sge(0, 64)?;
+    unchanged(&mut pair, rkey, &[klm])?;
     let address = pair.b.region.address();
     read(&mut pair, address, rkey, 64)?;
     Ok(())
@@ -385,8 +385,8 @@ fn a_key_is_mapped_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop> 
     let mut pair: Pair<Uc> =
         Pair::connected_of(lab, &QpConfig::new(16, 16), BYTES, &ConnectOptions::default())?;
     let mut key = pair.b.domain.umr_key(4, false)?;
-    let (piece, rkey) = ([pair.b.sge(256, 64)?], key.renew());
-    pair.b.perform(&Umr::map(rkey, KeyAccess::ALL, &piece).signaled())?;
+    let (klm, rkey) = ([pair.b.sge(256, 64)?], key.renew());
+    pair.b.perform(&Umr::map(rkey, KeyAccess::ALL, &klm).signaled())?;
     pair.b.receive(0, 64, 1)?;
     pair.a.perform(&Write::new(Inline(b"there"), RemoteAddr::new(0, rkey)).signaled())?;
     pair.a.perform(&Send::new(Inline(b"behind it")).signaled())?;
@@ -397,21 +397,21 @@ fn a_key_is_mapped_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop> 
 
 fn what_cannot_be_asked_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), Stop> {
     let (mut pair, mut key) = pair(lab, 4)?;
-    let (piece, rkey) = (pair.b.sge(0, 16)?, key.renew());
-    let many = [piece; Umr::MOST_INLINE + 1];
-    let askew = Sge { address: piece.address + 16, length: 64, ..piece };
+    let (klm, rkey) = (pair.b.sge(0, 16)?, key.renew());
+    let many = [klm; Umr::MOST_INLINE + 1];
+    let askew = Sge { address: klm.address + 16, length: 64, ..klm };
     let qp = &mut pair.b.qp;
     let free = qp.send.free();
     let refused = [
-        (qp.post(&Umr::map(rkey, KeyAccess::ALL, &many), 0), PostError::TooManyPieces),
+        (qp.post(&Umr::map(rkey, KeyAccess::ALL, &many), 0), PostError::TooManyKlms),
         (qp.post(&Umr::map_from(rkey, KeyAccess::ALL, askew, 64), 0), PostError::BadList),
     ];
     for (got, why) in refused {
         ensure_eq!(got, Err(why), "what cannot be posted");
     }
     ensure_eq!(qp.send.free(), free, "free blocks");
-    for pieces in [0, 65_533] {
-        ensure!(pair.b.domain.umr_key(pieces, true).is_err(), "{pieces} pieces were taken");
+    for klms in [0, 65_533] {
+        ensure!(pair.b.domain.umr_key(klms, true).is_err(), "{klms} KLMs were taken");
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub(crate) fn explain(code: &str) -> Result<String, String> {
     }
     let Ok(small) = u8::try_from(number) else {
         return Err(if number >> 16 == MARK {
-            format!("{number:#010x} is none of the model's syndromes: is it of another release?")
+            format!("{number:#010x} is not a syndrome of this release of the model")
         } else {
             format!(
                 "{number:#010x} is no syndrome of the model's, which begin with {MARK:#x}: what \
@@ -73,7 +73,7 @@ mod tests {
     fn a_syndrome_leads_to_its_sentence_and_its_status() {
         for code in ["564c0008", "0x564c0008", "0x564C0008"] {
             let text = explain(code).expect("one of ours");
-            assert!(text.contains("what the capabilities do not offer"), "{text}");
+            assert!(text.contains("the capabilities do not offer"), "{text}");
             assert!(text.contains("BAD_PARAM (0x3)"), "{text}");
         }
         for refusal in Refusal::ALL {
@@ -95,7 +95,7 @@ mod tests {
     fn what_is_no_code_is_told_what_is() {
         for (code, why) in [
             ("xyz", "command status"),
-            ("0x564cffff", "another release"),
+            ("0x564cffff", "of this release"),
             ("0x12345678", "not published"),
             ("0xee", "neither"),
         ] {

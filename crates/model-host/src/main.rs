@@ -20,7 +20,7 @@ mod explain;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Log to standard error: -v warnings and whatever is refused, with the reason; -vv also the
+    /// Log to standard error: -v warnings and refused calls, with the reason; -vv also refused
     /// probes that libraries make of every device, and details. Without it, `run` prints only its
     /// own failures.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
@@ -88,7 +88,7 @@ enum Command {
         /// Run the program on the devices of the run of this name, while that one is running.
         #[arg(long, value_name = "NAME")]
         join: Option<String>,
-        /// Print every ioctl and command as it passes. With =FILE, write the commands to that file
+        /// Print every ioctl and command. With =FILE, write the commands to that file
         /// instead, as text that `cargo xtask prm decode` reads.
         #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
         #[arg(conflicts_with = "join")]
@@ -100,7 +100,7 @@ enum Command {
     /// Explain a code: the syndrome of a command that the model refused (564c0008), a command
     /// status (0x3, BAD_PARAM), or the syndrome of an error CQE (0x13).
     Explain {
-        /// In hexadecimal, with or without 0x, or a name.
+        /// A hexadecimal number, with or without 0x, or a name.
         #[arg(required = true)]
         code: Vec<String>,
     },
@@ -198,7 +198,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 fn create(path: &Path) -> Result<File, String> {
-    File::create(path).map_err(|error| format!("{}: {error}", path.display()))
+    File::create(path).map_err(|error| format!("cannot create {}: {error}", path.display()))
 }
 
 fn link_of(profile: Profile, link: Option<LinkArgument>) -> Profile {

@@ -142,7 +142,7 @@ fn a_program_that_is_out_of_reach_is_told_from_a_call_that_is_forbidden() {
     let output = forbid_towards(&mut run, libc::SYS_process_vm_readv, Errno::EPERM, true).output();
     let output = output.expect("it starts");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("seccomp"));
-    says_why_not(&output, &["process_vm_readv", "the two"]);
+    says_why_not(&output, &["process_vm_readv", "user namespace"]);
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Booted {
             self.give_pages(count.unsigned_abs())
         };
         if let Err(error) = done {
-            tracing::warn!(count, %error, "a page request is not answered");
+            tracing::warn!(count, %error, "a page request of the device failed");
         }
     }
 

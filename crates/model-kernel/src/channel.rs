@@ -145,7 +145,10 @@ impl Channel {
         }
         if state.backlog.len() >= MOST_WAITING {
             drop(state);
-            tracing::warn!(waiting = MOST_WAITING, "a client reads no events: one is lost");
+            tracing::warn!(
+                waiting = MOST_WAITING,
+                "a client does not read its events: one is lost"
+            );
             return false;
         }
         state.backlog.push_back(record);

@@ -512,7 +512,10 @@ impl File {
             }
             if !progress {
                 // As the kernel does: what the device will not let go is leaked there.
-                tracing::warn!(left = state.objects.len(), "objects outlive their file");
+                tracing::warn!(
+                    left = state.objects.len(),
+                    "objects could not be destroyed when their file was closed"
+                );
                 state.objects.clear();
             }
         }

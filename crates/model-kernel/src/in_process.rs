@@ -154,7 +154,7 @@ impl Backend for InProcess {
             return Err(Error::new(
                 ErrorKind::NoDevice,
                 format!("opening {} of the model", device.name),
-                format!("the model has {}", known.join(", ")),
+                format!("the model's devices are {}: open one of them", known.join(", ")),
             ));
         };
         let lease = self.lease(id).map_err(failed)?;

@@ -1,15 +1,15 @@
 //! Refusals in words: what the errno of a refused ioctl cannot say.
 //!
-//! Whoever refuses something that a user could take for supported says why at that place:
+//! Code that refuses something that a user may expect to be supported gives the reason there:
 //!
 //! ```text
 //!   return Err(refused(Errno::EOPNOTSUPP, "on-demand paging is not modelled"));
 //! ```
 //!
-//! The words wait in the thread that answers the ioctl and are logged with the ioctl's name when it
-//! has failed, after all locks are free, at level INFO: `verbless-model -v run` shows them, and so
-//! does a subscriber in a test. What libraries ask in the knowledge that it may be refused
-//! ([`probe`]) is logged at level DEBUG (`-vv`).
+//! The text is kept in the thread that answers the ioctl, and logged with the ioctl's name when it
+//! has failed and all locks are released, at level INFO: `verbless-model -v run` shows it, and so
+//! does a subscriber in a test. Calls that libraries make to probe for a feature ([`probe`]) are
+//! logged at level DEBUG (`-vv`).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -30,8 +30,8 @@ pub(super) fn refused(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errn
     errno
 }
 
-/// As [`refused`], of a question that libraries ask in every program to learn what there is: no
-/// sign of a mistake.
+/// As [`refused`], for a call that libraries make in every program to learn what is supported: its
+/// refusal is not a mistake.
 pub(super) fn probe(errno: Errno, words: impl Into<Cow<'static, str>>) -> Errno {
     WORDS.set(Some((Level::DEBUG, words.into())));
     errno

@@ -1,5 +1,5 @@
-//! Commands and methods that this kernel does not have, and what they are for: the words of their
-//! refusal.
+//! Commands and methods that this kernel does not implement, and what they are for: the text of
+//! their refusals.
 
 use nix::errno::Errno;
 
@@ -8,13 +8,13 @@ use super::refused::refused;
 /// Commands of the old interface that are not answered: number, name, and what they are for.
 static COMMANDS: &[(u32, &str, &str)] = &[
     (6, "MODIFY_AH", "changing an address handle"),
-    (7, "QUERY_AH", "asking for an address handle"),
+    (7, "QUERY_AH", "querying an address handle"),
     (10, "REG_SMR", "shared memory regions"),
-    (12, "QUERY_MR", "asking for a memory region by the old command"),
+    (12, "QUERY_MR", "querying a memory region by the old command"),
     (15, "BIND_MW", "binding a memory window by a command: it is done by a work request"),
-    (21, "POLL_CQ", "polling by a command: libmlx5 polls in memory"),
-    (22, "PEEK_CQ", "peeking into a completion queue"),
-    (23, "REQ_NOTIFY_CQ", "arming by a command: libmlx5 arms in memory"),
+    (21, "POLL_CQ", "polling by a command: libmlx5 polls the CQ in memory"),
+    (22, "PEEK_CQ", "counting the completions in a CQ"),
+    (23, "REQ_NOTIFY_CQ", "arming by a command: libmlx5 writes the doorbell itself"),
     (28, "POST_SEND", "posting by a command: libmlx5 posts in memory"),
     (29, "POST_RECV", "posting by a command: libmlx5 posts in memory"),
     (36, "POST_SRQ_RECV", "posting by a command: libmlx5 posts in memory"),
@@ -34,9 +34,9 @@ static COMMANDS: &[(u32, &str, &str)] = &[
 /// Objects, or single methods of one, that are not answered: object, method, and what they are for.
 static METHODS: &[(u16, Option<u16>, &str)] = &[
     (0, Some(1), "listing an open file's handles"),
-    (0, Some(0x1000), "what mlx5 tells of a port beyond verbs (mlx5dv_query_port)"),
+    (0, Some(0x1000), "the mlx5-specific query of a port (mlx5dv_query_port)"),
     (7, Some(0), "regions of device memory"),
-    (7, Some(2), "advice about memory, which is for on-demand paging"),
+    (7, Some(2), "memory advice, which is for on-demand paging (ibv_advise_mr)"),
     (7, Some(4), "regions of a dmabuf"),
     (9, None, "flow steering"),
     (10, None, "the extended reliable connected service (XRC)"),
@@ -55,7 +55,7 @@ static METHODS: &[(u16, Option<u16>, &str)] = &[
 pub(super) fn command(number: u32) -> Errno {
     let words = match COMMANDS.iter().find(|command| command.0 == number & 0xff) {
         Some((_, name, what)) => format!("{what} ({name}): not modelled"),
-        None => format!("there is no command {number:#x}"),
+        None => format!("command {number:#x} does not exist in the uverbs ABI"),
     };
     refused(Errno::EOPNOTSUPP, words)
 }
@@ -67,7 +67,7 @@ pub(super) fn method(object: u16, method: u16) -> Errno {
     };
     let words = match METHODS.iter().find(about) {
         Some((_, _, what)) => format!("{what}: not modelled"),
-        None => "there is no such method".into(),
+        None => format!("object {object:#x} has no method {method:#x}"),
     };
     refused(Errno::EPROTONOSUPPORT, words)
 }

@@ -95,20 +95,19 @@ impl Builder {
         self
     }
 
-    /// Nothing moves until [`Model::step`] or [`Model::run_until_idle`], and time only by
-    /// [`Model::advance`].
+    /// Makes the model stepped: the devices work only in [`Model::step`] and
+    /// [`Model::run_until_idle`], and the virtual clock moves only in [`Model::advance`].
     pub fn stepped(mut self) -> Self {
         self.stepped = true;
         self
     }
 
-    /// An idle stepped model does not wait for [`Model::advance`]: when there is nothing else to
-    /// do, [`Model::step`] moves the clock to the next timer. So [`Model::run_until_idle`] goes
-    /// through all retries and delays, and a lost message costs a test no real time.
+    /// Lets an idle stepped model advance its clock by itself: when there is nothing else to do,
+    /// [`Model::step`] moves the clock to the next timer. So [`Model::run_until_idle`] carries out
+    /// all retries and delays, and a lost message costs a test no real time.
     ///
-    /// A request that is retried for ever (an RNR retry count of 7, and no receive) has always a
-    /// next timer: then `run_until_idle` does not return, and a test calls `step` as often as it
-    /// needs to.
+    /// A request that is retried forever (an RNR retry count of 7, and no receive) always has a
+    /// next timer: `run_until_idle` then does not return; call `step` as often as needed instead.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -124,19 +123,19 @@ impl Builder {
         self
     }
 
-    /// A thread of the model's own moves it, in real time. This is what a new builder says.
+    /// Lets a thread of the model drive the devices, in real time. This is the default.
     pub fn threaded(mut self) -> Self {
         self.stepped = false;
         self
     }
 
-    /// The memory that devices with none of their own do DMA in; without it, this process's.
+    /// The memory in which devices without their own do DMA; the default is this process's memory.
     pub fn memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.memory = Some(memory);
         self
     }
 
-    /// Builds the model, and in threaded mode starts its thread, which ends with the last handle.
+    /// Builds the model. In threaded mode this starts its thread, which ends with the last handle.
     pub fn build(self) -> Model {
         let memory = self.memory.unwrap_or_else(crate::memory::in_process);
         let functions = self
@@ -165,7 +164,7 @@ impl Model {
         Builder::default()
     }
 
-    /// How many devices there are; they are numbered from 0.
+    /// The number of devices; they are numbered from 0.
     pub fn devices(&self) -> usize {
         self.shared.lock().functions.len()
     }
@@ -178,26 +177,26 @@ impl Model {
         self.world_with(device).functions[device].hca.profile.side()
     }
 
-    /// Does the next piece of work, if there is any: one WQE, one packet, one timer. False: there
-    /// was none. With [`Builder::auto_advance`] an idle model moves its clock to the next timer
-    /// first, and only where no timer runs there is nothing to do.
+    /// Does the next piece of work: one WQE, one packet or one timer. Returns false if there was
+    /// none. With [`Builder::auto_advance`], an idle model moves its clock to the next timer first,
+    /// and returns false only if no timer is running.
     pub fn step(&self) -> bool {
         let jumps = self.shared.stepped && self.auto_advance;
         self.shared.with(|world| engine::step(world) || jumps && engine::jump(world))
     }
 
-    /// Steps until there is nothing left to do at the present time.
+    /// Steps until nothing is left to do at the current virtual time.
     pub fn run_until_idle(&self) {
         while self.step() {}
     }
 
-    /// Moves the virtual clock of a stepped model on; timers that expire run with the next step.
+    /// Advances the virtual clock of a stepped model; timers that expire run in the next step.
     pub fn advance(&self, by: Duration) {
         self.shared.with(|world| world.clock.advance(by));
     }
 
-    /// Lets the `nth` command from now with that opcode fail on device `device` (1 is the next
-    /// one), with that status and syndrome; it has no other effect.
+    /// Makes the `nth` command with this opcode from now on (1 is the next one) fail on device
+    /// `device`, with this status and syndrome; the command has no other effect.
     ///
     /// # Panics
     /// When there is no such device.
@@ -205,8 +204,8 @@ impl Model {
         self.world_with(device).functions[device].hca.faults.add(opcode, nth, status, syndrome);
     }
 
-    /// Lets `fault` hit device `device` at `count` occurrences in a row, after `skip` have passed.
-    /// A new call for the same fault replaces the one before.
+    /// Injects `fault` into device `device` at `count` consecutive occurrences, after the first
+    /// `skip`. A new call for the same fault replaces the previous one.
     ///
     /// # Panics
     /// When there is no such device.
@@ -215,12 +214,12 @@ impl Model {
         self.shared.with(|world| world.functions[device].engine.faults.set(fault, skip, count));
     }
 
-    /// Lets the `nth` send request that a QP begins from now on fail (1 is the next one): it is not
-    /// executed, its CQE has that syndrome (`CqeSyndrome` of `verbless-prm`), and the QP goes to
-    /// the state to which a failure of its own would take it: ERR, and SQER for UC and UD. `qpn`:
-    /// of that QP; `None`: of any QP of the device. Retries of a request and WQEs that are no
-    /// request do not count, and SQs are not looked at. A fault of one QP ends when it is reset or
-    /// destroyed.
+    /// Makes the `nth` send request that a QP starts from now on (1 is the next one) fail: it is
+    /// not executed, its CQE has this syndrome (`CqeSyndrome` of `verbless-prm`), and the QP
+    /// changes to the state of any failed request: ERR, or SQER for UC and UD. `qpn` selects one
+    /// QP; `None` counts the requests of all QPs of the device. Retries of a request and WQEs that
+    /// are not requests do not count, and SQs are not affected. A fault of one QP ends when the QP
+    /// is reset or destroyed.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -241,10 +240,10 @@ impl Model {
         faults.fail_request(qpn, nth, syndrome);
     }
 
-    /// Lets `count` messages in a row that one QP sends get lost, after `skip` have passed; each
-    /// try of a request is a message. A new call for the same QP replaces the one before, and it
-    /// ends when the QP is reset or destroyed. [`Fault::LoseMessage`] is the same for all QPs of a
-    /// device.
+    /// Drops `count` consecutive messages that one QP sends, after the first `skip`; each attempt
+    /// to send a request is a message. A new call for the same QP replaces the previous one, and
+    /// the fault ends when the QP is reset or destroyed. [`Fault::LoseMessage`] does the same for
+    /// all QPs of a device.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -263,7 +262,8 @@ impl Model {
         faults.lose_messages_of(qpn, skip, count);
     }
 
-    /// Device `device` dies: every command fails from now on, and nothing moves any more.
+    /// Puts device `device` into a fatal error: from now on every command fails, and no work
+    /// request is carried out.
     ///
     /// # Panics
     /// When there is no such device.
@@ -271,9 +271,9 @@ impl Model {
         self.end(device, false);
     }
 
-    /// Device `device` is taken out: it is dead, and the kernel's driver has let go of it, so that
-    /// requests of the driver's own, those that destroy among them, fail with EIO. What clients
-    /// have is taken back when they close their files.
+    /// Removes device `device`, as by hot-unplug: it fails as by [`Model::kill`], and the kernel's
+    /// driver has released it, so that requests to the driver, including those that destroy
+    /// objects, fail with EIO. What clients hold is freed when they close their files.
     ///
     /// # Panics
     /// When there is no such device.
@@ -294,8 +294,8 @@ impl Model {
         }
     }
 
-    /// The world, of which `device` is to be a part. A number that is none is the caller's mistake:
-    /// it panics with the lock released, since a panic of whoever changes the world ends the model.
+    /// The world, if it has the device. An invalid number is the caller's mistake: this panics with
+    /// the lock released, since a panic under the lock ends the model.
     fn world_with(&self, device: usize) -> MutexGuard<'_, World> {
         let world = self.shared.lock();
         let devices = world.functions.len();
@@ -311,7 +311,8 @@ impl Model {
         drop(self.world_with(device));
     }
 
-    /// Takes a port (from 1) of device `device` up or down, and reports it by an event.
+    /// Takes a port (numbered from 1) of device `device` up or down, and reports the change by an
+    /// event.
     ///
     /// # Panics
     /// When there is no such device, or it has no such port.
@@ -324,7 +325,7 @@ impl Model {
         self.shared.with(|world| engine::set_port(world, device, port, up));
     }
 
-    /// How many pages of host memory device `device` was given and did not give back.
+    /// The number of pages of host memory that device `device` was given and has not returned.
     ///
     /// # Panics
     /// When there is no such device.
@@ -332,7 +333,7 @@ impl Model {
         self.world_with(device).functions[device].hca.pages.given.len()
     }
 
-    /// How many objects of each kind device `device` holds.
+    /// The number of objects of each kind that device `device` holds.
     ///
     /// # Panics
     /// When there is no such device.
@@ -341,15 +342,15 @@ impl Model {
     }
 
     /// Calls `watcher` after every command that any function executes from now on, refused ones
-    /// too, in their order; it takes the place of the one before. It may call the model, but not
-    /// change who watches.
+    /// included, in order. It replaces the previous watcher. It may call the model, except to set a
+    /// watcher.
     pub fn watch_commands(&self, watcher: impl FnMut(&Executed<'_>) + Send + 'static) {
         self.shared.outbox.watch_commands(watcher);
     }
 
-    /// Calls `watcher` whenever a QP is done with a send request, signaled or not, failed and
-    /// flushed ones too, in their order; it takes the place of the one before. It may call the
-    /// model, but not change who watches.
+    /// Calls `watcher` whenever a QP has finished a send request, in order: signaled or not, failed
+    /// and flushed ones included. It replaces the previous watcher. It may call the model, except
+    /// to set a watcher.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
@@ -368,7 +369,7 @@ impl Model {
     }
 
     /// Writes every command from now on to `sink`, as text that `cargo xtask prm decode` reads.
-    /// What cannot be written is lost, and the log says so once.
+    /// Commands that cannot be written are lost; this is logged once.
     pub fn record_commands(&self, mut sink: impl Write + Send + 'static) {
         let mut lost = false;
         self.watch_commands(move |executed| {
@@ -377,7 +378,7 @@ impl Model {
             if let Err(error) = written
                 && !lost
             {
-                tracing::warn!(%error, "the recording of commands is not complete");
+                tracing::warn!(%error, "a command was not recorded: the recording is incomplete");
                 lost = true;
             }
         });

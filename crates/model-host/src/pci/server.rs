@@ -27,7 +27,9 @@ use verbless_model::{Model, Profile};
 #[derive(Debug, Error)]
 pub enum PciError {
     /// Each function needs a socket of its own.
-    #[error("{given} sockets for {wanted} functions: give each function one")]
+    #[error(
+        "{given} sockets were given for {wanted} functions: give one --socket for each function"
+    )]
     Sockets {
         /// How many sockets there are.
         given: usize,
@@ -35,7 +37,7 @@ pub enum PciError {
         wanted: usize,
     },
     /// A socket cannot be bound or listened to.
-    #[error("{}: {source}", socket.display())]
+    #[error("cannot serve the socket {}: {source}", socket.display())]
     Socket {
         /// The socket.
         socket: PathBuf,
@@ -112,8 +114,10 @@ pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
             Err(source @ vfio_user::Error::SocketAccept(_)) => {
                 return Err(PciError::Socket { socket: socket.clone(), source });
             }
-            // A client that is killed says no farewell.
-            Err(error) => tracing::warn!(%error, socket = %socket.display(), "a client is gone"),
+            // A client that is killed closes its connection without notice.
+            Err(error) => {
+                tracing::warn!(%error, socket = %socket.display(), "serving a client failed");
+            }
             Ok(()) => {}
         }
     }

@@ -57,8 +57,8 @@ impl Directory {
             }
         }
         Err(io::Error::other(format!(
-            "there is no place for the files of the devices ({}): set TMPDIR to a directory that \
-             may be written",
+            "no directory can hold the files of the devices ({}): set TMPDIR to a writable \
+             directory",
             refusals.join("; ")
         )))
     }

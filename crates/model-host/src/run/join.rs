@@ -73,8 +73,8 @@ fn check(name: &str) -> Result<(), RunError> {
 /// What there is to join, in words.
 fn known() -> String {
     match names() {
-        names if names.is_empty() => "there is none to join".into(),
-        names => format!("there are: {}", names.join(", ")),
+        names if names.is_empty() => "no run can be joined".into(),
+        names => format!("your runs: {}", names.join(", ")),
     }
 }
 
@@ -249,8 +249,8 @@ impl Joined {
 
     fn request(&self, message: &[u8], descriptor: Option<RawFd>) -> Result<(), RunError> {
         let refused = |errno| match errno {
-            Errno::EAGAIN => RunError::Refused("it does not answer".into()),
-            _ => RunError::Refused("it ended meanwhile".into()),
+            Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
+            _ => RunError::Refused("it ended during the request".into()),
         };
         self.peer.send(message, descriptor).map_err(refused)?;
         let (reply, _) = self.peer.receive().map_err(refused)?;

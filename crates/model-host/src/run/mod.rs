@@ -137,7 +137,7 @@ pub enum Trace {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// No program was named.
-    #[error("there is no program to run")]
+    #[error("no program was given: use `run -- PROGRAM [ARGUMENTS]`")]
     NoProgram,
     /// The program itself could not be started.
     #[error("cannot run {program}: {source}")]
@@ -149,16 +149,16 @@ pub enum RunError {
     },
     /// No device has a function on the side that the program is on.
     #[error(
-        "no device has a DPU side, where a program is to be: give it one with an embedded CPU \
-         ({known})"
+        "no device of this run has a DPU side for the program: choose a profile with an embedded \
+         CPU ({known})"
     )]
     NoDpu {
-        /// The profiles that come along and have one.
+        /// The built-in profiles that have one.
         known: String,
     },
-    /// What was given as a run's name is none.
+    /// The given name is not a valid name of a run.
     #[error(
-        "'{name}' cannot be a run's name: 1 to {longest} letters, digits, '-', '_' and '.' can"
+        "'{name}' is not a valid run name: use 1 to {longest} letters, digits, '-', '_' and '.'"
     )]
     BadName {
         /// What was given.
@@ -168,7 +168,7 @@ pub enum RunError {
     },
     /// Another run has that name.
     #[error(
-        "a run of yours is called {name} already: join it with --join {name}, or take another name"
+        "you already have a run named {name}: join it with --join {name}, or choose another name"
     )]
     NameInUse {
         /// The name.
@@ -176,7 +176,7 @@ pub enum RunError {
     },
     /// No run has that name.
     #[error(
-        "no run of yours is called {name} ({known}); `run --name {name} -- PROGRAM` starts one"
+        "you have no run named {name} ({known}); start one with `run --name {name} -- PROGRAM`"
     )]
     NoSuchRun {
         /// The name.
@@ -188,10 +188,10 @@ pub enum RunError {
     #[error("the run cannot be joined: {0}")]
     Refused(String),
     /// The run that was joined ended, and took the devices along.
-    #[error("the run that was joined ended, and its devices with it: the program was killed")]
+    #[error("the joined run ended, and its devices with it: the program was killed")]
     HostGone,
     /// The system does not let this process answer a program's calls.
-    #[error("`run` cannot answer a program's calls here: {what} ({errno}): {remedy}")]
+    #[error("`run` cannot serve a program in this environment: {what} ({errno}): {remedy}")]
     Preflight {
         /// What was refused.
         what: &'static str,

@@ -1,6 +1,6 @@
 //! What `run` needs of its environment, tried before a program starts: containers, sandboxes and
 //! old kernels forbid some of it. An error names what is forbidden and how to allow it; without it
-//! the program would find no device, and nobody would know why.
+//! the program would find no device, for no visible reason.
 //!
 //! What the program's calls need is done once for a call that the child makes behind its filter,
 //! before it becomes the program (`sys::start`).
@@ -28,10 +28,9 @@ const PROCESSES: &str =
     "raise the limits of processes and memory (ulimit -u, ulimit -v, a container's --pids-limit)";
 const PROFILE: &str = "the sandbox must allow it; docker and podman do with --cap-add=SYS_PTRACE \
                        or --security-opt seccomp=unconfined";
-const YAMA: &str = "kernel.yama.ptrace_scope must be 0 or 1; 2 does for root";
-const SECURITY: &str =
-    "a security module (AppArmor, SELinux) or a user namespace is between the two";
-const MEMORY: &str = "raise its limit (ulimit -v), or have fewer devices";
+const YAMA: &str = "set kernel.yama.ptrace_scope to 0 or 1; 2 works for root only";
+const SECURITY: &str = "a security module (AppArmor, SELinux) or a user namespace forbids it";
+const MEMORY: &str = "raise the limit of address space (ulimit -v), or use fewer devices";
 /// Bytes of addresses that a function takes, pages of doorbells before all, with much room; and the
 /// rest as much again.
 const ADDRESSES: usize = 64 << 20;
@@ -48,13 +47,13 @@ fn cannot(what: &'static str, remedy: &'static str) -> impl Fn(Errno) -> RunErro
 /// Tries what the model needs, before there is one of so many functions.
 pub(super) fn check(functions: usize) -> Result<(), RunError> {
     let room = Vec::<u8>::new().try_reserve_exact(ADDRESSES.saturating_mul(functions + 1));
-    room.map_err(|_| cannot("there is too little address space", MEMORY)(Errno::ENOMEM))?;
+    room.map_err(|_| cannot("there is not enough address space", MEMORY)(Errno::ENOMEM))?;
     let started = thread::Builder::new().spawn(|| ()).map_err(|error| no_thread(&error))?;
     started.join().map_err(|_| io::Error::other("a thread failed"))?;
     let own = Pid::this().to_string();
     let shown = readlink("/proc/self").map_err(cannot("/proc cannot be read", MOUNT))?;
     if *shown != *own {
-        return Err(cannot("/proc is that of other processes", MOUNT)(Errno::ESRCH));
+        return Err(cannot("/proc belongs to another PID namespace", MOUNT)(Errno::ESRCH));
     }
     let memory = memfd_create(c"verbless-check", MFdFlags::MFD_CLOEXEC);
     memory.map(drop).map_err(cannot("memfd_create is refused", PROFILE))
@@ -77,7 +76,7 @@ fn no_thread(error: &io::Error) -> RunError {
     let errno = errno_of(error);
     let remedy = match errno {
         // Children are to be in a PID namespace that this process is not in.
-        Errno::EINVAL => "with unshare --pid, --fork too",
+        Errno::EINVAL => "use unshare --pid with --fork",
         _ => PROCESSES,
     };
     cannot("no thread can be started", remedy)(errno)
@@ -92,11 +91,11 @@ pub(super) fn no_filter(error: io::Error) -> RunError {
     let errno = errno_of(&error);
     let (what, remedy) = match errno {
         Errno::EBUSY => (
-            "somebody answers this process's already",
-            "is this within another run? start both programs from one",
+            "another supervisor already handles this process's system calls",
+            "if this is within another run, start both programs from one",
         ),
         Errno::EINVAL | Errno::ENOSYS => (
-            "there is no seccomp user notification",
+            "the kernel has no seccomp user notification",
             "Linux 5.14 or newer is needed, with CONFIG_SECCOMP_FILTER",
         ),
         Errno::EPERM | Errno::EACCES => ("seccomp filters are refused", PROFILE),
@@ -111,9 +110,12 @@ pub(super) fn no_filter(error: io::Error) -> RunError {
 pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
     let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     if poll(&mut waiting, PATIENCE)? == 0 {
-        return Err(cannot("its first call does not come", "was it stopped?")(Errno::ETIMEDOUT));
+        return Err(cannot(
+            "the child made no call within 2 s",
+            "it may have been stopped; try again",
+        )(Errno::ETIMEDOUT));
     }
-    let call = listener.receive().map_err(cannot("its calls do not arrive", KERNEL))?;
+    let call = listener.receive().map_err(cannot("its calls cannot be received", KERNEL))?;
     let done = look_into(&call).and_then(|()| {
         let file = File::open("/")?;
         let given = listener.give(call.id, file.as_fd(), None, true, true);
@@ -127,7 +129,8 @@ pub(super) fn check_call(listener: &Listener) -> Result<(), RunError> {
 
 fn look_into(call: &Notification) -> Result<(), RunError> {
     if call.tid == 0 {
-        let (what, remedy) = ("it is in another container's PID namespace", "start both in one");
+        let (what, remedy) =
+            ("it is in another container's PID namespace", "start both in one container");
         return Err(cannot(what, remedy)(Errno::ESRCH));
     }
     let child = Pid::from_raw(call.tid as i32);
@@ -137,7 +140,7 @@ fn look_into(call: &Notification) -> Result<(), RunError> {
         cannot("its memory cannot be read (process_vm_readv)", who_is_in_the_way())(errno)
     })?;
     if name != *sys::FIRST_PATH.to_bytes() {
-        return Err(cannot("another call came than the one that was made", KERNEL)(Errno::EPROTO));
+        return Err(cannot("its first call arrived with other arguments", KERNEL)(Errno::EPROTO));
     }
     process::write(child, answer, &[1])
         .map_err(cannot("its memory cannot be written (process_vm_writev)", PROFILE))?;
@@ -166,13 +169,13 @@ fn scope() -> String {
     fs::read_to_string(SCOPE).unwrap_or_default()
 }
 
-/// Says whom a run cannot look into that another program joins: it is an ancestor of none of that
-/// program's children.
+/// Warns that a run cannot inspect the children of a program that joins it: it is not their
+/// ancestor.
 pub(super) fn warn_of_children() {
     if scope().trim() == "1" && !geteuid().is_root() {
         tracing::warn!(
-            "kernel.yama.ptrace_scope is 1: the program that joins sees devices, and what it \
-             starts sees none; 0 lets both"
+            "kernel.yama.ptrace_scope is 1: the program that joins sees devices, but its child \
+             processes see none; with 0 they do"
         );
     }
 }

@@ -1,8 +1,8 @@
 //! Why the model refuses commands: one syndrome for each reason, with the status that it comes
 //! with.
 //!
-//! A syndrome is the firmware's own business; these are the model's. They begin with 0x564c so that
-//! a log shows who spoke.
+//! Syndromes are private to a firmware; these are the model's own. They begin with 0x564c, so that
+//! a log shows that they come from the model.
 
 use verbless_prm::{CommandInfo, CommandStatus};
 
@@ -47,29 +47,30 @@ macro_rules! refusals {
 refusals! {
     InputTooShort = 0x01, BAD_INP_LEN, "The inbox is shorter than the command.";
     OutputTooShort = 0x02, BAD_OUTP_LEN, "The outbox is shorter than the answer.";
-    ListTooShort = 0x03, BAD_INP_LEN, "The inbox ends before the list that it announces.";
+    ListTooShort = 0x03, BAD_INP_LEN, "The inbox is shorter than the list that it announces.";
     UnknownOpcode = 0x04, BAD_OP, "No such command.";
-    NotModelled = 0x05, BAD_OP, "The model does not know this command yet.";
+    NotModelled = 0x05, BAD_OP, "The model does not implement this command.";
     UnknownOpMod = 0x06, BAD_OP, "The command has no such op_mod.";
     Reserved = 0x07, BAD_PARAM, "A reserved field is not 0.";
-    Unsupported = 0x08, BAD_PARAM, "A field asks for what the capabilities do not offer.";
-    KernelOnlyField = 0x0a, BAD_PARAM, "A field asks for what only uid 0 may have.";
-    DeviceFatal = 0x09, INTERNAL_ERR, "The device is dead.";
+    Unsupported = 0x08, BAD_PARAM, "A field requests a feature that the capabilities do not offer.";
+    KernelOnlyField = 0x0a, BAD_PARAM,
+        "A field requests a feature that only uid 0 (the kernel) may use.";
+    DeviceFatal = 0x09, INTERNAL_ERR, "The device is in a fatal error state.";
 
     NotEnabled = 0x10, BAD_SYS_STATE, "The function is not enabled: ENABLE_HCA comes first.";
     NotInitialised = 0x11, BAD_SYS_STATE, "The function is not initialised: INIT_HCA comes first.";
     AlreadyEnabled = 0x12, BAD_SYS_STATE, "The function is enabled already.";
     AlreadyInitialised = 0x13, BAD_SYS_STATE, "The function is initialised already.";
-    PagesLacking = 0x14, BAD_SYS_STATE, "The function lacks pages: MANAGE_PAGES gives them.";
+    PagesLacking = 0x14, BAD_SYS_STATE, "The function needs more pages: send MANAGE_PAGES first.";
     NoSuchFunction = 0x15, BAD_PARAM, "There is no such function, or this one does not manage it.";
     PageMisaligned = 0x16, BAD_PARAM, "A page address is not aligned to its size.";
-    PageTwice = 0x17, BAD_PARAM, "A page was given already.";
+    PageTwice = 0x17, BAD_PARAM, "The function has the page already.";
     CapabilityExceeded = 0x18, BAD_PARAM, "A capability is set above its maximum.";
     NoSuchPage = 0x19, BAD_PARAM, "The device has no such capability page.";
     NoSuchIssi = 0x1a, BAD_PARAM, "The interface version is not supported.";
-    TooManyPages = 0x1d, BAD_PARAM, "The function has far more pages than it asked for.";
+    TooManyPages = 0x1d, BAD_PARAM, "The function has far more pages than it requested.";
     BadProfile = 0x1b, BAD_PARAM, "No such way of tearing down.";
-    ObjectsExist = 0x1c, BAD_RES_STATE, "Objects still exist.";
+    ObjectsExist = 0x1c, BAD_RES_STATE, "Objects still exist: destroy them first.";
 
     KernelOnly = 0x20, BAD_OP, "Only uid 0 may send this command.";
     NoSuchUid = 0x21, BAD_RES, "No such user context.";
@@ -81,23 +82,23 @@ refusals! {
         "The function's objects and translation tables take as much memory as the model allows.";
 
     NoSuchPd = 0x30, BAD_RES, "No such PD for this uid.";
-    PdInUse = 0x31, BAD_RES_STATE, "Keys or QPs still belong to the PD.";
+    PdInUse = 0x31, BAD_RES_STATE, "Mkeys or QPs still use the PD: destroy them first.";
     NoSuchTd = 0x32, BAD_RES, "No such transport domain for this uid.";
     NoSuchUar = 0x33, BAD_RES, "No such UAR page for this uid.";
-    UarInUse = 0x34, BAD_RES_STATE, "Queues still ring on the UAR page.";
+    UarInUse = 0x34, BAD_RES_STATE, "Queues still use the UAR page: destroy them first.";
     NoSuchCounter = 0x35, BAD_RES, "No such Q counter for this uid.";
-    CounterInUse = 0x36, BAD_RES_STATE, "QPs still count in the Q counter.";
+    CounterInUse = 0x36, BAD_RES_STATE, "QPs still use the Q counter: destroy them first.";
 
     NoSuchUmem = 0x40, BAD_RES, "No such UMEM for this uid.";
-    UmemInUse = 0x41, BAD_RES_STATE, "Keys or queues still lie in the UMEM.";
+    UmemInUse = 0x41, BAD_RES_STATE, "Mkeys or queues still use the UMEM: destroy them first.";
     UmemPages = 0x42, BAD_PARAM, "The UMEM's pages, page size or offset are out of range.";
-    UmemBounds = 0x43, BAD_PARAM, "The range does not lie within the UMEM.";
+    UmemBounds = 0x43, BAD_PARAM, "The range is not within the UMEM.";
     UmemReadOnly = 0x44, BAD_PARAM,
         "The device must write there, but the UMEM's pages are read-only.";
     BufferMisaligned = 0x45, BAD_PARAM, "A queue buffer is not aligned to its entries.";
     BufferOffset = 0x47, BAD_PARAM,
-        "A queue buffer begins at no multiple of a 64th of its UMEM's page, or further into it \
-         than the queue's page_offset can say.";
+        "A queue buffer does not begin at a multiple of a 64th of its UMEM's page, or begins at a \
+         larger offset than page_offset can express.";
     RecordMisaligned = 0x46, BAD_PARAM, "A doorbell record is not aligned to 8 bytes.";
 
     NoSuchMkey = 0x50, BAD_RES, "No such mkey for this uid.";
@@ -108,57 +109,58 @@ refusals! {
     MkeyOffset = 0x55, BAD_PARAM,
         "The start address and the UMEM differ in their offset within a page.";
     MkeyEntries = 0x56, LIM, "The entry list is longer than log_max_klm_list_size.";
-    MkeyLength64 = 0x57, BAD_PARAM, "A key of length64 has neither pages nor a UMEM.";
+    MkeyLength64 = 0x57, BAD_PARAM, "An mkey with length64 has neither pages nor a UMEM.";
 
     NoSuchCq = 0x60, BAD_RES, "No such CQ for this uid.";
-    CqInUse = 0x61, BAD_RES_STATE, "Work queues still report to the CQ.";
+    CqInUse = 0x61, BAD_RES_STATE, "Work queues still use the CQ: destroy them first.";
     CqSize = 0x62, BAD_PARAM, "log_cq_size is 0 or above log_max_cq_sz.";
     CqeSize = 0x63, BAD_PARAM, "The CQE size is not supported.";
     CqField = 0x64, BAD_PARAM, "A selected field cannot be modified.";
     CqOutstanding = 0x65, BAD_SIZE_OUTS_CQES,
-        "The CQEs that wait, with the one that ends the resize, do not fit the old buffer or the \
-         new.";
+        "The pending CQEs, with the one that ends the resize, do not fit in the old or in the new \
+         buffer: poll the CQ first.";
     CqState = 0x66, BAD_RES_STATE,
-        "The CQ overran, or its buffer cannot be written: it takes no more CQEs.";
+        "The CQ is in an error state: it overran, or its buffer cannot be written.";
 
     NoSuchEq = 0x70, BAD_RES, "No such EQ.";
-    EqInUse = 0x71, BAD_RES_STATE, "CQs still report to the EQ.";
+    EqInUse = 0x71, BAD_RES_STATE, "CQs still use the EQ: destroy them first.";
     EqSize = 0x72, BAD_PARAM, "log_eq_size is above log_max_eq_sz.";
-    EqEvents = 0x73, BAD_PARAM, "An event is unknown, or another EQ has it.";
+    EqEvents = 0x73, BAD_PARAM, "An event type is unknown, or mapped to another EQ already.";
     NoSuchVector = 0x74, BAD_RES, "No such interrupt vector.";
 
     NoSuchQp = 0x80, BAD_RES, "No such QP for this uid.";
     QpState = 0x81, BAD_QP_STATE, "The transition does not start from the state that the QP is in.";
     QpService = 0x82, BAD_PARAM,
-        "The model does not know this transport service, or the sender may not use it.";
-    QpQueues = 0x83, BAD_PARAM, "The QP has neither queue, or one that its type forbids.";
+        "The model does not implement this transport service, or this uid may not use it.";
+    QpQueues = 0x83, BAD_PARAM, "The QP has no work queue, or one that its type forbids.";
     QpSize = 0x84, LIM, "A work queue is larger than log_max_qp_sz.";
     QpStride = 0x85, BAD_PARAM,
         "The receive stride is larger than max_wqe_sz_rq, or too short for a WQE.";
     NoSuchSrq = 0x86, BAD_RES, "No such SRQ, XRC SRQ or RMP for this uid.";
     QpOptional = 0x87, BAD_PARAM,
-        "opt_param_mask selects a field that the transition does not take.";
+        "opt_param_mask selects a field that the transition does not accept.";
     QpMigration = 0x88, BAD_PARAM, "pm_state is not MIGRATED, and path migration is not supported.";
-    QpMtu = 0x89, BAD_PARAM, "The MTU is none, or above the port's.";
+    QpMtu = 0x89, BAD_PARAM, "The MTU is invalid, or above the port's active MTU.";
     QpMessage = 0x8a, BAD_PARAM, "log_msg_max is above the capability.";
     QpReads = 0x8b, BAD_PARAM, "More outstanding READs and atomics than the capability allows.";
     QpAtomicMode = 0x8c, BAD_PARAM, "The atomic mode is not supported.";
     QpNumber = 0x8d, BAD_PARAM, "A QP's number cannot be chosen.";
-    PathPort = 0x8e, IX, "The path begins at no port of the device.";
+    PathPort = 0x8e, IX, "The path names a port that the device does not have.";
     PathPkey = 0x8f, IX, "pkey_index is outside the P_Key table, or its entry is empty.";
     PathGid = 0x90, IX, "src_addr_index is outside the GID table, or its entry is empty.";
     PathLid = 0x91, BAD_PARAM, "The path needs a unicast destination LID.";
     PathMac = 0x92, BAD_PARAM, "The path needs a unicast destination MAC.";
     PathUdpPort = 0x93, BAD_PARAM, "The UDP source port is outside the RoCE range.";
 
-    QpLagPort = 0x97, BAD_PARAM, "lag_tx_port_affinity names a port that a bond here cannot have.";
+    QpLagPort = 0x97, BAD_PARAM, "lag_tx_port_affinity names a port that is not in a bond.";
     TimestampFormat = 0x96, BAD_PARAM,
-        "ts_format asks for a clock that such queues do not have here.";
+        "ts_format requests a clock that this device does not offer for such queues.";
 
     NoSuchXrcd = 0x98, BAD_RES, "No such XRC domain for this uid.";
-    XrcdInUse = 0x99, BAD_RES_STATE, "Queues still belong to the XRC domain.";
-    SrqInUse = 0x9a, BAD_RES_STATE, "QPs still receive from the queue.";
-    SrqState = 0x9b, BAD_RES_STATE, "The queue is not in that state, or cannot go there.";
+    XrcdInUse = 0x99, BAD_RES_STATE, "Queues still use the XRC domain: destroy them first.";
+    SrqInUse = 0x9a, BAD_RES_STATE, "QPs still use the receive queue: destroy them first.";
+    SrqState = 0x9b, BAD_RES_STATE,
+        "The queue is not in the given state, or cannot change to the new one.";
     SrqLimit = 0x9c, BAD_PARAM, "The limit is above the size of the queue.";
 
     Group = 0x94, BAD_PARAM, "The GID is no multicast GID, or the QP is not a UD QP.";
@@ -166,15 +168,15 @@ refusals! {
 
     NoSuchSq = 0xb0, BAD_RES, "No such SQ for this uid.";
     SqState = 0xb1, BAD_RES_STATE,
-        "The SQ is not in sq_state, or cannot go from there to the new state.";
-    SqBegin = 0xb2, BAD_PARAM, "An SQ begins in state RST.";
+        "The SQ is not in sq_state, or cannot change from there to the new state.";
+    SqBegin = 0xb2, BAD_PARAM, "An SQ must be created in state RST.";
     SqField = 0xb3, BAD_PARAM, "A selected field cannot be modified.";
     NoSuchTis = 0xb4, BAD_RES, "No such TIS for this uid.";
     WqShape = 0xb5, BAD_PARAM,
-        "The work queue is not cyclic, or its stride is not that of its kind.";
+        "The work queue is not cyclic, or its stride is not the one for its type.";
     WqSize = 0xb6, LIM, "The work queue is larger than log_max_wq_sz.";
 
-    WrongLink = 0xa0, BAD_PARAM, "The ports are of the other link layer.";
+    WrongLink = 0xa0, BAD_PARAM, "The command is not for the link layer of the ports.";
     GidIndex = 0xa1, BAD_PARAM, "The index is outside the GID table.";
     PkeyIndex = 0xa2, BAD_PARAM, "The index is outside the P_Key table.";
     RoceAddress = 0xa3, BAD_PARAM, "The RoCE version or address kind is not supported.";
@@ -185,8 +187,8 @@ refusals! {
     RegisterReadOnly = 0xa5, BAD_OP, "The register cannot be written.";
 }
 
-/// A refused command, for the log: it is told of once the world is free, since whoever writes a log
-/// may take long over it or ask the model something.
+/// A refused command, for the log. It is logged after the world's lock is released, since a
+/// subscriber may take long or call the model.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub opcode: u16,
@@ -196,7 +198,7 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// Says it in the log.
+    /// Writes it to the log.
     pub(crate) fn log(&self) {
         let Self { opcode, kernel, refusal } = *self;
         let command = CommandInfo::by_opcode(opcode).map_or("", |command| command.name);
@@ -204,7 +206,7 @@ impl Refused {
         match refusal {
             Refusal::UnknownOpcode => tracing::warn!("opcode {number} is unknown"),
             Refusal::NotModelled => tracing::warn!("{command} ({number}) is not modelled"),
-            // A kernel asks for every page that it knows of.
+            // A kernel queries every capability page that it knows.
             Refusal::NoSuchPage if kernel => {
                 tracing::debug!(command, opcode = number, ?refusal, "{}", refusal.text());
             }

@@ -175,9 +175,9 @@ fn number(field: &FieldInfo, value: &Value) -> Result<u64, String> {
         // The upper half of 64 bits is out of reach of TOML's own integers.
         (Value::String(text), _) if text.starts_with("0x") => {
             u64::from_str_radix(&text[2..], 16)
-                .map_err(|_| format!("is {text:?}, which is no hexadecimal number of 64 bits"))?
+                .map_err(|_| format!("is {text:?}, which is not a hexadecimal number of 64 bits"))?
         }
-        (value, _) => return Err(format!("is {}, where a number belongs", value.kind())),
+        (value, _) => return Err(format!("is of type {}, but must be a number", value.kind())),
     };
     if field.width < 64 && number >> field.width != 0 {
         return Err(format!("is {number}, which does not fit its {} bits", field.width));
@@ -189,6 +189,6 @@ fn named(names: &'static EnumInfo, text: &str) -> Result<u64, String> {
     names.values.iter().find(|(name, _)| *name == text).map(|&(_, value)| value).ok_or_else(|| {
         let near = nearest(text, names.values.iter().map(|(name, _)| *name));
         let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        format!("is {text:?}, which {} does not have{near}", names.name)
+        format!("is {text:?}, which is not a value of {}{near}", names.name)
     })
 }

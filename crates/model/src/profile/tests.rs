@@ -61,16 +61,28 @@ fn every_mistake_is_named() {
             "log_max_qp = -1",
             "[caps.general] log_max_qp is -1: it cannot be negative",
         ),
-        ("log_max_qp = 18", "log_max_qp = 1.5", "log_max_qp is float, where a number belongs"),
-        ("log_max_qp = 18", "log_max_qp = true", "log_max_qp is boolean, where a number belongs"),
-        ("log_max_qp = 18", "log_max_qp = [18]", "log_max_qp is array, where a number belongs"),
-        ("log_max_qp = 18", "log_max_qp = \"0x1g\"", "which is no hexadecimal number"),
+        (
+            "log_max_qp = 18",
+            "log_max_qp = 1.5",
+            "log_max_qp is of type float, but must be a number",
+        ),
+        (
+            "log_max_qp = 18",
+            "log_max_qp = true",
+            "log_max_qp is of type boolean, but must be a number",
+        ),
+        (
+            "log_max_qp = 18",
+            "log_max_qp = [18]",
+            "log_max_qp is of type array, but must be a number",
+        ),
+        ("log_max_qp = 18", "log_max_qp = \"0x1g\"", "which is not a hexadecimal number"),
         ("log_max_qp = 18", "log_max_qp =", "TOML parse error"),
         ("log_max_qp = 18", "log_max_qp = 18\nlog_max_qp = 18", "duplicate key"),
         (
             "\"ENTRIES_8\"",
             "\"ENTRIES_9\"",
-            "gid_table_size is \"ENTRIES_9\", which gid_table_size does not have; did you mean \
+            "gid_table_size is \"ENTRIES_9\", which is not a value of gid_table_size; did you mean \
              ENTRIES_8?",
         ),
         (
@@ -84,7 +96,7 @@ fn every_mistake_is_named() {
             "[registers.pmtuu]: there is no register of that name with a known layout; did you \
              mean PMTU?",
         ),
-        ("[max.general]", "[maximum.general]", "[profile] maximum is no section of a profile"),
+        ("[max.general]", "[maximum.general]", "[profile] maximum is not a section of a profile"),
         (
             "link = \"ethernet\"",
             "link = \"token ring\"",
@@ -157,7 +169,7 @@ fn mistakes_of_the_dpu_side_are_named_with_either_link() {
         ("[dpu]", "[dpu] caps is missing"),
         ("[dpu.caps.general]\nvhca_ip = 2", "[dpu.caps.general] vhca_ip: hca_cap has no such"),
         ("[dpu.caps.general]", "[dpu.caps.general] vhca_id is 1, as the host's"),
-        ("[dpu.port]\n[dpu.caps]", "[dpu] port is no section of a profile"),
+        ("[dpu.port]\n[dpu.caps]", "[dpu] port is not a section of a profile"),
     ] {
         let error = with(section);
         assert!(error.contains(said), "{section:?} says {error:?}, not {said:?}");

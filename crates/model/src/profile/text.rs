@@ -101,7 +101,7 @@ impl Section {
         let near = nearest(field, self.known.iter().copied());
         let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
         let what = if matches!(value, Value::Section(_)) { "section" } else { "field" };
-        Err(wrong(&self.within(field), format!("is no {what} of a profile{near}")))
+        Err(wrong(&self.within(field), format!("is not a {what} of a profile{near}")))
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) fn wrong(place: &str, why: impl Into<String>) -> ProfileError {
 
 /// The error for a value of another kind than `place` takes.
 pub(super) fn misplaced(place: &str, value: &Value, wanted: &str) -> ProfileError {
-    wrong(place, format!("is {}, where {wanted} belongs", value.kind()))
+    wrong(place, format!("is of type {}, but must be {wanted}", value.kind()))
 }
 
 macro_rules! read_numbers {

@@ -1,79 +1,18 @@
 //! Queues and pools: what is asked of them stands in the device's context, what cannot be is
 //! refused, and what is destroyed is gone.
-#![allow(unsafe_code, reason = "registers memory that its owner keeps")]
+
+mod support;
 
 use std::sync::Arc;
 
 use verbless_command::{
-    CqAttr, CqObject, DatagramAttr, Device, Eqn, ErrorKind, Gid, InitAttr, Moderation, Mtu, Path,
-    QKey, QpAttr, QpObject, Qpn, QueueMemory, RemoteAccess, RmpAttr, RtrAttr, RtsAttr, RtsChange,
-    ServiceType, UserMemory,
+    CqAttr, CqObject, DatagramAttr, ErrorKind, Gid, InitAttr, Moderation, Mtu, Path, QKey, QpAttr,
+    Qpn, RemoteAccess, RmpAttr, RtrAttr, RtsAttr, RtsChange, ServiceType,
 };
-use verbless_devx::abi::core::access;
-use verbless_devx::{Backend, PageSizes, UarKind};
-use verbless_model::{Link, Model, Profile};
-use verbless_model_kernel::InProcess;
+use verbless_model::Link;
 use verbless_prm::{CqeSize, QpState};
 
-fn on(link: Link) -> (Model, Device) {
-    let profile = Profile::load("connectx6dx").expect("a profile").with_link(link);
-    let model = Model::builder().device(profile).stepped().build();
-    let backend = InProcess::of(&model);
-    let info = backend.enumerate().expect("the model has devices").remove(0);
-    let device = Device::open(&backend, &info).expect("the model opens");
-    (model, device)
-}
-
-#[repr(align(4096))]
-struct Pages([u8; BYTES]);
-const BYTES: usize = 4 << 12;
-
-/// Memory for a ring, and a record in its last page.
-fn memory(device: &Device) -> (QueueMemory, QueueMemory) {
-    // CQEs are invalid before the device has written them.
-    let mut pages = Box::new(Pages([0xf0; BYTES]));
-    pages.0[BYTES - 4096..].fill(0);
-    let address = pages.0.as_mut_ptr().expose_provenance() as u64;
-    let length = BYTES as u64;
-    // SAFETY: the registration keeps the memory, and nothing else looks at it.
-    let umem = unsafe { device.umem_reg(address, length, access::LOCAL_WRITE, PageSizes::Any) };
-    let umem = umem.expect("memory that is ours");
-    let umem = Arc::new(UserMemory::new(umem, address, length, pages));
-    assert_eq!((umem.address(), umem.length()), (address, length));
-    (QueueMemory::new(umem.clone(), 0), QueueMemory::new(umem, length - 4096))
-}
-
-fn cq_attr(device: &Device) -> CqAttr {
-    let (ring, record) = memory(device);
-    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
-    let eqn = Eqn(device.query_eqn(0).expect("an event queue"));
-    CqAttr { uar, ring, record, log_cqes: 4, wide: false, eqn, ignore_overrun: false }
-}
-
-fn qp_attr(device: &Device, service: ServiceType) -> QpAttr {
-    let attr = cq_attr(device);
-    let uar = attr.uar.clone();
-    let cq = Arc::new(device.create_cq(attr).expect("a CQ"));
-    let (rings, record) = memory(device);
-    QpAttr {
-        service,
-        pd: device.alloc_pd().expect("a protection domain"),
-        uar,
-        send_cq: cq.clone(),
-        receive_cq: cq,
-        rings,
-        record,
-        log_send_wqebbs: Some(3),
-        log_receive_wqes: Some(2),
-        shared: None,
-        log_receive_stride: 5,
-        user_index: 0x12_3456,
-    }
-}
-
-fn qp(device: &Device, service: ServiceType) -> QpObject {
-    device.create_qp(qp_attr(device, service)).expect("a queue pair")
-}
+use support::{cq_attr, on, pool, qp, qp_attr};
 
 #[test]
 fn a_completion_queue_is_what_was_asked_for() {
@@ -297,12 +236,6 @@ fn an_unreliable_connection_has_no_reads_no_retries_and_nothing_to_recover_from(
 
 fn datagram() -> DatagramAttr {
     DatagramAttr { port: 1, pkey_index: 0, q_key: QKey(1) }
-}
-
-fn pool(device: &Device) -> RmpAttr {
-    let (ring, record) = memory(device);
-    let pd = device.alloc_pd().expect("a protection domain");
-    RmpAttr { pd, ring, record, log_wqes: 4, log_stride: 6 }
 }
 
 #[test]

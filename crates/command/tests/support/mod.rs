@@ -1,0 +1,99 @@
+//! Devices, memory and attributes of what is made on them.
+#![allow(dead_code, reason = "each test program uses some of it")]
+#![allow(unsafe_code, reason = "registers memory that its owner keeps")]
+
+use std::sync::Arc;
+
+use verbless_command::{
+    CqAttr, Device, Eqn, QpAttr, QpObject, QueueMemory, RmpAttr, ServiceType, UserMemory,
+};
+use verbless_devx::abi::core::access;
+use verbless_devx::{Backend, PageSizes, UarKind};
+use verbless_model::{Link, Model, Profile};
+use verbless_model_kernel::InProcess;
+
+pub(crate) fn on(link: Link) -> (Model, Device) {
+    open(Profile::load("connectx6dx").expect("a profile").with_link(link))
+}
+
+/// A device of the model's with some capabilities changed.
+pub(crate) fn with(changes: &[(&str, &str)]) -> (Model, Device) {
+    let mut text = include_str!("../../../model/profiles/connectx6dx.toml").to_owned();
+    for (from, to) in changes {
+        assert!(text.contains(from), "the profile has no {from}");
+        text = text.replace(from, to);
+    }
+    open(Profile::from_toml(&text).expect("a profile"))
+}
+
+fn open(profile: Profile) -> (Model, Device) {
+    let model = Model::builder().device(profile).stepped().build();
+    let backend = InProcess::of(&model);
+    let info = backend.enumerate().expect("the model has devices").remove(0);
+    let device = Device::open(&backend, &info).expect("the model opens");
+    (model, device)
+}
+
+#[repr(align(4096))]
+struct Pages([u8; BYTES]);
+const BYTES: usize = 4 << 12;
+
+/// Registered memory of its own.
+pub(crate) fn registration(device: &Device) -> Arc<UserMemory> {
+    // CQEs are invalid before the device has written them.
+    let mut pages = Box::new(Pages([0xf0; BYTES]));
+    pages.0[BYTES - 4096..].fill(0);
+    let address = pages.0.as_mut_ptr().expose_provenance() as u64;
+    let length = BYTES as u64;
+    // SAFETY: the registration keeps the memory, and nothing else looks at it.
+    let umem = unsafe { device.umem_reg(address, length, access::LOCAL_WRITE, PageSizes::Any) };
+    let umem = umem.expect("memory that is ours");
+    let umem = Arc::new(UserMemory::new(umem, address, length, pages));
+    assert_eq!((umem.address(), umem.length()), (address, length));
+    umem
+}
+
+/// Memory for a ring, and a record in its last page.
+pub(crate) fn memory(device: &Device) -> (QueueMemory, QueueMemory) {
+    let umem = registration(device);
+    let last = umem.length() - 4096;
+    (QueueMemory::new(umem.clone(), 0), QueueMemory::new(umem, last))
+}
+
+pub(crate) fn cq_attr(device: &Device) -> CqAttr {
+    let (ring, record) = memory(device);
+    let uar = Arc::new(device.uar_alloc(UarKind::NonCached).expect("a page"));
+    let eqn = Eqn(device.query_eqn(0).expect("an event queue"));
+    CqAttr { uar, ring, record, log_cqes: 4, wide: false, eqn, ignore_overrun: false }
+}
+
+pub(crate) fn qp_attr(device: &Device, service: ServiceType) -> QpAttr {
+    let attr = cq_attr(device);
+    let uar = attr.uar.clone();
+    let cq = Arc::new(device.create_cq(attr).expect("a CQ"));
+    let (rings, record) = memory(device);
+    QpAttr {
+        service,
+        pd: device.alloc_pd().expect("a protection domain"),
+        uar,
+        send_cq: cq.clone(),
+        receive_cq: cq,
+        rings,
+        record,
+        log_send_wqebbs: Some(3),
+        log_receive_wqes: Some(2),
+        shared: None,
+        log_receive_stride: 5,
+        user_index: 0x12_3456,
+    }
+}
+
+pub(crate) fn qp(device: &Device, service: ServiceType) -> QpObject {
+    device.create_qp(qp_attr(device, service)).expect("a queue pair")
+}
+
+pub(crate) fn pool(device: &Device) -> RmpAttr {
+    let (ring, record) = memory(device);
+    let pd = device.alloc_pd().expect("a protection domain");
+    RmpAttr { pd, ring, record, log_wqes: 4, log_stride: 6 }
+}

@@ -62,6 +62,12 @@ const TARGETS: &[Target] = &[
         smoke: true,
     },
     Target {
+        name: "packets",
+        what: "frames that come over a link, against the parser",
+        longest: LONGEST,
+        smoke: true,
+    },
+    Target {
         name: "completions",
         what: "the driver's completion queues, against a device that lies",
         longest: LONGEST,

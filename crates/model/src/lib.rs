@@ -22,7 +22,8 @@
 //!   `hca/commands/service.rs`, and a module in `engine/transport`;
 //! - a kind of object: an entry of the registry in `hca/kinds.rs`, and a module of handlers in
 //!   `hca/commands`; what its commands mean for queues at work is an `Effect`;
-//! - another command: an entry of the table in `hca/commands/execute.rs`.
+//! - another command: an entry of the table in `hca/commands/execute.rs`;
+//! - a header of packets: its layout in `prm/packet.toml`, and where it stands in [`wire`].
 //!
 //! `hca` knows nothing of `engine`, and no circle of modules has more than three files: a test
 //! (`tests/modules.rs`) reads the paths.
@@ -36,6 +37,7 @@ mod model;
 pub mod profile;
 mod runtime;
 mod watch;
+pub mod wire;
 mod world;
 
 pub use engine::Fault;

@@ -16,6 +16,7 @@ mod init;
 mod lag;
 mod mkey;
 mod multicast;
+mod packet;
 mod pd;
 mod qp;
 mod register;
@@ -38,6 +39,7 @@ pub use init::*;
 pub use lag::*;
 pub use mkey::*;
 pub use multicast::*;
+pub use packet::*;
 pub use pd::*;
 pub use qp::*;
 pub use register::*;
@@ -303,6 +305,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     AccessRegisterUserIn::INFO,
     AccessRegisterUserOut::INFO,
     AddressPath::INFO,
+    Aeth::INFO,
     AliasContext::INFO,
     AllocPdIn::INFO,
     AllocPdOut::INFO,
@@ -322,10 +325,13 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ArmRqOut::INFO,
     ArmXrcSrqIn::INFO,
     ArmXrcSrqOut::INFO,
+    AtomicAckEth::INFO,
     AtomicCap::INFO,
+    AtomicEth::INFO,
     AtomicSegment::INFO,
     AttachToMcgIn::INFO,
     AttachToMcgOut::INFO,
+    Bth::INFO,
     CommandHeaderIn::INFO,
     CommandHeaderOut::INFO,
     CommandMailbox::INFO,
@@ -429,6 +435,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyXrcSrqOut::INFO,
     DetachFromMcgIn::INFO,
     DetachFromMcgOut::INFO,
+    Deth::INFO,
     DeviceMemoryCap::INFO,
     DiagnosticCounter::INFO,
     DisableHcaIn::INFO,
@@ -476,11 +483,14 @@ pub static STRUCTURES: &[&StructInfo] = &[
     GeneralObjInCmdHdr::INFO,
     GeneralObjOutCmdHdr::INFO,
     GeneralObjQueryParam::INFO,
+    Grh::INFO,
     HcaCap::INFO,
     HcaCap2::INFO,
     HcaVportContext::INFO,
     HealthBuffer::INFO,
     HostEndiannessReg::INFO,
+    Ieth::INFO,
+    Immdt::INFO,
     Init2initQpIn::INFO,
     Init2initQpOut::INFO,
     Init2rtrQpIn::INFO,
@@ -489,10 +499,12 @@ pub static STRUCTURES: &[&StructInfo] = &[
     InitHcaOut::INFO,
     InitialSegment::INFO,
     InlineHeader::INFO,
+    Ipv4Header::INFO,
     Klm::INFO,
     Ksm::INFO,
     LagContext::INFO,
     Lane2ModuleMapping::INFO,
+    Lrh::INFO,
     MacAddressLayout::INFO,
     MadIfcIn::INFO,
     MadIfcOut::INFO,
@@ -640,6 +652,8 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryXrcSrqIn::INFO,
     QueryXrcSrqOut::INFO,
     RaddrSegment::INFO,
+    Rdeth::INFO,
+    Reth::INFO,
     RmpBitmask::INFO,
     RmpContext::INFO,
     RoceAddrLayout::INFO,
@@ -683,6 +697,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     TrafficCounter::INFO,
     UarPage::INFO,
     Uctx::INFO,
+    UdpHeader::INFO,
     UmemContext::INFO,
     UmrCtrlSegment::INFO,
     UmrPointerSegment::INFO,
@@ -692,13 +707,16 @@ pub static STRUCTURES: &[&StructInfo] = &[
     WqContext::INFO,
     XrcSegment::INFO,
     XrcSrqContext::INFO,
+    Xrceth::INFO,
 ];
 
 /// Every enum, sorted by name.
 pub static ENUMS: &[&EnumInfo] = &[
+    AethNak::INFO,
     AtomicMode::INFO,
     AtomicOperation::INFO,
     AtomicReqEndianness::INFO,
+    BthOpcode::INFO,
     CmdifChecksum::INFO,
     CommandOwnership::INFO,
     CommandStatus::INFO,
@@ -743,7 +761,9 @@ pub static ENUMS: &[&EnumInfo] = &[
     HealthSyndrome::INFO,
     IbPhysicalState::INFO,
     IbPortState::INFO,
+    IpProtocol::INFO,
     LagPortSelectMode::INFO,
+    LrhNextHeader::INFO,
     McamRegGroup::INFO,
     MemRqType::INFO,
     MfrlPciResetMethod::INFO,

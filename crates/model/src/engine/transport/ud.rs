@@ -6,7 +6,10 @@
 //! Linux `drivers/infiniband/hw/mlx5/{wr,cq}.c`.
 
 use verbless_prm::hot::{CqeSourceQp, cqe_opcode, cqe_syndrome};
-use verbless_prm::{CqeRoceL3Type, DatagramSegment, RoceL3Type, RoceVersion};
+use verbless_prm::{
+    Bth, CqeRoceL3Type, DatagramSegment, Deth, Grh, Immdt, IpProtocol, Ipv4Header, RoceL3Type,
+    RoceVersion, UdpHeader,
+};
 
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
@@ -23,10 +26,11 @@ use crate::hca::Hca;
 use crate::hca::objects::{Address, Objects, Qp, Service};
 use crate::memory::HostMemory;
 use crate::profile::Link;
+use crate::wire;
 use crate::world::World;
 
 /// Bytes of a global route header, and of the room for it in front of every message.
-const GRH: usize = 40;
+const GRH: usize = Grh::BYTES;
 /// The LIDs of multicast groups.
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 const LAST_MULTICAST_LID: u16 = 0xfffe;
@@ -90,7 +94,9 @@ fn deliver_all(
     if length > 1 << qp.log_mtu {
         return Ok(Err(cqe_syndrome::LOCAL_LENGTH));
     }
-    let Some(route) = route(hca, qp, &vector, length) else {
+    let immediate = if work.operation.immediate { Immdt::BYTES } else { 0 };
+    let behind = wire::behind(Bth::BYTES + Deth::BYTES + immediate, length as usize);
+    let Some(route) = route(hca, qp, &vector, behind) else {
         tracing::info!(qpn, ?vector, "an address vector that leads nowhere");
         return Ok(Err(MALFORMED));
     };
@@ -140,8 +146,9 @@ fn deliver_all(
     Ok(sent)
 }
 
-/// Where an address vector leads; `None` if it does not make sense on this port.
-fn route(hca: &Hca, qp: &Qp, vector: &DatagramSegment, length: u64) -> Option<Route> {
+/// Where an address vector leads; `None` if it does not make sense on this port. `behind`: bytes
+/// behind the network header, or the UDP header of RoCE v2.
+fn route(hca: &Hca, qp: &Qp, vector: &DatagramSegment, behind: usize) -> Option<Route> {
     let port = hca.ports.get(usize::from(qp.port).checked_sub(1)?)?;
     if hca.profile.link() == Link::Ethernet {
         let own = hca.roce_address(vector.src_addr_index().into()).ok()?;
@@ -151,9 +158,11 @@ fn route(hca: &Hca, qp: &Qp, vector: &DatagramSegment, length: u64) -> Option<Ro
             _ => CqeRoceL3Type::GRH,
         };
         let source = own.source_l3_address();
+        let udp = UdpHeader::BYTES + behind;
         let header = match kind {
-            CqeRoceL3Type::IPV4 => ipv4_header(vector, source, length),
-            _ => route_header(vector, source, length),
+            CqeRoceL3Type::IPV4 => ipv4(vector, source, udp),
+            CqeRoceL3Type::IPV6 => grh(vector, source, IpProtocol::UDP, udp),
+            _ => grh(vector, source, IpProtocol::IBA, behind),
         };
         let target = if vector.fl() {
             Target::Port(Address::Gid(*source))
@@ -173,7 +182,7 @@ fn route(hca: &Hca, qp: &Qp, vector: &DatagramSegment, length: u64) -> Option<Ro
             return None;
         }
         let source = hca.identity.ports.get(usize::from(qp.port) - 1)?.link_local_gid();
-        header = Some(route_header(vector, &source, length));
+        header = Some(grh(vector, &source, IpProtocol::IBA, behind));
     }
     let target = match lid {
         0 => return None,
@@ -194,44 +203,29 @@ fn route(hca: &Hca, qp: &Qp, vector: &DatagramSegment, length: u64) -> Option<Ro
     Some(Route { target, header, flags })
 }
 
-/// Bytes behind a network header: transport headers (BTH, DETH), the message to the next multiple
-/// of 4, the checksum.
-fn payload_length(length: u64) -> u16 {
-    (12 + 8 + length.next_multiple_of(4) + 4) as u16
+/// A GRH, or the IPv6 header of RoCE v2, as the receiver finds it.
+fn grh(vector: &DatagramSegment, source: &[u8; 16], next: IpProtocol, behind: usize) -> [u8; GRH] {
+    let mut grh = Grh::zeroed();
+    grh.set_traffic_class(vector.tclass())
+        .set_flow_label(vector.flow_label())
+        .set_hop_limit(vector.hop_limit())
+        .set_source_gid(source)
+        .set_destination_gid(vector.rgid());
+    *wire::complete_grh(grh, next, behind).as_bytes()
 }
 
-fn route_header(vector: &DatagramSegment, source: &[u8; 16], length: u64) -> [u8; GRH] {
-    const VERSION: u32 = 6 << 28;
-    const NEXT_IS_BTH: u8 = 0x1b;
-    let first = VERSION | u32::from(vector.tclass()) << 20 | vector.flow_label();
+/// An IPv4 header as the receiver finds it: in the last 20 of the 40 bytes.
+fn ipv4(vector: &DatagramSegment, source: &[u8; 16], behind: usize) -> [u8; GRH] {
+    const START: usize = GRH - Ipv4Header::BYTES;
+    let address = |gid: &[u8; 16]| gid.last_chunk().copied().unwrap_or_default();
+    let mut ip = Ipv4Header::zeroed();
+    ip.set_type_of_service(vector.tclass())
+        .set_dont_fragment(true)
+        .set_time_to_live(vector.hop_limit())
+        .set_source_address(&address(source))
+        .set_destination_address(&address(vector.rgid()));
     let mut header = [0; GRH];
-    header[..4].copy_from_slice(&first.to_be_bytes());
-    header[4..6].copy_from_slice(&payload_length(length).to_be_bytes());
-    header[6..8].copy_from_slice(&[NEXT_IS_BTH, vector.hop_limit()]);
-    header[8..24].copy_from_slice(source);
-    header[24..].copy_from_slice(vector.rgid());
-    header
-}
-
-/// An IPv4 header stands in the last 20 of the 40 bytes.
-fn ipv4_header(vector: &DatagramSegment, source: &[u8; 16], length: u64) -> [u8; GRH] {
-    const START: usize = 20;
-    const VERSION_AND_LENGTH: u8 = 0x45;
-    const UDP: u8 = 17;
-    const UDP_HEADER: u16 = 8;
-    let total = START as u16 + UDP_HEADER + payload_length(length);
-    let mut header = [0; GRH];
-    header[START..START + 2].copy_from_slice(&[VERSION_AND_LENGTH, vector.tclass()]);
-    header[START + 2..START + 4].copy_from_slice(&total.to_be_bytes());
-    header[START + 8..START + 10].copy_from_slice(&[vector.hop_limit(), UDP]);
-    header[START + 12..START + 16].copy_from_slice(&source[12..]);
-    header[START + 16..].copy_from_slice(&vector.rgid()[12..]);
-    let words =
-        header[START..].chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    header[START + 10..START + 12].copy_from_slice(&(!folded as u16).to_be_bytes());
+    header[START..].copy_from_slice(wire::complete_ipv4(ip, behind).as_bytes());
     header
 }
 

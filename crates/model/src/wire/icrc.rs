@@ -1,0 +1,87 @@
+//! The invariant CRC, which guards what no switch and no router may change.
+//!
+//! It is the CRC-32 of Ethernet over the packet from its network header on (InfiniBand: from its
+//! LRH on), where every bit that may change on the way counts as 1. RoCE packets begin with 8 bytes
+//! of 1s in place of the LRH that they have not. On the wire its bytes stand in the order of
+//! Ethernet's frame check sequence: the lowest first.
+//!
+//! Sources: InfiniBand specification, volume 1, 7.8.1, annexes 16 and 17; Linux
+//! `drivers/infiniband/sw/rxe/rxe_icrc.c`.
+
+use verbless_prm::{Bth, Grh, Ipv4Header, Lrh, UdpHeader};
+
+/// Bytes of an ICRC.
+pub const LENGTH: usize = 4;
+
+/// What stands in front of the BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Front {
+    /// An LRH.
+    Local,
+    /// LRH and GRH.
+    Global,
+    /// A GRH (RoCE v1).
+    Grh,
+    /// IPv4 and UDP (RoCE v2).
+    Ipv4,
+    /// IPv6 and UDP (RoCE v2).
+    Ipv6,
+}
+
+/// Bytes of a GRH or IPv6 header that a router may change, from its start: traffic class and flow
+/// label, hop limit.
+const OF_GRH: [(usize, u8); 5] = [(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)];
+/// Of an IPv4 header: type of service, time to live, checksum.
+const OF_IPV4: [(usize, u8); 4] = [(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)];
+/// Of an LRH: the virtual lane.
+const OF_LRH: [(usize, u8); 1] = [(0, 0xf0)];
+/// Of a UDP header: the checksum.
+const OF_UDP: [(usize, u8); 2] = [(6, 0xff), (7, 0xff)];
+/// Of a BTH: the bits of congestion, and the reserved ones beside them.
+const OF_BTH: [(usize, u8); 1] = [(4, 0xff)];
+
+/// Bytes in front of the payload that are masked at most: LRH, GRH, BTH.
+const MOST: usize = Lrh::BYTES + Grh::BYTES + Bth::BYTES;
+
+impl Front {
+    /// The headers, each by its length and its bits that may change.
+    fn headers(self) -> &'static [(usize, &'static [(usize, u8)])] {
+        const LRH: (usize, &[(usize, u8)]) = (Lrh::BYTES, &OF_LRH);
+        const GRH: (usize, &[(usize, u8)]) = (Grh::BYTES, &OF_GRH);
+        const IPV4: (usize, &[(usize, u8)]) = (Ipv4Header::BYTES, &OF_IPV4);
+        const UDP: (usize, &[(usize, u8)]) = (UdpHeader::BYTES, &OF_UDP);
+        const BTH: (usize, &[(usize, u8)]) = (Bth::BYTES, &OF_BTH);
+        match self {
+            Self::Local => &[LRH, BTH],
+            Self::Global => &[LRH, GRH, BTH],
+            Self::Grh => &[GRH, BTH],
+            Self::Ipv4 => &[IPV4, UDP, BTH],
+            Self::Ipv6 => &[GRH, UDP, BTH],
+        }
+    }
+
+    fn has_lrh(self) -> bool {
+        matches!(self, Self::Local | Self::Global)
+    }
+}
+
+/// The ICRC of a packet, from its first header that counts to its pad.
+///
+/// # Panics
+/// If `packet` ends before its BTH does.
+pub(super) fn compute(front: Front, packet: &[u8]) -> u32 {
+    let mut masked = [0; MOST];
+    let mut at = 0;
+    for &(length, bits) in front.headers() {
+        masked[at..at + length].copy_from_slice(&packet[at..at + length]);
+        bits.iter().for_each(|&(byte, mask)| masked[at + byte] |= mask);
+        at += length;
+    }
+    let mut crc = crc32fast::Hasher::new();
+    if !front.has_lrh() {
+        crc.update(&[0xff; Lrh::BYTES]);
+    }
+    crc.update(&masked[..at]);
+    crc.update(&packet[at..]);
+    crc.finalize()
+}

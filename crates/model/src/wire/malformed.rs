@@ -1,0 +1,97 @@
+//! What can be wrong with a packet.
+
+use std::fmt;
+
+/// Why bytes are not a packet. A port drops it and counts it; nobody is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// It ends before its header does.
+    Truncated {
+        /// The header.
+        header: &'static str,
+        /// Bytes that it needs.
+        needs: usize,
+        /// Bytes that there are.
+        has: usize,
+    },
+    /// A header is of a version that nobody has defined.
+    Version {
+        /// The header.
+        header: &'static str,
+        /// What it says.
+        version: u8,
+    },
+    /// A length in a header is less than what it must hold, or more than there is.
+    Length {
+        /// The header.
+        header: &'static str,
+        /// What it says, in bytes.
+        says: usize,
+        /// Bytes that there are.
+        has: usize,
+    },
+    /// An IPv4 header has options, which RoCE packets have not.
+    Options,
+    /// A fragment: RoCE packets are never cut.
+    Fragment,
+    /// The checksum of an IPv4 header is wrong.
+    HeaderChecksum,
+    /// The checksum of a UDP datagram is wrong.
+    UdpChecksum,
+    /// What follows a header is not a transport header.
+    NextHeader {
+        /// The header.
+        header: &'static str,
+        /// What it says.
+        next: u8,
+    },
+    /// The BTH's opcode is reserved.
+    Opcode(u8),
+    /// There are more pad bytes than bytes behind the headers, or a packet without payload has some.
+    Pad {
+        /// The pad count.
+        count: usize,
+        /// Bytes behind the headers.
+        has: usize,
+    },
+    /// The ICRC is wrong.
+    Icrc {
+        /// What the packet says.
+        says: u32,
+        /// What it should say.
+        is: u32,
+    },
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated { header, needs, has } => {
+                write!(f, "the packet ends within its {header}: {needs} bytes needed, {has} left")
+            }
+            Self::Version { header, version } => {
+                write!(f, "the {header} is of the unknown version {version}")
+            }
+            Self::Length { header, says, has } => {
+                write!(f, "the {header} says {says} bytes, and there are {has}")
+            }
+            Self::Options => f.write_str("the IPv4 header has options"),
+            Self::Fragment => f.write_str("the IPv4 packet is a fragment"),
+            Self::HeaderChecksum => f.write_str("the checksum of the IPv4 header is wrong"),
+            Self::UdpChecksum => f.write_str("the checksum of the UDP datagram is wrong"),
+            Self::NextHeader { header, next } => {
+                write!(f, "what follows the {header} is {next:#x}, and not a BTH")
+            }
+            Self::Opcode(opcode) => write!(f, "the BTH has the reserved opcode {opcode:#04x}"),
+            Self::Pad { count, has } => {
+                write!(f, "the BTH counts {count} pad bytes, with {has} bytes behind the headers")
+            }
+            Self::Icrc { says, is } => {
+                write!(f, "the ICRC is {says:#010x}, and {is:#010x} would be right")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Malformed {}

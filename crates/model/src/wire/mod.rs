@@ -1,0 +1,39 @@
+//! Packets as they are on the wire: parsed and emitted, nothing decided.
+//!
+//! ```text
+//!   RoCE v2      Ethernet [VLAN]  IPv4 or IPv6  UDP  BTH  extensions  payload  pad  ICRC
+//!   RoCE v1      Ethernet [VLAN]  GRH                BTH  extensions  payload  pad  ICRC
+//!   InfiniBand   LRH              [GRH]              BTH  extensions  payload  pad  ICRC
+//! ```
+//!
+//! [`Packet`] is all of them. The layouts are in `prm/packet.toml`, and a header is a value of its
+//! generated view ([`Bth`](verbless_prm::Bth) and its likes); [`Opcode`] says which extension
+//! headers a packet has, [`icrc`] guards what no router may change. The frame check sequence of
+//! Ethernet and the VCRC of InfiniBand belong to the link and are not here.
+//!
+//! **Parsing** takes any bytes: what it returns is consistent (lengths, versions, checksums, pad,
+//! ICRC), and [`Malformed`] says what was not. **Emitting** writes every byte of the frame that
+//! [`Headers::frame_length`] counts, and computes what follows from the rest: lengths, protocol
+//! numbers, checksums, pad count, ICRC. It panics if the buffer is not of that size, or if the
+//! extension headers are not those of the opcode: whoever builds a packet knows both.
+//!
+//! Sources: InfiniBand specification, volume 1, chapters 7 to 9, annexes 14 (XRC), 16 (RoCE) and 17
+//! (RoCE v2); RFC 768, 791, 1071, 8200; IEEE 802.1Q.
+
+mod ethernet;
+pub mod icrc;
+mod malformed;
+mod opcode;
+mod packet;
+mod route;
+#[cfg(test)]
+mod tests;
+mod transport;
+
+pub use ethernet::{EtherType, Ethernet, Mac, Vlan};
+pub use malformed::Malformed;
+pub use opcode::{Message, Opcode, Place, Service};
+pub use packet::{Headers, Packet};
+pub use route::{ROCE_PORT, Route};
+pub(crate) use route::{behind, complete_grh, complete_ipv4};
+pub use transport::{Extensions, Transport};

@@ -1,0 +1,115 @@
+//! Whole packets.
+
+use super::icrc;
+use super::malformed::Malformed;
+use super::route::{Route, behind};
+use super::transport::Transport;
+
+/// All headers of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Link and network.
+    pub route: Route,
+    /// BTH and extensions.
+    pub transport: Transport,
+}
+
+/// A packet: headers and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Its headers.
+    pub headers: Headers,
+    /// Its payload, without the pad.
+    pub payload: &'a [u8],
+}
+
+impl Headers {
+    /// Where the payload begins in the frame.
+    pub fn length(&self) -> usize {
+        self.route.length() + self.transport.length()
+    }
+
+    /// Bytes of the frame with so many bytes of payload.
+    pub fn frame_length(&self, payload: usize) -> usize {
+        self.route.length() + behind(self.transport.length(), payload)
+    }
+
+    /// Writes the headers of a frame with so many bytes of payload. The payload belongs behind them
+    /// ([`length`](Self::length)); then [`seal`](Self::seal) makes the frame whole. So a payload is
+    /// copied once, to where it is sent from.
+    ///
+    /// # Panics
+    /// If `frame` is not [`frame_length`](Self::frame_length) bytes long, or the extension headers
+    /// are not those of the opcode.
+    pub fn emit(&self, payload: usize, frame: &mut [u8]) {
+        assert_eq!(frame.len(), self.frame_length(payload), "a frame of another size");
+        self.route.emit(behind(self.transport.length(), payload), frame);
+        self.transport.emit(payload, &mut frame[self.route.length()..]);
+    }
+
+    /// Writes what stands behind a payload of so many bytes: pad and ICRC.
+    ///
+    /// # Panics
+    /// If `frame` is not [`frame_length`](Self::frame_length) bytes long.
+    pub fn seal(&self, payload: usize, frame: &mut [u8]) {
+        assert_eq!(frame.len(), self.frame_length(payload), "a frame of another size");
+        let end = frame.len() - icrc::LENGTH;
+        frame[self.length() + payload..end].fill(0);
+        let (covered, crc) =
+            frame[self.route.uncovered()..].split_at_mut(end - self.route.uncovered());
+        crc.copy_from_slice(&icrc::compute(self.route.front(), covered).to_le_bytes());
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// The packet in an Ethernet frame without its check sequence; `None` if it is no RoCE packet.
+    ///
+    /// # Errors
+    /// [`Malformed`]: a RoCE packet that a port drops.
+    pub fn parse_ethernet(frame: &'a [u8]) -> Result<Option<Self>, Malformed> {
+        match Route::parse_ethernet(frame)? {
+            Some((route, rest)) => Self::parse(route, rest, frame).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// An InfiniBand packet without its VCRC.
+    ///
+    /// # Errors
+    /// [`Malformed`]: a packet that a port drops, and a raw one.
+    pub fn parse_infiniband(packet: &'a [u8]) -> Result<Self, Malformed> {
+        let (route, rest) = Route::parse_infiniband(packet)?;
+        Self::parse(route, rest, packet)
+    }
+
+    fn parse(route: Route, rest: &'a [u8], frame: &[u8]) -> Result<Self, Malformed> {
+        let (bytes, crc) = rest.split_last_chunk().ok_or(Malformed::Truncated {
+            header: "ICRC",
+            needs: icrc::LENGTH,
+            has: rest.len(),
+        })?;
+        let (transport, payload) = Transport::parse(bytes)?;
+        let covered = &frame[route.uncovered()..route.length() + bytes.len()];
+        let (says, is) = (u32::from_le_bytes(*crc), icrc::compute(route.front(), covered));
+        if says != is {
+            return Err(Malformed::Icrc { says, is });
+        }
+        Ok(Self { headers: Headers { route, transport }, payload })
+    }
+
+    /// Bytes of the frame.
+    pub fn frame_length(&self) -> usize {
+        self.headers.frame_length(self.payload.len())
+    }
+
+    /// Writes the frame: headers, payload, pad and ICRC.
+    ///
+    /// # Panics
+    /// As [`Headers::emit`] does.
+    pub fn emit(&self, frame: &mut [u8]) {
+        let length = self.payload.len();
+        self.headers.emit(length, frame);
+        frame[self.headers.length()..][..length].copy_from_slice(self.payload);
+        self.headers.seal(length, frame);
+    }
+}

@@ -1,0 +1,302 @@
+//! What brings a packet to its port: the headers of link and network.
+
+use verbless_prm::{Grh, IpProtocol, Ipv4Header, Lrh, LrhNextHeader, UdpHeader};
+
+use super::ethernet::{EtherType, Ethernet};
+use super::icrc::{self, Front};
+use super::malformed::Malformed;
+
+/// The UDP port of RoCE v2.
+pub const ROCE_PORT: u16 = 4791;
+
+/// IP version of GRHs and IPv6 headers.
+const VERSION_6: u8 = 6;
+const VERSION_4: u8 = 4;
+/// Of an IPv4 header without options, in units of 4 bytes.
+const HEADER_LENGTH: u8 = (Ipv4Header::BYTES / 4) as u8;
+
+/// Headers of link and network.
+///
+/// Versions, lengths, protocol numbers, the destination port and checksums are computed when they
+/// are emitted, whatever the headers say; the rest is as it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// InfiniBand, within a subnet.
+    Local(Lrh),
+    /// InfiniBand, with a GRH.
+    Global(Lrh, Grh),
+    /// RoCE v1.
+    RoceV1(Ethernet, Grh),
+    /// RoCE v2 over IPv4.
+    Ipv4(Ethernet, Ipv4Header, UdpHeader),
+    /// RoCE v2 over IPv6, whose header has the layout of a GRH.
+    Ipv6(Ethernet, Grh, UdpHeader),
+}
+
+/// A view at the start of `bytes`, and the rest.
+macro_rules! split {
+    ($view:ty, $name:literal, $bytes:expr) => {{
+        let bytes: &[u8] = $bytes;
+        match <$view>::from_prefix(bytes) {
+            Some(header) => (*header, &bytes[<$view>::BYTES..]),
+            None => {
+                let (needs, has) = (<$view>::BYTES, bytes.len());
+                return Err(Malformed::Truncated { header: $name, needs, has });
+            }
+        }
+    }};
+}
+
+impl Route {
+    /// Bytes of the headers.
+    pub const fn length(&self) -> usize {
+        match self {
+            Self::Local(_) => Lrh::BYTES,
+            Self::Global(..) => Lrh::BYTES + Grh::BYTES,
+            Self::RoceV1(ethernet, _) => ethernet.length() + Grh::BYTES,
+            Self::Ipv4(ethernet, ..) => ethernet.length() + Ipv4Header::BYTES + UdpHeader::BYTES,
+            Self::Ipv6(ethernet, ..) => ethernet.length() + Grh::BYTES + UdpHeader::BYTES,
+        }
+    }
+
+    /// Bytes of the headers that the ICRC does not cover: those of Ethernet.
+    pub(super) const fn uncovered(&self) -> usize {
+        match self {
+            Self::Local(_) | Self::Global(..) => 0,
+            Self::RoceV1(ethernet, _) | Self::Ipv4(ethernet, ..) | Self::Ipv6(ethernet, ..) => {
+                ethernet.length()
+            }
+        }
+    }
+
+    pub(super) const fn front(&self) -> Front {
+        match self {
+            Self::Local(_) => Front::Local,
+            Self::Global(..) => Front::Global,
+            Self::RoceV1(..) => Front::Grh,
+            Self::Ipv4(..) => Front::Ipv4,
+            Self::Ipv6(..) => Front::Ipv6,
+        }
+    }
+
+    /// The headers at the start of an InfiniBand packet, and what they carry: from the BTH to the
+    /// ICRC.
+    ///
+    /// # Errors
+    /// [`Malformed`]; a packet without BTH, a raw one, is `NextHeader`.
+    pub fn parse_infiniband(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let (lrh, _) = split!(Lrh, "LRH", packet);
+        if lrh.link_version() != 0 {
+            return Err(Malformed::Version { header: "LRH", version: lrh.link_version() });
+        }
+        let says = usize::from(lrh.packet_length()) * 4;
+        let rest = packet.get(Lrh::BYTES..says).ok_or(Malformed::Length {
+            header: "LRH",
+            says,
+            has: packet.len(),
+        })?;
+        match lrh.link_next_header() {
+            LrhNextHeader::IBA_LOCAL => Ok((Self::Local(lrh), rest)),
+            LrhNextHeader::IBA_GLOBAL => {
+                let (grh, rest) = parse_grh(rest)?;
+                Ok((Self::Global(lrh, grh), rest))
+            }
+            LrhNextHeader(next) => Err(Malformed::NextHeader { header: "LRH", next }),
+        }
+    }
+
+    /// The headers at the start of an Ethernet frame, and what they carry: from the BTH to the
+    /// ICRC. `None` if it is no RoCE packet: another protocol, another port.
+    ///
+    /// # Errors
+    /// [`Malformed`], if it would be a RoCE packet otherwise.
+    pub fn parse_ethernet(frame: &[u8]) -> Result<Option<(Self, &[u8])>, Malformed> {
+        let (ethernet, rest) = Ethernet::parse(frame)?;
+        match ethernet.ether_type {
+            EtherType::ROCE => {
+                let (grh, rest) = parse_grh(rest)?;
+                Ok(Some((Self::RoceV1(ethernet, grh), rest)))
+            }
+            EtherType::IPV4 => parse_ipv4(ethernet, rest),
+            EtherType::IPV6 => parse_ipv6(ethernet, rest),
+            _ => Ok(None),
+        }
+    }
+
+    /// Writes the headers of a packet that has so many bytes behind them, the ICRC included, to the
+    /// start of `frame`.
+    pub(super) fn emit(&self, behind: usize, frame: &mut [u8]) {
+        match *self {
+            Self::Local(lrh) => emit_lrh(lrh, LrhNextHeader::IBA_LOCAL, behind, frame),
+            Self::Global(lrh, grh) => {
+                emit_lrh(lrh, LrhNextHeader::IBA_GLOBAL, Grh::BYTES + behind, frame);
+                emit_grh(grh, IpProtocol::IBA, behind, &mut frame[Lrh::BYTES..]);
+            }
+            Self::RoceV1(ethernet, grh) => {
+                let rest = emit_ethernet(ethernet, EtherType::ROCE, frame);
+                emit_grh(grh, IpProtocol::IBA, behind, rest);
+            }
+            Self::Ipv4(ethernet, ip, udp) => {
+                let rest = emit_ethernet(ethernet, EtherType::IPV4, frame);
+                let rest = emit_ipv4(ip, UdpHeader::BYTES + behind, rest);
+                emit_udp(udp, behind, rest);
+            }
+            Self::Ipv6(ethernet, ip, udp) => {
+                let rest = emit_ethernet(ethernet, EtherType::IPV6, frame);
+                emit_grh(ip, IpProtocol::UDP, UdpHeader::BYTES + behind, rest);
+                emit_udp(udp, behind, &mut rest[Grh::BYTES..]);
+            }
+        }
+    }
+}
+
+/// A GRH in front of a BTH.
+fn parse_grh(bytes: &[u8]) -> Result<(Grh, &[u8]), Malformed> {
+    let (grh, rest) = parse_version_6(bytes, "GRH")?;
+    if grh.next_header() != IpProtocol::IBA {
+        return Err(Malformed::NextHeader { header: "GRH", next: grh.next_header().0 });
+    }
+    Ok((grh, rest))
+}
+
+/// A header of the layout of GRHs, and as many bytes as it says.
+fn parse_version_6<'a>(
+    bytes: &'a [u8],
+    header: &'static str,
+) -> Result<(Grh, &'a [u8]), Malformed> {
+    let (grh, rest) = split!(Grh, "GRH or IPv6 header", bytes);
+    if grh.version() != VERSION_6 {
+        return Err(Malformed::Version { header, version: grh.version() });
+    }
+    let says = usize::from(grh.payload_length());
+    let rest = rest.get(..says).ok_or(Malformed::Length { header, says, has: rest.len() })?;
+    Ok((grh, rest))
+}
+
+fn parse_ipv6(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>, Malformed> {
+    let (ip, rest) = parse_version_6(bytes, "IPv6 header")?;
+    if ip.next_header() != IpProtocol::UDP {
+        return Ok(None);
+    }
+    let addresses = [&ip.source_gid()[..], ip.destination_gid()].map(sum).iter().sum();
+    let Some((udp, rest)) = parse_udp(addresses, rest)? else { return Ok(None) };
+    Ok(Some((Route::Ipv6(ethernet, ip, udp), rest)))
+}
+
+fn parse_ipv4(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>, Malformed> {
+    const HEADER: &str = "IPv4 header";
+    let (ip, rest) = split!(Ipv4Header, "IPv4 header", bytes);
+    if ip.version() != VERSION_4 {
+        return Err(Malformed::Version { header: HEADER, version: ip.version() });
+    }
+    // Only the first fragment says the port.
+    if ip.protocol() != IpProtocol::UDP || ip.fragment_offset() != 0 {
+        return Ok(None);
+    }
+    if ip.header_length() != HEADER_LENGTH {
+        let udp = bytes.get(usize::from(ip.header_length()) * 4..).and_then(UdpHeader::from_prefix);
+        let is_roce = udp.is_some_and(|udp| udp.destination_port() == ROCE_PORT);
+        return if is_roce { Err(Malformed::Options) } else { Ok(None) };
+    }
+    if checksum(sum(ip.as_bytes())) != 0 {
+        return Err(Malformed::HeaderChecksum);
+    }
+    let says = usize::from(ip.total_length());
+    // A frame is filled up to Ethernet's least size.
+    let has = bytes.len();
+    let rest = says
+        .checked_sub(Ipv4Header::BYTES)
+        .and_then(|length| rest.get(..length))
+        .ok_or(Malformed::Length { header: HEADER, says, has })?;
+    let addresses = sum(ip.source_address()) + sum(ip.destination_address());
+    let Some((udp, rest)) = parse_udp(addresses, rest)? else { return Ok(None) };
+    if ip.more_fragments() {
+        return Err(Malformed::Fragment);
+    }
+    Ok(Some((Route::Ipv4(ethernet, ip, udp), rest)))
+}
+
+/// `addresses`: the sum of the words of both.
+fn parse_udp(addresses: u32, bytes: &[u8]) -> Result<Option<(UdpHeader, &[u8])>, Malformed> {
+    let (udp, rest) = split!(UdpHeader, "UDP header", bytes);
+    if udp.destination_port() != ROCE_PORT {
+        return Ok(None);
+    }
+    let (says, has) = (usize::from(udp.length()), bytes.len());
+    // Nothing else may follow in the IP packet: the ICRC is its end.
+    if says != has {
+        return Err(Malformed::Length { header: "UDP header", says, has });
+    }
+    let pseudo = addresses + u32::from(IpProtocol::UDP.0) + u32::from(udp.length());
+    if udp.checksum() != 0 && checksum(pseudo + sum(bytes)) != 0 {
+        return Err(Malformed::UdpChecksum);
+    }
+    Ok(Some((udp, rest)))
+}
+
+fn emit_lrh(mut lrh: Lrh, next: LrhNextHeader, behind: usize, packet: &mut [u8]) {
+    lrh.set_link_version(0)
+        .set_link_next_header(next)
+        .set_packet_length(((Lrh::BYTES + behind) / 4) as u16);
+    packet[..Lrh::BYTES].copy_from_slice(lrh.as_bytes());
+}
+
+fn emit_ethernet(mut header: Ethernet, of: EtherType, frame: &mut [u8]) -> &mut [u8] {
+    header.ether_type = of;
+    header.emit(frame);
+    &mut frame[header.length()..]
+}
+
+fn emit_grh(grh: Grh, next: IpProtocol, behind: usize, bytes: &mut [u8]) {
+    bytes[..Grh::BYTES].copy_from_slice(complete_grh(grh, next, behind).as_bytes());
+}
+
+fn emit_ipv4(ip: Ipv4Header, behind: usize, bytes: &mut [u8]) -> &mut [u8] {
+    let (header, rest) = bytes.split_at_mut(Ipv4Header::BYTES);
+    header.copy_from_slice(complete_ipv4(ip, behind).as_bytes());
+    rest
+}
+
+/// A GRH or IPv6 header with so many bytes behind it, of which the first are `next`.
+pub(crate) fn complete_grh(mut grh: Grh, next: IpProtocol, behind: usize) -> Grh {
+    grh.set_version(VERSION_6).set_next_header(next).set_payload_length(behind as u16);
+    grh
+}
+
+/// An IPv4 header with so many bytes behind it: UDP and what that carries.
+pub(crate) fn complete_ipv4(mut ip: Ipv4Header, behind: usize) -> Ipv4Header {
+    ip.set_version(VERSION_4)
+        .set_header_length(HEADER_LENGTH)
+        .set_total_length((Ipv4Header::BYTES + behind) as u16)
+        .set_more_fragments(false)
+        .set_fragment_offset(0)
+        .set_protocol(IpProtocol::UDP)
+        .set_header_checksum(0);
+    ip.set_header_checksum(checksum(sum(ip.as_bytes())));
+    ip
+}
+
+fn emit_udp(mut udp: UdpHeader, behind: usize, bytes: &mut [u8]) {
+    udp.set_destination_port(ROCE_PORT)
+        .set_length((UdpHeader::BYTES + behind) as u16)
+        .set_checksum(0);
+    bytes[..UdpHeader::BYTES].copy_from_slice(udp.as_bytes());
+}
+
+/// The sum of big-endian 16-bit words (RFC 1071); an odd byte at the end is the high half of one.
+/// 64 KiB do not overflow it.
+fn sum(bytes: &[u8]) -> u32 {
+    let words = bytes.chunks(2);
+    words.map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0))).sum()
+}
+
+/// The complement of a sum, its carries added.
+fn checksum(sum: u32) -> u16 {
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !((folded & 0xffff) + (folded >> 16)) as u16
+}
+
+/// Bytes behind the headers of link and network: transport headers, payload, pad, ICRC.
+pub(crate) const fn behind(transport: usize, payload: usize) -> usize {
+    transport + payload.next_multiple_of(4) + icrc::LENGTH
+}

@@ -1,0 +1,429 @@
+use proptest::prelude::*;
+use verbless_prm::{
+    Aeth, Bth, BthOpcode, Deth, Grh, IpProtocol, Ipv4Header, Lrh, LrhNextHeader, Reth, UdpHeader,
+};
+
+use super::*;
+
+/// What a buffer is filled with, so that a byte that is left unwritten shows.
+const FILL: u8 = 0xa5;
+
+/// Frames that scapy 2.8's `contrib.roce` made, with its ICRC.
+const WRITE_OVER_IPV4: &str = "0200000000020200000000010800456a0044123440004011a407c0000201c0000202\
+    c12312b7003000000af0ffff0012345680abcdef112233445566778899aabbcc0000000568656c6c6f00000078edcebd";
+const DATAGRAM_OVER_IPV6: &str = "0200000000020200000000018100606486dd66a1234500281140\
+    fe800000000000000000000000000001fe800000000000000000000000000002c12312b700280000\
+    6440800100000011000000011111111100000022646174616772616d9fb4a7f5";
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.chars().filter_map(|c| c.to_digit(16)).map(|it| it as u8).collect();
+    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+fn emitted(packet: &Packet<'_>) -> Vec<u8> {
+    let mut frame = vec![FILL; packet.frame_length()];
+    packet.emit(&mut frame);
+    frame
+}
+
+fn ethernet(vlan: Option<Vlan>, ether_type: EtherType) -> Ethernet {
+    let (destination, source) = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]));
+    Ethernet { destination, source, vlan, ether_type }
+}
+
+fn gid(last: u8) -> [u8; 16] {
+    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]
+}
+
+fn grh(next: IpProtocol, length: usize) -> Grh {
+    let mut grh = Grh::zeroed();
+    grh.set_version(6)
+        .set_traffic_class(0x6a)
+        .set_flow_label(0x12345)
+        .set_payload_length(length as u16)
+        .set_next_header(next)
+        .set_hop_limit(64)
+        .set_source_gid(&gid(1))
+        .set_destination_gid(&gid(2));
+    grh
+}
+
+fn lrh(next: LrhNextHeader, length: usize) -> Lrh {
+    let mut lrh = Lrh::zeroed();
+    lrh.set_virtual_lane(1)
+        .set_service_level(2)
+        .set_link_next_header(next)
+        .set_destination_lid(7)
+        .set_packet_length((length / 4) as u16)
+        .set_source_lid(6);
+    lrh
+}
+
+fn udp(length: usize) -> UdpHeader {
+    let mut udp = UdpHeader::zeroed();
+    udp.set_source_port(0xc123).set_destination_port(ROCE_PORT).set_length(length as u16);
+    udp
+}
+
+fn bth(opcode: BthOpcode, pad: usize) -> Bth {
+    let mut bth = Bth::zeroed();
+    bth.set_opcode(opcode)
+        .set_solicited(true)
+        .set_migrated(true)
+        .set_pad_count(pad as u8)
+        .set_partition_key(0xffff)
+        .set_destination_qp(0x12_3456)
+        .set_acknowledge(true)
+        .set_psn(0xab_cdef);
+    bth
+}
+
+fn write() -> Transport {
+    let mut reth = Reth::zeroed();
+    reth.set_virtual_address(0x1122_3344_5566_7788).set_rkey(0x99aa_bbcc).set_dma_length(5);
+    let extensions = Extensions { reth: Some(reth), ..Extensions::default() };
+    Transport { bth: bth(BthOpcode::RC_WRITE_ONLY, 3), extensions }
+}
+
+/// A packet with 5 bytes of payload by every kind of route, its computed fields as they are on the
+/// wire.
+fn of_every_route() -> [Packet<'static>; 6] {
+    let behind = 12 + 16 + 8 + 4;
+    let mut ip = Ipv4Header::zeroed();
+    ip.set_version(4)
+        .set_header_length(5)
+        .set_type_of_service(0x6a)
+        .set_total_length(28 + behind as u16)
+        .set_identification(0x1234)
+        .set_dont_fragment(true)
+        .set_time_to_live(64)
+        .set_protocol(IpProtocol::UDP)
+        .set_header_checksum(0xa407)
+        .set_source_address(&[192, 0, 2, 1])
+        .set_destination_address(&[192, 0, 2, 2]);
+    let vlan = Some(Vlan { priority: 3, drop_eligible: true, id: 100 });
+    [
+        Route::Local(lrh(LrhNextHeader::IBA_LOCAL, 8 + behind)),
+        Route::Global(lrh(LrhNextHeader::IBA_GLOBAL, 48 + behind), grh(IpProtocol::IBA, behind)),
+        Route::RoceV1(ethernet(None, EtherType::ROCE), grh(IpProtocol::IBA, behind)),
+        Route::Ipv4(ethernet(None, EtherType::IPV4), ip, udp(8 + behind)),
+        Route::Ipv4(ethernet(vlan, EtherType::IPV4), ip, udp(8 + behind)),
+        Route::Ipv6(
+            ethernet(vlan, EtherType::IPV6),
+            grh(IpProtocol::UDP, 8 + behind),
+            udp(8 + behind),
+        ),
+    ]
+    .map(|route| Packet { headers: Headers { route, transport: write() }, payload: b"hello" })
+}
+
+fn parse<'a>(like: &Packet<'_>, frame: &'a [u8]) -> Result<Option<Packet<'a>>, Malformed> {
+    match like.headers.route {
+        Route::Local(_) | Route::Global(..) => Packet::parse_infiniband(frame).map(Some),
+        _ => Packet::parse_ethernet(frame),
+    }
+}
+
+#[test]
+fn packets_of_another_implementation_are_parsed_and_emitted_alike() {
+    let write = bytes(WRITE_OVER_IPV4);
+    let packet = Packet::parse_ethernet(&write).unwrap().unwrap();
+    assert_eq!(packet, of_every_route()[3]);
+    assert_eq!(emitted(&packet), write);
+
+    let datagram = bytes(DATAGRAM_OVER_IPV6);
+    let packet = Packet::parse_ethernet(&datagram).unwrap().unwrap();
+    let vlan = Some(Vlan { priority: 3, drop_eligible: false, id: 100 });
+    assert!(
+        matches!(packet.headers.route, Route::Ipv6(link, ip, udp)
+            if link == ethernet(vlan, EtherType::IPV6)
+                && ip == grh(IpProtocol::UDP, 40)
+                && udp.source_port() == 0xc123),
+        "{packet:?}"
+    );
+    let deth = packet.headers.transport.extensions.deth.unwrap();
+    assert_eq!((deth.queue_key(), deth.source_qp()), (0x1111_1111, 0x22));
+    assert_eq!(packet.payload, b"datagram");
+    assert_eq!(emitted(&packet), datagram);
+}
+
+#[test]
+fn what_is_emitted_is_parsed_again_whatever_the_route() {
+    for packet in of_every_route() {
+        let frame = emitted(&packet);
+        assert_eq!(parse(&packet, &frame), Ok(Some(packet)));
+    }
+}
+
+#[test]
+fn what_the_headers_say_of_lengths_and_checksums_is_computed() {
+    for packet in of_every_route() {
+        let mut wrong = packet;
+        wrong.headers.transport.bth.set_pad_count(0);
+        match &mut wrong.headers.route {
+            Route::Local(lrh) | Route::Global(lrh, _) => {
+                lrh.set_packet_length(1).set_link_next_header(LrhNextHeader::RAW);
+            }
+            Route::RoceV1(ethernet, ip) | Route::Ipv6(ethernet, ip, _) => {
+                ethernet.ether_type = EtherType::ARP;
+                ip.set_payload_length(1).set_next_header(IpProtocol::TCP).set_version(4);
+            }
+            Route::Ipv4(ethernet, ip, udp) => {
+                ethernet.ether_type = EtherType::ARP;
+                ip.set_header_checksum(1).set_total_length(1).set_header_length(6);
+                udp.set_destination_port(1).set_checksum(1).set_length(1);
+            }
+        }
+        assert_eq!(emitted(&wrong), emitted(&packet));
+    }
+}
+
+/// Whether a switch or router may change this byte on the way, so that no check covers it.
+fn may_change(route: &Route, at: usize, bit: u8) -> bool {
+    let ethernet = route.uncovered();
+    let Some(at) = at.checked_sub(ethernet) else { return true };
+    let of_grh = |at: usize| match at {
+        0 => bit < 4,
+        1..=3 | 7 => true,
+        _ => false,
+    };
+    let (bth, other) = match route {
+        Route::Local(_) => (8, at == 0 && bit >= 4),
+        Route::Global(..) => (48, at == 0 && bit >= 4 || at.checked_sub(8).is_some_and(of_grh)),
+        Route::RoceV1(..) => (40, of_grh(at)),
+        // A checksum covers the header.
+        Route::Ipv4(..) => (28, false),
+        Route::Ipv6(..) => (48, of_grh(at)),
+    };
+    other || at == bth + 4
+}
+
+#[test]
+fn a_flipped_bit_is_noticed_but_where_it_may_change_on_the_way() {
+    for packet in of_every_route() {
+        let frame = emitted(&packet);
+        for at in packet.headers.route.uncovered()..frame.len() {
+            for bit in 0..8 {
+                let mut flipped = frame.clone();
+                flipped[at] ^= 1 << bit;
+                let seen = parse(&packet, &flipped);
+                let same = matches!(seen, Ok(Some(seen)) if seen.payload == packet.payload);
+                let expected = may_change(&packet.headers.route, at, bit);
+                assert_eq!(same, expected, "byte {at} bit {bit}: {seen:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_router_changes_does_not_change_the_icrc() {
+    let packet = of_every_route()[3];
+    let mut routed = packet;
+    let Route::Ipv4(_, ip, udp) = &mut routed.headers.route else { panic!("another route") };
+    ip.set_time_to_live(63).set_type_of_service(0x6b);
+    routed.headers.transport.bth.set_forward_congestion(true);
+    udp.set_source_port(udp.source_port());
+    let (before, after) = (emitted(&packet), emitted(&routed));
+    assert_ne!(before, after);
+    assert_eq!(before.last_chunk::<4>(), after.last_chunk::<4>());
+}
+
+#[test]
+fn a_packet_that_is_cut_short_is_never_taken() {
+    for packet in of_every_route() {
+        let frame = emitted(&packet);
+        for length in 0..frame.len() {
+            let seen = parse(&packet, &frame[..length]);
+            assert!(matches!(seen, Err(_) | Ok(None)), "{length} bytes: {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn ethernets_filler_behind_a_short_packet_is_no_part_of_it() {
+    for packet in of_every_route().iter().filter(|it| it.headers.route.uncovered() != 0) {
+        let mut frame = emitted(packet);
+        frame.extend([0; 12]);
+        assert_eq!(Packet::parse_ethernet(&frame), Ok(Some(*packet)));
+    }
+}
+
+#[test]
+fn frames_of_other_protocols_and_ports_are_not_roces() {
+    let roce = of_every_route()[3];
+    let other = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = emitted(&roce);
+        change(&mut frame);
+        Packet::parse_ethernet(&frame).map(|packet| packet.is_some())
+    };
+    assert_eq!(other(&|_| ()), Ok(true));
+    assert_eq!(other(&|frame| frame[12..14].copy_from_slice(&[8, 6])), Ok(false), "ARP");
+    assert_eq!(other(&|frame| frame[23] = IpProtocol::TCP.0), Ok(false), "TCP");
+    assert_eq!(other(&|frame| frame[36..38].copy_from_slice(&[0, 53])), Ok(false), "DNS");
+    assert_eq!(other(&|frame| frame[21] = 1), Ok(false), "a later fragment");
+    assert_eq!(
+        other(&|frame| frame[14] = 0x46),
+        Ok(false),
+        "with options, the port would be elsewhere"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_packet_is_named() {
+    let roce = of_every_route()[3];
+    let wrong = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = emitted(&roce);
+        change(&mut frame);
+        // The IPv4 header's checksum is right again.
+        frame[24..26].fill(0);
+        let sum: u32 = frame[14..34]
+            .chunks(2)
+            .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+            .sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        Packet::parse_ethernet(&frame).unwrap_err()
+    };
+    const BTH: usize = 42;
+    let length = |header, says, has| Malformed::Length { header, says, has };
+    assert_eq!(wrong(&|frame| frame[20] |= 0x20), Malformed::Fragment);
+    assert_eq!(wrong(&|frame| frame[17] = 200), length("IPv4 header", 200, 68));
+    assert_eq!(wrong(&|frame| frame[39] = 47), length("UDP header", 47, 48));
+    assert_eq!(wrong(&|frame| frame[41] = 1), Malformed::UdpChecksum);
+    assert_eq!(wrong(&|frame| frame[BTH] = 0x15), Malformed::Opcode(0x15));
+    assert_eq!(
+        wrong(&|frame| frame[BTH + 1] |= 1),
+        Malformed::Version { header: "BTH", version: 1 }
+    );
+    assert_eq!(wrong(&|frame| frame[BTH] = 0x13), truncated("AtomicETH", 28, 24));
+    assert_eq!(wrong(&|frame| frame[BTH] = 0x0c), Malformed::Pad { count: 3, has: 8 });
+    assert!(matches!(wrong(&|frame| frame[70] ^= 1), Malformed::Icrc { .. }));
+}
+
+fn truncated(header: &'static str, needs: usize, has: usize) -> Malformed {
+    Malformed::Truncated { header, needs, has }
+}
+
+#[test]
+fn a_checksum_of_udp_that_is_right_is_taken() {
+    let mut frame = bytes(DATAGRAM_OVER_IPV6);
+    let mut pseudo = Vec::new();
+    pseudo.extend_from_slice(&frame[26..58]);
+    pseudo.extend([0, 0, 0, 40, 0, 0, 0, 17]);
+    pseudo.extend_from_slice(&frame[58..]);
+    let sum: u32 =
+        pseudo.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    frame[64..66].copy_from_slice(&(!(((sum & 0xffff) + (sum >> 16)) as u16)).to_be_bytes());
+    assert!(Packet::parse_ethernet(&frame).unwrap().is_some());
+    frame[64] ^= 1;
+    assert_eq!(Packet::parse_ethernet(&frame), Err(Malformed::UdpChecksum));
+}
+
+#[test]
+fn an_opcode_is_taken_apart_and_put_together_again() {
+    let known = (0..=255).filter(|&bits| {
+        let opcode = Opcode::of(BthOpcode(bits));
+        assert!(opcode.is_none_or(|opcode| opcode.bits() == Some(BthOpcode(bits))), "{bits:#x}");
+        opcode.is_some()
+    });
+    // RC and XRC 23 each, UC 12, RD 21, UD 2, and the congestion notification.
+    assert_eq!(known.count(), 23 + 23 + 12 + 21 + 2 + 1);
+    for name in [BthOpcode::UD_SEND_ONLY_IMM, BthOpcode::UC_WRITE_LAST_IMM, BthOpcode::CNP] {
+        assert!(Opcode::of(name).is_some(), "{name:?}");
+    }
+    // An invalidation needs a reliable service, a READ an answer.
+    for reserved in [0x15, 0x18, 0x2c, 0x36, 0x60, 0x80, 0xc0] {
+        assert_eq!(Opcode::of(BthOpcode(reserved)), None, "{reserved:#x}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "has other extension headers")]
+fn a_packet_without_the_headers_of_its_opcode_is_not_emitted() {
+    let mut packet = of_every_route()[0];
+    packet.headers.transport.extensions.reth = None;
+    emitted(&packet);
+}
+
+/// Every opcode with the extension headers that it has, each filled with a pattern.
+fn of_every_opcode() -> impl Iterator<Item = Transport> {
+    (0..=255).filter_map(|bits| {
+        let opcode = Opcode::of(BthOpcode(bits))?;
+        let headers = [0x5a; 128];
+        let mut bytes = [0; 128];
+        bytes[..Bth::BYTES].copy_from_slice(bth(BthOpcode(bits), 0).as_bytes());
+        bytes[Bth::BYTES..].copy_from_slice(&headers[Bth::BYTES..]);
+        // The longest headers there are leave a payload, which not every opcode takes.
+        let length = (Bth::BYTES..=128).step_by(4).find(|&length| {
+            Transport::parse(&bytes[..length]).is_ok_and(|(_, payload)| payload.is_empty())
+        })?;
+        let (transport, _) = Transport::parse(&bytes[..length]).ok()?;
+        assert!(transport.extensions.are_those_of(opcode), "{opcode:?}");
+        assert_eq!(transport.length(), length);
+        Some(transport)
+    })
+}
+
+#[test]
+fn every_opcode_has_its_headers_in_order() {
+    assert_eq!(of_every_opcode().count(), 82);
+    let route = of_every_route()[3].headers.route;
+    for transport in of_every_opcode() {
+        let packet = Packet { headers: Headers { route, transport }, payload: b"" };
+        let frame = emitted(&packet);
+        let again = Packet::parse_ethernet(&frame).unwrap().unwrap();
+        assert_eq!(again.headers.transport, transport);
+    }
+    let length = |opcode: BthOpcode| {
+        of_every_opcode().find(|it| it.bth.opcode() == opcode).map(|it| it.length() - Bth::BYTES)
+    };
+    assert_eq!(length(BthOpcode::RC_READ_RESPONSE_MIDDLE), Some(0));
+    assert_eq!(length(BthOpcode::RC_READ_RESPONSE_LAST), Some(Aeth::BYTES));
+    assert_eq!(length(BthOpcode::RC_ATOMIC_ACKNOWLEDGE), Some(12));
+    assert_eq!(length(BthOpcode::RC_WRITE_ONLY_IMM), Some(Reth::BYTES + 4));
+    assert_eq!(length(BthOpcode::UD_SEND_ONLY_IMM), Some(Deth::BYTES + 4));
+    assert_eq!(length(BthOpcode(0xb3)), Some(4 + 28), "an XRC compare-and-swap");
+    assert_eq!(length(BthOpcode(0xb1)), Some(Aeth::BYTES), "its responses name no SRQ");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_parser_panic(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Packet::parse_ethernet(&frame);
+        let _ = Packet::parse_infiniband(&frame);
+    }
+
+    #[test]
+    fn what_is_parsed_is_emitted_as_it_was(
+        route in 0_usize..6,
+        payload in proptest::collection::vec(any::<u8>(), 0..300),
+        at in 0_usize..80,
+        value: u8,
+    ) {
+        let mut packet = of_every_route()[route];
+        packet.payload = &payload;
+        let mut frame = emitted(&packet);
+        if let Some(byte) = frame.get_mut(at) {
+            *byte = value;
+        }
+        if let Ok(Some(seen)) = parse(&packet, &frame) {
+            // Reserved bits, and what a router changed, are kept.
+            let again = emitted(&seen);
+            prop_assert_eq!(again, frame);
+        }
+    }
+
+    #[test]
+    fn a_payload_of_any_length_is_carried(
+        route in 0_usize..6,
+        payload in proptest::collection::vec(any::<u8>(), 0..5000),
+    ) {
+        let mut packet = of_every_route()[route];
+        packet.payload = &payload;
+        let frame = emitted(&packet);
+        prop_assert_eq!((frame.len() - packet.headers.route.uncovered()) % 4, 0);
+        let again = parse(&packet, &frame).unwrap().unwrap();
+        prop_assert_eq!(again.payload, &payload[..]);
+    }
+}

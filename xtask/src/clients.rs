@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::outcome::Outcome;
-use crate::run::{Checks, both_of, model, on_the_path};
+use crate::run::{Checks, both_of, model, on_the_path, target};
 use crate::{Result, workspace_root};
 
 /// Programs, and the Debian packages that have them.
@@ -127,11 +127,6 @@ fn build_loopback() -> Result<PathBuf> {
         return Err("tests/clients/loopback does not build".into());
     }
     Ok(built.join("debug/verbless-loopback"))
-}
-
-fn target() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    target.unwrap_or_else(|| workspace_root().join("target"))
 }
 
 /// Whether a libclang lies where Debian puts it, or the environment names one.

@@ -20,6 +20,8 @@ use crate::Result;
 pub(crate) struct Debian {
     state: PathBuf,
     options: Vec<String>,
+    /// Two at once wait for each other.
+    _lock: fs::File,
 }
 
 /// How a package is asked for.
@@ -82,6 +84,8 @@ impl Debian {
         for part in ["lists/partial", "cache/archives/partial", "preferences"] {
             fs::create_dir_all(state.join(part))?;
         }
+        let lock = fs::File::create(state.join("lock"))?;
+        lock.lock()?;
         fs::write(state.join("status"), "")?;
         let archive = archive_address()?;
         let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -107,7 +111,7 @@ impl Debian {
         ];
         let mut options = vec!["-qq".to_string()];
         options.extend(settings.into_iter().flat_map(|setting| ["-o".to_string(), setting]));
-        let debian = Self { state, options };
+        let debian = Self { state, options, _lock: lock };
         if !debian.state.join("updated").exists() {
             debian.update()?;
         }

@@ -1,20 +1,34 @@
 //! `cargo xtask fuzz`: the fuzz targets of `tests/fuzz/`, each for so many seconds, under the
 //! address sanitizer.
 //!
-//! cargo-fuzz builds them, in the version that is pinned here and into `target/fuzz`; libFuzzer,
-//! which is C++, runs them. What they learn stays in `target/fuzz/corpus` for the next run, which
+//! cargo builds them into `target/fuzz`, with the flags that libFuzzer needs, which is C++ and runs
+//! them. What they learn stays in `target/fuzz/corpus` for the next run, which
 //! begins with `tests/fuzz/seeds` where there is nothing yet. A panic, a memory error, a leak, a
 //! turn that does not end or too much memory is a finding: its input is kept, and said how to run
 //! again.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use crate::{Result, workspace_root};
 
-/// The version of cargo-fuzz.
-const CARGO_FUZZ: &str = "0.13.2";
+/// How everything that is fuzzed is compiled. libFuzzer sees which edges were taken by counters and
+/// a table of their addresses, and what was compared; the address sanitizer sees the rest.
+const FLAGS: &[&str] = &[
+    "--cfg=fuzzing",
+    "-Zsanitizer=address",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-sanitizer-coverage-stack-depth",
+    // Two branches that fold into one are one edge.
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+];
 /// Seconds that one input may take: a hang, even where others keep the machine busy.
 const TIMEOUT: u32 = 25;
 /// Bytes of the longest input: operations are short, files are not.
@@ -124,16 +138,36 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// A while of each target that guards a boundary of the model; how many found nothing, and how many
-/// something.
+/// A while of each target that guards a boundary of the model, as many at a time as there are
+/// processors; how many found nothing, and how many something.
 pub(crate) fn smoke() -> Result<(u64, u64)> {
     let targets: Vec<&Target> = TARGETS.iter().filter(|target| target.smoke).collect();
     let programs = build(&targets)?;
-    let (mut passed, mut failed) = (0, 0);
-    for (target, program) in targets.iter().zip(&programs) {
-        if fuzz(target, program, SMOKE)? { passed += 1 } else { failed += 1 }
-    }
-    Ok((passed, failed))
+    let left = Mutex::new(targets.iter().zip(&programs).collect::<VecDeque<_>>());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let worker = || {
+        let (mut passed, mut failed) = (0, 0);
+        while let Some((target, program)) = next() {
+            match fuzz(target, program, SMOKE) {
+                Ok(true) => passed += 1,
+                Ok(false) => failed += 1,
+                Err(error) => {
+                    println!("{}: {error}", target.name);
+                    failed += 1;
+                }
+            }
+        }
+        (passed, failed)
+    };
+    let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    Ok(std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().fold((0, 0), |(passed, failed), worker| {
+            // A worker that panicked has told of nothing.
+            let (good, bad) = worker.join().unwrap_or((0, 1));
+            (passed + good, failed + bad)
+        })
+    }))
 }
 
 /// Why nothing can be fuzzed here, if so.
@@ -152,56 +186,37 @@ fn directory(part: &str) -> PathBuf {
     workspace_root().join("target/fuzz").join(part)
 }
 
-/// cargo-fuzz of the pinned version, installed if it is not there.
-fn tool() -> Result<PathBuf> {
-    let root = directory("tool");
-    let program = root.join("bin/cargo-fuzz");
-    let version = Command::new(&program).arg("--version").output();
-    let current = version.is_ok_and(|output| {
-        String::from_utf8_lossy(&output.stdout).split_whitespace().last() == Some(CARGO_FUZZ)
-    });
-    if !current {
-        println!("installing cargo-fuzz {CARGO_FUZZ} into {}", root.display());
-        let done = cargo()
-            .args(["install", "cargo-fuzz", "--locked", "--force", "--version", CARGO_FUZZ])
-            .arg("--root")
-            .arg(&root)
-            .status()?;
-        if !done.success() {
-            return Err(
-                format!("cargo-fuzz {CARGO_FUZZ} cannot be installed from crates.io").into()
-            );
-        }
-    }
-    Ok(program)
-}
-
-fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-}
-
-/// Builds targets; their programs, in the same order.
+/// Builds all targets at once: what they share is compiled once. The programs of `targets`, in the
+/// same order.
 fn build(targets: &[&Target]) -> Result<Vec<PathBuf>> {
     if let Some(why) = obstacle() {
         return Err(why.into());
     }
-    let (tool, output) = (tool()?, directory("build"));
-    for target in targets {
-        // The sanitizer's flag is one of those that a stable compiler takes only when it is told
-        // to.
-        let built = Command::new(&tool)
-            .args(["build", "--fuzz-dir", "tests/fuzz", "--target-dir"])
-            .arg(&output)
-            .arg(target.name)
-            .env("RUSTC_BOOTSTRAP", "1")
-            .current_dir(workspace_root())
-            .status()?;
-        if !built.success() {
-            return Err(format!("the target {} does not build", target.name).into());
-        }
+    let (host, output) = (crate::test::host()?, directory("build"));
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    // With a target named, the flags do not reach build scripts. The sanitizer's is one of those
+    // that a stable compiler takes only when it is told to.
+    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "--locked", "--manifest-path", "tests/fuzz/Cargo.toml"])
+        .args(["--target", &host, "--target-dir"])
+        .arg(&output)
+        .env("RUSTFLAGS", format!("{} {flags}", FLAGS.join(" ")).trim())
+        .env("RUSTC_BOOTSTRAP", "1")
+        .current_dir(workspace_root())
+        .status()?;
+    if !built.success() {
+        return Err("the fuzz targets do not build".into());
     }
-    let host = crate::test::host()?;
     Ok(targets.iter().map(|target| output.join(&host).join("release").join(target.name)).collect())
+}
+
+/// Builds all targets; how many there are.
+pub(crate) fn build_all() -> Result<u64> {
+    let programs = build(&TARGETS.iter().collect::<Vec<_>>())?;
+    match programs.iter().find(|program| !program.is_file()) {
+        Some(missing) => Err(format!("cargo has not built {}", missing.display()).into()),
+        None => Ok(programs.len() as u64),
+    }
 }
 
 /// What libFuzzer said of a run.
@@ -268,7 +283,7 @@ fn fuzz(target: &Target, program: &Path, seconds: u32) -> Result<bool> {
         println!("{}: {runs} runs, {coverage} edges, {inputs} inputs, nothing found", target.name);
         return Ok(true);
     }
-    println!("{}", said.join("\n"));
+    println!("{}:\n{}", target.name, said.join("\n"));
     match finding {
         Some(input) => println!(
             "{}: a finding after {runs} runs; again with: cargo xtask fuzz {} --input {}",

@@ -16,12 +16,14 @@ mod dependencies;
 mod device;
 mod fuzz;
 mod hwtest;
+mod lanes;
 mod lines;
 mod mutants;
 mod outcome;
 mod pyverbs;
 mod run;
 mod sandbox;
+mod steps;
 mod test;
 mod vm;
 

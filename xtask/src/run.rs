@@ -86,7 +86,7 @@ pub(crate) fn rdma_core() -> Result<Outcome> {
 /// comes from a seed that is printed with a failure.
 pub(crate) fn chaos() -> Result<Outcome> {
     let model = model()?;
-    let chaos = build("verbless-chaos", &["--bin", "chaos"], "chaos")?;
+    let chaos = program("chaos")?;
     let chaos = chaos.display();
     let mut checks = Checks::default();
     let two = ["--devices", "2"];
@@ -104,7 +104,7 @@ pub(crate) fn chaos() -> Result<Outcome> {
 /// and clients are processes.
 pub(crate) fn process() -> Result<Outcome> {
     let model = model()?;
-    let process = build("verbless-process", &["--bin", "process"], "process")?;
+    let process = program("process")?;
     let (mut passed, mut failed) = (0, 0);
     for link in ["infiniband", "ethernet"] {
         let mut command = Command::new(&model);
@@ -144,7 +144,7 @@ fn key_value(kv: &Path) -> String {
 /// The conformance suite, which takes the modelled devices for the kernel's.
 pub(crate) fn conformance() -> Result<Command> {
     let model = model()?;
-    let suite = build("verbless-conformance", &["--bin", "hwtest"], "hwtest")?;
+    let suite = program("hwtest")?;
     let mut command = Command::new(model);
     command
         .args(["run", "--devices", "2", "--"])
@@ -224,25 +224,39 @@ pub(crate) fn both_of(server: &str, client: &str) -> String {
     )
 }
 
+/// Packages of the programs that steps of `cargo xtask test` run in release mode.
+const PACKAGES: [&str; 5] = [
+    "verbless-model-host",
+    "verbless-conformance",
+    "verbless-chaos",
+    "verbless-process",
+    "verbless-model-kernel",
+];
+
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {
-    build("verbless-model-host", &["--bin", "verbless-model"], "verbless-model")
+    program("verbless-model")
 }
 
-/// Builds a program in release mode; `which` names it to cargo, and the result is where it lies,
-/// `path` below the release directory.
-pub(crate) fn build(package: &str, which: &[&str], path: &str) -> Result<PathBuf> {
+/// One of our programs in release mode, by its path below the release directory. All of them are
+/// built at once: what they share depends on what each asks of it, and one by one they would
+/// compile most of it several times.
+pub(crate) fn program(path: &str) -> Result<PathBuf> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--release", "--package", package])
-        .args(which)
+        .args(["build", "--quiet", "--release", "--bins", "--example", "speed"])
+        .args(PACKAGES.iter().flat_map(|package| ["--package", package]))
         .current_dir(workspace_root())
         .status()?;
     if !status.success() {
         return Err(format!("{path} does not build").into());
     }
+    Ok(target().join("release").join(path))
+}
+
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| workspace_root().join("target"));
-    Ok(target.join("release").join(path))
+    target.unwrap_or_else(|| workspace_root().join("target"))
 }
 
 pub(crate) fn on_the_path(program: &str) -> bool {

@@ -6,6 +6,9 @@
 //! the PRM, the instruction counts of the data path, 45 s of each fuzz target and a check for
 //! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
 //! where `CI=true` such a skip is a failure, if `xtask/expected-skips.toml` does not list it.
+//!
+//! Several steps run beside each other ([`lanes`]), each as a process of its own ([`crate::steps`]);
+//! a single one runs in this process.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,7 +16,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::debian::Debian;
+use crate::lanes::{self, Place};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
+use crate::steps::Report;
 use crate::{Result, workspace_root};
 
 /// Options of `cargo xtask test`.
@@ -25,123 +30,131 @@ pub(crate) struct Options {
     /// List the steps and stop.
     #[arg(long)]
     list: bool,
+    /// Run the step of exactly this name, as one process of a run does.
+    #[arg(long, hide = true, conflicts_with_all = ["only", "list"])]
+    step: Option<String>,
 }
 
 struct Step {
     name: &'static str,
+    place: Place,
     run: fn() -> Result<Outcome>,
 }
 
 /// What programs may ask of `verbless`; its documentation tests use the model.
 const FEATURES: &str = "verbless/model,verbless/serde,verbless/tracing";
 
+/// In the order in which they start, as far as their places allow (see [`lanes`]): what says
+/// soonest that something is wrong comes first, and long steps come before short ones.
 const STEPS: &[Step] = &[
-    Step { name: "format", run: format },
-    Step { name: "dependencies", run: dependencies },
-    Step { name: "prm check", run: || once(xtask(&["prm", "check"])) },
-    Step { name: "prm verify", run: || once(xtask(&["prm", "verify"])) },
+    Step { name: "format", place: Place::Debug, run: format },
+    Step { name: "dependencies", place: Place::Debug, run: dependencies },
+    Step { name: "prm check", place: Place::Debug, run: || once(xtask(&["prm", "check"])) },
+    Step { name: "prm verify", place: Place::Debug, run: || once(xtask(&["prm", "verify"])) },
+    Step { name: "clippy", place: Place::Debug, run: clippy },
+    Step { name: "tests", place: Place::Debug, run: tests },
+    Step { name: "hwtest on the model", place: Place::Debug, run: hwtest_on_the_model },
+    Step { name: "rustdoc", place: Place::Debug, run: rustdoc },
+    Step { name: "run: rdma-core", place: Place::Release, run: crate::run::rdma_core },
+    Step { name: "run: pyverbs", place: Place::Release, run: crate::pyverbs::check },
+    Step { name: "run: clients", place: Place::Release, run: crate::clients::clients },
+    Step { name: "run: chaos", place: Place::Release, run: crate::run::chaos },
+    Step { name: "run: process", place: Place::Release, run: crate::run::process },
+    Step { name: "run: sandboxes", place: Place::Release, run: crate::sandbox::check },
     Step {
-        name: "clippy",
-        run: || {
-            let mut clippy = cargo(&["clippy", "--workspace", "--all-targets", "--features"]);
-            clippy.args([FEATURES, "--", "-D", "warnings"]);
-            once(clippy)
-        },
+        name: "run: hwtest",
+        place: Place::Release,
+        run: || counted(crate::run::conformance()?),
     },
-    Step {
-        name: "tests",
-        run: || counted(cargo(&["test", "--workspace", "--no-fail-fast", "--features", FEATURES])),
-    },
-    Step { name: "hwtest on the model", run: hwtest_on_the_model },
+    Step { name: "instruction counts", place: Place::Release, run: bench },
     Step {
         name: "VM: hwtest",
+        place: Place::Guest,
         run: || in_a_vm(&["--", "hwtest", "--device", "mlx5_0", "--expect", "vm"]),
     },
     Step {
         name: "VM: process",
+        place: Place::Guest,
         run: || in_a_vm(&["--", "process", "--device", "mlx5_0", "--expect", "process run"]),
     },
-    Step { name: "VM: rdma-core", run: || in_a_vm(&["--rdma-core-suite"]) },
-    Step { name: "run: rdma-core", run: crate::run::rdma_core },
-    Step { name: "run: pyverbs", run: crate::pyverbs::check },
-    Step { name: "run: clients", run: crate::clients::clients },
-    Step { name: "run: chaos", run: crate::run::chaos },
-    Step { name: "run: process", run: crate::run::process },
-    Step { name: "run: sandboxes", run: crate::sandbox::check },
-    Step { name: "run: hwtest", run: || counted(crate::run::conformance()?) },
-    Step {
-        name: "rustdoc",
-        run: || {
-            let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
-            doc.env("RUSTDOCFLAGS", "-D warnings");
-            once(doc)
-        },
-    },
-    Step { name: "instruction counts", run: bench },
-    Step { name: "address sanitizer", run: address_sanitizer },
-    Step { name: "thread sanitizer", run: thread_sanitizer },
-    Step { name: "fuzz smoke", run: fuzz_smoke },
-    Step { name: "aarch64", run: aarch64 },
-    Step { name: "aarch64 barriers", run: aarch64_barriers },
-    Step { name: "riscv64imac", run: riscv64imac },
+    Step { name: "VM: rdma-core", place: Place::Guest, run: || in_a_vm(&["--rdma-core-suite"]) },
+    Step { name: "thread sanitizer", place: Place::Own, run: thread_sanitizer },
+    Step { name: "address sanitizer", place: Place::Own, run: address_sanitizer },
+    Step { name: "fuzz targets", place: Place::Own, run: fuzz_targets },
+    Step { name: "aarch64 barriers", place: Place::Own, run: aarch64_barriers },
+    Step { name: "aarch64", place: Place::Own, run: aarch64 },
+    Step { name: "riscv64imac", place: Place::Own, run: riscv64imac },
+    Step { name: "rates", place: Place::Alone, run: rates },
+    Step { name: "fuzz smoke", place: Place::Alone, run: fuzz_smoke },
 ];
 
 /// Runs the steps and prints `N passed, N failed, N skipped`; the result says whether all is well.
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    let expected = ExpectedSkips::read()?;
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
-    let mut summary = Vec::new();
-    for step in STEPS {
-        if options.only.as_ref().is_some_and(|part| !step.name.contains(part.as_str())) {
-            continue;
-        }
-        if options.list {
-            println!("{}", step.name);
-            continue;
-        }
-        println!("\n=== {}", step.name);
-        let start = Instant::now();
-        let verdict = match (step.run)() {
-            Ok(Outcome::Ran { passed: good, failed: mut bad, skips }) => {
-                let mut unavailable = 0;
-                for skip in &skips {
-                    println!("skipped: {}: {}", skip.name, skip.reason);
-                    if ci && !expected.has(step.name, skip) {
-                        println!("{}: must not be skipped where CI=true", skip.name);
-                        bad += 1;
-                    } else {
-                        unavailable += 1;
-                    }
-                }
-                passed += good;
-                failed += bad;
-                skipped += unavailable;
-                verdict(good, bad, unavailable)
-            }
-            Ok(Outcome::Skipped(reason)) if ci => {
-                failed += 1;
-                format!("FAILED: must not be skipped where CI=true: {reason}")
-            }
-            Ok(Outcome::Skipped(reason)) => {
-                skipped += 1;
-                format!("skipped: {reason}")
-            }
-            Err(error) => {
-                failed += 1;
-                format!("FAILED: {error}")
-            }
-        };
-        println!("--- {}: {verdict} ({:.0} s)", step.name, start.elapsed().as_secs_f64());
-        summary.push((step.name, verdict));
+    if let Some(name) = &options.step {
+        let step = STEPS.iter().find(|step| step.name == name).ok_or("there is no such step")?;
+        return one(step);
     }
+    let chosen =
+        |step: &&Step| options.only.as_ref().is_none_or(|part| step.name.contains(part.as_str()));
+    let steps: Vec<&Step> = STEPS.iter().filter(chosen).collect();
     if options.list {
+        steps.iter().for_each(|step| println!("{}", step.name));
         return Ok(true);
     }
-    println!("\n=== summary");
-    for (name, verdict) in summary {
-        println!("{name:24} {verdict}");
+    if let [step] = steps[..] {
+        return one(step);
     }
+    crate::steps::end_all_when_interrupted()?;
+    let places: Vec<Place> = steps.iter().map(|step| step.place).collect();
+    let reports = lanes::run(&places, |index| crate::steps::run(steps[index].name));
+    println!("=== summary");
+    for (step, report) in steps.iter().zip(&reports) {
+        println!("{:24} {:>4.0} s  {}", step.name, report.seconds, report.verdict);
+    }
+    let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
+    let failed = sum(|it| it.failed);
+    println!("{} passed, {failed} failed, {} skipped", sum(|it| it.passed), sum(|it| it.skipped));
+    Ok(failed == 0)
+}
+
+/// Runs a step in this process. Its last two lines are for [`crate::steps`].
+fn one(step: &Step) -> Result<bool> {
+    let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    let expected = ExpectedSkips::read()?;
+    let start = Instant::now();
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let verdict = match (step.run)() {
+        Ok(Outcome::Ran { passed: good, failed: mut bad, skips }) => {
+            for skip in &skips {
+                println!("skipped: {}: {}", skip.name, skip.reason);
+                if ci && !expected.has(step.name, skip) {
+                    println!("{}: must not be skipped where CI=true", skip.name);
+                    bad += 1;
+                } else {
+                    skipped += 1;
+                }
+            }
+            (passed, failed) = (good, bad);
+            verdict(good, bad, skipped)
+        }
+        Ok(Outcome::Skipped(reason)) if ci => {
+            failed = 1;
+            format!("FAILED: must not be skipped where CI=true: {reason}")
+        }
+        Ok(Outcome::Skipped(reason)) => {
+            skipped = 1;
+            format!("skipped: {reason}")
+        }
+        Err(error) => {
+            failed = 1;
+            // The verdict is one line.
+            let text = error.to_string();
+            let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+            rest.lines().for_each(|line| println!("{line}"));
+            format!("FAILED: {first}")
+        }
+    };
+    println!("--- {}: {verdict} ({:.0} s)", step.name, start.elapsed().as_secs_f64());
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(failed == 0)
 }
@@ -243,6 +256,22 @@ fn counts(line: &str) -> Option<(u64, u64)> {
     (words.next()? == "failed").then_some((passed, failed))
 }
 
+fn clippy() -> Result<Outcome> {
+    let mut clippy = cargo(&["clippy", "--workspace", "--all-targets", "--features", FEATURES]);
+    clippy.args(["--", "-D", "warnings"]);
+    once(clippy)
+}
+
+fn tests() -> Result<Outcome> {
+    counted(cargo(&["test", "--workspace", "--no-fail-fast", "--features", FEATURES]))
+}
+
+fn rustdoc() -> Result<Outcome> {
+    let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    once(doc)
+}
+
 /// The workspace, and those that are not in it; and what rustfmt leaves too long.
 fn format() -> Result<Outcome> {
     let (mut passed, mut failed) = (0, 0);
@@ -261,16 +290,26 @@ fn format() -> Result<Outcome> {
     Ok(Outcome::ran(passed + u64::from(long.is_empty()), failed + long.len() as u64))
 }
 
-/// On an Ethernet port; `tests` has the suite on an InfiniBand port.
+/// On an Ethernet port. `tests` has the suite on an InfiniBand port, and builds its program.
 fn hwtest_on_the_model() -> Result<Outcome> {
-    counted(xtask(&["hwtest", "--device", "model", "--expect", "model ethernet"]))
+    let build = ["test", "--workspace", "--no-run", "--test", "model", "--features", FEATURES];
+    if !cargo(&build).status()?.success() {
+        return Err("hwtest does not build".into());
+    }
+    let mut command = Command::new(crate::run::target().join("debug/hwtest"));
+    command.args(["--device", "model", "--expect", "model ethernet"]);
+    counted(command)
 }
 
 fn bench() -> Result<Outcome> {
     if !installed("valgrind") {
         return Ok(Outcome::Skipped("valgrind is not installed".into()));
     }
-    counted(xtask(&["bench"]))
+    counted(xtask(&["bench", "--counts"]))
+}
+
+fn rates() -> Result<Outcome> {
+    counted(xtask(&["bench", "--rates"]))
 }
 
 /// On Linux 6.1, with two devices that are connected to each other.
@@ -279,8 +318,9 @@ fn in_a_vm(options: &[&str]) -> Result<Outcome> {
     if let Err(error) = crate::vm::fetch(SERIES) {
         return Ok(Outcome::Skipped(error.to_string()));
     }
+    let model = crate::run::model()?.display().to_string();
     let guest = ["vm", "--kernel", SERIES, "--profile", "bluefield3", "--profile", "connectx6dx"];
-    counted(xtask(&[&guest, options].concat()))
+    counted(xtask(&[&guest[..], &["--model", &model], options].concat()))
 }
 
 /// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries
@@ -319,6 +359,14 @@ fn thread_sanitizer() -> Result<Outcome> {
             counted(command)
         }
         Err(error) => Ok(Outcome::Skipped(format!("the standard library's sources: {error}"))),
+    }
+}
+
+/// Every fuzz target builds.
+fn fuzz_targets() -> Result<Outcome> {
+    match crate::fuzz::obstacle() {
+        Some(why) => Ok(Outcome::Skipped(why)),
+        None => Ok(Outcome::ran(crate::fuzz::build_all()?, 0)),
     }
 }
 
@@ -383,6 +431,9 @@ fn std_sources() -> Result<PathBuf> {
     let version = output_of(Command::new("rustc").arg("--version"))?;
     let version = version.split_whitespace().nth(1).ok_or("rustc does not say its version")?;
     let unpacked = workspace_root().join("target/rust-src");
+    std::fs::create_dir_all(&unpacked)?;
+    let lock = std::fs::File::create(unpacked.join("lock"))?;
+    lock.lock()?;
     let library = unpacked.join(format!("usr/src/rustc-{version}/library"));
     if !library.join("Cargo.lock").exists() {
         println!("fetching the sources of the standard library {version} from Debian");

@@ -71,7 +71,7 @@ fn is_urgent() -> bool {
 
 /// The example, built.
 pub(super) fn program() -> Result<PathBuf> {
-    crate::run::build("verbless-model-kernel", &["--example", "speed"], "examples/speed")
+    crate::run::program("examples/speed")
 }
 
 /// What `program`, which is the example or ends in it, says of the rows.

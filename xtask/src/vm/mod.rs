@@ -25,7 +25,7 @@ use self::series::{Selection, Series, Sort};
 use crate::Result;
 
 mod boot;
-mod child;
+pub(crate) mod child;
 mod console;
 mod cpio;
 mod elf;

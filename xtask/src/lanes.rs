@@ -1,0 +1,163 @@
+//! Which steps of `cargo xtask test` run beside each other.
+//!
+//! A step names its place: a directory that it builds in, or ports and devices that it uses. Steps
+//! of one place run one after the other; what builds in a directory of its own runs beside
+//! anything. A step that measures, or whose worth is how much it does in a given time, runs alone,
+//! when all others are done. Among those that may start the first in the list does.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Steps at a time: each compiles with all processors, and a compiler waits for its last crate.
+const WORKERS: usize = 2;
+
+/// What a step must not share with one that runs at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// `target/debug`.
+    Debug,
+    /// `target/release`, and TCP ports.
+    Release,
+    /// `target/vm`.
+    Guest,
+    /// Nothing: it has a target directory to itself.
+    Own,
+    /// Everything.
+    Alone,
+}
+
+/// Runs `work` for the index of each place, and returns what it returned, in the same order.
+pub(crate) fn run<T: Send>(places: &[Place], work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let steps = places.iter().copied().enumerate().collect();
+    let lanes =
+        Lanes { state: Mutex::new(State { steps, busy: Vec::new() }), free: Condvar::new() };
+    let results = Mutex::new(places.iter().map(|_| None).collect::<Vec<Option<T>>>());
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some((index, _taken)) = lanes.take() {
+                    let result = work(index);
+                    results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
+                }
+            });
+        }
+    });
+    // A worker that panics takes the whole run with it: each step that is left here has a result.
+    results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+}
+
+/// What is left, and what runs.
+struct Lanes {
+    state: Mutex<State>,
+    free: Condvar,
+}
+
+struct State {
+    steps: VecDeque<(usize, Place)>,
+    busy: Vec<Place>,
+}
+
+impl State {
+    /// The first step that may run now.
+    fn next(&self) -> Option<usize> {
+        let others = self.steps.iter().any(|&(_, place)| place != Place::Alone);
+        self.steps.iter().position(|(_, place)| match place {
+            Place::Alone => self.busy.is_empty() && !others,
+            Place::Own => !self.busy.contains(&Place::Alone),
+            _ => !self.busy.contains(place) && !self.busy.contains(&Place::Alone),
+        })
+    }
+}
+
+impl Lanes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a step that may run; `None`: there are no more.
+    fn take(&self) -> Option<(usize, Taken<'_>)> {
+        let mut state = self.state();
+        loop {
+            if state.steps.is_empty() {
+                return None;
+            }
+            if let Some((index, place)) = state.next().and_then(|at| state.steps.remove(at)) {
+                state.busy.push(place);
+                return Some((index, Taken { lanes: self, place }));
+            }
+            state = self.free.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A place in use, until this is dropped.
+struct Taken<'a> {
+    lanes: &'a Lanes,
+    place: Place,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut state = self.lanes.state();
+        if let Some(at) = state.busy.iter().position(|&place| place == self.place) {
+            state.busy.swap_remove(at);
+        }
+        self.lanes.free.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What ran while each step did, by index; the steps take a moment each.
+    fn beside(places: &[Place]) -> Vec<Vec<usize>> {
+        let running = Mutex::new(Vec::new());
+        let seen = Mutex::new(vec![Vec::new(); places.len()]);
+        let order = run(places, |index| {
+            let mut now = running.lock().unwrap();
+            now.push(index);
+            for &one in now.iter() {
+                let others = now.iter().copied().filter(|&other| other != one);
+                seen.lock().unwrap()[one].extend(others);
+            }
+            drop(now);
+            std::thread::sleep(Duration::from_millis(20));
+            running.lock().unwrap().retain(|&other| other != index);
+            index
+        });
+        assert_eq!(order, (0..places.len()).collect::<Vec<_>>(), "each ran, once");
+        seen.into_inner().unwrap()
+    }
+
+    #[test]
+    fn steps_of_one_place_follow_each_other_and_others_run_beside_them() {
+        let places = [Place::Debug, Place::Debug, Place::Guest, Place::Own, Place::Own];
+        let beside = beside(&places);
+        assert!(!beside[0].contains(&1), "{beside:?}");
+        assert_eq!(beside[0].first(), Some(&2), "the first that may run: {beside:?}");
+        assert!(beside.iter().all(|others| !others.is_empty()), "{beside:?}");
+    }
+
+    #[test]
+    fn a_step_that_measures_runs_alone_and_last() {
+        let places = [Place::Alone, Place::Own, Place::Alone, Place::Release, Place::Debug];
+        let beside = beside(&places);
+        assert!(beside[0].is_empty() && beside[2].is_empty(), "{beside:?}");
+        let state = State { steps: [(0, Place::Alone), (1, Place::Own)].into(), busy: vec![] };
+        assert_eq!(state.next(), Some(1));
+        let state = State { steps: [(1, Place::Own)].into(), busy: vec![Place::Alone] };
+        assert_eq!(state.next(), None);
+    }
+
+    #[test]
+    fn a_step_that_panics_ends_the_run_and_nobody_waits_for_it() {
+        let places = [Place::Debug, Place::Debug, Place::Alone];
+        let ended = std::panic::catch_unwind(|| {
+            run(&places, |index| assert!(index != 0, "the step is broken"));
+        });
+        assert!(ended.is_err());
+    }
+}

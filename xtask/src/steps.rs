@@ -1,0 +1,208 @@
+//! A step of `cargo xtask test` as a process of its own, beside others: what it and its programs
+//! print goes to a file, `target/test/NAME.log`, and is shown whole when it has ended.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::vm::child::Signals;
+use crate::{Result, workspace_root};
+
+/// How a step ended, in its last words.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Report {
+    /// What it printed in front of these.
+    pub(crate) text: String,
+    /// As in the summary.
+    pub(crate) verdict: String,
+    pub(crate) seconds: f64,
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+}
+
+/// Set when the user has ended the run: nothing new begins.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Runs a step; its report is printed, too.
+pub(crate) fn run(name: &str) -> Report {
+    println!("started {name}");
+    let start = Instant::now();
+    let mut report = match process(name) {
+        Ok((status, text)) => Report::read(name, &text, status),
+        Err(error) => Report::failure(String::new(), &error.to_string()),
+    };
+    report.seconds = start.elapsed().as_secs_f64();
+    while ENDING.load(Ordering::Acquire) {
+        std::thread::park();
+    }
+    let Report { text, verdict, seconds, .. } = &report;
+    // One call, so that nothing of another step comes between.
+    println!("\n=== {name}\n{text}--- {name}: {verdict} ({seconds:.0} s)\n");
+    report
+}
+
+fn process(name: &str) -> Result<(ExitStatus, String)> {
+    let logs = workspace_root().join("target/test");
+    std::fs::create_dir_all(&logs)?;
+    let log: PathBuf = logs.join(format!("{}.log", name.replace(": ", "-").replace(' ', "-")));
+    let output = File::create(&log)?;
+    // The file of this program may be built anew meanwhile.
+    let status = Command::new("/proc/self/exe")
+        .args(["test", "--step", name])
+        .stdin(Stdio::null())
+        .stderr(output.try_clone()?)
+        .stdout(output)
+        .status()?;
+    Ok((status, String::from_utf8_lossy(&std::fs::read(&log)?).into_owned()))
+}
+
+impl Report {
+    /// Reads the output of `cargo xtask test --step NAME`, whose last two lines are the verdict and
+    /// the counts.
+    fn read(name: &str, output: &str, status: ExitStatus) -> Self {
+        let text = output.trim_end();
+        let (text, counts) = text.rsplit_once('\n').unwrap_or_default();
+        let (text, verdict) = text.rsplit_once('\n').unwrap_or(("", text));
+        let verdict = verdict.strip_prefix(&format!("--- {name}: "));
+        let verdict = verdict.and_then(|it| it.rsplit_once(" (")).map(|(verdict, _)| verdict);
+        let (Some(verdict), Some([passed, failed, skipped])) = (verdict, numbers(counts)) else {
+            return Self::failure(output.into(), &format!("it ended without a verdict ({status})"));
+        };
+        if status.success() != (failed == 0) {
+            return Self::failure(output.into(), &format!("it ended with {status}"));
+        }
+        let text = if text.is_empty() { String::new() } else { format!("{text}\n") };
+        Self { text, verdict: verdict.into(), seconds: 0.0, passed, failed, skipped }
+    }
+
+    fn failure(text: String, why: &str) -> Self {
+        let verdict = format!("FAILED: {why}");
+        Self { text, verdict, seconds: 0.0, passed: 0, failed: 1, skipped: 0 }
+    }
+}
+
+/// `N passed, N failed, N skipped`
+fn numbers(line: &str) -> Option<[u64; 3]> {
+    let mut parts = line.split(", ").zip(["passed", "failed", "skipped"]);
+    let mut next = || {
+        let (part, word) = parts.next()?;
+        part.strip_suffix(word)?.trim_end().parse().ok()
+    };
+    Some([next()?, next()?, next()?])
+}
+
+/// From here on Ctrl-C and its like end every process that this one started, and what those did;
+/// then this one ends.
+pub(crate) fn end_all_when_interrupted() -> Result {
+    let signals = Signals::catch()?;
+    std::thread::spawn(move || {
+        while !signals.came().unwrap_or(true) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        ENDING.store(true, Ordering::Release);
+        eprintln!("interrupted");
+        end_all();
+        std::process::exit(130);
+    });
+    Ok(())
+}
+
+/// Ends all descendants: by SIGTERM, so that a guest is switched off, then by SIGKILL.
+fn end_all() {
+    let start = Instant::now();
+    // Those whose parents end first become ours.
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+    while start.elapsed() < Duration::from_secs(10) {
+        let left = descendants(std::process::id() as i32, &processes());
+        if left.is_empty() {
+            break;
+        }
+        let patient = start.elapsed() < Duration::from_secs(5);
+        let signal = if patient { Signal::SIGTERM } else { Signal::SIGKILL };
+        for process in left {
+            // It may have ended by now.
+            let _ = kill(Pid::from_raw(process), signal);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Every process that has not ended, with its parent.
+fn processes() -> Vec<(i32, i32)> {
+    let of = |entry: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(entry.ok()?.path().join("stat")).ok()?;
+        // The name in parentheses may have spaces.
+        let (process, rest) = stat.split_once(" (")?;
+        let mut words = rest.rsplit_once(") ")?.1.split(' ');
+        let (state, parent) = (words.next()?, words.next()?);
+        (state != "Z").then_some((process.parse().ok()?, parent.parse().ok()?))
+    };
+    std::fs::read_dir("/proc").into_iter().flatten().filter_map(of).collect()
+}
+
+/// Those that descend from `root`, by pairs of a process and its parent.
+fn descendants(root: i32, processes: &[(i32, i32)]) -> Vec<i32> {
+    let mut found = vec![root];
+    let mut next = 0;
+    while next < found.len() {
+        let parent = found[next];
+        found.extend(processes.iter().filter(|it| it.1 == parent).map(|it| it.0));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    fn read(output: &str, status: i32) -> Report {
+        Report::read("VM: hwtest", output, ExitStatus::from_raw(status))
+    }
+
+    #[test]
+    fn the_last_two_lines_of_a_step_are_its_verdict_and_its_counts() {
+        let output = "a\nb\n--- VM: hwtest: ok, 61 passed, 2 skipped (12 s)\n61 passed, 0 failed, \
+                      2 skipped\n";
+        let report = read(output, 0);
+        assert_eq!((&*report.text, &*report.verdict), ("a\nb\n", "ok, 61 passed, 2 skipped"));
+        assert_eq!((report.passed, report.failed, report.skipped), (61, 0, 2));
+        let alone = output.strip_prefix("a\nb\n").unwrap();
+        assert_eq!(read(alone, 0), Report { text: String::new(), ..report });
+    }
+
+    #[test]
+    fn a_step_that_ends_otherwise_than_it_says_has_failed() {
+        let good = "--- VM: hwtest: ok, 1 passed (1 s)\n1 passed, 0 failed, 0 skipped\n";
+        for (output, status) in
+            [("", 0), ("a\nb\n", 0), (good, 9), (good, 1 << 8), (&good.replace("1 p", "x p"), 0)]
+        {
+            let report = read(output, status);
+            assert_eq!((report.passed, report.failed), (0, 1), "{output:?} {status}");
+            assert!(report.verdict.starts_with("FAILED: it ended"), "{}", report.verdict);
+            assert_eq!(report.text, output);
+        }
+        assert_eq!(read(&good.replace("1 passed, 0 f", "0 passed, 1 f"), 1 << 8).failed, 1);
+    }
+
+    #[test]
+    fn the_processes_of_processes_are_found_and_no_others() {
+        let processes = [(10, 1), (11, 10), (12, 11), (13, 10), (20, 1), (21, 20)];
+        let mut found = descendants(10, &processes);
+        found.sort_unstable();
+        assert_eq!(found, [11, 12, 13]);
+        let own = std::process::id() as i32;
+        let mut child = Command::new("sleep").arg("100").spawn().expect("it starts");
+        assert!(descendants(own, &super::processes()).contains(&(child.id() as i32)));
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+    }
+}

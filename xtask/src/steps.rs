@@ -113,6 +113,12 @@ pub(crate) fn end_all_when_interrupted() -> Result {
     Ok(())
 }
 
+/// In the process of a step: signals end it and its programs again, which inherit what
+/// [`end_all_when_interrupted`] keeps from its own process.
+pub(crate) fn take_signals() -> Result {
+    Ok(Signals::set().thread_unblock()?)
+}
+
 /// Ends all descendants: by SIGTERM, so that a guest is switched off, then by SIGKILL.
 fn end_all() {
     let start = Instant::now();

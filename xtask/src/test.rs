@@ -7,8 +7,8 @@
 //! aarch64. A step that cannot run here is skipped with its reason, and so is a check of a step;
 //! where `CI=true` such a skip is a failure, if `xtask/expected-skips.toml` does not list it.
 //!
-//! Several steps run beside each other ([`lanes`]), each as a process of its own ([`crate::steps`]);
-//! a single one runs in this process.
+//! Several steps run beside each other ([`lanes`]), each as a process ([`crate::steps`]); a single
+//! one runs in this process.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -92,6 +92,7 @@ const STEPS: &[Step] = &[
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if let Some(name) = &options.step {
         let step = STEPS.iter().find(|step| step.name == name).ok_or("there is no such step")?;
+        crate::steps::take_signals()?;
         return one(step);
     }
     let chosen =

@@ -96,10 +96,15 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn catch() -> Result<Self> {
-        let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+        let set = Self::set();
         set.thread_block()?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         Ok(Self { descriptor: SignalFd::with_flags(&set, flags)?, set })
+    }
+
+    /// Those that end a process from outside.
+    pub(crate) fn set() -> SigSet {
+        SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])
     }
 
     /// Whether one has come.

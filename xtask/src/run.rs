@@ -113,7 +113,7 @@ pub(crate) fn process() -> Result<Outcome> {
         let counts = crate::test::count(command)?;
         (passed, failed) = (passed + counts.passed, failed + counts.failed);
     }
-    let kv = build("verbless", &["--example", "kv"], "examples/kv")?;
+    let kv = program("examples/kv")?;
     let mut checks = Checks::default();
     checks.run(
         &model,
@@ -225,13 +225,16 @@ pub(crate) fn both_of(server: &str, client: &str) -> String {
 }
 
 /// Packages of the programs that steps of `cargo xtask test` run in release mode.
-const PACKAGES: [&str; 5] = [
+const PACKAGES: [&str; 6] = [
     "verbless-model-host",
     "verbless-conformance",
     "verbless-chaos",
     "verbless-process",
     "verbless-model-kernel",
+    "verbless",
 ];
+/// The examples among them.
+const EXAMPLES: [&str; 2] = ["speed", "kv"];
 
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {
@@ -243,7 +246,8 @@ pub(crate) fn model() -> Result<PathBuf> {
 /// compile most of it several times.
 pub(crate) fn program(path: &str) -> Result<PathBuf> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--release", "--bins", "--example", "speed"])
+        .args(["build", "--quiet", "--release", "--bins"])
+        .args(EXAMPLES.iter().flat_map(|example| ["--example", example]))
         .args(PACKAGES.iter().flat_map(|package| ["--package", package]))
         .current_dir(workspace_root())
         .status()?;

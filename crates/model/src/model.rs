@@ -343,7 +343,7 @@ impl Model {
 
     /// Calls `watcher` after every command that any function executes from now on, refused ones
     /// included, in order. It replaces the previous watcher. It may call the model, except to set a
-    /// watcher.
+    /// watcher. One that owns the model keeps it until it is replaced.
     pub fn watch_commands(&self, watcher: impl FnMut(&Executed<'_>) + Send + 'static) {
         self.shared.outbox.watch_commands(watcher);
     }

@@ -277,6 +277,8 @@ mod tests {
         assert_eq!(send(&model, verbless_prm::ENABLE_HCA.opcode), 0);
         let [enable, nop] = [verbless_prm::ENABLE_HCA.opcode, verbless_prm::NOP.opcode];
         assert_eq!(*heard.lock().unwrap(), [enable, nop]);
+        // It owns the model that owns it.
+        model.watch_commands(|_| ());
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) const ANY_OBJECT: u16 = 0xffff;
 
 /// Object ids.
 pub(super) mod object {
-    use super::DRIVER;
+    use crate::abi::DRIVER;
     pub(crate) const DEVICE: u16 = 0;
     pub(crate) const PD: u16 = 1;
     pub(crate) const COMP_CHANNEL: u16 = 2;
@@ -40,7 +40,7 @@ pub(super) mod object {
 
 /// Attribute ids, by the method that takes them.
 pub(super) mod attr {
-    use super::DRIVER;
+    use crate::abi::DRIVER;
     pub(crate) const UHW_IN: u16 = DRIVER;
     pub(crate) const UHW_OUT: u16 = DRIVER + 1;
     pub(crate) const CORE_IN: u16 = 0;

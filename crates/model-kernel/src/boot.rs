@@ -10,13 +10,12 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use verbless_prm::{
-    CommandInput, DisableHcaIn, EnableHcaIn, InitHcaIn, ManagePagesIn, ManagePagesOut, QueryIssiIn,
-    QueryPagesIn, RoceL3Type, RoceVersion, SetIssiIn, SetRoceAddressIn, TeardownHcaIn,
+    DisableHcaIn, EnableHcaIn, InitHcaIn, ManagePagesIn, ManagePagesOut, QueryIssiIn, QueryPagesIn,
+    RoceL3Type, RoceVersion, SetIssiIn, SetRoceAddressIn, TeardownHcaIn,
 };
-use zerocopy::IntoBytes;
 
 use super::client::PAGE;
-use super::kernel::{Function, exec};
+use super::reach::{Function, command, exec};
 
 /// The newest software interface that the kernel speaks.
 const ISSI: u16 = 1;
@@ -34,16 +33,6 @@ pub(super) struct Booted {
     pages: BTreeMap<u64, Box<Page>>,
     /// How far it came.
     up: bool,
-}
-
-/// Executes a command of the kernel's own.
-pub(super) fn command<I: CommandInput>(
-    function: &dyn Function,
-    input: &I,
-) -> Result<I::Output, Errno> {
-    let mut output = I::Output::default();
-    exec(function, input.as_bytes(), output.as_mut_bytes())?;
-    Ok(output)
 }
 
 impl Booted {

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
-use super::subscriptions::Eventfds;
+use super::eventfds::Eventfds;
 use crate::descriptor;
 
 /// Bytes per page, as the kernel pins and maps them.

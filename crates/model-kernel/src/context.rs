@@ -9,7 +9,6 @@ use super::file::{File, Method};
 use super::kernel::Kernel;
 use super::rules::op;
 use super::uar::static_offset;
-use super::verbs::qp::user_index;
 
 /// Doorbell registers per UAR page that a client may use.
 pub(super) const REGISTERS_PER_PAGE: u32 = 2;
@@ -23,6 +22,9 @@ const LIB_DYNAMIC_UARS: u64 = 2;
 const CORE_SUPPORT: u64 = 1;
 /// Bytes of `mlx5_ib_alloc_ucontext_resp`.
 const RESPONSE: usize = 72;
+
+/// A client that says so does not use user indexes.
+const NO_USER_INDEX: u32 = 0xff_ffff;
 
 /// A user context.
 #[derive(Debug)]
@@ -281,4 +283,12 @@ fn response(kernel: &Kernel, context: &Context) -> [u8; RESPONSE] {
     put(64, 0);
     put(68, kernel.dump_fill_mkey);
     bytes
+}
+
+/// Whether a client's user index is one.
+fn user_index(cqe_version: u8, asked: u32) -> Result<u32, Errno> {
+    if cqe_version == 0 {
+        return Ok(NO_USER_INDEX);
+    }
+    if asked >= NO_USER_INDEX { Err(Errno::EINVAL) } else { Ok(asked) }
 }

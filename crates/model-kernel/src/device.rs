@@ -4,7 +4,8 @@ use nix::errno::Errno;
 
 use super::abi::attr;
 use super::file::Method;
-use super::kernel::{GidEntry, Kernel, PortState};
+use super::kernel::Kernel;
+use super::port::{GidEntry, PortState};
 use super::refused;
 use super::verbs::wire::Core;
 

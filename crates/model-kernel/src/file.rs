@@ -18,16 +18,12 @@ use super::clock::ClockPage;
 use super::context::Context;
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
-use super::refused;
+use super::pinned::Pinned;
 use super::rules::{ObjectId, op};
 use super::subscriptions::EventChannel;
 use super::uar;
-use super::umem::Pinned;
-use super::verbs::cq::{Cq, heard_of_cq};
-use super::verbs::listener::{Heard, Kind};
-use super::verbs::mr::Mr;
-use super::verbs::qp::Qp;
-use super::verbs::srq::Srq;
+use super::verbs::listener::{Heard, Kind, heard_of_cq};
+use super::verbs::objects::{Cq, Mr, Qp, Srq};
 use super::verbs::wire::Core;
 use crate::numbers::Numbers;
 
@@ -386,17 +382,13 @@ impl File {
         self.ioctl_of(&self.client, words)
     }
 
-    /// Answers an ioctl: `words` is its header and attributes, which get new handles and output
-    /// flags in place.
+    /// Answers an ioctl of `client`: `words` is its header and attributes, which get new handles and
+    /// output flags in place. Whoever calls it logs refusals.
     pub(super) fn ioctl_of(
         &self,
         client: &Arc<dyn Client>,
         words: &mut [u64],
     ) -> Result<(), Errno> {
-        refused::logged(&**client, words, |words| self.answer(client, words))
-    }
-
-    fn answer(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
         let request = Request::parse(words)?;
         let mut state = self.lock();
         self.forget_closed_streams(&mut state);

@@ -14,8 +14,8 @@ use verbless_model::memory::Interrupts;
 use verbless_model::{Link, Profile, Side};
 
 use super::client::PAGE;
-use super::kernel::{Function, GidEntry, PortState};
-use super::verbs::About;
+use super::port::{GidEntry, PortState};
+use super::reach::{About, Function};
 
 /// `ib_uverbs_gid_type` values.
 const GID_IB: u32 = 0;

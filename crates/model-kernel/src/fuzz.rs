@@ -9,9 +9,9 @@ use nix::errno::Errno;
 
 use super::abi::{Access, Kind, METHODS};
 use super::client::{self, Capability, Client, FileId, PAGE};
+use super::eventfds::Eventfds;
 use super::file::File;
-use super::in_process::Lease;
-use super::subscriptions::Eventfds;
+use super::in_process::{InProcess, Lease};
 use verbless_model::Model;
 use verbless_model::memory::HostMemory;
 
@@ -56,7 +56,7 @@ impl FuzzFile {
         memory: Arc<dyn HostMemory>,
         rights: bool,
     ) -> Option<Self> {
-        let lease = super::InProcess::of(model).lease(device).ok()?;
+        let lease = InProcess::of(model).lease(device).ok()?;
         let client = Arc::new(Elsewhere {
             memory,
             rights,

@@ -14,7 +14,9 @@ use verbless_model::{Model, Side};
 use super::client::{Client, Ourselves};
 use super::file::File;
 use super::function::{Modelled, described_port};
-use super::kernel::{Kernel, PortState};
+use super::kernel::Kernel;
+use super::port::PortState;
+use super::refusal_log::logged;
 
 /// The devices of a model as `verbless-devx` sees them, all or those of one side. Cloning gives
 /// another handle to the same.
@@ -186,7 +188,7 @@ impl DeviceFile {
 
     /// Answers an ioctl of a client's, who may be another than the one who opened the device.
     pub fn ioctl(&self, client: &Arc<dyn Client>, words: &mut [u64]) -> Result<(), Errno> {
-        self.file.ioctl_of(client, words)
+        logged(&**client, words, |words| self.file.ioctl_of(client, words))
     }
 
     /// Whether a client may map what is at an offset of its doorbells.
@@ -210,7 +212,7 @@ impl OpenDevice for Opened {
     // SAFETY (of the callee): pointers are followed by system calls only, which answer EFAULT for
     // wild ones.
     unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
-        self.file.ioctl(request)
+        logged(&*self.file.client, request, |request| self.file.ioctl(request))
     }
 
     fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {

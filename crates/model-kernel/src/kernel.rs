@@ -5,24 +5,22 @@
 //! opens the device and detached after the last one closed it, so that a device that nobody uses
 //! holds no object at all.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use nix::errno::Errno;
-use verbless_devx::{Mapping, Protection};
-use verbless_prm::{HcaCap, MkeyContext, PortType};
+use verbless_prm::{AtomicCap, AtomicReqEndianness, HcaCap, PortType};
 
 use super::boot::Booted;
 use super::client::PAGE;
 use super::clock::Clock;
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable, event};
-use super::mailbox::{Field, NUMBER, STATUS, SYNDROME, UID, inbox};
-use super::rules::{self, op};
+use super::mailbox::{Field, NUMBER, UID, inbox};
+use super::reach::{Function, exec, run};
+use super::rules::op;
 use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
-use super::verbs::{About, atomics};
 use verbless_model::memory::Interrupts;
 
 /// Completion vectors, each with an event queue and an interrupt of its own: at most these, fewer
@@ -45,94 +43,6 @@ pub(super) mod ib_event {
     pub(crate) const PKEY_CHANGE: u32 = 12;
     pub(crate) const CLIENT_REREGISTER: u32 = 17;
     pub(crate) const GID_CHANGE: u32 = 18;
-}
-
-/// What a port is, as far as queries tell.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PortState {
-    /// Its link layer is Ethernet; else InfiniBand.
-    pub ethernet: bool,
-    /// It is ACTIVE; else DOWN.
-    pub active: bool,
-    /// Its LID; 0 on Ethernet.
-    pub lid: u16,
-    /// The subnet manager's LID.
-    pub sm_lid: u16,
-    /// Every packet needs a GRH.
-    pub grh_required: bool,
-    /// The port's capabilities, on InfiniBand.
-    pub capability_mask: u32,
-    /// The second mask, where the first says that there is one.
-    pub capability_mask_2: u32,
-    /// Path bits of the LID.
-    pub lmc: u8,
-    /// The subnet manager's service level.
-    pub sm_sl: u8,
-    /// As PortInfo encodes it.
-    pub subnet_timeout: u8,
-    /// As PortInfo encodes it.
-    pub init_type_reply: u8,
-    /// How many data VLs there are, by the code of verbs; 0 on Ethernet.
-    pub max_vls: u8,
-    /// The largest MTU, an `ib_mtu` code.
-    pub max_mtu: u8,
-    /// The MTU in force, an `ib_mtu` code.
-    pub active_mtu: u8,
-    /// As InfiniBand encodes it.
-    pub width: u8,
-    /// As InfiniBand encodes it.
-    pub speed: u16,
-    /// The GID table, entries in use only.
-    pub gids: Vec<GidEntry>,
-}
-
-/// An entry of a GID table that is in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GidEntry {
-    /// Its place in the table.
-    pub index: u32,
-    /// The address.
-    pub gid: [u8; 16],
-    /// `ib_uverbs_gid_type`: 0 InfiniBand, 1 RoCE v1, 2 RoCE v2.
-    pub kind: u32,
-}
-
-/// A function of a device as its driver reaches it.
-pub(super) trait Function: Send + Sync {
-    /// Executes a command.
-    fn execute(&self, input: &[u8], output: &mut [u8]);
-    /// Writes a register of the BAR.
-    fn mmio_write(&self, offset: u64, bytes: &[u8]);
-    /// False once the device died.
-    fn is_alive(&self) -> bool;
-    /// True once it was taken out, and its driver let go of it.
-    fn is_removed(&self) -> bool {
-        false
-    }
-    /// How many interrupt vectors it has.
-    fn vectors(&self) -> u32;
-    /// Says where interrupts go.
-    fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
-    /// What its PCI registers and its initialisation segment say.
-    fn about(&self) -> About;
-    /// Lets a UAR page be that of a file of a client's, which maps it by itself. Nobody can cut the
-    /// file short.
-    fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno>;
-    /// Lets a UAR page be one of the device's own again.
-    fn unback_uar(&self, page: u32);
-    /// Maps a UAR page into this process.
-    fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
-    /// The counter that timestamps come from, as it is now.
-    fn cycles(&self) -> u64;
-    /// A port's state; `None` when there is no such port. Numbers begin with 1.
-    fn port(&self, number: u32) -> Option<PortState>;
-    /// MAC and link-local address of the network device on an Ethernet port.
-    fn network_address(&self) -> Option<([u8; 6], [u8; 16])>;
-    /// Another PD and other access rights for a key, by UMR on a queue of the driver's, which is
-    /// over when this returns.
-    fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
-    /// The MAC that a GID belongs to, as the neighbour table knows it.
-    fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]>;
 }
 
 /// An attached device.
@@ -169,88 +79,6 @@ pub(super) struct Kernel {
     dead: AtomicBool,
     /// `None` once detached.
     booted: Mutex<Option<Booted>>,
-}
-
-/// What went wrong with a command of the kernel's own.
-pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
-    match STATUS.get(output) {
-        0x00 => Ok(()),
-        0x02 | 0x03 | 0x05 | 0x09 | 0x0a | 0x10 | 0x30 | 0x40 => Err(Errno::EINVAL),
-        0x06 => Err(Errno::EBUSY),
-        0x07 | 0x0f => Err(Errno::EAGAIN),
-        0x08 => Err(Errno::ENOMEM),
-        _ => Err(Errno::EIO),
-    }
-}
-
-/// Commands that count as done when the device is dead: what they would have destroyed is no more.
-fn destroys(opcode: u16) -> bool {
-    matches!(
-        opcode,
-        op::DESTROY_MKEY
-            | op::DESTROY_EQ
-            | op::DESTROY_CQ
-            | op::DESTROY_QP
-            | op::DESTROY_PSV
-            | op::DESTROY_SRQ
-            | op::DESTROY_XRC_SRQ
-            | op::DESTROY_XRQ
-            | op::DESTROY_DCT
-            | op::DEALLOC_Q_COUNTER
-            | op::DESTROY_SCHEDULING_ELEMENT
-            | op::DEALLOC_PD
-            | op::DEALLOC_UAR
-            | op::DETACH_FROM_MCG
-            | op::DEALLOC_XRCD
-            | op::DEALLOC_TRANSPORT_DOMAIN
-            | op::DELETE_VXLAN_UDP_DPORT
-            | op::DELETE_L2_TABLE_ENTRY
-            | op::DESTROY_TIR
-            | op::DESTROY_SQ
-            | op::DESTROY_RQ
-            | op::DESTROY_RMP
-            | op::DESTROY_TIS
-            | op::DESTROY_RQT
-            | op::DESTROY_FLOW_TABLE
-            | op::DESTROY_FLOW_GROUP
-            | op::DELETE_FLOW_TABLE_ENTRY
-            | op::DEALLOC_FLOW_COUNTER
-            | op::DEALLOC_PACKET_REFORMAT_CONTEXT
-            | op::DEALLOC_MODIFY_HEADER_CONTEXT
-            | op::DESTROY_GENERAL_OBJECT
-            | op::DESTROY_UCTX
-            | op::DESTROY_UMEM
-            | op::TEARDOWN_HCA
-            | op::DISABLE_HCA
-    )
-}
-
-/// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in the
-/// outbox.
-fn run(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
-    if !function.is_alive() {
-        return Err(Errno::ENXIO);
-    }
-    function.execute(input, output);
-    if STATUS.get(output) == 0 { Ok(()) } else { Err(Errno::EREMOTEIO) }
-}
-
-/// Executes a command for the kernel itself: an errno for what the device answered.
-pub(super) fn exec(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
-    match run(function, input, output) {
-        Err(Errno::EREMOTEIO) => {
-            tracing::debug!(
-                opcode = format_args!("{:#x}", rules::opcode(input)),
-                status = format_args!("{:#x}", STATUS.get(output)),
-                syndrome = format_args!("{:#x}", SYNDROME.get(output)),
-                "a command of the kernel's own failed"
-            );
-            status_to_errno(output)
-        }
-        Err(Errno::ENXIO) if destroys(rules::opcode(input)) => Ok(()),
-        Err(Errno::ENXIO) => Err(Errno::ENOLINK),
-        other => other,
-    }
 }
 
 /// Reads a page of capabilities, as they are at present.
@@ -569,5 +397,17 @@ fn mask(page: &[u8], at: usize) -> [u64; 4] {
         page.get(at + 8 * index..at + 8 * index + 8)
             .and_then(|bytes| bytes.first_chunk())
             .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    })
+}
+
+/// Whether the device's atomics are atomic with each other, for queue pairs of eight bytes in the
+/// host's byte order.
+fn atomics(capabilities: &[u8]) -> bool {
+    const COMPARE_SWAP_AND_FETCH_ADD: u16 = 3;
+    const EIGHT_BYTES: u16 = 1 << 3;
+    AtomicCap::from_prefix(capabilities).is_some_and(|caps| {
+        caps.atomic_operations() & COMPARE_SWAP_AND_FETCH_ADD == COMPARE_SWAP_AND_FETCH_ADD
+            && caps.atomic_size_qp() & EIGHT_BYTES != 0
+            && caps.atomic_req_8b_endianness_mode() != AtomicReqEndianness(0)
     })
 }

@@ -28,7 +28,8 @@
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     clock          the page by which timestamps become times
 //!     boot           how the device comes up and goes down
-//!   refused, unmodelled   why an ioctl is refused, in words for the log
+//!     reach, port    how a function is reached, what a port is
+//!   refused, refusal_log, unmodelled   why an ioctl is refused, in words for the log
 //!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
 //! ```
 //!
@@ -49,6 +50,7 @@ mod device;
 mod devx;
 mod event_queue;
 mod event_rules;
+mod eventfds;
 mod events;
 mod file;
 mod function;
@@ -60,6 +62,10 @@ mod kernel;
 mod mailbox;
 mod numbers;
 mod opcode;
+mod pinned;
+mod port;
+mod reach;
+mod refusal_log;
 mod refused;
 mod rules;
 mod subscriptions;
@@ -84,11 +90,11 @@ pub mod remote {
         Capability, Client, FileId, PAGE, check_mappings, effective_capabilities, identify, numbers,
     };
     pub use crate::describe::{Described, describe};
+    pub use crate::eventfds::Eventfds;
     pub use crate::in_process::DeviceFile;
     pub use crate::ioctl::{HEADER_WORDS, length as ioctl_length};
-    pub use crate::kernel::{GidEntry, PortState};
-    pub use crate::refused::log as log_refusal;
-    pub use crate::subscriptions::Eventfds;
+    pub use crate::port::{GidEntry, PortState};
+    pub use crate::refusal_log::log as log_refusal;
     pub use crate::uar::MMAP_SPAN;
     pub use crate::verbs::query::flags as device_flags;
 }

@@ -5,10 +5,9 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 
-use verbless_prm::CommandInfo;
 use verbless_prm::dump::{Dumped, parse_log};
 use verbless_prm::reflect::View;
-use verbless_prm::{ManagePagesIn, bits};
+use verbless_prm::{CommandInfo, ManagePagesIn, bits};
 
 use super::rig::{Driver, ram};
 use verbless_model::Profile;

@@ -3,14 +3,13 @@
 //! Its owner holds a lock on it. One that was killed leaves the directory behind, unlocked: whoever
 //! makes the next one in the same place removes it.
 
-use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::{env, io};
 
 /// What the names of such directories begin with.
 const PREFIX: &str = "verbless-model-";

@@ -42,7 +42,7 @@ impl DeviceTree {
     ///
     /// # Errors
     /// The files cannot be made.
-    pub fn new(model: &Model) -> Result<Self, super::RunError> {
+    pub fn new(model: &Model) -> Result<Self, super::error::RunError> {
         View::new(model, Side::Host).map(|view| Self(Arc::new(view)))
     }
 }

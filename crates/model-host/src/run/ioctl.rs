@@ -6,9 +6,8 @@ use nix::errno::Errno;
 use nix::unistd::Pid;
 
 use super::answer::{Answer, Answerer, thread};
-use super::process;
 use super::sys::Notification;
-use super::trace;
+use super::{process, trace};
 use verbless_model_kernel::remote::{Client, HEADER_WORDS, describe, ioctl_length, log_refusal};
 
 /// RDMA_VERBS_IOCTL: the one ioctl that uverbs devices have.

@@ -33,7 +33,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
 
-use super::RunError;
+use super::error::RunError;
 use super::sys::{self, Listener};
 use verbless_model::Side;
 

@@ -5,7 +5,7 @@
 //! `recvmsg` and `poll` are the kernel's own. Only what is sent to the kernel (port 0) stops, by
 //! the descriptor's number, and is answered.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -14,10 +14,8 @@ use nix::sys::socket::{
 };
 
 use super::answer::{Answer, Answerer, thread};
-use super::nldev;
-use super::process;
 use super::sys::{self, Notification};
-use std::os::fd::AsFd;
+use super::{nldev, process};
 
 /// The longest datagram that is read; requests take less than a hundred bytes.
 const LONGEST: u64 = 1 << 16;

@@ -6,9 +6,8 @@
 //! before it becomes the program (`sys::start`).
 
 use std::fs::{self, File};
-use std::io;
 use std::os::fd::AsFd;
-use std::thread;
+use std::{io, thread};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlink};
@@ -16,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Pid, geteuid};
 
-use super::RunError;
+use super::error::RunError;
 use super::process;
 use super::sys::{self, Gate, Listener, Notification};
 use super::tree::Tree;

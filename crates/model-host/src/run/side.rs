@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::RunError;
+use super::error::RunError;
 use super::preflight;
 use super::sysfs::{self, Shown};
 use super::tree::Tree;

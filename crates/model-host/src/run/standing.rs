@@ -10,9 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::answer::{Answer, Answerer, thread};
-use super::process;
 use super::sys::Notification;
-use super::tree;
+use super::{process, tree};
 
 impl Answerer {
     /// The directory that a path of a call's leads to, if the kernel would not find it: it is in

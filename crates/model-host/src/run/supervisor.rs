@@ -12,12 +12,11 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
-use super::answer;
 use super::join::{Host, Peer, Request};
-use super::preflight;
 use super::shared::{SharedRun, Wake};
 use super::side::{View, Views};
 use super::sys::{self, Listener};
+use super::{answer, preflight};
 
 /// What is passed on to the program when somebody sends it to us. From a terminal it reaches both
 /// by itself.

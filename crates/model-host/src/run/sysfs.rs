@@ -6,10 +6,9 @@
 //! answers. Written once: counters stay 0.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::{fs, io};
 
 use verbless_devx::{Backend, DeviceInfo};
 

@@ -7,11 +7,11 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::super::event_rules::event;
+use super::super::eventfds::MOST_EVENTFDS;
 use super::super::events::MOST_SUBSCRIPTIONS;
 use super::super::file::File;
 use super::super::mailbox::Field;
 use super::super::rules::op;
-use super::super::subscriptions::MOST_EVENTFDS;
 use super::support::{Bench, FIRST, Request, TestClient, command, get_context};
 
 /// A CQ on completion vector 0: handle and number.

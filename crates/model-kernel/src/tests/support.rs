@@ -11,10 +11,11 @@ use verbless_prm::{HcaCap, MkeyContext};
 
 use super::super::client::{Capability, Client, FileId, Ourselves};
 use super::super::file::File;
-use super::super::kernel::{Function, GidEntry, Kernel, PortState};
+use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
+use super::super::port::{GidEntry, PortState};
+use super::super::reach::{About, Function};
 use super::super::rules::{self, op};
-use super::super::verbs::About;
 use verbless_model::memory::{HostMemory, Interrupts, ProcessMemory};
 
 /// A device that accepts every command, gives out numbers in order, and keeps what it was told.
@@ -287,7 +288,7 @@ impl Client for TestClient {
     fn pinned(&self) -> &AtomicU64 {
         self.process.pinned()
     }
-    fn eventfds(&self) -> &super::super::subscriptions::Eventfds {
+    fn eventfds(&self) -> &super::super::eventfds::Eventfds {
         self.process.eventfds()
     }
     fn capable(&self, capability: Capability) -> bool {

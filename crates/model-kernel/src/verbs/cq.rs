@@ -13,9 +13,9 @@ use super::super::channel::Channel;
 use super::super::file::{Method, Object, Stream};
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::rules::op;
-use super::super::umem::Pinned;
-use super::listener::{COMPLETION_RECORD, Heard, Kind};
+use super::listener::{COMPLETION_RECORD, Kind, heard_of_cq};
 use super::memory::{buffer, record, with_list};
+use super::objects::Cq;
 use super::wire::{Core, Reply};
 
 const FLAG_TIMESTAMPS: u32 = 1;
@@ -35,20 +35,6 @@ const DRIVER_BYTES: usize = 32;
 const DRIVER_LEAST: usize = 22;
 /// Bytes of `mlx5_ib_resize_cq`.
 const RESIZE_BYTES: usize = 16;
-
-/// A completion queue.
-#[derive(Debug)]
-pub(crate) struct Cq {
-    pub cqn: u32,
-    pub destroy: Vec<u8>,
-    pub cqe_bytes: u32,
-    pub real_time: bool,
-    /// Its client reads timestamps.
-    pub timestamps: bool,
-    padded: bool,
-    entries: u32,
-    pinned: Pinned,
-}
 
 /// What is asked for, whichever way it came.
 struct Wanted {
@@ -287,12 +273,4 @@ fn cqe_size(bytes: u32, padded: bool) -> CqeSize {
         (128, true) => CqeSize::BYTES_128_PADDED,
         _ => CqeSize::BYTES_64,
     }
-}
-
-/// `ib_uverbs_destroy_cq_resp`.
-pub(crate) fn heard_of_cq(heard: Heard) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&heard.completions.to_ne_bytes());
-    bytes[4..].copy_from_slice(&heard.events.to_ne_bytes());
-    bytes
 }

@@ -4,9 +4,9 @@ use nix::errno::Errno;
 use verbless_prm::{AttachToMcgIn, DetachFromMcgIn};
 
 use super::super::abi::object;
-use super::super::boot::command;
 use super::super::file::{Method, Object};
-use super::qp::{Qp, Service};
+use super::super::reach::command;
+use super::objects::{Qp, Service};
 use super::wire::Core;
 
 /// LIDs of multicast groups.

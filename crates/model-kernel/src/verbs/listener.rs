@@ -157,3 +157,11 @@ impl Listeners {
         }
     }
 }
+
+/// `ib_uverbs_destroy_cq_resp`.
+pub(crate) fn heard_of_cq(heard: Heard) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&heard.completions.to_ne_bytes());
+    bytes[4..].copy_from_slice(&heard.events.to_ne_bytes());
+    bytes
+}

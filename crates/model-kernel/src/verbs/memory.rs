@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::super::client::{Client, PAGE};
-use super::super::umem::Pinned;
+use super::super::pinned::Pinned;
 
 /// Units in which a queue's offset into its first page counts: 64ths of a page of 4 KiB.
 const OFFSET_UNIT: u64 = PAGE / 64;

@@ -27,11 +27,10 @@ mod memory;
 mod modify;
 pub(super) mod mr;
 mod mw;
+pub(super) mod objects;
 mod path;
 pub(super) mod qp;
 pub(crate) mod query;
 pub(super) mod srq;
 mod transitions;
 pub(super) mod wire;
-
-pub(super) use query::{About, atomics};

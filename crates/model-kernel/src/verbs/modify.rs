@@ -11,8 +11,8 @@ use super::super::client::Capability;
 use super::super::file::{Method, Object};
 use super::super::kernel::Kernel;
 use super::super::rules::op;
+use super::objects::{Qp, Service, state};
 use super::path::{self, Destination};
-use super::qp::{Qp, Service, state};
 use super::transitions::{self, mask};
 use super::wire::{Core, Reply};
 

@@ -13,10 +13,12 @@ use super::super::abi::{attr, object};
 use super::super::client::PAGE;
 use super::super::file::{Method, Object};
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::pinned::Pinned;
 use super::super::refused::refused;
 use super::super::rules::op;
-use super::super::umem::{Pinned, best_page_size};
+use super::super::umem::best_page_size;
 use super::memory::with_list;
+use super::objects::{Mr, Range};
 use super::wire::{Core, Reply};
 
 /// `ib_access_flags`.
@@ -39,26 +41,6 @@ mod rereg {
     pub(super) const PD: u32 = 1 << 1;
     pub(super) const ACCESS: u32 = 1 << 2;
     pub(super) const KNOWN: u32 = 7;
-}
-
-/// A memory region.
-#[derive(Debug)]
-pub(crate) struct Mr {
-    pub destroy: Vec<u8>,
-    key: u32,
-    range: Range,
-    rights: u32,
-    _pinned: Pinned,
-    /// The memory was pinned so that the device may write it.
-    writable: bool,
-}
-
-/// What a region covers: where it is in the client's memory, and what it is called.
-#[derive(Debug, Clone, Copy)]
-struct Range {
-    start: u64,
-    length: u64,
-    virtual_address: u64,
 }
 
 impl Range {

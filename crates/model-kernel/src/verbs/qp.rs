@@ -2,24 +2,21 @@
 
 use nix::errno::Errno;
 use verbless_prm::{
-    CreateQpIn, CreateQpOut, DetachFromMcgIn, EndPaddingMode, PathMigrationState, QueryQpIn,
-    RqType, ScatterToCqeRequester, ScatterToCqeResponder, ServiceType, TimestampFormat,
-    TimestampFormatCap,
+    CreateQpIn, CreateQpOut, EndPaddingMode, PathMigrationState, QueryQpIn, RqType,
+    ScatterToCqeRequester, ScatterToCqeResponder, ServiceType, TimestampFormat, TimestampFormatCap,
 };
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
-use super::super::boot::command;
 use super::super::client::Capability;
 use super::super::file::{Method, Object};
-use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::reach::command;
 use super::super::refused::refused;
 use super::super::rules::op;
-use super::super::umem::Pinned;
-use super::cq::Cq;
 use super::listener::Kind;
 use super::memory::{buffer, record, with_list};
+use super::objects::{Capacity, Cq, Qp, Service, state};
 use super::wire::{Core, Reply};
 
 /// `ib_uverbs_qp_type`.
@@ -49,27 +46,6 @@ mod driver {
 }
 /// "No register of the context's": the client named a page.
 const NO_REGISTER: u32 = 1 << 31;
-/// A client that says so does not use user indexes.
-const NO_USER_INDEX: u32 = 0xff_ffff;
-
-/// States as verbs number them.
-pub(super) mod state {
-    pub(crate) const RESET: u8 = 0;
-    pub(crate) const INIT: u8 = 1;
-    pub(crate) const RTR: u8 = 2;
-    pub(crate) const RTS: u8 = 3;
-    pub(crate) const SQD: u8 = 4;
-    pub(crate) const SQE: u8 = 5;
-    pub(crate) const ERR: u8 = 6;
-}
-
-/// Transport services that verbs make here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Service {
-    Rc,
-    Uc,
-    Ud,
-}
 
 impl Service {
     fn of(kind: u8, raw: bool) -> Result<Self, Errno> {
@@ -96,16 +72,6 @@ impl Service {
     }
 }
 
-/// How many requests and pieces of data a queue pair is for.
-#[derive(Debug, Clone, Copy, Default)]
-struct Capacity {
-    send_requests: u32,
-    receive_requests: u32,
-    send_sges: u32,
-    receive_sges: u32,
-    inline_bytes: u32,
-}
-
 impl Capacity {
     fn read(from: &Core, at: usize) -> Self {
         Self {
@@ -120,49 +86,6 @@ impl Capacity {
     fn write(self, reply: &mut Reply) {
         reply.u32(self.send_requests).u32(self.receive_requests);
         reply.u32(self.send_sges).u32(self.receive_sges).u32(self.inline_bytes);
-    }
-}
-
-/// A queue pair.
-#[derive(Debug)]
-pub(crate) struct Qp {
-    pub qpn: u32,
-    pub uid: u16,
-    pub destroy: Vec<u8>,
-    pub service: Service,
-    pub pdn: u32,
-    pub cqns: [u32; 2],
-    /// As verbs number them.
-    pub state: u8,
-    pub port: u8,
-    /// What was last set, for later changes of the other of the two.
-    pub access: u32,
-    pub responder_depth: u8,
-    pub record: u64,
-    pub has_receive_queue: bool,
-    capacity: Capacity,
-    /// What QUERY_QP says of it: the receive queue as it was made; the library knows its send queue
-    /// better.
-    queried: Capacity,
-    signal_all: bool,
-    /// Multicast groups that it joined.
-    pub groups: Vec<([u8; 16], u16)>,
-    _pinned: Option<Pinned>,
-}
-
-impl Qp {
-    /// Leaves its groups and stops, as it is about to go.
-    pub(crate) fn leave(&self, kernel: &Kernel) {
-        for (gid, _) in &self.groups {
-            let mut input = DetachFromMcgIn::new();
-            input.set_uid(self.uid).set_qpn(self.qpn).set_multicast_gid(gid);
-            let _ = command(&*kernel.function, &input);
-        }
-        if self.state != state::RESET {
-            let mut input = inbox(op::TO_RST_QP, 0, self.uid, 16);
-            NUMBER.set(&mut input, self.qpn);
-            let _ = kernel.exec(&input, &mut [0; 16]);
-        }
     }
 }
 
@@ -506,14 +429,6 @@ fn queues(request: &Core, wanted: Capacity, has_rq: bool, log_max: u8) -> Result
         log_stride: log_stride as u8,
         send_requests: send,
     })
-}
-
-/// Whether a client's user index is one.
-pub(crate) fn user_index(cqe_version: u8, asked: u32) -> Result<u32, Errno> {
-    if cqe_version == 0 {
-        return Ok(NO_USER_INDEX);
-    }
-    if asked >= NO_USER_INDEX { Err(Errno::EINVAL) } else { Ok(asked) }
 }
 
 /// What a QP says of its CQEs' timestamps: as its CQs want it, and as the RoCE page offers it

@@ -1,14 +1,12 @@
 //! QUERY_DEVICE, plain and extended.
 
 use nix::errno::Errno;
-use verbless_prm::{
-    AtomicReqEndianness, HcaCap, QueryAdapterIn, QueryHcaVportContextIn, QueryNicVportContextIn,
-};
+use verbless_prm::{HcaCap, QueryAdapterIn, QueryHcaVportContextIn, QueryNicVportContextIn};
 
 use super::super::abi::attr;
-use super::super::boot::command;
 use super::super::file::Method;
 use super::super::kernel::Kernel;
+use super::super::reach::command;
 use super::wire::{Core, Reply};
 
 /// Bytes of the extended response.
@@ -30,16 +28,6 @@ mod flag {
 }
 /// Where the driver's own response has its fields' ends: as much is answered as there is room for.
 const DRIVER_ENDS: [usize; 12] = [8, 16, 32, 40, 56, 60, 64, 72, 96, 100, 104, 112];
-
-/// What the kernel keeps of a device for this verb.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct About {
-    pub firmware: [u16; 3],
-    /// The PCI device.
-    pub device_id: u16,
-    /// The function is the embedded CPU's.
-    pub embedded_cpu: bool,
-}
 
 impl Method<'_> {
     pub(crate) fn query_device(&mut self, _: &Core) -> Result<(), Errno> {
@@ -175,16 +163,4 @@ fn guids(kernel: &Kernel) -> Result<(u64, u64), Errno> {
 /// that of the UMR requests of Linux, and one data segment take four basic blocks.
 fn max_requests(log_blocks: u8) -> u32 {
     1u32.checked_shl(log_blocks.into()).unwrap_or(0) / 4
-}
-
-/// Whether the device's atomics are atomic with each other, for queue pairs of eight bytes in the
-/// host's byte order.
-pub(crate) fn atomics(capabilities: &[u8]) -> bool {
-    const COMPARE_SWAP_AND_FETCH_ADD: u16 = 3;
-    const EIGHT_BYTES: u16 = 1 << 3;
-    verbless_prm::AtomicCap::from_prefix(capabilities).is_some_and(|caps| {
-        caps.atomic_operations() & COMPARE_SWAP_AND_FETCH_ADD == COMPARE_SWAP_AND_FETCH_ADD
-            && caps.atomic_size_qp() & EIGHT_BYTES != 0
-            && caps.atomic_req_8b_endianness_mode() != AtomicReqEndianness(0)
-    })
 }

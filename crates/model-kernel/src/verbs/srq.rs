@@ -5,14 +5,14 @@ use verbless_prm::{CreateRmpIn, CreateRmpOut, ModifyRmpIn, QueryRmpIn, RmpState,
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
-use super::super::boot::command;
 use super::super::file::{Method, Object};
 use super::super::mailbox::{NUMBER, inbox};
+use super::super::reach::command;
 use super::super::refused::refused;
 use super::super::rules::op;
-use super::super::umem::Pinned;
 use super::listener::Kind;
 use super::memory::{buffer, record, with_list};
+use super::objects::Srq;
 use super::wire::{Core, Reply};
 
 /// `ib_srq_type`: without an XRC domain or tags.
@@ -23,17 +23,6 @@ const LIMIT: u32 = 1 << 1;
 /// Bytes of `mlx5_ib_create_srq`, and of a data segment and of the segment that links entries.
 const DRIVER_BYTES: usize = 32;
 const SEGMENT: u32 = 16;
-
-/// A shared receive queue.
-#[derive(Debug)]
-pub(crate) struct Srq {
-    pub srqn: u32,
-    pub destroy: Vec<u8>,
-    uid: u16,
-    entries: u32,
-    sges: u32,
-    _pinned: Pinned,
-}
 
 /// What is asked for, whichever way it came.
 struct Wanted {

@@ -4,8 +4,8 @@
 use verbless_prm::OptParamMask;
 
 use super::super::rules::op;
-use super::qp::Service;
-use super::qp::state::{ERR, INIT, RESET, RTR, RTS, SQD, SQE};
+use super::objects::Service;
+use super::objects::state::{ERR, INIT, RESET, RTR, RTS, SQD, SQE};
 
 /// `ib_qp_attr_mask`.
 pub(super) mod mask {

@@ -1,0 +1,95 @@
+//! Why a program did not run, and the exit code that says so.
+
+use std::io;
+
+use nix::errno::Errno;
+
+/// Why a program did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No program was named.
+    #[error("no program was given: use `run -- PROGRAM [ARGUMENTS]`")]
+    NoProgram,
+    /// The program itself could not be started.
+    #[error("cannot run {program}: {source}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// No device has a function on the side that the program is on.
+    #[error(
+        "no device of this run has a DPU side for the program: choose a profile with an embedded \
+         CPU ({known})"
+    )]
+    NoDpu {
+        /// The built-in profiles that have one.
+        known: String,
+    },
+    /// The given name is not a valid name of a run.
+    #[error(
+        "'{name}' is not a valid run name: use 1 to {longest} letters, digits, '-', '_' and '.'"
+    )]
+    BadName {
+        /// What was given.
+        name: String,
+        /// Characters of the longest name.
+        longest: usize,
+    },
+    /// Another run has that name.
+    #[error(
+        "you already have a run named {name}: join it with --join {name}, or choose another name"
+    )]
+    NameInUse {
+        /// The name.
+        name: String,
+    },
+    /// No run has that name.
+    #[error(
+        "you have no run named {name} ({known}); start one with `run --name {name} -- PROGRAM`"
+    )]
+    NoSuchRun {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// A run cannot be joined.
+    #[error("the run cannot be joined: {0}")]
+    Refused(String),
+    /// The run that was joined ended, and took the devices along.
+    #[error("the joined run ended, and its devices with it: the program was killed")]
+    HostGone,
+    /// The system does not let this process answer a program's calls.
+    #[error("`run` cannot serve a program in this environment: {what} ({errno}): {remedy}")]
+    Preflight {
+        /// What was refused.
+        what: &'static str,
+        /// What the system says.
+        errno: Errno,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// Something else that the system refused.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl RunError {
+    /// The exit code that a shell would give: 127 for no such program, 126 for one that cannot be
+    /// run.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Program { .. } => 126,
+            _ => 1,
+        }
+    }
+}
+
+impl From<Errno> for RunError {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno.into())
+    }
+}

@@ -1,0 +1,73 @@
+//! Memory of a client that counts as pinned: RLIMIT_MEMLOCK and the checks of a long-term pin.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::errno::Errno;
+
+use super::client::{Capability, Client, PAGE};
+
+/// Memory of a client that counts as pinned until this is dropped.
+pub(super) struct Pinned {
+    client: Arc<dyn Client>,
+    pages: u64,
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pages", self.pages)
+    }
+}
+
+impl Pinned {
+    /// Accounts for the pages of a range and checks that they can be pinned.
+    pub(super) fn new(
+        client: &Arc<dyn Client>,
+        address: u64,
+        length: u64,
+        writable: bool,
+    ) -> Result<Self, Errno> {
+        let pages = pin(&**client, address, length, writable)?;
+        Ok(Self { client: client.clone(), pages })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        unpin(&*self.client, self.pages);
+    }
+}
+
+/// Accounts for the pages of a range and checks that they can be pinned; how many they are.
+fn pin(client: &dyn Client, address: u64, length: u64, writable: bool) -> Result<u64, Errno> {
+    let end = address
+        .checked_add(length)
+        .and_then(|end| end.checked_next_multiple_of(PAGE))
+        .ok_or(Errno::EINVAL)?;
+    let limit = client.memlock();
+    let unlimited = client.capable(Capability::IpcLock);
+    if limit == 0 && !unlimited {
+        return Err(Errno::EPERM);
+    }
+    let pages = (end - (address & !(PAGE - 1))) / PAGE;
+    if length == 0 || pages > u64::from(u32::MAX) {
+        return Err(Errno::EINVAL);
+    }
+    let pinned = client.pinned().fetch_add(pages, Ordering::AcqRel) + pages;
+    let result = if pinned > limit / PAGE && !unlimited {
+        Err(Errno::ENOMEM)
+    } else {
+        client.pin(address, length, writable)
+    };
+    if let Err(errno) = result {
+        unpin(client, pages);
+        return Err(errno);
+    }
+    Ok(pages)
+}
+
+/// Gives back what a registration pinned.
+fn unpin(client: &dyn Client, pages: u64) {
+    client.pinned().fetch_sub(pages, Ordering::AcqRel);
+}

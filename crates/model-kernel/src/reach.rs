@@ -1,0 +1,154 @@
+//! How the kernel reaches a function of a device, and what the answers to its commands mean.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use verbless_devx::{Mapping, Protection};
+use verbless_model::memory::Interrupts;
+use verbless_prm::{CommandInput, MkeyContext};
+use zerocopy::IntoBytes;
+
+use super::mailbox::{STATUS, SYNDROME};
+use super::port::PortState;
+use super::rules::{self, op};
+
+/// What a function's PCI registers and its initialisation segment say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About {
+    pub firmware: [u16; 3],
+    /// The PCI device.
+    pub device_id: u16,
+    /// The function is the embedded CPU's.
+    pub embedded_cpu: bool,
+}
+
+/// A function of a device as its driver reaches it.
+pub(super) trait Function: Send + Sync {
+    /// Executes a command.
+    fn execute(&self, input: &[u8], output: &mut [u8]);
+    /// Writes a register of the BAR.
+    fn mmio_write(&self, offset: u64, bytes: &[u8]);
+    /// False once the device died.
+    fn is_alive(&self) -> bool;
+    /// True once it was taken out, and its driver let go of it.
+    fn is_removed(&self) -> bool {
+        false
+    }
+    /// How many interrupt vectors it has.
+    fn vectors(&self) -> u32;
+    /// Says where interrupts go.
+    fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>);
+    /// What its PCI registers and its initialisation segment say.
+    fn about(&self) -> About;
+    /// Lets a UAR page be that of a file of a client's, which maps it by itself. Nobody can cut the
+    /// file short.
+    fn back_uar(&self, page: u32, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno>;
+    /// Lets a UAR page be one of the device's own again.
+    fn unback_uar(&self, page: u32);
+    /// Maps a UAR page into this process.
+    fn map_uar(&self, page: u32, length: usize, protection: Protection) -> Result<Mapping, Errno>;
+    /// The counter that timestamps come from, as it is now.
+    fn cycles(&self) -> u64;
+    /// A port's state; `None` when there is no such port. Numbers begin with 1.
+    fn port(&self, number: u32) -> Option<PortState>;
+    /// MAC and link-local address of the network device on an Ethernet port.
+    fn network_address(&self) -> Option<([u8; 6], [u8; 16])>;
+    /// Another PD and other access rights for a key, by UMR on a queue of the driver's, which is
+    /// over when this returns.
+    fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
+    /// The MAC that a GID belongs to, as the neighbour table knows it.
+    fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]>;
+}
+
+/// What went wrong with a command of the kernel's own.
+pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
+    match STATUS.get(output) {
+        0x00 => Ok(()),
+        0x02 | 0x03 | 0x05 | 0x09 | 0x0a | 0x10 | 0x30 | 0x40 => Err(Errno::EINVAL),
+        0x06 => Err(Errno::EBUSY),
+        0x07 | 0x0f => Err(Errno::EAGAIN),
+        0x08 => Err(Errno::ENOMEM),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// Commands that count as done when the device is dead: what they would have destroyed is no more.
+fn destroys(opcode: u16) -> bool {
+    matches!(
+        opcode,
+        op::DESTROY_MKEY
+            | op::DESTROY_EQ
+            | op::DESTROY_CQ
+            | op::DESTROY_QP
+            | op::DESTROY_PSV
+            | op::DESTROY_SRQ
+            | op::DESTROY_XRC_SRQ
+            | op::DESTROY_XRQ
+            | op::DESTROY_DCT
+            | op::DEALLOC_Q_COUNTER
+            | op::DESTROY_SCHEDULING_ELEMENT
+            | op::DEALLOC_PD
+            | op::DEALLOC_UAR
+            | op::DETACH_FROM_MCG
+            | op::DEALLOC_XRCD
+            | op::DEALLOC_TRANSPORT_DOMAIN
+            | op::DELETE_VXLAN_UDP_DPORT
+            | op::DELETE_L2_TABLE_ENTRY
+            | op::DESTROY_TIR
+            | op::DESTROY_SQ
+            | op::DESTROY_RQ
+            | op::DESTROY_RMP
+            | op::DESTROY_TIS
+            | op::DESTROY_RQT
+            | op::DESTROY_FLOW_TABLE
+            | op::DESTROY_FLOW_GROUP
+            | op::DELETE_FLOW_TABLE_ENTRY
+            | op::DEALLOC_FLOW_COUNTER
+            | op::DEALLOC_PACKET_REFORMAT_CONTEXT
+            | op::DEALLOC_MODIFY_HEADER_CONTEXT
+            | op::DESTROY_GENERAL_OBJECT
+            | op::DESTROY_UCTX
+            | op::DESTROY_UMEM
+            | op::TEARDOWN_HCA
+            | op::DISABLE_HCA
+    )
+}
+
+/// Executes a command for a client: EREMOTEIO when the device refused it, with the reason in the
+/// outbox.
+pub(super) fn run(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
+    if !function.is_alive() {
+        return Err(Errno::ENXIO);
+    }
+    function.execute(input, output);
+    if STATUS.get(output) == 0 { Ok(()) } else { Err(Errno::EREMOTEIO) }
+}
+
+/// Executes a command for the kernel itself: an errno for what the device answered.
+pub(super) fn exec(function: &dyn Function, input: &[u8], output: &mut [u8]) -> Result<(), Errno> {
+    match run(function, input, output) {
+        Err(Errno::EREMOTEIO) => {
+            tracing::debug!(
+                opcode = format_args!("{:#x}", rules::opcode(input)),
+                status = format_args!("{:#x}", STATUS.get(output)),
+                syndrome = format_args!("{:#x}", SYNDROME.get(output)),
+                "a command of the kernel's own failed"
+            );
+            status_to_errno(output)
+        }
+        Err(Errno::ENXIO) if destroys(rules::opcode(input)) => Ok(()),
+        Err(Errno::ENXIO) => Err(Errno::ENOLINK),
+        other => other,
+    }
+}
+
+/// Executes a command of the kernel's own.
+pub(super) fn command<I: CommandInput>(
+    function: &dyn Function,
+    input: &I,
+) -> Result<I::Output, Errno> {
+    let mut output = I::Output::default();
+    exec(function, input.as_bytes(), output.as_mut_bytes())?;
+    Ok(output)
+}

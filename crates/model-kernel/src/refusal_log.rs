@@ -1,0 +1,69 @@
+//! The log of refused ioctls: the ioctl by name, the errno, and the words of [`refused`].
+
+use nix::errno::Errno;
+use tracing::Level;
+
+use super::client::Client;
+use super::describe::describe;
+use super::refused;
+
+/// Answers an ioctl; a refusal is logged.
+pub(super) fn logged(
+    client: &dyn Client,
+    words: &mut [u64],
+    answer: impl FnOnce(&mut [u64]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    refused::take();
+    let result = answer(words);
+    if let Err(errno) = result {
+        // A refused ioctl changes none of its attributes.
+        log(client, words, errno);
+    }
+    result
+}
+
+/// Logs that a request was refused, of which the header at least is there.
+pub fn log(client: &dyn Client, request: &[u64], errno: Errno) {
+    if !tracing::enabled!(Level::INFO) {
+        return;
+    }
+    match line(client, request, errno) {
+        (Level::INFO, line) => tracing::info!("{line}"),
+        (_, line) => tracing::debug!("{line}"),
+    }
+}
+
+fn line(client: &dyn Client, request: &[u64], errno: Errno) -> (Level, String) {
+    let name = describe(request, request, client).name;
+    let thread = client.thread();
+    let (level, words) = refused::take().unwrap_or_else(|| (Level::INFO, errno.desc().into()));
+    (level, format!("thread {thread}: {name} refused with {errno:?}: {words}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::Ourselves;
+    use super::super::refused::{probe, refused};
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_logged_with_the_ioctl_and_the_words_that_belong_to_it() {
+        let client = Ourselves::default();
+        let mut request = [24 | 77 << 16 | 3 << 32, 0, 1];
+        let answer = logged(&client, &mut request, |_| {
+            Err(refused(Errno::EOPNOTSUPP, "memory windows of type 2 are not modelled"))
+        });
+        assert_eq!(answer, Err(Errno::EOPNOTSUPP));
+        let (level, said) = line(&client, &request, Errno::EOPNOTSUPP);
+        let expected = "object 0x4d, method 0x3 refused with EOPNOTSUPP: memory windows of type 2 \
+                        are not modelled";
+        assert!(level == Level::INFO && said.ends_with(expected), "{said}");
+        let _ = logged(&client, &mut request, |_| Err(probe(Errno::ENODATA, "nothing there")));
+        let _ = probe(Errno::ENODATA, "of an ioctl that went well in the end");
+        assert_eq!(line(&client, &request, Errno::ENODATA).0, Level::DEBUG);
+        let _ = refused(Errno::EINVAL, "of an ioctl that went well in the end");
+        let _ = logged(&client, &mut request, |_| Err(Errno::EFAULT));
+        let (level, said) = line(&client, &request, Errno::EFAULT);
+        assert!(level == Level::INFO && said.ends_with("EFAULT: Bad address"), "{said}");
+    }
+}

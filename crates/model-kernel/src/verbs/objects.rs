@@ -1,0 +1,125 @@
+//! What a file keeps of each object that verbs made.
+
+use super::super::kernel::Kernel;
+use super::super::mailbox::{NUMBER, inbox};
+use super::super::pinned::Pinned;
+use super::super::reach::command;
+use super::super::rules::op;
+use verbless_prm::DetachFromMcgIn;
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub cqn: u32,
+    pub destroy: Vec<u8>,
+    pub cqe_bytes: u32,
+    pub real_time: bool,
+    /// Its client reads timestamps.
+    pub timestamps: bool,
+    pub(super) padded: bool,
+    pub(super) entries: u32,
+    pub(super) pinned: Pinned,
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub destroy: Vec<u8>,
+    pub(super) key: u32,
+    pub(super) range: Range,
+    pub(super) rights: u32,
+    pub(super) _pinned: Pinned,
+    /// The memory was pinned so that the device may write it.
+    pub(super) writable: bool,
+}
+
+/// What a region covers: where it is in the client's memory, and what it is called.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Range {
+    pub(super) start: u64,
+    pub(super) length: u64,
+    pub(super) virtual_address: u64,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub srqn: u32,
+    pub destroy: Vec<u8>,
+    pub(super) uid: u16,
+    pub(super) entries: u32,
+    pub(super) sges: u32,
+    pub(super) _pinned: Pinned,
+}
+
+/// Transport services that verbs make here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    Rc,
+    Uc,
+    Ud,
+}
+
+/// How many requests and pieces of data a queue pair is for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Capacity {
+    pub(super) send_requests: u32,
+    pub(super) receive_requests: u32,
+    pub(super) send_sges: u32,
+    pub(super) receive_sges: u32,
+    pub(super) inline_bytes: u32,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub qpn: u32,
+    pub uid: u16,
+    pub destroy: Vec<u8>,
+    pub service: Service,
+    pub pdn: u32,
+    pub cqns: [u32; 2],
+    /// As verbs number them.
+    pub state: u8,
+    pub port: u8,
+    /// What was last set, for later changes of the other of the two.
+    pub access: u32,
+    pub responder_depth: u8,
+    pub record: u64,
+    pub has_receive_queue: bool,
+    pub(super) capacity: Capacity,
+    /// What QUERY_QP says of it: the receive queue as it was made; the library knows its send queue
+    /// better.
+    pub(super) queried: Capacity,
+    pub(super) signal_all: bool,
+    /// Multicast groups that it joined.
+    pub groups: Vec<([u8; 16], u16)>,
+    pub(super) _pinned: Option<Pinned>,
+}
+
+impl Qp {
+    /// Leaves its groups and stops, as it is about to go.
+    pub(crate) fn leave(&self, kernel: &Kernel) {
+        for (gid, _) in &self.groups {
+            let mut input = DetachFromMcgIn::new();
+            input.set_uid(self.uid).set_qpn(self.qpn).set_multicast_gid(gid);
+            let _ = command(&*kernel.function, &input);
+        }
+        if self.state != state::RESET {
+            let mut input = inbox(op::TO_RST_QP, 0, self.uid, 16);
+            NUMBER.set(&mut input, self.qpn);
+            let _ = kernel.exec(&input, &mut [0; 16]);
+        }
+    }
+}
+
+/// States as verbs number them.
+pub(super) mod state {
+    pub(crate) const RESET: u8 = 0;
+    pub(crate) const INIT: u8 = 1;
+    pub(crate) const RTR: u8 = 2;
+    pub(crate) const RTS: u8 = 3;
+    pub(crate) const SQD: u8 = 4;
+    pub(crate) const SQE: u8 = 5;
+    pub(crate) const ERR: u8 = 6;
+}

@@ -350,8 +350,10 @@ pub enum Malformed {
     Opcode(u8),
     /// It is of a receive that several queue pairs share. Not the device's fault if it was given to
     /// one of those: [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) is its
-    /// place.
-    Shared,
+    /// place. The receive is not lost:
+    /// [`SharedReceiveQueue::take_back`](crate::SharedReceiveQueue::take_back) frees its WQE, which
+    /// this is, and says its cookie.
+    Shared(WqeIndex),
     /// It completes a send request of another opcode than the one that was posted.
     WorkRequest(u8),
     /// It completes a WQE that is not outstanding.
@@ -365,7 +367,11 @@ impl fmt::Display for Malformed {
         match self {
             Self::Queue(it) => write!(f, "it is of QP {it}"),
             Self::Opcode(it) => write!(f, "opcode {it:#x}"),
-            Self::Shared => f.write_str("it is of a shared receive queue"),
+            Self::Shared(it) => write!(
+                f,
+                "it is of WQE {it} of a shared receive queue: give it to that queue's `complete`, \
+                 or the WQE to its `take_back`"
+            ),
             Self::WorkRequest(it) => {
                 write!(f, "work request opcode {it:#04x}, which is not what was posted")
             }

@@ -166,6 +166,12 @@ impl SharedReceiveQueue {
         }
     }
 
+    /// The cookie of the receive whose CQE was given to a queue pair that draws from here, which
+    /// refused it as [`Malformed::Shared`]: frees its WQE. `None` if that is not outstanding.
+    pub fn take_back(&mut self, wqe: WqeIndex) -> Option<u64> {
+        self.retire(wqe)
+    }
+
     #[cold]
     fn fail(&mut self, cqe: &Cqe) -> CompletionError {
         match self.retire(cqe.wqe_index()) {

@@ -40,8 +40,8 @@ impl sealed::ReceiveSide for ReceiveQueue {
 }
 
 impl sealed::ReceiveSide for WithSrq {
-    fn complete(&mut self, _: &Cqe) -> Result<Completion, CompletionError> {
-        Err(malformed(Malformed::Shared))
+    fn complete(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+        Err(malformed(Malformed::Shared(cqe.wqe_index())))
     }
 
     /// What was posted is everybody's, and stays.

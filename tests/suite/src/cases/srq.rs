@@ -228,7 +228,14 @@ fn a_completion_of_a_shared_receive_is_not_the_queue_pairs(lab: &Lab) -> Result<
     let Side { qps, cqs, .. } = &mut hall.side;
     let cqe = until("a completion", || cqs[0].poll())?;
     let done = qps[0].complete(cqe);
-    ensure_eq!(done.err(), Some(CompletionError::Malformed(Malformed::Shared)), "completion");
+    let Err(CompletionError::Malformed(Malformed::Shared(wqe))) = done else {
+        return Err(Stop::fail(format!("{done:?}, though the receive is shared")));
+    };
+    // It is not lost with its CQE.
+    let receives = &mut hall.side.receives;
+    let free = receives.free();
+    ensure_eq!(receives.take_back(wqe), Some(0), "cookie of the receive");
+    ensure_eq!((receives.free(), receives.take_back(wqe)), (free + 1, None), "its WQE");
     // And a send's is not the shared queue's.
     hall.senders[0].qp.post(&Send::new(Inline(b"")).signaled(), 0)?;
     let Endpoint { send_cq, .. } = &mut hall.senders[0];

@@ -37,6 +37,10 @@ const fn rights(service: ServiceType) -> u32 {
 
 /// What a queue pair is made of. The memory of its queues lies in user memory that the caller
 /// registered.
+///
+/// Its `counter_set_id` stays 0: mlx5_ib gives its own queue pairs the counter set of their port in
+/// RST2INIT, whose number no DevX user is told. So the port's `hw_counters` of Linux need not count
+/// what these queue pairs do.
 #[derive(Debug, Clone)]
 pub struct QpAttr {
     /// Its transport service: RC, UC or UD.

@@ -142,7 +142,6 @@ impl Region {
     /// ends inside it: begin the range at a word, so that packets, whose payloads are multiples of
     /// 8 bytes, end between words. RDMA atomics and those of the CPU are atomic to each other only
     /// where the device says so; count on it for those of one device, or of one side.
-    /// [`Region::read_at`] and [`Region::write_at`] copy bytes, not words.
     ///
     /// The words of one READ are read in no promised order. A peer that reads a version and a value
     /// by one READ may get the new version and the old value, so write a version on either side of
@@ -152,6 +151,11 @@ impl Region {
     /// The orderings of these atomics are between CPUs. What a device is to see in order is ordered
     /// by the barriers of [`uar::barrier`](crate::uar::barrier); posting a request has those that
     /// it needs for what was stored before.
+    ///
+    /// A word is one access only among words: [`write_at`](Self::write_at) and the other copies go
+    /// byte by byte, or in steps of their own, so that one of the same bytes meanwhile sees, or
+    /// leaves, parts of a word. To the language, atomics of different sizes on the same bytes at the
+    /// same time are nothing that it defines; where values must be whole, use words on both sides.
     ///
     /// ```no_run
     /// # fn f(region: &verbless_queue::Region) {

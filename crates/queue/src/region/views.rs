@@ -15,7 +15,9 @@ impl Region {
     /// `count` values of `T` from byte `offset` on, in place. For a region that no key lets a
     /// device write ([`KeyAccess::LOCAL_READ`], or remote reads without `local_write`): so it is
     /// good for data that is sent from here. A request that reads it meanwhile sends old and new
-    /// bytes.
+    /// bytes. No request gets around that: whatever names the region's key, a READ, a receive, or a
+    /// [`Umr`](verbless_ring::wr::Umr) whose key lets peers write, the device asks the region's own
+    /// key for the right to write before it does.
     ///
     /// # Errors
     /// [`ErrorKind::Input`]: a device may write the region; the range is not in it, or not aligned

@@ -13,7 +13,7 @@ const BYTES: usize = 512 << 20;
 
 fn main() {
     println!("{:>12} {:>9} {:>9} {:>7}", "bytes", "memcpy", "write_at", "ratio");
-    for length in [64, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20, 256 << 20] {
+    for length in [8, 16, 64, 200, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20, 256 << 20] {
         let from = vec![0x5a_u8; length];
         let mut to = vec![0_u8; length];
         let memory = SharedMemory::zeroed(length);

@@ -119,26 +119,51 @@ pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT: usize = 1024;
 
-/// Copies in steps of 16 bytes, and the rest in steps of 8, 4, 2 and 1.
+/// Copies in steps of 64 bytes, and the rest in steps of 32, 16, 8, 4, 2 and 1. What `memcpy` does
+/// with a rest, two steps that overlap, would read and write bytes twice.
 ///
 /// # Safety
 /// As [`bytes`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn short(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: as promised; what is below 16 of the length stands in its low four bits, throughout.
+    // SAFETY: as promised; what is below 64 of the length stands in its low six bits, throughout.
     unsafe {
         core::arch::asm!(
-            "sub {n}, 16",
+            "sub {n}, 64",
             "jb 3f",
             "2:",
+            "movups {x}, [{from}]",
+            "movups {y}, [{from} + 16]",
+            "movups {z}, [{from} + 32]",
+            "movups {w}, [{from} + 48]",
+            "movups [{to}], {x}",
+            "movups [{to} + 16], {y}",
+            "movups [{to} + 32], {z}",
+            "movups [{to} + 48], {w}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "sub {n}, 64",
+            "jae 2b",
+            "3:",
+            "test {n:e}, 63",
+            "jz 7f",
+            "test {n:e}, 32",
+            "jz 8f",
+            "movups {x}, [{from}]",
+            "movups {y}, [{from} + 16]",
+            "movups [{to}], {x}",
+            "movups [{to} + 16], {y}",
+            "add {from}, 32",
+            "add {to}, 32",
+            "8:",
+            "test {n:e}, 16",
+            "jz 9f",
             "movups {x}, [{from}]",
             "movups [{to}], {x}",
             "add {from}, 16",
             "add {to}, 16",
-            "sub {n}, 16",
-            "jae 2b",
-            "3:",
+            "9:",
             "test {n:e}, 8",
             "jz 4f",
             "mov {a}, [{from}]",
@@ -171,6 +196,9 @@ unsafe fn short(from: *const u8, to: *mut u8, length: usize) {
             a = out(reg) _,
             b = out(reg_byte) _,
             x = out(xmm_reg) _,
+            y = out(xmm_reg) _,
+            z = out(xmm_reg) _,
+            w = out(xmm_reg) _,
             options(nostack),
         );
     }

@@ -53,7 +53,7 @@ enum Command {
         #[arg(long)]
         trap: bool,
         /// Write every command and its answer to this file, as text that `cargo xtask prm decode`
-        /// reads.
+        /// reads. A command returns when it is written: a slow file slows commands, not data.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
     },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use verbless_command::{Device, KeyAccess};
 use verbless_devx::Backend;
-use verbless_model::{Builder, Model, Profile, Request};
+use verbless_model::{Builder, Model, Profile, Request, Watch};
 use verbless_model_kernel::InProcess;
 use verbless_prm::CqeSyndrome;
 use verbless_queue::wr::Write;
@@ -22,6 +22,7 @@ struct Wire {
     to: Region,
     _far: (Qp, Cq),
     requests: Receiver<Request>,
+    _watch: Watch,
 }
 
 impl Wire {
@@ -30,7 +31,7 @@ impl Wire {
         let builder = Model::builder().device(card.clone()).device(card).stepped();
         let model = build(builder).build();
         let (sender, requests) = channel();
-        model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
+        let watch = model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
         let backend = InProcess::of(&model);
         let devices = backend.enumerate().expect("two");
         let domain = |number: usize| {
@@ -50,7 +51,17 @@ impl Wire {
         there.connect(&mut far_qp, &address, &options).expect("it connects");
         let from = here.region(4096, KeyAccess::LOCAL).expect("memory");
         let to = there.region(4096, KeyAccess::ALL).expect("memory");
-        Self { model, _here: here, cq, qp, from, to, _far: (far_qp, far_cq), requests }
+        Self {
+            model,
+            _here: here,
+            cq,
+            qp,
+            from,
+            to,
+            _far: (far_qp, far_cq),
+            requests,
+            _watch: watch,
+        }
     }
 
     fn qpn(&self) -> u32 {

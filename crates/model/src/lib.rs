@@ -31,6 +31,7 @@
 pub mod device;
 mod engine;
 mod fabric;
+mod guard;
 mod hca;
 pub mod memory;
 mod model;
@@ -41,6 +42,7 @@ pub mod wire;
 mod world;
 
 pub use engine::Fault;
+pub use guard::Watch;
 pub use hca::Refusal;
 pub use hca::objects::ObjectCounts;
 pub use model::{Builder, Model};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::engine;
 use crate::engine::faults::Fault;
+use crate::guard::Watch;
 use crate::hca::Hca;
 use crate::hca::objects::ObjectCounts;
 use crate::memory::HostMemory;
@@ -341,36 +342,42 @@ impl Model {
         self.world_with(device).functions[device].hca.objects.counts()
     }
 
-    /// Calls `watcher` after every command that any function executes from now on, refused ones
-    /// included, in order. It replaces the previous watcher. It may call the model, except to set a
-    /// watcher. One that owns the model keeps it until it is replaced.
-    pub fn watch_commands(&self, watcher: impl FnMut(&Executed<'_>) + Send + 'static) {
-        self.shared.outbox.watch_commands(watcher);
+    /// Calls `watcher` after every command that any function executes, refused ones included, in
+    /// order, until the guard is dropped. Whoever sends a command waits for its watchers: a slow
+    /// one holds up commands, not the data path. A watcher may call the model; it is told next what
+    /// that did.
+    pub fn watch_commands(&self, watcher: impl FnMut(&Executed<'_>) + Send + 'static) -> Watch {
+        Watch::commands(&self.shared, watcher)
     }
 
     /// Calls `watcher` whenever a QP has finished a send request, in order: signaled or not, failed
-    /// and flushed ones included. It replaces the previous watcher. It may call the model, except
-    /// to set a watcher.
+    /// and flushed ones included, until the guard is dropped. A watcher may call the model.
+    ///
+    /// A stepped model tells it before [`Model::step`] returns. In threaded mode a thread tells it
+    /// soon after, and the data path does not wait for a slow watcher: when 16 MiB wait for it,
+    /// further requests are not told, and the log says how many.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};
     /// # fn main() -> Result<(), verbless_model::ProfileError> {
     /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
     /// let (sender, requests) = std::sync::mpsc::channel();
-    /// model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
+    /// let watch = model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
     /// // … after the program under test has posted:
     /// model.run_until_idle();
-    /// assert!(requests.try_iter().all(|request| request.syndrome.is_none()), "all succeeded");
+    /// drop(watch);
+    /// assert!(requests.iter().all(|request| request.syndrome.is_none()), "all succeeded");
     /// # Ok(())
     /// # }
     /// ```
-    pub fn watch_requests(&self, watcher: impl FnMut(&Request) + Send + 'static) {
-        self.shared.outbox.watch_requests(watcher);
+    pub fn watch_requests(&self, watcher: impl FnMut(&Request) + Send + 'static) -> Watch {
+        Watch::requests(&self.shared, watcher)
     }
 
-    /// Writes every command from now on to `sink`, as text that `cargo xtask prm decode` reads.
-    /// Commands that cannot be written are lost; this is logged once.
-    pub fn record_commands(&self, mut sink: impl Write + Send + 'static) {
+    /// Writes every command to `sink`, until the guard is dropped, as text that
+    /// `cargo xtask prm decode` reads. A command returns when it is written, so nothing is missing
+    /// however slow `sink` is. What cannot be written is lost, and the log says so once.
+    pub fn record_commands(&self, mut sink: impl Write + Send + 'static) -> Watch {
         let mut lost = false;
         self.watch_commands(move |executed| {
             let mut text = Vec::new();
@@ -381,6 +388,6 @@ impl Model {
                 tracing::warn!(%error, "a command was not recorded: the recording is incomplete");
                 lost = true;
             }
-        });
+        })
     }
 }

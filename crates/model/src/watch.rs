@@ -3,17 +3,22 @@
 //!
 //! Whoever plays the kernel, a command reaches a function in one place, and there it is seen: the
 //! whole input, the uid stamped, and the whole output. A request is seen when its QP is done with
-//! it. Watchers are told in order, after the lock of the model is released ([`Outbox`]).
+//! it. Watchers are told after the lock of the model is released ([`Outbox`]).
+//!
+//! A watcher that is slow holds up commands and never the data path. Whoever sent a command waits
+//! until its watchers have been told, so a recording is complete however slow its file is. What a
+//! threaded model does with requests goes on: a thread of their own tells their watchers, and what
+//! does not fit between is lost, counted, and reported in the log.
 
-use std::collections::VecDeque;
+mod queue;
+
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use verbless_prm::CommandInfo;
 use verbless_prm::dump::write_command;
+
+use self::queue::Queue;
 
 /// A command that a function has executed or refused.
 #[derive(Clone, Copy, Debug)]
@@ -60,144 +65,49 @@ pub struct Request {
     pub syndrome: Option<u8>,
 }
 
-/// What was seen under the world's lock and is yet to be told.
-enum Seen {
-    Command { function: usize, at: u64, input: Box<[u8]>, output: Box<[u8]> },
-    Request(Request),
+/// A command that was executed under the world's lock and is yet to be told.
+pub(crate) struct Command {
+    pub function: usize,
+    pub at: u64,
+    pub input: Box<[u8]>,
+    pub output: Box<[u8]>,
 }
 
-type SeeCommand = dyn FnMut(&Executed<'_>) + Send;
-type SeeRequest = dyn FnMut(&Request) + Send;
-
-/// Those who watch.
-#[derive(Default)]
-struct Watchers {
-    commands: Option<Box<SeeCommand>>,
-    requests: Option<Box<SeeRequest>>,
+impl Command {
+    /// As watchers see it.
+    pub(crate) fn executed(&self) -> Executed<'_> {
+        let Self { function, at, input, output } = self;
+        Executed { function: *function, at: Duration::from_nanos(*at), input, output }
+    }
 }
 
-/// What watchers are to be told: filled under the world's lock, emptied after it is released, in
-/// the same order whichever thread empties it. A model that nobody watches pays one load for each.
+/// What watchers are to be told: filled under the world's lock, emptied after it is released. A
+/// model that nobody watches pays one load for each.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    watches_commands: AtomicBool,
-    watches_requests: AtomicBool,
-    queue: Mutex<VecDeque<Seen>>,
-    watchers: Mutex<Watchers>,
+    pub commands: Queue<Command>,
+    pub requests: Queue<Request>,
 }
 
 impl Outbox {
-    pub(crate) fn watch_commands(&self, watcher: impl FnMut(&Executed<'_>) + Send + 'static) {
-        self.watchers().commands = Some(Box::new(watcher));
-        self.watches_commands.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn watch_requests(&self, watcher: impl FnMut(&Request) + Send + 'static) {
-        self.watchers().requests = Some(Box::new(watcher));
-        self.watches_requests.store(true, Ordering::Release);
-    }
-
-    fn watchers(&self) -> MutexGuard<'_, Watchers> {
-        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Seen>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether somebody watches commands.
-    pub(crate) fn takes_commands(&self) -> bool {
-        self.watches_commands.load(Ordering::Acquire)
-    }
-
-    /// Whether somebody watches requests.
-    pub(crate) fn takes_requests(&self) -> bool {
-        self.watches_requests.load(Ordering::Acquire)
-    }
-
     /// A command was executed.
     pub(crate) fn command(&self, function: usize, at: u64, input: &[u8], output: &[u8]) {
+        let bytes = input.len() + output.len() + size_of::<Command>();
         let (input, output) = (input.into(), output.into());
-        self.queue().push_back(Seen::Command { function, at, input, output });
+        self.commands.push(Command { function, at, input, output }, bytes);
     }
 
     /// A request is done with.
     pub(crate) fn request(&self, request: Request) {
-        self.queue().push_back(Seen::Request(request));
-    }
-
-    /// Tells the watchers; with the world's lock released. Where another thread does so already, or
-    /// a watcher has called the model, what is new is left to whoever is at it.
-    ///
-    /// `all`: what comes meanwhile is told, too, as nobody else would. Without it, as many are told
-    /// as there are now: whoever tells is not kept from its work by those who go on pushing, and
-    /// the model's thread comes back soon.
-    ///
-    /// # Panics
-    /// When a watcher does; it is told nothing any more.
-    pub(crate) fn deliver(&self, all: bool) {
-        let mut left = self.queue().len();
-        while left > 0 {
-            let mut watchers = match self.watchers.try_lock() {
-                Ok(watchers) => watchers,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
-            while left > 0
-                && let Some(seen) = self.pop()
-            {
-                left = if all { left } else { left - 1 };
-                self.tell(&mut watchers, &seen);
-            }
-            drop(watchers);
-            left = if all { self.queue().len() } else { 0 };
-        }
-    }
-
-    fn tell(&self, watchers: &mut Watchers, seen: &Seen) {
-        let told = catch_unwind(AssertUnwindSafe(|| watchers.tell(seen)));
-        if let Err(panic) = told {
-            match seen {
-                Seen::Command { .. } => {
-                    self.watches_commands.store(false, Ordering::Release);
-                    watchers.commands = None;
-                }
-                Seen::Request(_) => {
-                    self.watches_requests.store(false, Ordering::Release);
-                    watchers.requests = None;
-                }
-            }
-            resume_unwind(panic);
-        }
-    }
-
-    /// With the queue free again when a watcher is told.
-    fn pop(&self) -> Option<Seen> {
-        self.queue().pop_front()
-    }
-}
-
-impl Watchers {
-    fn tell(&mut self, seen: &Seen) {
-        match seen {
-            Seen::Command { function, at, input, output } => {
-                if let Some(watcher) = &mut self.commands {
-                    let at = Duration::from_nanos(*at);
-                    watcher(&Executed { function: *function, at, input, output });
-                }
-            }
-            Seen::Request(request) => {
-                if let Some(watcher) = &mut self.requests {
-                    watcher(request);
-                }
-            }
-        }
+        self.requests.push(request, size_of::<Request>());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use std::sync::{Arc, Mutex};
+    use std::time::Instant;
 
     use verbless_prm::dump::parse_log;
 
@@ -236,7 +146,7 @@ mod tests {
     fn a_recording_holds_every_command_with_its_output_and_reads_back() {
         let model = model();
         let text = Text::default();
-        model.record_commands(text.clone());
+        let _watch = model.record_commands(text.clone());
         for command in [&verbless_prm::ENABLE_HCA, &verbless_prm::NOP, &verbless_prm::DISABLE_HCA] {
             assert_eq!(send(&model, command.opcode), 0);
         }
@@ -255,7 +165,8 @@ mod tests {
         let model = model();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = seen.clone();
-        model.watch_commands(move |executed| sink.lock().unwrap().push(executed.output[0]));
+        let _watch =
+            model.watch_commands(move |executed| sink.lock().unwrap().push(executed.output[0]));
         model.fail_command(0, verbless_prm::NOP.opcode, 1, 0x0f, 1);
         assert_eq!(send(&model, verbless_prm::NOP.opcode), 0x0f);
         assert_eq!(*seen.lock().unwrap(), [0x0f]);
@@ -266,7 +177,7 @@ mod tests {
         let model = model();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (sink, called) = (heard.clone(), model.clone());
-        model.watch_commands(move |executed| {
+        let _watch = model.watch_commands(move |executed| {
             let opcode = u16::from_be_bytes([executed.input[0], executed.input[1]]);
             sink.lock().unwrap().push(opcode);
             if opcode == verbless_prm::ENABLE_HCA.opcode {
@@ -277,26 +188,133 @@ mod tests {
         assert_eq!(send(&model, verbless_prm::ENABLE_HCA.opcode), 0);
         let [enable, nop] = [verbless_prm::ENABLE_HCA.opcode, verbless_prm::NOP.opcode];
         assert_eq!(*heard.lock().unwrap(), [enable, nop]);
-        // It owns the model that owns it.
-        model.watch_commands(|_| ());
     }
 
     #[test]
-    fn whoever_tells_is_not_held_up_by_what_is_pushed_meanwhile() {
-        for (all, most) in [(false, 1), (true, 10)] {
-            let outbox = Arc::new(Outbox::default());
-            let told = Arc::new(Mutex::new(0));
-            let (count, again) = (told.clone(), Arc::downgrade(&outbox));
-            outbox.watch_commands(move |_| {
-                *count.lock().unwrap() += 1;
-                if *count.lock().unwrap() < 10 {
-                    again.upgrade().unwrap().command(0, 0, &[], &[]);
-                }
-            });
-            outbox.command(0, 0, &[], &[]);
-            outbox.deliver(all);
-            assert_eq!(*told.lock().unwrap(), most);
+    fn a_model_whose_watcher_owns_it_is_freed_when_the_guard_is_dropped() {
+        for stepped in [true, false] {
+            let builder = Model::builder().device(Profile::load("bluefield3").unwrap());
+            let model = if stepped { builder.stepped() } else { builder }.build();
+            let shared = Arc::downgrade(&model.shared);
+            let (commands, requests) = (model.clone(), model.clone());
+            let watches = [
+                model.watch_commands(move |_| assert_eq!(commands.devices(), 1)),
+                model.watch_requests(move |_| assert_eq!(requests.devices(), 1)),
+            ];
+            send(&model, verbless_prm::NOP.opcode);
+            drop(model);
+            assert!(shared.strong_count() > 0, "the watchers keep it");
+            drop(watches);
+            let start = Instant::now();
+            while shared.strong_count() > 0 {
+                // The model's own threads have it for a moment at a time.
+                assert!(!stepped && start.elapsed() < Duration::from_secs(20), "it is not freed");
+                std::thread::yield_now();
+            }
         }
+    }
+
+    #[test]
+    fn the_watching_ends_with_the_guard_or_with_the_model() {
+        let heard = Arc::new(());
+        for ends_first in [true, false] {
+            let model = model();
+            let count = Arc::new(Mutex::new(0));
+            let (mine, counted) = (heard.clone(), count.clone());
+            let watch = model.watch_commands(move |_| {
+                let _ = &mine;
+                *counted.lock().unwrap() += 1;
+            });
+            send(&model, verbless_prm::NOP.opcode);
+            if ends_first {
+                drop(watch);
+                send(&model, verbless_prm::NOP.opcode);
+            } else {
+                drop(model);
+                drop(watch);
+            }
+            assert_eq!(*count.lock().unwrap(), 1);
+            assert_eq!(Arc::strong_count(&heard), 1, "the watcher is gone");
+        }
+    }
+
+    #[test]
+    fn two_watch_at_once_and_one_may_end_the_other_from_within() {
+        let model = model();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let (first, second) = (heard.clone(), heard.clone());
+        let other = Arc::new(Mutex::new(None));
+        let ends = other.clone();
+        let _watch = model.watch_commands(move |_| {
+            first.lock().unwrap().push(1);
+            drop(ends.lock().unwrap().take());
+        });
+        *other.lock().unwrap() =
+            Some(model.watch_commands(move |_| second.lock().unwrap().push(2)));
+        send(&model, verbless_prm::NOP.opcode);
+        send(&model, verbless_prm::NOP.opcode);
+        assert_eq!(*heard.lock().unwrap(), [1, 2, 1], "the command at hand is told to both");
+    }
+
+    #[test]
+    fn a_slow_recording_holds_up_the_next_command_and_misses_none() {
+        let model = model();
+        let (go, goes) = std::sync::mpsc::sync_channel::<()>(0);
+        let heard = Arc::new(Mutex::new(0));
+        let count = heard.clone();
+        let watch = model.watch_commands(move |_| {
+            goes.recv().unwrap();
+            *count.lock().unwrap() += 1;
+        });
+        let done = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    send(&model, verbless_prm::NOP.opcode);
+                    done.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+            for told in 1..=3 {
+                std::thread::sleep(Duration::from_millis(5));
+                assert!(done.load(Ordering::SeqCst) < told, "one returns before it is told");
+                go.send(()).unwrap();
+            }
+        });
+        drop(watch);
+        assert_eq!(*heard.lock().unwrap(), 3);
+    }
+
+    #[test]
+    fn requests_that_do_not_fit_are_counted_and_the_data_path_does_not_wait() {
+        let model =
+            Model::builder().device(Profile::load("bluefield3").unwrap()).threaded().build();
+        let (go, goes) = std::sync::mpsc::channel::<()>();
+        let heard = Arc::new(Mutex::new(0));
+        let count = heard.clone();
+        let watch = model.watch_requests(move |_| {
+            let _ = goes.recv();
+            *count.lock().unwrap() += 1;
+        });
+        let request = Request {
+            function: 0,
+            at: Duration::ZERO,
+            qpn: 1,
+            index: 0,
+            operation: "NOP",
+            bytes: 0,
+            syndrome: None,
+        };
+        let fit = 16 * 1024 * 1024 / size_of::<Request>();
+        model.shared.with_unheard(|world| {
+            for _ in 0..fit + 10 {
+                world.outbox.request(request);
+            }
+        });
+        let lost = model.shared.outbox.requests.lost();
+        assert!((9..=10).contains(&lost), "one may be on its way to the watcher: {lost}");
+        drop(go);
+        drop(watch);
+        assert_eq!(*heard.lock().unwrap(), fit + 10 - lost);
     }
 
     #[test]
@@ -305,7 +323,8 @@ mod tests {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let sink = heard.clone();
         // A stepped model's clock stands still, so the order is that of the marks.
-        model.watch_commands(move |executed| sink.lock().unwrap().push(executed.input[15]));
+        let _watch =
+            model.watch_commands(move |executed| sink.lock().unwrap().push(executed.input[15]));
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -51,20 +51,24 @@ impl SharedWorld {
     /// they are to see, with the lock released; the engine's thread wakes up if it sleeps, since
     /// there may be work for it now.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
-        let result = self.with_unheard(f);
+        let result = self.run(f, true);
         if !self.stepped {
             self.wake.notify_one();
         }
         result
     }
 
-    /// As [`SharedWorld::with`], without a word to the engine's thread: for that thread itself.
-    ///
+    /// As [`SharedWorld::with`], without a word to watchers or the engine's thread: for that thread
+    /// itself, which does not wait for those who watch.
+    pub(crate) fn with_unheard<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        self.run(f, false)
+    }
+
     /// A panic of `f` is a mistake of the model's and leaves the world in no known state, so that
     /// every function is dead from then on, as after a fatal error of hardware: no command is
     /// answered as if nothing had happened while no data moves. A panic of a watcher has the same
     /// consequences, so that an assertion in a watcher does not pass unnoticed.
-    pub(crate) fn with_unheard<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+    fn run<R>(&self, f: impl FnOnce(&mut World) -> R, heard: bool) -> R {
         let mut world = self.lock();
         let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
         let dead = if result.is_err() { world.die() } else { Vec::new() };
@@ -83,21 +87,53 @@ impl SharedWorld {
             dead.iter().for_each(|interrupts| interrupts.fatal());
         }
         let told = catch_unwind(AssertUnwindSafe(|| {
-            refused.iter().for_each(Refused::log);
-            self.outbox.deliver(self.stepped);
+            self.tell(|outbox| {
+                refused.iter().for_each(Refused::log);
+                if heard {
+                    outbox.commands.tell();
+                }
+                if heard && self.stepped {
+                    outbox.requests.tell();
+                }
+            });
         }));
         if let Err(panic) = told
             && result.is_ok()
         {
-            tracing::error!(
-                "whoever watches the model or writes its log has panicked: every device is dead \
-                 from now on; correct the watcher and start the model anew"
-            );
-            let dead = self.lock().die();
-            dead.iter().for_each(|interrupts| interrupts.fatal());
             result = Err(panic);
         }
         result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Tells watchers or the log what they have not heard; if they panic, every device dies.
+    pub(crate) fn tell(&self, tell: impl FnOnce(&Outbox)) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&self.outbox))) else { return };
+        tracing::error!(
+            "whoever watches the model or writes its log has panicked: every device is dead from \
+             now on; correct the watcher and start the model anew"
+        );
+        let dead = self.lock().die();
+        dead.iter().for_each(|interrupts| interrupts.fatal());
+        resume_unwind(panic)
+    }
+
+    /// Starts the thread that tells of requests, so that the engine's does not wait for those who
+    /// watch it. It ends when that watcher does.
+    pub(crate) fn start_teller(self: &Arc<Self>, id: u64) {
+        let (outbox, shared) = (self.outbox.clone(), Arc::downgrade(self));
+        std::thread::Builder::new()
+            .name("verbless-watch".into())
+            .spawn(move || {
+                while outbox.requests.wait_for_work(id) {
+                    let told = catch_unwind(AssertUnwindSafe(|| outbox.requests.tell()));
+                    if let Err(panic) = told
+                        && let Some(shared) = shared.upgrade()
+                    {
+                        shared.tell(|_| resume_unwind(panic));
+                    }
+                }
+            })
+            .expect("a thread for who watches the model");
     }
 
     /// The world itself, for the engine's thread, which waits on [`SharedWorld::wake`] with it.
@@ -124,6 +160,13 @@ impl SharedWorld {
             }
             std::thread::yield_now();
         }
+    }
+}
+
+impl Drop for SharedWorld {
+    fn drop(&mut self) {
+        self.outbox.commands.close();
+        self.outbox.requests.close();
     }
 }
 
@@ -231,7 +274,7 @@ mod tests {
         for (device, driver) in drivers.iter().enumerate() {
             model.device(device).set_interrupts(Some(driver.clone()));
         }
-        model.watch_commands(|_| panic!("a mistake of the watcher's"));
+        let _watch = model.watch_commands(|_| panic!("a mistake of the watcher's"));
         assert!(catch_unwind(AssertUnwindSafe(|| answers(&model, 0))).is_err());
         assert!(drivers.iter().all(|driver| driver.0.load(Ordering::Acquire)));
         assert!(!answers(&model, 0) && !answers(&model, 1), "and nobody watches any more");
@@ -242,7 +285,7 @@ mod tests {
         let model = model().stepped().build();
         let driver = Arc::new(Heard::default());
         model.device(0).set_interrupts(Some(driver.clone()));
-        model.watch_commands(|_| panic!("a mistake of the watcher's"));
+        let _watch = model.watch_commands(|_| panic!("a mistake of the watcher's"));
         let command = || {
             model.shared.with(|world| {
                 world.outbox.command(0, 0, &[0; 16], &[0; 16]);
@@ -267,7 +310,7 @@ mod tests {
         let (raised, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         model.device(0).set_interrupts(Some(Arc::new(Raised(raised.clone()))));
         let heard = told.clone();
-        model.watch_commands(move |_| {
+        let _watch = model.watch_commands(move |_| {
             heard.store(raised.load(Ordering::Acquire), Ordering::Release);
         });
         model.shared.with(|world| {

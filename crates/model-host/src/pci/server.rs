@@ -88,9 +88,7 @@ pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
         };
     }
     let model = builder.build();
-    if let Some(file) = options.record.take() {
-        model.record_commands(file);
-    }
+    let _watch = options.record.take().map(|file| model.record_commands(file));
     let mut servers = Vec::new();
     for (id, (socket, memory)) in options.sockets.iter().zip(memories).enumerate() {
         let function = attach(&model, id, memory, options.trap);

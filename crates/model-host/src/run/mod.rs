@@ -146,14 +146,14 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options.devices, &memory);
     let printing = matches!(options.trace, Trace::Print);
-    match options.trace {
-        Trace::Off => {}
-        Trace::Print => model.watch_commands(|executed| {
+    let _watch = match options.trace {
+        Trace::Off => None,
+        Trace::Print => Some(model.watch_commands(|executed| {
             // A trace that nobody reads any more is no reason for the devices to die.
             let _ = writeln!(std::io::stderr(), "{}", trace::command(executed));
-        }),
-        Trace::Record(file) => model.record_commands(file),
-    }
+        })),
+        Trace::Record(file) => Some(model.record_commands(file)),
+    };
     let host = options.name.as_deref().map(Host::new).transpose()?;
     let mut views = Views::new(model.clone());
     let mut commands = vec![(command(&options.program)?, views.of(options.side)?)];

@@ -18,7 +18,7 @@ pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [
     if let Err(refusal) = apply_all(function, now) {
         function.hca.refuse(input, output, refusal);
     }
-    if world.outbox.takes_commands() {
+    if world.outbox.commands.is_watched() {
         world.outbox.command(id, now, input, output);
     }
 }

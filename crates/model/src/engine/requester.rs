@@ -226,7 +226,7 @@ impl QueuePair<'_> {
         syndrome: Option<u8>,
     ) {
         let Some((function, outbox)) = &self.context.state.outbox else { return };
-        if outbox.takes_requests() {
+        if outbox.requests.is_watched() {
             let (function, at) = (*function, Duration::from_nanos(self.context.now));
             let qpn = self.qpn;
             outbox.request(Request { function, at, qpn, index, operation, bytes, syndrome });

@@ -13,7 +13,7 @@ pub(crate) fn in_process() -> Vec<Section> {
     let model = Model::builder().device(profile).stepped().build();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();
-    model.watch_commands(move |executed| {
+    let _watch = model.watch_commands(move |executed| {
         sink.lock().unwrap().extend(Command::new(executed.input, executed.output));
     });
     ours::run(&InProcess::of(&model), &scenario::cases()).expect("the model does them all");

@@ -1,0 +1,59 @@
+//! What a modelled WRITE of 8 bytes costs the model in instructions, for `cargo xtask bench`, which
+//! runs it under callgrind.
+//!
+//! A stepped model of two devices in this process: 16 WRITEs are posted under one doorbell, and
+//! only [`measured_write`] counts, which lets the model do them. That is everything from the
+//! doorbell to the last CQE, with the model's lock taken and released for each.
+
+use verbless_command::{Device, KeyAccess};
+use verbless_devx::Backend;
+use verbless_model::{Model, Profile};
+use verbless_model_kernel::InProcess;
+use verbless_queue::wr::Write;
+use verbless_queue::{ConnectOptions, CqConfig, Domain, QpConfig};
+
+/// Requests under one doorbell, and how often.
+const BATCH: usize = 16;
+const ROUNDS: usize = 100;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let profile = || Profile::load("connectx6dx");
+    let model = Model::builder().device(profile()?).device(profile()?).stepped().build();
+    let backend = InProcess::of(&model);
+    let devices = backend.enumerate()?;
+    let here = Domain::new(&Device::open(&backend, &devices[0])?)?;
+    let there = Domain::new(&Device::open(&backend, &devices[1])?)?;
+    let config = QpConfig::new(BATCH as u32, 1);
+    let mut cq = here.completion_queue(&CqConfig::new(BATCH as u32))?;
+    let mut qp = here.queue_pair(&config, &cq, &cq)?;
+    let peer_cq = there.completion_queue(&CqConfig::new(BATCH as u32))?;
+    let mut peer = there.queue_pair(&config, &peer_cq, &peer_cq)?;
+    let options = ConnectOptions::default();
+    here.connect(&mut qp, &there.address(&peer, &options)?, &options)?;
+    there.connect(&mut peer, &here.address(&qp, &options)?, &options)?;
+    let source = here.region(4096, KeyAccess::LOCAL_READ)?;
+    let target = there.region(4096, KeyAccess::ALL)?;
+    let write = Write::new(source.sge(0, 8)?, target.remote(0, 0)?).signaled();
+    let mut places: [_; BATCH] = std::array::from_fn(|_| None);
+    for _ in 0..ROUNDS {
+        let mut batch = qp.batch();
+        for _ in 0..BATCH {
+            batch.post(&write, 0)?;
+        }
+        batch.ring();
+        measured_write(&model);
+        let done = qp.poll_into(&mut cq, &mut places);
+        assert_eq!(done, BATCH, "the model is idle, and not every write is done");
+        for place in &mut places {
+            place.take().ok_or("a place without a completion")??;
+        }
+    }
+    println!("operations: {}", BATCH * ROUNDS);
+    Ok(())
+}
+
+/// Lets the model do what was posted.
+#[inline(never)]
+fn measured_write(model: &Model) {
+    model.run_until_idle();
+}

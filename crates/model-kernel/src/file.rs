@@ -382,8 +382,8 @@ impl File {
         self.ioctl_of(&self.client, words)
     }
 
-    /// Answers an ioctl of `client`: `words` is its header and attributes, which get new handles and
-    /// output flags in place. Whoever calls it logs refusals.
+    /// Answers an ioctl of `client`: `words` is its header and attributes, which get new handles
+    /// and output flags in place. Whoever calls it logs refusals.
     pub(super) fn ioctl_of(
         &self,
         client: &Arc<dyn Client>,

@@ -6,7 +6,6 @@ use verbless_prm::hot::{
     RaddrSegment, opcode,
 };
 use verbless_prm::{DatagramSegment, MkeyContext, UmrCtrlSegment, UmrMkeyMask};
-use zerocopy::IntoBytes;
 
 use crate::address::{DATA, DATA_BYTES};
 use crate::machine::{Known, Sort};

@@ -48,7 +48,8 @@ pub enum Malformed {
     },
     /// The BTH's opcode is reserved.
     Opcode(u8),
-    /// There are more pad bytes than bytes behind the headers, or a packet without payload has some.
+    /// There are more pad bytes than bytes behind the headers, or a packet without payload has
+    /// some.
     Pad {
         /// The pad count.
         count: usize,

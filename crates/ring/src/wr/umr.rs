@@ -68,8 +68,8 @@ impl<'a> Umr<'a> {
     /// becomes that of `key`, so that another one makes those useless that were given away before.
     ///
     /// The device looks at the KLMs' own keys when the key is used. An access that writes needs
-    /// their local write right; their remote rights are apparently not asked for (Linux maps keys with
-    /// remote rights over the local DMA key of its protection domain: `mlx5/mr.c`).
+    /// their local write right; their remote rights are apparently not asked for (Linux maps keys
+    /// with remote rights over the local DMA key of its protection domain: `mlx5/mr.c`).
     #[inline]
     pub const fn map(key: Rkey, access: KeyAccess, klms: &'a [Sge]) -> Self {
         Self { key, access, list: List::Inline(klms), start: 0, options: Options::NONE }

@@ -65,7 +65,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "ioctls",
-        what: "the in-process kernel, against a client that lies",
+        what: "the in-process kernel, against a hostile client",
         longest: LONGEST,
         smoke: true,
     },
@@ -83,7 +83,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "completions",
-        what: "the driver's completion queues, against a device that lies",
+        what: "the driver's completion queues, against a device that writes invalid CQEs",
         longest: LONGEST,
         smoke: false,
     },
@@ -103,7 +103,7 @@ pub(crate) struct Options {
     /// How long each runs.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Run this input once, as after a finding, and nothing else.
+    /// Only run this input, once: to reproduce a finding.
     #[arg(long, requires = "target")]
     input: Option<PathBuf>,
     /// List the targets and stop.
@@ -123,7 +123,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let targets: Vec<&Target> = TARGETS.iter().filter(chosen).collect();
     if targets.is_empty() {
         let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-        return Err(format!("no such target; there are {}", known.join(", ")).into());
+        return Err(format!(
+            "there is no target of that name; the targets are {}",
+            known.join(", ")
+        )
+        .into());
     }
     let programs = build(&targets)?;
     if let (Some(input), Some(program)) = (&options.input, programs.first()) {
@@ -138,8 +142,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// A while of each target that guards a boundary of the model, as many at a time as there are
-/// processors; how many found nothing, and how many something.
+/// Runs each target that guards a boundary of the model for a short time, as many at once as there
+/// are processors; returns how many found nothing, and how many found something.
 pub(crate) fn smoke() -> Result<(u64, u64)> {
     let targets: Vec<&Target> = TARGETS.iter().filter(|target| target.smoke).collect();
     let programs = build(&targets)?;
@@ -170,7 +174,7 @@ pub(crate) fn smoke() -> Result<(u64, u64)> {
     }))
 }
 
-/// Why nothing can be fuzzed here, if so.
+/// The reason why nothing can be fuzzed here, if there is one.
 pub(crate) fn obstacle() -> Option<String> {
     let works = |program: &str| {
         let mut command = Command::new(program);
@@ -179,7 +183,7 @@ pub(crate) fn obstacle() -> Option<String> {
     };
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     (!works(&compiler))
-        .then(|| format!("libFuzzer is C++, and there is no {compiler}: install g++ or clang"))
+        .then(|| format!("libFuzzer is C++, and {compiler} is not installed: install g++ or clang"))
 }
 
 fn directory(part: &str) -> PathBuf {

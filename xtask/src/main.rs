@@ -39,12 +39,12 @@ enum Task {
     Prm(verbless_prm_tool::Task),
     /// Runs the conformance suite on a device, or on the model where there is none.
     Hwtest(hwtest::Options),
-    /// Counts the instructions of posting and polling, measures how fast the model is, and holds
-    /// both against bounds.
+    /// Counts the instructions of posting and polling, measures the speed of the model, and
+    /// compares both with bounds.
     Bench(bench::Options),
     /// Runs the fuzz targets, each for a while.
     Fuzz(fuzz::Options),
-    /// Changes the sources in small ways, and says which changes no test notices.
+    /// Makes small changes to the sources, and lists those that no test detects.
     Mutants(mutants::Options),
     /// Runs every test that this machine can run.
     Test(test::Options),

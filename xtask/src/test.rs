@@ -210,7 +210,7 @@ fn counted(command: Command) -> Result<Outcome> {
     Ok(Outcome::Ran { passed: passed.saturating_sub(skips.len() as u64), failed, skips })
 }
 
-/// What a command's output said.
+/// The results in a command's output.
 pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
@@ -239,7 +239,7 @@ pub(crate) fn count(mut command: Command) -> Result<Counts> {
         failed = 1;
     }
     if passed + failed == 0 {
-        return Err("it ran no test".into());
+        return Err("the command reported no test results".into());
     }
     Ok(Counts { passed, failed, skips })
 }
@@ -370,7 +370,7 @@ fn fuzz_targets() -> Result<Outcome> {
     }
 }
 
-/// A while for each fuzz target that guards a boundary of the model.
+/// Runs each fuzz target that guards a boundary of the model for a short time.
 fn fuzz_smoke() -> Result<Outcome> {
     match crate::fuzz::obstacle() {
         Some(why) => Ok(Outcome::Skipped(why)),
@@ -398,7 +398,7 @@ fn aarch64() -> Result<Outcome> {
     once(command)
 }
 
-/// And the barriers of the data path are looked for in the code that is made for them.
+/// Checks the barriers of the data path in the machine code for aarch64.
 fn aarch64_barriers() -> Result<Outcome> {
     match std_sources() {
         Ok(sources) => {

@@ -57,7 +57,8 @@ impl Device {
             return Err(limit("CREATE_CQ", "log2 of the CQEs", attr.log_cqes.into(), most.into()));
         }
         if attr.ignore_overrun && !self.caps().general.cq_oi() {
-            let hint = "the device has no queues that ignore an overrun (capability cq_oi)";
+            let hint =
+                "the device does not support CQs that ignore an overrun (capability cq_oi is 0)";
             return Err(invalid("CREATE_CQ", hint));
         }
         let mut input = CreateCqIn::new();

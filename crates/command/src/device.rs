@@ -14,9 +14,9 @@ use crate::send;
 
 /// An open device: a DevX context and what the device can do.
 ///
-/// Clones share the context, which closes when the last clone and the last object on it are gone.
-/// It derefs to the [`Context`], whose functions are the kernel's own: ports, GIDs, protection
-/// domains, UMEMs, UARs and event channels.
+/// Clones share the context, which closes when the last clone and the last object on it are
+/// dropped. It derefs to the [`Context`], whose functions are the kernel's own: ports, GIDs,
+/// protection domains, UMEMs, UARs and event channels.
 #[derive(Clone)]
 pub struct Device {
     context: Context,

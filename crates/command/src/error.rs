@@ -13,7 +13,7 @@ pub(crate) fn limit(attempted: &'static str, what: &str, value: u64, most: u64) 
     Error::new(
         ErrorKind::Input,
         attempted,
-        format!("{what} is {value}; at most {most} is possible"),
+        format!("{what} is {value}; at most {most} is supported"),
     )
 }
 

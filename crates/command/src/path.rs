@@ -1,5 +1,5 @@
-//! Where a queue pair sends to, and what says so: the address path of its context, or the address
-//! vector of a datagram.
+//! The path to a peer: as the address path of a queue pair's context, or as the address vector of a
+//! datagram.
 
 use verbless_devx::{Error, Gid};
 use verbless_prm::{AddressPath, DatagramSegment};
@@ -88,7 +88,7 @@ impl Path {
         }
     }
 
-    /// Why the device could not be told of this path, if so: a field does not fit.
+    /// The reason why this path cannot be encoded, if there is one: a value does not fit its field.
     pub(crate) fn problem(&self) -> Option<&'static str> {
         let route = match self {
             Self::InfiniBand { sl: 16.., .. } => return Some("service level above 15"),

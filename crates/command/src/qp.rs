@@ -228,7 +228,8 @@ impl Device {
         };
         match (attr.log_receive_wqes, &attr.shared) {
             (Some(_), Some(_)) => {
-                let hint = "a queue pair has receives of its own or shares others', not both";
+                let hint =
+                    "a queue pair has either a receive queue of its own or a shared one, not both";
                 return Err(invalid("CREATE_QP", hint));
             }
             (None, Some(pool)) => {
@@ -343,8 +344,8 @@ impl QpObject {
         self.modify(&input, "RTR needs INIT")
     }
 
-    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Nobody checks its
-    /// sequence numbers, which begin with `send_psn` (24 bits).
+    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Receivers do not
+    /// check its sequence numbers, which begin with `send_psn` (24 bits).
     pub fn to_rts_datagram(&mut self, send_psn: u32) -> Result<(), Error> {
         self.datagram("RTR2RTS_QP")?;
         fits("RTR2RTS_QP", "the send PSN", send_psn, 24)?;

@@ -174,7 +174,8 @@ fn a_device_is_found_by_name_or_pci_address_and_an_unknown_one_is_answered_with_
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(
         error.to_string(),
-        "looking for the device mlx5_7; the kernel has mlx5_0 (0000:08:00.0), mlx5_1 (0000:08:00.1)"
+        "looking for the device mlx5_7 failed; the kernel has mlx5_0 (0000:08:00.0), mlx5_1 \
+         (0000:08:00.1)"
     );
 }
 

@@ -17,7 +17,7 @@ use super::import::FACTS;
 use super::names::{TAKEN, is_snake, is_upper, type_name};
 use super::place::Place;
 
-/// Runs the task: every mistake on standard error, or a line that says all is well.
+/// Runs the task: every mistake on standard error, or a line with counts.
 pub(crate) fn run(root: &Path) -> crate::repository::Result {
     let description = Description::load(root)?;
     let mut found = all(&description);
@@ -29,7 +29,7 @@ pub(crate) fn run(root: &Path) -> crate::repository::Result {
     if problems.is_empty() {
         let fields: usize = description.structures.iter().map(|s| s.fields.len()).sum();
         println!(
-            "prm check: {} structures with {fields} fields, {} enums, {} commands; all is well",
+            "prm check: {} structures with {fields} fields, {} enums, {} commands; no errors",
             description.structures.len(),
             description.enums.len(),
             description.commands.len()
@@ -109,7 +109,7 @@ pub(crate) fn linux_names(description: &Description, facts: &Facts) -> Vec<Probl
         let name = source.strip_prefix("linux: ")?;
         let whole = name.starts_with("mlx5_ifc_") && name.ends_with("_bits");
         (whole && !facts.structs.contains_key(name)).then(|| {
-            format!("{FACTS} has no {name}; correct the name, or say of which version it is")
+            format!("{FACTS} has no {name}; correct the name, or name the version that has it")
         })
     };
     for structure in &description.structures {
@@ -180,7 +180,7 @@ impl Check<'_> {
                 continue;
             }
             if let Some(other) = names.insert(name, file) {
-                self.error(file, place, format!("there is one of that name in {other} already"));
+                self.error(file, place, format!("{other} already has an entry of that name"));
                 continue;
             }
             let other = is_type.then(|| types.insert(type_name(name), (name, file))).flatten();
@@ -256,7 +256,7 @@ impl Check<'_> {
             self.error(file, place.clone(), "names are lower case letters, digits and _");
         }
         if ![8, 16, 32, 64].contains(&span.width) || !span.start.is_multiple_of(span.width) {
-            let message = "is no aligned word of 1, 2, 4 or 8 bytes";
+            let message = "is not an aligned word of 1, 2, 4 or 8 bytes";
             self.error(file, place.clone(), message);
         }
         if span.end() > structure.bytes.saturating_mul(8) {
@@ -270,7 +270,7 @@ impl Check<'_> {
             let number = matches!(field.content, Content::Number | Content::Enum(_));
             let touches = of.start < span.end() && span.start < of.end();
             if touches && !(word.holds(field) && number && !field.array) {
-                let message = format!("`{}` is no number within it", field.name);
+                let message = format!("`{}` is not a number within it", field.name);
                 self.error(file, place.clone(), message);
             }
         }
@@ -347,7 +347,7 @@ impl Check<'_> {
             .map(String::as_str)
             .take(5)
             .collect();
-        if near.is_empty() { String::new() } else { format!("; there is {}", near.join(", ")) }
+        if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(", ")) }
     }
 
     fn overlaps(&mut self, structure: &Structure) {
@@ -368,7 +368,7 @@ impl Check<'_> {
             for other in fields[i + 1..].iter().take_while(|o| o.start < field.span().end()) {
                 if !field.overlay && !other.overlay {
                     let message = format!(
-                        "overlaps `{}` at {}; if that is meant, one says overlay = true",
+                        "overlaps `{}` at {}; if intended, set overlay = true on one of them",
                         field.name,
                         field.place()
                     );
@@ -435,7 +435,7 @@ impl Check<'_> {
             return;
         }
         if restates(name, doc) {
-            let message = format!("`{doc}` only says its name again; say what it means");
+            let message = format!("`{doc}` only repeats the name; state what it means");
             self.harmless(file, place.to_owned(), &message);
         }
     }
@@ -486,7 +486,7 @@ impl Check<'_> {
             self.error(file, place.clone(), message);
         }
         if command.opcode == 0 {
-            self.error(file, place.clone(), "opcode 0 is no command");
+            self.error(file, place.clone(), "opcode 0 is not a command");
         }
         for (role, name) in [("input", &command.input), ("output", &command.output)] {
             match self.description.structure(name) {
@@ -501,14 +501,15 @@ impl Check<'_> {
             o.name != command.name && (o.input == command.input) && o.name < command.name
         });
         if let Some(other) = shared {
-            let message = format!("has the input of [{}]; each command has its own", other.name);
+            let message =
+                format!("shares its input with [{}]; give each command its own", other.name);
             self.error(file, place.clone(), message);
         }
         let statuses = self.description.enumeration("command_status");
         for Status { name: status, why, from } in &command.statuses {
             let place = format!("[{}] {status}", command.name);
             if !statuses.is_some_and(|e| e.values.iter().any(|v| v.name == *status)) {
-                self.harmless(file, place.clone(), "is no value of enum [command_status]");
+                self.harmless(file, place.clone(), "is not a value of enum [command_status]");
             }
             if why.trim().is_empty() {
                 self.harmless(file, place.clone(), "does not say why it is returned");
@@ -547,7 +548,7 @@ impl Check<'_> {
         let known = |state: &str| e.values.iter().any(|value| value.name == state);
         let mut messages = Vec::new();
         for state in command.states.iter().filter(|state| *state != "any" && !known(state)) {
-            messages.push(format!("{state} is no value of enum [{name}]"));
+            messages.push(format!("{state} is not a value of enum [{name}]"));
         }
         if command.states.is_empty() {
             messages.push("says in no state that it is legal; \"any\" is all".to_owned());
@@ -557,10 +558,11 @@ impl Check<'_> {
                 None => messages.push(format!("`{transition}` is not written A -> B")),
                 Some((from, to)) => {
                     if !command.states.iter().any(|state| state == from) {
-                        messages.push(format!("`{transition}` starts from none of its states"));
+                        messages
+                            .push(format!("`{transition}` does not start from one of its states"));
                     }
                     if !known(to) {
-                        messages.push(format!("{to} is no value of enum [{name}]"));
+                        messages.push(format!("{to} is not a value of enum [{name}]"));
                     }
                 }
             }
@@ -709,7 +711,7 @@ impl Check<'_> {
                 let place = format!("[{name}] aliases");
                 let found = find(description, alias);
                 if !identifiers(alias).eq([alias.as_str()]) || alias.ends_with('*') {
-                    let message = format!("`{alias}` is no identifier of C");
+                    let message = format!("`{alias}` is not a C identifier");
                     self.error(file, place, message);
                 } else if let Some(other) =
                     found.targets.iter().find(|target| target.name().to_lowercase() != *name)
@@ -717,7 +719,7 @@ impl Check<'_> {
                     let message = format!("`{alias}` is already a name of {}", other.name());
                     self.error(file, place, message);
                 } else if aliases[..i].contains(alias) {
-                    self.error(file, place, format!("`{alias}` is there twice"));
+                    self.error(file, place, format!("`{alias}` is listed twice"));
                 }
             }
         }
@@ -732,7 +734,8 @@ impl Check<'_> {
                 for field in self.description.structure(name).iter().flat_map(|s| &s.fields) {
                     let Content::Struct(nested) = &field.content else { continue };
                     if *nested == structure.name {
-                        let message = format!("holds itself, through `{}` of [{name}]", field.name);
+                        let message =
+                            format!("contains itself, through `{}` of [{name}]", field.name);
                         self.error(&structure.file, format!("[{}]", structure.name), message);
                         return;
                     }

@@ -351,7 +351,7 @@ impl Description {
             return;
         };
         if raw.bytes > LARGEST {
-            let message = format!("{:#x} bytes are more than any structure has", raw.bytes);
+            let message = format!("{:#x} bytes are more than a structure can have", raw.bytes);
             return self.problem(file, &place, message);
         }
         let mut reserved = Vec::new();

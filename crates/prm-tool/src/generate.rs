@@ -38,7 +38,7 @@ pub(crate) fn run(root: &Path) -> crate::repository::Result {
     }
     let texts = check::all(&description).len();
     if texts > 0 {
-        println!("{texts} things are still missing; `cargo xtask prm check` names them");
+        println!("{texts} texts are still missing; `cargo xtask prm check` lists them");
     }
     Ok(())
 }
@@ -53,7 +53,9 @@ pub(crate) fn stale(
     let mut stale = Vec::new();
     for name in existing(&directory)? {
         if !files.contains_key(&name) {
-            stale.push(format!("{DIRECTORY}/{name}: comes from no table; run prm generate"));
+            stale.push(format!(
+                "{DIRECTORY}/{name}: no table generates it; run `cargo xtask prm generate`"
+            ));
         }
     }
     for (name, text) in &files {
@@ -131,7 +133,10 @@ fn rustfmt_one(root: &Path, text: &str) -> Result<String, String> {
         let path = std::env::temp_dir().join("prm-generate-failed.rs");
         let _ = std::fs::write(&path, text);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(format!("the generator wrote no Rust ({}): {message}", path.display()));
+        return Err(format!(
+            "the generated code is not valid Rust ({}): {message}",
+            path.display()
+        ));
     }
     String::from_utf8(output.stdout).map_err(|error| error.to_string())
 }

@@ -125,7 +125,7 @@ fn members(tokens: &[&str], at: &mut usize) -> Result<Vec<Member>, String> {
                 members.push(Member::Bits(name.to_owned(), 0));
                 *at += end + 1;
             }
-            other => return Err(format!("`{other}` is no member of a layout")),
+            other => return Err(format!("`{other}` is not a member of a layout")),
         }
     }
 }
@@ -156,7 +156,7 @@ fn sizes(tokens: &[&str], at: &mut usize) -> Result<Option<Vec<u32>>, String> {
                         Some(hex) => u32::from_str_radix(hex, 16),
                         None => number.parse(),
                     };
-                    let parsed = parsed.map_err(|_| format!("`{number}` is no size"))?;
+                    let parsed = parsed.map_err(|_| format!("`{number}` is not a size"))?;
                     value = u32::try_from(i64::from(value) + sign * i64::from(parsed))
                         .map_err(|_| "a size is negative")?;
                 }

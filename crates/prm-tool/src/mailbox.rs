@@ -64,7 +64,9 @@ pub(crate) fn compare(runtime: &Runtime, recordings: Vec<(String, Vec<Dumped>)>)
     let mut seen: BTreeMap<(&'static str, &'static str), Seen> = BTreeMap::new();
     for (name, commands) in recordings {
         let unknown = commands.iter().filter(|it| runtime.command_of(&it.input).is_none());
-        alike.problems.extend(unknown.map(|it| format!("{name}: {} is no command", it.title)));
+        alike
+            .problems
+            .extend(unknown.map(|it| format!("{name}: {} is not a command of prm/", it.title)));
         let (theirs, ours) = sides(&commands);
         for (key, theirs) in &theirs {
             // Where one sends a command more often than the other, nobody can say which is which.

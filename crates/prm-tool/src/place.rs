@@ -56,7 +56,7 @@ impl Place {
             ));
         }
         if dword > 0x10_0000 {
-            return Err(format!("offset 0x{dword:x} is beyond any structure"));
+            return Err(format!("offset 0x{dword:x} is larger than a structure can be"));
         }
         let rest = match rest {
             None => Rest::None,
@@ -179,7 +179,7 @@ mod tests {
             ("0x00.32", ".hi:lo"),
             ("0x00.a", ".hi:lo"),
             ("0x00:0", "number of bytes"),
-            ("0xfffffffc", "beyond"),
+            ("0xfffffffc", "larger than a structure"),
         ] {
             let error = Place::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

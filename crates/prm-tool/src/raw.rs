@@ -88,14 +88,14 @@ impl RawField {
             return Err("count is 0; a flexible array at the end is tail = true".into());
         }
         if self.count.is_some_and(|count| count > 0x1_0000) {
-            return Err("has more elements than any structure holds".into());
+            return Err("has more elements than a structure can hold".into());
         }
         if self.tail && self.count.is_some() {
-            return Err("a tail has no count".into());
+            return Err("is a tail, which has no count".into());
         }
         let count = self.count.unwrap_or(1);
         if width.checked_mul(count).is_none_or(|bits| bits > 1 << 24) {
-            return Err("is larger than any structure".into());
+            return Err("is larger than a structure can be".into());
         }
         let content = match (self.enumeration, self.structure, self.bytes) {
             (Some(name), ..) => Content::Enum(name),

@@ -39,7 +39,7 @@ pub(crate) fn page(
                     .to_owned(),
                 near => format!("near: {}", near.join(", ")),
             };
-            return Err(format!("nothing is called `{name}`; {hint}").into());
+            return Err(format!("prm/ has no entry named `{name}`; {hint}").into());
         }
         [one] => target(&mut out, description, evidence, one),
         many => {

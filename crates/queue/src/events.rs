@@ -117,7 +117,7 @@ impl CqEvents {
     /// refusal, as for a queue of another context.
     pub fn add(&self, cq: &mut Cq, token: u64) -> Result<(), Error> {
         if cq.subscription.as_ref().is_some_and(|there| there.channel.strong_count() > 0) {
-            let hint = "its events go to a CqEvents already: drop that one before";
+            let hint = "it was added to another CqEvents already: drop that one first";
             let attempted = format!("adding CQ {} to an event channel", cq.cqn());
             return Err(Error::new(ErrorKind::Input, attempted, hint));
         }
@@ -157,7 +157,7 @@ impl CqEvents {
         let here = |there: &&mut Subscription| there.channel.ptr_eq(&Arc::downgrade(&self.alive));
         let Some(subscription) = cq.subscription.as_mut().filter(here) else {
             let attempted = format!("parking CQ {}", cq.cqn());
-            let hint = "its events do not come here: `add` it to this CqEvents before";
+            let hint = "it was not added to this CqEvents: call `add` first";
             return Err(Error::new(ErrorKind::Input, attempted, hint));
         };
         let events = subscription.events.load(Ordering::Acquire);

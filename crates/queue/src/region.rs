@@ -1,7 +1,8 @@
 //! Memory regions: memory, and the keys under which the device reaches it.
 //!
-//! A peer that holds the remote key may write at any time, so the bytes are reached by copies that
-//! are allowed to race, never as a slice.
+//! A peer that holds the remote key may write at any time, so the bytes are copied in and out by
+//! copies that are allowed to race. A slice is given only of memory that no device may write, or to
+//! a caller who promises that none does. All of them take the types of [`bytemuck`].
 
 use std::any::Any;
 use std::fmt;
@@ -38,6 +39,34 @@ pub(crate) struct RegionParts {
 
 /// Registered memory. Reads and writes of it race with the device's, and yield each byte old or
 /// new.
+///
+/// Values of any type with the traits of [`bytemuck`] can be copied in and out, and viewed in place
+/// where no device may write:
+///
+/// ```no_run
+/// use bytemuck::{Pod, Zeroable};
+/// # use verbless_command::KeyAccess;
+///
+/// #[derive(Clone, Copy, Pod, Zeroable)]
+/// #[repr(C)]
+/// struct Quote {
+///     id: u64,
+///     price: f64,
+/// }
+///
+/// # fn f(domain: &verbless_queue::Domain) -> Result<(), Box<dyn std::error::Error>> {
+/// // Devices only read this region, so the slice is safe: the quotes are made where they are sent.
+/// let mut outgoing = domain.region(4096, KeyAccess::LOCAL_READ)?;
+/// let quotes: &mut [Quote] = outgoing.slice_mut(0, 256)?;
+/// quotes[0] = Quote { id: 7, price: 1.5 };
+///
+/// // Devices write this one, so the quotes are copied.
+/// let incoming = domain.region(4096, KeyAccess::ALL)?;
+/// let mut quotes = [Quote::zeroed(); 16];
+/// incoming.read_slice(0, &mut quotes)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Region {
     /// Declared, and so dropped, before the memory that it gives access to.
     _registration: Box<dyn Any + Send + Sync>,
@@ -141,7 +170,7 @@ impl Region {
     /// RDMA READs and WRITEs move an aligned word as a whole, if neither the range nor a packet
     /// ends inside it: begin the range at a word, so that packets, whose payloads are multiples of
     /// 8 bytes, end between words. RDMA atomics and those of the CPU are atomic to each other only
-    /// where the device says so; count on it for those of one device, or of one side.
+    /// if the device reports it; rely on atomicity among atomics of one device, or of the CPU.
     ///
     /// The words of one READ are read in no promised order. A peer that reads a version and a value
     /// by one READ may get the new version and the old value, so write a version on either side of

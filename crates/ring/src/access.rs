@@ -8,8 +8,7 @@ pub struct RemoteAccess {
     pub read: bool,
     /// RDMA WRITE.
     pub write: bool,
-    /// Atomics, where the device has them; elsewhere
-    /// nobody gets the right.
+    /// Atomics, if the device supports them; otherwise no peer gets the right.
     pub atomic: bool,
 }
 

@@ -25,8 +25,8 @@ impl AddressHandle {
         Self(vector)
     }
 
-    /// A queue pair at the end of the way. `q_key` is what that one asks for: without it the
-    /// message is dropped. One with its top bit set stands for the sender's own.
+    /// A queue pair at the end of this path. `q_key` must be the Q_Key of that queue pair, or the
+    /// message is dropped. With its top bit set, the sender's own Q_Key is used instead.
     pub fn to(&self, qpn: Qpn, q_key: QKey) -> Destination {
         let mut vector = self.0;
         vector.set_q_key(q_key.0).set_dqp_dct(qpn.0 & 0xff_ffff);

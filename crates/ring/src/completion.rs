@@ -218,33 +218,41 @@ pub enum Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::LocalLength => f.write_str("local length error: the message does not fit"),
+            Self::LocalLength => {
+                f.write_str("local length error: the message exceeds its buffer or the limit")
+            }
             Self::LocalQpOperation => f.write_str(
                 "local QP operation error: bad work request, or not legal in this state",
             ),
             Self::LocalProtection => {
-                f.write_str("local protection error: an lkey, its PD, bounds or rights")
+                f.write_str("local protection error: check the lkey, its PD, bounds and rights")
             }
             Self::Flushed => {
                 f.write_str("flushed: the QP went to the error state before this request ran")
             }
-            Self::MemoryWindowBind => f.write_str("memory window bind error"),
+            Self::MemoryWindowBind => {
+                f.write_str("memory window bind error: a bind or UMR was refused")
+            }
             Self::BadResponse => f.write_str("bad response from the peer"),
-            Self::LocalAccess => f.write_str("local access error while serving the peer"),
+            Self::LocalAccess => {
+                f.write_str("local access error: a peer's request failed on our memory")
+            }
             Self::RemoteInvalidRequest => f.write_str(
                 "remote invalid request: the peer does not support it, or its length is wrong",
             ),
             Self::RemoteAccess => {
-                f.write_str("remote access error: an rkey, its PD, bounds or rights")
+                f.write_str("remote access error: check the rkey, its PD, bounds and rights")
             }
-            Self::RemoteOperation => f.write_str("remote operation error: the peer failed"),
+            Self::RemoteOperation => {
+                f.write_str("remote operation error: the peer failed to complete it")
+            }
             Self::TransportRetryExceeded => {
                 f.write_str("transport retries exceeded: the peer does not answer")
             }
             Self::RnrRetryExceeded => {
                 f.write_str("RNR retries exceeded: the peer has no receive posted")
             }
-            Self::RemoteAborted => f.write_str("the peer aborted"),
+            Self::RemoteAborted => f.write_str("remote aborted error: the peer aborted"),
             Self::Other(it) => write!(f, "syndrome {it:#04x}"),
         }
     }
@@ -288,7 +296,7 @@ impl fmt::Display for CompletionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(it) => it.fmt(f),
-            Self::Malformed(it) => write!(f, "impossible CQE: {it}"),
+            Self::Malformed(it) => write!(f, "invalid CQE: {it}"),
         }
     }
 }
@@ -365,15 +373,15 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Queue(it) => write!(f, "it is of QP {it}"),
+            Self::Queue(it) => write!(f, "it belongs to another queue pair, QP {it}"),
             Self::Opcode(it) => write!(f, "opcode {it:#x}"),
             Self::Shared(it) => write!(
                 f,
-                "it is of WQE {it} of a shared receive queue: give it to that queue's `complete`, \
-                 or the WQE to its `take_back`"
+                "it belongs to WQE {it} of a shared receive queue: give it to that queue's \
+                 `complete`, or the WQE to its `take_back`"
             ),
             Self::WorkRequest(it) => {
-                write!(f, "work request opcode {it:#04x}, which is not what was posted")
+                write!(f, "work request opcode {it:#04x} is not the posted one")
             }
             Self::Index(it) => write!(f, "WQE {it} is not outstanding"),
             Self::Format(it) => write!(f, "format {it}"),

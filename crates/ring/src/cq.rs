@@ -1,8 +1,8 @@
-//! Completion queues: polling, arming, and forgetting queues that are gone.
+//! Completion queues: polling, arming, and removing the CQEs of destroyed queues.
 //!
-//! A queue that goes to RESET or is destroyed leaves CQEs behind, and their number soon is another
-//! queue's. Whoever does that cleans the completion queues ([`CqCleaner`]): it marks those CQEs
-//! where they lie, from whatever thread, and polling steps over them.
+//! A queue that is reset or destroyed leaves CQEs behind, and its number may soon belong to another
+//! queue. So the code that resets or destroys it cleans the completion queues ([`CqCleaner`]): this
+//! marks those CQEs in place, from any thread, and polling skips them.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -90,8 +90,8 @@ impl CompletionQueue {
         })
     }
 
-    /// The same queue under the number that the device gave it: the device is told of the ring when
-    /// its entries are marked, and says the number then.
+    /// The same queue with the number that the device assigned: the ring is prepared before the
+    /// device knows the queue, so the number comes later.
     ///
     /// # Errors
     /// A number of more than 24 bits.
@@ -100,7 +100,7 @@ impl CompletionQueue {
         Ok(Self { cqn, ..self })
     }
 
-    /// What forgets the CQEs of a queue that is gone.
+    /// A handle that removes the CQEs of reset or destroyed queues.
     pub fn cleaner(&self) -> CqCleaner {
         CqCleaner {
             ring: self.ring.handle(),
@@ -169,14 +169,14 @@ impl CompletionQueue {
         barrier::after_doorbell();
     }
 
-    /// Counts an event, so that the next [`CompletionQueue::arm`] is told from the one that the
-    /// event answered.
+    /// Counts an event, so that the next [`CompletionQueue::arm`] differs from the one that caused
+    /// the event.
     pub fn event_received(&mut self) {
         self.arm_sequence = self.arm_sequence.wrapping_add(1);
     }
 
-    /// Whether there is nothing to poll. Completions of a queue that is gone count as there until a
-    /// poll has stepped over them.
+    /// Whether there is nothing to poll. Completions of a destroyed queue count until a poll has
+    /// skipped them.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.look().is_not_ours()
@@ -293,10 +293,10 @@ fn check_number(Cqn(cqn): Cqn) -> Result<(), LayoutError> {
     Ok(())
 }
 
-/// Forgets the CQEs of a queue that is gone, while whoever has the [`CompletionQueue`] may be
-/// polling it.
+/// Removes the CQEs of a reset or destroyed queue, while another thread may be polling the
+/// [`CompletionQueue`].
 ///
-/// What was polled already is not forgotten: complete it before.
+/// CQEs that were polled already are not affected: complete them first.
 pub struct CqCleaner {
     ring: CqRing,
     consumer: Record,
@@ -306,16 +306,16 @@ pub struct CqCleaner {
 }
 
 impl CqCleaner {
-    /// Forgets every CQE of this number that has not been polled.
+    /// Removes every CQE of this queue number that has not been polled.
     ///
-    /// Ask when the device has gone to RESET with the queue, and before its number can be
-    /// another's: then all of its CQEs are in the ring, and none comes any more.
+    /// Call it when the device has taken the queue to RESET, and before the number can be assigned
+    /// to another queue: then all CQEs of the queue are in the ring, and no more follow.
     pub fn clean(&self, qpn: Qpn) {
         self.each(qpn, |_| ());
     }
 
-    /// The same of a queue pair that draws from a shared receive queue, which gets back the WQEs of
-    /// the receives that nobody will hear of.
+    /// The same for a queue pair on a shared receive queue, which gets back the WQEs of the removed
+    /// receive completions.
     pub fn clean_shared(&self, qpn: Qpn, returns: &SrqReturns) {
         self.each(qpn, |index| returns.give(index));
     }

@@ -96,7 +96,7 @@ impl SharedReceiveQueue {
         self.free + self.returns.count()
     }
 
-    /// Where the cleaner of a completion queue gives back the WQEs of a queue pair that is gone.
+    /// Where a [`CqCleaner`](crate::cq::CqCleaner) gives back the WQEs of a destroyed queue pair.
     pub fn returns(&self) -> SrqReturns {
         self.returns.clone()
     }
@@ -138,7 +138,7 @@ impl SharedReceiveQueue {
         if some { self.enqueue(into, cookie) } else { Err(PostError::Full) }
     }
 
-    /// Starts a batch: receives that the device is told of together.
+    /// Starts a batch: several receives with one update of the doorbell record.
     #[inline(always)]
     pub fn batch(&mut self) -> SrqBatch<'_> {
         SrqBatch { first: self.head, posted: 0, queue: self }
@@ -253,8 +253,8 @@ impl core::fmt::Debug for SharedReceiveQueue {
     }
 }
 
-/// Receives that the device will be told of together. Dropped without [`SrqBatch::ring`],
-/// it takes them back.
+/// Receives that will be posted together. If it is dropped without [`SrqBatch::ring`], they are
+/// removed.
 pub struct SrqBatch<'q> {
     queue: &'q mut SharedReceiveQueue,
     first: u16,

@@ -100,7 +100,7 @@ pub(super) fn print(
     println!("\nthe best of at most {ROUNDS} rounds of {SECONDS} s, {how}\n");
     for row in rows.iter().filter(|row| row.is_chosen(filter)) {
         let rate = report.lines().find_map(|line| rate(line, row));
-        let rate = rate.ok_or("the example speed says nothing of a row")?;
+        let rate = rate.ok_or("the example speed printed no result for a row")?;
         let verdict = if rate >= row.bound { "" } else { "  BELOW THE BOUND" };
         println!("{:36} {rate:>12.1} {:12} {:>10}{verdict}", row.name, row.unit, row.bound);
         tally.count(rate >= row.bound);

@@ -114,7 +114,10 @@ mod tests {
         assert!(full.to_string().contains("the queue is full"), "{full}");
         let error = Error::from(OutOfBounds { offset: 8, length: 9, size: 16 });
         assert_eq!(error.kind(), ErrorKind::Input);
-        assert_eq!(error.to_string(), "9 bytes at offset 0x8 of 0x10 bytes");
+        assert_eq!(
+            error.to_string(),
+            "9 bytes at offset 0x8 exceed the memory, which has 0x10 bytes"
+        );
         let kind = |error: CompletionError| Error::from(error).kind();
         let malformed = Malformed::Queue(verbless_ring::Qpn(7));
         assert_eq!(kind(CompletionError::Malformed(malformed)), ErrorKind::Answer);
@@ -126,7 +129,7 @@ mod tests {
         let io = io::Error::from(error);
         assert_eq!(io.kind(), io::ErrorKind::NotFound);
         let inner = io.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).expect("ours");
-        assert_eq!(inner.to_string(), "looking for mlx5_9; there is mlx5_0");
+        assert_eq!(inner.to_string(), "looking for mlx5_9 failed; there is mlx5_0");
         assert_eq!(Error::from(io).kind(), ErrorKind::NotFound, "and back");
     }
 }

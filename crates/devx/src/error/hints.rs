@@ -32,7 +32,7 @@ fn of_any_command(status: CommandStatus) -> &'static str {
             "the device reports success, yet the kernel does not; the kernel log may say more"
         }
         CommandStatus::INTERNAL_ERR => {
-            "the firmware failed inside; the kernel log may hold its health report"
+            "the firmware failed internally; the kernel log may contain its health report"
         }
         CommandStatus::BAD_OP => {
             "this firmware does not know the command, or not for this function; compare its \
@@ -65,7 +65,7 @@ fn of_any_command(status: CommandStatus) -> &'static str {
         }
         CommandStatus::BAD_INP_LEN => "the input is shorter than the command's layout",
         CommandStatus::BAD_OUTP_LEN => "the output is shorter than the command's layout",
-        _ => "look the syndrome up with the vendor's support",
+        _ => "ask the vendor's support for the meaning of the syndrome",
     }
 }
 
@@ -116,10 +116,10 @@ pub(super) fn refused(method: Method, errno: Errno) -> Cow<'static, str> {
              object's"
         }
         (method::DEVX_OBJ_ASYNC_QUERY, Errno::EAGAIN) => {
-            "1 MiB of answers waits in the channel; read some"
+            "1 MiB of answers is queued in the channel; read some"
         }
         (method::DEVX_SUBSCRIBE_EVENT, Errno::EINVAL) => {
-            "an event type is not one that users may subscribe to for this object"
+            "users may not subscribe to one of these event types for this object"
         }
         (method::DEVX_QUERY_EQN, _) => {
             "the vector must be below the context's number of completion vectors"

@@ -1,4 +1,4 @@
-//! What went wrong, of what, and what to look at next.
+//! Errors: what was attempted, what went wrong, and what to check next.
 
 mod convert;
 mod hints;
@@ -14,8 +14,8 @@ use crate::abi::Method;
 /// Result of anything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure, of any layer: what the data path and the system fail with converts into it. Prints as
-/// one sentence about what failed and one about what to check next.
+/// An error of any layer; errors of the data path and of the system convert into it. It prints what
+/// failed, and after a semicolon what to check next.
 #[derive(Clone)]
 pub struct Error(Box<Details>);
 
@@ -36,11 +36,11 @@ struct Details {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// There is no mlx5 device at all, or the one that is there has no device node.
+    /// There is no mlx5 device, or it has no device node.
     NoDevice,
-    /// There are devices, but none of the name that was asked for; the hint lists their names.
+    /// There are devices, but none has the requested name; the hint lists their names.
     NotFound,
-    /// A device is there, but a kernel module that makes it usable is not loaded.
+    /// There is a device, but a kernel module that it needs is not loaded.
     ModuleMissing,
     /// The kernel refuses access to the device's file.
     Permission,
@@ -58,18 +58,18 @@ pub enum ErrorKind {
     /// The event channel overflowed: events were lost, so every queue must be polled and armed
     /// again.
     EventsLost,
-    /// The request cannot be expressed: a payload is too long, or a list too short or too long.
+    /// An argument is invalid: out of range, too long or too short, or not possible in this state.
     Input,
-    /// The kernel reported success, but its answer cannot be right.
+    /// The kernel reported success, but its answer is inconsistent.
     Answer,
-    /// Only the software model knows the layout of a command, and the device has not shown itself
-    /// to be the model; nothing was sent.
+    /// The layout of a command is defined by the software model only, and the device has not been
+    /// identified as the model; nothing was sent.
     ModelOnly,
-    /// A queue has no free place: poll its completion queue, then try again.
+    /// A queue is full: poll its completion queue, then try again.
     Full,
     /// A work request completed with an error.
     Failed,
-    /// The program on the other side sent something that cannot be used.
+    /// The peer program sent invalid data.
     Peer,
     /// Reading or writing failed outside of the device: the system's own error.
     Io,
@@ -251,6 +251,13 @@ impl fmt::Display for Error {
         }
         if let Some(errno) = details.errno.filter(|_| details.source.is_none()) {
             write!(f, ": {errno}")?;
+        }
+        let explained = details.status.is_some()
+            || details.errno.is_some()
+            || details.source.is_some()
+            || details.attempted.contains(": ");
+        if !explained {
+            f.write_str(" failed")?;
         }
         if !details.hint.is_empty() {
             write!(f, "; {}", details.hint)?;

@@ -105,7 +105,7 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
         ("size = {", "size = 3 #", "[thing] size", "invalid type"),
         ("LARGE = { value = 2", "LARGE = { value = -2", "[kind_of_thing] LARGE", "invalid value"),
         (STATUS, "BAD_PARAM = 1", "[make_thing] BAD_PARAM", "NAME = {"),
-        ("bytes = 0x10\n", "bytes = 0xffffffff\n", "[thing]", "more than any structure"),
+        ("bytes = 0x10\n", "bytes = 0xffffffff\n", "[thing]", "more than a structure can have"),
         (
             "struct = \"thing\", doc",
             "struct = \"thing\", count = 4000000000, doc",
@@ -125,7 +125,7 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "bits = 4\n",
             "bits = 4\naliases = [\"two words\"]\n",
             "[kind_of_thing] aliases",
-            "no identifier",
+            "not a C identifier",
         ),
         (
             "bits = 4\n",
@@ -174,7 +174,7 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "bits = 64, doc = \"Address",
             "bits = 4000000000, count = 9, doc = \"Address",
             "[thing] addr",
-            "larger than any",
+            "larger than a structure",
         ),
         ("\"0x00.31:28\"", "\"0x00.31:28\", bits = 5", "[thing] kind", "`at` says 4 bits"),
         ("\"0x28\", tail", "\"0x20\", tail", "[make_thing_in] pas", "begins before"),
@@ -184,13 +184,13 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "enum = \"kind_of_thing\"",
             "enum = \"kind\"",
             "[thing] kind",
-            "there is no enum [kind]; there is kind_of_thing",
+            "there is no enum [kind]; did you mean kind_of_thing?",
         ),
         (
             "struct = \"thing\", doc",
             "struct = \"thin\", doc",
             "[make_thing_in] thing",
-            "there is thing",
+            "did you mean thing",
         ),
         (
             "at = \"0x08\", struct",
@@ -222,7 +222,7 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "at = \"0x08\", bits = 64, doc",
             "at = \"0x08\", struct = \"make_thing_in\", doc",
             "[thing]",
-            "holds itself",
+            "contains itself",
         ),
         // texts and sources
         ("doc = \"Size in bytes.\"", "doc = \" \"", "[thing] size", "has no doc"),
@@ -279,7 +279,7 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "has no `syndrome` at 0x04",
         ),
         ("enum = \"command_status\", ", "", "[make_thing_out]", "enum = \"command_status\""),
-        ("BAD_PARAM = { why", "BAD_PARM = { why", "[make_thing] BAD_PARM", "no value of enum"),
+        ("BAD_PARAM = { why", "BAD_PARM = { why", "[make_thing] BAD_PARM", "not a value of enum"),
         ("why = \"wrong kind\"", "why = \"\"", "[make_thing] BAD_PARAM", "why it is returned"),
         (", from = \"reading\"", "", "[make_thing] BAD_PARAM", "missing field `from`"),
         (
@@ -297,9 +297,19 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
         ("state = \"kind_of_thing\"", "", "[make_thing] states", "whose states"),
         ("state = \"kind_of_thing\"", "state = \"kind\"", "[make_thing] states", "no enum [kind]"),
         ("states = [\"SMALL\"]", "states = []", "[make_thing] states", "in no state"),
-        ("states = [\"SMALL\"]", "states = [\"TINY\"]", "[make_thing] states", "TINY is no value"),
-        ("SMALL -> LARGE", "LARGE -> SMALL", "[make_thing] states", "none of its states"),
-        ("SMALL -> LARGE", "SMALL -> HUGE", "[make_thing] states", "HUGE is no value"),
+        (
+            "states = [\"SMALL\"]",
+            "states = [\"TINY\"]",
+            "[make_thing] states",
+            "TINY is not a value",
+        ),
+        (
+            "SMALL -> LARGE",
+            "LARGE -> SMALL",
+            "[make_thing] states",
+            "does not start from one of its states",
+        ),
+        ("SMALL -> LARGE", "SMALL -> HUGE", "[make_thing] states", "HUGE is not a value"),
         ("SMALL -> LARGE", "SMALL to LARGE", "[make_thing] states", "not written A -> B"),
         (
             "thing.size, for",
@@ -307,8 +317,18 @@ fn every_kind_of_mistake_is_named_with_its_place_and_what_to_do() {
             "[make_thing] capability",
             "no field width in [thing]",
         ),
-        ("doc = \"Size in bytes.\"", "doc = \"The size.\"", "[thing] size", "only says its name"),
-        ("doc = \"Small one.\"", "doc = \"Small.\"", "[kind_of_thing] SMALL", "only says its name"),
+        (
+            "doc = \"Size in bytes.\"",
+            "doc = \"The size.\"",
+            "[thing] size",
+            "only repeats the name",
+        ),
+        (
+            "doc = \"Small one.\"",
+            "doc = \"Small.\"",
+            "[kind_of_thing] SMALL",
+            "only repeats the name",
+        ),
         ("FAST = { value = 1", "FAST = { value = 65536", "[make_thing] FAST", "fit into 16 bits"),
         ("field = \"raw\"", "field = \"rew\"", "[make_thing] variants", "has a field `rew`"),
         (
@@ -388,7 +408,7 @@ fn two_commands_with_one_opcode_or_input_are_noticed() {
     "#;
     let problems = problems(&format!("{SOUND}{second}"));
     assert!(problems.iter().any(|p| p.contains("has the opcode 0x900 of [make_thing]")));
-    assert!(problems.iter().any(|p| p.contains("has the input of [break_thing]")));
+    assert!(problems.iter().any(|p| p.contains("shares its input with [break_thing]")));
 }
 
 #[test]
@@ -417,7 +437,7 @@ fn a_name_that_linux_does_not_have_or_has_for_another_opcode_is_noticed() {
 fn one_name_in_two_files_is_noticed() {
     let description = Description::parse([("prm/x.toml", SOUND), ("prm/y.toml", SOUND)]);
     let problems = all(&description);
-    let twice = problems.iter().filter(|p| p.message.contains("in prm/x.toml already"));
+    let twice = problems.iter().filter(|p| p.message.contains("prm/x.toml already has"));
     assert_eq!(twice.count(), 6, "{problems:#?}");
 }
 
@@ -457,13 +477,13 @@ fn a_word_of_a_hot_structure_is_aligned_and_made_of_whole_numbers() {
     };
     assert_eq!(with("thing_head = \"0x00\", thing_size = \"0x00.15:0\""), [""; 0]);
     for (words, says) in [
-        ("thing_head = \"0x00.15:8\"", "is no number within it"),
-        ("thing_head = \"0x00.11:4\"", "no aligned word"),
-        ("thing_head = \"0x04:8\"", "no aligned word"),
+        ("thing_head = \"0x00.15:8\"", "is not a number within it"),
+        ("thing_head = \"0x00.11:4\"", "not an aligned word"),
+        ("thing_head = \"0x04:8\"", "not an aligned word"),
         ("thing_head = \"0x10\"", "ends behind"),
         ("thing_head = \"0x00.23:16\"", "holds no field"),
         ("thing_head = 4", "is not a place"),
-        ("thing = \"0x00\"", "there is one of that name"),
+        ("thing = \"0x00\"", "already has an entry of that name"),
         ("Thing = \"0x00\"", "lower case"),
     ] {
         let problems = with(words);

@@ -43,10 +43,10 @@ impl DomainBuilder<'_> {
         Self { chunk, ..self }
     }
 
-    /// Makes it.
+    /// Makes the domain.
     ///
     /// # Errors
-    /// No bytes at a time; a device that is gone, or has no protection domain or UAR page left.
+    /// `pool_bytes` is 0; the device was removed, or has no protection domain or UAR page left.
     pub fn build(self) -> Result<Domain, Error> {
         let Self { device, blueflame_pages, chunk } = self;
         if chunk == 0 {

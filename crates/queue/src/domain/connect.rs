@@ -153,7 +153,7 @@ impl Domain {
     }
 
     /// Takes `qp` from RESET through INIT and RTR to RTS, towards `peer`, which must be of the same
-    /// service. Post receives before the peer can send: before it is told our address.
+    /// service. Post receives before sending our address to the peer, which may send at once.
     ///
     /// # Errors
     /// A peer on another fabric, a path MTU above the port's, a GID or a neighbour that is not
@@ -211,7 +211,7 @@ impl Domain {
                 options.port,
                 name(ethernet)
             );
-            return Err(Error::new(ErrorKind::Input, "finding the way to a peer", hint));
+            return Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
         }
         let level = options.service_level.unwrap_or(peer.service_level);
         if ethernet {
@@ -220,7 +220,7 @@ impl Domain {
         let grh = needs_grh(port) || peer.grh_required;
         if grh && peer.gid == Gid::default() {
             let hint = "the port requires a global route (GRH), and the peer's address has no GID";
-            return Err(Error::new(ErrorKind::Input, "finding the way to a peer", hint));
+            return Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
         }
         Ok(Path::InfiniBand {
             dlid: peer.lid,
@@ -251,7 +251,8 @@ impl Domain {
                 None => format!("choosing a GID of port {}", options.port),
             };
             let hint = match ours.count() {
-                0 => "the port has no GID: is its network interface up, with an address?".into(),
+                0 => "the port has no GID: bring its network interface up, and give it an address"
+                    .into(),
                 _ => {
                     let indexes = table.iter().filter(|entry| entry.port == options.port.into());
                     let indexes: Vec<_> = indexes.map(|entry| entry.index.to_string()).collect();
@@ -273,11 +274,11 @@ impl Domain {
         let route = route(peer.gid, index, options);
         if version == RoceVersion::V2 && is_ipv4(&own) != is_ipv4(&peer.gid) {
             let hint = format!(
-                "our GID {own} and the peer's {} are of IPv4 and IPv6: choose two of one sort with \
-                 gid_index",
+                "our GID {own} and the peer's {} are not both IPv4 or IPv6: choose matching ones \
+                 with gid_index",
                 peer.gid
             );
-            return Err(Error::new(ErrorKind::Input, "finding the way to a peer", hint));
+            return Err(Error::new(ErrorKind::Input, "resolving the path to a peer", hint));
         }
         let ah = self
             .device
@@ -302,7 +303,7 @@ impl Domain {
             Error::new(
                 ErrorKind::Answer,
                 "CREATE_AH",
-                "the kernel did not say the destination MAC; it needs to be 4.10 or newer",
+                "the kernel did not return the destination MAC; Linux 4.10 or newer is needed",
             )
         })?;
         let udp_source_port = options.source_port(local, peer.qpn);

@@ -19,7 +19,7 @@ pub struct DatagramOptions {
     pub pkey_index: u16,
     /// What a message must carry to be received.
     pub q_key: QKey,
-    /// First packet sequence number; nobody checks it.
+    /// First packet sequence number; receivers do not check it.
     pub psn: u32,
 }
 

@@ -1,11 +1,12 @@
-//! Connecting over a stream: both sides say who they are, connect, and wait until the other has.
+//! Connecting over a stream: both sides exchange addresses, connect, and wait until the other side
+//! has connected.
 //!
 //! Each side sends one greeting and one confirmation. A greeting is, in network order: the magic
 //! `vbls`, version 1, the transport service, the length of the program's data (2 bytes), the
 //! [`PeerAddress`] (28), the data, and a checksum (8) over all that comes before it. The
-//! confirmation is `done`, sent when the queue pair is in RTS; so nobody sends to a queue pair that
-//! is not ready. The checksum finds damage, not malice: a stream that others can write to needs
-//! protection of its own, such as TLS.
+//! confirmation is `done`, sent when the queue pair is in RTS; so no side sends to a queue pair
+//! that is not ready. The checksum finds damage, not malice: a stream that others can write to
+//! needs protection of its own, such as TLS.
 
 use std::io::{self, Read, Write};
 
@@ -91,7 +92,7 @@ fn greet(service: u8, address: &PeerAddress, data: &[u8]) -> Result<Vec<u8>, Err
     let most = Domain::MAX_HANDSHAKE_DATA;
     let length = u16::try_from(data.len()).ok().filter(|&length| usize::from(length) <= most);
     let Some(length) = length else {
-        let hint = format!("its data has {} bytes; there is room for {most}", data.len());
+        let hint = format!("the data has {} bytes; the limit is {most}", data.len());
         return Err(Error::new(ErrorKind::Input, ATTEMPTED, hint));
     };
     let mut bytes = Vec::with_capacity(HEAD + data.len() + 8);
@@ -110,7 +111,10 @@ fn understand(service: u8, stream: &mut impl Read) -> Result<Peer, Error> {
     stream.read_exact(&mut head).map_err(failed)?;
     let [m0, m1, m2, m3, version, theirs, l0, l1, address @ ..] = head;
     if [m0, m1, m2, m3] != MAGIC {
-        return Err(refuse("what the peer sent is no greeting: is it a program like this?".into()));
+        return Err(refuse(
+            "the peer sent no verbless greeting: check that it is a program that calls `handshake`"
+                .into(),
+        ));
     }
     if version != VERSION {
         return Err(refuse(format!(
@@ -120,9 +124,7 @@ fn understand(service: u8, stream: &mut impl Read) -> Result<Peer, Error> {
     let length = usize::from(u16::from_be_bytes([l0, l1]));
     if length > Domain::MAX_HANDSHAKE_DATA {
         let most = Domain::MAX_HANDSHAKE_DATA;
-        return Err(refuse(format!(
-            "it announces {length} bytes of data; there is room for {most}"
-        )));
+        return Err(refuse(format!("it announces {length} bytes of data; the limit is {most}")));
     }
     let mut rest = [0; Domain::MAX_HANDSHAKE_DATA + 8];
     let rest = &mut rest[..length + 8];
@@ -150,7 +152,7 @@ fn failed(error: io::Error) -> Error {
     let hint = match error.kind() {
         io::ErrorKind::UnexpectedEof => "the peer closed the connection: its log may say why",
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the peer did not answer in time",
-        _ => "is the peer still running?",
+        _ => "check whether the peer is still running",
     };
     Error::new(ErrorKind::Io, format!("{ATTEMPTED}: {error}"), hint).with_source(error)
 }
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn a_greeting_that_nobody_would_send_is_refused_with_its_reason() {
         for (at, value, reason) in [
-            (0, b'V', "no greeting"),
+            (0, b'V', "no verbless greeting"),
             (4, 0, "version is 0"),
             (4, 2, "version is 2"),
             (5, 1, "of service 1, ours of 0"),

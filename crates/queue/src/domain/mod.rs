@@ -1,4 +1,4 @@
-//! Bringing regions and queues to life on a device.
+//! Regions and queues on a device: their memory, objects and connections.
 //!
 //! A [`Domain`] is a protection domain with what its queues share: UAR pages, and pooled memory for
 //! rings and doorbell records. Regions, completion queues and queue pairs are made from it and hold
@@ -7,8 +7,8 @@
 //! **UAR pages.** One page is mapped non-cached: every completion queue is armed through it, and
 //! every queue pair without a BlueFlame register rings there. A doorbell is one store of 8 bytes,
 //! so any number of queues on any threads share it without a lock. A BlueFlame register takes
-//! copies of several stores, which must not mix with anything; so it is one queue pair's alone,
-//! until that is dropped, and on a page where nobody else rings. The first 16 queue pairs of a
+//! copies of several stores, which must not mix with anything; so it belongs to one queue pair
+//! until that is dropped, and no other queue rings on its page. The first 16 queue pairs of a
 //! domain that want one get one ([`BLUEFLAME_PAGES`] pages of two): UARs are few on a device, and
 //! libmlx5 takes as many. The others, and those of a device without BlueFlame, ring plain
 //! doorbells: the device then reads their requests from the ring, which costs it one more read.

@@ -87,7 +87,7 @@ impl OnDevice {
     }
 }
 
-/// The device lets go of the queues, the completion queues forget them, and then their number may
+/// The device releases the queues, the completion queues forget them, and then their number may
 /// be another's.
 ///
 /// A queue pair that does not go to RESET may go on completing requests until it is destroyed,

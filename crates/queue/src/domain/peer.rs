@@ -79,21 +79,21 @@ impl PeerAddress {
         }
         let (flags, resources) = (flags & ((1 << READS_SHIFT) - 1), flags >> READS_SHIFT);
         if flags & !(GRH_REQUIRED | ETHERNET) != 0 {
-            return Err(refuse(format!("its flags are {flags:#x}, of which some are unknown")));
+            return Err(refuse(format!("its flags {flags:#x} contain unknown ones")));
         }
         let reads = match resources.checked_sub(1).map(|log| 1_u8.checked_shl(log.into())) {
             None => 0,
             Some(Some(reads)) => reads,
             Some(None) => {
                 return Err(refuse(format!(
-                    "its code of responder resources is {resources}; there are 0 (none) to 8 (128)"
+                    "its code of responder resources is {resources}; valid are 0 (none) to 8 (128)"
                 )));
             }
         };
         let (ethernet, grh_required) = (flags & ETHERNET != 0, flags & GRH_REQUIRED != 0);
         let (lid, gid) = (u16::from_be_bytes([l0, l1]), Gid(gid));
         let mtu = Mtu::of_code(mtu).ok_or_else(|| {
-            refuse(format!("its MTU code is {mtu}; there are 1 (256) to 5 (4096)"))
+            refuse(format!("its MTU code is {mtu}; valid are 1 (256) to 5 (4096)"))
         })?;
         let highest = if ethernet { 7 } else { 15 };
         if service_level > highest {
@@ -106,7 +106,7 @@ impl PeerAddress {
             return Err(refuse("it has no GID, which its port needs".into()));
         }
         if lid >= FIRST_MULTICAST_LID || (ethernet && lid != 0) {
-            return Err(refuse(format!("its LID {lid:#x} is none of such a port")));
+            return Err(refuse(format!("its LID {lid:#x} is not valid for its kind of port")));
         }
         if ethernet && grh_required {
             return Err(refuse(
@@ -179,7 +179,7 @@ mod tests {
         for (edit, reason) in [
             (&[(0usize, 0u8)][..], "version is 0"),
             (&[(0, 2)], "version is 2"),
-            (&[(4, 4)], "flags are 0x4"),
+            (&[(4, 4)], "flags 0x4 contain"),
             (&[(4, 0x91)], "responder resources is 9"),
             (&[(11, 0)], "MTU code is 0"),
             (&[(11, 6)], "MTU code is 6"),

@@ -34,10 +34,10 @@ pub(super) struct Shared {
 }
 
 impl Domain {
-    /// A protection domain of its own on `device`, with what [`Domain::builder`] begins with.
+    /// A new protection domain on `device`, with the defaults of [`Domain::builder`].
     ///
     /// # Errors
-    /// A device that is gone, or has no protection domain or UAR page left.
+    /// The device was removed, or has no protection domain or UAR page left.
     pub fn new(device: &Device) -> Result<Self, Error> {
         Self::builder(device).build()
     }
@@ -78,12 +78,12 @@ impl Domain {
         self.key(pinned, access)
     }
 
-    /// Memory that belongs to somebody else, under a key. `owner` is dropped when the device has
-    /// let go of it.
+    /// Registers memory that the caller provides. `owner` is dropped when the device no longer uses
+    /// the memory.
     ///
     /// # Errors
-    /// EFAULT where it is not mapped as `access` needs; a memory limit that is too low; zero or
-    /// overflowing lengths.
+    /// EFAULT if the memory is not mapped as `access` needs; the memory limit is too low; the
+    /// length is zero or overflows.
     ///
     /// # Safety
     /// While `owner` lives, `length` bytes from `base` stay mapped readable and writable, whatever
@@ -137,7 +137,7 @@ impl Domain {
         })
     }
 
-    /// A BlueFlame register that is nobody's.
+    /// A free BlueFlame register.
     fn register(&self) -> Option<(Page, SendDoorbell)> {
         let buffer = self.device.attributes().driver.bf_reg_size as usize / 2;
         if buffer == 0 {

@@ -306,7 +306,7 @@ pub(super) fn over(
     if value as usize <= most {
         return Ok(());
     }
-    let hint = format!("{what} is {value}; this device takes at most {most}");
+    let hint = format!("{what} is {value}; this device supports at most {most}");
     Err(Error::new(ErrorKind::Input, attempted, hint))
 }
 
@@ -319,7 +319,7 @@ pub(super) fn power(what: &str, least: u32, most: u8) -> Result<u32, Error> {
         Error::new(
             ErrorKind::Input,
             format!("laying out {least} {what}"),
-            format!("this device has room for at most {most} (2^{log})"),
+            format!("this device supports at most {most} (2^{log}): request fewer"),
         )
     })
 }
@@ -343,7 +343,7 @@ impl Cq {
     pub fn destroy(self) -> Result<(), Error> {
         let cqn = self.queue.cqn();
         let object = Arc::into_inner(self.object).ok_or_else(|| {
-            let hint = "queue pairs complete there: drop them before";
+            let hint = "queue pairs still use it: drop them first";
             Error::new(ErrorKind::Input, format!("destroying CQ {cqn}"), hint)
         })?;
         object.destroy()

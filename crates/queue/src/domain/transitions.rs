@@ -72,8 +72,8 @@ impl<S: Service, R: ReceiveSide> Qp<S, R> {
         self.object_mut().to_rtr_datagram()
     }
 
-    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Nobody checks its
-    /// sequence numbers, which begin with `send_psn` (24 bits).
+    /// RTR2RTS_QP of a datagram queue pair: sends may be posted from here on. Its
+    /// sequence numbers begin with `send_psn` (24 bits); receivers do not check them.
     pub fn to_rts_datagram(&mut self, send_psn: u32) -> Result<(), Error> {
         self.object_mut().to_rts_datagram(send_psn)?;
         self.queue.send.open();

@@ -39,14 +39,14 @@ impl Pinned {
             return Err(Error::new(
                 ErrorKind::Input,
                 "allocating registered memory",
-                "zero bytes were asked for: a region has at least one",
+                "0 bytes were requested: a region has at least 1",
             ));
         }
         let refused = |error: std::io::Error| {
             Error::new(
                 ErrorKind::MemoryLimit,
                 format!("allocating {length} bytes of registered memory: {error}"),
-                "ask for less, or free memory",
+                "request less, or free memory",
             )
         };
         let huge = length >= HUGE_PAGE;

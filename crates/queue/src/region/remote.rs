@@ -1,4 +1,4 @@
-//! Memory as a peer is told of it.
+//! The address, key and length of a region, as sent to a peer.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use verbless_command::{Error, ErrorKind};
 use verbless_ring::ring::OutOfBounds;
 use verbless_ring::types::{RemoteAddr, Rkey};
 
-/// Why a range of a region cannot be used so.
+/// Why a range of a region cannot be used in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RangeError {
     /// It is not in the region.
     OutOfBounds(OutOfBounds),
-    /// It is longer than a request can say: bytes.
+    /// It is longer than a request can be, in bytes.
     TooLong(u64),
-    /// The region's access allows peers nothing, so that it has no remote key.
+    /// The region's access allows no remote access, so that it has no remote key.
     NoRemoteKey,
 }
 
@@ -24,10 +24,10 @@ impl fmt::Display for RangeError {
         match self {
             Self::OutOfBounds(bounds) => bounds.fmt(f),
             Self::TooLong(length) => {
-                write!(f, "{length} bytes for one request; one has at most 4 GiB less 1")
+                write!(f, "{length} bytes are too many for one request; the limit is 4 GiB less 1")
             }
             Self::NoRemoteKey => f.write_str(
-                "the region has no remote key: make it with a KeyAccess that lets peers in",
+                "the region has no remote key: make it with a KeyAccess for remote access",
             ),
         }
     }
@@ -115,7 +115,11 @@ impl RemoteRegion {
         let Ok(&[version, a, b, c, d, e, f, g, h, k0, k1, k2, k3, ref length @ ..]) =
             <&[u8; Self::BYTES]>::try_from(bytes)
         else {
-            return Err(refuse(format!("it has {} bytes, not {}", bytes.len(), Self::BYTES)));
+            return Err(refuse(format!(
+                "it has {} bytes, but must have {}",
+                bytes.len(),
+                Self::BYTES
+            )));
         };
         if version != VERSION {
             return Err(refuse(format!(

@@ -1,4 +1,5 @@
-//! Registered memory as slices, where nothing but the holder of the slice can change it.
+//! Registered memory as slices of [`bytemuck`] types, where nobody but the holder of the slice can
+//! change it.
 #![allow(
     unsafe_code,
     reason = "references are made to registered memory; this is the place for it"
@@ -12,12 +13,12 @@ use verbless_command::{Error, ErrorKind};
 use super::Region;
 
 impl Region {
-    /// `count` values of `T` from byte `offset` on, in place. For a region that no key lets a
-    /// device write ([`KeyAccess::LOCAL_READ`], or remote reads without `local_write`): so it is
-    /// good for data that is sent from here. A request that reads it meanwhile sends old and new
-    /// bytes. No request gets around that: whatever names the region's key, a READ, a receive, or a
-    /// [`Umr`](verbless_ring::wr::Umr) whose key lets peers write, the device asks the region's own
-    /// key for the right to write before it does.
+    /// `count` values of `T` from byte `offset` on, in place. The region must be one that devices
+    /// cannot write ([`KeyAccess::LOCAL_READ`], or remote reads without `local_write`): use it for
+    /// data that is sent from here. A request that reads the bytes while they are changed sends old
+    /// and new ones. No request can write there: for every access through the region's key, by a
+    /// READ, a receive, or a [`Umr`](verbless_ring::wr::Umr) whose key lets peers write, the device
+    /// checks the region's own key for the right to write.
     ///
     /// # Errors
     /// [`ErrorKind::Input`]: a device may write the region; the range is not in it, or not aligned
@@ -30,8 +31,8 @@ impl Region {
         count: usize,
     ) -> Result<&mut [T], Error> {
         if self.written {
-            let hint = "devices may write it: take `read_slice`, `write_slice` or `words`, or \
-                        promise by `slice_mut_unchecked` that none does";
+            let hint = "devices may write the region: use `read_slice`, `write_slice`, `words`, or \
+                        `slice_mut_unchecked` while no device writes it";
             return Err(Error::new(ErrorKind::Input, "viewing a region as a slice", hint));
         }
         // SAFETY: no key lets a device write, and nobody else has the region.
@@ -84,14 +85,14 @@ impl Region {
         let end = count.checked_mul(size_of::<T>()).and_then(|bytes| offset.checked_add(bytes));
         if end.is_none_or(|end| end > size) {
             return refuse(format!(
-                "{count} values of {} bytes at offset {offset:#x} of {size:#x} bytes",
+                "{count} values of {} bytes at offset {offset:#x} exceed its {size:#x} bytes",
                 size_of::<T>()
             ));
         }
         let base = self.as_ptr().wrapping_add(offset).cast::<T>();
         if !base.is_aligned() {
             return refuse(format!(
-                "values that lie at multiples of {} bytes do not begin at {base:p}",
+                "address {base:p} is not a multiple of {}, the alignment of the values",
                 align_of::<T>()
             ));
         }
@@ -128,14 +129,33 @@ mod tests {
         for (offset, count) in [(0, 17), (61, 1), (4, 16), (usize::MAX, 1), (0, usize::MAX)] {
             assert!(region.slice_mut::<u32>(offset, count).is_err(), "{count} at {offset}");
         }
-        assert!(region.slice_mut::<u32>(2, 1).unwrap_err().to_string().contains("multiples of 4"));
+        assert!(
+            region.slice_mut::<u32>(2, 1).unwrap_err().to_string().contains("not a multiple of 4")
+        );
+    }
+
+    #[test]
+    fn a_struct_of_the_users_is_viewed_in_place_and_copied() {
+        #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+        #[repr(C)]
+        struct Quote {
+            id: u64,
+            price: f64,
+        }
+        let mut region = region(false);
+        let quote = Quote { id: 7, price: 1.5 };
+        region.slice_mut::<Quote>(16, 3).unwrap()[1] = quote;
+        let mut copied = [Quote { id: 0, price: 0.0 }];
+        region.read_slice(32, &mut copied).unwrap();
+        assert_eq!(copied, [quote]);
+        assert!(region.slice_mut::<Quote>(16, 4).is_err());
     }
 
     #[test]
     fn a_region_that_a_device_may_write_gives_no_slice_without_a_promise() {
         let mut region = region(true);
         let error = region.slice_mut::<u8>(0, 1).unwrap_err().to_string();
-        assert!(error.contains("devices may write it"), "{error}");
+        assert!(error.contains("devices may write the region"), "{error}");
         // SAFETY: there is no device, and nobody else.
         unsafe { region.slice_mut_unchecked::<u8>(0, 2) }.unwrap()[1] = 7;
         // SAFETY: as above.

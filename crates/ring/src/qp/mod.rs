@@ -128,9 +128,9 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
     }
 }
 
-/// Polling, for a queue pair with receives of its own. Where they are of a
-/// [`SharedReceiveQueue`](crate::SharedReceiveQueue), poll the [`CompletionQueue`] and give that
-/// queue the receives: nobody else can say which of its WQEs has come back.
+/// Polling, for a queue pair with receives of its own. With a
+/// [`SharedReceiveQueue`](crate::SharedReceiveQueue), poll the [`CompletionQueue`] and pass receive
+/// CQEs to that queue: only it knows which of its WQEs they complete.
 impl<S: Service> QueuePair<S> {
     /// Polls a completion queue that is this queue pair's alone.
     #[inline(always)]
@@ -172,7 +172,7 @@ impl<S: Service> QueuePair<S> {
     }
 
     /// Polls a completion queue that is this queue pair's alone for as many completions as `into`
-    /// has room for; returns how many there were. The device is told once, at the end.
+    /// has room for; returns their number. The consumer index is written once, at the end.
     #[inline(always)]
     pub fn poll_into(&mut self, cq: &mut CompletionQueue, into: &mut [Polled]) -> usize {
         let (room, mut places) = (into.len(), into.iter_mut());

@@ -81,7 +81,7 @@ impl ReceiveQueue {
         Ok(index)
     }
 
-    /// Starts a batch: receives that the device is told of together.
+    /// Starts a batch: several receives with one update of the doorbell record.
     #[inline(always)]
     pub fn batch(&mut self) -> ReceiveBatch<'_> {
         ReceiveBatch { first: self.producer, queue: self }
@@ -185,8 +185,8 @@ impl core::fmt::Debug for ReceiveQueue {
     }
 }
 
-/// Receives that the device will be told of together. Dropped without [`ReceiveBatch::ring`], it
-/// takes them back.
+/// Receives that will be posted together. If it is dropped without [`ReceiveBatch::ring`], they are
+/// removed.
 pub struct ReceiveBatch<'q> {
     queue: &'q mut ReceiveQueue,
     first: u32,

@@ -92,7 +92,7 @@ struct Slot {
     limit: u32,
 }
 
-/// A request that stands in the ring, and that the device has not been told of.
+/// A request that is in the ring, and whose doorbell has not been rung.
 #[derive(Clone, Copy)]
 struct Posted {
     index: u32,
@@ -249,7 +249,7 @@ impl<S: Service> SendQueue<S> {
         S::CARRIES.contains(&W::INFO.class)
     }
 
-    /// Starts a batch: requests that the device is told of by one doorbell.
+    /// Starts a batch: several requests with one doorbell.
     #[inline(always)]
     pub fn batch(&mut self) -> SendBatch<'_, S> {
         SendBatch { first: self.producer, last: self.producer.into(), queue: self }
@@ -449,9 +449,9 @@ impl<S: Service> core::fmt::Debug for SendQueue<S> {
     }
 }
 
-/// Requests that stand in the ring, and that the device will be told of together.
+/// Requests in the ring that will be posted together, by one doorbell.
 ///
-/// Dropped without [`SendBatch::ring`], it takes its requests back: nothing was posted.
+/// If it is dropped without [`SendBatch::ring`], its requests are removed: nothing was posted.
 pub struct SendBatch<'q, S: Service = Rc> {
     queue: &'q mut SendQueue<S>,
     /// Index of the first request.

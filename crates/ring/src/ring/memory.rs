@@ -1,5 +1,5 @@
-//! Memory that somebody else may change at any time: reached by copies and atomics, never by
-//! reference.
+//! Memory that the device or a peer may change at any time: accessed by copies and atomics, never
+//! by reference.
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -22,7 +22,11 @@ pub struct OutOfBounds {
 
 impl fmt::Display for OutOfBounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes at offset {:#x} of {:#x} bytes", self.length, self.offset, self.size)
+        write!(
+            f,
+            "{} bytes at offset {:#x} exceed the memory, which has {:#x} bytes",
+            self.length, self.offset, self.size
+        )
     }
 }
 

@@ -1,10 +1,10 @@
 //! Memory that we share with the device, and the rings in it.
 //!
-//! Two `unsafe` promises stand at the door. [`SharedMemory::from_raw`]: the memory is there for as
-//! long as its owner lives, and nobody holds a Rust reference into it. [`RingMemory::new`]: a queue
-//! and the device have a ring or a record for themselves. Every ring checks its size
-//! and alignment when it is made, and computes each address as base + (index masked to the ring);
-//! so no index, whoever wrote it, leaves the ring.
+//! Two `unsafe` functions state what the caller must guarantee. [`SharedMemory::from_raw`]: the
+//! memory stays mapped as long as its owner lives, and there is no Rust reference into it.
+//! [`RingMemory::new`]: only one queue and the device access a ring or a record. Every ring checks
+//! its size and alignment when it is made, and computes each address as base + (index masked to the
+//! ring); so no index, from whatever source, leaves the ring.
 #![allow(
     unsafe_code,
     reason = "ring memory is reached through raw pointers; this module is the place for it"

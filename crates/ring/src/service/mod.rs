@@ -4,7 +4,7 @@
 //! | service | SEND | WRITE | READ, atomics, SEND with invalidate | UMR | lost messages |
 //! |---|---|---|---|---|---|
 //! | [`Rc`] reliable connected | yes | yes | yes | yes | are sent again, or fail the request |
-//! | [`Uc`] unreliable connected | yes | yes | no: nobody answers | yes | are lost |
+//! | [`Uc`] unreliable connected | yes | yes | no: there are no responses | yes | are lost |
 //! | [`Ud`] unreliable datagram | of one packet, [to anybody] | no | no | no | are lost |
 //!
 //! [to anybody]: crate::wr::Send::to
@@ -13,7 +13,7 @@
 //! use verbless_ring::{QueuePair, RemoteAddr, Sge, Uc, wr::Read};
 //!
 //! fn f(qp: &mut QueuePair<Uc>, into: Sge, from: RemoteAddr) {
-//!     let _ = qp.post(&Read::new(into, from), 0); // Nobody would answer.
+//!     let _ = qp.post(&Read::new(into, from), 0); // UC has no responses.
 //! }
 //! ```
 //!

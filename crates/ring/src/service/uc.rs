@@ -1,8 +1,8 @@
 //! Unreliable connected.
 
 super::declare::service! {
-    /// Unreliable connected: messages of any length to one peer, without acknowledgement. One that
-    /// is lost in part or finds no receive is gone; the next may arrive.
+    /// Unreliable connected: messages of any length to one peer, without acknowledgement. A message
+    /// is dropped if a part of it is lost or no receive is posted; later ones may arrive.
     Uc = UC, address_ds: 0,
     carries: [Nop, Send, Write, KeyChange]
 }

@@ -83,7 +83,7 @@ fn a_large_region_begins_where_a_huge_page_can(lab: &Lab) -> Result<(), Stop> {
     match pair.b.domain.region(usize::MAX, KeyAccess::LOCAL) {
         Ok(_) => Err(Stop::fail("there is no such memory")),
         Err(error) => {
-            ensure!(error.to_string().contains("ask for less"), "the error says {error}");
+            ensure!(error.to_string().contains("request less"), "the error says {error}");
             Ok(())
         }
     }

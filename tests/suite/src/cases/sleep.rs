@@ -253,7 +253,7 @@ fn a_queue_that_was_not_added_is_not_parked_and_one_is_added_once(lab: &Lab) -> 
     let others = CqEvents::new(&pair.a.device)?;
     let refused = others.park(&mut pair.a.send_cq).err().map(|error| error.to_string());
     ensure!(
-        refused.as_ref().is_some_and(|text| text.contains("`add` it")),
+        refused.as_ref().is_some_and(|text| text.contains("call `add` first")),
         "parking at another: {refused:?}"
     );
     for events in [&events, &others] {

@@ -7,7 +7,10 @@
 //! - `numbers` are the ranges that its numbers come from, as the profile has them: SQs take theirs
 //!   from the range of QPs;
 //! - `remove` takes one object away and gives back its number and what it holds;
-//! - `commands` lead to their handlers, sent by users or by the kernel alone.
+//! - `commands` lead to their handlers, sent by users or by the kernel alone. Those of a general
+//!   object type name it: `user CreateGeneralObjectIn of SAMPLER => sampler::create;`. A type with
+//!   such an entry also needs its bit in `hca_cap.general_obj_types` of the profiles, and no other
+//!   type has one.
 //!
 //! [`Objects`]: crate::hca::objects::Objects
 

@@ -1,7 +1,7 @@
 //! From opcode to handler: the table of the commands that the model knows, and when each is legal.
 
 use verbless_prm as prm;
-use verbless_prm::{CommandInfo, CommandInput};
+use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
 use super::call::{Call, Outcome};
 use super::{
@@ -27,6 +27,8 @@ enum When {
 /// A command that the model knows.
 struct Entry {
     command: &'static CommandInfo,
+    /// The general object type that it is about, which stands in the place of op_mod.
+    object_type: Option<GeneralObjectType>,
     when: When,
     /// User contexts may send it.
     user: bool,
@@ -34,9 +36,10 @@ struct Entry {
 }
 
 macro_rules! entry {
-    ($when:ident $who:ident $input:ident => $handler:path) => {
+    ($when:ident $who:ident $input:ident $($type:ident)? => $handler:path) => {
         Entry {
             command: <prm::$input as CommandInput>::INFO,
+            object_type: entry!(@type $($type)?),
             when: When::$when,
             user: entry!(@ $who),
             run: |call| call.run::<prm::$input>($handler),
@@ -44,6 +47,8 @@ macro_rules! entry {
     };
     (@ kernel) => { false };
     (@ user) => { true };
+    (@type) => { None };
+    (@type $type:ident) => { Some(GeneralObjectType::$type) };
 }
 
 macro_rules! commands {
@@ -58,10 +63,11 @@ macro_rules! object_commands {
         context: $context:literal,
         numbers: [$($numbers:tt)*],
         remove: $remove:path,
-        commands: { $($who:ident $input:ident => $handler:path;)* }
+        commands: { $($who:ident $input:ident $(of $type:ident)? => $handler:path;)* }
     })*) => {
         /// The commands on objects.
-        static OBJECT_COMMANDS: &[Entry] = &[$($(entry!(Up $who $input => $handler)),*),*];
+        static OBJECT_COMMANDS: &[Entry] =
+            &[$($(entry!(Up $who $input $($type)? => $handler)),*),*];
     };
 }
 
@@ -104,7 +110,7 @@ impl Hca {
     /// nothing else is in it.
     pub(crate) fn execute(&mut self, input: &[u8], output: &mut [u8]) {
         output.fill(0);
-        match dispatch(self, input, output) {
+        match dispatch(self, &[OBJECT_COMMANDS, COMMANDS], input, output) {
             Ok(()) => {}
             Err(Failure::Refused(refusal)) => self.refuse(input, output, refusal),
             Err(Failure::Injected(status, syndrome)) => answer(output, status, syndrome),
@@ -160,13 +166,19 @@ fn adds(command: &CommandInfo) -> bool {
     ["ALLOC_", "ATTACH_", "CREATE_"].iter().any(|verb| command.name.starts_with(verb))
 }
 
-/// The entry of an opcode, if the model knows it.
-fn entry(opcode: u16) -> Option<&'static Entry> {
-    let mut entries = OBJECT_COMMANDS.iter().chain(COMMANDS);
-    entries.find(|entry| entry.command.opcode == opcode)
+/// The entry of an opcode, and of the general object type where it has one, if the model knows it.
+fn entry<'a>(tables: &[&'a [Entry]], opcode: u16, op_mod: u16) -> Option<&'a Entry> {
+    tables.iter().copied().flatten().find(|entry| {
+        entry.command.opcode == opcode && entry.object_type.is_none_or(|it| it.0 == op_mod)
+    })
 }
 
-fn dispatch(hca: &mut Hca, input: &[u8], output: &mut [u8]) -> Result<(), Failure> {
+fn dispatch(
+    hca: &mut Hca,
+    tables: &[&[Entry]],
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Failure> {
     let Some(&[o0, o1, u0, u1, _, _, m0, m1]) = input.first_chunk() else {
         return Err(Refusal::InputTooShort.into());
     };
@@ -178,7 +190,7 @@ fn dispatch(hca: &mut Hca, input: &[u8], output: &mut [u8]) -> Result<(), Failur
     if let Some((status, syndrome)) = hca.faults.strikes(opcode) {
         return Err(Failure::Injected(status, syndrome));
     }
-    let Some(entry) = entry(opcode) else {
+    let Some(entry) = entry(tables, opcode, op_mod) else {
         return Err(match CommandInfo::by_opcode(opcode) {
             Some(_) => Refusal::NotModelled.into(),
             None => Refusal::UnknownOpcode.into(),
@@ -201,7 +213,8 @@ fn dispatch(hca: &mut Hca, input: &[u8], output: &mut [u8]) -> Result<(), Failur
     }
     // The capability commands have a page in op_mod, and refuse one that they do not know in their
     // own way.
-    let listed = entry.command.op_mods.iter().any(|&(_, known)| known == op_mod);
+    let listed = entry.object_type.is_some()
+        || entry.command.op_mods.iter().any(|&(_, known)| known == op_mod);
     let capabilities = [prm::QUERY_HCA_CAP.opcode, prm::SET_HCA_CAP.opcode].contains(&opcode);
     if !(listed || capabilities || op_mod == 0 && entry.command.op_mods.is_empty()) {
         return Err(Refusal::UnknownOpMod.into());
@@ -217,4 +230,108 @@ fn dispatch(hca: &mut Hca, input: &[u8], output: &mut [u8]) -> Result<(), Failur
     hca.budget.set_objects(hca.objects.bytes());
     pages::balance(hca);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use verbless_prm::{
+        AllocPdOut, CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn,
+        DestroyGeneralObjectOut,
+    };
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::profile::Profile;
+
+    // A registry with a kind that has opcodes of its own and one that is a general object type.
+    object_commands! {
+        /// Protection domains.
+        pds: u32 => Uid {
+            context: true,
+            numbers: [],
+            remove: domain::remove_pd,
+            commands: {
+                user AllocPdIn => alloc_pd;
+            }
+        }
+        /// Flow samplers, which here are numbers of the same range.
+        samplers: u32 => Uid {
+            context: false,
+            numbers: [],
+            remove: domain::remove_pd,
+            commands: {
+                user CreateGeneralObjectIn of SAMPLER => create;
+                user DestroyGeneralObjectIn of SAMPLER => destroy;
+            }
+        }
+    }
+
+    fn alloc_pd(_: &mut Call<'_>, _: &prm::AllocPdIn, output: &mut AllocPdOut) -> Outcome {
+        output.set_pd(7);
+        Ok(())
+    }
+
+    fn create(
+        call: &mut Call<'_>,
+        _: &CreateGeneralObjectIn,
+        output: &mut CreateGeneralObjectOut,
+    ) -> Outcome {
+        let number = call.hca_mut().numbers.pd.take().ok_or(Refusal::NoNumber)?;
+        let uid = call.uid;
+        call.hca_mut().objects.pds.insert(number, uid);
+        output.set_obj_id(number);
+        Ok(())
+    }
+
+    fn destroy(
+        call: &mut Call<'_>,
+        input: &DestroyGeneralObjectIn,
+        _: &mut DestroyGeneralObjectOut,
+    ) -> Outcome {
+        domain::remove_pd(call.hca_mut(), input.obj_id());
+        Ok(())
+    }
+
+    fn send<I: CommandInput>(
+        hca: &mut Hca,
+        tables: &[&[Entry]],
+        edit: impl FnOnce(&mut I),
+    ) -> Result<I::Output, Refusal> {
+        let mut input = I::default();
+        edit(&mut input);
+        input.as_mut_bytes()[..2].copy_from_slice(&<I as CommandInput>::INFO.opcode.to_be_bytes());
+        let mut output = I::Output::default();
+        match dispatch(hca, tables, input.as_bytes(), output.as_mut_bytes()) {
+            Ok(()) => Ok(output),
+            Err(Failure::Refused(refusal)) => Err(refusal),
+            Err(Failure::Injected(..)) => panic!("nobody asked for that"),
+        }
+    }
+
+    #[test]
+    fn a_general_object_type_is_an_entry_like_a_kind_with_opcodes_of_its_own() {
+        let profile = Arc::new(Profile::load("bluefield3").unwrap());
+        let mut hca = Hca::new(0, profile, crate::memory::in_process());
+        hca.life = Life::Up;
+        let ours: &[&[Entry]] = &[OBJECT_COMMANDS];
+        let sampler = |input: &mut CreateGeneralObjectIn| {
+            input.set_obj_type(GeneralObjectType::SAMPLER);
+        };
+        assert_eq!(send::<prm::AllocPdIn>(&mut hca, ours, |_| {}).unwrap().pd(), 7);
+        let made = send::<CreateGeneralObjectIn>(&mut hca, ours, sampler).unwrap().obj_id();
+        assert!(hca.objects.pds.contains_key(&made));
+        let other = send::<CreateGeneralObjectIn>(&mut hca, ours, |input| {
+            input.set_obj_type(GeneralObjectType::IPSEC);
+        });
+        assert_eq!(other.err(), Some(Refusal::NotModelled), "another type is no entry");
+        send::<DestroyGeneralObjectIn>(&mut hca, ours, |input| {
+            input.set_obj_type(GeneralObjectType::SAMPLER).set_obj_id(made);
+        })
+        .unwrap();
+        assert!(!hca.objects.pds.contains_key(&made));
+        let real = send::<CreateGeneralObjectIn>(&mut hca, &[super::OBJECT_COMMANDS], sampler);
+        assert_eq!(real.err(), Some(Refusal::NotModelled), "the model has no such type");
+    }
 }

@@ -44,12 +44,15 @@ struct Step {
 /// What programs may ask of `verbless`; its documentation tests use the model.
 const FEATURES: &str = "verbless/model,verbless/serde,verbless/tracing";
 
+/// The features of `verbless-prm` that compile a family each.
+const PRM_FEATURES: [&str; 5] = ["structures", "kernel", "packets", "queues", "registers"];
+
 /// In the order in which they start, as far as their places allow (see [`lanes`]): what says
 /// soonest that something is wrong comes first, and long steps come before short ones.
 const STEPS: &[Step] = &[
     Step { name: "format", place: Place::Debug, run: format },
     Step { name: "dependencies", place: Place::Debug, run: dependencies },
-    Step { name: "prm check", place: Place::Debug, run: || once(xtask(&["prm", "check"])) },
+    Step { name: "prm check", place: Place::Debug, run: prm_check },
     Step { name: "prm verify", place: Place::Debug, run: || once(xtask(&["prm", "verify"])) },
     Step { name: "clippy", place: Place::Debug, run: clippy },
     Step { name: "tests", place: Place::Debug, run: tests },
@@ -183,6 +186,16 @@ fn dependencies() -> Result<Outcome> {
     let unused = crate::dependencies::unused(workspace_root())?;
     unused.iter().for_each(|line| println!("{line}"));
     Ok(Outcome::ran(unused.is_empty().into(), unused.len() as u64))
+}
+
+/// The tables of prm/, and each family of what is generated from them compiled alone.
+fn prm_check() -> Result<Outcome> {
+    let mut good = u64::from(xtask(&["prm", "check"]).status()?.success());
+    for feature in PRM_FEATURES {
+        let alone = ["check", "-p", "verbless-prm", "--no-default-features", "--features", feature];
+        good += u64::from(cargo(&alone).status()?.success());
+    }
+    Ok(Outcome::ran(good, 1 + PRM_FEATURES.len() as u64 - good))
 }
 
 fn cargo(arguments: &[&str]) -> Command {

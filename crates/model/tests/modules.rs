@@ -9,9 +9,6 @@ use std::path::{Path, PathBuf};
 /// The largest circle that a crate may have.
 const MOST: usize = 3;
 
-/// Crates whose circles are larger, and how large they may be until they are taken apart.
-const LARGER: [(&str, usize); 1] = [("prm", 26)];
-
 /// A module by the names that lead to it from the crate's root.
 type Module = Vec<String>;
 
@@ -30,9 +27,7 @@ fn no_crate_has_a_large_circle_of_modules() {
         assert!(!graph.is_empty(), "no files in {name}");
         let largest = circles(&graph).into_iter().max_by_key(Vec::len).unwrap_or_default();
         println!("{name}: {} files, largest circle {}", graph.len(), largest.len());
-        let most =
-            LARGER.iter().find(|(larger, _)| *larger == name).map_or(MOST, |&(_, most)| most);
-        if largest.len() > most {
+        if largest.len() > MOST {
             let files: Vec<_> = largest.iter().map(|module| module.join("::")).collect();
             large.push(format!("{name}, {} files: {}", files.len(), files.join(", ")));
         }

@@ -73,19 +73,6 @@ pub struct Variant {
 }
 
 impl CommandInfo {
-    /// The command with that opcode.
-    #[cfg(feature = "structures")]
-    pub fn by_opcode(opcode: u16) -> Option<&'static Self> {
-        let found = crate::COMMANDS.binary_search_by_key(&opcode, |command| command.opcode);
-        found.ok().map(|index| crate::COMMANDS[index])
-    }
-
-    /// The command that an input buffer is for.
-    #[cfg(feature = "structures")]
-    pub fn of_input(input: &[u8]) -> Option<&'static Self> {
-        Self::by_opcode(u16::from_be_bytes(*input.first_chunk()?))
-    }
-
     /// An input buffer as named fields.
     pub fn view_input<'a>(&self, input: &'a [u8]) -> View<'a> {
         let mut view = View::new(self.input, input);

@@ -6,6 +6,9 @@
 //! What is in the tables can also be had at run time: [`reflect`] describes every structure, and
 //! [`CommandInfo`] every command.
 //!
+//! Some families of commands are compiled on request (the features `kernel`, `packets`, `queues`
+//! and `registers`; all of them by default), so that a driver does not compile what it never sends.
+//!
 //! # Panics
 //! A setter panics if the value does not fit the field's width, and the accessors of an array panic
 //! if the index is not less than the array's length. Nothing else here panics, whatever the bytes.
@@ -22,6 +25,8 @@ pub mod dump;
 #[cfg(feature = "structures")]
 #[allow(clippy::len_without_is_empty, reason = "fields are called what the PRM calls them")]
 mod generated;
+#[cfg(feature = "structures")]
+mod lookup;
 #[cfg(feature = "structures")]
 mod macros;
 pub mod reflect;

@@ -401,12 +401,12 @@ macro_rules! new {
 
 /// What the generated files use.
 pub(crate) mod prelude {
-    pub(crate) use super::{
+    pub(crate) use crate::bits;
+    pub(crate) use crate::command::{CommandInfo, Devx, StatusRule, Variant};
+    pub(crate) use crate::macros::{
         accessors, command, enumeration, info, new, place, structure, word, word_bits, word_field,
         word_pack, word_type,
     };
-    pub(crate) use crate::bits;
-    pub(crate) use crate::command::{CommandInfo, Devx, StatusRule, Variant};
     pub(crate) use crate::reflect::{EnumInfo, FieldInfo, StructInfo, enum_value, plain};
     pub(crate) use crate::structure::{
         CommandInput, CommandOutput, Layout, Packed, nested, nested_mut,

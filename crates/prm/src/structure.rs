@@ -9,8 +9,9 @@ use core::marker::PhantomData;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::command::CommandInfo;
+use crate::generated::command::CommandStatus;
 use crate::reflect::{StructInfo, View};
-use crate::{CommandInfo, CommandStatus};
 
 /// A structure of the device, as exactly its bytes.
 pub trait Structure:

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use nix::errno::Errno;
-use verbless_prm::{CommandInfo, CommandStatus};
+use verbless_prm::{CommandInfo, CommandStatus, Opcode};
 
 use super::ErrorKind;
 use crate::abi::{Method, method};
 
 /// Name of a command.
 pub(super) fn command_name(opcode: u16) -> Option<&'static str> {
-    CommandInfo::by_opcode(opcode).map(|command| command.name)
+    Opcode(opcode).name()
 }
 
 /// Name of a command status.

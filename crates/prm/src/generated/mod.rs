@@ -3,23 +3,32 @@
 use crate::macros::prelude::*;
 
 mod adapter;
-mod command;
+pub(crate) mod command;
 mod cq;
 mod cqe;
+#[cfg(feature = "queues")]
 mod dct;
+#[cfg(feature = "kernel")]
 mod eq;
+#[cfg(feature = "kernel")]
 mod eqe;
 mod general_object;
 mod hca_cap;
 pub mod hot;
+#[cfg(feature = "kernel")]
 mod init;
 mod lag;
 mod mkey;
+#[cfg(feature = "kernel")]
 mod multicast;
+#[cfg(feature = "packets")]
 mod packet;
+#[cfg(feature = "kernel")]
 mod pd;
 mod qp;
+#[cfg(feature = "registers")]
 mod register;
+#[cfg(feature = "queues")]
 mod rqsq;
 mod srq;
 mod uar;
@@ -30,19 +39,28 @@ pub use adapter::*;
 pub use command::*;
 pub use cq::*;
 pub use cqe::*;
+#[cfg(feature = "queues")]
 pub use dct::*;
+#[cfg(feature = "kernel")]
 pub use eq::*;
+#[cfg(feature = "kernel")]
 pub use eqe::*;
 pub use general_object::*;
 pub use hca_cap::*;
+#[cfg(feature = "kernel")]
 pub use init::*;
 pub use lag::*;
 pub use mkey::*;
+#[cfg(feature = "kernel")]
 pub use multicast::*;
+#[cfg(feature = "packets")]
 pub use packet::*;
+#[cfg(feature = "kernel")]
 pub use pd::*;
 pub use qp::*;
+#[cfg(feature = "registers")]
 pub use register::*;
+#[cfg(feature = "queues")]
 pub use rqsq::*;
 pub use srq::*;
 pub use uar::*;
@@ -300,37 +318,55 @@ enumeration! {
 
 /// Every structure, sorted by name.
 pub static STRUCTURES: &[&StructInfo] = &[
+    #[cfg(feature = "registers")]
     AccessRegisterIn::INFO,
+    #[cfg(feature = "registers")]
     AccessRegisterOut::INFO,
+    #[cfg(feature = "registers")]
     AccessRegisterUserIn::INFO,
+    #[cfg(feature = "registers")]
     AccessRegisterUserOut::INFO,
     AddressPath::INFO,
+    #[cfg(feature = "packets")]
     Aeth::INFO,
     AliasContext::INFO,
+    #[cfg(feature = "kernel")]
     AllocPdIn::INFO,
+    #[cfg(feature = "kernel")]
     AllocPdOut::INFO,
     AllocQCounterIn::INFO,
     AllocQCounterOut::INFO,
+    #[cfg(feature = "kernel")]
     AllocTransportDomainIn::INFO,
+    #[cfg(feature = "kernel")]
     AllocTransportDomainOut::INFO,
+    #[cfg(feature = "kernel")]
     AllocUarIn::INFO,
+    #[cfg(feature = "kernel")]
     AllocUarOut::INFO,
     AllocXrcdIn::INFO,
     AllocXrcdOut::INFO,
     AllowOtherVhcaAccessIn::INFO,
     AllowOtherVhcaAccessOut::INFO,
+    #[cfg(feature = "queues")]
     ArmDctIn::INFO,
+    #[cfg(feature = "queues")]
     ArmDctOut::INFO,
     ArmRqIn::INFO,
     ArmRqOut::INFO,
     ArmXrcSrqIn::INFO,
     ArmXrcSrqOut::INFO,
+    #[cfg(feature = "packets")]
     AtomicAckEth::INFO,
     AtomicCap::INFO,
+    #[cfg(feature = "packets")]
     AtomicEth::INFO,
     AtomicSegment::INFO,
+    #[cfg(feature = "kernel")]
     AttachToMcgIn::INFO,
+    #[cfg(feature = "kernel")]
     AttachToMcgOut::INFO,
+    #[cfg(feature = "packets")]
     Bth::INFO,
     CommandHeaderIn::INFO,
     CommandHeaderOut::INFO,
@@ -351,9 +387,13 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateAliasObjIn::INFO,
     CreateCqIn::INFO,
     CreateCqOut::INFO,
+    #[cfg(feature = "queues")]
     CreateDctIn::INFO,
+    #[cfg(feature = "queues")]
     CreateDctOut::INFO,
+    #[cfg(feature = "kernel")]
     CreateEqIn::INFO,
+    #[cfg(feature = "kernel")]
     CreateEqOut::INFO,
     CreateGeneralObjectIn::INFO,
     CreateGeneralObjectOut::INFO,
@@ -365,45 +405,71 @@ pub static STRUCTURES: &[&StructInfo] = &[
     CreateQpOut::INFO,
     CreateRmpIn::INFO,
     CreateRmpOut::INFO,
+    #[cfg(feature = "queues")]
     CreateRqIn::INFO,
+    #[cfg(feature = "queues")]
     CreateRqOut::INFO,
+    #[cfg(feature = "queues")]
     CreateRqtIn::INFO,
+    #[cfg(feature = "queues")]
     CreateRqtOut::INFO,
+    #[cfg(feature = "queues")]
     CreateSqIn::INFO,
+    #[cfg(feature = "queues")]
     CreateSqOut::INFO,
     CreateSrqIn::INFO,
     CreateSrqOut::INFO,
+    #[cfg(feature = "queues")]
     CreateTirIn::INFO,
+    #[cfg(feature = "queues")]
     CreateTirOut::INFO,
+    #[cfg(feature = "queues")]
     CreateTisIn::INFO,
+    #[cfg(feature = "queues")]
     CreateTisOut::INFO,
+    #[cfg(feature = "kernel")]
     CreateUctxIn::INFO,
+    #[cfg(feature = "kernel")]
     CreateUctxOut::INFO,
+    #[cfg(feature = "kernel")]
     CreateUmemIn::INFO,
+    #[cfg(feature = "kernel")]
     CreateUmemOut::INFO,
     CreateXrcSrqIn::INFO,
     CreateXrcSrqOut::INFO,
     CtrlSegment::INFO,
     DataSegment::INFO,
     DatagramSegment::INFO,
+    #[cfg(feature = "queues")]
     DctContext::INFO,
+    #[cfg(feature = "kernel")]
     DeallocPdIn::INFO,
+    #[cfg(feature = "kernel")]
     DeallocPdOut::INFO,
     DeallocQCounterIn::INFO,
     DeallocQCounterOut::INFO,
+    #[cfg(feature = "kernel")]
     DeallocTransportDomainIn::INFO,
+    #[cfg(feature = "kernel")]
     DeallocTransportDomainOut::INFO,
+    #[cfg(feature = "kernel")]
     DeallocUarIn::INFO,
+    #[cfg(feature = "kernel")]
     DeallocUarOut::INFO,
     DeallocXrcdIn::INFO,
     DeallocXrcdOut::INFO,
     DebugCap::INFO,
+    #[cfg(feature = "registers")]
     DefaultTimeout::INFO,
     DestroyCqIn::INFO,
     DestroyCqOut::INFO,
+    #[cfg(feature = "queues")]
     DestroyDctIn::INFO,
+    #[cfg(feature = "queues")]
     DestroyDctOut::INFO,
+    #[cfg(feature = "kernel")]
     DestroyEqIn::INFO,
+    #[cfg(feature = "kernel")]
     DestroyEqOut::INFO,
     DestroyGeneralObjectIn::INFO,
     DestroyGeneralObjectOut::INFO,
@@ -415,60 +481,108 @@ pub static STRUCTURES: &[&StructInfo] = &[
     DestroyQpOut::INFO,
     DestroyRmpIn::INFO,
     DestroyRmpOut::INFO,
+    #[cfg(feature = "queues")]
     DestroyRqIn::INFO,
+    #[cfg(feature = "queues")]
     DestroyRqOut::INFO,
+    #[cfg(feature = "queues")]
     DestroyRqtIn::INFO,
+    #[cfg(feature = "queues")]
     DestroyRqtOut::INFO,
+    #[cfg(feature = "queues")]
     DestroySqIn::INFO,
+    #[cfg(feature = "queues")]
     DestroySqOut::INFO,
     DestroySrqIn::INFO,
     DestroySrqOut::INFO,
+    #[cfg(feature = "queues")]
     DestroyTirIn::INFO,
+    #[cfg(feature = "queues")]
     DestroyTirOut::INFO,
+    #[cfg(feature = "queues")]
     DestroyTisIn::INFO,
+    #[cfg(feature = "queues")]
     DestroyTisOut::INFO,
+    #[cfg(feature = "kernel")]
     DestroyUctxIn::INFO,
+    #[cfg(feature = "kernel")]
     DestroyUctxOut::INFO,
+    #[cfg(feature = "kernel")]
     DestroyUmemIn::INFO,
+    #[cfg(feature = "kernel")]
     DestroyUmemOut::INFO,
     DestroyXrcSrqIn::INFO,
     DestroyXrcSrqOut::INFO,
+    #[cfg(feature = "kernel")]
     DetachFromMcgIn::INFO,
+    #[cfg(feature = "kernel")]
     DetachFromMcgOut::INFO,
+    #[cfg(feature = "packets")]
     Deth::INFO,
     DeviceMemoryCap::INFO,
     DiagnosticCounter::INFO,
+    #[cfg(feature = "kernel")]
     DisableHcaIn::INFO,
+    #[cfg(feature = "kernel")]
     DisableHcaOut::INFO,
+    #[cfg(feature = "queues")]
     DrainDctIn::INFO,
+    #[cfg(feature = "queues")]
     DrainDctOut::INFO,
+    #[cfg(feature = "registers")]
     DtorReg::INFO,
+    #[cfg(feature = "kernel")]
     EnableHcaIn::INFO,
+    #[cfg(feature = "kernel")]
     EnableHcaOut::INFO,
+    #[cfg(feature = "kernel")]
     EqContext::INFO,
     EqDoorbell::INFO,
+    #[cfg(feature = "kernel")]
     Eqe::INFO,
+    #[cfg(feature = "kernel")]
     EqeCommand::INFO,
+    #[cfg(feature = "kernel")]
     EqeCompletion::INFO,
+    #[cfg(feature = "kernel")]
     EqeCongestion::INFO,
+    #[cfg(feature = "kernel")]
     EqeCqError::INFO,
+    #[cfg(feature = "kernel")]
     EqeDct::INFO,
+    #[cfg(feature = "kernel")]
     EqeFpgaError::INFO,
+    #[cfg(feature = "kernel")]
     EqeGpio::INFO,
+    #[cfg(feature = "kernel")]
     EqeObjectChange::INFO,
+    #[cfg(feature = "kernel")]
     EqePageFaultMemory::INFO,
+    #[cfg(feature = "kernel")]
     EqePageFaultRdma::INFO,
+    #[cfg(feature = "kernel")]
     EqePageFaultWqe::INFO,
+    #[cfg(feature = "kernel")]
     EqePageRequest::INFO,
+    #[cfg(feature = "kernel")]
     EqePortModule::INFO,
+    #[cfg(feature = "kernel")]
     EqePortState::INFO,
+    #[cfg(feature = "kernel")]
     EqePps::INFO,
+    #[cfg(feature = "kernel")]
     EqeQpSrq::INFO,
+    #[cfg(feature = "kernel")]
     EqeStallVl::INFO,
+    #[cfg(feature = "kernel")]
     EqeSyncFwUpdate::INFO,
+    #[cfg(feature = "kernel")]
     EqeTemperatureWarning::INFO,
+    #[cfg(feature = "kernel")]
     EqeVhcaState::INFO,
+    #[cfg(feature = "kernel")]
     EqeVportChange::INFO,
+    #[cfg(feature = "kernel")]
     EqeXrqError::INFO,
     EthSegment::INFO,
     EthernetOffloadCap::INFO,
@@ -477,49 +591,71 @@ pub static STRUCTURES: &[&StructInfo] = &[
     FlowTableFieldsSupported::INFO,
     FlowTableFieldsSupported2::INFO,
     FlowTablePropLayout::INFO,
+    #[cfg(feature = "kernel")]
     GenEqeIn::INFO,
+    #[cfg(feature = "kernel")]
     GenEqeOut::INFO,
     GeneralObjCreateParam::INFO,
     GeneralObjInCmdHdr::INFO,
     GeneralObjOutCmdHdr::INFO,
     GeneralObjQueryParam::INFO,
+    #[cfg(feature = "packets")]
     Grh::INFO,
     HcaCap::INFO,
     HcaCap2::INFO,
     HcaVportContext::INFO,
+    #[cfg(feature = "kernel")]
     HealthBuffer::INFO,
+    #[cfg(feature = "registers")]
     HostEndiannessReg::INFO,
+    #[cfg(feature = "packets")]
     Ieth::INFO,
+    #[cfg(feature = "packets")]
     Immdt::INFO,
     Init2initQpIn::INFO,
     Init2initQpOut::INFO,
     Init2rtrQpIn::INFO,
     Init2rtrQpOut::INFO,
+    #[cfg(feature = "kernel")]
     InitHcaIn::INFO,
+    #[cfg(feature = "kernel")]
     InitHcaOut::INFO,
+    #[cfg(feature = "kernel")]
     InitialSegment::INFO,
     InlineHeader::INFO,
+    #[cfg(feature = "packets")]
     Ipv4Header::INFO,
     Klm::INFO,
     Ksm::INFO,
     LagContext::INFO,
+    #[cfg(feature = "registers")]
     Lane2ModuleMapping::INFO,
+    #[cfg(feature = "packets")]
     Lrh::INFO,
     MacAddressLayout::INFO,
     MadIfcIn::INFO,
     MadIfcOut::INFO,
+    #[cfg(feature = "kernel")]
     ManagePagesIn::INFO,
+    #[cfg(feature = "kernel")]
     ManagePagesOut::INFO,
     MaskedAdd32Segment::INFO,
     MaskedAdd64Segment::INFO,
     MaskedAtomicSegment::INFO,
     MaskedSwap32Segment::INFO,
+    #[cfg(feature = "registers")]
     McamEnhancedFeatures::INFO,
+    #[cfg(feature = "registers")]
     McamReg::INFO,
+    #[cfg(feature = "registers")]
     McamRegs9000To907f::INFO,
+    #[cfg(feature = "registers")]
     McamRegs9100To917f::INFO,
+    #[cfg(feature = "registers")]
     McamRegs9180To91ff::INFO,
+    #[cfg(feature = "registers")]
     MciaReg::INFO,
+    #[cfg(feature = "registers")]
     MfrlReg::INFO,
     MiniCqe::INFO,
     MiniCqeArray::INFO,
@@ -537,52 +673,89 @@ pub static STRUCTURES: &[&StructInfo] = &[
     ModifyNicVportFieldSelect::INFO,
     ModifyRmpIn::INFO,
     ModifyRmpOut::INFO,
+    #[cfg(feature = "queues")]
     ModifyRqIn::INFO,
+    #[cfg(feature = "queues")]
     ModifyRqOut::INFO,
+    #[cfg(feature = "queues")]
     ModifyRqtIn::INFO,
+    #[cfg(feature = "queues")]
     ModifyRqtOut::INFO,
+    #[cfg(feature = "queues")]
     ModifySqIn::INFO,
+    #[cfg(feature = "queues")]
     ModifySqOut::INFO,
+    #[cfg(feature = "queues")]
     ModifyTirBitmask::INFO,
+    #[cfg(feature = "queues")]
     ModifyTirIn::INFO,
+    #[cfg(feature = "queues")]
     ModifyTirOut::INFO,
+    #[cfg(feature = "queues")]
     ModifyTisBitmask::INFO,
+    #[cfg(feature = "queues")]
     ModifyTisIn::INFO,
+    #[cfg(feature = "queues")]
     ModifyTisOut::INFO,
     ModifyVportStateIn::INFO,
     ModifyVportStateOut::INFO,
+    #[cfg(feature = "registers")]
     MpeinReg::INFO,
+    #[cfg(feature = "registers")]
     MrtcReg::INFO,
+    #[cfg(feature = "registers")]
     MtctrReg::INFO,
+    #[cfg(feature = "registers")]
     MtptmReg::INFO,
+    #[cfg(feature = "registers")]
     MtrcCapReg::INFO,
+    #[cfg(feature = "registers")]
     MtrcConfReg::INFO,
+    #[cfg(feature = "registers")]
     MtrcCtrlReg::INFO,
+    #[cfg(feature = "registers")]
     MtrcStdbReg::INFO,
+    #[cfg(feature = "registers")]
     MtrcStringDbParam::INFO,
+    #[cfg(feature = "kernel")]
     Mtt::INFO,
+    #[cfg(feature = "registers")]
     MtutcReg::INFO,
     NicVportContext::INFO,
+    #[cfg(feature = "registers")]
     NodeDescReg::INFO,
     NopIn::INFO,
     NopOut::INFO,
     OdpCap::INFO,
     OdpPerTransportServiceCap::INFO,
     OdpSchemeCap::INFO,
+    #[cfg(feature = "registers")]
     PaosReg::INFO,
+    #[cfg(feature = "registers")]
     PcamEnhancedFeatures::INFO,
+    #[cfg(feature = "registers")]
     PcamReg::INFO,
+    #[cfg(feature = "registers")]
     PcamRegs5000To507f::INFO,
     PkeyEntry::INFO,
+    #[cfg(feature = "registers")]
     PmlpReg::INFO,
+    #[cfg(feature = "registers")]
     PmtuReg::INFO,
     PortSelectionCap::INFO,
+    #[cfg(feature = "registers")]
     PpcntReg::INFO,
+    #[cfg(feature = "registers")]
     PplmReg::INFO,
+    #[cfg(feature = "registers")]
     PtysReg::INFO,
+    #[cfg(feature = "registers")]
     PvlcReg::INFO,
+    #[cfg(feature = "registers")]
     QcamAccessRegCapMask::INFO,
+    #[cfg(feature = "registers")]
     QcamQosFeatureCapMask::INFO,
+    #[cfg(feature = "registers")]
     QcamReg::INFO,
     QosCap::INFO,
     Qp2errIn::INFO,
@@ -597,9 +770,13 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryAdapterParamBlock::INFO,
     QueryCqIn::INFO,
     QueryCqOut::INFO,
+    #[cfg(feature = "queues")]
     QueryDctIn::INFO,
+    #[cfg(feature = "queues")]
     QueryDctOut::INFO,
+    #[cfg(feature = "kernel")]
     QueryEqIn::INFO,
+    #[cfg(feature = "kernel")]
     QueryEqOut::INFO,
     QueryGeneralObjectIn::INFO,
     QueryGeneralObjectOut::INFO,
@@ -619,7 +796,9 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryMkeyOut::INFO,
     QueryNicVportContextIn::INFO,
     QueryNicVportContextOut::INFO,
+    #[cfg(feature = "kernel")]
     QueryPagesIn::INFO,
+    #[cfg(feature = "kernel")]
     QueryPagesOut::INFO,
     QueryQCounterIn::INFO,
     QueryQCounterOut::INFO,
@@ -629,19 +808,29 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryRmpOut::INFO,
     QueryRoceAddressIn::INFO,
     QueryRoceAddressOut::INFO,
+    #[cfg(feature = "queues")]
     QueryRqIn::INFO,
+    #[cfg(feature = "queues")]
     QueryRqOut::INFO,
+    #[cfg(feature = "queues")]
     QueryRqtIn::INFO,
+    #[cfg(feature = "queues")]
     QueryRqtOut::INFO,
     QuerySpecialContextsIn::INFO,
     QuerySpecialContextsOut::INFO,
+    #[cfg(feature = "queues")]
     QuerySqIn::INFO,
+    #[cfg(feature = "queues")]
     QuerySqOut::INFO,
     QuerySrqIn::INFO,
     QuerySrqOut::INFO,
+    #[cfg(feature = "queues")]
     QueryTirIn::INFO,
+    #[cfg(feature = "queues")]
     QueryTirOut::INFO,
+    #[cfg(feature = "queues")]
     QueryTisIn::INFO,
+    #[cfg(feature = "queues")]
     QueryTisOut::INFO,
     QueryVportCounterIn::INFO,
     QueryVportCounterOut::INFO,
@@ -652,15 +841,21 @@ pub static STRUCTURES: &[&StructInfo] = &[
     QueryXrcSrqIn::INFO,
     QueryXrcSrqOut::INFO,
     RaddrSegment::INFO,
+    #[cfg(feature = "packets")]
     Rdeth::INFO,
+    #[cfg(feature = "packets")]
     Reth::INFO,
     RmpBitmask::INFO,
     RmpContext::INFO,
     RoceAddrLayout::INFO,
     RoceCap::INFO,
+    #[cfg(feature = "queues")]
     RqContext::INFO,
+    #[cfg(feature = "queues")]
     RqNum::INFO,
+    #[cfg(feature = "queues")]
     RqtBitmask::INFO,
+    #[cfg(feature = "queues")]
     RqtContext::INFO,
     Rst2initQpIn::INFO,
     Rst2initQpOut::INFO,
@@ -668,6 +863,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     Rtr2rtsQpOut::INFO,
     Rts2rtsQpIn::INFO,
     Rts2rtsQpOut::INFO,
+    #[cfg(feature = "queues")]
     RxHashFieldSelect::INFO,
     SendDoorbell::INFO,
     SendEnableSegment::INFO,
@@ -681,6 +877,7 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SetRoceAddressIn::INFO,
     SetRoceAddressOut::INFO,
     SignatureSegment::INFO,
+    #[cfg(feature = "queues")]
     SqContext::INFO,
     SqdRtsQpIn::INFO,
     SqdRtsQpOut::INFO,
@@ -690,14 +887,21 @@ pub static STRUCTURES: &[&StructInfo] = &[
     SrqDoorbellRecord::INFO,
     SrqNextSegment::INFO,
     TagMatchingSegment::INFO,
+    #[cfg(feature = "kernel")]
     TeardownHcaIn::INFO,
+    #[cfg(feature = "kernel")]
     TeardownHcaOut::INFO,
+    #[cfg(feature = "queues")]
     TirContext::INFO,
+    #[cfg(feature = "queues")]
     TisContext::INFO,
     TrafficCounter::INFO,
     UarPage::INFO,
+    #[cfg(feature = "kernel")]
     Uctx::INFO,
+    #[cfg(feature = "packets")]
     UdpHeader::INFO,
+    #[cfg(feature = "kernel")]
     UmemContext::INFO,
     UmrCtrlSegment::INFO,
     UmrPointerSegment::INFO,
@@ -707,20 +911,24 @@ pub static STRUCTURES: &[&StructInfo] = &[
     WqContext::INFO,
     XrcSegment::INFO,
     XrcSrqContext::INFO,
+    #[cfg(feature = "packets")]
     Xrceth::INFO,
 ];
 
 /// Every enum, sorted by name.
 pub static ENUMS: &[&EnumInfo] = &[
+    #[cfg(feature = "packets")]
     AethNak::INFO,
     AtomicMode::INFO,
     AtomicOperation::INFO,
     AtomicReqEndianness::INFO,
+    #[cfg(feature = "packets")]
     BthOpcode::INFO,
     CmdifChecksum::INFO,
     CommandOwnership::INFO,
     CommandStatus::INFO,
     CommandTransport::INFO,
+    #[cfg(feature = "kernel")]
     CqErrorSyndrome::INFO,
     CqModifyField::INFO,
     CqPeriodMode::INFO,
@@ -740,104 +948,160 @@ pub static ENUMS: &[&EnumInfo] = &[
     CqeTlsOffload::INFO,
     CqeVendorSyndrome::INFO,
     CrossVhcaReference::INFO,
+    #[cfg(feature = "queues")]
     DctScatterToCqe::INFO,
+    #[cfg(feature = "queues")]
     DctState::INFO,
     DeliveryStatus::INFO,
     EndPaddingMode::INFO,
+    #[cfg(feature = "kernel")]
     EqState::INFO,
+    #[cfg(feature = "kernel")]
     EqStatus::INFO,
+    #[cfg(feature = "kernel")]
     EqeQueueType::INFO,
+    #[cfg(feature = "kernel")]
     EventType::INFO,
     FlexParserProtocol::INFO,
     FunctionIdMode::INFO,
+    #[cfg(feature = "kernel")]
     GeneralEventSubtype::INFO,
     GeneralObjectType::INFO,
     GidTableSize::INFO,
+    #[cfg(feature = "queues")]
     HairpinDataBufferType::INFO,
+    #[cfg(feature = "queues")]
     HairpinWqBufferType::INFO,
     HcaCapPage::INFO,
     HcaVportFieldSelect::INFO,
+    #[cfg(feature = "kernel")]
     HealthSeverity::INFO,
+    #[cfg(feature = "kernel")]
     HealthSyndrome::INFO,
     IbPhysicalState::INFO,
     IbPortState::INFO,
+    #[cfg(feature = "packets")]
     IpProtocol::INFO,
     LagPortSelectMode::INFO,
+    #[cfg(feature = "packets")]
     LrhNextHeader::INFO,
+    #[cfg(feature = "registers")]
     McamRegGroup::INFO,
+    #[cfg(feature = "queues")]
     MemRqType::INFO,
+    #[cfg(feature = "registers")]
     MfrlPciResetMethod::INFO,
+    #[cfg(feature = "registers")]
     MfrlResetLevel::INFO,
+    #[cfg(feature = "registers")]
     MfrlResetState::INFO,
+    #[cfg(feature = "registers")]
     MfrlResetType::INFO,
+    #[cfg(feature = "registers")]
     MfrlSyncResponse::INFO,
     MinInlineMode::INFO,
+    #[cfg(feature = "queues")]
     MinWqeInlineMode::INFO,
     MiniCqeFormat::INFO,
     MiniCqeFormatExt::INFO,
     MkeyAccessMode::INFO,
     MmoOpMod::INFO,
+    #[cfg(feature = "kernel")]
     ModuleError::INFO,
+    #[cfg(feature = "kernel")]
     ModuleStatus::INFO,
+    #[cfg(feature = "registers")]
     MtctrClock::INFO,
+    #[cfg(feature = "registers")]
     MtutcFreqAdjUnits::INFO,
+    #[cfg(feature = "registers")]
     MtutcOperation::INFO,
+    #[cfg(feature = "kernel")]
     NicInterface::INFO,
     Opcode::INFO,
     OptParamMask::INFO,
     OptParamMask9532::INFO,
     OtherVhcaObject::INFO,
+    #[cfg(feature = "kernel")]
     PageFaultSubtype::INFO,
+    #[cfg(feature = "kernel")]
     PagesKind::INFO,
+    #[cfg(feature = "registers")]
     PaosEvent::INFO,
     PathMigrationState::INFO,
     PathMtu::INFO,
     PkeyTableSize::INFO,
+    #[cfg(feature = "kernel")]
     PortChangeSubtype::INFO,
+    #[cfg(feature = "registers")]
     PortStatus::INFO,
     PortType::INFO,
+    #[cfg(feature = "registers")]
     PpcntGroup::INFO,
+    #[cfg(feature = "registers")]
     PtysAnStatus::INFO,
+    #[cfg(feature = "registers")]
     PtysConnectorType::INFO,
+    #[cfg(feature = "registers")]
     PtysEthProto::INFO,
+    #[cfg(feature = "registers")]
     PtysExtEthProto::INFO,
+    #[cfg(feature = "registers")]
     PtysIbProto::INFO,
+    #[cfg(feature = "registers")]
     PtysIbWidth::INFO,
+    #[cfg(feature = "registers")]
     PtysProtoMask::INFO,
     QpState::INFO,
+    #[cfg(feature = "registers")]
     RegisterId::INFO,
     RmpState::INFO,
     RoceL3Type::INFO,
     RoceL3TypeCap::INFO,
     RoceVersion::INFO,
+    #[cfg(feature = "queues")]
     RqModifyField::INFO,
+    #[cfg(feature = "queues")]
     RqState::INFO,
     RqType::INFO,
+    #[cfg(feature = "queues")]
     RqtListType::INFO,
+    #[cfg(feature = "queues")]
     RxHashFn::INFO,
+    #[cfg(feature = "queues")]
     RxHashSelectedFields::INFO,
     ScatterToCqeRequester::INFO,
     ScatterToCqeResponder::INFO,
     SchedulingElementCap::INFO,
     ServiceType::INFO,
+    #[cfg(feature = "queues")]
     ShampoAlignment::INFO,
+    #[cfg(feature = "queues")]
     ShampoMatch::INFO,
     SignatureSyndrome::INFO,
+    #[cfg(feature = "queues")]
     SqModifyField::INFO,
+    #[cfg(feature = "queues")]
     SqState::INFO,
     SrqState::INFO,
     StaticRate::INFO,
     SteeringFormat::INFO,
+    #[cfg(feature = "kernel")]
     SyncFwUpdateState::INFO,
     TagMatchingAppOp::INFO,
     TagMatchingOpcode::INFO,
+    #[cfg(feature = "kernel")]
     TeardownProfile::INFO,
+    #[cfg(feature = "registers")]
     TimeoutUnit::INFO,
     TimestampFormat::INFO,
     TimestampFormatCap::INFO,
+    #[cfg(feature = "queues")]
     TirDispType::INFO,
+    #[cfg(feature = "kernel")]
     TracerSubtype::INFO,
     TsarTypeCap::INFO,
+    #[cfg(feature = "kernel")]
     UctxCap::INFO,
     UctxCapBits::INFO,
     UmrCheck::INFO,
@@ -862,11 +1126,17 @@ pub static ENUMS: &[&EnumInfo] = &[
 pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_HCA_CAP,
     &QUERY_ADAPTER,
+    #[cfg(feature = "kernel")]
     &INIT_HCA,
+    #[cfg(feature = "kernel")]
     &TEARDOWN_HCA,
+    #[cfg(feature = "kernel")]
     &ENABLE_HCA,
+    #[cfg(feature = "kernel")]
     &DISABLE_HCA,
+    #[cfg(feature = "kernel")]
     &QUERY_PAGES,
+    #[cfg(feature = "kernel")]
     &MANAGE_PAGES,
     &SET_HCA_CAP,
     &QUERY_ISSI,
@@ -876,9 +1146,13 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &QUERY_MKEY,
     &DESTROY_MKEY,
     &QUERY_SPECIAL_CONTEXTS,
+    #[cfg(feature = "kernel")]
     &CREATE_EQ,
+    #[cfg(feature = "kernel")]
     &DESTROY_EQ,
+    #[cfg(feature = "kernel")]
     &QUERY_EQ,
+    #[cfg(feature = "kernel")]
     &GEN_EQE,
     &CREATE_CQ,
     &DESTROY_CQ,
@@ -907,10 +1181,15 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &DESTROY_XRC_SRQ,
     &QUERY_XRC_SRQ,
     &ARM_XRC_SRQ,
+    #[cfg(feature = "queues")]
     &CREATE_DCT,
+    #[cfg(feature = "queues")]
     &DESTROY_DCT,
+    #[cfg(feature = "queues")]
     &DRAIN_DCT,
+    #[cfg(feature = "queues")]
     &QUERY_DCT,
+    #[cfg(feature = "queues")]
     &ARM_DCT,
     &QUERY_VPORT_STATE,
     &MODIFY_VPORT_STATE,
@@ -926,51 +1205,85 @@ pub static COMMANDS: &[&CommandInfo] = &[
     &ALLOC_Q_COUNTER,
     &DEALLOC_Q_COUNTER,
     &QUERY_Q_COUNTER,
+    #[cfg(feature = "kernel")]
     &ALLOC_PD,
+    #[cfg(feature = "kernel")]
     &DEALLOC_PD,
+    #[cfg(feature = "kernel")]
     &ALLOC_UAR,
+    #[cfg(feature = "kernel")]
     &DEALLOC_UAR,
+    #[cfg(feature = "registers")]
     &ACCESS_REGISTER,
+    #[cfg(feature = "kernel")]
     &ATTACH_TO_MCG,
+    #[cfg(feature = "kernel")]
     &DETACH_FROM_MCG,
     &NOP,
     &ALLOC_XRCD,
     &DEALLOC_XRCD,
+    #[cfg(feature = "kernel")]
     &ALLOC_TRANSPORT_DOMAIN,
+    #[cfg(feature = "kernel")]
     &DEALLOC_TRANSPORT_DOMAIN,
     &QUERY_LAG,
+    #[cfg(feature = "queues")]
     &CREATE_TIR,
+    #[cfg(feature = "queues")]
     &MODIFY_TIR,
+    #[cfg(feature = "queues")]
     &DESTROY_TIR,
+    #[cfg(feature = "queues")]
     &QUERY_TIR,
+    #[cfg(feature = "queues")]
     &CREATE_SQ,
+    #[cfg(feature = "queues")]
     &MODIFY_SQ,
+    #[cfg(feature = "queues")]
     &DESTROY_SQ,
+    #[cfg(feature = "queues")]
     &QUERY_SQ,
+    #[cfg(feature = "queues")]
     &CREATE_RQ,
+    #[cfg(feature = "queues")]
     &MODIFY_RQ,
+    #[cfg(feature = "queues")]
     &DESTROY_RQ,
+    #[cfg(feature = "queues")]
     &QUERY_RQ,
     &CREATE_RMP,
     &MODIFY_RMP,
     &DESTROY_RMP,
     &QUERY_RMP,
+    #[cfg(feature = "queues")]
     &CREATE_TIS,
+    #[cfg(feature = "queues")]
     &MODIFY_TIS,
+    #[cfg(feature = "queues")]
     &DESTROY_TIS,
+    #[cfg(feature = "queues")]
     &QUERY_TIS,
+    #[cfg(feature = "queues")]
     &CREATE_RQT,
+    #[cfg(feature = "queues")]
     &MODIFY_RQT,
+    #[cfg(feature = "queues")]
     &DESTROY_RQT,
+    #[cfg(feature = "queues")]
     &QUERY_RQT,
     &CREATE_GENERAL_OBJECT,
     &MODIFY_GENERAL_OBJECT,
     &QUERY_GENERAL_OBJECT,
     &DESTROY_GENERAL_OBJECT,
+    #[cfg(feature = "kernel")]
     &CREATE_UCTX,
+    #[cfg(feature = "kernel")]
     &DESTROY_UCTX,
+    #[cfg(feature = "kernel")]
     &CREATE_UMEM,
+    #[cfg(feature = "kernel")]
     &DESTROY_UMEM,
+    #[cfg(feature = "registers")]
     &ACCESS_REGISTER_USER,
     &ALLOW_OTHER_VHCA_ACCESS,
     &QUERY_VUID,

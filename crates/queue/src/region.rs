@@ -183,8 +183,9 @@ impl Region {
     ///
     /// A word is one access only among words: [`write_at`](Self::write_at) and the other copies go
     /// byte by byte, or in steps of their own, so that one of the same bytes meanwhile sees, or
-    /// leaves, parts of a word. To the language, atomics of different sizes on the same bytes at the
-    /// same time are nothing that it defines; where values must be whole, use words on both sides.
+    /// leaves, parts of a word. To the language, atomics of different sizes on the same bytes at
+    /// the same time are nothing that it defines; where values must be whole, use words on both
+    /// sides.
     ///
     /// ```no_run
     /// # fn f(region: &verbless_queue::Region) {

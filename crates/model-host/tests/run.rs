@@ -247,6 +247,28 @@ fn a_duplicate_of_a_device_is_one_too_and_what_suits_no_device_is_refused() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
+fn the_page_of_the_clock_is_mapped_to_be_read_only_as_linux_has_it() {
+    let python = "import os, ctypes, fcntl, errno, mmap, struct\n\
+        fd = os.open('/dev/infiniband/uverbs0', os.O_RDWR)\n\
+        request = struct.pack('<HHHHQII', 40, 0, 3, 1, 0, 1, 0)\n\
+        request += struct.pack('<HHHHQ', 0x1000, 8, 1, 0, 0x400000010)\n\
+        fcntl.ioctl(fd, 0xc0181b01, bytearray(request))\n\
+        for protection in (3, 2, 5, 1):\n\
+        \x20   try:\n\
+        \x20       page = mmap.mmap(fd, 4096, mmap.MAP_SHARED, protection, offset=0x700000)\n\
+        \x20       print(struct.unpack_from('I', page, 32)[0] > 0)\n\
+        \x20   except OSError as error: print(errno.errorcode[error.errno])\n";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skipped("there is no python3 here");
+    }
+    let output = command(&[], &["python3", "-c", python]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(text, "EPERM\nEPERM\nEPERM\nTrue\n", "{errors}");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
 fn a_program_goes_into_the_places_of_devices_and_out_of_them() {
     let script = "cd /sys/class/infiniband && pwd -P && echo * && cat mlx5_1/node_type && cd \
                   mlx5_1/ports && (cd / && cd /dev/infiniband && ls && cd .. && pwd -P) && env pwd \

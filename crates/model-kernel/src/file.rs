@@ -443,11 +443,19 @@ impl File {
         self.kernel.function.map_uar(page, length, protection)
     }
 
-    /// The client is about to map a page by itself, from the file of its doorbells. The device
-    /// looks at one place of a page only, which is where it was mapped first.
-    pub(super) fn mapped_by_client(&self, offset: u64, length: u64) -> Result<(), Errno> {
+    /// The client is about to map a page by itself, with these `PROT_` bits, from the file of its
+    /// doorbells. The device looks at one place of a page only, which is where it was mapped first.
+    pub(super) fn mapped_by_client(
+        &self,
+        offset: u64,
+        length: u64,
+        protection: i32,
+    ) -> Result<(), Errno> {
         let mut state = self.lock();
         if maps_clock(&state, offset, length)? {
+            if protection & (libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
+                return Err(Errno::EPERM);
+            }
             let file = self.doorbells.clone().ok_or(Errno::EOPNOTSUPP)?;
             return self.show_clock(&mut state, || Ok(ClockPage::at(file, offset))).map(drop);
         }

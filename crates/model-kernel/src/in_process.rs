@@ -191,9 +191,9 @@ impl DeviceFile {
         logged(&**client, words, |words| self.file.ioctl_of(client, words))
     }
 
-    /// Whether a client may map what is at an offset of its doorbells.
-    pub fn map(&self, offset: u64, length: u64) -> Result<(), Errno> {
-        self.file.mapped_by_client(offset, length)
+    /// Whether a client may map what is at an offset of its doorbells, with these `PROT_` bits.
+    pub fn map(&self, offset: u64, length: u64, protection: i32) -> Result<(), Errno> {
+        self.file.mapped_by_client(offset, length, protection)
     }
 }
 

@@ -55,7 +55,7 @@ impl Answerer {
 
     /// The program maps a page by itself, if there is one.
     pub(super) fn mmap(&self, call: &Notification) -> Answer {
-        let [_, length, _, flags, descriptor, offset] = call.arguments;
+        let [_, length, protection, flags, descriptor, offset] = call.arguments;
         let flags = flags as i32;
         if flags & libc::MAP_ANONYMOUS != 0 {
             return Answer::Kernel;
@@ -64,7 +64,7 @@ impl Answerer {
         if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
             return Errno::EINVAL.into();
         }
-        match open.file.map(offset, length) {
+        match open.file.map(offset, length, protection as i32) {
             Ok(()) => Answer::Kernel,
             Err(errno) => errno.into(),
         }

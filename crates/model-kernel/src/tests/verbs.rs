@@ -164,7 +164,10 @@ fn the_page_that_turns_timestamps_into_times_is_mapped_for_reading() {
 #[test]
 fn the_device_looks_at_a_page_of_the_context_where_the_client_maps_it() {
     let bench = Bench::that_maps_by_itself(Device::new());
-    let map = |page: u64, length| bench.file.mapped_by_client(page << 12, length);
+    let map = |page: u64, length| {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        bench.file.mapped_by_client(page << 12, length, protection)
+    };
     assert_eq!(map(0, 4096), Err(Errno::EINVAL), "there is no context");
     let mut response = [0; 72];
     let request = [16u8, 0, 0, 0, 4, 0, 0, 0];

@@ -4,13 +4,15 @@
 //! callgrind counts instructions exactly, so a change of one shows. The program under it is
 //! `crates/ring/benches/instructions.rs`; its first comment says what an operation includes.
 //! Besides, the machine code of the same functions is looked at ([`code`]): no way to a panic, an
-//! allocation or a lock, and memory touched in the right order. Last, the model's rates
-//! ([`speed`]), and what it is like to be a program under `verbless-model run` ([`mod@run`]).
+//! allocation or a lock, and memory touched in the right order. Last, what a modelled WRITE costs
+//! ([`mod@write`]), the model's rates ([`speed`]), and what it is like to be a program under
+//! `verbless-model run` ([`mod@run`]).
 
 pub(crate) mod aarch64;
 mod code;
 mod run;
 mod speed;
+mod write;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -178,7 +180,7 @@ fn count(options: &Options, tally: &mut Tally) -> Result {
     if !options.no_code {
         code::check(&program, tally)?;
     }
-    Ok(())
+    write::check(options.filter.as_deref(), tally)
 }
 
 const SEMANTICS: &str = "\

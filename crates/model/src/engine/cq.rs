@@ -96,16 +96,16 @@ impl CompletionQueue<'_> {
         let entry = u64::from(cq.cqe_bytes);
         let at = u64::from(cq.producer & (size - 1)) * entry;
         let owner = (cq.producer >> cq.log_size & 1) as u8;
-        let mut bytes = [0; 128];
-        let (first, second) = bytes.split_at_mut(64);
-        second.copy_from_slice(&completion.body);
-        second[63] |= owner;
-        let written = match completion.first_half.filter(|_| entry == 128) {
+        let mut body = completion.body;
+        body[63] |= owner;
+        let written = match completion.first_half.as_ref().filter(|_| entry == 128) {
             Some(half) => {
-                first.copy_from_slice(&half);
-                cq.memory.write_entry(self.memory, at, &bytes)
+                let mut whole = [0; 128];
+                whole[..64].copy_from_slice(half);
+                whole[64..].copy_from_slice(&body);
+                cq.memory.write_entry(self.memory, at, &whole)
             }
-            None => cq.memory.write_entry(self.memory, at + entry - 64, second),
+            None => cq.memory.write_entry(self.memory, at + entry - 64, &body),
         };
         if let Err(fault) = written {
             if self.memory.is_gone(fault.address) {

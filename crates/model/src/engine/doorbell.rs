@@ -20,13 +20,17 @@ use crate::world::World;
 pub(crate) fn scan(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     let now = world.clock.now;
     let function = &mut world.functions[id];
-    let bar = function.hca.bar.clone();
     scratch.pages.clear();
+    let bar = &function.hca.bar;
     bar.for_each_allocated(|page| {
         if bar.page_rung(page) {
             scratch.pages.push(page);
         }
     });
+    if scratch.pages.is_empty() {
+        return false;
+    }
+    let bar = bar.clone();
     let mut worked = false;
     for &page in &scratch.pages {
         let mut rung = false;

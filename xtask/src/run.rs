@@ -234,7 +234,7 @@ const PACKAGES: [&str; 6] = [
     "verbless",
 ];
 /// The examples among them.
-const EXAMPLES: [&str; 2] = ["speed", "kv"];
+const EXAMPLES: [&str; 3] = ["speed", "stepped", "kv"];
 
 /// The program that runs others on the model; where it lies.
 pub(crate) fn model() -> Result<PathBuf> {

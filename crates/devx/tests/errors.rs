@@ -28,6 +28,9 @@ fn a_command_that_the_device_refuses_names_command_status_and_syndrome() {
         (error.status(), error.syndrome(), error.errno()),
         (Some(3), Some(0x1234_5678), Some(Errno::EREMOTEIO))
     );
+    // A main that returns it prints this.
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert!(format!("{error:#?}").contains("status: Some("));
     assert_eq!(error.command().unwrap().name(), Some("CREATE_QP"));
     let text = error.to_string();
     for part in [

@@ -266,9 +266,11 @@ impl fmt::Display for Error {
     }
 }
 
+/// The text of `Display`, since that is what a `main` that returns an error prints; `{:#?}` shows
+/// the parts.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        if f.alternate() { fmt::Debug::fmt(&self.0, f) } else { fmt::Display::fmt(self, f) }
     }
 }
 

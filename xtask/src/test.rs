@@ -340,8 +340,10 @@ fn in_a_vm(options: &[&str]) -> Result<Outcome> {
 /// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries
 /// the runtimes; the flag is one of those that a stable compiler takes only when it is told to.
 fn sanitized(name: &str) -> Result<Command> {
-    let mut command = cargo(&["test", "--lib", "--tests", "--target", &host()?]);
+    let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", &host()?]);
     command
+        // The tests take longer than the compiler, which optimises little.
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
         .args(SANITIZED.iter().flat_map(|package| ["--package", package]))
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", format!("-Zsanitizer={name}"))

@@ -72,7 +72,8 @@ impl Device {
     }
 
     /// What a typed command needs whose layout only the software model knows; `None` on hardware.
-    /// Without it, such a command is refused before it is sent ([`ErrorKind::ModelOnly`]).
+    /// Without it, such a command is refused before it is sent
+    /// ([`ErrorKind::ModelOnly`](crate::ErrorKind::ModelOnly)).
     pub fn as_model(&self) -> Option<ModelToken> {
         self.adapter().is_model().then(|| self.context.as_model().ok().flatten()).flatten()
     }

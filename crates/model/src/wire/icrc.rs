@@ -10,6 +10,8 @@
 
 use verbless_prm::{Bth, Grh, Ipv4Header, Lrh, UdpHeader};
 
+use super::crc::Crc;
+
 /// Bytes of an ICRC.
 pub const LENGTH: usize = 4;
 
@@ -77,11 +79,11 @@ pub(super) fn compute(front: Front, packet: &[u8]) -> u32 {
         bits.iter().for_each(|&(byte, mask)| masked[at + byte] |= mask);
         at += length;
     }
-    let mut crc = crc32fast::Hasher::new();
+    let mut crc = Crc::new();
     if !front.has_lrh() {
         crc.update(&[0xff; Lrh::BYTES]);
     }
     crc.update(&masked[..at]);
     crc.update(&packet[at..]);
-    crc.finalize()
+    crc.finish()
 }

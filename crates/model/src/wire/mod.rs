@@ -20,6 +20,7 @@
 //! Sources: InfiniBand specification, volume 1, chapters 7 to 9, annexes 14 (XRC), 16 (RoCE) and 17
 //! (RoCE v2); RFC 768, 791, 1071, 8200; IEEE 802.1Q.
 
+mod crc;
 mod ethernet;
 pub mod icrc;
 mod malformed;

@@ -1,0 +1,71 @@
+//! The CRC-32 of Ethernet (IEEE 802.3, reflected polynomial 0xedb88320), eight bytes at a time.
+
+/// `TABLES[n][byte]`: what a byte does to the CRC with `n` bytes behind it.
+static TABLES: [[u32; 256]; 8] = {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    let mut tables = [[0; 256]; 8];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ POLYNOMIAL };
+            bit += 1;
+        }
+        tables[0][byte] = crc;
+        byte += 1;
+    }
+    let mut table = 1;
+    while table < 8 {
+        let mut byte = 0;
+        while byte < 256 {
+            let before = tables[table - 1][byte];
+            tables[table][byte] = before >> 8 ^ tables[0][(before & 0xff) as usize];
+            byte += 1;
+        }
+        table += 1;
+    }
+    tables
+};
+
+/// A CRC in the making.
+pub(super) struct Crc(u32);
+
+impl Crc {
+    pub(super) const fn new() -> Self {
+        Self(!0)
+    }
+
+    /// Goes on with these bytes.
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        let (blocks, rest) = bytes.as_chunks::<8>();
+        for block in blocks {
+            let all = u64::from_le_bytes(*block) ^ u64::from(self.0);
+            let bytes = all.to_le_bytes();
+            self.0 = (0..8).fold(0, |crc, at| crc ^ TABLES[7 - at][usize::from(bytes[at])]);
+        }
+        for byte in rest {
+            self.0 = self.0 >> 8 ^ TABLES[0][usize::from(self.0 as u8 ^ byte)];
+        }
+    }
+
+    pub(super) const fn finish(self) -> u32 {
+        !self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Crc;
+
+    #[test]
+    fn the_check_value_of_the_crc_comes_out_however_the_bytes_are_cut() {
+        let text = b"123456789";
+        for cut in 0..=text.len() {
+            let mut crc = Crc::new();
+            crc.update(&text[..cut]);
+            crc.update(&text[cut..]);
+            assert_eq!(crc.finish(), 0xcbf4_3926, "cut at {cut}");
+        }
+    }
+}

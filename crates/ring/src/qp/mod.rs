@@ -110,7 +110,8 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
 
     /// What the CQE says of this queue pair's requests; frees their slots.
     ///
-    /// A CQE of another queue pair is [`Malformed::Queue`]: look at [`Cqe::qpn`] or
+    /// A CQE of another queue pair is
+    /// [`Malformed::Queue`](crate::completion::Malformed::Queue): look at [`Cqe::qpn`] or
     /// [`Cqe::user_index`] first where several share a completion queue.
     #[inline(always)]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {

@@ -13,9 +13,9 @@
 //! let inline = Write::new(Inline(b"in the WQE itself"), to).solicited();
 //! ```
 //!
-//! Local memory is named by an [`Sge`], by several (an array or a slice, which the device gathers
-//! or scatters in order), or, for what is sent, is [`Inline`]: copied into the WQE, so that the
-//! buffer is free at once.
+//! Local memory is named by an [`Sge`](crate::Sge), by several (an array or a slice, which the
+//! device gathers or scatters in order), or, for what is sent, is [`Inline`]: copied into the WQE,
+//! so that the buffer is free at once.
 
 mod datagram;
 mod encode;

@@ -34,9 +34,9 @@
 //! ```
 //!
 //! The rules are those of Linux 6.12: `drivers/infiniband/core/uverbs_*.c`, `rdma_core.c`, `umem.c`
-//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`. Two things differ, since no process can do them
-//! for another part of itself: registered pages are checked but not held, and a UAR page is freed
-//! though it may still be mapped.
+//! and `drivers/infiniband/hw/mlx5/{main,devx}.c`. Differences from Linux are in
+//! docs/fidelity.md. Two follow from running in one process: registered pages are checked, not
+//! pinned; a UAR page is freed even while it is mapped.
 
 mod abi;
 mod boot;

@@ -1,7 +1,7 @@
 //! A software model of the mlx5 device.
 //!
 //! It is the device alone: objects and commands, the data path, the fabric between devices. It uses
-//! `verbless-prm` and nothing else of the driver, so that a mistake in the driver has no twin here.
+//! `verbless-prm` and nothing else of the driver, so a bug of the driver is not repeated here.
 //! Whoever plays the host reaches it through [`device`]:
 //!
 //! ```text
@@ -13,6 +13,7 @@
 //!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  one World, one lock
 //!                                  |
 //!                       memory: the host's memory, UAR pages
+//!                       wire: packet headers, parsed and emitted
 //! ```
 //!
 //! Where new things go:

@@ -5,16 +5,16 @@
 //! [verbless-ring](verbless_ring), whose modules and types are here as well: a [`Qp`] derefs to a
 //! [`QueuePair`], a [`Cq`] to a [`CompletionQueue`]. From then on, nothing makes a system call.
 //!
-//! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, tells the doorbell
-//!   record, and rings.
+//! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, updates the doorbell
+//!   record and rings the doorbell.
 //! - [`cq::CompletionQueue::poll`] takes the next CQE out of its ring.
 //! - [`qp::QueuePair::complete`] turns that CQE into a [`completion::Completion`] with the cookie
 //!   of the request, and frees the slots of everything up to it.
 //!
 //! To sleep until completions arrive, [`CqEvents`] arms completion queues and is a file to wait on.
 //!
-//! Every function fails with [`Error`], or with a small `Copy` error of the data path that converts
-//! into it; its [`kind`](Error::kind) is for programs, its text for people.
+//! Functions return [`Error`]; those of the data path return small `Copy` errors that convert into
+//! it. Its [`kind`](Error::kind) is for programs, its text for people.
 //!
 //! # Threads
 //! Everything here is `Send`. What is posted to or polled is not `Sync`: one thread at a time uses
@@ -45,8 +45,8 @@
 //! | [`Completion`] | yes | yes | a plain value |
 //! | [`Error`] | yes | yes | a plain value |
 //!
-//! `unsafe` is confined to [`region`], the pool that leases memory to queues, and the module that
-//! maps UAR pages.
+//! `unsafe` is confined to [`region`], the pool that leases memory to queues, the module that maps
+//! UAR pages, and [`Domain::region_from_raw`].
 
 pub mod domain;
 pub mod events;

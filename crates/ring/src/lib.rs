@@ -7,14 +7,13 @@
 //! program that runs on the device, or ordinary memory in a test) is the caller's business. From
 //! then on, posting and polling are loads and stores:
 //!
-//! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, tells the doorbell
-//!   record, and rings.
+//! - [`qp::SendQueue::post`] writes a work request ([`wr`]) into the ring, updates the doorbell
+//!   record and rings the doorbell.
 //! - [`cq::CompletionQueue::poll`] takes the next CQE out of its ring.
 //! - [`qp::QueuePair::complete`] turns that CQE into a [`completion::Completion`] with the cookie
 //!   of the request, and frees the slots of everything up to it.
 //!
-//! Where many queues report to one completion queue, a [`Dispatcher`] finds the one that a CQE is
-//! of.
+//! With many queues on one CQ, a [`Dispatcher`] finds the queue of each CQE.
 //!
 //! A queue pair's transport [`service`] is part of its type: [`Rc`], [`Uc`] or [`Ud`]. Several may
 //! draw on a [`SharedReceiveQueue`]; datagrams name a [`Destination`]; [`wr::Umr`] changes memory

@@ -74,7 +74,7 @@ fn describe(
     line(text, "system image GUID", format!("{:016x}", info.system_image_guid));
     let caps = device.caps();
     line(text, "queue pairs", power(caps.log_max_qps));
-    line(text, "send ring", format!("{} blocks of 64 bytes", power(caps.log_max_qp_wqebbs)));
+    line(text, "send ring", format!("{} WQEBBs of 64 bytes", power(caps.log_max_qp_wqebbs)));
     line(
         text,
         "completion queues",

@@ -9,12 +9,19 @@
 //! ```
 //!
 //! Without a card, the last three run under `verbless-model run`, each in a process of its own; the
-//! clients join the run of the server:
+//! clients join the run of the server. In one terminal:
 //!
 //! ```sh
-//! verbless-model run --name kv -- target/debug/examples/kv serve 127.0.0.1:7471
-//! verbless-model run --join kv -- target/debug/examples/kv 127.0.0.1:7471 set apple red
-//! verbless-model run --join kv -- target/debug/examples/kv 127.0.0.1:7471 get apple
+//! cargo build --release -p verbless-model-host && cargo build -p verbless --example kv
+//! target/release/verbless-model run --name kv -- target/debug/examples/kv serve 127.0.0.1:7471
+//! ```
+//!
+//! In another, once it prints `Serving on`:
+//!
+//! ```sh
+//! model=target/release/verbless-model kv=target/debug/examples/kv
+//! $model run --join kv -- $kv 127.0.0.1:7471 set apple red
+//! $model run --join kv -- $kv 127.0.0.1:7471 get apple
 //! ```
 //!
 //! The table is an array of slots of eight words: a version, a key, a value, a checksum. A reader

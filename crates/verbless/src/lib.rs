@@ -48,10 +48,11 @@
 //! # }
 //! ```
 //!
-//! The [`prelude`] has what most programs need. The layers, from the wire up; each is a crate of
-//! its own and can be used alone:
+//! The [`prelude`] has what most programs need. The layers, bottom up; each is a crate of its
+//! own and can be used alone:
 //! - [`prm`]: what commands, contexts and queue entries look like; all of them with the feature
 //!   `prm-all` or `model`.
+//! - verbless-ring, re-exported by [`queue`]: work requests, rings, doorbells.
 //! - [`devx`]: finding and opening devices; what the kernel does for a user.
 //! - [`command`]: one typed function per device command.
 //! - [`queue`]: memory regions, completion queues, queue pairs.

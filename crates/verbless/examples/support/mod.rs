@@ -49,10 +49,10 @@ pub(crate) fn find(wanted: &str, profile: &str) -> Result<Found, Box<dyn std::er
             return Err(format!("this machine has no device {wanted}").into());
         }
     }
-    let profile = Profile::load(profile)?;
-    let model = Model::builder().device(profile.clone()).device(profile).build();
+    let card = Profile::load(profile)?;
+    let model = Model::builder().device(card.clone()).device(card).build();
     let backend = InProcess::of(&model);
     let devices = backend.enumerate()?;
-    let say = "On the model: no mlx5 device was asked for, or there is none.".into();
+    let say = format!("On the model, profile {profile} (--device model, or no mlx5 device here).");
     Ok(Found { backend: Box::new(backend), devices, say })
 }

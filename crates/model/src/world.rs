@@ -129,7 +129,10 @@ impl SharedWorld {
                     if let Err(panic) = told
                         && let Some(shared) = shared.upgrade()
                     {
-                        shared.tell(|_| resume_unwind(panic));
+                        // The other watchers are still to be told.
+                        let _ = catch_unwind(AssertUnwindSafe(|| {
+                            shared.tell(|_| resume_unwind(panic));
+                        }));
                     }
                 }
             })
@@ -165,8 +168,16 @@ impl SharedWorld {
 
 impl Drop for SharedWorld {
     fn drop(&mut self) {
-        self.outbox.commands.close();
-        self.outbox.requests.close();
+        let closed = [
+            catch_unwind(AssertUnwindSafe(|| self.outbox.commands.close())),
+            catch_unwind(AssertUnwindSafe(|| self.outbox.requests.close())),
+        ];
+        // A second panic would abort the process.
+        if let Some(panic) = closed.into_iter().find_map(Result::err)
+            && !std::thread::panicking()
+        {
+            resume_unwind(panic);
+        }
     }
 }
 
@@ -218,11 +229,17 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use crate::memory::Interrupts;
+    use crate::watch::Request;
     use crate::{Model, Profile};
 
     fn model() -> crate::model::Builder {
         let profile = || Profile::load("bluefield3").unwrap();
         Model::builder().device(profile()).device(profile())
+    }
+
+    fn request(qpn: u32) -> Request {
+        let (at, operation) = (Duration::ZERO, "NOP");
+        Request { function: 0, at, qpn, index: 0, operation, bytes: 0, syndrome: None }
     }
 
     /// Whether a device answers ENABLE_HCA and DISABLE_HCA.
@@ -278,6 +295,31 @@ mod tests {
         assert!(catch_unwind(AssertUnwindSafe(|| answers(&model, 0))).is_err());
         assert!(drivers.iter().all(|driver| driver.0.load(Ordering::Acquire)));
         assert!(!answers(&model, 0) && !answers(&model, 1), "and nobody watches any more");
+    }
+
+    #[test]
+    fn the_thread_of_a_watcher_goes_on_after_another_watcher_has_panicked() {
+        let model = model().threaded().build();
+        let (sender, heard) = std::sync::mpsc::channel();
+        let _watch = model.watch_requests(move |request| sender.send(request.qpn).unwrap());
+        let _bad = model.watch_requests(|_| panic!("a mistake of the watcher's"));
+        for qpn in [1, 2] {
+            model.shared.outbox.request(request(qpn));
+            assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(qpn));
+        }
+    }
+
+    #[test]
+    fn the_last_handle_tells_what_was_executed_before_though_a_watcher_panics() {
+        let model = model().stepped().build();
+        let (sender, heard) = std::sync::mpsc::channel();
+        let _watch = model.watch_requests(move |request| sender.send(request.qpn).unwrap());
+        let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));
+        model.shared.outbox.request(request(7));
+        model.shared.outbox.command(0, 0, &[0; 16], &[0; 16]);
+        let panic = catch_unwind(AssertUnwindSafe(|| drop(model))).expect_err("it panics");
+        assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
+        assert_eq!(heard.iter().collect::<Vec<_>>(), [7], "and the watching ends");
     }
 
     #[test]

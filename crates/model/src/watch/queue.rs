@@ -3,17 +3,39 @@
 //! Any thread may push and any thread may tell; one tells at a time, with nothing locked, so that a
 //! watcher may call the model. Who pushed and wants its entry to be heard waits for that
 //! ([`Queue::tell`]); what does not fit is counted.
+//!
+//! A thread that is inside a watcher, of this queue or another, never waits for another thread's
+//! telling, which may wait for it: it leaves its wish with whoever tells.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::thread;
 
 /// Bytes that may wait in one queue.
 const MOST_BYTES: usize = 16 << 20;
 
-type Watcher<T> = Box<dyn FnMut(&T) + Send>;
+thread_local! {
+    /// Whether this thread is inside a watcher, its destructor, or the log on its behalf.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs what may call the model while this thread tells.
+fn inside(f: impl FnOnce()) -> thread::Result<()> {
+    let before = INSIDE.replace(true);
+    let outcome = catch_unwind(AssertUnwindSafe(f));
+    INSIDE.set(before);
+    outcome
+}
+
+struct Watcher<T> {
+    id: u64,
+    /// The first entry that it hears.
+    since: u64,
+    call: Box<dyn FnMut(&T) + Send>,
+}
 
 /// What waits, and who is told.
 pub(crate) struct Queue<T> {
@@ -22,7 +44,7 @@ pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     /// Somebody was told, or whoever tells has stopped.
     told: Condvar,
-    /// There is something to tell, or nobody watches any more.
+    /// There is something to tell, or a watcher ends.
     work: Condvar,
 }
 
@@ -35,13 +57,15 @@ struct State<T> {
     told: u64,
     /// How many did not fit since the log last heard of it.
     lost: u64,
-    watchers: Vec<(u64, Watcher<T>)>,
-    /// The numbers of the watchers that have not ended.
-    live: Vec<u64>,
+    watchers: Vec<Watcher<T>>,
+    /// Where each watcher ends: it is dropped when that many are told. One that was dropped is
+    /// not here.
+    ends: BTreeMap<u64, u64>,
     next_id: u64,
-    /// Who tells. It has the watchers out of `watchers` while it calls them.
-    telling: Option<ThreadId>,
-    /// Up to where whoever tells has to go: watchers of its own called the model.
+    /// A thread tells. It has the watchers out of `watchers` while it calls them, and it alone
+    /// drops them.
+    telling: bool,
+    /// Up to where whoever tells has to go.
     goal: u64,
     /// A thread of its own waits for `work`.
     sleeps: bool,
@@ -56,9 +80,9 @@ impl<T> Default for Queue<T> {
             told: 0,
             lost: 0,
             watchers: Vec::new(),
-            live: Vec::new(),
+            ends: BTreeMap::new(),
             next_id: 0,
-            telling: None,
+            telling: false,
             goal: 0,
             sleeps: false,
         };
@@ -81,55 +105,42 @@ impl<T> Queue<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a watcher, and gives its number.
+    /// Adds a watcher of what is pushed from now on, and gives its number.
     pub(crate) fn add(&self, watcher: impl FnMut(&T) + Send + 'static) -> u64 {
         let mut state = self.state();
-        let id = state.next_id;
+        let (id, since) = (state.next_id, state.pushed);
         state.next_id += 1;
-        state.watchers.push((id, Box::new(watcher)));
-        state.live.push(id);
+        state.watchers.push(Watcher { id, since, call: Box::new(watcher) });
+        state.ends.insert(id, u64::MAX);
         self.watched.store(true, Ordering::Release);
         id
     }
 
-    /// Ends a watcher. One that is being called at the time is dropped when it returns.
+    /// Ends a watcher: when this returns it has been told what was pushed before, and it is
+    /// dropped. Inside a watcher, this leaves both to whoever tells.
+    ///
+    /// # Panics
+    /// When a watcher does, with the watcher ended all the same.
     pub(crate) fn remove(&self, id: u64) {
-        self.retain(|live| *live != id);
-    }
-
-    /// Ends every watcher.
-    pub(crate) fn close(&self) {
-        self.retain(|_| false);
-    }
-
-    fn retain(&self, stays: impl Fn(&u64) -> bool) {
         let mut state = self.state();
-        state.live.retain(stays);
-        self.work.notify_all();
-        if state.telling.is_none() {
-            drop(self.settle(state));
+        let pushed = state.pushed;
+        if let Some(end) = state.ends.get_mut(&id) {
+            *end = pushed;
         }
+        self.work.notify_all();
+        self.tell_until(state, pushed, |state| !state.ends.contains_key(&id));
     }
 
-    /// Drops the watchers that have ended, with the lock released: they may own what calls the
-    /// model.
-    fn settle<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
-        loop {
-            let State { watchers, live, .. } = &mut *state;
-            let gone: Vec<_> = watchers.extract_if(.., |(id, _)| !live.contains(id)).collect();
-            if live.is_empty() {
-                self.watched.store(false, Ordering::Release);
-                state.told = state.pushed;
-                state.bytes = 0;
-                state.waiting.clear();
-            }
-            if gone.is_empty() {
-                return state;
-            }
-            drop(state);
-            drop(gone);
-            state = self.state();
-        }
+    /// Ends every watcher, as [`Queue::remove`] does.
+    ///
+    /// # Panics
+    /// When a watcher does, with every watcher ended all the same.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        let pushed = state.pushed;
+        state.ends.values_mut().for_each(|end| *end = pushed);
+        self.work.notify_all();
+        self.tell_until(state, pushed, |state| state.ends.is_empty());
     }
 
     /// Takes something to tell, or counts it as lost when too much waits.
@@ -148,81 +159,123 @@ impl<T> Queue<T> {
     }
 
     /// Returns when the watchers were told what was pushed before: tells them, or waits for whoever
-    /// does. A watcher's own thread does not wait for itself: it hears of it next.
+    /// does. Inside a watcher, this does not wait: whoever tells goes on to what was pushed.
     ///
     /// # Panics
     /// When a watcher does; it is told nothing any more.
     pub(crate) fn tell(&self) {
-        if !self.is_watched() {
-            return;
+        if self.is_watched() {
+            let state = self.state();
+            let goal = state.pushed;
+            self.tell_until(state, goal, |state| state.told >= goal);
         }
-        let mut state = self.state();
-        let goal = state.pushed;
-        let me = thread::current().id();
-        while state.told < goal {
-            match state.telling {
-                None => {
-                    state.telling = Some(me);
-                    state.goal = goal;
-                    let told;
-                    (state, told) = self.tell_all(state);
-                    if let Err(panic) = told {
-                        drop(state);
-                        resume_unwind(panic);
-                    }
-                }
-                Some(teller) if teller == me => {
-                    state.goal = state.goal.max(goal);
-                    return;
-                }
-                Some(_) => {
-                    state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
+    }
+
+    /// Tells what there is up to `goal`, or waits for whoever does, until `done`.
+    fn tell_until<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<T>>,
+        goal: u64,
+        done: impl Fn(&State<T>) -> bool,
+    ) {
+        let mut outcome = Ok(());
+        while !done(&state) {
+            if !state.telling {
+                state.goal = goal;
+                let told;
+                (state, told) = self.tell_all(state);
+                outcome = outcome.and(told);
+            } else if INSIDE.get() {
+                state.goal = state.goal.max(goal);
+                break;
+            } else {
+                state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
         drop(state);
+        if let Err(panic) = outcome {
+            resume_unwind(panic);
+        }
     }
 
-    /// Tells what there is up to the goal.
+    /// Tells what there is up to the goal, and drops the watchers that end on the way. Of several
+    /// panics it gives the first.
     fn tell_all<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<T>>,
     ) -> (MutexGuard<'a, State<T>>, thread::Result<()>) {
         let mut outcome = Ok(());
-        while state.told < state.goal
-            && outcome.is_ok()
-            && let Some((entry, bytes)) = state.waiting.pop_front()
-        {
+        state.telling = true;
+        loop {
+            let dropped;
+            (state, dropped) = self.drop_ended(state);
+            outcome = outcome.and(dropped);
+            if state.told >= state.goal {
+                break;
+            }
+            let Some((entry, bytes)) = state.waiting.pop_front() else { break };
             state.bytes -= bytes;
+            let number = state.told;
             let lost = std::mem::take(&mut state.lost);
             let mut watchers = std::mem::take(&mut state.watchers);
             drop(state);
             if lost > 0 {
-                tracing::warn!(
-                    lost,
-                    "those who watch the model are too slow, and so many {} were not told: \
-                     {MOST_BYTES} bytes may wait",
-                    std::any::type_name::<T>().rsplit("::").next().unwrap_or_default()
-                );
+                let logged = inside(|| {
+                    tracing::warn!(
+                        lost,
+                        "those who watch the model are too slow, and so many {} were not told: \
+                         {MOST_BYTES} bytes may wait",
+                        std::any::type_name::<T>().rsplit("::").next().unwrap_or_default()
+                    );
+                });
+                outcome = outcome.and(logged);
             }
-            let mut failed = None;
-            for (id, watcher) in &mut watchers {
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| watcher(&entry))) {
-                    failed = Some(*id);
-                    outcome = Err(panic);
-                    break;
+            let mut failed = Vec::new();
+            for Watcher { id, call, .. } in watchers.iter_mut().filter(|w| w.since <= number) {
+                let told = inside(|| call(&entry));
+                if told.is_err() {
+                    failed.push(*id);
                 }
+                outcome = outcome.and(told);
             }
             state = self.state();
             state.told += 1;
             watchers.append(&mut state.watchers);
             state.watchers = watchers;
-            state.live.retain(|id| Some(*id) != failed);
-            state = self.settle(state);
+            for id in failed {
+                state.ends.insert(id, 0);
+            }
             self.told.notify_all();
         }
-        state.telling = None;
+        state.telling = false;
         self.told.notify_all();
+        (state, outcome)
+    }
+
+    /// Drops the watchers that have ended, with the lock released: they may own what calls the
+    /// model.
+    fn drop_ended<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<T>>,
+    ) -> (MutexGuard<'a, State<T>>, thread::Result<()>) {
+        let mut outcome = Ok(());
+        loop {
+            let State { watchers, ends, told, .. } = &mut *state;
+            let ended = watchers.iter().position(|watcher| ends[&watcher.id] <= *told);
+            let Some(watcher) = ended.map(|at| watchers.remove(at)) else { break };
+            drop(state);
+            let id = watcher.id;
+            outcome = outcome.and(inside(|| drop(watcher)));
+            state = self.state();
+            state.ends.remove(&id);
+        }
+        if state.ends.is_empty() {
+            self.watched.store(false, Ordering::Release);
+            state.told = state.pushed;
+            state.bytes = 0;
+            state.lost = 0;
+            state.waiting.clear();
+        }
         (state, outcome)
     }
 
@@ -232,13 +285,200 @@ impl<T> Queue<T> {
         self.state().lost as usize
     }
 
-    /// Waits until there is something to tell; false: that watcher has ended.
+    /// Waits until there is something to tell; false: that watcher ends.
     pub(crate) fn wait_for_work(&self, id: u64) -> bool {
         let mut state = self.state();
-        while state.live.contains(&id) && state.waiting.is_empty() {
+        loop {
+            if state.ends.get(&id) != Some(&u64::MAX) {
+                return false;
+            }
+            if !state.waiting.is_empty() {
+                return true;
+            }
             state.sleeps = true;
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.live.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel, sync_channel};
+    use std::sync::{Arc, Barrier};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A watcher that passes on what it hears.
+    fn listen(queue: &Queue<u32>) -> (u64, Receiver<u32>) {
+        let (sender, heard) = channel();
+        (queue.add(move |entry| sender.send(*entry).unwrap_or_default()), heard)
+    }
+
+    #[test]
+    fn watchers_of_two_queues_that_tell_each_others_do_not_wait_for_each_other() {
+        let queues: Arc<[Queue<u32>; 2]> = Arc::default();
+        let both = Arc::new(Barrier::new(2));
+        for mine in [0, 1] {
+            let (weak, both) = (Arc::downgrade(&queues), both.clone());
+            queues[mine].add(move |entry| {
+                if *entry == 0 {
+                    let queues = weak.upgrade().unwrap();
+                    both.wait();
+                    queues[1 - mine].push(1, 1);
+                    queues[1 - mine].tell();
+                    both.wait();
+                }
+            });
+        }
+        let ears = [0, 1].map(|queue: usize| listen(&queues[queue]).1);
+        let (ended, end) = sync_channel(2);
+        for mine in [0, 1] {
+            let (queues, ended) = (queues.clone(), ended.clone());
+            thread::spawn(move || {
+                queues[mine].push(0, 1);
+                queues[mine].tell();
+                ended.send(()).unwrap();
+            });
+        }
+        for _ in 0..2 {
+            end.recv_timeout(Duration::from_secs(20)).expect("the two threads wait for ever");
+        }
+        for heard in ears {
+            assert_eq!(heard.try_iter().collect::<Vec<_>>(), [0, 1]);
+        }
+    }
+
+    #[test]
+    fn a_watcher_may_end_one_of_another_queue_whose_watcher_waits_for_this_one() {
+        let queues: Arc<[Queue<u32>; 2]> = Arc::default();
+        let both = Arc::new(Barrier::new(2));
+        let (ended, end) = sync_channel(2);
+        let other = listen(&queues[1]);
+        let watchers = [(0, Some(other.0)), (1, None)];
+        for (mine, ends) in watchers {
+            let (weak, both) = (Arc::downgrade(&queues), both.clone());
+            queues[mine].add(move |_| {
+                let queues = weak.upgrade().unwrap();
+                both.wait();
+                match ends {
+                    Some(id) => queues[1].remove(id),
+                    None => queues[0].tell(),
+                }
+                both.wait();
+            });
+        }
+        for mine in [0, 1] {
+            let (queues, ended) = (queues.clone(), ended.clone());
+            thread::spawn(move || {
+                queues[mine].push(0, 1);
+                queues[mine].tell();
+                ended.send(()).unwrap();
+            });
+        }
+        for _ in 0..2 {
+            end.recv_timeout(Duration::from_secs(20)).expect("the two threads wait for ever");
+        }
+        assert_eq!(other.1.iter().collect::<Vec<_>>(), [0], "it is dropped after what it was due");
+    }
+
+    #[test]
+    fn remove_waits_until_no_other_thread_runs_the_watcher() {
+        let queue = Arc::new(Queue::default());
+        let (state, both) = (Arc::new(()), Arc::new(Barrier::new(2)));
+        let (owned, called) = (state.clone(), both.clone());
+        let id = queue.add(move |_: &u32| {
+            let _ = &owned;
+            called.wait();
+            thread::sleep(Duration::from_millis(20));
+        });
+        let mine = queue.clone();
+        let teller = thread::spawn(move || {
+            mine.push(0, 1);
+            mine.tell();
+        });
+        both.wait();
+        queue.remove(id);
+        Arc::try_unwrap(state).expect("the watcher is gone");
+        teller.join().unwrap();
+    }
+
+    #[test]
+    fn those_behind_a_watcher_that_panics_hear_all_and_the_first_panic_is_kept() {
+        let queue = Queue::default();
+        queue.add(|_| panic!("the first"));
+        let (_, heard) = listen(&queue);
+        queue.add(|_| panic!("the second"));
+        queue.push(1, 1);
+        queue.push(2, 1);
+        let panic = catch_unwind(AssertUnwindSafe(|| queue.tell())).expect_err("it panics");
+        assert_eq!(panic.downcast_ref(), Some(&"the first"));
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 2]);
+        queue.push(3, 1);
+        queue.tell();
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn a_panic_in_the_destructor_of_a_watcher_leaves_the_queue_usable() {
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                panic!("in a destructor");
+            }
+        }
+        let queue = Queue::default();
+        let bad = Panics;
+        let id = queue.add(move |_| {
+            let _ = &bad;
+        });
+        let (_, heard) = listen(&queue);
+        assert!(catch_unwind(AssertUnwindSafe(|| queue.remove(id))).is_err());
+        queue.push(1, 1);
+        queue.tell();
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn a_watcher_hears_nothing_that_was_pushed_before_it_came() {
+        let queue = Queue::default();
+        let (_, before) = listen(&queue);
+        queue.push(1, 1);
+        let (_, after) = listen(&queue);
+        queue.push(2, 1);
+        queue.tell();
+        assert_eq!(before.try_iter().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(after.try_iter().collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn what_a_watcher_lost_is_forgotten_with_the_last_watcher() {
+        let queue = Queue::default();
+        let (id, _) = listen(&queue);
+        queue.push(1, MOST_BYTES + 1);
+        assert_eq!(queue.lost(), 1);
+        queue.remove(id);
+        assert_eq!(queue.lost(), 0);
+    }
+
+    #[test]
+    fn watchers_that_come_and_go_on_several_threads_leave_what_was_told_within_what_was_pushed() {
+        let queue = Queue::default();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let (id, heard) = listen(&queue);
+                        queue.push(7, 1);
+                        queue.tell();
+                        queue.remove(id);
+                        assert!(heard.iter().count() >= 1);
+                    }
+                });
+            }
+        });
+        let state = queue.state();
+        assert_eq!((state.told, state.bytes, state.waiting.len()), (state.pushed, 0, 0));
+        assert!(state.watchers.is_empty() && state.ends.is_empty());
     }
 }

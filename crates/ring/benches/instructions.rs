@@ -267,7 +267,7 @@ impl World {
             sges: std::array::from_fn(|i| Sge::new(0x1000 * i as u64, 64, Lkey(0x1234))),
             remote: RemoteAddr::new(0x7f00_0000_1000, Rkey(0x5678)),
             data: [1, 2, 3, 4, 5, 6, 7, 8],
-            into: [None; BATCH],
+            into: [const { None }; BATCH],
             datagrams: QueuePair::new(datagrams.unwrap(), datagram_receives.unwrap()),
             peer: AddressHandle::new(way).to(Qpn(0x99), QKey(1)),
             pool: pool.unwrap(),

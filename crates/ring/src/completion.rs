@@ -282,14 +282,18 @@ impl Status {
     }
 }
 
-/// A request that failed, or a CQE that cannot be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A request that failed, or a CQE that completes nothing here.
+#[derive(Debug, PartialEq, Eq)]
 pub enum CompletionError {
     /// The request failed. Its QP is in the error state, and what was posted behind it will be
     /// flushed.
     Failed(Failure),
     /// The device broke its rules. Nothing was completed; treat the queue as broken.
     Malformed(Malformed),
+    /// It is of a receive that several queue pairs share, and one of those was given it: complete
+    /// it by [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) of the shared
+    /// receive queue that this queue pair draws from. Until then its WQE is not free.
+    Shared(Cqe),
 }
 
 impl fmt::Display for CompletionError {
@@ -297,6 +301,13 @@ impl fmt::Display for CompletionError {
         match self {
             Self::Failed(it) => it.fmt(f),
             Self::Malformed(it) => write!(f, "invalid CQE: {it}"),
+            Self::Shared(cqe) => write!(
+                f,
+                "WQE {}, which a message for QP {} took, is of a shared receive queue: give this \
+                 error's CQE to that queue's `complete`",
+                cqe.wqe_index(),
+                cqe.qpn()
+            ),
         }
     }
 }
@@ -356,12 +367,6 @@ pub enum Malformed {
     Queue(Qpn),
     /// Its opcode is none that this queue can get.
     Opcode(u8),
-    /// It is of a receive that several queue pairs share. Not the device's fault if it was given to
-    /// one of those: [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete) is its
-    /// place. The receive is not lost:
-    /// [`SharedReceiveQueue::take_back`](crate::SharedReceiveQueue::take_back) frees its WQE, which
-    /// this is, and says its cookie.
-    Shared(WqeIndex),
     /// It completes a send request of another opcode than the one that was posted.
     WorkRequest(u8),
     /// It completes a WQE that is not outstanding.
@@ -375,11 +380,6 @@ impl fmt::Display for Malformed {
         match self {
             Self::Queue(it) => write!(f, "it belongs to another queue pair, QP {it}"),
             Self::Opcode(it) => write!(f, "opcode {it:#x}"),
-            Self::Shared(it) => write!(
-                f,
-                "it belongs to WQE {it} of a shared receive queue: give it to that queue's \
-                 `complete`, or the WQE to its `take_back`"
-            ),
             Self::WorkRequest(it) => {
                 write!(f, "work request opcode {it:#04x} is not the posted one")
             }

@@ -146,7 +146,8 @@ impl SharedReceiveQueue {
 
     /// What a receive's CQE says, of whichever queue pair; frees the WQE that it names.
     ///
-    /// A CQE that is none of a receive is [`Malformed::Opcode`]: [`Cqe::is_receive`] tells before.
+    /// A CQE that is none of a receive is [`Malformed::Opcode`]: [`Cqe::is_receive`] tells before. A
+    /// queue pair that was given one of a receive hands it back in [`CompletionError::Shared`].
     #[inline]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         let operation = match cqe.opcode() {
@@ -164,12 +165,6 @@ impl SharedReceiveQueue {
             Some(cookie) => Ok(Completion::received(cookie, &cqe, operation)),
             None => Err(malformed(Malformed::Index(cqe.wqe_index()))),
         }
-    }
-
-    /// The cookie of the receive whose CQE was given to a queue pair that draws from here, which
-    /// refused it as [`Malformed::Shared`]: frees its WQE. `None` if that is not outstanding.
-    pub fn take_back(&mut self, wqe: WqeIndex) -> Option<u64> {
-        self.retire(wqe)
     }
 
     #[cold]

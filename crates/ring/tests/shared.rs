@@ -3,13 +3,13 @@
 mod support;
 
 use proptest::prelude::*;
-use support::{Completer, bytes, memory, record_of, ring_of};
+use support::{Completer, Sender, Settings, bytes, memory, record_of, ring_of};
 use verbless_prm::hot::{self, cqe_opcode, cqe_syndrome};
 use verbless_ring::completion::Malformed;
 use verbless_ring::ring::SharedMemory;
 use verbless_ring::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
 use verbless_ring::wr::PostError;
-use verbless_ring::{CompletionError, Lkey, Sge, Status, WqeIndex};
+use verbless_ring::{CompletionError, Lkey, Qpn, QueuePair, Sge, Status, WithSrq, WqeIndex};
 use zerocopy::FromBytes;
 
 const STRIDE: usize = 64;
@@ -166,4 +166,34 @@ fn rings_that_cannot_be_are_refused() {
         assert!(SharedReceiveQueue::new(parts(count, stride)).is_err(), "{count} of {stride}");
     }
     assert_eq!(SharedReceiveQueue::new(parts(32768, 32)).unwrap().capacity(), 32767);
+}
+
+#[test]
+fn a_queue_pair_hands_back_a_shared_receives_cqe_and_refuses_what_is_none() {
+    let mut pool = Pool::new(4);
+    pool.queue.post(sge(64), 7).unwrap();
+    let Sender { queue: send, mut device, .. } = Sender::new(Settings::default());
+    let mut qp = QueuePair::new(send, WithSrq);
+    let (ours, theirs) = (qp.qpn(), Qpn(0x124));
+    let mut complete = |qpn: Qpn, opcode| {
+        let mut cqe = device.cqe(opcode, 0, 0);
+        cqe.set_qpn(qpn.0).set_byte_cnt(33).set_imm_inval_pkey(0x5ead);
+        qp.complete(device.deliver(cqe)).unwrap_err()
+    };
+    for opcode in [cqe_opcode::RESPONDER_SEND_IMM, cqe_opcode::RESPONDER_ERROR] {
+        let refused = complete(theirs, opcode);
+        assert_eq!(refused, CompletionError::Malformed(Malformed::Queue(theirs)));
+    }
+    for opcode in [cqe_opcode::RESIZE, cqe_opcode::NO_PACKET, 12] {
+        let refused = complete(ours, opcode);
+        assert_eq!(refused, CompletionError::Malformed(Malformed::Opcode(opcode)));
+    }
+    let refused = complete(ours, cqe_opcode::RESPONDER_SEND_IMM);
+    let text = refused.to_string();
+    assert!(text.contains("shared receive queue") && text.contains("QP 0x123"), "{text}");
+    let CompletionError::Shared(cqe) = refused else { panic!("{text}") };
+    assert_eq!(pool.queue.free(), 2, "the WQE is the device's until its CQE completes it");
+    let done = pool.queue.complete(cqe).unwrap();
+    assert_eq!((done.cookie, done.byte_len(), done.immediate()), (7, 33, Some(0x5ead)));
+    assert_eq!(pool.queue.free(), 3);
 }

@@ -56,12 +56,14 @@ impl From<PostError> for Error {
     }
 }
 
-/// A request that failed ([`ErrorKind::Failed`]), or a completion that cannot be.
+/// A request that failed ([`ErrorKind::Failed`]), a completion that cannot be, or one that was given
+/// to the wrong queue ([`ErrorKind::Input`]).
 impl From<CompletionError> for Error {
     fn from(error: CompletionError) -> Self {
         let kind = match error {
             CompletionError::Failed(_) => ErrorKind::Failed,
             CompletionError::Malformed(_) => ErrorKind::Answer,
+            CompletionError::Shared(_) => ErrorKind::Input,
         };
         Self::new(kind, format!("completing a work request: {error}"), "").with_source(error)
     }

@@ -125,7 +125,11 @@ impl<S: Service, R: ReceiveSide> QueuePair<S, R> {
     /// What a CQE says that is no plain request's.
     #[inline(never)]
     fn complete_other(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
-        if cqe.is_request() { self.send.complete_other(cqe) } else { self.receive.complete(cqe) }
+        if cqe.is_request() {
+            self.send.complete_other(cqe)
+        } else {
+            self.receive.complete(self.send.qpn(), cqe)
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! Where the messages of a queue pair go: receives of its own, or those that it shares with others.
 
 use super::receive::ReceiveQueue;
+use verbless_prm::hot::cqe_opcode;
+
 use crate::completion::{Completion, CompletionError, Malformed, malformed};
 use crate::cq::Cqe;
+use crate::types::Qpn;
 
 /// The receive side of a queue pair: a [`ReceiveQueue`], or [`WithSrq`].
 pub trait ReceiveSide: sealed::ReceiveSide {}
@@ -16,17 +19,19 @@ pub struct WithSrq;
 pub(crate) mod sealed {
     use crate::completion::{Completion, CompletionError};
     use crate::cq::Cqe;
+    use crate::types::Qpn;
 
     /// What a queue pair asks of either.
     pub trait ReceiveSide {
-        fn complete(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError>;
+        /// What a CQE says that is no requester's; `qpn` is the queue pair's number.
+        fn complete(&mut self, qpn: Qpn, cqe: &Cqe) -> Result<Completion, CompletionError>;
         fn reset(&mut self);
         fn publish(&mut self);
     }
 }
 
 impl sealed::ReceiveSide for ReceiveQueue {
-    fn complete(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
+    fn complete(&mut self, _: Qpn, cqe: &Cqe) -> Result<Completion, CompletionError> {
         self.complete_other(cqe)
     }
 
@@ -40,8 +45,18 @@ impl sealed::ReceiveSide for ReceiveQueue {
 }
 
 impl sealed::ReceiveSide for WithSrq {
-    fn complete(&mut self, cqe: &Cqe) -> Result<Completion, CompletionError> {
-        Err(malformed(Malformed::Shared(cqe.wqe_index())))
+    fn complete(&mut self, qpn: Qpn, cqe: &Cqe) -> Result<Completion, CompletionError> {
+        if cqe.qpn() != qpn {
+            return Err(malformed(Malformed::Queue(cqe.qpn())));
+        }
+        Err(match cqe.opcode() {
+            cqe_opcode::RESPONDER_WRITE_IMM
+            | cqe_opcode::RESPONDER_SEND
+            | cqe_opcode::RESPONDER_SEND_IMM
+            | cqe_opcode::RESPONDER_SEND_INVALIDATE
+            | cqe_opcode::RESPONDER_ERROR => CompletionError::Shared(cqe.apart()),
+            other => malformed(Malformed::Opcode(other)),
+        })
     }
 
     /// What was posted is everybody's, and stays.

@@ -289,6 +289,9 @@ fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
                 refused += 1;
                 ensure_eq!(raw.qp.send.free(), free, "free WQEBBs after a CQE that was refused");
             }
+            Err(CompletionError::Shared(cqe)) => {
+                return Err(Stop::fail(format!("{cqe:?} of a shared receive, and there is none")));
+            }
         }
         ensure!(raw.cq.inline_data().len() <= 64, "more inline data than a CQE has");
     }

@@ -224,18 +224,19 @@ fn receives_are_used_again_in_the_order_in_which_they_completed(lab: &Lab) -> Re
 fn a_completion_of_a_shared_receive_is_not_the_queue_pairs(lab: &Lab) -> Result<(), Stop> {
     let mut hall = Hall::<Rc>::new(lab)?;
     hall.side.post(0)?;
-    hall.send(0, b"whose?")?;
+    hall.senders[0].qp.post(&SendImm::new(Inline(b"whose?"), 0x5ead).signaled(), 0)?;
     let Side { qps, cqs, .. } = &mut hall.side;
     let cqe = until("a completion", || cqs[0].poll())?;
     let done = qps[0].complete(cqe);
-    let Err(CompletionError::Malformed(Malformed::Shared(wqe))) = done else {
+    let Err(CompletionError::Shared(cqe)) = done else {
         return Err(Stop::fail(format!("{done:?}, though the receive is shared")));
     };
-    // It is not lost with its CQE.
+    // Nothing of it is lost.
     let receives = &mut hall.side.receives;
     let free = receives.free();
-    ensure_eq!(receives.take_back(wqe), Some(0), "cookie of the receive");
-    ensure_eq!((receives.free(), receives.take_back(wqe)), (free + 1, None), "its WQE");
+    let done = receives.complete(cqe)?;
+    ensure_eq!((done.cookie, done.byte_len(), done.immediate()), (0, 6, Some(0x5ead)), "receive");
+    ensure_eq!(receives.free(), free + 1, "free receives");
     // And a send's is not the shared queue's.
     hall.senders[0].qp.post(&Send::new(Inline(b"")).signaled(), 0)?;
     let Endpoint { send_cq, .. } = &mut hall.senders[0];

@@ -72,7 +72,7 @@ pub(crate) fn check() -> Result<Outcome> {
             println!("{}", String::from_utf8_lossy(&output.stderr));
         }
     }
-    Ok(Outcome::Ran { passed, failed, skips })
+    Ok(Outcome::Ran { passed, failed, skips, more: 0 })
 }
 
 /// Whether there is one of this name.

@@ -128,7 +128,8 @@ fn one(step: &Step) -> Result<bool> {
     let start = Instant::now();
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     let verdict = match (step.run)() {
-        Ok(Outcome::Ran { passed: good, failed: mut bad, skips }) => {
+        Ok(Outcome::Ran { passed: good, failed: mut bad, skips, more }) => {
+            skipped = more;
             for skip in &skips {
                 println!("skipped: {}: {}", skip.name, skip.reason);
                 if ci && !expected.has(step.name, skip) {
@@ -218,15 +219,18 @@ fn once(mut command: Command) -> Result<Outcome> {
 
 /// Runs a command whose output counts its checks: `N passed; N failed` or `N passed, N failed`.
 fn counted(command: Command) -> Result<Outcome> {
-    let Counts { passed, failed, skips } = count(command)?;
+    let Counts { passed, failed, skipped: more, skips } = count(command)?;
     // A test that says it is skipped returns, and its runner takes that for a success.
-    Ok(Outcome::Ran { passed: passed.saturating_sub(skips.len() as u64), failed, skips })
+    let passed = passed.saturating_sub(skips.len() as u64);
+    Ok(Outcome::Ran { passed, failed, skips, more })
 }
 
 /// The results in a command's output.
 pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// By its own count, without those of `skips`.
+    skipped: u64,
     skips: Vec<Skip>,
 }
 
@@ -238,13 +242,14 @@ pub(crate) fn count(mut command: Command) -> Result<Counts> {
     let mut child = command.stdout(end.try_clone()?).stderr(end).spawn()?;
     // It holds the ends of the pipe, too.
     drop(command);
-    let (mut passed, mut failed, mut skips) = (0, 0, Vec::new());
+    let (mut passed, mut failed, mut skipped, mut skips) = (0, 0, 0, Vec::new());
     for line in BufReader::new(output).lines() {
         let line = line?;
         skips.extend(Skip::of_line(&line));
-        if let Some((good, bad)) = counts(&line) {
+        if let Some([good, bad, not]) = counts(&line) {
             passed += good;
             failed += bad;
+            skipped += not;
         }
         println!("{line}");
     }
@@ -254,20 +259,22 @@ pub(crate) fn count(mut command: Command) -> Result<Counts> {
     if passed + failed == 0 {
         return Err("the command reported no test results".into());
     }
-    Ok(Counts { passed, failed, skips })
+    Ok(Counts { passed, failed, skipped, skips })
 }
 
-/// The counts in a test runner's closing line.
-fn counts(line: &str) -> Option<(u64, u64)> {
+/// How many checks passed, failed and were skipped by a test runner's closing line.
+fn counts(line: &str) -> Option<[u64; 3]> {
     let line = line
         .strip_prefix("test result: ok. ")
         .or(line.strip_prefix("test result: FAILED. "))
         .unwrap_or(line);
     let mut words = line.split([' ', ',', ';']).filter(|word| !word.is_empty());
-    let passed = words.next()?.parse().ok()?;
-    (words.next()? == "passed").then_some(())?;
-    let failed = words.next()?.parse().ok()?;
-    (words.next()? == "failed").then_some((passed, failed))
+    let mut next = |names: &[&str]| {
+        let count = words.next()?.parse().ok()?;
+        names.contains(&words.next()?).then_some(count)
+    };
+    let (passed, failed) = (next(&["passed"])?, next(&["failed"])?);
+    Some([passed, failed, next(&["skipped", "ignored"]).unwrap_or(0)])
 }
 
 fn clippy() -> Result<Outcome> {
@@ -502,11 +509,12 @@ mod tests {
     #[test]
     fn closing_lines_of_test_runners_are_counted() {
         assert_eq!(
-            counts("test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured"),
-            Some((7, 0))
+            counts("test result: ok. 7 passed; 0 failed; 3 ignored; 0 measured"),
+            Some([7, 0, 3])
         );
-        assert_eq!(counts("test result: FAILED. 3 passed; 2 failed; 0 ignored"), Some((3, 2)));
-        assert_eq!(counts("61 passed, 0 failed, 2 skipped"), Some((61, 0)));
+        assert_eq!(counts("test result: FAILED. 3 passed; 2 failed; 0 ignored"), Some([3, 2, 0]));
+        assert_eq!(counts("61 passed, 0 failed, 2 skipped"), Some([61, 0, 2]));
+        assert_eq!(counts("4 passed, 1 failed"), Some([4, 1, 0]));
         assert_eq!(counts("running 7 tests"), None);
         assert_eq!(counts("7 passed the salt"), None);
     }

@@ -19,7 +19,7 @@ mod state;
 mod tests;
 mod vport;
 
-pub(crate) use commands::{cq_resized, reconfigure_key};
+pub(crate) use commands::{cq_resized, is_group, reconfigure_key};
 pub(crate) use effect::Effect;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refused;

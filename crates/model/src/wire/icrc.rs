@@ -1,8 +1,8 @@
 //! The invariant CRC, which guards what no switch and no router may change.
 //!
 //! It is the CRC-32 of Ethernet over the packet from its network header on (InfiniBand: from its
-//! LRH on), where every bit that may change on the way counts as 1. RoCE packets begin with 8 bytes
-//! of 1s in place of the LRH that they have not. On the wire its bytes stand in the order of
+//! LRH on), where every bit that may change on the way counts as 1. That is the whole LRH of a
+//! packet with a GRH; RoCE packets, which have none, begin with as many bytes of 1s. On the wire its bytes stand in the order of
 //! Ethernet's frame check sequence: the lowest first.
 //!
 //! Sources: InfiniBand specification, volume 1, 7.8.1, annexes 16 and 17; Linux
@@ -35,8 +35,10 @@ pub(super) enum Front {
 const OF_GRH: [(usize, u8); 5] = [(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff)];
 /// Of an IPv4 header: type of service, time to live, checksum.
 const OF_IPV4: [(usize, u8); 4] = [(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff)];
-/// Of an LRH: the virtual lane.
+/// Of an LRH: the virtual lane; with a GRH behind it everything, since routers make a new one.
 const OF_LRH: [(usize, u8); 1] = [(0, 0xf0)];
+const OF_ROUTED_LRH: [(usize, u8); 8] =
+    [(0, 0xff), (1, 0xff), (2, 0xff), (3, 0xff), (4, 0xff), (5, 0xff), (6, 0xff), (7, 0xff)];
 /// Of a UDP header: the checksum.
 const OF_UDP: [(usize, u8); 2] = [(6, 0xff), (7, 0xff)];
 /// Of a BTH: the bits of congestion, and the reserved ones beside them.
@@ -49,13 +51,14 @@ impl Front {
     /// The headers, each by its length and its bits that may change.
     fn headers(self) -> &'static [(usize, &'static [(usize, u8)])] {
         const LRH: (usize, &[(usize, u8)]) = (Lrh::BYTES, &OF_LRH);
+        const ROUTED: (usize, &[(usize, u8)]) = (Lrh::BYTES, &OF_ROUTED_LRH);
         const GRH: (usize, &[(usize, u8)]) = (Grh::BYTES, &OF_GRH);
         const IPV4: (usize, &[(usize, u8)]) = (Ipv4Header::BYTES, &OF_IPV4);
         const UDP: (usize, &[(usize, u8)]) = (UdpHeader::BYTES, &OF_UDP);
         const BTH: (usize, &[(usize, u8)]) = (Bth::BYTES, &OF_BTH);
         match self {
             Self::Local => &[LRH, BTH],
-            Self::Global => &[LRH, GRH, BTH],
+            Self::Global => &[ROUTED, GRH, BTH],
             Self::Grh => &[GRH, BTH],
             Self::Ipv4 => &[IPV4, UDP, BTH],
             Self::Ipv6 => &[GRH, UDP, BTH],

@@ -37,8 +37,10 @@ pub enum Message {
     CompareSwap,
     /// Fetch-and-add.
     FetchAdd,
-    /// Congestion notification of RoCE v2.
+    /// Congestion notification of InfiniBand.
     Congestion,
+    /// Congestion notification of RoCE v2.
+    RoceCongestion,
 }
 
 /// Where in its message a packet is.
@@ -117,18 +119,22 @@ const SERVICES: [(u8, Service); 5] =
 
 impl Opcode {
     /// A congestion notification; its service is that of the flow, and its packets say none.
-    pub const CONGESTION: Self = Self {
-        service: Service::Rc,
-        message: Message::Congestion,
-        place: Place::Only,
-        immediate: false,
-        invalidate: false,
-    };
+    const fn congestion(message: Message) -> Self {
+        Self {
+            service: Service::Rc,
+            message,
+            place: Place::Only,
+            immediate: false,
+            invalidate: false,
+        }
+    }
 
     /// Takes an opcode apart; `None` if it is reserved.
     pub fn of(opcode: BthOpcode) -> Option<Self> {
-        if opcode == BthOpcode::CNP {
-            return Some(Self::CONGESTION);
+        match opcode {
+            BthOpcode::CNP => return Some(Self::congestion(Message::Congestion)),
+            BthOpcode::ROCE_CNP => return Some(Self::congestion(Message::RoceCongestion)),
+            _ => {}
         }
         let (high, low) = (opcode.0 >> 5, opcode.0 & 0x1f);
         let &(_, service) = SERVICES.iter().find(|(bits, _)| *bits == high)?;
@@ -139,8 +145,11 @@ impl Opcode {
 
     /// The opcode of these; `None` if there is none.
     pub fn bits(self) -> Option<BthOpcode> {
-        if self == Self::CONGESTION {
+        if self == Self::congestion(Message::Congestion) {
             return Some(BthOpcode::CNP);
+        }
+        if self == Self::congestion(Message::RoceCongestion) {
+            return Some(BthOpcode::ROCE_CNP);
         }
         let (high, _) = SERVICES.iter().find(|(_, service)| *service == self.service)?;
         let wanted = (self.message, self.place, self.immediate, self.invalidate);
@@ -209,7 +218,11 @@ impl Opcode {
     pub const fn has_payload(self) -> bool {
         matches!(
             self.message,
-            Message::Send | Message::Write | Message::ReadResponse | Message::Congestion
+            Message::Send
+                | Message::Write
+                | Message::ReadResponse
+                | Message::Congestion
+                | Message::RoceCongestion
         )
     }
 }

@@ -88,12 +88,14 @@ impl<'a> Packet<'a> {
             needs: icrc::LENGTH,
             has: rest.len(),
         })?;
-        let (transport, payload) = Transport::parse(bytes)?;
+        Transport::bth_of(bytes)?;
         let covered = &frame[route.uncovered()..route.length() + bytes.len()];
         let (says, is) = (u32::from_le_bytes(*crc), icrc::compute(route.front(), covered));
         if says != is {
             return Err(Malformed::Icrc { says, is });
         }
+        // What these bytes say is what the sender said.
+        let (transport, payload) = Transport::parse(bytes)?;
         Ok(Self { headers: Headers { route, transport }, payload })
     }
 

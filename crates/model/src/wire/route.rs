@@ -85,21 +85,24 @@ impl Route {
     /// # Errors
     /// [`Malformed`]; a packet without BTH, a raw one, is `NextHeader`.
     pub fn parse_infiniband(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (lrh, _) = split!(Lrh, "LRH", packet);
+        let (lrh, rest) = split!(Lrh, "LRH", packet);
         if lrh.link_version() != 0 {
             return Err(Malformed::Version { header: "LRH", version: lrh.link_version() });
         }
         let says = usize::from(lrh.packet_length()) * 4;
-        let rest = packet.get(Lrh::BYTES..says).ok_or(Malformed::Length {
-            header: "LRH",
-            says,
-            has: packet.len(),
-        })?;
+        // The link says where a packet ends, and nothing fills it up.
+        if says != packet.len() {
+            return Err(Malformed::Length { header: "LRH", says, has: packet.len() });
+        }
         match lrh.link_next_header() {
             LrhNextHeader::IBA_LOCAL => Ok((Self::Local(lrh), rest)),
             LrhNextHeader::IBA_GLOBAL => {
-                let (grh, rest) = parse_grh(rest)?;
-                Ok((Self::Global(lrh, grh), rest))
+                let (grh, behind) = parse_grh(rest)?;
+                let (says, has) = (behind.len(), rest.len() - Grh::BYTES);
+                if says != has {
+                    return Err(Malformed::Length { header: "GRH", says, has });
+                }
+                Ok((Self::Global(lrh, grh), behind))
             }
             LrhNextHeader(next) => Err(Malformed::NextHeader { header: "LRH", next }),
         }
@@ -174,54 +177,59 @@ fn parse_version_6<'a>(
 }
 
 fn parse_ipv6(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>, Malformed> {
-    let (ip, rest) = parse_version_6(bytes, "IPv6 header")?;
-    if ip.next_header() != IpProtocol::UDP {
-        return Ok(None);
+    match Grh::from_prefix(bytes) {
+        Some(ip) if ip.next_header() == IpProtocol::UDP && is_roce(&bytes[Grh::BYTES..]) => {}
+        _ => return Ok(None),
     }
+    let (ip, rest) = parse_version_6(bytes, "IPv6 header")?;
     let addresses = [&ip.source_gid()[..], ip.destination_gid()].map(sum).iter().sum();
-    let Some((udp, rest)) = parse_udp(addresses, rest)? else { return Ok(None) };
+    let (udp, rest) = parse_udp(addresses, rest)?;
     Ok(Some((Route::Ipv6(ethernet, ip, udp), rest)))
 }
 
 fn parse_ipv4(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>, Malformed> {
     const HEADER: &str = "IPv4 header";
-    let (ip, rest) = split!(Ipv4Header, "IPv4 header", bytes);
+    let ip = match Ipv4Header::from_prefix(bytes) {
+        // Only the first fragment says the port.
+        Some(ip) if ip.protocol() == IpProtocol::UDP && ip.fragment_offset() == 0 => *ip,
+        _ => return Ok(None),
+    };
+    let behind = bytes.get(usize::from(ip.header_length()) * 4..);
+    if !behind.is_some_and(is_roce) {
+        return Ok(None);
+    }
     if ip.version() != VERSION_4 {
         return Err(Malformed::Version { header: HEADER, version: ip.version() });
     }
-    // Only the first fragment says the port.
-    if ip.protocol() != IpProtocol::UDP || ip.fragment_offset() != 0 {
-        return Ok(None);
-    }
     if ip.header_length() != HEADER_LENGTH {
-        let udp = bytes.get(usize::from(ip.header_length()) * 4..).and_then(UdpHeader::from_prefix);
-        let is_roce = udp.is_some_and(|udp| udp.destination_port() == ROCE_PORT);
-        return if is_roce { Err(Malformed::Options) } else { Ok(None) };
+        return Err(Malformed::Options);
     }
     if checksum(sum(ip.as_bytes())) != 0 {
         return Err(Malformed::HeaderChecksum);
     }
     let says = usize::from(ip.total_length());
     // A frame is filled up to Ethernet's least size.
-    let has = bytes.len();
-    let rest = says
-        .checked_sub(Ipv4Header::BYTES)
-        .and_then(|length| rest.get(..length))
-        .ok_or(Malformed::Length { header: HEADER, says, has })?;
-    let addresses = sum(ip.source_address()) + sum(ip.destination_address());
-    let Some((udp, rest)) = parse_udp(addresses, rest)? else { return Ok(None) };
+    let rest = bytes.get(Ipv4Header::BYTES..says).ok_or(Malformed::Length {
+        header: HEADER,
+        says,
+        has: bytes.len(),
+    })?;
     if ip.more_fragments() {
         return Err(Malformed::Fragment);
     }
+    let addresses = sum(ip.source_address()) + sum(ip.destination_address());
+    let (udp, rest) = parse_udp(addresses, rest)?;
     Ok(Some((Route::Ipv4(ethernet, ip, udp), rest)))
 }
 
+/// Whether what follows an IP header is for the port of RoCE v2.
+fn is_roce(bytes: &[u8]) -> bool {
+    UdpHeader::from_prefix(bytes).is_some_and(|udp| udp.destination_port() == ROCE_PORT)
+}
+
 /// `addresses`: the sum of the words of both.
-fn parse_udp(addresses: u32, bytes: &[u8]) -> Result<Option<(UdpHeader, &[u8])>, Malformed> {
+fn parse_udp(addresses: u32, bytes: &[u8]) -> Result<(UdpHeader, &[u8]), Malformed> {
     let (udp, rest) = split!(UdpHeader, "UDP header", bytes);
-    if udp.destination_port() != ROCE_PORT {
-        return Ok(None);
-    }
     let (says, has) = (usize::from(udp.length()), bytes.len());
     // Nothing else may follow in the IP packet: the ICRC is its end.
     if says != has {
@@ -231,7 +239,7 @@ fn parse_udp(addresses: u32, bytes: &[u8]) -> Result<Option<(UdpHeader, &[u8])>,
     if udp.checksum() != 0 && checksum(pseudo + sum(bytes)) != 0 {
         return Err(Malformed::UdpChecksum);
     }
-    Ok(Some((udp, rest)))
+    Ok((udp, rest))
 }
 
 fn emit_lrh(mut lrh: Lrh, next: LrhNextHeader, behind: usize, packet: &mut [u8]) {

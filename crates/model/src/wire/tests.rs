@@ -190,7 +190,11 @@ fn may_change(route: &Route, at: usize, bit: u8) -> bool {
     };
     let (bth, other) = match route {
         Route::Local(_) => (8, at == 0 && bit >= 4),
-        Route::Global(..) => (48, at == 0 && bit >= 4 || at.checked_sub(8).is_some_and(of_grh)),
+        // Its LRH says nothing that counts but its version, the length and what follows.
+        Route::Global(..) => {
+            let counts = matches!((at, bit), (0, 0..4) | (1, 0..2) | (4, 0..3) | (5, _));
+            (48, at < 8 && !counts || at.checked_sub(8).is_some_and(of_grh))
+        }
         Route::RoceV1(..) => (40, of_grh(at)),
         // A checksum covers the header.
         Route::Ipv4(..) => (28, false),
@@ -262,6 +266,13 @@ fn frames_of_other_protocols_and_ports_are_not_roces() {
     assert_eq!(other(&|frame| frame[23] = IpProtocol::TCP.0), Ok(false), "TCP");
     assert_eq!(other(&|frame| frame[36..38].copy_from_slice(&[0, 53])), Ok(false), "DNS");
     assert_eq!(other(&|frame| frame[21] = 1), Ok(false), "a later fragment");
+    let dns = |frame: &mut Vec<u8>| {
+        frame[36..38].copy_from_slice(&[0, 53]);
+        frame[24] ^= 1;
+        frame[17] = 200;
+    };
+    assert_eq!(other(&dns), Ok(false), "whoever takes it looks at its checksum and length");
+    assert_eq!(other(&|frame| frame.truncate(40)), Ok(false), "its port is cut off");
     assert_eq!(
         other(&|frame| frame[14] = 0x46),
         Ok(false),
@@ -283,7 +294,13 @@ fn what_is_wrong_with_a_packet_is_named() {
             .sum();
         let sum = (sum & 0xffff) + (sum >> 16);
         frame[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-        Packet::parse_ethernet(&frame).unwrap_err()
+        match Packet::parse_ethernet(&frame).unwrap_err() {
+            Malformed::Icrc { is, .. } => {
+                *frame.last_chunk_mut().unwrap() = is.to_le_bytes();
+                Packet::parse_ethernet(&frame).unwrap_err()
+            }
+            other => other,
+        }
     };
     const BTH: usize = 42;
     let length = |header, says, has| Malformed::Length { header, says, has };
@@ -298,7 +315,10 @@ fn what_is_wrong_with_a_packet_is_named() {
     );
     assert_eq!(wrong(&|frame| frame[BTH] = 0x13), truncated("AtomicETH", 28, 24));
     assert_eq!(wrong(&|frame| frame[BTH] = 0x0c), Malformed::Pad { count: 3, has: 8 });
-    assert!(matches!(wrong(&|frame| frame[70] ^= 1), Malformed::Icrc { .. }));
+    // What a packet with a wrong ICRC says otherwise is nobody's word.
+    let mut frame = emitted(&roce);
+    frame[BTH] = 0x15;
+    assert!(matches!(Packet::parse_ethernet(&frame), Err(Malformed::Icrc { .. })));
 }
 
 fn truncated(header: &'static str, needs: usize, has: usize) -> Malformed {
@@ -328,13 +348,18 @@ fn an_opcode_is_taken_apart_and_put_together_again() {
         assert!(opcode.is_none_or(|opcode| opcode.bits() == Some(BthOpcode(bits))), "{bits:#x}");
         opcode.is_some()
     });
-    // RC and XRC 23 each, UC 12, RD 21, UD 2, and the congestion notification.
-    assert_eq!(known.count(), 23 + 23 + 12 + 21 + 2 + 1);
-    for name in [BthOpcode::UD_SEND_ONLY_IMM, BthOpcode::UC_WRITE_LAST_IMM, BthOpcode::CNP] {
+    // RC and XRC 23 each, UC 12, RD 21, UD 2, and two congestion notifications.
+    assert_eq!(known.count(), 23 + 23 + 12 + 21 + 2 + 2);
+    for name in [
+        BthOpcode::UD_SEND_ONLY_IMM,
+        BthOpcode::UC_WRITE_LAST_IMM,
+        BthOpcode::CNP,
+        BthOpcode::ROCE_CNP,
+    ] {
         assert!(Opcode::of(name).is_some(), "{name:?}");
     }
     // An invalidation needs a reliable service, a READ an answer.
-    for reserved in [0x15, 0x18, 0x2c, 0x36, 0x60, 0x80, 0xc0] {
+    for reserved in [0x15, 0x18, 0x2c, 0x36, 0x60, 0x82, 0xc0] {
         assert_eq!(Opcode::of(BthOpcode(reserved)), None, "{reserved:#x}");
     }
 }
@@ -368,7 +393,7 @@ fn of_every_opcode() -> impl Iterator<Item = Transport> {
 
 #[test]
 fn every_opcode_has_its_headers_in_order() {
-    assert_eq!(of_every_opcode().count(), 82);
+    assert_eq!(of_every_opcode().count(), 83);
     let route = of_every_route()[3].headers.route;
     for transport in of_every_opcode() {
         let packet = Packet { headers: Headers { route, transport }, payload: b"" };

@@ -115,14 +115,7 @@ impl Transport {
     /// # Errors
     /// [`Malformed`]: cut short, another version, a reserved opcode, too much pad.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let bth = *Bth::from_prefix(bytes).ok_or(Malformed::Truncated {
-            header: "BTH",
-            needs: Bth::BYTES,
-            has: bytes.len(),
-        })?;
-        if bth.version() != 0 {
-            return Err(Malformed::Version { header: "BTH", version: bth.version() });
-        }
+        let bth = Self::bth_of(bytes)?;
         let opcode = Opcode::of(bth.opcode()).ok_or(Malformed::Opcode(bth.opcode().0))?;
         let (extensions, rest) = Extensions::parse(opcode, &bytes[Bth::BYTES..])?;
         let pad = usize::from(bth.pad_count());
@@ -134,6 +127,19 @@ impl Transport {
             return Err(Malformed::Pad { count: pad, has: rest.len() });
         }
         Ok((Self { bth, extensions }, payload))
+    }
+
+    /// The BTH alone, of a version that is known.
+    pub(super) fn bth_of(bytes: &[u8]) -> Result<Bth, Malformed> {
+        let bth = *Bth::from_prefix(bytes).ok_or(Malformed::Truncated {
+            header: "BTH",
+            needs: Bth::BYTES,
+            has: bytes.len(),
+        })?;
+        match bth.version() {
+            0 => Ok(bth),
+            version => Err(Malformed::Version { header: "BTH", version }),
+        }
     }
 
     /// Writes the headers of a packet with so many bytes of payload to the start of `bytes`.

@@ -112,8 +112,10 @@ enumeration! {
         UD_SEND_ONLY = 0x64,
         /// UD: a datagram with immediate data.
         UD_SEND_ONLY_IMM = 0x65,
+        /// Congestion notification of InfiniBand.
+        CNP = 0x80,
         /// Congestion notification of RoCE v2.
-        CNP = 0x81,
+        ROCE_CNP = 0x81,
     }
 }
 
@@ -301,9 +303,9 @@ structure! {
 structure! {
     /// XRC extended transport header.
     ///
-    /// Source: ibta: volume 1, annex 14; linux: include/rdma/ib_hdrs.h.
+    /// Source: ibta: volume 1, annex 14.
     Xrceth, XrcethLayout, 0x4 bytes = "xrceth" {
-        sources: ["ibta: volume 1, annex 14", "linux: include/rdma/ib_hdrs.h"];
+        sources: ["ibta: volume 1, annex 14"];
         reserved: [(0, 8)];
         /// Number of the XRC SRQ whose WQE the message takes. `0x00.23:0`
         srq set_srq: number(u32, 8, 24);

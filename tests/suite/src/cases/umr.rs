@@ -3,14 +3,15 @@
 use verbless_command::{KeyAccess, RemoteAccess};
 use verbless_prm::QpState;
 use verbless_queue::wr::{
-    Fence, Inline, LocalInvalidate, PostError, Read, Send, SendInvalidate, Umr, Write,
+    CompareSwap, Fence, FetchAdd, Inline, LocalInvalidate, PostError, Read, Send, SendInvalidate,
+    Umr, Write,
 };
 use verbless_queue::{
     ConnectOptions, Lkey, Operation, QpConfig, RemoteAddr, Rkey, Sge, Status, Uc, UmrKey,
 };
 
 use crate::case::cases;
-use crate::need::cap;
+use crate::need::{ATOMICS, cap};
 use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern};
 
 cases!(
@@ -20,6 +21,7 @@ cases!(
     a_mapped_key_is_one_range_over_its_klms,
     a_mapped_key_names_memory_of_our_own_requests,
     a_mapped_key_may_begin_at_any_address,
+    atomics_reach_memory_under_a_mapped_key_that_allows_them [ATOMICS],
     a_key_that_was_never_mapped_opens_nothing,
     a_key_is_mapped_elsewhere_and_the_old_name_is_useless,
     a_request_behind_a_small_fence_sees_the_change,
@@ -107,6 +109,29 @@ fn a_mapped_key_is_one_range_over_its_klms(lab: &Lab) -> Result<(), Stop> {
     let from = pair.a.sge(0, text.len())?;
     pair.a.perform(&Write::new(from, RemoteAddr::new(2700, rkey)).signaled())?;
     ensure!(gathered(&pair, &klms)?[2700..4200] == text, "what was written");
+    Ok(())
+}
+
+fn atomics_reach_memory_under_a_mapped_key_that_allows_them(lab: &Lab) -> Result<(), Stop> {
+    let (mut pair, mut key) = pair(lab, 4)?;
+    let klms = klms(&pair, 3, 96)?;
+    let rkey = key.renew();
+    map(&mut pair, rkey, &klms)?;
+    // In the second KLM, so that the address is not the region's.
+    let (old, at) = (pair.a.sge(0, 8)?, RemoteAddr::new(96 + 16, rkey));
+    pair.a.perform(&Write::new(Inline(&41_u64.to_ne_bytes()), at).signaled())?;
+    pair.a.perform(&FetchAdd::new(old, at, 1).signaled())?;
+    ensure_eq!(pair.a.bytes(0, 8)?, 41_u64.to_ne_bytes(), "what was there");
+    pair.a.perform(&CompareSwap::new(old, at, 42, 7).signaled())?;
+    ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "what is there now");
+    // The same memory under a key without the right.
+    let rkey = key.renew();
+    let access =
+        KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
+    pair.b.perform(&Umr::map(rkey, access, &klms).signaled())?;
+    pair.a.qp.post(&FetchAdd::new(old, RemoteAddr::new(112, rkey), 1).signaled(), 1)?;
+    failed(pair.a.sent()?, Status::RemoteAccess)?;
+    ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "what is still there");
     Ok(())
 }
 

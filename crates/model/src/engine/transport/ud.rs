@@ -22,8 +22,8 @@ use super::super::transfer::{self, End};
 use super::super::work::{Placed, Work, address_vector};
 use super::connected::Place;
 use crate::fabric;
-use crate::hca::Hca;
 use crate::hca::objects::{Address, Objects, Qp, Service};
+use crate::hca::{Hca, is_group};
 use crate::memory::HostMemory;
 use crate::profile::Link;
 use crate::wire;
@@ -166,7 +166,7 @@ fn route(hca: &Hca, qp: &Qp, vector: &DatagramSegment, behind: usize) -> Option<
         };
         let target = if vector.fl() {
             Target::Port(Address::Gid(*source))
-        } else if vector.rgid()[0] == 0xff {
+        } else if is_group(vector.rgid()) {
             Target::Group(*vector.rgid())
         } else {
             Target::Port(Address::Gid(*vector.rgid()))

@@ -7,8 +7,11 @@ use crate::hca::objects::{Objects, Service};
 use crate::hca::refusal::Refusal;
 use crate::hca::state::Hca;
 
-/// The first byte of every multicast GID.
-const MULTICAST: u8 = 0xff;
+/// Whether a GID is a group's: an IPv6 multicast address, or an IPv4 one as RoCE v2 maps it.
+pub(crate) fn is_group(gid: &[u8; 16]) -> bool {
+    const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+    gid[0] == 0xff || gid[..12] == MAPPED && gid[12] & 0xf0 == 0xe0
+}
 
 /// ATTACH_TO_MCG. Who joins twice is in once.
 pub(super) fn attach(
@@ -17,7 +20,7 @@ pub(super) fn attach(
     _: &mut AttachToMcgOut,
 ) -> Outcome {
     let (qpn, group) = (input.qpn(), *input.multicast_gid());
-    if call.qp(qpn)?.service != Service::Ud || group[0] != MULTICAST {
+    if call.qp(qpn)?.service != Service::Ud || !is_group(&group) {
         return Err(Refusal::Group);
     }
     let general = call.hca().caps.general();

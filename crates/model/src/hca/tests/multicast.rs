@@ -55,6 +55,17 @@ fn only_datagram_qps_join_and_only_multicast_groups() {
     let (rc, qpn) = (rig.qp(user, |_| {}).unwrap(), ud(&mut rig, user));
     assert_eq!(attach(&mut rig, user, rc, GROUP), Err(Refusal::Group));
     assert_eq!(attach(&mut rig, user, qpn, [0xfe; 16]), Err(Refusal::Group));
+    // IPv4 addresses as RoCE v2 maps them: 239.1.1.1 is a group's, 192.0.2.1 a host's.
+    let mapped = |address| {
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, address, 1, 1, 1]);
+        gid
+    };
+    for (first, joined) in
+        [(239, Ok(())), (224, Ok(())), (223, Err(Refusal::Group)), (240, Err(Refusal::Group))]
+    {
+        assert_eq!(attach(&mut rig, user, qpn, mapped(first)), joined, "{first}.1.1.1");
+    }
     assert_eq!(attach(&mut rig, other, qpn, GROUP), Err(Refusal::NoSuchQp));
 }
 

@@ -146,8 +146,8 @@ impl SharedReceiveQueue {
 
     /// What a receive's CQE says, of whichever queue pair; frees the WQE that it names.
     ///
-    /// A CQE that is none of a receive is [`Malformed::Opcode`]: [`Cqe::is_receive`] tells before. A
-    /// queue pair that was given one of a receive hands it back in [`CompletionError::Shared`].
+    /// A CQE that is none of a receive is [`Malformed::Opcode`]: [`Cqe::is_receive`] tells before.
+    /// A queue pair that was given one of a receive hands it back in [`CompletionError::Shared`].
     #[inline]
     pub fn complete(&mut self, cqe: Cqe) -> Result<Completion, CompletionError> {
         let operation = match cqe.opcode() {

@@ -56,8 +56,8 @@ impl From<PostError> for Error {
     }
 }
 
-/// A request that failed ([`ErrorKind::Failed`]), a completion that cannot be, or one that was given
-/// to the wrong queue ([`ErrorKind::Input`]).
+/// A request that failed ([`ErrorKind::Failed`]), a completion that cannot be, or one that was
+/// given to the wrong queue ([`ErrorKind::Input`]).
 impl From<CompletionError> for Error {
     fn from(error: CompletionError) -> Self {
         let kind = match error {

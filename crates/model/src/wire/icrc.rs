@@ -2,8 +2,8 @@
 //!
 //! It is the CRC-32 of Ethernet over the packet from its network header on (InfiniBand: from its
 //! LRH on), where every bit that may change on the way counts as 1. That is the whole LRH of a
-//! packet with a GRH; RoCE packets, which have none, begin with as many bytes of 1s. On the wire its bytes stand in the order of
-//! Ethernet's frame check sequence: the lowest first.
+//! packet with a GRH; RoCE packets, which have none, begin with as many bytes of 1s. On the wire
+//! its bytes stand in the order of Ethernet's frame check sequence: the lowest first.
 //!
 //! Sources: InfiniBand specification, volume 1, 7.8.1, annexes 16 and 17; Linux
 //! `drivers/infiniband/sw/rxe/rxe_icrc.c`.

@@ -10,7 +10,8 @@ use crate::world::SharedWorld;
 ///
 /// Dropping it first tells the watcher what was executed before, also while a thread unwinds, then
 /// drops the watcher with all that it owns: when the drop returns, nothing of the watcher runs any
-/// more. Inside a watcher, where waiting for another could deadlock, the drop may return before.
+/// more. So the drop waits for a watcher that runs: hold no lock then that the watcher takes.
+/// Inside a watcher, where waiting for another could deadlock, the drop may return before.
 ///
 /// A watcher may own a clone of its own [`Model`](crate::Model), which it can call:
 /// the model then lives as long as it is watched, so keep the guard outside the watcher. Where the

@@ -143,6 +143,10 @@ impl CqEvents {
     /// An event can come without a completion that has not been polled yet: for one that was polled
     /// after its event was made. Polling then finds nothing, and the queue is parked again.
     ///
+    /// An event that nobody has read keeps the file readable, and no other comes before it is read:
+    /// a reactor that tells of changes only must call [`CqEvents::try_next`] until it yields `None`
+    /// before it sleeps.
+    ///
     /// # Errors
     /// [`ErrorKind::Input`] if the queue was not [added](CqEvents::add) here.
     pub fn park(&self, cq: &mut Cq) -> Result<Parked, Error> {

@@ -78,6 +78,9 @@ impl<S: Service> Qp<S> {
     /// Its two halves, for two threads: one posts sends, the other receives. Each completes what it
     /// posted, from a completion queue of its own: make the queue pair with two of them.
     ///
+    /// With one completion queue for both, whoever polls must give each completion to the half that
+    /// posted it: [`Cqe`] tells whether it is a receive's.
+    ///
     /// What needs the whole queue pair, such as the transitions, waits for [`Qp::join`]; but
     /// `to_error`, by which one thread makes the other hear of everything that it still has posted,
     /// is a method of both halves.

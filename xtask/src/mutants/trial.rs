@@ -1,0 +1,226 @@
+//! Trying mutants: the copy of the workspace that is changed, and the tests that are run in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::list::Mutant;
+use crate::Result;
+
+/// The crates that the conformance suite is about. A command's encoding is for the tests of its own
+/// crate: the suite uses few of them, and none in every form.
+const OF_THE_SUITE: [&str; 5] =
+    ["verbless-ring", "verbless-queue", "verbless-devx", "verbless-model", "verbless-model-kernel"];
+const SUITE: &str = "verbless-conformance";
+/// The least that tests may take before they count as hung; else so many times what they take
+/// without a mutant.
+const PATIENCE: Duration = Duration::from_secs(60);
+const TIMES: u32 = 5;
+
+/// What became of a mutant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fate {
+    /// It does not compile.
+    Unviable,
+    /// A test of its own crate failed or hung.
+    KilledByOwn,
+    /// A case of the conformance suite failed or hung.
+    KilledBySuite,
+    Missed,
+}
+
+impl Fate {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Unviable => "unviable",
+            Self::KilledByOwn => "killed",
+            Self::KilledBySuite => "suite",
+            Self::Missed => "missed",
+        }
+    }
+}
+
+/// The copy of the workspace, and how long tests take there.
+pub(super) struct Tree {
+    directory: PathBuf,
+    limits: BTreeMap<String, Duration>,
+}
+
+impl Tree {
+    /// Makes the copy, or brings it up to date, and runs the tests of these packages and the suite:
+    /// they must pass without a mutant.
+    pub(super) fn make(root: &Path, packages: &[&str]) -> Result<Self> {
+        let directory = root.join("target/mutants");
+        copy(root, &directory.join("tree"))?;
+        let mut packages: BTreeSet<&str> = packages.iter().copied().collect();
+        if packages.iter().any(|package| OF_THE_SUITE.contains(package)) {
+            packages.insert(SUITE);
+        }
+        let mut tree = Self { directory, limits: BTreeMap::new() };
+        for package in packages {
+            println!("testing {package} without a mutant");
+            let passed = tree.builds(package)? && {
+                let start = Instant::now();
+                let passed = tree.passes(package)?;
+                let limit = PATIENCE.max(start.elapsed() * TIMES);
+                tree.limits.insert(package.into(), limit);
+                passed
+            };
+            if !passed {
+                let log = tree.log();
+                return Err(format!(
+                    "the tests of {package} fail without a mutant; see {}",
+                    log.display()
+                )
+                .into());
+            }
+        }
+        Ok(tree)
+    }
+
+    /// Tries a mutant, and takes it back.
+    pub(super) fn fate(&self, mutant: &Mutant) -> Result<Fate> {
+        let file = self.directory.join("tree").join(&mutant.file);
+        let text = fs::read_to_string(&file)?;
+        fs::write(&file, mutant.apply(&text)?)?;
+        let fate = self.fate_of_tree(&mutant.package);
+        fs::write(&file, text)?;
+        fate
+    }
+
+    fn fate_of_tree(&self, package: &str) -> Result<Fate> {
+        if !self.builds(package)? {
+            return Ok(Fate::Unviable);
+        }
+        if !self.passes(package)? {
+            return Ok(Fate::KilledByOwn);
+        }
+        if !OF_THE_SUITE.contains(&package) {
+            return Ok(Fate::Missed);
+        }
+        // Other features may be on there, so it may not compile.
+        if !self.builds(SUITE)? {
+            return Ok(Fate::Unviable);
+        }
+        Ok(if self.passes(SUITE)? { Fate::Missed } else { Fate::KilledBySuite })
+    }
+
+    fn builds(&self, package: &str) -> Result<bool> {
+        Ok(self.cargo(package, &["--no-run"])?.wait()?.success())
+    }
+
+    /// Whether the tests of a package, which are built, end well in time.
+    fn passes(&self, package: &str) -> Result<bool> {
+        let mut child = self.cargo(package, &[])?;
+        let limit = self.limits.get(package).copied().unwrap_or(Duration::from_secs(1200));
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status.success());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL)?;
+        child.wait()?;
+        Ok(false)
+    }
+
+    /// `cargo test` of a package, in a process group of its own, with as little work for the
+    /// compiler as can be; lints are no test.
+    fn cargo(&self, package: &str, more: &[&str]) -> Result<Child> {
+        let log = File::create(self.log())?;
+        Ok(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["test", "--quiet", "--tests", "--package", package])
+            .args(more)
+            .current_dir(self.directory.join("tree"))
+            .env("CARGO_TARGET_DIR", self.directory.join("target"))
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .env("RUSTFLAGS", "--cap-lints=allow")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()?)
+    }
+
+    /// What the last command printed.
+    fn log(&self) -> PathBuf {
+        self.directory.join("last.log")
+    }
+}
+
+/// Makes `to` a copy of the files that git knows or would take. A file that is the same is left
+/// alone, so that cargo does not build it again.
+fn copy(from: &Path, to: &Path) -> Result {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(from)
+        .output()?;
+    if !output.status.success() {
+        return Err("git does not list the files of the workspace".into());
+    }
+    let names = String::from_utf8(output.stdout)?;
+    let mut wanted = BTreeSet::new();
+    for name in names.split_terminator('\0') {
+        let source = from.join(name);
+        // A file that was deleted is listed until git knows.
+        let Ok(bytes) = fs::read(&source) else { continue };
+        let target = to.join(name);
+        if fs::read(&target).ok().as_ref() != Some(&bytes) {
+            fs::create_dir_all(target.parent().unwrap_or(to))?;
+            fs::write(&target, bytes)?;
+            fs::set_permissions(&target, fs::metadata(&source)?.permissions())?;
+        }
+        wanted.insert(target);
+    }
+    remove_others(to, &wanted)
+}
+
+/// Removes files of a directory that are not wanted.
+fn remove_others(directory: &Path, wanted: &BTreeSet<PathBuf>) -> Result {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            remove_others(&path, wanted)?;
+        } else if !wanted.contains(&path) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_files_of_the_tree_and_leaves_alone_what_is_the_same() {
+        let root = std::env::temp_dir().join(format!("mutants-{}", std::process::id()));
+        let (from, to) = (root.join("from"), root.join("to"));
+        fs::create_dir_all(from.join("src")).unwrap();
+        fs::create_dir_all(to.join("src")).unwrap();
+        let status = Command::new("git").args(["init", "-q"]).arg(&from).status().unwrap();
+        assert!(status.success());
+        for (name, text) in [("src/same.rs", "same"), ("src/other.rs", "new")] {
+            fs::write(from.join(name), text).unwrap();
+        }
+        for (name, text) in [("src/same.rs", "same"), ("src/other.rs", "old"), ("src/x.rs", "")] {
+            fs::write(to.join(name), text).unwrap();
+        }
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let same = File::options().append(true).open(to.join("src/same.rs")).unwrap();
+        same.set_modified(long_ago).unwrap();
+        copy(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("src/other.rs")).unwrap(), "new");
+        assert!(!to.join("src/x.rs").exists());
+        assert_eq!(same.metadata().unwrap().modified().unwrap(), long_ago);
+        fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -61,6 +61,19 @@ fn rings_longer_than_the_devices_are_refused_with_the_limit() {
 }
 
 #[test]
+fn rings_of_exactly_the_limit_are_made() {
+    let changes =
+        [("log_max_qp_sz = 15", "log_max_qp_sz = 3"), ("log_max_cq_sz = 22", "log_max_cq_sz = 4")];
+    let (_model, device) = device(&changes);
+    let domain = Domain::new(&device).expect("a domain");
+    let cq = domain.completion_queue(&CqConfig::new(16)).expect("16 CQEs");
+    let error = domain.completion_queue(&CqConfig::new(17)).expect_err("17 CQEs");
+    assert!(error.to_string().contains("at most 16 "), "{error}");
+    let config = QpConfig { inline: 0, ..QpConfig::new(8, 8) };
+    domain.queue_pair(&config, &cq, &cq).expect("8 sends of one WQEBB each, and 8 receives");
+}
+
+#[test]
 fn a_device_that_bars_umr_says_so_when_a_queue_is_asked_and_when_a_key_is_made() {
     const BESIDE: &str = "umr_extended_translation_offset = true\n";
     for barred in ["umr_indirect_mkey_disabled", "umr_modify_atomic_disabled"] {

@@ -31,6 +31,8 @@ cases!(
     a_vuid_is_told_by_devices_that_have_one [cap!(hca_cap_2.query_vuid)],
     a_completion_vector_past_the_last_is_refused,
     each_protection_domain_and_uar_page_has_a_number_of_its_own,
+    a_context_comes_without_uar_pages_of_its_own,
+    channels_have_nothing_to_tell_at_first,
     a_page_for_blueflame_can_be_allocated [Need::BlueFlame],
     an_address_handle_says_the_destination_mac [ETHERNET, Need::Gid(GidType::RoceV2)],
     an_address_handle_from_a_gid_that_does_not_exist_is_refused
@@ -262,6 +264,26 @@ fn each_protection_domain_and_uar_page_has_a_number_of_its_own(lab: &Lab) -> Res
     ensure!(one.pdn() != two.pdn(), "two PDs are both {:#x}", one.pdn());
     let (one, two) = (device.uar_alloc(UarKind::NonCached)?, device.uar_alloc(UarKind::NonCached)?);
     ensure!(one.page_id() != two.page_id(), "two UAR pages are both {:#x}", one.page_id());
+    Ok(())
+}
+
+/// Each is asked for on its own, which spares what nobody uses.
+fn a_context_comes_without_uar_pages_of_its_own(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    ensure_eq!(device.attributes().driver.tot_bfregs, 0, "BlueFlame registers");
+    Ok(())
+}
+
+fn channels_have_nothing_to_tell_at_first(lab: &Lab) -> Result<(), Stop> {
+    let device = lab.device()?;
+    for omit_data in [true, false] {
+        let told = device.event_channel(omit_data)?.read()?;
+        ensure!(told.is_none(), "an event channel tells {told:?}");
+    }
+    let told = device.command_channel()?.read()?;
+    ensure!(told.is_none(), "a command channel tells {told:?}");
+    let told = device.async_event_alloc()?.read()?;
+    ensure!(told.is_none(), "a channel of asynchronous events tells {told:?}");
     Ok(())
 }
 

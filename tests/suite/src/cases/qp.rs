@@ -34,6 +34,7 @@ cases!(
     paths_that_lead_nowhere_are_refused,
     a_port_that_does_not_exist_is_refused,
     more_than_the_device_can_is_refused_with_the_limit,
+    rings_of_exactly_the_limit_take_as_many_requests,
     a_queue_pair_in_a_domain_of_another_context_is_refused,
     a_hundred_queue_pairs_have_a_hundred_numbers,
     a_queue_pair_is_destroyed_with_work_outstanding,
@@ -422,27 +423,65 @@ fn more_than_the_device_can_is_refused_with_the_limit(lab: &Lab) -> Result<(), S
         (QpConfig { send_sges: sends + 1, ..base }, sends),
         (QpConfig { receive_sges: receives + 1, ..base }, receives),
         (QpConfig { inline: inline + 1, ..base }, inline),
-        (QpConfig { sends: most + 1, ..base }, caps.log_max_qp_wqebbs.into()),
-        (QpConfig { receives: most + 1, ..base }, caps.log_max_qp_wqebbs.into()),
-        (QpConfig { sends: u32::MAX, ..base }, 0),
-        (QpConfig { receives: 1 << 24, ..base }, caps.log_max_qp_wqebbs.into()),
+        (QpConfig { sends: most + 1, ..base }, most),
+        (QpConfig { receives: most + 1, ..base }, most),
+        (QpConfig { sends: u32::MAX, ..base }, most),
+        (QpConfig { receives: 1 << 24, ..base }, most),
+        (QpConfig { receives: u32::MAX, ..base }, most),
         (QpConfig { send_sges: u32::MAX, ..base }, sends),
         (QpConfig { receive_sges: u32::MAX, ..base }, receives),
         (QpConfig { inline: u32::MAX, ..base }, inline),
     ] {
         let made = end.domain.queue_pair(&config, &end.send_cq, &end.receive_cq);
-        let error = match made {
-            Ok(_) => return Err(Stop::fail(format!("{config:?} was made"))),
-            Err(error) => error,
-        };
-        ensure_eq!(error.kind(), ErrorKind::Input, format!("{config:?}: {error}"));
-        let told = limit == 0 || error.to_string().contains(&limit.to_string());
-        ensure!(told, "{error} does not say {limit}");
+        says_limit(made.map(drop), limit, &format!("{config:?}"))?;
     }
-    let entries = 2u32 << caps.log_max_cqes;
-    let refused = end.domain.completion_queue(&CqConfig::new(entries)).err();
-    ensure_eq!(refused.map(|error| error.kind()), Some(ErrorKind::Input), "the kind");
+    let most = 1 << caps.log_max_cqes;
+    for entries in [most + 1, u32::MAX] {
+        let made = end.domain.completion_queue(&CqConfig::new(entries));
+        says_limit(made.map(drop), most, &format!("a completion queue of {entries}"))?;
+    }
     ensure_eq!(pinned(), before, "memory that was pinned for what is refused");
+    Ok(())
+}
+
+/// Fails unless something was refused as bad input, by an error that names the limit.
+fn says_limit(made: Result<(), Error>, limit: u32, what: &str) -> Result<(), Stop> {
+    let error = match made {
+        Ok(()) => return Err(Stop::fail(format!("{what} was made"))),
+        Err(error) => error,
+    };
+    ensure_eq!(error.kind(), ErrorKind::Input, format!("{what}: {error}"));
+    let text = error.to_string();
+    let told = text.split_once("at most ").map(|(_, rest)| {
+        rest.split(|next: char| !next.is_ascii_digit()).next().unwrap_or_default().to_string()
+    });
+    ensure_eq!(told, Some(limit.to_string()), format!("{what}: the limit in {text:?}"));
+    Ok(())
+}
+
+fn rings_of_exactly_the_limit_take_as_many_requests(lab: &Lab) -> Result<(), Stop> {
+    let mut end = endpoint(lab)?;
+    let most = 1u32 << end.device.caps().log_max_qp_wqebbs;
+    // Requests of one WQEBB each.
+    let config = QpConfig { inline: 0, ..QpConfig::new(most, most) };
+    let mut qp: Qp = end.domain.queue_pair(&config, &end.send_cq, &end.receive_cq)?;
+    let (into, options) = (end.sge(0, 64)?, ConnectOptions::default());
+    for cookie in 0..u64::from(most) {
+        qp.post_receive(into, cookie)?;
+    }
+    ensure_eq!(qp.post_receive(into, 0).err(), Some(PostError::Full), "one receive more");
+    let itself = end.domain.address(&qp, &options)?;
+    end.domain.connect(&mut qp, &itself, &options)?;
+    let last = u64::from(most) - 1;
+    let mut batch = qp.batch();
+    for cookie in 0..last {
+        batch.post(&Nop::new(), cookie)?;
+    }
+    batch.post(&Nop::new().signaled(), last)?;
+    ensure_eq!(batch.post(&Nop::new(), 0).err(), Some(PostError::Full), "one request more");
+    batch.ring();
+    let done = until("the last request", || qp.poll(&mut end.send_cq))??;
+    ensure_eq!(done.cookie, last, "cookie of the last");
     Ok(())
 }
 

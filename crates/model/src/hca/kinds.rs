@@ -1,18 +1,29 @@
 //! The registry of object kinds: one entry for each, from which come the maps of [`Objects`] and
-//! their counts, the ranges of numbers, the end of a user context, and which command leads where.
+//! their counts, the ranges of numbers, who uses what, the refusals, the end of a user context, and
+//! which command leads where.
 //!
 //! Entries stand in the order in which the end of a user context destroys them: users before what
 //! they use. In an entry
-//! - `context` says that an object takes a context, and so a part of a page that the driver gives;
 //! - `numbers` are the ranges that its numbers come from, as the profile has them: SQs take theirs
 //!   from the range of QPs;
-//! - `remove` takes one object away and gives back its number and what it holds;
+//! - `context` says that an object takes a context, and so a part of a page that the driver gives;
+//! - `number` is where an object's number came from, and goes back to;
+//! - `owner` is whose it is;
+//! - `made` tells an object that a command made from one that comes with the function;
+//! - `refers` names all that an object uses: none of it is destroyed before the object is. Who
+//!   changes what an object refers to does so by [`Objects::change`];
+//! - `moving` names what the data path makes it use instead, behind the back of [`Objects::change`];
+//! - `doorbell` is the UAR page on which it is rung for, and the list in which it is then looked up;
+//! - `absent` refuses a number that is no object of the sender's, `in_use` the destruction of one
+//!   that another object refers to;
+//! - `gone` does what else its end asks for;
 //! - `commands` lead to their handlers, sent by users or by the kernel alone. Those of a general
 //!   object type name it: `user CreateGeneralObjectIn of SAMPLER => sampler::create;`. A type with
 //!   such an entry also needs its bit in `hca_cap.general_obj_types` of the profiles, and no other
 //!   type has one.
 //!
-//! [`Objects`]: crate::hca::objects::Objects
+//! [`Objects`]: crate::hca::registry::Objects
+//! [`Objects::change`]: crate::hca::registry::Objects::change
 
 /// The fields that carry numbers in commands are so wide.
 pub(super) const BYTE: u32 = 1 << 8;
@@ -23,14 +34,35 @@ macro_rules! kinds {
     ($then:ident) => {
         $then! {
             /// Queue pairs.
-            qps: u32 => Qp {
-                context: true,
+            qps: Qp(u32) => objects::Qp {
                 numbers: [qp: |profile| profile.first().qp..THREE_BYTES],
-                remove: qp::remove,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.qp,
+                    owner: |qp| qp.uid,
+                    made: [],
+                    refers: |qp, to| {
+                        to(Kind::Pd, qp.pd);
+                        // Of a QP that only receives from an SRQ, nobody looks at the page.
+                        if qp.sq.is_some() || qp.rq.is_some() {
+                            to(Kind::Uar, qp.uar_page);
+                        }
+                        to(Kind::Cq, qp.context.cqn_snd());
+                        to(Kind::Cq, qp.context.cqn_rcv());
+                        qp.srq.iter().for_each(|&srq| to(Kind::Srq, srq));
+                        to(Kind::Counter, qp.context.counter_set_id().into());
+                        qp.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
+                    },
+                    moving: [],
+                    doorbell: [senders: |qp| qp.uar_page],
+                    absent: NoSuchQp,
+                    in_use: [],
+                    gone: [qp_gone],
+                },
                 commands: {
                     user CreateQpIn => qp::create;
                     user QueryQpIn => qp::query;
-                    user DestroyQpIn => qp::destroy;
+                    user DestroyQpIn => |call, input, _| call.destroy(kind::Qp, input.qpn());
                     user Rst2initQpIn => transition::rst2init;
                     user Init2initQpIn => transition::init2init;
                     user Init2rtrQpIn => transition::init2rtr;
@@ -45,22 +77,52 @@ macro_rules! kinds {
                 }
             }
             /// Send queues of no QP. Their numbers are of one range with those of QPs.
-            sqs: u32 => Sq {
-                context: true,
+            sqs: Sq(u32) => objects::Sq {
                 numbers: [],
-                remove: sq::remove,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.qp,
+                    owner: |sq| sq.uid,
+                    made: [],
+                    refers: |sq, to| {
+                        to(Kind::Pd, sq.pd);
+                        to(Kind::Uar, sq.uar_page);
+                        to(Kind::Cq, sq.queue.cqn);
+                        sq.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
+                    },
+                    moving: [],
+                    doorbell: [senders: |sq| sq.uar_page],
+                    absent: NoSuchSq,
+                    in_use: [],
+                    gone: [sq_gone],
+                },
                 commands: {
                     user CreateSqIn => sq::create;
                     user QuerySqIn => sq::query;
                     user ModifySqIn => sq::modify;
-                    user DestroySqIn => sq::destroy;
+                    user DestroySqIn => |call, input, _| call.destroy(kind::Sq, input.sqn());
                 }
             }
             /// Receive queues that QPs share: XRC SRQs and RMPs.
-            srqs: u32 => Srq {
-                context: true,
+            srqs: Srq(u32) => objects::Srq {
                 numbers: [srq: |profile| profile.first().shared_queue..THREE_BYTES],
-                remove: srq::remove,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.srq,
+                    owner: |srq| srq.uid,
+                    made: [],
+                    refers: |srq, to| {
+                        to(Kind::Pd, srq.pd);
+                        srq.cqn.iter().for_each(|&cqn| to(Kind::Cq, cqn));
+                        srq.xrcd.iter().for_each(|&xrcd| to(Kind::Xrcd, xrcd));
+                        srq.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
+                    },
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchSrq,
+                    in_use: [SrqInUse],
+                    gone: [],
+                },
                 commands: {
                     user CreateXrcSrqIn => srq::create_xrc_srq;
                     user QueryXrcSrqIn => srq::query_xrc_srq;
@@ -73,109 +135,218 @@ macro_rules! kinds {
                 }
             }
             /// XRC domains.
-            xrcds: u32 => Uid {
-                context: false,
+            xrcds: Xrcd(u32) => Uid {
                 numbers: [xrcd: |profile| profile.first().xrcd..THREE_BYTES],
-                remove: srq::remove_xrcd,
+                object: {
+                    context: false,
+                    number: |numbers, _| &mut numbers.xrcd,
+                    owner: |uid| *uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchXrcd,
+                    in_use: [XrcdInUse],
+                    gone: [],
+                },
                 commands: {
                     user AllocXrcdIn => srq::alloc_xrcd;
-                    user DeallocXrcdIn => srq::dealloc_xrcd;
+                    user DeallocXrcdIn => |call, input, _| call.destroy(kind::Xrcd, input.xrcd());
                 }
             }
             /// Memory keys, by their index (key >> 8).
-            mkeys: u32 => Mkey {
-                context: true,
+            mkeys: Mkey(u32) => objects::Mkey {
                 numbers: [mkey: |profile| profile.first().mkey..THREE_BYTES],
-                remove: mkey::remove,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.mkey,
+                    owner: |mkey| mkey.uid,
+                    made: [|mkey| !mkey.is_null()],
+                    refers: |mkey, to| mkey.umem.iter().for_each(|&umem| to(Kind::Umem, umem)),
+                    // A UMR of the kernel's gives a key another PD.
+                    moving: [Pd: |mkey| mkey.pd],
+                    doorbell: [],
+                    absent: NoSuchMkey,
+                    in_use: [],
+                    gone: [],
+                },
                 commands: {
                     user CreateMkeyIn => mkey::create;
                     user QueryMkeyIn => mkey::query;
-                    user DestroyMkeyIn => mkey::destroy;
+                    user DestroyMkeyIn =>
+                        |call, input, _| call.destroy(kind::Mkey, input.mkey_index());
                 }
             }
             /// Completion queues.
-            cqs: u32 => Cq {
-                context: true,
+            cqs: Cq(u32) => objects::Cq {
                 numbers: [cq: |profile| profile.first().cq..THREE_BYTES],
-                remove: cq::remove,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.cq,
+                    owner: |cq| cq.uid,
+                    made: [],
+                    refers: |cq, to| {
+                        to(Kind::Eq, cq.eqn);
+                        to(Kind::Uar, cq.uar_page);
+                        cq.umems.iter().for_each(|&umem| to(Kind::Umem, umem));
+                    },
+                    moving: [],
+                    doorbell: [cqs: |cq| cq.uar_page],
+                    absent: NoSuchCq,
+                    in_use: [CqInUse],
+                    gone: [cq_gone],
+                },
                 commands: {
                     user CreateCqIn => cq::create;
                     user QueryCqIn => cq::query;
                     user ModifyCqIn => cq::modify;
-                    user DestroyCqIn => cq::destroy;
+                    user DestroyCqIn => |call, input, _| call.destroy(kind::Cq, input.cqn());
                 }
             }
             /// Registered user memory.
-            umems: u32 => Umem {
-                context: true,
+            umems: Umem(u32) => objects::Umem {
                 numbers: [umem: |profile| profile.first().umem..THREE_BYTES],
-                remove: umem::remove,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.umem,
+                    owner: |umem| umem.uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchUmem,
+                    in_use: [UmemInUse],
+                    gone: [],
+                },
                 commands: {
                     user CreateUmemIn => umem::create;
-                    user DestroyUmemIn => umem::destroy;
+                    user DestroyUmemIn =>
+                        |call, input, _| call.destroy(kind::Umem, input.umem_id());
                 }
             }
             /// UAR pages: those of the kernel, and those of user contexts, which a front end can
             /// treat otherwise.
-            uars: u32 => Uid {
-                context: false,
+            uars: Uar(u32) => Uid {
                 numbers: [
                     uar: |profile| profile.first().uar..profile.first().user_uar,
                     user_uar: |profile| profile.first().user_uar..profile.device().uar_pages
                 ],
-                remove: domain::remove_uar,
+                object: {
+                    context: false,
+                    number: |numbers, uid| numbers.uars_of(*uid),
+                    owner: |uid| *uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchUar,
+                    in_use: [UarInUse],
+                    gone: [uar_gone],
+                },
                 commands: {
                     user AllocUarIn => domain::alloc_uar;
-                    user DeallocUarIn => domain::dealloc_uar;
+                    user DeallocUarIn => |call, input, _| call.destroy(kind::Uar, input.uar());
                 }
             }
             /// Transport domains.
-            tds: u32 => Uid {
-                context: false,
+            tds: Td(u32) => Uid {
                 numbers: [td: |profile| profile.first().transport_domain..THREE_BYTES],
-                remove: domain::remove_td,
+                object: {
+                    context: false,
+                    number: |numbers, _| &mut numbers.td,
+                    owner: |uid| *uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchTd,
+                    in_use: [],
+                    gone: [],
+                },
                 commands: {
                     user AllocTransportDomainIn => domain::alloc_td;
-                    user DeallocTransportDomainIn => domain::dealloc_td;
+                    user DeallocTransportDomainIn =>
+                        |call, input, _| call.destroy(kind::Td, input.transport_domain());
                 }
             }
             /// Protection domains.
-            pds: u32 => Uid {
-                context: true,
+            pds: Pd(u32) => Uid {
                 numbers: [pd: |profile| profile.first().pd..THREE_BYTES],
-                remove: domain::remove_pd,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.pd,
+                    owner: |uid| *uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchPd,
+                    in_use: [PdInUse],
+                    gone: [],
+                },
                 commands: {
                     user AllocPdIn => domain::alloc_pd;
-                    user DeallocPdIn => domain::dealloc_pd;
+                    user DeallocPdIn => |call, input, _| call.destroy(kind::Pd, input.pd());
                 }
             }
             /// Q counters.
-            counters: u8 => QCounter {
-                context: false,
+            counters: Counter(u8) => objects::QCounter {
                 numbers: [counter: |profile| profile.first().q_counter..BYTE],
-                remove: counter::remove,
+                object: {
+                    context: false,
+                    number: |numbers, _| &mut numbers.counter,
+                    owner: |counter| counter.uid,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchCounter,
+                    in_use: [CounterInUse],
+                    gone: [],
+                },
                 commands: {
                     user AllocQCounterIn => counter::alloc;
                     user DeallocQCounterIn => counter::dealloc;
                     user QueryQCounterIn => counter::query;
                 }
             }
-            /// Event queues.
-            eqs: u32 => Eq {
-                context: true,
+            /// Event queues: every user context may name them in its CQs.
+            eqs: Eq(u32) => objects::Eq {
                 numbers: [eq: |profile| profile.first().eq..BYTE],
-                remove: eq::remove,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.eq,
+                    owner: |_| SHARED_UID,
+                    made: [],
+                    refers: |eq, to| to(Kind::Uar, eq.uar_page),
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchEq,
+                    in_use: [EqInUse],
+                    gone: [],
+                },
                 commands: {
                     kernel CreateEqIn => eq::create;
                     kernel QueryEqIn => eq::query;
-                    kernel DestroyEqIn => eq::destroy;
+                    kernel DestroyEqIn =>
+                        |call, input, _| call.destroy(kind::Eq, input.eq_number().into());
                 }
             }
-            /// User contexts.
-            uctxs: u16 => Uctx {
-                context: true,
+            /// User contexts. What one holds names it as its owner, and ends with it.
+            uctxs: Uctx(u16) => objects::Uctx {
                 numbers: [uid: |profile| profile.first().uid..HALF],
-                remove: uctx::remove,
+                object: {
+                    context: true,
+                    number: |numbers, _| &mut numbers.uid,
+                    owner: |_| 0,
+                    made: [],
+                    refers: |_, _| {},
+                    moving: [],
+                    doorbell: [],
+                    absent: NoSuchUid,
+                    in_use: [],
+                    gone: [],
+                },
                 commands: {
                     kernel CreateUctxIn => uctx::create;
                     kernel DestroyUctxIn => uctx::destroy;

@@ -14,6 +14,8 @@ mod numbers;
 pub(crate) mod objects;
 mod pages;
 mod refusal;
+pub(crate) mod registry;
+mod removal;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -54,10 +54,9 @@ impl Numbers {
 }
 
 macro_rules! all_numbers {
-    ($($(#[$doc:meta])* $kind:ident: $key:ty => $object:ty {
-        context: $context:literal,
+    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
         numbers: [$($name:ident: $range:expr),*],
-        remove: $remove:path,
+        object: { $($entry:tt)* },
         commands: { $($commands:tt)* }
     })*) => {
         /// The numbers that a function gives to its objects.

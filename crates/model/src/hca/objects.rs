@@ -1,10 +1,8 @@
-//! What a function holds: every object that commands create and the data path uses.
+//! What a function holds: the objects that commands create and the data path uses.
 //!
-//! Commands (`hca::commands`) create, change and destroy these; the engine moves queues
-//! forward. The PRM context that software wrote is kept whole beside the values that the data path
+//! Commands (`hca::commands`) create, change and destroy these by their entries in the registry
+//! (`hca::registry`); the engine moves queues forward. The PRM context that software wrote is kept whole beside the values that the data path
 //! needs, so that a query gives back every bit.
-
-use std::collections::{BTreeMap, BTreeSet};
 
 use verbless_prm::{
     CqContext, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut, RmpContext, SqContext,
@@ -12,8 +10,8 @@ use verbless_prm::{
 };
 
 use crate::hca::budget::List;
-use crate::hca::index::Index;
-use crate::hca::kinds::kinds;
+pub use crate::hca::registry::ObjectCounts;
+pub(crate) use crate::hca::registry::Objects;
 use crate::profile::KeyNumbers;
 use crate::runtime::{CqRuntime, QpRuntime, SendRuntime};
 
@@ -60,8 +58,6 @@ pub(crate) struct Umem {
     pub memory: QueueMemory,
     /// Every page allows the device to write.
     pub writable: bool,
-    /// Objects that use it; it cannot be destroyed before they are.
-    pub users: u32,
 }
 
 /// What a memory key lets its holder do.
@@ -184,8 +180,6 @@ pub(crate) struct Cq {
     pub solicited: Option<u32>,
     /// Index after the last CQE that an event has told of: those before it make no other.
     pub notified: u32,
-    /// QPs that name it.
-    pub users: u32,
     pub umems: Vec<u32>,
     /// What the engine keeps; starts as the default.
     pub runtime: CqRuntime,
@@ -451,8 +445,6 @@ pub(crate) struct Srq {
     /// The CQ of an XRC SRQ; an RMP's users have their own.
     pub cqn: Option<u32>,
     pub xrcd: Option<u32>,
-    /// QPs that receive from it.
-    pub users: u32,
     pub umems: Vec<u32>,
     pub context: SrqContext,
 }
@@ -514,169 +506,6 @@ impl Limits {
     }
 }
 
-/// What every kind of object has.
-pub(crate) trait Object {
-    /// Whose it is; what is everybody's is the kernel's, 0.
-    fn owner(&self) -> Uid;
-
-    /// Some command made it: it does not come with the function.
-    fn is_made(&self) -> bool {
-        true
-    }
-}
-
 /// A user context; what it holds says that it is its own.
 #[derive(Debug)]
 pub(crate) struct Uctx;
-
-impl Object for Uctx {
-    fn owner(&self) -> Uid {
-        0
-    }
-}
-
-impl Object for Eq {
-    fn owner(&self) -> Uid {
-        0
-    }
-}
-
-/// A number that belongs to somebody: a PD, a transport or XRC domain, a UAR page.
-impl Object for Uid {
-    fn owner(&self) -> Uid {
-        *self
-    }
-}
-
-impl Object for Mkey {
-    fn owner(&self) -> Uid {
-        self.uid
-    }
-
-    fn is_made(&self) -> bool {
-        !self.is_null()
-    }
-}
-
-macro_rules! owned {
-    ($($object:ident),*) => {$(
-        impl Object for $object {
-            fn owner(&self) -> Uid {
-                self.uid
-            }
-        }
-    )*};
-}
-
-owned!(Qp, Sq, Srq, Cq, Umem, QCounter);
-
-macro_rules! objects {
-    ($($(#[$doc:meta])* $kind:ident: $key:ty => $object:ty {
-        context: $context:literal,
-        numbers: [$($numbers:tt)*],
-        remove: $remove:path,
-        commands: { $($commands:tt)* }
-    })*) => {
-        /// Every object of one function, by number.
-        #[derive(Debug, Default)]
-        pub(crate) struct Objects {
-            pub limits: Limits,
-            $($(#[$doc])* pub $kind: BTreeMap<$key, $object>,)*
-            /// The QPs in each multicast group; none is empty.
-            pub groups: BTreeMap<[u8; 16], BTreeSet<u32>>,
-            /// How many members they have together.
-            pub members: usize,
-            /// QPs, SQs and CQs by the UAR page that they name.
-            pub by_page: Index,
-        }
-
-        /// How many objects of each kind a function holds; all zero when nothing leaked.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-        pub struct ObjectCounts {
-            $($(#[$doc])* pub $kind: usize,)*
-        }
-
-        impl Objects {
-            /// How many objects there are of any kind that takes a context.
-            pub(crate) fn len(&self) -> usize {
-                0 $(+ if $context { self.$kind.len() } else { 0 })*
-            }
-
-            /// About how many bytes they take, without their lists.
-            pub(crate) fn bytes(&self) -> usize {
-                fn of<K, V>(map: &BTreeMap<K, V>) -> usize {
-                    map.len() * size_of::<(K, V)>()
-                }
-                let groups = of(&self.groups) + self.members * size_of::<[u64; 4]>();
-                groups $(+ of(&self.$kind))*
-            }
-
-            pub(crate) fn counts(&self) -> ObjectCounts {
-                ObjectCounts {
-                    $($kind: self.$kind.values().filter(|object| object.is_made()).count(),)*
-                }
-            }
-        }
-    };
-}
-
-kinds!(objects);
-
-impl Objects {
-    pub(crate) fn add_qp(&mut self, number: u32, qp: Qp) {
-        self.by_page.senders.set(number, Some(qp.uar_page));
-        self.qps.insert(number, qp);
-    }
-
-    pub(crate) fn remove_qp(&mut self, number: u32) -> Option<Qp> {
-        let qp = self.qps.remove(&number)?;
-        self.by_page.senders.set(number, None);
-        Some(qp)
-    }
-
-    pub(crate) fn add_sq(&mut self, number: u32, sq: Sq) {
-        self.by_page.senders.set(number, Some(sq.uar_page));
-        self.sqs.insert(number, sq);
-    }
-
-    pub(crate) fn remove_sq(&mut self, number: u32) -> Option<Sq> {
-        let sq = self.sqs.remove(&number)?;
-        self.by_page.senders.set(number, None);
-        Some(sq)
-    }
-
-    pub(crate) fn add_cq(&mut self, number: u32, cq: Cq) {
-        self.by_page.cqs.set(number, Some(cq.uar_page));
-        self.cqs.insert(number, cq);
-    }
-
-    pub(crate) fn remove_cq(&mut self, number: u32) -> Option<Cq> {
-        let cq = self.cqs.remove(&number)?;
-        self.by_page.cqs.set(number, None);
-        Some(cq)
-    }
-
-    /// Whether a QP, SQ or CQ names the UAR page.
-    pub(crate) fn is_named(&self, page: u32) -> bool {
-        self.by_page.senders.of(page).is_some() || self.by_page.cqs.of(page).is_some()
-    }
-
-    /// Whether some EQ asks for events of type `kind`.
-    pub(crate) fn takes_event(&self, kind: u8) -> bool {
-        self.eqs.values().any(|eq| eq.takes(kind))
-    }
-
-    /// A test may have created, moved or removed any queue behind the commands' back.
-    #[cfg(test)]
-    pub(crate) fn index_again(&mut self) {
-        self.by_page = Index::default();
-        let qps = self.qps.iter().map(|(&number, qp)| (number, qp.uar_page));
-        let sqs = self.sqs.iter().map(|(&number, sq)| (number, sq.uar_page));
-        for (number, page) in qps.chain(sqs) {
-            self.by_page.senders.set(number, Some(page));
-        }
-        for (&number, cq) in &self.cqs {
-            self.by_page.cqs.set(number, Some(cq.uar_page));
-        }
-    }
-}

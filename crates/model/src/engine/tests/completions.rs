@@ -9,6 +9,7 @@ use super::rig::{COMP_EQ, End, Request, Rig};
 use crate::engine;
 use crate::hca::Effect;
 use crate::hca::objects::{Arm, QpState};
+use crate::hca::registry::kind;
 use crate::memory::HostMemory;
 
 fn nop(rig: &mut Rig, end: &mut End) {
@@ -271,10 +272,10 @@ fn a_completion_that_is_late_for_its_cq_is_not_for_the_next_one_of_the_same_numb
     (faults.delay, faults.delay_completions) = (1000, engine::Strike { skip: 0, count: 1 });
     nop(&mut rig, &mut a);
     rig.run();
-    let mut next = rig.world.functions[0].hca.objects.remove_cq(a.send_cq).unwrap();
+    let mut next = rig.world.functions[0].hca.objects.remove(kind::Cq, a.send_cq).unwrap();
     let runtime = std::mem::take(&mut next.runtime);
     rig.effect(0, Effect::CqForgotten(a.send_cq, runtime));
-    rig.world.functions[0].hca.objects.add_cq(a.send_cq, next);
+    rig.world.functions[0].hca.objects.add(kind::Cq, a.send_cq, next);
     rig.advance(Duration::from_nanos(1000));
     rig.none(0, a.send_cq);
 }

@@ -204,7 +204,6 @@ impl Rig {
             arm: Arm::Idle,
             solicited: None,
             notified: 0,
-            users: 0,
             umems: vec![],
             runtime: Default::default(),
             context: zeroed(),

@@ -40,7 +40,6 @@ impl SharedWorld {
             limit: 0,
             cqn: None,
             xrcd: None,
-            users: 0,
             umems: Vec::new(),
             context: SrqContext::Rmp(Box::new(RmpContext::zeroed())),
         };

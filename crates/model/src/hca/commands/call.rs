@@ -7,6 +7,8 @@ use zerocopy::IntoBytes;
 
 use crate::hca::objects::{SHARED_UID, Uid};
 use crate::hca::refusal::Refusal;
+use crate::hca::registry::ObjectKind;
+use crate::hca::removal::Removal;
 use crate::hca::state::Hca;
 
 /// What became of a command.
@@ -36,6 +38,58 @@ impl<'a> Call<'a> {
     /// Whether the sender may use what belongs to `owner`.
     pub(crate) fn owns(&self, owner: Uid) -> bool {
         [0, SHARED_UID].contains(&self.uid) || [self.uid, SHARED_UID].contains(&owner)
+    }
+
+    /// An object of the sender's.
+    pub(crate) fn find<K: ObjectKind>(
+        &self,
+        _: K,
+        number: K::Number,
+    ) -> Result<&K::Object, Refusal> {
+        let object = K::map(&self.hca.objects).get(&number).ok_or(K::ABSENT)?;
+        let ours = self.owns(K::owner(object)) && K::is_made(object);
+        if ours { Ok(object) } else { Err(K::ABSENT) }
+    }
+
+    /// Takes a new object in under the lowest free number.
+    pub(crate) fn make<K: ObjectKind>(
+        &mut self,
+        kind: K,
+        object: K::Object,
+    ) -> Result<K::Number, Refusal> {
+        let numbers = K::numbers(&mut self.hca.numbers, &object);
+        let number = numbers.take().ok_or(Refusal::NoNumber)?;
+        let number = K::Number::try_from(number).map_err(|_| Refusal::NoNumber)?;
+        self.hca.objects.add(kind, number, object);
+        Ok(number)
+    }
+
+    /// Changes an object that was found before.
+    pub(crate) fn change<K: ObjectKind, T>(
+        &mut self,
+        kind: K,
+        number: K::Number,
+        change: impl FnOnce(&mut K::Object) -> T,
+    ) -> Result<T, Refusal> {
+        self.hca.objects.change(kind, number, change).ok_or(K::ABSENT)
+    }
+
+    /// Destroys an object of the sender's that no other refers to.
+    pub(crate) fn destroy<K: Removal>(&mut self, kind: K, number: K::Number) -> Outcome {
+        self.find(kind, number)?;
+        match K::IN_USE {
+            Some(in_use) if self.hca.objects.is_used(K::KIND, number.into()) => Err(in_use),
+            _ => {
+                self.hca.remove(kind, number);
+                Ok(())
+            }
+        }
+    }
+
+    /// Refuses the command if there are 2^`log_max` objects of a kind already.
+    pub(crate) fn check_count(&self, count: usize, log_max: u8) -> Outcome {
+        let full = 1_usize.checked_shl(log_max.into()).is_some_and(|most| count >= most);
+        if full { Err(Refusal::TooMany) } else { Ok(()) }
     }
 
     /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers.

@@ -6,23 +6,15 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
-use crate::hca::objects::{QCounter, SHARED_UID, Uid};
+use crate::hca::objects::{QCounter, SHARED_UID};
 use crate::hca::refusal::Refusal;
-use crate::hca::state::Hca;
+use crate::hca::registry::kind;
 
 impl Call<'_> {
     /// Refuses the command unless the counter exists and is the sender's; 0 is the one that all
     /// share.
     pub(super) fn check_counter(&self, number: u8) -> Outcome {
-        if number == 0 {
-            return Ok(());
-        }
-        self.counter_owner(number).map(|_| ())
-    }
-
-    fn counter_owner(&self, number: u8) -> Result<Uid, Refusal> {
-        let counter = self.hca().objects.counters.get(&number).ok_or(Refusal::NoSuchCounter)?;
-        if self.owns(counter.uid) { Ok(counter.uid) } else { Err(Refusal::NoSuchCounter) }
+        if number == 0 { Ok(()) } else { self.find(kind::Counter, number).map(|_| ()) }
     }
 }
 
@@ -36,11 +28,8 @@ pub(super) fn alloc(
     if call.hca().objects.counters.len() >= most {
         return Err(Refusal::TooMany);
     }
-    let uid = call.uid;
-    let hca = call.hca_mut();
-    let number = hca.numbers.counter.take().ok_or(Refusal::NoNumber)? as u8;
-    hca.objects.counters.insert(number, QCounter { uid, values: QueryQCounterOut::zeroed() });
-    output.set_counter_set_id(number);
+    let counter = QCounter { uid: call.uid, values: QueryQCounterOut::zeroed() };
+    output.set_counter_set_id(call.make(kind::Counter, counter)?);
     Ok(())
 }
 
@@ -51,21 +40,10 @@ pub(super) fn dealloc(
     _: &mut DeallocQCounterOut,
 ) -> Outcome {
     let number = input.counter_set_id();
-    if call.counter_owner(number)? == SHARED_UID && call.uid != 0 {
+    if call.find(kind::Counter, number)?.uid == SHARED_UID && call.uid != 0 {
         return Err(Refusal::NoSuchCounter);
     }
-    if call.hca().objects.qps.values().any(|qp| qp.context.counter_set_id() == number) {
-        return Err(Refusal::CounterInUse);
-    }
-    remove(call.hca_mut(), number);
-    Ok(())
-}
-
-/// Removes a Q counter.
-pub(super) fn remove(hca: &mut Hca, number: u8) {
-    if hca.objects.counters.remove(&number).is_some() {
-        hca.numbers.counter.give(number.into());
-    }
+    call.destroy(kind::Counter, number)
 }
 
 /// QUERY_Q_COUNTER.
@@ -78,7 +56,7 @@ pub(super) fn query(
         return Err(Refusal::Unsupported);
     }
     let number = input.counter_set_id();
-    call.counter_owner(number)?;
+    call.find(kind::Counter, number)?;
     let clear = input.clear();
     if let Some(counter) = call.hca_mut().objects.counters.get_mut(&number) {
         *output = counter.values;

@@ -2,8 +2,8 @@
 
 use verbless_prm::{
     CqContext, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus, CqeSize, CreateCqIn,
-    CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut,
-    TimestampFormat, TimestampFormatCap,
+    CreateCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut, TimestampFormat,
+    TimestampFormatCap,
 };
 
 use super::call::{Call, Outcome, only};
@@ -11,6 +11,7 @@ use super::umem::{self, Place};
 use crate::hca::effect::{Effect, Resize};
 use crate::hca::objects::{Arm, Cq};
 use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_CQ takes, that a capability decides on, or that are the
@@ -41,19 +42,6 @@ const KNOWN: [&str; 23] = [
     "dbr_umem_valid",
 ];
 
-impl Call<'_> {
-    /// A CQ of the sender's.
-    pub(super) fn cq(&self, number: u32) -> Result<&Cq, Refusal> {
-        let cq = self.hca().objects.cqs.get(&number).ok_or(Refusal::NoSuchCq)?;
-        if self.owns(cq.uid) { Ok(cq) } else { Err(Refusal::NoSuchCq) }
-    }
-
-    fn check_eq(&self, number: u32) -> Outcome {
-        let known = self.hca().objects.eqs.contains_key(&number);
-        if known { Ok(()) } else { Err(Refusal::NoSuchEq) }
-    }
-}
-
 /// CREATE_CQ.
 pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut CreateCqOut) -> Outcome {
     let context = input.cq_context();
@@ -70,8 +58,8 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         _ => return Err(Refusal::CqeSize),
     };
     check_features(call, context)?;
-    call.check_eq(context.c_eqn_or_apu_element())?;
-    call.check_uar(context.uar_page())?;
+    call.find(kind::Eq, context.c_eqn_or_apu_element())?;
+    call.find(kind::Uar, context.uar_page())?;
     let umem = input.cq_umem_valid().then(|| input.cq_umem_id());
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
     let record = call.record(record_umem, context.dbr_addr())?;
@@ -98,16 +86,11 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         arm: Arm::default(),
         solicited: None,
         notified: 0,
-        users: 0,
         umems: [umem, record_umem].into_iter().flatten().collect(),
         runtime: Default::default(),
         context,
     };
-    let hca = call.hca_mut();
-    let number = hca.numbers.cq.take().ok_or(Refusal::NoNumber)?;
-    umem::hold(hca, &cq.umems);
-    hca.objects.add_cq(number, cq);
-    output.set_cqn(number);
+    output.set_cqn(call.make(kind::Cq, cq)?);
     Ok(())
 }
 
@@ -132,7 +115,7 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
 /// QUERY_CQ: the context with the counters as they are now.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCqOut) -> Outcome {
     const COUNTER: u32 = 0xff_ffff;
-    let cq = call.cq(input.cqn())?;
+    let cq = call.find(kind::Cq, input.cqn())?;
     let context = output.cq_context_mut();
     *context = cq.context;
     context.set_status(if cq.overrun { CqStatus::OVERFLOW } else { CqStatus::OK });
@@ -152,7 +135,7 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
 /// MODIFY_CQ.
 pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOut) -> Outcome {
     let number = input.cqn();
-    call.cq(number)?;
+    call.find(kind::Cq, number)?;
     if call.op_mod == ModifyCqIn::RESIZE {
         return resize(call, input);
     }
@@ -174,32 +157,30 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifyCqIn, _: &mut ModifyCqOu
     let new = input.cq_context();
     let eqn = new.c_eqn_or_apu_element();
     if eq {
-        call.check_eq(eqn)?;
+        call.find(kind::Eq, eqn)?;
     }
     if mode && new.cq_period_mode().0 > 1 {
         return Err(Refusal::Unsupported);
     }
-    let Some(cq) = call.hca_mut().objects.cqs.get_mut(&number) else {
-        return Err(Refusal::NoSuchCq);
-    };
-    if period {
-        cq.context.set_cq_period(new.cq_period());
-    }
-    if count {
-        cq.context.set_cq_max_count(new.cq_max_count());
-    }
-    if overrun {
-        cq.overrun_ignore = new.oi();
-        cq.context.set_oi(new.oi());
-    }
-    if eq {
-        cq.eqn = eqn;
-        cq.context.set_c_eqn_or_apu_element(eqn);
-    }
-    if mode {
-        cq.context.set_cq_period_mode(new.cq_period_mode());
-    }
-    Ok(())
+    call.change(kind::Cq, number, |cq| {
+        if period {
+            cq.context.set_cq_period(new.cq_period());
+        }
+        if count {
+            cq.context.set_cq_max_count(new.cq_max_count());
+        }
+        if overrun {
+            cq.overrun_ignore = new.oi();
+            cq.context.set_oi(new.oi());
+        }
+        if eq {
+            cq.eqn = eqn;
+            cq.context.set_c_eqn_or_apu_element(eqn);
+        }
+        if mode {
+            cq.context.set_cq_period_mode(new.cq_period_mode());
+        }
+    })
 }
 
 /// MODIFY_CQ with op_mod RESIZE: another buffer, of as many entries as were asked for. What is not
@@ -216,7 +197,7 @@ fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
         return Err(Refusal::CqField);
     }
     let selected = |field: CqResizeField| select & field.0 != 0;
-    let (cq, new) = (call.cq(number)?, input.cq_context());
+    let (cq, new) = (call.find(kind::Cq, number)?, input.cq_context());
     let mut context = cq.context;
     if selected(CqResizeField::LOG_CQ_SIZE) {
         context.set_log_cq_size(new.log_cq_size());
@@ -250,28 +231,5 @@ fn resize(call: &mut Call<'_>, input: &ModifyCqIn) -> Outcome {
 
 /// A CQ has another buffer, and lets go of the memory of the one before.
 pub(crate) fn resized(hca: &mut Hca, cqn: u32, context: CqContext, umems: Vec<u32>) {
-    if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
-        cq.context = context;
-        let left = std::mem::replace(&mut cq.umems, umems.clone());
-        umem::hold(hca, &umems);
-        umem::release(hca, &left);
-    }
-}
-
-/// DESTROY_CQ.
-pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyCqIn, _: &mut DestroyCqOut) -> Outcome {
-    if call.cq(input.cqn())?.users != 0 {
-        return Err(Refusal::CqInUse);
-    }
-    remove(call.hca_mut(), input.cqn());
-    Ok(())
-}
-
-/// Removes a CQ and lets go of its memory.
-pub(super) fn remove(hca: &mut Hca, number: u32) {
-    if let Some(cq) = hca.objects.remove_cq(number) {
-        umem::release(hca, &cq.umems);
-        hca.numbers.cq.give(number);
-        hca.effects.push(Effect::CqForgotten(number, cq.runtime));
-    }
+    hca.objects.change(kind::Cq, cqn, |cq| (cq.context, cq.umems) = (context, umems));
 }

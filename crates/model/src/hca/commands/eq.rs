@@ -1,14 +1,12 @@
 //! Event queues; only the kernel makes them.
 
-use verbless_prm::{
-    CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, EqState, EventType, QueryEqIn, QueryEqOut,
-};
+use verbless_prm::{CreateEqIn, CreateEqOut, EqState, EventType, QueryEqIn, QueryEqOut};
 
 use super::call::{Call, Outcome, only};
 use super::umem::{self, Place};
 use crate::hca::objects::Eq;
 use crate::hca::refusal::Refusal;
-use crate::hca::state::Hca;
+use crate::hca::registry::kind;
 
 /// Bytes of an EQE.
 const EQE: u64 = 64;
@@ -43,7 +41,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
     if u32::from(context.intr()) >= hca.profile.device().vectors {
         return Err(Refusal::NoSuchVector);
     }
-    call.check_uar(context.uar_page())?;
+    call.find(kind::Uar, context.uar_page())?;
     let bitmask: [u64; 4] = std::array::from_fn(|word| input.event_bitmask(word));
     let known = |kind: u32| EventType(kind as u8).name().is_some();
     let asked = |kind: u32| bitmask[kind as usize / 64] >> (kind % 64) & 1 == 1;
@@ -72,17 +70,13 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
         armed: false,
         context: *context,
     };
-    let hca = call.hca_mut();
-    let number = hca.numbers.eq.take().ok_or(Refusal::NoNumber)?;
-    hca.objects.eqs.insert(number, eq);
-    output.set_eq_number(number as u8);
+    output.set_eq_number(call.make(kind::Eq, eq)? as u8);
     Ok(())
 }
 
 /// QUERY_EQ.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryEqIn, output: &mut QueryEqOut) -> Outcome {
-    let eqs = &call.hca().objects.eqs;
-    let eq = eqs.get(&input.eq_number().into()).ok_or(Refusal::NoSuchEq)?;
+    let eq = call.find(kind::Eq, input.eq_number().into())?;
     let context = output.eq_context_entry_mut();
     *context = eq.context;
     context.set_st(if eq.armed { EqState::ARMED } else { EqState::FIRED });
@@ -90,25 +84,4 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryEqIn, output: &mut QueryEq
     context.set_producer_counter(eq.producer & 0xff_ffff);
     output.set_event_bitmask(eq.bitmask[0]);
     Ok(())
-}
-
-/// DESTROY_EQ.
-pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyEqIn, _: &mut DestroyEqOut) -> Outcome {
-    let number = u32::from(input.eq_number());
-    let objects = &call.hca().objects;
-    if !objects.eqs.contains_key(&number) {
-        return Err(Refusal::NoSuchEq);
-    }
-    if objects.cqs.values().any(|cq| cq.eqn == number) {
-        return Err(Refusal::EqInUse);
-    }
-    remove(call.hca_mut(), number);
-    Ok(())
-}
-
-/// Removes an EQ.
-pub(super) fn remove(hca: &mut Hca, number: u32) {
-    if hca.objects.eqs.remove(&number).is_some() {
-        hca.numbers.eq.give(number);
-    }
 }

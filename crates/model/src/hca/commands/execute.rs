@@ -11,6 +11,7 @@ use super::{register, sq, srq, transition, uctx, umem, vport};
 use crate::hca::kinds::kinds;
 use crate::hca::objects::SHARED_UID;
 use crate::hca::refusal::{Refusal, Refused};
+use crate::hca::registry::kind;
 use crate::hca::state::{Hca, Life};
 
 /// How far a function must have come for a command.
@@ -36,7 +37,7 @@ struct Entry {
 }
 
 macro_rules! entry {
-    ($when:ident $who:ident $input:ident $($type:ident)? => $handler:path) => {
+    ($when:ident $who:ident $input:ident $($type:ident)? => $handler:expr) => {
         Entry {
             command: <prm::$input as CommandInput>::INFO,
             object_type: entry!(@type $($type)?),
@@ -59,11 +60,10 @@ macro_rules! commands {
 }
 
 macro_rules! object_commands {
-    ($($(#[$doc:meta])* $kind:ident: $key:ty => $object:ty {
-        context: $context:literal,
+    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
         numbers: [$($numbers:tt)*],
-        remove: $remove:path,
-        commands: { $($who:ident $input:ident $(of $type:ident)? => $handler:path;)* }
+        object: { $($entry:tt)* },
+        commands: { $($who:ident $input:ident $(of $type:ident)? => $handler:expr;)* }
     })*) => {
         /// The commands on objects.
         static OBJECT_COMMANDS: &[Entry] =
@@ -238,7 +238,6 @@ mod tests {
 
     use verbless_prm::{
         AllocPdOut, CreateGeneralObjectIn, CreateGeneralObjectOut, DestroyGeneralObjectIn,
-        DestroyGeneralObjectOut,
     };
     use zerocopy::IntoBytes;
 
@@ -248,22 +247,21 @@ mod tests {
     // A registry with a kind that has opcodes of its own and one that is a general object type.
     object_commands! {
         /// Protection domains.
-        pds: u32 => Uid {
-            context: true,
+        pds: Pd(u32) => Uid {
             numbers: [],
-            remove: domain::remove_pd,
+            object: {},
             commands: {
                 user AllocPdIn => alloc_pd;
             }
         }
         /// Flow samplers, which here are numbers of the same range.
-        samplers: u32 => Uid {
-            context: false,
+        samplers: Sampler(u32) => Uid {
             numbers: [],
-            remove: domain::remove_pd,
+            object: {},
             commands: {
                 user CreateGeneralObjectIn of SAMPLER => create;
-                user DestroyGeneralObjectIn of SAMPLER => destroy;
+                user DestroyGeneralObjectIn of SAMPLER =>
+                    |call, input, _| call.destroy(kind::Pd, input.obj_id());
             }
         }
     }
@@ -278,19 +276,7 @@ mod tests {
         _: &CreateGeneralObjectIn,
         output: &mut CreateGeneralObjectOut,
     ) -> Outcome {
-        let number = call.hca_mut().numbers.pd.take().ok_or(Refusal::NoNumber)?;
-        let uid = call.uid;
-        call.hca_mut().objects.pds.insert(number, uid);
-        output.set_obj_id(number);
-        Ok(())
-    }
-
-    fn destroy(
-        call: &mut Call<'_>,
-        input: &DestroyGeneralObjectIn,
-        _: &mut DestroyGeneralObjectOut,
-    ) -> Outcome {
-        domain::remove_pd(call.hca_mut(), input.obj_id());
+        output.set_obj_id(call.make(kind::Pd, call.uid)?);
         Ok(())
     }
 

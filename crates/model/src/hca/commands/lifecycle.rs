@@ -10,6 +10,7 @@ use super::capability::own_side;
 use super::{pages, uctx};
 use crate::hca::objects::Mkey;
 use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
 use crate::hca::state::{Hca, Life};
 use crate::profile::Side;
 
@@ -61,7 +62,7 @@ pub(super) fn init(call: &mut Call<'_>, _: &InitHcaIn, _: &mut InitHcaOut) -> Ou
     hca.life = Life::Up;
     if hca.caps.general().null_mkey() {
         let key = hca.profile.keys().null_mkey;
-        hca.objects.mkeys.insert(key >> 8, Mkey::null(key as u8));
+        hca.objects.add(kind::Mkey, key >> 8, Mkey::null(key as u8));
     }
     Ok(())
 }

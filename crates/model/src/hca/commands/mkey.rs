@@ -1,8 +1,7 @@
 //! Memory keys.
 
 use verbless_prm::{
-    CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, MkeyAccessMode, MkeyContext,
-    QueryMkeyIn, QueryMkeyOut,
+    CreateMkeyIn, CreateMkeyOut, MkeyAccessMode, MkeyContext, QueryMkeyIn, QueryMkeyOut,
 };
 
 use super::call::{Call, Outcome, only};
@@ -11,6 +10,7 @@ use crate::hca::budget::List;
 use crate::hca::klm;
 use crate::hca::objects::{Access, Mkey, QueueMemory, Translation};
 use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
 use crate::hca::state::Hca;
 
 /// Fields of the context that CREATE_MKEY takes.
@@ -41,13 +41,6 @@ const KNOWN: [&str; 21] = [
 /// Bytes of one unit in which translation tables are counted.
 const OCTWORD: u64 = 16;
 
-impl Call<'_> {
-    fn mkey(&self, index: u32) -> Result<&Mkey, Refusal> {
-        let mkey = self.hca().objects.mkeys.get(&index).ok_or(Refusal::NoSuchMkey)?;
-        if self.owns(mkey.uid) && !mkey.is_null() { Ok(mkey) } else { Err(Refusal::NoSuchMkey) }
-    }
-}
-
 /// CREATE_MKEY.
 pub(super) fn create(
     call: &mut Call<'_>,
@@ -56,7 +49,7 @@ pub(super) fn create(
 ) -> Outcome {
     let context = input.memory_key_mkey_entry();
     let general = call.hca().caps.general();
-    call.check_pd(context.pd())?;
+    call.find(kind::Pd, context.pd())?;
     call.check_count(call.hca().objects.mkeys.len(), general.log_max_mkey())?;
     only(context, &KNOWN)?;
     // No capability lets software choose.
@@ -99,11 +92,7 @@ pub(super) fn create(
         table,
         context: *context,
     };
-    let hca = call.hca_mut();
-    let index = hca.numbers.mkey.take().ok_or(Refusal::NoNumber)?;
-    umem::hold(hca, umem.as_slice());
-    hca.objects.mkeys.insert(index, mkey);
-    output.set_mkey_index(index);
+    output.set_mkey_index(call.make(kind::Mkey, mkey)?);
     Ok(())
 }
 
@@ -180,7 +169,7 @@ fn pages(
     }
     let writes = context.lw() || context.rw() || context.a();
     if input.mkey_umem_valid() {
-        let umem = call.umem(input.mkey_umem_id())?;
+        let umem = call.find(kind::Umem, input.mkey_umem_id())?;
         let at = input.mkey_umem_offset();
         let memory = umem.memory.slice(at, length).ok_or(Refusal::UmemBounds)?;
         // The key's pages are runs of the UMEM's, and begin where its own do.
@@ -267,30 +256,9 @@ pub(super) fn query(
     input: &QueryMkeyIn,
     output: &mut QueryMkeyOut,
 ) -> Outcome {
-    let mkey = call.mkey(input.mkey_index())?;
+    let mkey = call.find(kind::Mkey, input.mkey_index())?;
     let entry = output.memory_key_mkey_entry_mut();
     *entry = mkey.context;
     entry.set_free(mkey.free);
     Ok(())
-}
-
-/// DESTROY_MKEY.
-pub(super) fn destroy(
-    call: &mut Call<'_>,
-    input: &DestroyMkeyIn,
-    _: &mut DestroyMkeyOut,
-) -> Outcome {
-    call.mkey(input.mkey_index())?;
-    remove(call.hca_mut(), input.mkey_index());
-    Ok(())
-}
-
-/// Removes a key and lets go of its memory.
-pub(super) fn remove(hca: &mut Hca, index: u32) {
-    if let Some(mkey) = hca.objects.mkeys.remove(&index) {
-        umem::release(hca, mkey.umem.as_slice());
-        if !mkey.is_null() {
-            hca.numbers.mkey.give(index);
-        }
-    }
 }

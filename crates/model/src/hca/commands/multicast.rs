@@ -3,9 +3,10 @@
 use verbless_prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcgOut};
 
 use super::call::{Call, Outcome};
-use crate::hca::objects::{Objects, Service};
+use crate::hca::objects::Service;
 use crate::hca::refusal::Refusal;
-use crate::hca::state::Hca;
+use crate::hca::registry::kind;
+use crate::hca::removal::leave_group;
 
 /// Whether a GID is a group's: an IPv6 multicast address, or an IPv4 one as RoCE v2 maps it.
 pub(crate) fn is_group(gid: &[u8; 16]) -> bool {
@@ -20,7 +21,7 @@ pub(super) fn attach(
     _: &mut AttachToMcgOut,
 ) -> Outcome {
     let (qpn, group) = (input.qpn(), *input.multicast_gid());
-    if call.qp(qpn)?.service != Service::Ud || !is_group(&group) {
+    if call.find(kind::Qp, qpn)?.service != Service::Ud || !is_group(&group) {
         return Err(Refusal::Group);
     }
     let general = call.hca().caps.general();
@@ -48,27 +49,11 @@ pub(super) fn detach(
     _: &mut DetachFromMcgOut,
 ) -> Outcome {
     let (qpn, group) = (input.qpn(), *input.multicast_gid());
-    call.qp(qpn)?;
+    call.find(kind::Qp, qpn)?;
     let objects = &mut call.hca_mut().objects;
     let qp = objects.qps.get_mut(&qpn).ok_or(Refusal::NoSuchQp)?;
     let at = qp.groups.iter().position(|joined| *joined == group).ok_or(Refusal::NotInGroup)?;
     qp.groups.swap_remove(at);
-    part(objects, qpn, &group);
+    leave_group(objects, qpn, &group);
     Ok(())
-}
-
-/// A QP is destroyed: it leaves its groups.
-pub(super) fn leave(hca: &mut Hca, qpn: u32, groups: &[[u8; 16]]) {
-    for group in groups {
-        part(&mut hca.objects, qpn, group);
-    }
-}
-
-/// Takes a QP out of a group, and the group away with its last member.
-fn part(objects: &mut Objects, qpn: u32, group: &[u8; 16]) {
-    let Some(members) = objects.groups.get_mut(group) else { return };
-    objects.members -= usize::from(members.remove(&qpn));
-    if members.is_empty() {
-        objects.groups.remove(group);
-    }
 }

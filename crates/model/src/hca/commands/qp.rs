@@ -1,19 +1,17 @@
 //! Queue pairs: made in state RST, asked, destroyed. The transitions between are in `transition`.
 
 use verbless_prm::{
-    CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, EndPaddingMode, HcaCap, PathMigrationState,
-    QpContext, QueryQpIn, QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
+    CreateQpIn, CreateQpOut, EndPaddingMode, HcaCap, PathMigrationState, QpContext, QueryQpIn,
+    QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
 };
 
 use super::call::{Call, Outcome, only};
 use super::capability::own_function;
-use super::multicast;
 use super::umem::{self, Place};
 use crate::hca::capability::check_timestamps;
-use crate::hca::effect::Effect;
 use crate::hca::objects::{Qp, QpState, ReceiveQueue, SendQueue, Service};
 use crate::hca::refusal::Refusal;
-use crate::hca::state::Hca;
+use crate::hca::registry::kind;
 
 /// Fields of the context that CREATE_QP takes, that a capability decides on, or that later commands
 /// set and ask for.
@@ -87,19 +85,6 @@ const WQEBB: u64 = 64;
 /// log2 of the unit of log_rq_stride in bytes.
 const LOG_STRIDE_UNIT: u32 = 4;
 
-impl Call<'_> {
-    /// A QP of the sender's.
-    pub(super) fn qp(&self, number: u32) -> Result<&Qp, Refusal> {
-        let qp = self.hca().objects.qps.get(&number).ok_or(Refusal::NoSuchQp)?;
-        if self.owns(qp.uid) { Ok(qp) } else { Err(Refusal::NoSuchQp) }
-    }
-
-    /// A QP that was found before.
-    pub(super) fn qp_mut(&mut self, number: u32) -> Result<&mut Qp, Refusal> {
-        self.hca_mut().objects.qps.get_mut(&number).ok_or(Refusal::NoSuchQp)
-    }
-}
-
 /// CREATE_QP.
 pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut CreateQpOut) -> Outcome {
     let context = input.qpc();
@@ -124,7 +109,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     check_timestamps(context.ts_format(), call.hca().caps.qp_timestamps())?;
     // Keys of every domain are open to a QP for UMR requests: its own is not looked at.
     if service != Service::RegUmr {
-        call.check_pd(context.pd())?;
+        call.find(kind::Pd, context.pd())?;
     }
     call.check_counter(context.counter_set_id())?;
 
@@ -137,7 +122,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     };
     let srq = match context.rq_type() {
         RqType::SRQ => {
-            call.srq(context.srqn_rmpn_xrqn())?;
+            call.find(kind::Srq, context.srqn_rmpn_xrqn())?;
             Some(context.srqn_rmpn_xrqn())
         }
         _ => None,
@@ -155,14 +140,14 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         return Err(Refusal::QpStride);
     }
     if has_sq || has_rq {
-        call.check_uar(context.uar_page())?;
+        call.find(kind::Uar, context.uar_page())?;
     }
     // Both are looked at, whether or not the queue that reports to it exists: hardware wants two
     // CQs of a QP, but of those that never receive.
     let sends_only = service == Service::RegUmr && !has_rq;
-    call.cq(context.cqn_snd())?;
+    call.find(kind::Cq, context.cqn_snd())?;
     if !sends_only || context.cqn_rcv() != 0 {
-        call.cq(context.cqn_rcv())?;
+        call.find(kind::Cq, context.cqn_rcv())?;
     }
 
     let umem = input.wq_umem_valid().then(|| input.wq_umem_id());
@@ -227,19 +212,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
         runtime: Default::default(),
         context: *context,
     };
-    let hca = call.hca_mut();
-    let number = hca.numbers.qp.take().ok_or(Refusal::NoNumber)?;
-    umem::hold(hca, &qp.umems);
-    for cqn in [qp.context.cqn_snd(), qp.context.cqn_rcv()] {
-        if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
-            cq.users += 1;
-        }
-    }
-    if let Some(queue) = srq.and_then(|srq| hca.objects.srqs.get_mut(&srq)) {
-        queue.users += 1;
-    }
-    hca.objects.add_qp(number, qp);
-    output.set_qpn(number);
+    output.set_qpn(call.make(kind::Qp, qp)?);
     Ok(())
 }
 
@@ -276,7 +249,7 @@ pub(super) fn check_migration(context: &QpContext) -> Outcome {
 
 /// QUERY_QP: the context with what moves as it is now.
 pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQpOut) -> Outcome {
-    let qp = call.qp(input.qpn())?;
+    let qp = call.find(kind::Qp, input.qpn())?;
     // There is no context extension to show.
     if input.qpc_ext() {
         return Err(Refusal::Unsupported);
@@ -299,29 +272,4 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
         context.set_sw_rq_counter(record(0) & 0xffff);
     }
     Ok(())
-}
-
-/// DESTROY_QP.
-pub(super) fn destroy(call: &mut Call<'_>, input: &DestroyQpIn, _: &mut DestroyQpOut) -> Outcome {
-    call.qp(input.qpn())?;
-    remove(call.hca_mut(), input.qpn());
-    Ok(())
-}
-
-/// Removes a QP and lets go of its CQs and memory.
-pub(super) fn remove(hca: &mut Hca, number: u32) {
-    let Some(qp) = hca.objects.remove_qp(number) else { return };
-    for cqn in [qp.context.cqn_snd(), qp.context.cqn_rcv()] {
-        if let Some(cq) = hca.objects.cqs.get_mut(&cqn) {
-            cq.users = cq.users.saturating_sub(1);
-        }
-    }
-    if let Some(queue) = qp.srq.and_then(|srq| hca.objects.srqs.get_mut(&srq)) {
-        queue.users = queue.users.saturating_sub(1);
-    }
-    umem::release(hca, &qp.umems);
-    multicast::leave(hca, number, &qp.groups);
-    hca.numbers.qp.give(number);
-    let send = qp.sq.map(|sq| sq.runtime);
-    hca.effects.push(Effect::QpForgotten(number, qp.runtime, send));
 }

@@ -2,8 +2,8 @@
 //! wire.
 
 use verbless_prm::{
-    CreateSqIn, CreateSqOut, DestroySqIn, DestroySqOut, HcaCap, ModifySqIn, ModifySqOut, QuerySqIn,
-    QuerySqOut, SqContext, SqModifyField, SqState, WqType,
+    CreateSqIn, CreateSqOut, HcaCap, ModifySqIn, ModifySqOut, QuerySqIn, QuerySqOut, SqContext,
+    SqModifyField, SqState, WqType,
 };
 
 use super::call::{Call, Outcome, only};
@@ -12,7 +12,7 @@ use crate::hca::capability::check_timestamps;
 use crate::hca::effect::Effect;
 use crate::hca::objects::{SendQueue, Sq};
 use crate::hca::refusal::Refusal;
-use crate::hca::state::Hca;
+use crate::hca::registry::kind;
 
 /// Fields of the context that CREATE_SQ takes. `min_wqe_inline_mode` binds who posts packets, and
 /// nobody else.
@@ -50,14 +50,6 @@ const KNOWN_WQ: [&str; 15] = [
 /// log2 of the bytes of a WQEBB.
 const LOG_WQEBB: u8 = 6;
 
-impl Call<'_> {
-    /// An SQ of the sender's.
-    fn sq(&self, number: u32) -> Result<&Sq, Refusal> {
-        let sq = self.hca().objects.sqs.get(&number).ok_or(Refusal::NoSuchSq)?;
-        if self.owns(sq.uid) { Ok(sq) } else { Err(Refusal::NoSuchSq) }
-    }
-}
-
 /// CREATE_SQ.
 pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut CreateSqOut) -> Outcome {
     let context = input.ctx();
@@ -77,14 +69,14 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
     // Where there is no network interface, Linux makes the SQ of its write-combining test with PD
     // 0, which nobody has.
     if call.uid != 0 || wq.pd() != 0 {
-        call.check_pd(wq.pd())?;
+        call.find(kind::Pd, wq.pd())?;
     }
     // There are no TISs as long as CREATE_TIS is not modelled. That test has none either.
     if context.tis_lst_sz() != 0 {
         return Err(Refusal::NoSuchTis);
     }
-    call.check_uar(wq.uar_page())?;
-    call.cq(context.cqn())?;
+    call.find(kind::Uar, wq.uar_page())?;
+    call.find(kind::Cq, context.cqn())?;
     let umem = wq.wq_umem_valid().then(|| wq.wq_umem_id());
     let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
     let record = call.record(record_umem, wq.dbr_addr())?;
@@ -105,14 +97,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
         umems: [umem, record_umem].into_iter().flatten().collect(),
         context: *context,
     };
-    let hca = call.hca_mut();
-    let number = hca.numbers.qp.take().ok_or(Refusal::NoNumber)?;
-    umem::hold(hca, &sq.umems);
-    if let Some(cq) = hca.objects.cqs.get_mut(&sq.queue.cqn) {
-        cq.users += 1;
-    }
-    hca.objects.add_sq(number, sq);
-    output.set_sqn(number);
+    output.set_sqn(call.make(kind::Sq, sq)?);
     Ok(())
 }
 
@@ -137,7 +122,7 @@ fn is_legal(from: SqState, to: SqState) -> bool {
 pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOut) -> Outcome {
     let number = input.sqn();
     let new = input.ctx();
-    let (from, to) = (call.sq(number)?.state, new.state());
+    let (from, to) = (call.find(kind::Sq, number)?.state, new.state());
     if input.sq_state() != from || !is_legal(from, to) {
         return Err(Refusal::SqState);
     }
@@ -166,29 +151,11 @@ pub(super) fn modify(call: &mut Call<'_>, input: &ModifySqIn, _: &mut ModifySqOu
 
 /// QUERY_SQ: the context with what moves as it is now.
 pub(super) fn query(call: &mut Call<'_>, input: &QuerySqIn, output: &mut QuerySqOut) -> Outcome {
-    let sq = call.sq(input.sqn())?;
+    let sq = call.find(kind::Sq, input.sqn())?;
     let context = output.sq_context_mut();
     *context = sq.context;
     context.set_state(sq.state);
     let wq = context.wq_mut();
     wq.set_hw_counter(sq.queue.consumer.into()).set_sw_counter(sq.queue.producer.into());
     Ok(())
-}
-
-/// DESTROY_SQ.
-pub(super) fn destroy(call: &mut Call<'_>, input: &DestroySqIn, _: &mut DestroySqOut) -> Outcome {
-    call.sq(input.sqn())?;
-    remove(call.hca_mut(), input.sqn());
-    Ok(())
-}
-
-/// Removes an SQ and lets go of its CQ and memory.
-pub(super) fn remove(hca: &mut Hca, number: u32) {
-    let Some(sq) = hca.objects.remove_sq(number) else { return };
-    if let Some(cq) = hca.objects.cqs.get_mut(&sq.queue.cqn) {
-        cq.users = cq.users.saturating_sub(1);
-    }
-    umem::release(hca, &sq.umems);
-    hca.numbers.qp.give(number);
-    hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));
 }

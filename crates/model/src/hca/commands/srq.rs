@@ -4,16 +4,16 @@
 
 use verbless_prm::{
     AllocXrcdIn, AllocXrcdOut, ArmXrcSrqIn, ArmXrcSrqOut, CreateRmpIn, CreateRmpOut,
-    CreateXrcSrqIn, CreateXrcSrqOut, DeallocXrcdIn, DeallocXrcdOut, DestroyRmpIn, DestroyRmpOut,
-    DestroyXrcSrqIn, DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut,
-    QueryXrcSrqIn, QueryXrcSrqOut, RmpContext, RmpState, SrqState, WqType, XrcSrqContext,
+    CreateXrcSrqIn, CreateXrcSrqOut, DestroyRmpIn, DestroyRmpOut, DestroyXrcSrqIn,
+    DestroyXrcSrqOut, ModifyRmpIn, ModifyRmpOut, QueryRmpIn, QueryRmpOut, QueryXrcSrqIn,
+    QueryXrcSrqOut, RmpContext, RmpState, SrqState, WqType, XrcSrqContext,
 };
 
 use super::call::{Call, Outcome, only};
 use super::umem::{self, Place};
 use crate::hca::objects::{QueueMemory, Srq, SrqContext};
 use crate::hca::refusal::Refusal;
-use crate::hca::state::Hca;
+use crate::hca::registry::kind;
 
 /// Fields of the context that CREATE_XRC_SRQ takes, or that are the device's to write.
 const KNOWN_XRC_SRQ: [&str; 13] = [
@@ -75,15 +75,9 @@ struct Wanted {
 }
 
 impl Call<'_> {
-    /// A shared queue of the sender's.
-    pub(super) fn srq(&self, number: u32) -> Result<&Srq, Refusal> {
-        let queue = self.hca().objects.srqs.get(&number).ok_or(Refusal::NoSuchSrq)?;
-        if self.owns(queue.uid) { Ok(queue) } else { Err(Refusal::NoSuchSrq) }
-    }
-
     /// An XRC SRQ of the sender's.
     fn xrc_srq(&mut self, number: u32) -> Result<(&mut Srq, XrcSrqContext), Refusal> {
-        self.srq(number)?;
+        self.find(kind::Srq, number)?;
         match self.hca_mut().objects.srqs.get_mut(&number) {
             Some(queue) => match &queue.context {
                 SrqContext::XrcSrq(context) => {
@@ -98,7 +92,7 @@ impl Call<'_> {
 
     /// An RMP of the sender's.
     fn rmp(&mut self, number: u32) -> Result<(&mut Srq, RmpContext), Refusal> {
-        self.srq(number)?;
+        self.find(kind::Srq, number)?;
         match self.hca_mut().objects.srqs.get_mut(&number) {
             Some(queue) => match &queue.context {
                 SrqContext::Rmp(context) => {
@@ -124,12 +118,12 @@ impl Call<'_> {
         {
             return Err(Refusal::QpStride);
         }
-        self.check_pd(wanted.pd)?;
+        self.find(kind::Pd, wanted.pd)?;
         if let Some(xrcd) = wanted.xrcd {
-            self.check_xrcd(xrcd)?;
+            self.find(kind::Xrcd, xrcd)?;
         }
         if let Some(cqn) = wanted.cqn {
-            self.cq(cqn)?;
+            self.find(kind::Cq, cqn)?;
         }
         let record = self.record(wanted.record_umem, wanted.record)?;
         let memory: QueueMemory = self.buffer(
@@ -151,23 +145,10 @@ impl Call<'_> {
             limit: wanted.limit,
             cqn: wanted.cqn,
             xrcd: wanted.xrcd,
-            users: 0,
             umems: [wanted.umem, wanted.record_umem].into_iter().flatten().collect(),
             context: wanted.context,
         };
-        let hca = self.hca_mut();
-        let number = hca.numbers.srq.take().ok_or(Refusal::NoNumber)?;
-        umem::hold(hca, &queue.umems);
-        if let Some(cq) = queue.cqn.and_then(|cqn| hca.objects.cqs.get_mut(&cqn)) {
-            cq.users += 1;
-        }
-        hca.objects.srqs.insert(number, queue);
-        Ok(number)
-    }
-
-    fn check_xrcd(&self, xrcd: u32) -> Outcome {
-        let owner = *self.hca().objects.xrcds.get(&xrcd).ok_or(Refusal::NoSuchXrcd)?;
-        if self.owns(owner) { Ok(()) } else { Err(Refusal::NoSuchXrcd) }
+        self.make(kind::Srq, queue)
     }
 }
 
@@ -182,35 +163,8 @@ pub(super) fn alloc_xrcd(
         return Err(Refusal::Unsupported);
     }
     call.check_count(call.hca().objects.xrcds.len(), general.log_max_xrcd())?;
-    let uid = call.uid;
-    let hca = call.hca_mut();
-    let xrcd = hca.numbers.xrcd.take().ok_or(Refusal::NoNumber)?;
-    hca.objects.xrcds.insert(xrcd, uid);
-    output.set_xrcd(xrcd);
+    output.set_xrcd(call.make(kind::Xrcd, call.uid)?);
     Ok(())
-}
-
-/// DEALLOC_XRCD.
-pub(super) fn dealloc_xrcd(
-    call: &mut Call<'_>,
-    input: &DeallocXrcdIn,
-    _: &mut DeallocXrcdOut,
-) -> Outcome {
-    let xrcd = input.xrcd();
-    call.check_xrcd(xrcd)?;
-    let objects = &call.hca().objects;
-    if objects.srqs.values().any(|queue| queue.xrcd == Some(xrcd)) {
-        return Err(Refusal::XrcdInUse);
-    }
-    remove_xrcd(call.hca_mut(), xrcd);
-    Ok(())
-}
-
-/// Removes an XRC domain.
-pub(super) fn remove_xrcd(hca: &mut Hca, xrcd: u32) {
-    if hca.objects.xrcds.remove(&xrcd).is_some() {
-        hca.numbers.xrcd.give(xrcd);
-    }
 }
 
 /// CREATE_XRC_SRQ.
@@ -361,8 +315,8 @@ pub(super) fn destroy_xrc_srq(
     input: &DestroyXrcSrqIn,
     _: &mut DestroyXrcSrqOut,
 ) -> Outcome {
-    let users = call.xrc_srq(input.xrc_srqn())?.0.users;
-    destroy(call, input.xrc_srqn(), users)
+    call.xrc_srq(input.xrc_srqn())?;
+    call.destroy(kind::Srq, input.xrc_srqn())
 }
 
 /// DESTROY_RMP.
@@ -371,25 +325,6 @@ pub(super) fn destroy_rmp(
     input: &DestroyRmpIn,
     _: &mut DestroyRmpOut,
 ) -> Outcome {
-    let users = call.rmp(input.rmpn())?.0.users;
-    destroy(call, input.rmpn(), users)
-}
-
-fn destroy(call: &mut Call<'_>, number: u32, users: u32) -> Outcome {
-    if users != 0 {
-        return Err(Refusal::SrqInUse);
-    }
-    remove(call.hca_mut(), number);
-    Ok(())
-}
-
-/// Removes a shared queue and lets go of its memory and its CQ.
-pub(super) fn remove(hca: &mut Hca, number: u32) {
-    if let Some(queue) = hca.objects.srqs.remove(&number) {
-        umem::release(hca, &queue.umems);
-        if let Some(cq) = queue.cqn.and_then(|cqn| hca.objects.cqs.get_mut(&cqn)) {
-            cq.users = cq.users.saturating_sub(1);
-        }
-        hca.numbers.srq.give(number);
-    }
+    call.rmp(input.rmpn())?;
+    call.destroy(kind::Srq, input.rmpn())
 }

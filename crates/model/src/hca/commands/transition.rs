@@ -14,6 +14,7 @@ use super::service::{Transition, options};
 use crate::hca::effect::Effect;
 use crate::hca::objects::{Qp, QpState};
 use crate::hca::refusal::Refusal;
+use crate::hca::registry::kind;
 
 /// What a transition asks for, whichever command it came by.
 struct Request<'a> {
@@ -37,7 +38,7 @@ macro_rules! request {
 impl Request<'_> {
     /// Refuses the transition unless the QP is in `from` and every optional field is in `takes`.
     fn check(&self, call: &Call<'_>, from: QpState, takes: u32) -> Outcome {
-        if call.qp(self.qpn)?.state != from {
+        if call.find(kind::Qp, self.qpn)?.state != from {
             return Err(Refusal::QpState);
         }
         if self.optional & !takes != 0 {
@@ -69,7 +70,7 @@ impl Request<'_> {
 
     /// The optional fields that the QP's service takes in a transition.
     fn options(&self, call: &Call<'_>, step: Transition) -> Result<u32, Refusal> {
-        Ok(options(call.qp(self.qpn)?.service, step))
+        Ok(options(call.find(kind::Qp, self.qpn)?.service, step))
     }
 
     fn takes(&self, field: OptParamMask) -> bool {
@@ -192,18 +193,19 @@ pub(super) fn rst2init(
     check_pkey(call, new)?;
     check_atomic_mode(call, new)?;
     call.check_counter(new.counter_set_id())?;
-    let qp = call.qp_mut(request.qpn)?;
-    let path = new.primary_address_path();
-    let mine = qp.context.primary_address_path_mut();
-    mine.set_pkey_index(path.pkey_index()).set_vhca_port_num(path.vhca_port_num());
-    let context = &mut qp.context;
-    context.set_rre(new.rre()).set_rwe(new.rwe()).set_rae(new.rae());
-    context.set_atomic_mode(new.atomic_mode());
-    context.set_q_key(new.q_key());
-    context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
-    context.set_counter_set_id(new.counter_set_id());
-    request.take_optional(qp);
-    qp.state = QpState::Init;
+    call.change(kind::Qp, request.qpn, |qp| {
+        let path = new.primary_address_path();
+        let mine = qp.context.primary_address_path_mut();
+        mine.set_pkey_index(path.pkey_index()).set_vhca_port_num(path.vhca_port_num());
+        let context = &mut qp.context;
+        context.set_rre(new.rre()).set_rwe(new.rwe()).set_rae(new.rae());
+        context.set_atomic_mode(new.atomic_mode());
+        context.set_q_key(new.q_key());
+        context.set_lag_tx_port_affinity(new.lag_tx_port_affinity());
+        context.set_counter_set_id(new.counter_set_id());
+        request.take_optional(qp);
+        qp.state = QpState::Init;
+    })?;
     output.set_ece(request.ece);
     Ok(())
 }
@@ -217,7 +219,7 @@ pub(super) fn init2init(
     let request = request!(input);
     request.check(call, QpState::Init, request.options(call, Transition::Init2Init)?)?;
     no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
-    request.take_optional(call.qp_mut(request.qpn)?);
+    call.change(kind::Qp, request.qpn, |qp| request.take_optional(qp))?;
     output.set_ece(request.ece);
     Ok(())
 }
@@ -233,7 +235,7 @@ pub(super) fn init2rtr(
     let new = request.context;
     let general = call.hca().caps.general();
     let log_mtu = 7 + u32::from(new.mtu().0);
-    let connected = call.qp(request.qpn)?.service.is_connected();
+    let connected = call.find(kind::Qp, request.qpn)?.service.is_connected();
     let known = (PathMtu::MTU_256..=PathMtu::MTU_4096).contains(&new.mtu());
     // Drivers say the most for datagrams, whose length the port limits anyway.
     let most = match connected {
@@ -255,23 +257,24 @@ pub(super) fn init2rtr(
         true => Some(super::path::destination(call, new.primary_address_path())?),
         false => None,
     };
-    let qp = call.qp_mut(request.qpn)?;
-    let context = &mut qp.context;
-    // The whole path is new, but what RST2INIT set: its P_Key is an option here.
-    if connected {
-        let pkey_index = context.primary_address_path().pkey_index();
-        *context.primary_address_path_mut() = *new.primary_address_path();
-        context.primary_address_path_mut().set_pkey_index(pkey_index);
-    }
-    context.set_mtu(new.mtu()).set_log_msg_max(new.log_msg_max());
-    context.set_remote_qpn(new.remote_qpn()).set_next_rcv_psn(new.next_rcv_psn());
-    context.set_min_rnr_nak(new.min_rnr_nak()).set_log_rra_max(new.log_rra_max());
-    context.set_atomic_mode(new.atomic_mode());
-    request.take_optional(qp);
-    qp.log_mtu = log_mtu;
-    qp.remote = remote;
-    qp.responder.psn = new.next_rcv_psn();
-    qp.state = QpState::Rtr;
+    call.change(kind::Qp, request.qpn, |qp| {
+        let context = &mut qp.context;
+        // The whole path is new, but what RST2INIT set: its P_Key is an option here.
+        if connected {
+            let pkey_index = context.primary_address_path().pkey_index();
+            *context.primary_address_path_mut() = *new.primary_address_path();
+            context.primary_address_path_mut().set_pkey_index(pkey_index);
+        }
+        context.set_mtu(new.mtu()).set_log_msg_max(new.log_msg_max());
+        context.set_remote_qpn(new.remote_qpn()).set_next_rcv_psn(new.next_rcv_psn());
+        context.set_min_rnr_nak(new.min_rnr_nak()).set_log_rra_max(new.log_rra_max());
+        context.set_atomic_mode(new.atomic_mode());
+        request.take_optional(qp);
+        qp.log_mtu = log_mtu;
+        qp.remote = remote;
+        qp.responder.psn = new.next_rcv_psn();
+        qp.state = QpState::Rtr;
+    })?;
     output.set_ece(request.ece);
     Ok(())
 }
@@ -288,16 +291,17 @@ pub(super) fn rtr2rts(
     if new.log_sra_max() > call.hca().caps.general().log_max_ra_req_qp() {
         return Err(Refusal::QpReads);
     }
-    let qp = call.qp_mut(request.qpn)?;
-    let context = &mut qp.context;
-    context.set_next_send_psn(new.next_send_psn()).set_log_sra_max(new.log_sra_max());
-    context.set_retry_count(new.retry_count()).set_rnr_retry(new.rnr_retry());
-    context.set_log_ack_req_freq(new.log_ack_req_freq());
-    let ack_timeout = new.primary_address_path().ack_timeout();
-    context.primary_address_path_mut().set_ack_timeout(ack_timeout);
-    request.take_optional(qp);
-    qp.requester.psn = new.next_send_psn();
-    qp.state = QpState::Rts;
+    call.change(kind::Qp, request.qpn, |qp| {
+        let context = &mut qp.context;
+        context.set_next_send_psn(new.next_send_psn()).set_log_sra_max(new.log_sra_max());
+        context.set_retry_count(new.retry_count()).set_rnr_retry(new.rnr_retry());
+        context.set_log_ack_req_freq(new.log_ack_req_freq());
+        let ack_timeout = new.primary_address_path().ack_timeout();
+        context.primary_address_path_mut().set_ack_timeout(ack_timeout);
+        request.take_optional(qp);
+        qp.requester.psn = new.next_send_psn();
+        qp.state = QpState::Rts;
+    })?;
     call.hca_mut().effects.push(Effect::SenderReady(request.qpn));
     output.set_ece(request.ece);
     Ok(())
@@ -316,7 +320,7 @@ pub(super) fn rts2rts(
     }
     request.check(call, QpState::Rts, takes)?;
     no_extension(input.qpc_ext(), input.opt_param_mask_95_32())?;
-    request.take_optional(call.qp_mut(request.qpn)?);
+    call.change(kind::Qp, request.qpn, |qp| request.take_optional(qp))?;
     output.set_ece(request.ece);
     Ok(())
 }
@@ -334,9 +338,10 @@ pub(super) fn sqerr2rts(
         context: input.qpc(),
     };
     request.check(call, QpState::SqError, request.options(call, Transition::Recover)?)?;
-    let qp = call.qp_mut(request.qpn)?;
-    request.take_optional(qp);
-    qp.state = QpState::Rts;
+    call.change(kind::Qp, request.qpn, |qp| {
+        request.take_optional(qp);
+        qp.state = QpState::Rts;
+    })?;
     call.hca_mut().effects.push(Effect::SenderReady(request.qpn));
     Ok(())
 }
@@ -350,33 +355,34 @@ pub(super) fn sqd2rts(call: &mut Call<'_>, input: &SqdRtsQpIn, _: &mut SqdRtsQpO
         context: input.qpc(),
     };
     request.check(call, QpState::SqDrained, request.options(call, Transition::Recover)?)?;
-    let qp = call.qp_mut(request.qpn)?;
-    request.take_optional(qp);
-    qp.state = QpState::Rts;
+    call.change(kind::Qp, request.qpn, |qp| {
+        request.take_optional(qp);
+        qp.state = QpState::Rts;
+    })?;
     call.hca_mut().effects.push(Effect::SenderReady(request.qpn));
     Ok(())
 }
 
 /// 2ERR, from any state: what is posted is flushed.
 pub(super) fn to_error(call: &mut Call<'_>, input: &Qp2errIn, _: &mut Qp2errOut) -> Outcome {
-    call.qp(input.qpn())?;
+    call.find(kind::Qp, input.qpn())?;
     call.hca_mut().effects.push(Effect::QpToError(input.qpn()));
     Ok(())
 }
 
 /// 2RST, from any state: the queues are empty, the counters 0.
 pub(super) fn to_reset(call: &mut Call<'_>, input: &Qp2rstIn, _: &mut Qp2rstOut) -> Outcome {
-    call.qp(input.qpn())?;
-    let qp = call.qp_mut(input.qpn())?;
-    qp.state = QpState::Reset;
-    qp.requester = Default::default();
-    qp.responder = Default::default();
-    qp.remote = None;
-    let runtime = std::mem::take(&mut qp.runtime);
-    let send = qp.sq.as_mut().map(|sq| sq.reset());
-    if let Some(rq) = &mut qp.rq {
-        rq.consumer = 0;
-    }
+    call.find(kind::Qp, input.qpn())?;
+    let (runtime, send) = call.change(kind::Qp, input.qpn(), |qp| {
+        qp.state = QpState::Reset;
+        qp.requester = Default::default();
+        qp.responder = Default::default();
+        qp.remote = None;
+        if let Some(rq) = &mut qp.rq {
+            rq.consumer = 0;
+        }
+        (std::mem::take(&mut qp.runtime), qp.sq.as_mut().map(|sq| sq.reset()))
+    })?;
     call.hca_mut().effects.push(Effect::QpForgotten(input.qpn(), runtime, send));
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! User memory: CREATE_UMEM, and the buffers and records that other objects have in it.
 
-use verbless_prm::{CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut};
+use verbless_prm::{CreateUmemIn, CreateUmemOut};
 
 use super::call::{Call, Outcome};
 use super::pages::addresses;
 use crate::hca::objects::{QueueMemory, Umem};
 use crate::hca::refusal::Refusal;
-use crate::hca::state::Hca;
+use crate::hca::registry::kind;
 
 /// Bits of a translation entry that are no address: read and write permission.
 const WRITE: u64 = 0x2;
@@ -59,33 +59,9 @@ pub(super) fn create(
     }
     let pages = call.hca().budget.list(pages);
     let memory = QueueMemory { pages, log_page_size, offset, length };
-    let uid = call.uid;
-    let hca = call.hca_mut();
-    let id = hca.numbers.umem.take().ok_or(Refusal::NoNumber)?;
-    hca.objects.umems.insert(id, Umem { uid, memory, writable, users: 0 });
-    output.set_umem_id(id);
+    let umem = Umem { uid: call.uid, memory, writable };
+    output.set_umem_id(call.make(kind::Umem, umem)?);
     Ok(())
-}
-
-/// DESTROY_UMEM.
-pub(super) fn destroy(
-    call: &mut Call<'_>,
-    input: &DestroyUmemIn,
-    _: &mut DestroyUmemOut,
-) -> Outcome {
-    let id = input.umem_id();
-    if call.umem(id)?.users != 0 {
-        return Err(Refusal::UmemInUse);
-    }
-    remove(call.hca_mut(), id);
-    Ok(())
-}
-
-/// Removes a UMEM.
-pub(super) fn remove(hca: &mut Hca, id: u32) {
-    if hca.objects.umems.remove(&id).is_some() {
-        hca.numbers.umem.give(id);
-    }
 }
 
 /// Where a queue's entries lie, as a command says it.
@@ -107,12 +83,6 @@ pub(super) const CONTEXT_OFFSET_BITS: u32 = 6;
 pub(super) const WQ_OFFSET_BITS: u32 = 5;
 
 impl Call<'_> {
-    /// A UMEM of the sender's.
-    pub(super) fn umem(&self, id: u32) -> Result<&Umem, Refusal> {
-        let umem = self.hca().objects.umems.get(&id).ok_or(Refusal::NoSuchUmem)?;
-        if self.owns(umem.uid) { Ok(umem) } else { Err(Refusal::NoSuchUmem) }
-    }
-
     /// The memory of a queue of `length` bytes in entries of `entry` bytes; `write`: the device
     /// writes there.
     pub(super) fn buffer(
@@ -124,7 +94,7 @@ impl Call<'_> {
     ) -> Result<QueueMemory, Refusal> {
         let memory = match place.umem {
             Some((id, offset)) => {
-                let umem = self.umem(id)?;
+                let umem = self.find(kind::Umem, id)?;
                 if place.page_offset != 0 {
                     return Err(Refusal::BufferMisaligned);
                 }
@@ -164,7 +134,11 @@ impl Call<'_> {
     pub(super) fn record(&self, umem: Option<u32>, address: u64) -> Result<u64, Refusal> {
         let address = match umem {
             Some(id) => {
-                let record = self.umem(id)?.memory.slice(address, 8).ok_or(Refusal::UmemBounds)?;
+                let record = self
+                    .find(kind::Umem, id)?
+                    .memory
+                    .slice(address, 8)
+                    .ok_or(Refusal::UmemBounds)?;
                 if record.offset % 8 != 0 {
                     return Err(Refusal::RecordMisaligned);
                 }
@@ -173,23 +147,5 @@ impl Call<'_> {
             None => address,
         };
         if address % 8 != 0 { Err(Refusal::RecordMisaligned) } else { Ok(address) }
-    }
-}
-
-/// Counts one more user of each of these UMEMs.
-pub(super) fn hold(hca: &mut Hca, umems: &[u32]) {
-    for id in umems {
-        if let Some(umem) = hca.objects.umems.get_mut(id) {
-            umem.users += 1;
-        }
-    }
-}
-
-/// Counts one user less of each of these UMEMs.
-pub(super) fn release(hca: &mut Hca, umems: &[u32]) {
-    for id in umems {
-        if let Some(umem) = hca.objects.umems.get_mut(id) {
-            umem.users = umem.users.saturating_sub(1);
-        }
     }
 }

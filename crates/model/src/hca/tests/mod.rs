@@ -11,6 +11,7 @@ mod ports;
 mod qps;
 mod queues;
 mod random;
+mod registry;
 mod rig;
 mod services;
 mod sqs;

@@ -10,6 +10,7 @@ use verbless_prm::{
 use super::rig::{Rig, UMEM, User};
 use crate::hca::Refusal;
 use crate::hca::objects::{Address, QpState};
+use crate::hca::registry::Kind;
 use crate::profile::{Link, Profile};
 
 #[test]
@@ -209,7 +210,8 @@ fn every_mistake_in_a_qp_is_refused() {
         assert_eq!(rig.qp(user, edit), Err(*expected), "case {number}");
     }
     assert_eq!(rig.counts().qps, 0);
-    assert_eq!(rig.world.functions[0].hca.objects.cqs[&user.cq].users, 0);
+    let hca = &rig.world.functions[0].hca;
+    assert!(!hca.objects.is_used(Kind::Cq, user.cq), "a QP that was refused uses it");
     rig.qp(user, |_| {}).unwrap();
 }
 

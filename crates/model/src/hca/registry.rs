@@ -1,0 +1,284 @@
+//! What the entries of the registry make: the maps of a function's objects, who uses what, and the
+//! one way in which an object of any kind is taken in, changed and taken out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::hca::index::{ByPage, Index};
+use crate::hca::kinds::kinds;
+use crate::hca::numbers::{AllNumbers, Numbers};
+use crate::hca::objects::{self, Limits, SHARED_UID, Uid};
+use crate::hca::refusal::Refusal;
+
+/// What the entry of a kind says.
+pub(crate) trait ObjectKind: Copy {
+    type Number: Copy + Ord + Into<u32> + TryFrom<u32> + 'static;
+    type Object: 'static;
+    const KIND: Kind;
+    /// There is no such object of the sender's.
+    const ABSENT: Refusal;
+    /// Another object refers to it; `None` of a kind that no object refers to.
+    const IN_USE: Option<Refusal>;
+
+    fn map(objects: &Objects) -> &BTreeMap<Self::Number, Self::Object>;
+    fn map_mut(objects: &mut Objects) -> &mut BTreeMap<Self::Number, Self::Object>;
+    /// Where its number came from.
+    fn numbers<'a>(all: &'a mut AllNumbers, object: &Self::Object) -> &'a mut Numbers;
+    fn owner(object: &Self::Object) -> Uid;
+    /// Some command made it: it does not come with the function.
+    fn is_made(object: &Self::Object) -> bool;
+    /// Names each object that it uses.
+    fn refers(object: &Self::Object, to: &mut dyn FnMut(Kind, u32));
+    /// Where it is looked up when a doorbell rings, and by which page.
+    fn doorbell<'a>(index: &'a mut Index, object: &Self::Object) -> Option<(&'a mut ByPage, u32)>;
+}
+
+/// How many objects refer to each object that any refers to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Uses(BTreeMap<(Kind, u32), u32>);
+
+impl Uses {
+    fn add(&mut self, kind: Kind, number: u32) {
+        *self.0.entry((kind, number)).or_default() += 1;
+    }
+
+    fn remove(&mut self, kind: Kind, number: u32) {
+        if let Some(count) = self.0.get_mut(&(kind, number)) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&(kind, number));
+            }
+        }
+    }
+
+    /// Whether any object refers to it.
+    fn any(&self, kind: Kind, number: u32) -> bool {
+        self.0.contains_key(&(kind, number))
+    }
+}
+
+const fn first(listed: &[Refusal]) -> Option<Refusal> {
+    match listed {
+        [first, ..] => Some(*first),
+        [] => None,
+    }
+}
+
+macro_rules! registry {
+    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
+        numbers: [$($numbers:tt)*],
+        object: {
+            context: $context:literal,
+            number: $from:expr,
+            owner: $owner:expr,
+            made: [$($made:expr)?],
+            refers: $refers:expr,
+            moving: [$($target:ident: $moving:expr)?],
+            doorbell: [$($list:ident: $page:expr)?],
+            absent: $absent:ident,
+            in_use: [$($in_use:ident)?],
+            gone: [$($gone:tt)*],
+        },
+        commands: { $($commands:tt)* }
+    })*) => {
+        /// A kind of object; users come before what they use.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum Kind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl Kind {
+            /// Every kind.
+            #[cfg(test)]
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$kind),*];
+        }
+
+        /// A type for each kind, which says what its entry does.
+        pub(crate) mod kind {
+            $($(#[$doc])* #[derive(Clone, Copy)] pub(crate) struct $kind;)*
+        }
+
+        $(impl ObjectKind for kind::$kind {
+            type Number = $number;
+            type Object = $object;
+            const KIND: Kind = Kind::$kind;
+            const ABSENT: Refusal = Refusal::$absent;
+            const IN_USE: Option<Refusal> = first(&[$(Refusal::$in_use)?]);
+
+            fn map(objects: &Objects) -> &BTreeMap<$number, $object> {
+                &objects.$map
+            }
+
+            fn map_mut(objects: &mut Objects) -> &mut BTreeMap<$number, $object> {
+                &mut objects.$map
+            }
+
+            fn numbers<'a>(all: &'a mut AllNumbers, object: &$object) -> &'a mut Numbers {
+                let from: for<'b> fn(&'b mut AllNumbers, &$object) -> &'b mut Numbers = $from;
+                from(all, object)
+            }
+
+            fn owner(object: &$object) -> Uid {
+                let owner: fn(&$object) -> Uid = $owner;
+                owner(object)
+            }
+
+            #[allow(unused_variables, reason = "most kinds have only objects that are made")]
+            fn is_made(object: &$object) -> bool {
+                $(let made: fn(&$object) -> bool = $made;
+                if !made(object) {
+                    return false;
+                })?
+                true
+            }
+
+            fn refers(object: &$object, to: &mut dyn FnMut(Kind, u32)) {
+                let refers: fn(&$object, &mut dyn FnMut(Kind, u32)) = $refers;
+                refers(object, to)
+            }
+
+            #[allow(unused_variables, reason = "most kinds have no doorbell")]
+            fn doorbell<'a>(
+                index: &'a mut Index,
+                object: &$object,
+            ) -> Option<(&'a mut ByPage, u32)> {
+                $(let page: fn(&$object) -> u32 = $page;
+                return Some((&mut index.$list, page(object)));)?
+                #[allow(unreachable_code)]
+                None
+            }
+        })*
+
+        /// Every object of one function, by number.
+        #[derive(Debug, Default)]
+        pub(crate) struct Objects {
+            pub limits: Limits,
+            $($(#[$doc])* pub $map: BTreeMap<$number, $object>,)*
+            /// The QPs in each multicast group; none is empty.
+            pub groups: BTreeMap<[u8; 16], BTreeSet<u32>>,
+            /// How many members they have together.
+            pub members: usize,
+            /// QPs, SQs and CQs by the UAR page that they name.
+            pub by_page: Index,
+            /// Who uses what; kept by the methods below.
+            pub uses: Uses,
+        }
+
+        /// How many objects of each kind a function holds; all zero when nothing leaked.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct ObjectCounts {
+            $($(#[$doc])* pub $map: usize,)*
+        }
+
+        impl Objects {
+            /// How many objects there are of any kind that takes a context.
+            pub(crate) fn len(&self) -> usize {
+                0 $(+ if $context { self.$map.len() } else { 0 })*
+            }
+
+            /// About how many bytes they take, without their lists.
+            pub(crate) fn bytes(&self) -> usize {
+                fn of<K, V>(map: &BTreeMap<K, V>) -> usize {
+                    map.len() * size_of::<(K, V)>()
+                }
+                let groups = of(&self.groups) + self.members * size_of::<[u64; 4]>();
+                groups $(+ of(&self.$map))*
+            }
+
+            pub(crate) fn counts(&self) -> ObjectCounts {
+                fn made<K: ObjectKind>(_: K, objects: &Objects) -> usize {
+                    K::map(objects).values().filter(|object| K::is_made(object)).count()
+                }
+                ObjectCounts { $($map: made(kind::$kind, self),)* }
+            }
+
+            /// Whether an object that the data path may have changed refers to this one.
+            fn is_moved_to(&self, kind: Kind, number: u32) -> bool {
+                $($(if kind == Kind::$target {
+                    let target: fn(&$object) -> u32 = $moving;
+                    return self.$map.values().any(|object| target(object) == number);
+                })?)*
+                false
+            }
+
+            /// A test may have created, moved or removed any object behind the commands' back.
+            #[cfg(test)]
+            pub(crate) fn index_again(&mut self) {
+                let (mut index, mut uses) = (Index::default(), Uses::default());
+                $(for (&number, object) in &self.$map {
+                    kind::$kind::refers(object, &mut |kind, number| uses.add(kind, number));
+                    if let Some((queues, page)) = kind::$kind::doorbell(&mut index, object) {
+                        queues.set(number.into(), Some(page));
+                    }
+                })*
+                (self.by_page, self.uses) = (index, uses);
+            }
+
+            /// Names every object that a command made, and each one that it refers to.
+            #[cfg(test)]
+            pub(crate) fn references(&self) -> Vec<((Kind, u32), Vec<(Kind, u32)>)> {
+                let mut all = Vec::new();
+                $(for (&number, object) in &self.$map {
+                    let mut to = Vec::new();
+                    kind::$kind::refers(object, &mut |kind, number| to.push((kind, number)));
+                    $(let target: fn(&$object) -> u32 = $moving;
+                    to.push((Kind::$target, target(object)));)?
+                    if kind::$kind::is_made(object) {
+                        all.push(((Kind::$kind, number.into()), to));
+                    }
+                })*
+                all
+            }
+        }
+    };
+}
+
+kinds!(registry);
+
+impl Objects {
+    /// Takes an object in.
+    pub(crate) fn add<K: ObjectKind>(&mut self, _: K, number: K::Number, object: K::Object) {
+        K::refers(&object, &mut |kind, number| self.uses.add(kind, number));
+        if let Some((queues, page)) = K::doorbell(&mut self.by_page, &object) {
+            queues.set(number.into(), Some(page));
+        }
+        K::map_mut(self).insert(number, object);
+    }
+
+    /// Takes an object away.
+    pub(crate) fn remove<K: ObjectKind>(&mut self, _: K, number: K::Number) -> Option<K::Object> {
+        let object = K::map_mut(self).remove(&number)?;
+        K::refers(&object, &mut |kind, number| self.uses.remove(kind, number));
+        if let Some((queues, _)) = K::doorbell(&mut self.by_page, &object) {
+            queues.set(number.into(), None);
+        }
+        Some(object)
+    }
+
+    /// Changes what an object refers to; `None` if there is no such object.
+    pub(crate) fn change<K: ObjectKind, T>(
+        &mut self,
+        _: K,
+        number: K::Number,
+        change: impl FnOnce(&mut K::Object) -> T,
+    ) -> Option<T> {
+        let mut uses = std::mem::take(&mut self.uses);
+        let result = K::map_mut(self).get_mut(&number).map(|object| {
+            K::refers(object, &mut |kind, number| uses.remove(kind, number));
+            let result = change(object);
+            K::refers(object, &mut |kind, number| uses.add(kind, number));
+            result
+        });
+        self.uses = uses;
+        result
+    }
+
+    /// Whether another object refers to this one.
+    pub(crate) fn is_used(&self, kind: Kind, number: u32) -> bool {
+        self.uses.any(kind, number) || self.is_moved_to(kind, number)
+    }
+
+    /// Whether some EQ asks for events of type `kind`.
+    pub(crate) fn takes_event(&self, kind: u8) -> bool {
+        self.eqs.values().any(|eq| eq.takes(kind))
+    }
+}

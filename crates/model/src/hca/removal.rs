@@ -1,0 +1,99 @@
+//! The end of an object of any kind: its number is free, what it used is let go, and the engine and
+//! the doorbell pages hear of it.
+
+use crate::hca::effect::Effect;
+use crate::hca::kinds::kinds;
+use crate::hca::objects::{self, Uid};
+use crate::hca::registry::{ObjectKind, Objects, kind};
+use crate::hca::state::Hca;
+
+/// A kind of which something else is left when an object is gone.
+pub(super) trait Removal: ObjectKind {
+    /// Does what else its end asks for.
+    fn gone(hca: &mut Hca, number: u32, object: Self::Object);
+}
+
+macro_rules! removal {
+    ($($(#[$doc:meta])* $map:ident: $kind:ident($number:ty) => $object:ty {
+        numbers: [$($numbers:tt)*],
+        object: {
+            context: $context:literal,
+            number: $from:expr,
+            owner: $owner:expr,
+            made: [$($made:expr)?],
+            refers: $refers:expr,
+            moving: [$($target:ident: $moving:expr)?],
+            doorbell: [$($list:ident: $page:expr)?],
+            absent: $absent:ident,
+            in_use: [$($in_use:ident)?],
+            gone: [$($gone:path)?],
+        },
+        commands: { $($commands:tt)* }
+    })*) => {
+        $(impl Removal for kind::$kind {
+            #[allow(unused_variables, reason = "of most kinds nothing else is left")]
+            fn gone(hca: &mut Hca, number: u32, object: $object) {
+                $($gone(hca, number, object);)?
+            }
+        })*
+
+        impl Hca {
+            /// Destroys what belongs to the owners that `of` picks, users before what they use.
+            pub(super) fn remove_held(&mut self, of: impl Fn(Uid) -> bool) {
+                $({
+                    let held = self.objects.$map.iter();
+                    let held = held.filter(|(_, object)| of(kind::$kind::owner(object)));
+                    for number in held.map(|(&number, _)| number).collect::<Vec<$number>>() {
+                        self.remove(kind::$kind, number);
+                    }
+                })*
+            }
+        }
+    };
+}
+
+kinds!(removal);
+
+impl Hca {
+    /// Removes an object, gives back its number and lets go of all that it uses.
+    pub(super) fn remove<K: Removal>(&mut self, kind: K, number: K::Number) {
+        let Some(object) = self.objects.remove(kind, number) else { return };
+        if K::is_made(&object) {
+            K::numbers(&mut self.numbers, &object).give(number.into());
+        }
+        K::gone(self, number.into(), object);
+    }
+}
+
+/// A QP leaves its groups, and the engine forgets it.
+fn qp_gone(hca: &mut Hca, number: u32, qp: objects::Qp) {
+    for group in &qp.groups {
+        leave_group(&mut hca.objects, number, group);
+    }
+    let send = qp.sq.map(|sq| sq.runtime);
+    hca.effects.push(Effect::QpForgotten(number, qp.runtime, send));
+}
+
+/// Takes a QP out of a group, and the group away with its last member.
+pub(super) fn leave_group(objects: &mut Objects, qpn: u32, group: &[u8; 16]) {
+    let Some(members) = objects.groups.get_mut(group) else { return };
+    objects.members -= usize::from(members.remove(&qpn));
+    if members.is_empty() {
+        objects.groups.remove(group);
+    }
+}
+
+/// The engine forgets an SQ.
+fn sq_gone(hca: &mut Hca, number: u32, sq: objects::Sq) {
+    hca.effects.push(Effect::SqForgotten(number, sq.queue.runtime));
+}
+
+/// The engine forgets a CQ.
+fn cq_gone(hca: &mut Hca, number: u32, cq: objects::Cq) {
+    hca.effects.push(Effect::CqForgotten(number, cq.runtime));
+}
+
+/// A UAR page is free: nobody looks at its words any more.
+fn uar_gone(hca: &mut Hca, page: u32, _: Uid) {
+    hca.bar.set_allocated(page, false);
+}

@@ -1,5 +1,7 @@
 //! Whole packets.
 
+use verbless_prm::Bth;
+
 use super::icrc;
 use super::malformed::Malformed;
 use super::route::{Route, behind};
@@ -52,13 +54,54 @@ impl Headers {
     /// # Panics
     /// If `frame` is not [`frame_length`](Self::frame_length) bytes long.
     pub fn seal(&self, payload: usize, frame: &mut [u8]) {
-        assert_eq!(frame.len(), self.frame_length(payload), "a frame of another size");
-        let end = frame.len() - icrc::LENGTH;
-        frame[self.length() + payload..end].fill(0);
-        let (covered, crc) =
-            frame[self.route.uncovered()..].split_at_mut(end - self.route.uncovered());
-        crc.copy_from_slice(&icrc::compute(self.route.front(), covered).to_le_bytes());
+        self.pad(payload, frame);
+        seal(self.route, frame.len(), frame);
     }
+
+    /// Writes what stands behind a payload of so many bytes, with zeros for the ICRC: the frame is
+    /// unsealed.
+    ///
+    /// # Panics
+    /// If `frame` is not [`frame_length`](Self::frame_length) bytes long.
+    pub fn pad(&self, payload: usize, frame: &mut [u8]) {
+        assert_eq!(frame.len(), self.frame_length(payload), "a frame of another size");
+        frame[self.length() + payload..].fill(0);
+    }
+}
+
+/// Writes the ICRC of an unsealed RoCE packet; false if the frame is none.
+///
+/// # Errors
+/// [`Malformed`]: a RoCE packet that a port drops. Its ICRC stays as it is.
+pub fn seal_ethernet(frame: &mut [u8]) -> Result<bool, Malformed> {
+    let Some((route, rest)) = Route::parse_ethernet(frame)? else { return Ok(false) };
+    seal_parsed(route, rest.len(), frame)?;
+    Ok(true)
+}
+
+/// Writes the ICRC of an unsealed InfiniBand packet.
+///
+/// # Errors
+/// [`Malformed`]: a packet that a port drops. Its ICRC stays as it is.
+pub fn seal_infiniband(packet: &mut [u8]) -> Result<(), Malformed> {
+    let (route, rest) = Route::parse_infiniband(packet)?;
+    seal_parsed(route, rest.len(), packet)
+}
+
+fn seal_parsed(route: Route, behind: usize, frame: &mut [u8]) -> Result<(), Malformed> {
+    let needs = Bth::BYTES + icrc::LENGTH;
+    if behind < needs {
+        return Err(Malformed::Truncated { header: "BTH and ICRC", needs, has: behind });
+    }
+    seal(route, route.length() + behind, frame);
+    Ok(())
+}
+
+/// Writes the ICRC of a packet that ends at `end`.
+fn seal(route: Route, end: usize, frame: &mut [u8]) {
+    let (covered, crc) =
+        frame[route.uncovered()..end].split_at_mut(end - route.uncovered() - icrc::LENGTH);
+    crc.copy_from_slice(&icrc::compute(route.front(), covered).to_le_bytes());
 }
 
 impl<'a> Packet<'a> {
@@ -67,8 +110,17 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// [`Malformed`]: a RoCE packet that a port drops.
     pub fn parse_ethernet(frame: &'a [u8]) -> Result<Option<Self>, Malformed> {
+        Self::parse_ethernet_as(frame, true)
+    }
+
+    /// The same of a frame that may be unsealed: then nobody has computed its ICRC, and it is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As those of [`parse_ethernet`](Self::parse_ethernet).
+    pub fn parse_ethernet_as(frame: &'a [u8], sealed: bool) -> Result<Option<Self>, Malformed> {
         match Route::parse_ethernet(frame)? {
-            Some((route, rest)) => Self::parse(route, rest, frame).map(Some),
+            Some((route, rest)) => Self::parse(route, rest, frame, sealed).map(Some),
             None => Ok(None),
         }
     }
@@ -78,21 +130,32 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// [`Malformed`]: a packet that a port drops, and a raw one.
     pub fn parse_infiniband(packet: &'a [u8]) -> Result<Self, Malformed> {
-        let (route, rest) = Route::parse_infiniband(packet)?;
-        Self::parse(route, rest, packet)
+        Self::parse_infiniband_as(packet, true)
     }
 
-    fn parse(route: Route, rest: &'a [u8], frame: &[u8]) -> Result<Self, Malformed> {
+    /// The same of a packet that may be unsealed: then nobody has computed its ICRC, and it is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As those of [`parse_infiniband`](Self::parse_infiniband).
+    pub fn parse_infiniband_as(packet: &'a [u8], sealed: bool) -> Result<Self, Malformed> {
+        let (route, rest) = Route::parse_infiniband(packet)?;
+        Self::parse(route, rest, packet, sealed)
+    }
+
+    fn parse(route: Route, rest: &'a [u8], frame: &[u8], sealed: bool) -> Result<Self, Malformed> {
         let (bytes, crc) = rest.split_last_chunk().ok_or(Malformed::Truncated {
             header: "ICRC",
             needs: icrc::LENGTH,
             has: rest.len(),
         })?;
         Transport::bth_of(bytes)?;
-        let covered = &frame[route.uncovered()..route.length() + bytes.len()];
-        let (says, is) = (u32::from_le_bytes(*crc), icrc::compute(route.front(), covered));
-        if says != is {
-            return Err(Malformed::Icrc { says, is });
+        if sealed {
+            let covered = &frame[route.uncovered()..route.length() + bytes.len()];
+            let (says, is) = (u32::from_le_bytes(*crc), icrc::compute(route.front(), covered));
+            if says != is {
+                return Err(Malformed::Icrc { says, is });
+            }
         }
         // What these bytes say is what the sender said.
         let (transport, payload) = Transport::parse(bytes)?;

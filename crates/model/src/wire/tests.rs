@@ -413,11 +413,67 @@ fn every_opcode_has_its_headers_in_order() {
     assert_eq!(length(BthOpcode(0xb1)), Some(Aeth::BYTES), "its responses name no SRQ");
 }
 
+#[test]
+fn an_unsealed_frame_is_sealed_later_as_it_would_have_been_at_once() {
+    for packet in of_every_route() {
+        let sealed = emitted(&packet);
+        let length = packet.payload.len();
+        let mut frame = vec![0xa5; packet.frame_length()];
+        packet.headers.emit(length, &mut frame);
+        frame[packet.headers.length()..][..length].copy_from_slice(packet.payload);
+        packet.headers.pad(length, &mut frame);
+        let is_local = matches!(packet.headers.route, Route::Local(_) | Route::Global(..));
+        let unsealed = match is_local {
+            true => Packet::parse_infiniband_as(&frame, false).map(Some),
+            false => Packet::parse_ethernet_as(&frame, false),
+        };
+        assert_eq!(unsealed, Ok(Some(packet)));
+        assert!(matches!(parse(&packet, &frame), Err(Malformed::Icrc { says: 0, .. })));
+        match is_local {
+            true => seal_infiniband(&mut frame).unwrap(),
+            false => {
+                // What fills up a short frame is not covered.
+                frame.extend([0; 12]);
+                assert_eq!(seal_ethernet(&mut frame), Ok(true));
+                frame.truncate(sealed.len());
+            }
+        }
+        assert_eq!(frame, sealed);
+    }
+}
+
+#[test]
+fn what_is_no_packet_is_not_sealed() {
+    let roce = of_every_route()[3];
+    let mut arp = emitted(&roce);
+    arp[12..14].copy_from_slice(&EtherType::ARP.0.to_be_bytes());
+    let before = arp.clone();
+    assert_eq!(seal_ethernet(&mut arp), Ok(false));
+    assert_eq!(arp, before);
+    let mut cut = emitted(&roce);
+    cut.truncate(50);
+    assert!(seal_ethernet(&mut cut).is_err());
+    // A datagram for the port of RoCE that ends before a BTH would.
+    let (transport, behind) = (8 + 8, 36);
+    let mut short = emitted(&roce)[..14 + behind].to_vec();
+    short[16..18].copy_from_slice(&(behind as u16).to_be_bytes());
+    short[38..40].copy_from_slice(&(transport as u16).to_be_bytes());
+    short[24..26].fill(0);
+    let sum: u32 =
+        short[14..34].chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]]))).sum();
+    short[24..26].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    assert_eq!(seal_ethernet(&mut short), Err(truncated("BTH and ICRC", 16, 8)));
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_the_parser_panic(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Packet::parse_ethernet(&frame);
         let _ = Packet::parse_infiniband(&frame);
+        let _ = Packet::parse_ethernet_as(&frame, false);
+        let _ = Packet::parse_infiniband_as(&frame, false);
+        let _ = seal_ethernet(&mut frame.clone());
+        let _ = seal_infiniband(&mut frame.clone());
     }
 
     #[test]

@@ -1,0 +1,174 @@
+//! Frames, the bytes that devices exchange, and the buffers that they are kept in.
+
+use crate::profile::Link;
+use crate::wire::{self, Headers, Malformed, Packet};
+
+/// What is sent over a link: from the Ethernet header or the LRH to the ICRC, without the check
+/// sequence (FCS) or VCRC, which belong to the link.
+///
+/// An unsealed frame is a RoCE or InfiniBand packet whose ICRC nobody has computed yet: between two
+/// ends in this memory nothing changes it. It is sealed where its bytes leave the memory, where
+/// somebody looks at them, and before one of them is changed.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    link: Link,
+    sealed: bool,
+    length: usize,
+    /// At least `length` bytes; what is behind them is of an earlier frame.
+    buffer: Vec<u8>,
+}
+
+impl Frame {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+
+    /// To write the frame, before it is sent.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.length]
+    }
+
+    /// The packet in it; `None` if it is an Ethernet frame of another protocol.
+    ///
+    /// # Errors
+    /// [`Malformed`]: a port drops it.
+    pub(crate) fn packet(&self) -> Result<Option<Packet<'_>>, Malformed> {
+        match self.link {
+            Link::Ethernet => Packet::parse_ethernet_as(self.bytes(), self.sealed),
+            Link::Infiniband => Packet::parse_infiniband_as(self.bytes(), self.sealed).map(Some),
+        }
+    }
+
+    /// Computes the ICRC, if nobody has.
+    pub(crate) fn seal(&mut self) {
+        if std::mem::replace(&mut self.sealed, true) {
+            return;
+        }
+        let sealed = match self.link {
+            Link::Ethernet => wire::seal_ethernet(self.bytes_mut()).map(|_| ()),
+            Link::Infiniband => wire::seal_infiniband(self.bytes_mut()),
+        };
+        if let Err(malformed) = sealed {
+            tracing::error!(%malformed, "the engine sent a packet that no port takes");
+        }
+    }
+}
+
+/// Buffers that are no frame's at the moment. In a steady state frames come from here and return,
+/// and nothing is allocated.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    free: Vec<Vec<u8>>,
+}
+
+/// Buffers that are kept; the rest is freed.
+const MOST_FREE: usize = 4096;
+/// The size of a new buffer: a packet of 4 KiB and its headers.
+const USUAL: usize = 4096 + 256;
+
+impl Buffers {
+    fn frame(&mut self, link: Link, length: usize, sealed: bool) -> Frame {
+        let mut buffer = self.free.pop().unwrap_or_default();
+        if buffer.len() < length {
+            buffer.resize(length.max(USUAL), 0);
+        }
+        Frame { link, sealed, length, buffer }
+    }
+
+    /// An unsealed packet: its headers, a payload of so many bytes, which `fill` writes, and the
+    /// pad.
+    ///
+    /// # Panics
+    /// If the extension headers are not those of the opcode.
+    pub(crate) fn packet(
+        &mut self,
+        headers: &Headers,
+        payload: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Frame {
+        let link = match headers.route {
+            wire::Route::Local(_) | wire::Route::Global(..) => Link::Infiniband,
+            _ => Link::Ethernet,
+        };
+        let mut frame = self.frame(link, headers.frame_length(payload), false);
+        headers.emit(payload, frame.bytes_mut());
+        fill(&mut frame.bytes_mut()[headers.length()..][..payload]);
+        headers.pad(payload, frame.bytes_mut());
+        frame
+    }
+
+    /// A frame of these bytes, with whatever check they end with.
+    pub(crate) fn of_bytes(&mut self, link: Link, bytes: &[u8]) -> Frame {
+        let mut frame = self.frame(link, bytes.len(), true);
+        frame.bytes_mut().copy_from_slice(bytes);
+        frame
+    }
+
+    /// The same frame once more.
+    pub(crate) fn copy(&mut self, of: &Frame) -> Frame {
+        let mut frame = self.frame(of.link, of.length, of.sealed);
+        frame.bytes_mut().copy_from_slice(of.bytes());
+        frame
+    }
+
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a frame back that has been dealt with.
+    pub(crate) fn recycle(&mut self, frame: Frame) {
+        if self.free.len() < MOST_FREE {
+            self.free.push(frame.buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_prm::{Bth, BthOpcode, Lrh};
+
+    use super::*;
+    use crate::wire::{Ethernet, Extensions, Route, Transport};
+
+    fn headers(route: Route) -> Headers {
+        let mut bth = Bth::zeroed();
+        bth.set_opcode(BthOpcode::RC_SEND_ONLY);
+        Headers { route, transport: Transport { bth, extensions: Extensions::default() } }
+    }
+
+    #[test]
+    fn a_packet_is_read_unsealed_and_sealed_once() {
+        let ethernet = Ethernet::default();
+        let routes =
+            [Route::Local(Lrh::zeroed()), Route::RoceV1(ethernet, verbless_prm::Grh::zeroed())];
+        let mut buffers = Buffers::default();
+        for route in routes {
+            // What an earlier frame left behind does not show.
+            let junk = buffers.of_bytes(Link::Ethernet, &[0xa5; 200]);
+            buffers.recycle(junk);
+            let headers = headers(route);
+            let mut frame =
+                buffers.packet(&headers, 5, |payload| payload.copy_from_slice(b"hello"));
+            assert_eq!(frame.bytes().len(), headers.frame_length(5));
+            let payload = |frame: &Frame| frame.packet().unwrap().unwrap().payload.to_vec();
+            assert_eq!(payload(&frame), b"hello");
+            assert_eq!(frame.bytes()[frame.length - 7..], [0; 7], "pad and ICRC");
+            frame.seal();
+            assert_eq!(payload(&frame), b"hello");
+            let expected = {
+                let mut bytes = vec![0; frame.length];
+                Packet { payload: b"hello", headers: frame.packet().unwrap().unwrap().headers }
+                    .emit(&mut bytes);
+                bytes
+            };
+            assert_eq!(frame.bytes(), expected);
+            let last = frame.length - 8;
+            frame.bytes_mut()[last] ^= 1;
+            frame.seal();
+            assert!(frame.packet().is_err(), "it is sealed once");
+            buffers.recycle(frame);
+        }
+        assert_eq!(buffers.free(), 1);
+    }
+}

@@ -1,0 +1,300 @@
+//! One link: the cable between a physical port and the switch, both directions.
+
+use std::time::Duration;
+
+use crate::engine::clock::nanoseconds;
+use crate::profile::Link;
+
+/// Bytes that may wait for one direction of a link before a sender should wait.
+const SHORT_QUEUE: u64 = 256 << 10;
+/// Bytes that may wait for one direction of a link; more are dropped.
+const LONGEST_QUEUE: u64 = 16 << 20;
+
+/// How a link is. The default is a perfect one: up, without delay, endlessly fast.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LinkSettings {
+    /// Whether anything passes.
+    pub up: bool,
+    /// From the last bit sent to the last bit received.
+    pub latency: Duration,
+    /// Bits per second in each direction, at least 1; `None`: a frame takes no time to send.
+    pub bandwidth: Option<u64>,
+    /// The switch forwards between links of the same partition only.
+    pub partition: u32,
+    /// Whether all this but `up` also applies to frames that are switched inside the card and never
+    /// cross the link.
+    pub loopback: bool,
+}
+
+impl Default for LinkSettings {
+    fn default() -> Self {
+        Self { up: true, latency: Duration::ZERO, bandwidth: None, partition: 0, loopback: false }
+    }
+}
+
+impl LinkSettings {
+    /// Whether frames cross it at once and whole.
+    fn is_perfect(&self) -> bool {
+        self.up && self.is_immediate()
+    }
+
+    fn is_immediate(&self) -> bool {
+        self.latency.is_zero() && self.bandwidth.is_none()
+    }
+}
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From the card to the switch.
+    Out,
+    /// From the switch to the card.
+    In,
+    /// From one vport of the card to another, past the link.
+    Inside,
+}
+
+/// What happened to the frames of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// Frames that were to cross.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames that did not fit into the queue in front of the link.
+    pub overflowed: u64,
+    /// Frames lost because the link was down.
+    pub down: u64,
+}
+
+/// One direction of a link.
+#[derive(Debug, Default)]
+struct Lane {
+    /// When the last bit of all that waits is sent, in picoseconds.
+    busy_until: u128,
+    /// When the frame that is last in order arrives.
+    last_arrival: u64,
+    /// Frames that are on their way.
+    in_flight: usize,
+    traffic: Traffic,
+}
+
+/// A link as it works.
+#[derive(Debug)]
+pub(super) struct Cable {
+    kind: Link,
+    settings: LinkSettings,
+    lanes: [Lane; 3],
+}
+
+impl Cable {
+    pub(super) fn new(kind: Link) -> Self {
+        Self { kind, settings: LinkSettings::default(), lanes: Default::default() }
+    }
+
+    pub(super) fn kind(&self) -> Link {
+        self.kind
+    }
+
+    pub(super) fn settings(&self) -> &LinkSettings {
+        &self.settings
+    }
+
+    /// Frames that are on their way keep their time.
+    pub(super) fn set(&mut self, settings: LinkSettings) {
+        self.settings = settings;
+    }
+
+    pub(super) fn traffic(&self, direction: Direction) -> Traffic {
+        self.lanes[direction as usize].traffic
+    }
+
+    /// When a frame of so many bytes that is sent now arrives; `None`: it is lost.
+    pub(super) fn cross(&mut self, direction: Direction, now: u64, bytes: usize) -> Option<u64> {
+        let Self { kind, settings, lanes } = self;
+        let lane = &mut lanes[direction as usize];
+        lane.traffic.frames += 1;
+        lane.traffic.bytes += bytes as u64;
+        if direction == Direction::Inside && !settings.loopback {
+            return Some(now);
+        }
+        if !settings.up && direction != Direction::Inside {
+            lane.traffic.down += 1;
+            return None;
+        }
+        let mut sent = now;
+        if let Some(bandwidth) = settings.bandwidth {
+            if waiting(lane, now, bandwidth) > LONGEST_QUEUE {
+                lane.traffic.overflowed += 1;
+                return None;
+            }
+            let begins = lane.busy_until.max(u128::from(now) * 1000);
+            let bits = 8 * (bytes as u128 + u128::from(overhead(*kind)));
+            lane.busy_until = begins + bits * 1_000_000_000_000 / u128::from(bandwidth.max(1));
+            sent = u64::try_from(lane.busy_until.div_ceil(1000)).unwrap_or(u64::MAX);
+        }
+        let arrival = sent.saturating_add(nanoseconds(settings.latency)).max(lane.last_arrival);
+        lane.last_arrival = arrival;
+        Some(arrival)
+    }
+
+    /// Whether a frame that arrives at once overtakes none.
+    pub(super) fn is_empty(&self, direction: Direction) -> bool {
+        self.lanes[direction as usize].in_flight == 0
+    }
+
+    /// A frame is on its way.
+    pub(super) fn departed(&mut self, direction: Direction) {
+        self.lanes[direction as usize].in_flight += 1;
+    }
+
+    /// A frame is at the end of its way; false if it is lost, because the link went down meanwhile.
+    pub(super) fn arrived(&mut self, direction: Direction) -> bool {
+        let lane = &mut self.lanes[direction as usize];
+        lane.in_flight -= 1;
+        let passes = self.settings.up || direction == Direction::Inside;
+        lane.traffic.down += u64::from(!passes);
+        passes
+    }
+
+    /// Whether frames cross it at once and whole, and none is on its way.
+    pub(super) fn is_plain(&self) -> bool {
+        self.settings.is_perfect() && self.is_empty(Direction::Out) && self.is_empty(Direction::In)
+    }
+
+    /// The same of frames that are switched inside the card.
+    pub(super) fn is_plain_inside(&self) -> bool {
+        (!self.settings.loopback || self.settings.is_immediate())
+            && self.is_empty(Direction::Inside)
+    }
+
+    /// From when on the queue in front of the link is short.
+    pub(super) fn clear_to_send(&self, now: u64) -> u64 {
+        let lane = &self.lanes[Direction::Out as usize];
+        match self.settings.bandwidth {
+            Some(bandwidth) if waiting(lane, now, bandwidth) > SHORT_QUEUE => {
+                let short = u128::from(SHORT_QUEUE * 8) * 1_000_000_000_000 / u128::from(bandwidth);
+                u64::try_from(lane.busy_until.saturating_sub(short) / 1000 + 1).unwrap_or(u64::MAX)
+            }
+            _ => now,
+        }
+    }
+}
+
+/// Bytes that wait for a direction.
+fn waiting(lane: &Lane, now: u64, bandwidth: u64) -> u64 {
+    let time = lane.busy_until.saturating_sub(u128::from(now) * 1000);
+    u64::try_from(time * u128::from(bandwidth) / 8_000_000_000_000).unwrap_or(u64::MAX)
+}
+
+/// Bytes that a link adds to each frame: Ethernet's preamble, check sequence and gap;
+/// InfiniBand's VCRC.
+const fn overhead(kind: Link) -> u64 {
+    match kind {
+        Link::Ethernet => 8 + 4 + 12,
+        Link::Infiniband => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cable(kind: Link, settings: LinkSettings) -> Cable {
+        let mut cable = Cable::new(kind);
+        cable.set(settings);
+        cable
+    }
+
+    fn slow() -> LinkSettings {
+        LinkSettings {
+            latency: Duration::from_nanos(500),
+            bandwidth: Some(1_000_000_000),
+            ..LinkSettings::default()
+        }
+    }
+
+    #[test]
+    fn a_perfect_link_takes_no_time_and_is_plain() {
+        let mut cable = Cable::new(Link::Ethernet);
+        assert!(cable.is_plain() && cable.is_plain_inside());
+        assert_eq!(cable.cross(Direction::Out, 7, 9000), Some(7));
+        assert_eq!(cable.clear_to_send(7), 7);
+        cable.departed(Direction::Out);
+        assert!(!cable.is_plain(), "a frame is on its way");
+        assert!(cable.arrived(Direction::Out) && cable.is_plain());
+    }
+
+    #[test]
+    fn a_frame_takes_the_time_of_its_bits_and_the_latency() {
+        // 1 bit/ns, and 24 bytes around each frame of Ethernet.
+        let mut ethernet = cable(Link::Ethernet, slow());
+        assert!(!ethernet.is_plain() && ethernet.is_plain_inside());
+        assert_eq!(ethernet.cross(Direction::Out, 1000, 1000), Some(1000 + 8 * 1024 + 500));
+        assert_eq!(ethernet.cross(Direction::Out, 1000, 1000), Some(1000 + 2 * 8 * 1024 + 500));
+        assert_eq!(ethernet.cross(Direction::In, 1000, 1000), Some(1000 + 8 * 1024 + 500));
+        assert_eq!(ethernet.cross(Direction::Inside, 1000, 1000), Some(1000));
+        let mut infiniband = cable(Link::Infiniband, slow());
+        assert_eq!(infiniband.cross(Direction::Out, 0, 998), Some(8 * 1000 + 500));
+        // The link was idle in between.
+        assert_eq!(infiniband.cross(Direction::Out, 10_000, 998), Some(10_000 + 8 * 1000 + 500));
+        assert_eq!(infiniband.traffic(Direction::Out).bytes, 2 * 998);
+    }
+
+    #[test]
+    fn parts_of_a_nanosecond_add_up() {
+        let bandwidth = Some(400_000_000_000);
+        let mut cable = cable(Link::Infiniband, LinkSettings { bandwidth, ..Default::default() });
+        let last = (0..1000).map(|_| cable.cross(Direction::Out, 0, 66)).last();
+        assert_eq!(last, Some(Some(1360)), "1000 frames of 68 bytes at 50 bytes/ns");
+    }
+
+    #[test]
+    fn what_is_switched_inside_the_card_is_delayed_only_on_request() {
+        let mut cable = cable(Link::Ethernet, LinkSettings { loopback: true, ..slow() });
+        assert!(!cable.is_plain_inside());
+        assert_eq!(cable.cross(Direction::Inside, 0, 1000), Some(8 * 1024 + 500));
+        cable.set(LinkSettings { loopback: true, up: false, ..LinkSettings::default() });
+        assert!(cable.is_plain_inside(), "the link's end is not the card's");
+    }
+
+    #[test]
+    fn nothing_crosses_a_link_that_is_down_and_what_is_on_its_way_is_lost() {
+        let mut cable = cable(Link::Ethernet, slow());
+        cable.cross(Direction::In, 0, 100);
+        cable.departed(Direction::In);
+        cable.set(LinkSettings { up: false, ..slow() });
+        assert!(!cable.arrived(Direction::In) && !cable.is_plain());
+        assert_eq!(cable.cross(Direction::In, 0, 100), None);
+        assert_eq!(cable.traffic(Direction::In).down, 2);
+    }
+
+    #[test]
+    fn a_frame_does_not_overtake_those_of_a_link_that_was_slower() {
+        let mut cable = cable(Link::Ethernet, slow());
+        let first = cable.cross(Direction::Out, 0, 1000).unwrap();
+        cable.set(LinkSettings::default());
+        assert_eq!(cable.cross(Direction::Out, 10, 1000), Some(first));
+        assert_eq!(cable.cross(Direction::Out, first + 1, 1000), Some(first + 1));
+    }
+
+    #[test]
+    fn a_queue_in_front_of_a_link_has_an_end() {
+        let mut cable = cable(Link::Ethernet, slow());
+        let mut frames = 0;
+        while cable.clear_to_send(0) == 0 {
+            cable.cross(Direction::Out, 0, 1000);
+            frames += 1;
+        }
+        assert_eq!(frames, (256 << 10) / 1024 + 1);
+        let clear = cable.clear_to_send(0);
+        assert_eq!(cable.clear_to_send(clear), clear, "and then it is short");
+        // One byte takes 8 ns.
+        assert!(cable.clear_to_send(clear - 10) > clear - 10);
+        while cable.cross(Direction::Out, 0, 1000).is_some() {
+            frames += 1;
+        }
+        assert_eq!(frames, (16 << 20) / 1024 + 1);
+        assert_eq!(cable.traffic(Direction::Out).overflowed, 1);
+    }
+}

@@ -1,0 +1,295 @@
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use verbless_prm::{Grh, Lrh, LrhNextHeader};
+
+use super::*;
+
+const ETHERNET: Link = Link::Ethernet;
+
+fn vport(function: usize) -> Vport {
+    Vport { function, port: 1 }
+}
+
+fn mac(number: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, number])
+}
+
+/// Functions 0 and 1 on one card, 2 and 3 each on its own, with a MAC and a LID of their numbers.
+fn fabric(kind: Link) -> Fabric {
+    let mut fabric = Fabric::default();
+    fabric.add_card(kind, 1, [0, 1]);
+    fabric.add_card(kind, 1, [2]);
+    fabric.add_card(kind, 1, [3]);
+    for function in 0..4 {
+        let number = function as u8 + 1;
+        let addresses =
+            Addresses { macs: vec![mac(number)], lid: number.into(), ..Addresses::default() };
+        fabric.set_addresses(vport(function), addresses);
+    }
+    fabric
+}
+
+/// An Ethernet frame with one byte of payload that names it.
+fn frame(fabric: &mut Fabric, to: Mac, from: Mac, payload: u8) -> Frame {
+    let mut bytes = [0; 64];
+    bytes[..6].copy_from_slice(&to.0);
+    bytes[6..12].copy_from_slice(&from.0);
+    bytes[12..15].copy_from_slice(&[0x88, 0xb5, payload]);
+    fabric.frame(ETHERNET, &bytes)
+}
+
+fn send(fabric: &mut Fabric, now: u64, from: usize, to: Mac, payload: u8) {
+    let frame = frame(fabric, to, mac(from as u8 + 1), payload);
+    fabric.transmit(now, vport(from), frame);
+}
+
+/// What has arrived by a time: function, whether it is its own, payload.
+fn arrived(fabric: &mut Fabric, now: u64) -> Vec<(usize, bool, u8)> {
+    let mut all = Vec::new();
+    while let Some(Delivery { to, own, frame }) = fabric.pop_due(now) {
+        all.push((to.function, own, frame.bytes()[14]));
+        fabric.recycle(frame);
+    }
+    all
+}
+
+fn delayed(latency: u64) -> LinkSettings {
+    LinkSettings { latency: Duration::from_nanos(latency), ..LinkSettings::default() }
+}
+
+fn port(fabric: &Fabric, function: usize) -> PhysicalPort {
+    fabric.physical_port(vport(function)).unwrap()
+}
+
+#[test]
+fn a_frame_reaches_the_vport_of_its_mac_over_the_switch_or_inside_the_card() {
+    let mut fabric = fabric(ETHERNET);
+    send(&mut fabric, 5, 0, mac(3), 10);
+    send(&mut fabric, 5, 0, mac(2), 11);
+    send(&mut fabric, 5, 0, mac(1), 12);
+    assert_eq!(fabric.next_due(), Some(5));
+    assert_eq!(arrived(&mut fabric, 4), []);
+    assert_eq!(arrived(&mut fabric, 5), [(2, false, 10), (1, false, 11), (0, true, 12)]);
+    assert_eq!(fabric.next_due(), None);
+    let [out, incoming] = fabric.traffic(port(&fabric, 0));
+    assert_eq!((out.frames, out.bytes, incoming.frames), (1, 64, 0), "only one left the card");
+}
+
+#[test]
+fn groups_reach_every_vport_and_tell_the_sender_which_is_its_own() {
+    let mut fabric = fabric(ETHERNET);
+    send(&mut fabric, 0, 0, Mac::BROADCAST, 7);
+    let all = [(0, true, 7), (1, false, 7), (2, false, 7), (3, false, 7)];
+    assert_eq!(arrived(&mut fabric, 0), all);
+}
+
+#[test]
+fn an_unknown_mac_reaches_who_takes_all_and_who_is_outside_until_it_is_learned() {
+    let mut fabric = fabric(ETHERNET);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let to = heard.clone();
+    let external = fabric
+        .add_external(ETHERNET, Box::new(move |bytes| to.lock().unwrap().push(bytes.to_vec())));
+    fabric.set_addresses(
+        vport(3),
+        Addresses { macs: vec![mac(4)], promiscuous: true, ..Addresses::default() },
+    );
+    send(&mut fabric, 0, 0, mac(9), 20);
+    assert_eq!(arrived(&mut fabric, 0), [(3, false, 20)]);
+    assert_eq!(heard.lock().unwrap().len(), 1);
+    // Somebody outside answers, and is known from then on.
+    let mut bytes = [0; 60];
+    bytes[..6].copy_from_slice(&mac(1).0);
+    bytes[6..12].copy_from_slice(&mac(9).0);
+    bytes[14] = 21;
+    fabric.inject(0, external, &bytes);
+    assert_eq!(arrived(&mut fabric, 0), [(0, false, 21)]);
+    send(&mut fabric, 0, 0, mac(9), 22);
+    assert_eq!(arrived(&mut fabric, 0), [], "nobody else gets it now");
+    assert_eq!(heard.lock().unwrap().len(), 2);
+    // What comes from there for there is not sent back.
+    bytes[..6].copy_from_slice(&mac(9).0);
+    fabric.inject(0, external, &bytes);
+    assert_eq!(heard.lock().unwrap().len(), 2);
+    // The address of a vport cannot be taken from it.
+    bytes[..6].copy_from_slice(&mac(1).0);
+    bytes[6..12].copy_from_slice(&mac(3).0);
+    fabric.inject(0, external, &bytes);
+    assert_eq!(arrived(&mut fabric, 0).len(), 1);
+    send(&mut fabric, 0, 0, mac(3), 23);
+    assert_eq!(arrived(&mut fabric, 0), [(2, false, 23)]);
+}
+
+#[test]
+fn what_is_no_frame_is_dropped_and_many_addresses_are_no_burden() {
+    let mut fabric = fabric(ETHERNET);
+    let external = fabric.add_external(ETHERNET, Box::new(|_| ()));
+    for length in [0, 1, 13, 0x10000] {
+        fabric.inject(0, external, &vec![0; length]);
+    }
+    assert_eq!(fabric.traffic(external)[0].frames, 0);
+    for number in 0..2 * MOST_LEARNED as u32 {
+        let mut bytes = [0; 14];
+        bytes[..6].copy_from_slice(&mac(1).0);
+        bytes[6..].copy_from_slice(&[6, 0, 0, 0, 0, 0, 0, 0]);
+        bytes[8..12].copy_from_slice(&number.to_be_bytes());
+        fabric.inject(0, external, &bytes);
+        let delivery = fabric.pop_due(0).expect("it is for function 0");
+        fabric.recycle(delivery.frame);
+    }
+    assert!(fabric.learned.len() <= MOST_LEARNED);
+    assert_eq!(fabric.buffers.free(), 1, "one buffer did all this");
+}
+
+fn packet(fabric: &mut Fabric, lid: u16, gid: Option<[u8; 16]>, payload: u8) -> Frame {
+    let mut lrh = Lrh::zeroed();
+    let next = if gid.is_some() { LrhNextHeader::IBA_GLOBAL } else { LrhNextHeader::IBA_LOCAL };
+    lrh.set_destination_lid(lid).set_link_next_header(next);
+    let mut grh = Grh::zeroed();
+    grh.set_destination_gid(&gid.unwrap_or_default());
+    let mut bytes = [lrh.as_bytes().as_slice(), grh.as_bytes()].concat();
+    // A byte of the source GID names the packet.
+    bytes[14] = payload;
+    fabric.frame(Link::Infiniband, &bytes)
+}
+
+#[test]
+fn infiniband_goes_by_lid_and_by_gid_where_a_lid_is_shared() {
+    let mut fabric = fabric(Link::Infiniband);
+    for (function, gid) in [(0, [7; 16]), (1, [8; 16])] {
+        let shared =
+            Addresses { lid: 1, gids: vec![gid], grh_required: true, ..Addresses::default() };
+        fabric.set_addresses(vport(function), shared);
+    }
+    for (from, lid, gid, payload) in [
+        (2, 1, Some([8; 16]), 1),
+        (2, 1, Some([9; 16]), 2),
+        (2, 1, None, 3),
+        (2, 4, None, 4),
+        (2, 5, None, 5),
+        (0, 1, Some([8; 16]), 6),
+        (0, 1, Some([7; 16]), 7),
+        (2, 0xc001, Some([0xff; 16]), 8),
+        (2, 0xffff, None, 9),
+    ] {
+        let packet = packet(&mut fabric, lid, gid, payload);
+        fabric.transmit(0, vport(from), packet);
+    }
+    let expected =
+        [(1, false, 1), (3, false, 4), (1, false, 6), (0, true, 7), (2, true, 8), (0, false, 8)];
+    let arrived = arrived(&mut fabric, 0);
+    assert_eq!(arrived[..6], expected);
+    assert_eq!(arrived[6..], [(1, false, 8), (3, false, 8)]);
+}
+
+#[test]
+fn fabrics_of_two_kinds_are_apart() {
+    let mut fabric = fabric(ETHERNET);
+    fabric.add_card(Link::Infiniband, 1, [4]);
+    fabric.set_addresses(vport(4), Addresses { lid: 3, ..Addresses::default() });
+    assert!(!fabric.is_plain(vport(0), vport(4)));
+    send(&mut fabric, 0, 0, Mac::BROADCAST, 1);
+    assert!(arrived(&mut fabric, 0).iter().all(|&(function, ..)| function != 4));
+}
+
+#[test]
+fn a_frame_crosses_both_links_and_arrives_by_time_then_by_number() {
+    let mut fabric = fabric(ETHERNET);
+    let (first, third) = (port(&fabric, 0), port(&fabric, 3));
+    fabric.set_link(first, delayed(100));
+    fabric.set_link(third, delayed(50));
+    send(&mut fabric, 0, 0, mac(4), 1);
+    send(&mut fabric, 0, 2, mac(4), 2);
+    send(&mut fabric, 100, 2, mac(4), 3);
+    assert_eq!(arrived(&mut fabric, 49), []);
+    assert_eq!(arrived(&mut fabric, 149), [(3, false, 2)]);
+    // Both come to the switch at 100: the one that it had first leaves first.
+    assert_eq!(fabric.next_due(), Some(150));
+    assert_eq!(arrived(&mut fabric, 150), [(3, false, 3), (3, false, 1)]);
+}
+
+#[test]
+fn a_path_is_plain_while_its_links_are_perfect_and_empty() {
+    let mut fabric = fabric(ETHERNET);
+    let plain = |fabric: &Fabric| {
+        [(0, 1), (0, 2), (2, 0), (2, 3), (2, 2)]
+            .map(|(one, other)| fabric.is_plain(vport(one), vport(other)))
+    };
+    assert_eq!(plain(&fabric), [true; 5]);
+    let first = port(&fabric, 0);
+    fabric.set_link(first, delayed(10));
+    assert_eq!(plain(&fabric), [true, false, false, true, true]);
+    send(&mut fabric, 0, 2, mac(1), 1);
+    fabric.set_link(first, LinkSettings::default());
+    assert_eq!(plain(&fabric), [true, false, false, true, true], "a frame is on its way");
+    assert_eq!(arrived(&mut fabric, 10), [(0, false, 1)]);
+    assert_eq!(plain(&fabric), [true; 5]);
+    fabric.set_link(first, LinkSettings { partition: 1, ..LinkSettings::default() });
+    assert_eq!(plain(&fabric), [true, false, false, true, true]);
+    fabric.set_link(first, LinkSettings { loopback: true, ..delayed(10) });
+    assert_eq!(plain(&fabric), [false, false, false, true, true]);
+    assert!(!fabric.is_plain(vport(0), vport(9)));
+}
+
+#[test]
+fn a_partition_parts_links_and_a_link_that_is_down_passes_nothing() {
+    let mut fabric = fabric(ETHERNET);
+    let (first, third) = (port(&fabric, 0), port(&fabric, 2));
+    fabric.set_link(third, LinkSettings { partition: 1, ..LinkSettings::default() });
+    for to in [mac(3), mac(4), Mac::BROADCAST] {
+        send(&mut fabric, 0, 0, to, 1);
+    }
+    let functions: Vec<_> = arrived(&mut fabric, 0).iter().map(|&(to, ..)| to).collect();
+    assert_eq!(functions, [3, 0, 1, 3], "function 2 is on an island");
+    fabric.set_link(first, LinkSettings { up: false, ..LinkSettings::default() });
+    send(&mut fabric, 0, 0, mac(4), 2);
+    send(&mut fabric, 0, 3, mac(1), 3);
+    send(&mut fabric, 0, 0, mac(2), 4);
+    assert_eq!(arrived(&mut fabric, 0), [(1, false, 4)], "the card itself switches on");
+    assert_eq!(fabric.traffic(first).map(|it| it.down), [1, 1]);
+}
+
+#[test]
+fn a_function_that_dies_gets_nothing_not_even_what_is_on_its_way() {
+    let mut fabric = fabric(ETHERNET);
+    send(&mut fabric, 0, 0, mac(2), 1);
+    send(&mut fabric, 0, 0, mac(3), 2);
+    fabric.detach(1);
+    send(&mut fabric, 0, 0, mac(2), 3);
+    send(&mut fabric, 0, 1, mac(1), 4);
+    assert_eq!(arrived(&mut fabric, 0), [(2, false, 2)]);
+    assert_eq!(fabric.physical_port(vport(1)), None);
+}
+
+#[test]
+fn each_port_of_a_card_has_its_own_link() {
+    let mut fabric = Fabric::default();
+    fabric.add_card(ETHERNET, 2, [0, 1]);
+    let ports: Vec<_> = [(0, 1), (0, 2), (1, 1), (1, 2), (0, 3)]
+        .map(|(function, port)| fabric.physical_port(Vport { function, port }))
+        .into();
+    assert_eq!(ports[0], ports[2]);
+    assert_eq!(ports[1], ports[3]);
+    assert_ne!(ports[0], ports[1]);
+    assert_eq!(ports[4], None);
+}
+
+#[test]
+fn frames_in_a_steady_state_take_no_new_buffers() {
+    let mut fabric = fabric(ETHERNET);
+    let fourth = port(&fabric, 3);
+    fabric.set_link(fourth, delayed(10));
+    let mut buffers = Vec::new();
+    for turn in 0..100 {
+        send(&mut fabric, turn, 0, mac(4), 1);
+        send(&mut fabric, turn, 0, Mac::BROADCAST, 1);
+        arrived(&mut fabric, turn);
+        buffers.push(fabric.buffers.free());
+    }
+    // What is on its way in 10 turns, and a broadcast with the copies of it.
+    arrived(&mut fabric, 1000);
+    let all = fabric.buffers.free();
+    assert!(buffers.iter().skip(20).all(|free| (1..all).contains(free)), "{buffers:?} of {all}");
+    assert_eq!(all, 10 * 2 + 6);
+}

@@ -115,65 +115,69 @@ impl Datagram {
     }
 }
 
-/// What a request did. The numbers are the opcodes of send requests, and those of receive CQEs plus
-/// 0x80.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Operation {
-    /// No operation.
-    Nop = opcode::NOP,
-    /// SEND.
-    Send = opcode::SEND,
-    /// SEND with immediate.
-    SendImm = opcode::SEND_IMM,
-    /// SEND with invalidate.
-    SendInvalidate = opcode::SEND_INVALIDATE,
-    /// RDMA WRITE.
-    Write = opcode::WRITE,
-    /// RDMA WRITE with immediate.
-    WriteImm = opcode::WRITE_IMM,
-    /// RDMA READ.
-    Read = opcode::READ,
-    /// Compare and swap.
-    CompareSwap = opcode::COMPARE_SWAP,
-    /// Fetch and add.
-    FetchAdd = opcode::FETCH_ADD,
-    /// A change of a key: UMR, local invalidate.
-    Umr = opcode::UMR,
-    /// A WRITE arrived with an immediate; the data went where the peer said.
-    ReceiveWriteImm = 0x80 | cqe_opcode::RESPONDER_WRITE_IMM,
-    /// A SEND arrived.
-    Receive = 0x80 | cqe_opcode::RESPONDER_SEND,
-    /// A SEND arrived with an immediate.
-    ReceiveImm = 0x80 | cqe_opcode::RESPONDER_SEND_IMM,
-    /// A SEND arrived, and has invalidated a key of ours.
-    ReceiveInvalidate = 0x80 | cqe_opcode::RESPONDER_SEND_INVALIDATE,
+/// Declares [`Operation`], and the list of its values.
+macro_rules! operations {
+    ($(#[$attr:meta])* pub enum Operation {
+        $($(#[$value_attr:meta])* $value:ident = $number:expr,)*
+    }) => {
+        $(#[$attr])*
+        pub enum Operation {
+            $($(#[$value_attr])* $value = $number,)*
+        }
+
+        impl Operation {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$value),*];
+        }
+    };
+}
+
+operations! {
+    /// What a request did. The numbers are the opcodes of send requests, and those of receive CQEs plus
+    /// 0x80.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum Operation {
+        /// No operation.
+        Nop = opcode::NOP,
+        /// SEND.
+        Send = opcode::SEND,
+        /// SEND with immediate.
+        SendImm = opcode::SEND_IMM,
+        /// SEND with invalidate.
+        SendInvalidate = opcode::SEND_INVALIDATE,
+        /// RDMA WRITE.
+        Write = opcode::WRITE,
+        /// RDMA WRITE with immediate.
+        WriteImm = opcode::WRITE_IMM,
+        /// RDMA READ.
+        Read = opcode::READ,
+        /// Compare and swap.
+        CompareSwap = opcode::COMPARE_SWAP,
+        /// Fetch and add.
+        FetchAdd = opcode::FETCH_ADD,
+        /// A change of a key: UMR, local invalidate.
+        Umr = opcode::UMR,
+        /// A WRITE arrived with an immediate; the data went where the peer said.
+        ReceiveWriteImm = 0x80 | cqe_opcode::RESPONDER_WRITE_IMM,
+        /// A SEND arrived.
+        Receive = 0x80 | cqe_opcode::RESPONDER_SEND,
+        /// A SEND arrived with an immediate.
+        ReceiveImm = 0x80 | cqe_opcode::RESPONDER_SEND_IMM,
+        /// A SEND arrived, and has invalidated a key of ours.
+        ReceiveInvalidate = 0x80 | cqe_opcode::RESPONDER_SEND_INVALIDATE,
+    }
 }
 
 impl Operation {
     /// The one of this number, which stands in a completion, so that it is one of ours.
-    const fn of_number(number: u8) -> Self {
-        const ALL: [Operation; 14] = [
-            Operation::Nop,
-            Operation::Send,
-            Operation::SendImm,
-            Operation::SendInvalidate,
-            Operation::Write,
-            Operation::WriteImm,
-            Operation::Read,
-            Operation::CompareSwap,
-            Operation::FetchAdd,
-            Operation::Umr,
-            Operation::ReceiveWriteImm,
-            Operation::Receive,
-            Operation::ReceiveImm,
-            Operation::ReceiveInvalidate,
-        ];
+    pub(crate) const fn of_number(number: u8) -> Self {
         const BY_NUMBER: [Operation; 256] = {
             let mut table = [Operation::Nop; 256];
             let mut i = 0;
-            while i < ALL.len() {
-                table[ALL[i] as usize] = ALL[i];
+            while i < Operation::ALL.len() {
+                let operation = Operation::ALL[i];
+                table[operation as usize] = operation;
                 i += 1;
             }
             table

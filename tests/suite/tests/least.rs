@@ -5,7 +5,7 @@ use verbless_command::{Device, ErrorKind};
 use verbless_devx::Backend;
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
-use verbless_queue::wr::{LocalInvalidate, Umr, Write};
+use verbless_queue::wr::{LocalInvalidate, Request, Umr, Write};
 use verbless_queue::{CqConfig, Domain, QpConfig, Rc, Sge, SrqConfig};
 
 /// A device of the model's with some capabilities changed.
@@ -82,16 +82,16 @@ fn a_device_that_bars_umr_says_so_when_a_queue_is_asked_and_when_a_key_is_made()
         let domain = Domain::new(&device).expect("a domain");
         let key = domain.umr_key(4, false).expect_err("it was made");
         assert_eq!(key.kind(), ErrorKind::Input);
-        let asked = [domain.supports::<Rc, Umr<'_>>(), domain.supports::<Rc, LocalInvalidate>()];
+        let asked = [Umr::INFO, LocalInvalidate::INFO].map(|it| domain.supports::<Rc>(&it));
         let texts = asked.map(|answer| answer.expect_err("it is barred").to_string());
         for text in texts.into_iter().chain([key.to_string()]) {
             assert!(text.contains(barred), "{text} does not say {barred}");
             assert!(text.contains("this device does not have"), "{text}");
         }
-        domain.supports::<Rc, Write<Sge>>().expect("a WRITE changes no key");
+        domain.supports::<Rc>(&Write::<Sge>::INFO).expect("a WRITE changes no key");
     }
     let (_model, device) = device(&[]);
     let domain = Domain::new(&device).expect("a domain");
-    domain.supports::<Rc, Umr<'_>>().expect("nothing bars it");
+    domain.supports::<Rc>(&Umr::INFO).expect("nothing bars it");
     domain.umr_key(4, false).expect("nothing bars it");
 }

@@ -9,7 +9,7 @@ use super::protection::Domain;
 use crate::region::Region;
 use verbless_ring::service::Rc;
 use verbless_ring::types::{Lkey, Rkey};
-use verbless_ring::wr::Umr;
+use verbless_ring::wr::{Request, Umr};
 
 impl Domain {
     /// A key of its own over ranges of regions, which it keeps: one address range from 0 on, in the
@@ -62,7 +62,7 @@ impl Domain {
     /// The device bars UMR ([`Capability::Umr`](verbless_ring::wr::Capability::Umr)); no room, or
     /// more than there can be.
     pub fn umr_key(&self, klms: u32, remote_invalidate: bool) -> Result<UmrKey, Error> {
-        self.supports::<Rc, Umr<'_>>().map_err(|barred| {
+        self.supports::<Rc>(&Umr::INFO).map_err(|barred| {
             Error::new(ErrorKind::Input, "making a UMR key", barred.to_string())
         })?;
         let mkey = self.device.create_mkey(MkeyAttr {

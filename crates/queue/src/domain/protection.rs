@@ -7,7 +7,7 @@ use verbless_command::{Device, Error, KeyAccess, KeyMemory, MkeyAttr, check_acce
 use verbless_devx::{PageSizes, Pd, UarKind, abi::core::access};
 use verbless_ring::service::Service;
 use verbless_ring::uar::SendDoorbell;
-use verbless_ring::wr::{Request, Unsupported};
+use verbless_ring::wr::{OperationInfo, Unsupported};
 
 use super::builder::DomainBuilder;
 use super::pages::{BLUEFLAME_PAGES, Page};
@@ -52,13 +52,14 @@ impl Domain {
         &self.device
     }
 
-    /// Whether queue pairs of service `S` take requests of this type on this device:
-    /// `domain.supports::<Rc, FetchAdd>()`.
+    /// Whether queue pairs of service `S` take requests of this operation on this device:
+    /// `domain.supports::<Rc>(&FetchAdd::INFO)`. A queue pair that there is answers for itself:
+    /// [`SendQueue::supports`](crate::SendQueue::supports).
     ///
     /// # Errors
     /// The service has none, or the device lacks a capability, which the error names.
-    pub fn supports<S: Service, W: Request>(&self) -> Result<(), Unsupported> {
-        W::INFO.supported(&S::INFO, |needs| self.device.caps().has(needs))
+    pub fn supports<S: Service>(&self, operation: &OperationInfo) -> Result<(), Unsupported> {
+        operation.supported(&S::INFO, |needs| self.device.caps().has(needs))
     }
 
     /// The protection domain.

@@ -255,6 +255,7 @@ impl Domain {
             blueflame: config.blueflame,
         })
         .map_err(layout)?;
+        send.set_capabilities(|capability| self.device.caps().has(capability));
         send.close();
         Ok(Built { object, send, receives, record })
     }

@@ -16,7 +16,7 @@ use crate::service::{Rc, Service};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
 use crate::uar::{SendDoorbell, barrier};
-use crate::wr::{Limits, PostError, Request, WorkRequest};
+use crate::wr::{Capability, Limits, OperationInfo, PostError, Unsupported, WorkRequest};
 
 /// Which requests are copied to the device along with the doorbell, when their queue has a
 /// BlueFlame register: saves the device a read of the ring, costs the CPU some stores.
@@ -142,7 +142,7 @@ impl<S: Service> SendQueue<S> {
             control: CtrlWord::new().with_qpn(qpn).into_bits(),
             request: OpcodeQpn::new().with_qpn(qpn).into_bits().to_be(),
             flags: CtrlFlags::new().with_ce(ce).into_bits().to_be(),
-            limits: Limits { sges: parts.max_sges, inline: parts.max_inline },
+            limits: Limits { sges: parts.max_sges, inline: parts.max_inline, lacks: 0 },
             copy: match parts.blueflame {
                 BlueFlame::Always => [copied, copied],
                 BlueFlame::Inline => [0, copied],
@@ -243,10 +243,26 @@ impl<S: Service> SendQueue<S> {
         Ok(WqeIndex(posted.index as u16))
     }
 
-    /// Whether the queue's service has requests of this type: `queue.supports::<Read<Sge>>()`. What
-    /// the device needs for them is in [`Request::INFO`].
-    pub fn supports<W: Request>(&self) -> bool {
-        S::CARRIES.contains(&W::INFO.class)
+    /// Whether this queue, once it is connected, takes requests of this operation with one SGE:
+    /// `queue.supports(&Read::<Sge>::INFO)`, or each of [`OPERATIONS`](crate::wr::OPERATIONS).
+    ///
+    /// # Errors
+    /// The service does not carry it, the device lacks what it needs
+    /// ([`SendQueue::set_capabilities`]), or the ring is shorter than its WQE.
+    pub fn supports(&self, operation: &OperationInfo) -> Result<(), Unsupported> {
+        operation.supported(&S::INFO, |needs| self.limits.has(needs))?;
+        let (wqebbs, capacity) = (operation.wqebbs(), self.capacity());
+        if wqebbs > capacity {
+            return Err(Unsupported::Ring { operation: operation.name, wqebbs, capacity });
+        }
+        Ok(())
+    }
+
+    /// Says what the device has: requests that need something else are refused from now on
+    /// ([`PostError::Unsupported`]). Until it is said the device is taken to have everything.
+    pub fn set_capabilities(&mut self, has: impl Fn(Capability) -> bool) {
+        let lacking = Capability::ALL.into_iter().filter(|&capability| !has(capability));
+        self.limits.lacks = lacking.fold(0, |lacks, capability| lacks | 1 << capability as u32);
     }
 
     /// Starts a batch: several requests with one doorbell.
@@ -369,19 +385,23 @@ impl<S: Service> SendQueue<S> {
         cookie: u64,
         ds: u32,
     ) -> Result<Posted, PostError> {
+        if let Some(needs) = W::INFO.needs
+            && !self.limits.has(needs)
+        {
+            return Err(PostError::Unsupported);
+        }
         // Not `div_ceil`, which guards against an overflow that cannot be.
         let wqebbs = (ds + 3) >> 2;
         let index = self.producer;
         if self.limit.wrapping_sub(index) < wqebbs {
-            core::hint::cold_path();
-            return Err(self.no_room);
+            return Err(self.no_room(wqebbs));
         }
         let wqe = self.ring.wqe(index);
         let opcode = W::INFO.operation as u8;
         // The control segment comes last: what the rest is made of then need not be kept beside it.
-        request.write(&wqe, 1);
+        request.write(&wqe, 1, &self.limits);
         let control = CtrlWord::pack(W::INFO.op_mod, index as u16, opcode, 0, ds as u8).into_bits();
-        let flags = request.options().flags(request.immediate()).into_bits().to_be();
+        let flags = request.options().flags(request.control()).into_bits().to_be();
         let word = (self.control | control).to_be();
         wqe.store(0, [word, self.flags | flags]);
         let end = index.wrapping_add(wqebbs);
@@ -398,6 +418,15 @@ impl<S: Service> SendQueue<S> {
             },
         );
         Ok(Posted { index, word })
+    }
+
+    /// Why there is no room for a WQE of so many `wqebbs`.
+    #[cold]
+    fn no_room(&self, wqebbs: u32) -> PostError {
+        match self.no_room {
+            PostError::Full if wqebbs > self.wqebbs => PostError::TooLong,
+            why => why,
+        }
     }
 
     /// Tells the doorbell record what is in the ring.

@@ -1,62 +1,38 @@
 //! Datagrams: a SEND that says whom it is for.
 
-use super::encode::{Encode, Limits, Options, PostError, Request};
-use super::info::OperationInfo;
-use super::payload::Payload;
-use super::request::{Send, SendImm};
+use super::encode::{Encode, Limits, Options, PostError};
 use crate::address::Destination;
-use crate::completion::Operation;
 use crate::ring::Wqe;
-use crate::service::{Class, Service, Ud, class};
+use crate::service::{Service, Ud};
 
 const ADDRESS_DS: u32 = Ud::ADDRESS_DS;
 
 /// A message and whom it is for: a datagram.
+///
+/// ```
+/// # use verbless_ring::{Destination, QueuePair, Ud, wr::{Inline, PostError, Send}};
+/// # fn f(qp: &mut QueuePair<Ud>, peer: &Destination) -> Result<(), PostError> {
+/// qp.post(&Send::new(Inline(b"hello")).signaled().to(peer), 7)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct To<'a, M> {
     message: M,
     destination: &'a Destination,
 }
 
-impl<P: Payload> Send<P> {
-    /// Makes a datagram of it: the last thing to say of the request.
-    ///
-    /// ```
-    /// # use verbless_ring::{Destination, QueuePair, Ud, wr::{Inline, PostError, Send}};
-    /// # fn f(qp: &mut QueuePair<Ud>, peer: &Destination) -> Result<(), PostError> {
-    /// qp.post(&Send::new(Inline(b"hello")).signaled().to(peer), 7)?;
-    /// # Ok(())
-    /// # }
-    /// ```
+impl<'a, M> To<'a, M> {
     #[inline(always)]
-    pub const fn to(self, destination: &Destination) -> To<'_, Self> {
-        To { message: self, destination }
+    pub(super) const fn new(message: M, destination: &'a Destination) -> Self {
+        Self { message, destination }
     }
-}
-
-impl<P: Payload> SendImm<P> {
-    /// Makes a datagram of it: the last thing to say of the request.
-    #[inline(always)]
-    pub const fn to(self, destination: &Destination) -> To<'_, Self> {
-        To { message: self, destination }
-    }
-}
-
-impl<M: Request> Request for To<'_, M> {
-    type Class = class::Datagram;
-    const INFO: OperationInfo = OperationInfo {
-        class: Class::Datagram,
-        name: match M::INFO.operation {
-            Operation::SendImm => "SEND with immediate to a destination",
-            _ => "SEND to a destination",
-        },
-        ..M::INFO
-    };
 }
 
 /// The address stands between the control segment and the payload.
 impl<M: Encode> Encode for To<'_, M> {
     const INLINE: bool = M::INLINE;
+    const DS: u32 = ADDRESS_DS + M::DS;
 
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
@@ -71,12 +47,13 @@ impl<M: Encode> Encode for To<'_, M> {
     }
 
     #[inline(always)]
-    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn write(&self, wqe: &Wqe<'_>, at: usize, limits: &Limits) {
         let [first, second, third] = self.destination.segments;
         wqe.store(at, first);
         wqe.store(at + 1, second);
         wqe.store(at + 2, third);
-        self.message.write(wqe, at + ADDRESS_DS as usize);
+        self.message.write(wqe, at + ADDRESS_DS as usize, limits);
     }
 
     #[inline(always)]
@@ -86,7 +63,7 @@ impl<M: Encode> Encode for To<'_, M> {
     }
 
     #[inline(always)]
-    fn immediate(&self) -> u32 {
-        self.message.immediate()
+    fn control(&self) -> u32 {
+        self.message.control()
     }
 }

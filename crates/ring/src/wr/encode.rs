@@ -4,15 +4,20 @@ use core::fmt;
 
 use verbless_prm::hot::{CtrlFlags, completion, fence};
 
-use super::info::OperationInfo;
+use super::info::{Capability, OperationInfo};
 use crate::ring::Wqe;
 
 /// Why a request was not posted. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum PostError {
-    /// The ring has too few free blocks. Poll: completions free them.
+    /// The ring has too few free wqebbs. Poll: completions free them.
     Full,
+    /// The WQE is longer than the whole ring.
+    TooLong,
+    /// The device lacks a capability that the operation needs:
+    /// [`SendQueue::supports`](crate::SendQueue::supports) names it.
+    Unsupported,
     /// The queue pair is not ready to send.
     NotConnected,
     /// More SGEs than the queue was created for.
@@ -33,6 +38,14 @@ impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "the queue is full: poll for completions first",
+            Self::TooLong => {
+                "the WQE is longer than the whole send ring: make the queue pair for more sends, \
+                 or for sends of more SGEs"
+            }
+            Self::Unsupported => {
+                "the device lacks a capability that the operation needs: `SendQueue::supports` \
+                 names it"
+            }
             Self::NotConnected => {
                 "the queue pair is not connected: connect it (to RTS) before sends are posted"
             }
@@ -69,11 +82,21 @@ pub enum Fence {
     Full = fence::FENCE_AND_INITIATOR_SMALL,
 }
 
-/// What a queue can carry in one request.
+/// What a queue can carry in one request, and what its device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) sges: u32,
     pub(crate) inline: u32,
+    /// A bit for each [`Capability`] that the device is known to lack.
+    pub(crate) lacks: u32,
+}
+
+impl Limits {
+    /// Whether the device has `capability`, or may have it.
+    #[inline(always)]
+    pub(crate) const fn has(&self, capability: Capability) -> bool {
+        self.lacks & 1 << capability as u32 == 0
+    }
 }
 
 /// The optional parts of a request.
@@ -100,8 +123,10 @@ impl Options {
 pub trait Encode: Copy {
     /// Whether data stands in the WQE itself.
     const INLINE: bool = false;
+    /// The WQE's ds with one SGE, if it carries data.
+    const DS: u32;
 
-    /// Length of the WQE in units of 16 bytes, control segment included; at most 63.
+    /// The WQE's ds, control segment included; at most 63.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
     /// The same, unless the request is unusual: empty where a constant is hoped for, or an
@@ -112,11 +137,12 @@ pub trait Encode: Copy {
         self.ds(limits).ok()
     }
     /// Stores everything behind the control segment and the address, from segment `at` on.
-    fn write(&self, wqe: &Wqe<'_>, at: usize);
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn write(&self, wqe: &Wqe<'_>, at: usize, limits: &Limits);
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn options(&self) -> Options;
     /// The last word of the control segment.
-    fn immediate(&self) -> u32 {
+    fn control(&self) -> u32 {
         0
     }
 }

@@ -15,6 +15,9 @@ pub enum Capability {
 }
 
 impl Capability {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Atomics, Self::Umr];
+
     /// What it is, and where the device says so.
     pub const fn words(self) -> &'static str {
         match self {
@@ -43,6 +46,8 @@ pub struct OperationInfo {
     pub class: Class,
     /// What the device must have, if anything.
     pub needs: Option<Capability>,
+    /// Its WQE in ds of 16 bytes, with one SGE if it carries data.
+    pub ds: u32,
 }
 
 /// Why a queue cannot take an operation.
@@ -62,6 +67,15 @@ pub enum Unsupported {
         /// What it needs.
         needs: Capability,
     },
+    /// The send ring is shorter than the WQE.
+    Ring {
+        /// The operation.
+        operation: &'static str,
+        /// The WQE in wqebbs of 64 bytes, with one SGE if it carries data.
+        wqebbs: u32,
+        /// The ring in wqebbs.
+        capacity: u32,
+    },
 }
 
 impl fmt::Display for Unsupported {
@@ -74,6 +88,11 @@ impl fmt::Display for Unsupported {
                 let needs = needs.words();
                 write!(f, "{operation} needs {needs}, which this device does not have")
             }
+            Self::Ring { operation, wqebbs, capacity } => write!(
+                f,
+                "{operation} takes {wqebbs} wqebbs of 64 bytes, and this send ring has {capacity}: \
+                 make the queue pair for more sends"
+            ),
         }
     }
 }
@@ -81,6 +100,11 @@ impl fmt::Display for Unsupported {
 impl core::error::Error for Unsupported {}
 
 impl OperationInfo {
+    /// Wqebbs of 64 bytes of its WQE, with one SGE if it carries data.
+    pub const fn wqebbs(&self) -> u32 {
+        self.ds.div_ceil(4)
+    }
+
     /// The services that carry it.
     pub fn services(&self) -> impl Iterator<Item = ServiceInfo> {
         let class = self.class;

@@ -18,11 +18,15 @@
 //! so that the buffer is free at once.
 
 mod datagram;
+mod declare;
 mod encode;
 mod info;
 pub mod operation;
 mod payload;
+#[cfg(test)]
+pub(crate) mod probe;
 mod request;
+mod segment;
 mod umr;
 
 pub use datagram::To;
@@ -32,9 +36,10 @@ pub use operation::{Capability, Class, OPERATIONS, OperationInfo, Unsupported, c
 pub use payload::{Gather, Inline, Payload};
 pub(crate) use payload::{data_segment, sge_ds};
 pub use request::{
-    CompareSwap, FetchAdd, Nop, Read, Send, SendImm, SendInvalidate, Write, WriteImm,
+    CompareSwap, FetchAdd, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate, Write,
+    WriteImm,
 };
-pub use umr::{LocalInvalidate, Umr};
+pub use umr::Umr;
 
 use crate::service::{Carries, Rc, Service};
 

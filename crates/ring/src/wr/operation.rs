@@ -4,32 +4,9 @@
 //! opcode and op_mod that go into the control segment, the class that says which services carry it,
 //! and the capability that the device needs. [`OPERATIONS`] lists the entries.
 
-use super::datagram::To;
-use super::encode::Request;
 pub use super::info::{Capability, OperationInfo, Unsupported};
-use super::request::{
-    CompareSwap, FetchAdd, Nop, Read, Send, SendImm, SendInvalidate, Write, WriteImm,
-};
-use super::umr::{LocalInvalidate, Umr};
+pub use super::request::OPERATIONS;
 pub use crate::service::{Class, class};
-use crate::types::Sge;
-
-/// Every operation that there is a request type of.
-pub const OPERATIONS: [OperationInfo; 13] = [
-    Nop::INFO,
-    Send::<Sge>::INFO,
-    SendImm::<Sge>::INFO,
-    SendInvalidate::<Sge>::INFO,
-    Write::<Sge>::INFO,
-    WriteImm::<Sge>::INFO,
-    Read::<Sge>::INFO,
-    CompareSwap::INFO,
-    FetchAdd::INFO,
-    Umr::INFO,
-    LocalInvalidate::INFO,
-    To::<Send<Sge>>::INFO,
-    To::<SendImm<Sge>>::INFO,
-];
 
 #[cfg(test)]
 mod tests {
@@ -37,7 +14,10 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::completion::Operation;
     use crate::service::{Rc, Service, Uc, Ud};
+    use crate::types::Sge;
+    use crate::wr::{FetchAdd, LocalInvalidate, Read, Request, Send, Umr};
 
     #[test]
     fn the_table_says_of_each_operation_which_services_carry_it() {
@@ -55,6 +35,16 @@ mod tests {
                 _ => &["RC"],
             };
             assert_eq!(services, expected, "{}", operation.name);
+        }
+    }
+
+    #[test]
+    fn completions_have_a_name_for_each_opcode_that_is_posted_and_for_no_other() {
+        let posted = |operation| OPERATIONS.iter().any(|entry| entry.operation == operation);
+        for &operation in Operation::ALL {
+            let is_request = operation as u8 & 0x80 == 0;
+            assert_eq!(posted(operation), is_request, "{operation:?}");
+            assert_eq!(Operation::of_number(operation as u8), operation);
         }
     }
 

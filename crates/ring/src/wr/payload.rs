@@ -3,16 +3,18 @@
 use verbless_prm::hot::{DataSegment, InlineHeader, InlineWord, OCTOWORD, WQEBB};
 
 use super::encode::{Limits, PostError};
+use super::segment::Segment;
 use crate::ring::Wqe;
 use crate::types::Sge;
 
 /// What a request sends: an [`Sge`], an array or a slice of them, or [`Inline`] data.
-pub trait Payload: sealed::Sealed {}
-impl<T: sealed::Sealed> Payload for T {}
+pub trait Payload: Segment {}
+impl<T: Segment + AsSges> Payload for T {}
+impl Payload for Inline<'_> {}
 
 /// What a request sends or fills: an [`Sge`], or an array or a slice of them.
-pub trait Gather: sealed::Sealed + AsSges {}
-impl<T: sealed::Sealed + AsSges> Gather for T {}
+pub trait Gather: Payload + AsSges {}
+impl<T: Payload + AsSges> Gather for T {}
 
 /// Data that is copied into the WQE: its memory need not be registered, and is free when the
 /// request is posted.
@@ -49,36 +51,13 @@ impl<const N: usize> AsSges for [Sge; N] {
     }
 }
 
-pub(crate) mod sealed {
-    use crate::ring::Wqe;
-    use crate::wr::encode::{Limits, PostError};
-
-    /// How a payload becomes segments. Sealed, because a wrong `ds` would corrupt the next WQE.
-    pub trait Sealed: Copy {
-        /// Whether the data stands in the WQE.
-        const INLINE: bool = false;
-        /// Its size in units of 16 bytes, at most 60.
-        #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-        fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
-        /// The same, unless it is unusual: empty where a constant is hoped for, or an error.
-        #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-        #[inline(always)]
-        fn usual_ds(&self, limits: &Limits) -> Option<u32> {
-            self.ds(limits).ok()
-        }
-        /// Stores it from segment `at` on.
-        fn write(&self, wqe: &Wqe<'_>, at: usize);
-    }
-}
-use sealed::Sealed;
-
 /// An SGE as it stands in a WQE.
 #[inline(always)]
 pub(crate) fn data_segment(sge: &Sge) -> [u64; 2] {
     sge.segment()
 }
 
-/// Units of one SGE: none if it is empty, because a data segment of length 0 means 2 GiB.
+/// The ds of one SGE: none if it is empty, because a data segment of length 0 means 2 GiB.
 #[inline(always)]
 pub(crate) fn sge_ds(sge: &Sge) -> Result<u32, PostError> {
     if is_usual(sge) {
@@ -96,7 +75,9 @@ fn is_usual(sge: &Sge) -> bool {
     sge.length.wrapping_sub(1) < DataSegment::MAX_BYTES
 }
 
-impl Sealed for Sge {
+impl Segment for Sge {
+    const DS: u32 = 1;
+
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, _: &Limits) -> Result<u32, PostError> {
@@ -110,12 +91,13 @@ impl Sealed for Sge {
     }
 
     /// An empty SGE is stored too where it does no harm: behind the end of the WQE, but in its
-    /// first block, which is ours.
+    /// first wqebb, which is ours.
     #[inline(always)]
-    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         if at < WQEBB / OCTOWORD || self.length != 0 {
             wqe.store(at, data_segment(self));
         }
+        at + usize::from(self.length != 0)
     }
 }
 
@@ -133,16 +115,19 @@ fn ds(sges: &[Sge], limits: &Limits) -> Result<u32, PostError> {
 }
 
 #[inline(always)]
-fn write(sges: &[Sge], wqe: &Wqe<'_>, mut at: usize) {
+fn write(sges: &[Sge], wqe: &Wqe<'_>, mut at: usize) -> usize {
     for sge in sges {
         if sge.length != 0 {
             wqe.store(at, data_segment(sge));
             at += 1;
         }
     }
+    at
 }
 
-impl Sealed for &[Sge] {
+impl Segment for &[Sge] {
+    const DS: u32 = 1;
+
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
@@ -150,12 +135,14 @@ impl Sealed for &[Sge] {
     }
 
     #[inline(always)]
-    fn write(&self, wqe: &Wqe<'_>, at: usize) {
-        write(self, wqe, at);
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
+        write(self, wqe, at)
     }
 }
 
-impl<const N: usize> Sealed for [Sge; N] {
+impl<const N: usize> Segment for [Sge; N] {
+    const DS: u32 = 1;
+
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
@@ -163,13 +150,14 @@ impl<const N: usize> Sealed for [Sge; N] {
     }
 
     #[inline(always)]
-    fn write(&self, wqe: &Wqe<'_>, at: usize) {
-        write(self, wqe, at);
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
+        write(self, wqe, at)
     }
 }
 
-impl Sealed for Inline<'_> {
+impl Segment for Inline<'_> {
     const INLINE: bool = true;
+    const DS: u32 = 1;
 
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
@@ -178,7 +166,7 @@ impl Sealed for Inline<'_> {
         if length > limits.inline as usize {
             return Err(PostError::InlineTooLong);
         }
-        Ok(if length == 0 { 0 } else { (InlineHeader::BYTES + length).div_ceil(OCTOWORD) as u32 })
+        Ok(self.whole_ds())
     }
 
     #[inline(always)]
@@ -188,19 +176,34 @@ impl Sealed for Inline<'_> {
         if !USUAL.contains(&length) || length > limits.inline as usize {
             return None;
         }
-        // What `ds` says of these lengths; so it is known that a request is of one block.
+        // What `ds` says of these lengths; so it is known that a request is of one wqebb.
         Some(if length <= OCTOWORD - InlineHeader::BYTES { 1 } else { 2 })
     }
 
     #[inline(always)]
-    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
+        self.store(wqe, 2 * at);
+        at + self.whole_ds() as usize
+    }
+}
+
+impl Inline<'_> {
+    /// Its ds, whatever the limits.
+    #[inline(always)]
+    fn whole_ds(&self) -> u32 {
+        let length = self.0.len();
+        if length == 0 { 0 } else { (InlineHeader::BYTES + length).div_ceil(OCTOWORD) as u32 }
+    }
+
+    /// Stores header and data at 8-byte word `word` of the WQE.
+    #[inline(always)]
+    fn store(&self, wqe: &Wqe<'_>, word: usize) {
         let data = self.0;
         if data.is_empty() {
             return;
         }
         const INLINE: u32 = InlineWord::new().with_inline(true).into_bits();
         let header = (INLINE | data.len() as u32).to_be();
-        let word = 2 * at;
         let Some((four, rest)) = data.split_first_chunk::<4>() else {
             wqe.store_word(word, pair(header, tail(data) as u32));
             return;

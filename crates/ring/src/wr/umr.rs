@@ -1,7 +1,7 @@
 //! UMR: requests that change memory keys.
 //!
 //! A key that UMR may change has room for KLMs, ranges of memory under other keys. [`Umr::map`]
-//! sets them, [`Umr::rights`] says who may do what, [`LocalInvalidate`] makes the key good for
+//! sets them, [`Umr::rights`] says who may do what, [`LocalInvalidate`](super::LocalInvalidate) makes the key good for
 //! nothing until it is mapped again. Requests behind one of these that use the key need
 //! [`Fence::Small`](super::Fence::Small).
 //!
@@ -13,17 +13,15 @@ use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{MkeyContext, UmrMkeyMask};
 use zerocopy::transmute;
 
-use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
-use super::info::{Capability, OperationInfo};
+use super::declare::options;
+use super::encode::{Encode, Fence, Limits, Options, PostError};
 use super::payload::data_segment;
-use super::request::{operation, options};
+use super::segment::Segment;
 use crate::access::KeyAccess;
-use crate::completion::Operation;
 use crate::ring::Wqe;
-use crate::service::{Class, class};
 use crate::types::{Rkey, Sge};
 
-/// Units of 16 bytes of a request in front of its list: control, UMR control and key.
+/// The ds of a request in front of its list: control, UMR control and key.
 const HEAD: u32 = 1 + 3 + 4;
 /// Lists come in multiples of so many entries.
 const GRANULE: usize = WQEBB / OCTOWORD;
@@ -45,7 +43,6 @@ pub struct Umr<'a> {
     options: Options,
 }
 options!(impl () Umr<'_>);
-operation!(impl () Umr<'_>: "UMR", Umr, op_mod 0, class KeyChange, needs Umr);
 
 /// Where the KLMs stand.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +114,8 @@ impl<'a> Umr<'a> {
 }
 
 impl Encode for Umr<'_> {
+    const DS: u32 = HEAD;
+
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, _: &Limits) -> Result<u32, PostError> {
         match self.list {
@@ -140,7 +139,8 @@ impl Encode for Umr<'_> {
     }
 
     /// As libmlx5 sends it for mlx5dv_wr_mr_list, with the start address added.
-    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn write(&self, wqe: &Wqe<'_>, at: usize, _: &Limits) {
         let (entries, length) = self.extent();
         let mut umr = UmrCtrlSegment::zeroed();
         umr.set_xlt_octowords(entries as u16);
@@ -183,56 +183,33 @@ impl Encode for Umr<'_> {
     }
 
     #[inline(always)]
-    fn immediate(&self) -> u32 {
+    fn control(&self) -> u32 {
         self.key.0
-    }
-}
-
-/// Invalidates a key of our own that UMR may change. Requests behind it that must not use the key
-/// any more need [`Fence::Small`].
-#[derive(Clone, Copy, Debug)]
-pub struct LocalInvalidate {
-    rkey: Rkey,
-    options: Options,
-}
-options!(LocalInvalidate);
-operation!(LocalInvalidate: "local invalidate", Umr, op_mod 0, class KeyChange, needs Umr);
-
-impl LocalInvalidate {
-    /// Invalidates `rkey`.
-    #[inline(always)]
-    pub const fn new(rkey: Rkey) -> Self {
-        Self { rkey, options: Options::NONE }
     }
 }
 
 /// An UMR that frees the key: flags, mkey mask and fields as rdma-core sends them for
 /// IBV_WR_LOCAL_INV.
-impl Encode for LocalInvalidate {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FreeKey;
+
+impl Segment for FreeKey {
+    const DS: u32 = HEAD - 1;
+
     #[inline(always)]
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
     fn ds(&self, _: &Limits) -> Result<u32, PostError> {
-        Ok(HEAD)
+        Ok(Self::DS)
     }
 
-    fn write(&self, wqe: &Wqe<'_>, at: usize) {
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
         let mut umr = UmrCtrlSegment::zeroed();
         umr.set_inline(true).set_translation_offset_en(true).set_check_qpn(true);
         umr.set_mkey_mask(UmrMkeyMask::FREE.0 | UmrMkeyMask::QPN.0 | UmrMkeyMask::KEY.0);
         let mut mkey = MkeyContext::zeroed();
         mkey.set_free(true).set_qpn(ANY_QP);
         write_head(wqe, at, umr, mkey);
-    }
-
-    #[inline(always)]
-    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn options(&self) -> Options {
-        self.options
-    }
-
-    #[inline(always)]
-    fn immediate(&self) -> u32 {
-        self.rkey.0
+        at + Self::DS as usize
     }
 }
 

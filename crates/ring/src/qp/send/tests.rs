@@ -1,32 +1,41 @@
-//! Tests of a send queue from within: indexes that no test gets to by posting.
+//! Tests of a send queue from within: indexes that no test gets to by posting, and an operation
+//! that no device has.
+
+use std::vec;
+use std::vec::Vec;
 
 use super::*;
+use crate::completion::Operation;
 use crate::ring::{RecordMemory, RingMemory, SharedMemory};
 use crate::types::{Lkey, RemoteAddr, Rkey, Sge};
 use crate::uar::UarPage;
-use crate::wr::Write;
+use crate::wr::{Inline, Payload, Request, Write, probe};
 
 fn memory(length: usize) -> SharedMemory {
     SharedMemory::zeroed(length).slice(0, length).unwrap()
 }
 
 #[allow(unsafe_code, reason = "ordinary memory stands in for rings and a UAR page")]
-fn ring(length: usize) -> RingMemory {
-    // SAFETY: nobody else has a handle to this memory.
-    unsafe { RingMemory::new(memory(length)) }
+fn ring(memory: &SharedMemory) -> RingMemory {
+    // SAFETY: who else has it reads it only between calls, on the same thread.
+    unsafe { RingMemory::new(memory.clone()) }
+}
+
+fn queue() -> SendQueue {
+    queue_over(&memory(64 * 8))
 }
 
 #[allow(unsafe_code, reason = "a page of ordinary memory takes the doorbells")]
-fn queue() -> SendQueue {
+fn queue_over(sends: &SharedMemory) -> SendQueue {
     // SAFETY: the memory is this page's alone.
     let page = unsafe { UarPage::new(memory(4096)) }.unwrap();
     SendQueue::new(SendQueueParts {
         qpn: Qpn(7),
-        ring: ring(64 * 8),
-        record: RecordMemory::new(ring(8)).unwrap(),
+        ring: ring(sends),
+        record: RecordMemory::new(ring(&memory(8))).unwrap(),
         doorbell: page.doorbell(),
-        max_sges: 1,
-        max_inline: 0,
+        max_sges: 2,
+        max_inline: 64,
         signal_all: false,
         blueflame: BlueFlame::Never,
     })
@@ -47,4 +56,67 @@ fn a_slot_without_a_request_is_not_outstanding_where_the_indexes_wrap() {
             assert_eq!(found, expected, "{index:?} at {back} before the wrap");
         }
     }
+}
+
+/// Posts a probe with this payload to an empty queue; returns its WQE.
+fn posted(payload: impl Payload) -> Vec<u8> {
+    let ring = memory(64 * 8);
+    ring.fill(0xee);
+    let mut queue = queue_over(&ring);
+    let probe = probe::Probe::new(payload, probe::BEHIND, 0xcafe).signaled();
+    queue.post(&probe, 9).unwrap();
+    let mut bytes = vec![0; 64 * 8];
+    ring.read_at(0, &mut bytes).unwrap();
+    let length = usize::from(bytes[7]) * 16;
+    let used = length.next_multiple_of(64);
+    assert!(bytes[used..].iter().all(|&byte| byte == 0xee), "more than its wqebbs");
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn one_entry_makes_an_operation_whose_op_mod_goes_into_the_control_segment() {
+    let [lone, operation] = probe::OPERATIONS else { panic!("two entries") };
+    assert_eq!((lone.name, lone.op_mod, lone.ds), ("probe", 0x5a, 3));
+    assert_eq!(lone.operation, Operation::CompareSwap);
+    assert_eq!((operation.name, operation.op_mod, operation.ds), (PROBE_TO, 0x5a, 6));
+    let sge = Sge::new(0x1000, 64, Lkey(7));
+    let behind = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 0];
+    let wqe = posted(sge);
+    let control = [0x5a, 0, 0, Operation::CompareSwap as u8, 0, 0, 7, 3];
+    assert_eq!(wqe[..8], control, "op_mod, index, opcode; number, ds");
+    assert_eq!(wqe[8..16], [0, 0, 0, 8, 0, 0, 0xca, 0xfe]);
+    assert_eq!((wqe[19], &wqe[32..]), (64, &behind[..]));
+    // Whatever the payload is, what stands behind it follows without a gap.
+    let empty = Sge::new(0, 0, Lkey(7));
+    for (wqe, ds) in [
+        (posted(empty), 2),
+        (posted([sge, sge]), 4),
+        (posted(&[empty, sge][..]), 3),
+        (posted(Inline(&[])), 2),
+        (posted(Inline(&[1; 12])), 3),
+        (posted(Inline(&[1; 13])), 4),
+        (posted(Inline(&[1; 45])), 6),
+    ] {
+        assert_eq!((wqe[7], wqe[0]), (ds, 0x5a));
+        assert_eq!(wqe[wqe.len() - 16..], behind, "at ds {ds}");
+    }
+}
+
+const PROBE_TO: &str = "probe to a destination";
+
+#[test]
+fn an_operation_that_the_device_lacks_a_capability_for_is_refused_and_changes_nothing() {
+    let mut queue = queue();
+    let probe = probe::Probe::new(Inline(&[1]), probe::BEHIND, 0);
+    let info = <probe::Probe<Sge> as Request>::INFO;
+    assert_eq!(queue.supports(&info), Ok(()));
+    queue.set_capabilities(|capability| capability != Capability::Atomics);
+    let refused = Err(Unsupported::Capability { operation: "probe", needs: Capability::Atomics });
+    assert_eq!(queue.supports(&info), refused);
+    assert_eq!(queue.post(&probe, 1), Err(PostError::Unsupported));
+    assert_eq!(queue.batch().post(&probe, 1), Err(PostError::Unsupported));
+    assert_eq!((queue.free(), queue.producer), (8, 0));
+    queue.set_capabilities(|_| true);
+    queue.post(&probe, 1).unwrap();
 }

@@ -1,0 +1,209 @@
+//! How an operation is declared: one entry, from which all else is made.
+
+/// Declares the operations. An entry of `declared` has, in this order:
+///
+/// - the request's type, and the name of the operation;
+/// - `completes`: what its completions say, whose number is the opcode, and the `op_mod`; the
+///   class, by which services carry it; the capability that it needs, if any;
+/// - what `new` takes;
+/// - the last word of the control segment, if it says anything;
+/// - the segments behind the control segment, in the order of the WQE, and what each is of what
+///   `new` was given;
+/// - the name of the operation as a datagram, if it can be one: then the address stands in front
+///   of the segments.
+///
+/// `elsewhere` are types that have constructors of their own, and an
+/// [`Encode`](super::encode::Encode) that is written by hand.
+///
+/// It makes the types, what they need to be posted, and the list `OPERATIONS` of all entries.
+macro_rules! operations {
+    (
+        declared {$(
+            $(#[$attr:meta])*
+            $name:ident $(<$p:ident: $bound:ident>)? = $text:literal {
+                completes: $operation:ident, op_mod: $op_mod:literal,
+                class: $class:ident $(, needs: $needs:ident)?;
+                $(#[$new_attr:meta])*
+                new($($arg:ident: $arg_type:ty),*);
+                $(control: $word:ident = $control:expr;)?
+                segments: { $($segment:ident: $segment_type:ty = $value:expr),* };
+                $(datagram: $datagram:literal;)?
+            }
+        )*}
+        elsewhere {$(
+            $other:ty = $other_text:literal {
+                completes: $other_operation:ident, op_mod: $other_op_mod:literal,
+                class: $other_class:ident $(, needs: $other_needs:ident)?;
+            }
+        )*}
+    ) => {
+        $(
+            $(#[$attr])*
+            #[derive(Clone, Copy, Debug)]
+            pub struct $name $(<$p>)? {
+                $($segment: $segment_type,)*
+                $(control: $word,)?
+                options: Options,
+            }
+
+            impl $(<$p: $bound>)? $name $(<$p>)? {
+                $(#[$new_attr])*
+                #[inline(always)]
+                pub const fn new($($arg: $arg_type),*) -> Self {
+                    Self {
+                        $($segment: $value,)*
+                        $(control: $control,)?
+                        options: Options::NONE,
+                    }
+                }
+            }
+
+            options!($name $(<$p: $bound>)?);
+            entry!(impl ($(<$p: $bound>)?) $name $(<$p>)?: $text, $operation, $op_mod,
+                   $class $(, $needs)?);
+
+            impl $(<$p: $bound>)? Encode for $name $(<$p>)? {
+                const INLINE: bool = false $(|| <$segment_type as Segment>::INLINE)*;
+                const DS: u32 = 1 $(+ <$segment_type as Segment>::DS)*;
+
+                #[inline(always)]
+                #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+                fn ds(&self, _limits: &Limits) -> Result<u32, PostError> {
+                    Ok(1 $(+ self.$segment.ds(_limits)?)*)
+                }
+
+                #[inline(always)]
+                #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+                fn usual_ds(&self, _limits: &Limits) -> Option<u32> {
+                    Some(1 $(+ self.$segment.usual_ds(_limits)?)*)
+                }
+
+                #[inline(always)]
+                #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+                fn write(&self, _wqe: &Wqe<'_>, _at: usize, _: &Limits) {
+                    $(let _at = self.$segment.write(_wqe, _at);)*
+                }
+
+                #[inline(always)]
+                #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+                fn options(&self) -> Options {
+                    self.options
+                }
+
+                $(
+                    #[inline(always)]
+                    fn control(&self) -> $word {
+                        self.control
+                    }
+                )?
+            }
+
+            $(datagram!($name: $datagram);)?
+        )*
+        $(
+            entry!(impl () $other: $other_text, $other_operation, $other_op_mod,
+                   $other_class $(, $other_needs)?);
+        )*
+
+        /// Every operation that there is a request type of.
+        pub const OPERATIONS: &[OperationInfo] = &[
+            $(
+                <$name $(<any!($p)>)? as Request>::INFO,
+                $(<To<'_, any!($datagram $name)> as Request>::INFO,)?
+            )*
+            $(<$other as Request>::INFO,)*
+        ];
+    };
+}
+pub(super) use operations;
+
+/// The type that stands for all of a generic one in the list.
+macro_rules! any {
+    ($p:ident) => { Sge };
+    ($datagram:literal $name:ident) => { $name<Sge> };
+}
+pub(super) use any;
+
+/// The entry of an operation at its request type.
+macro_rules! entry {
+    (impl ($($generics:tt)*) $type:ty: $text:literal, $operation:ident, $op_mod:literal,
+     $class:ident $(, $needs:ident)?) => {
+        impl $($generics)* Request for $type {
+            type Class = class::$class;
+            const INFO: OperationInfo = OperationInfo {
+                name: $text,
+                operation: Operation::$operation,
+                op_mod: $op_mod,
+                class: Class::$class,
+                needs: entry!(@ $($needs)?),
+                ds: <Self as Encode>::DS,
+            };
+        }
+    };
+    (@) => { None };
+    (@ $needs:ident) => { Some(Capability::$needs) };
+}
+pub(super) use entry;
+
+/// An operation as a datagram: it says whom it is for.
+macro_rules! datagram {
+    ($name:ident: $text:literal) => {
+        impl<P: Payload> $name<P> {
+            /// Makes a datagram of it: the last thing to say of the request ([`To`]).
+            #[inline(always)]
+            pub const fn to(self, destination: &Destination) -> To<'_, Self> {
+                To::new(self, destination)
+            }
+        }
+
+        impl<P: Payload> Request for To<'_, $name<P>> {
+            type Class = class::Datagram;
+            const INFO: OperationInfo = OperationInfo {
+                name: $text,
+                class: Class::Datagram,
+                ds: <Self as Encode>::DS,
+                ..<$name<P> as Request>::INFO
+            };
+        }
+    };
+}
+pub(super) use datagram;
+
+/// The builder methods that every request has.
+macro_rules! options {
+    ($name:ident $(<$p:ident: $bound:ident>)?) => {
+        options!(impl ($(<$p: $bound>)?) $name $(<$p>)?);
+    };
+    (impl ($($generics:tt)*) $type:ty) => {
+        impl $($generics)* $type {
+            /// Asks for a completion. Without it there is one only if the request fails.
+            #[inline(always)]
+            pub const fn signaled(mut self) -> Self {
+                self.options.signaled = true;
+                self
+            }
+
+            /// Waits for earlier READs, atomics and changes of keys: [`Fence::Full`].
+            #[inline(always)]
+            pub const fn fence(self) -> Self {
+                self.fence_with(Fence::Full)
+            }
+
+            /// Waits for what `fence` says.
+            #[inline(always)]
+            pub const fn fence_with(mut self, fence: Fence) -> Self {
+                self.options.fence = fence;
+                self
+            }
+
+            /// Makes the peer's completion a solicited one: it wakes who armed for solicited
+            /// completions only. Without effect where the peer gets no completion.
+            #[inline(always)]
+            pub const fn solicited(mut self) -> Self {
+                self.options.solicited = true;
+                self
+            }
+        }
+    };
+}
+pub(super) use options;

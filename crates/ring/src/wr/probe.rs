@@ -1,0 +1,34 @@
+//! An operation that no device has, for tests: with an op_mod, and with a segment behind its
+//! payload.
+#![allow(unreachable_pub, reason = "as the operations that there are, which are public")]
+
+use super::datagram::To;
+use super::declare::{any, datagram, entry, operations, options};
+use super::encode::{Encode, Fence, Limits, Options, PostError, Request};
+use super::info::{Capability, OperationInfo};
+use super::payload::Payload;
+use super::segment::Segment;
+use crate::address::Destination;
+use crate::completion::Operation;
+use crate::ring::Wqe;
+use crate::service::{Class, class};
+use crate::types::{RemoteAddr, Rkey, Sge};
+
+operations! {
+declared {
+    /// What it stands for does not matter.
+    Probe<P: Payload> = "probe" {
+        completes: CompareSwap, op_mod: 0x5a, class: Send, needs: Atomics;
+        /// A probe.
+        new(payload: P, behind: RemoteAddr, word: u32);
+        control: u32 = word;
+        segments: { payload: P = payload, behind: RemoteAddr = behind };
+        datagram: "probe to a destination";
+    }
+}
+
+elsewhere {}
+}
+
+/// What comes behind the payload.
+pub(crate) const BEHIND: RemoteAddr = RemoteAddr::new(0x0102_0304_0506_0708, Rkey(0x090a_0b0c));

@@ -1,0 +1,74 @@
+//! The segments of a WQE that stand behind its control segment.
+
+use verbless_prm::hot::{AtomicSegment, RaddrSegment};
+use zerocopy::transmute;
+
+use super::encode::{Limits, PostError};
+use super::payload::data_segment;
+use crate::ring::Wqe;
+use crate::types::{RemoteAddr, Sge};
+
+/// A segment, or several that belong together. It cannot be named outside, because a wrong `ds`
+/// would corrupt the next WQE.
+pub trait Segment: Copy {
+    /// Whether data stands in the WQE.
+    const INLINE: bool = false;
+    /// Its ds as a rule; of a payload, that of one SGE.
+    const DS: u32;
+
+    /// Its ds, at most 60.
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, limits: &Limits) -> Result<u32, PostError>;
+    /// The same, unless it is unusual: empty where a constant is hoped for, or an error.
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    #[inline(always)]
+    fn usual_ds(&self, limits: &Limits) -> Option<u32> {
+        self.ds(limits).ok()
+    }
+    /// Stores it at segment `at` of the WQE; returns where the next one goes.
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize;
+}
+
+/// Implements [`Segment`] for what is always one ds and always right.
+macro_rules! one_ds {
+    ($type:ty, $self:ident => $bytes:expr) => {
+        impl Segment for $type {
+            const DS: u32 = 1;
+
+            #[inline(always)]
+            #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+            fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+                Ok(Self::DS)
+            }
+
+            #[inline(always)]
+            fn write(&$self, wqe: &Wqe<'_>, at: usize) -> usize {
+                wqe.store(at, $bytes);
+                at + 1
+            }
+        }
+    };
+}
+
+one_ds!(RemoteAddr, self => transmute!(RaddrSegment::new(self.address, self.rkey.0)));
+one_ds!(AtomicSegment, self => transmute!(*self));
+
+/// Where an atomic puts what it found: 8 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found(pub(super) Sge);
+
+impl Segment for Found {
+    const DS: u32 = 1;
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "the trait cannot be named outside")]
+    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+        if self.0.length == 8 { Ok(Self::DS) } else { Err(PostError::AtomicLength) }
+    }
+
+    #[inline(always)]
+    fn write(&self, wqe: &Wqe<'_>, at: usize) -> usize {
+        wqe.store(at, data_segment(&self.0));
+        at + 1
+    }
+}

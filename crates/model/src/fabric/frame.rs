@@ -1,7 +1,10 @@
 //! Frames, the bytes that devices exchange, and the buffers that they are kept in.
 
+use verbless_prm::{Bth, Lrh};
+
+use super::random::Random;
 use crate::profile::Link;
-use crate::wire::{self, Headers, Malformed, Packet};
+use crate::wire::{self, Headers, Malformed, Packet, Route};
 
 /// What is sent over a link: from the Ethernet header or the LRH to the ICRC, without the check
 /// sequence (FCS) or VCRC, which belong to the link.
@@ -37,6 +40,28 @@ impl Frame {
             Link::Ethernet => Packet::parse_ethernet_as(self.bytes(), self.sealed),
             Link::Infiniband => Packet::parse_infiniband_as(self.bytes(), self.sealed).map(Some),
         }
+    }
+
+    /// Its BTH, whatever its ICRC says; `None` if it has none.
+    pub(super) fn bth(&self) -> Option<Bth> {
+        let rest = match self.link {
+            Link::Ethernet => Route::parse_ethernet(self.bytes()).ok()??.1,
+            Link::Infiniband => Route::parse_infiniband(self.bytes()).ok()?.1,
+        };
+        Bth::from_prefix(rest).copied()
+    }
+
+    /// Inverts so many bits in a row, behind the Ethernet header or LRH.
+    pub(super) fn corrupt(&mut self, bits: u32, seed: u64) {
+        self.seal();
+        let header = match self.link {
+            Link::Ethernet => 14,
+            Link::Infiniband => Lrh::BYTES,
+        };
+        let rest = self.bytes_mut().get_mut(header..).unwrap_or_default();
+        let bits = rest.len().saturating_mul(8).min(bits as usize);
+        let first = Random::new(&[seed]).below(rest.len() * 8 - bits + 1);
+        (first..first + bits).for_each(|bit| rest[bit / 8] ^= 1 << (bit % 8));
     }
 
     /// Computes the ICRC, if nobody has.
@@ -87,7 +112,7 @@ impl Buffers {
         fill: impl FnOnce(&mut [u8]),
     ) -> Frame {
         let link = match headers.route {
-            wire::Route::Local(_) | wire::Route::Global(..) => Link::Infiniband,
+            Route::Local(_) | Route::Global(..) => Link::Infiniband,
             _ => Link::Ethernet,
         };
         let mut frame = self.frame(link, headers.frame_length(payload), false);
@@ -126,10 +151,10 @@ impl Buffers {
 
 #[cfg(test)]
 mod tests {
-    use verbless_prm::{Bth, BthOpcode, Lrh};
+    use verbless_prm::BthOpcode;
 
     use super::*;
-    use crate::wire::{Ethernet, Extensions, Route, Transport};
+    use crate::wire::{Ethernet, Extensions, Transport};
 
     fn headers(route: Route) -> Headers {
         let mut bth = Bth::zeroed();
@@ -170,5 +195,39 @@ mod tests {
             buffers.recycle(frame);
         }
         assert_eq!(buffers.free(), 1);
+    }
+
+    #[test]
+    fn corruption_inverts_bits_in_a_row_behind_the_header_of_the_link() {
+        let mut buffers = Buffers::default();
+        let sealed = {
+            let mut frame =
+                buffers.packet(&headers(Route::Local(Lrh::zeroed())), 4, |it| it.fill(9));
+            frame.seal();
+            frame
+        };
+        let mut starts = std::collections::BTreeSet::new();
+        for seed in 0..1000 {
+            let mut frame =
+                buffers.packet(&headers(Route::Local(Lrh::zeroed())), 4, |it| it.fill(9));
+            frame.corrupt(3, seed);
+            assert!(frame.packet().is_err() || frame.bytes()[12] != sealed.bytes()[12]);
+            let flipped: Vec<_> = (0..frame.length * 8)
+                .filter(|bit| {
+                    (frame.bytes()[bit / 8] ^ sealed.bytes()[bit / 8]) >> (bit % 8) & 1 != 0
+                })
+                .collect();
+            assert_eq!(flipped.len(), 3);
+            assert_eq!(flipped[2] - flipped[0], 2);
+            starts.insert(flipped[0]);
+            buffers.recycle(frame);
+        }
+        assert_eq!(starts, (64..sealed.length * 8 - 2).collect());
+        let mut raw = buffers.of_bytes(Link::Ethernet, &[0; 15]);
+        raw.corrupt(100, 1);
+        assert_eq!(raw.bytes()[13..], [0, 0xff]);
+        for length in [0, 14] {
+            buffers.of_bytes(Link::Ethernet, &vec![0; length]).corrupt(1, 1);
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::fault::{Active, FrameFault, Outcome};
+use super::frame::Frame;
 use crate::engine::clock::nanoseconds;
 use crate::profile::Link;
 
@@ -24,22 +26,23 @@ pub(crate) struct LinkSettings {
     /// Whether all this but `up` also applies to frames that are switched inside the card and never
     /// cross the link.
     pub loopback: bool,
+    /// What else happens to frames.
+    pub faults: Vec<FrameFault>,
+    /// Chooses the frames that faults hit by chance: the same ones for the same seed.
+    pub seed: u64,
 }
 
 impl Default for LinkSettings {
     fn default() -> Self {
-        Self { up: true, latency: Duration::ZERO, bandwidth: None, partition: 0, loopback: false }
-    }
-}
-
-impl LinkSettings {
-    /// Whether frames cross it at once and whole.
-    fn is_perfect(&self) -> bool {
-        self.up && self.is_immediate()
-    }
-
-    fn is_immediate(&self) -> bool {
-        self.latency.is_zero() && self.bandwidth.is_none()
+        Self {
+            up: true,
+            latency: Duration::ZERO,
+            bandwidth: None,
+            partition: 0,
+            loopback: false,
+            faults: Vec::new(),
+            seed: 0,
+        }
     }
 }
 
@@ -61,10 +64,18 @@ pub(crate) struct Traffic {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Frames that did not fit into the queue in front of the link.
+    /// Frames that did not fit into the queue in front of the link, or were too many in all.
     pub overflowed: u64,
     /// Frames lost because the link was down.
     pub down: u64,
+    /// Frames that faults lost.
+    pub lost: u64,
+    /// Frames that faults sent once more.
+    pub duplicated: u64,
+    /// Frames that faults delayed.
+    pub delayed: u64,
+    /// Frames that faults changed.
+    pub corrupted: u64,
 }
 
 /// One direction of a link.
@@ -83,13 +94,18 @@ struct Lane {
 #[derive(Debug)]
 pub(super) struct Cable {
     kind: Link,
+    /// Which link it is: each has its own chances.
+    number: u64,
     settings: LinkSettings,
+    faults: Vec<Active>,
     lanes: [Lane; 3],
 }
 
 impl Cable {
-    pub(super) fn new(kind: Link) -> Self {
-        Self { kind, settings: LinkSettings::default(), lanes: Default::default() }
+    pub(super) fn new(kind: Link, number: usize) -> Self {
+        let number = number as u64;
+        let (settings, faults) = (LinkSettings::default(), Vec::new());
+        Self { kind, number, settings, faults, lanes: Default::default() }
     }
 
     pub(super) fn kind(&self) -> Link {
@@ -100,8 +116,13 @@ impl Cable {
         &self.settings
     }
 
-    /// Frames that are on their way keep their time.
+    /// Frames that are on their way keep their time; faults begin anew if they are others.
     pub(super) fn set(&mut self, settings: LinkSettings) {
+        if (self.settings.seed, &self.settings.faults) != (settings.seed, &settings.faults) {
+            let faults = settings.faults.iter().cloned().zip(0..);
+            let active = |(fault, at)| Active::new(fault, settings.seed, self.number, at);
+            self.faults = faults.map(active).collect();
+        }
         self.settings = settings;
     }
 
@@ -109,9 +130,34 @@ impl Cable {
         self.lanes[direction as usize].traffic
     }
 
-    /// When a frame of so many bytes that is sent now arrives; `None`: it is lost.
-    pub(super) fn cross(&mut self, direction: Direction, now: u64, bytes: usize) -> Option<u64> {
-        let Self { kind, settings, lanes } = self;
+    /// What faults do to a frame.
+    pub(super) fn disturb(&mut self, direction: Direction, frame: &Frame) -> Outcome {
+        let mut outcome = Outcome::default();
+        if direction != Direction::Inside || self.settings.loopback {
+            self.faults.iter_mut().for_each(|it| it.apply(direction, frame, &mut outcome));
+        }
+        let traffic = &mut self.lanes[direction as usize].traffic;
+        match outcome.lost {
+            true => traffic.lost += 1,
+            false => {
+                traffic.duplicated += u64::from(outcome.copies);
+                traffic.delayed += u64::from(outcome.delay > 0);
+                traffic.corrupted += u64::from(outcome.corrupt.is_some());
+            }
+        }
+        outcome
+    }
+
+    /// When a frame of so many bytes that is sent now arrives, late by `delay`; `None`: it does
+    /// not. Frames arrive in order, but those that are late.
+    pub(super) fn cross(
+        &mut self,
+        direction: Direction,
+        now: u64,
+        bytes: usize,
+        delay: u64,
+    ) -> Option<u64> {
+        let Self { kind, settings, lanes, .. } = self;
         let lane = &mut lanes[direction as usize];
         lane.traffic.frames += 1;
         lane.traffic.bytes += bytes as u64;
@@ -135,7 +181,12 @@ impl Cable {
         }
         let arrival = sent.saturating_add(nanoseconds(settings.latency)).max(lane.last_arrival);
         lane.last_arrival = arrival;
-        Some(arrival)
+        Some(arrival.saturating_add(delay))
+    }
+
+    /// There are too many frames on their way, so that one is dropped.
+    pub(super) fn overflow(&mut self, direction: Direction) {
+        self.lanes[direction as usize].traffic.overflowed += 1;
     }
 
     /// Whether a frame that arrives at once overtakes none.
@@ -159,13 +210,21 @@ impl Cable {
 
     /// Whether frames cross it at once and whole, and none is on its way.
     pub(super) fn is_plain(&self) -> bool {
-        self.settings.is_perfect() && self.is_empty(Direction::Out) && self.is_empty(Direction::In)
+        self.settings.up
+            && self.is_undisturbed()
+            && self.is_empty(Direction::Out)
+            && self.is_empty(Direction::In)
     }
 
     /// The same of frames that are switched inside the card.
     pub(super) fn is_plain_inside(&self) -> bool {
-        (!self.settings.loopback || self.settings.is_immediate())
-            && self.is_empty(Direction::Inside)
+        (!self.settings.loopback || self.is_undisturbed()) && self.is_empty(Direction::Inside)
+    }
+
+    fn is_undisturbed(&self) -> bool {
+        self.settings.latency.is_zero()
+            && self.settings.bandwidth.is_none()
+            && self.faults.iter().all(Active::is_over)
     }
 
     /// From when on the queue in front of the link is short.
@@ -201,7 +260,7 @@ mod tests {
     use super::*;
 
     fn cable(kind: Link, settings: LinkSettings) -> Cable {
-        let mut cable = Cable::new(kind);
+        let mut cable = Cable::new(kind, 0);
         cable.set(settings);
         cable
     }
@@ -216,9 +275,9 @@ mod tests {
 
     #[test]
     fn a_perfect_link_takes_no_time_and_is_plain() {
-        let mut cable = Cable::new(Link::Ethernet);
+        let mut cable = Cable::new(Link::Ethernet, 0);
         assert!(cable.is_plain() && cable.is_plain_inside());
-        assert_eq!(cable.cross(Direction::Out, 7, 9000), Some(7));
+        assert_eq!(cable.cross(Direction::Out, 7, 9000, 0), Some(7));
         assert_eq!(cable.clear_to_send(7), 7);
         cable.departed(Direction::Out);
         assert!(!cable.is_plain(), "a frame is on its way");
@@ -230,14 +289,14 @@ mod tests {
         // 1 bit/ns, and 24 bytes around each frame of Ethernet.
         let mut ethernet = cable(Link::Ethernet, slow());
         assert!(!ethernet.is_plain() && ethernet.is_plain_inside());
-        assert_eq!(ethernet.cross(Direction::Out, 1000, 1000), Some(1000 + 8 * 1024 + 500));
-        assert_eq!(ethernet.cross(Direction::Out, 1000, 1000), Some(1000 + 2 * 8 * 1024 + 500));
-        assert_eq!(ethernet.cross(Direction::In, 1000, 1000), Some(1000 + 8 * 1024 + 500));
-        assert_eq!(ethernet.cross(Direction::Inside, 1000, 1000), Some(1000));
+        assert_eq!(ethernet.cross(Direction::Out, 1000, 1000, 0), Some(1000 + 8 * 1024 + 500));
+        assert_eq!(ethernet.cross(Direction::Out, 1000, 1000, 0), Some(1000 + 2 * 8 * 1024 + 500));
+        assert_eq!(ethernet.cross(Direction::In, 1000, 1000, 0), Some(1000 + 8 * 1024 + 500));
+        assert_eq!(ethernet.cross(Direction::Inside, 1000, 1000, 0), Some(1000));
         let mut infiniband = cable(Link::Infiniband, slow());
-        assert_eq!(infiniband.cross(Direction::Out, 0, 998), Some(8 * 1000 + 500));
+        assert_eq!(infiniband.cross(Direction::Out, 0, 998, 0), Some(8 * 1000 + 500));
         // The link was idle in between.
-        assert_eq!(infiniband.cross(Direction::Out, 10_000, 998), Some(10_000 + 8 * 1000 + 500));
+        assert_eq!(infiniband.cross(Direction::Out, 10_000, 998, 0), Some(10_000 + 8 * 1000 + 500));
         assert_eq!(infiniband.traffic(Direction::Out).bytes, 2 * 998);
     }
 
@@ -245,7 +304,7 @@ mod tests {
     fn parts_of_a_nanosecond_add_up() {
         let bandwidth = Some(400_000_000_000);
         let mut cable = cable(Link::Infiniband, LinkSettings { bandwidth, ..Default::default() });
-        let last = (0..1000).map(|_| cable.cross(Direction::Out, 0, 66)).last();
+        let last = (0..1000).map(|_| cable.cross(Direction::Out, 0, 66, 0)).last();
         assert_eq!(last, Some(Some(1360)), "1000 frames of 68 bytes at 50 bytes/ns");
     }
 
@@ -253,7 +312,7 @@ mod tests {
     fn what_is_switched_inside_the_card_is_delayed_only_on_request() {
         let mut cable = cable(Link::Ethernet, LinkSettings { loopback: true, ..slow() });
         assert!(!cable.is_plain_inside());
-        assert_eq!(cable.cross(Direction::Inside, 0, 1000), Some(8 * 1024 + 500));
+        assert_eq!(cable.cross(Direction::Inside, 0, 1000, 0), Some(8 * 1024 + 500));
         cable.set(LinkSettings { loopback: true, up: false, ..LinkSettings::default() });
         assert!(cable.is_plain_inside(), "the link's end is not the card's");
     }
@@ -261,21 +320,21 @@ mod tests {
     #[test]
     fn nothing_crosses_a_link_that_is_down_and_what_is_on_its_way_is_lost() {
         let mut cable = cable(Link::Ethernet, slow());
-        cable.cross(Direction::In, 0, 100);
+        cable.cross(Direction::In, 0, 100, 0);
         cable.departed(Direction::In);
         cable.set(LinkSettings { up: false, ..slow() });
         assert!(!cable.arrived(Direction::In) && !cable.is_plain());
-        assert_eq!(cable.cross(Direction::In, 0, 100), None);
+        assert_eq!(cable.cross(Direction::In, 0, 100, 0), None);
         assert_eq!(cable.traffic(Direction::In).down, 2);
     }
 
     #[test]
     fn a_frame_does_not_overtake_those_of_a_link_that_was_slower() {
         let mut cable = cable(Link::Ethernet, slow());
-        let first = cable.cross(Direction::Out, 0, 1000).unwrap();
+        let first = cable.cross(Direction::Out, 0, 1000, 0).unwrap();
         cable.set(LinkSettings::default());
-        assert_eq!(cable.cross(Direction::Out, 10, 1000), Some(first));
-        assert_eq!(cable.cross(Direction::Out, first + 1, 1000), Some(first + 1));
+        assert_eq!(cable.cross(Direction::Out, 10, 1000, 0), Some(first));
+        assert_eq!(cable.cross(Direction::Out, first + 1, 1000, 0), Some(first + 1));
     }
 
     #[test]
@@ -283,7 +342,7 @@ mod tests {
         let mut cable = cable(Link::Ethernet, slow());
         let mut frames = 0;
         while cable.clear_to_send(0) == 0 {
-            cable.cross(Direction::Out, 0, 1000);
+            cable.cross(Direction::Out, 0, 1000, 0);
             frames += 1;
         }
         assert_eq!(frames, (256 << 10) / 1024 + 1);
@@ -291,7 +350,7 @@ mod tests {
         assert_eq!(cable.clear_to_send(clear), clear, "and then it is short");
         // One byte takes 8 ns.
         assert!(cable.clear_to_send(clear - 10) > clear - 10);
-        while cable.cross(Direction::Out, 0, 1000).is_some() {
+        while cable.cross(Direction::Out, 0, 1000, 0).is_some() {
             frames += 1;
         }
         assert_eq!(frames, (16 << 20) / 1024 + 1);

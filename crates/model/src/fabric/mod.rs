@@ -26,8 +26,10 @@
 #![allow(dead_code, reason = "the engine is being taught to exchange frames")]
 
 mod address;
+mod fault;
 mod frame;
 mod link;
+mod random;
 mod reach;
 mod schedule;
 #[cfg(test)]
@@ -77,6 +79,8 @@ pub(crate) type External = Box<dyn FnMut(&[u8]) + Send>;
 
 /// Addresses that the switch remembers of those outside; more make it forget all.
 const MOST_LEARNED: usize = 4096;
+/// Frames that may be on their way; more are dropped.
+const MOST_IN_FLIGHT: usize = 1 << 16;
 /// The shortest and the longest frame from outside.
 const EXTERNAL_BYTES: std::ops::RangeInclusive<usize> = 14..=0xffff;
 
@@ -123,11 +127,10 @@ impl Fabric {
         functions: impl IntoIterator<Item = usize>,
     ) {
         let first = self.ports.len();
-        self.ports.extend((0..ports).map(|_| Port {
-            cable: Cable::new(kind),
-            members: Vec::new(),
-            external: None,
-        }));
+        for _ in 0..ports {
+            let cable = Cable::new(kind, self.ports.len());
+            self.ports.push(Port { cable, members: Vec::new(), external: None });
+        }
         for function in functions {
             for port in 1..=ports {
                 let (vport, physical) = (Vport { function, port }, first + usize::from(port) - 1);
@@ -139,8 +142,8 @@ impl Fabric {
 
     /// Adds a link to somebody outside: `external` gets, sealed, what the switch sends there.
     pub(crate) fn add_external(&mut self, kind: Link, external: External) -> PhysicalPort {
-        let port = Port { cable: Cable::new(kind), members: Vec::new(), external: Some(external) };
-        self.ports.push(port);
+        let cable = Cable::new(kind, self.ports.len());
+        self.ports.push(Port { cable, members: Vec::new(), external: Some(external) });
         PhysicalPort(self.ports.len() - 1)
     }
 
@@ -300,19 +303,52 @@ impl Fabric {
         None
     }
 
-    /// Lets a frame cross a link, or a card.
+    /// Lets a frame cross a link, or a card, with what its faults do to it.
     fn cross(
         &mut self,
         now: u64,
         port: PhysicalPort,
         direction: Direction,
         from: Option<Vport>,
+        mut frame: Frame,
+    ) {
+        let outcome = self.ports[port.0].cable.disturb(direction, &frame);
+        if !outcome.lost {
+            for _ in 0..outcome.copies {
+                let copy = self.buffers.copy(&frame);
+                self.depart(now, port, direction, from, copy, 0);
+            }
+        }
+        if let Some((bits, seed)) = outcome.corrupt {
+            frame.corrupt(bits, seed);
+        }
+        match outcome.lost {
+            // It takes the link's time all the same.
+            true => {
+                self.ports[port.0].cable.cross(direction, now, frame.bytes().len(), 0);
+                self.buffers.recycle(frame);
+            }
+            false => self.depart(now, port, direction, from, frame, outcome.delay),
+        }
+    }
+
+    fn depart(
+        &mut self,
+        now: u64,
+        port: PhysicalPort,
+        direction: Direction,
+        from: Option<Vport>,
         frame: Frame,
+        delay: u64,
     ) {
         let cable = &mut self.ports[port.0].cable;
-        match cable.cross(direction, now, frame.bytes().len()) {
+        match cable.cross(direction, now, frame.bytes().len(), delay) {
             Some(at) if at <= now && cable.is_empty(direction) => {
                 self.crossed(now, port, direction, from, frame);
+            }
+            Some(_) if self.schedule.len() >= MOST_IN_FLIGHT => {
+                cable.overflow(direction);
+                self.buffers.recycle(frame);
             }
             Some(at) => {
                 cable.departed(direction);
@@ -415,21 +451,26 @@ impl Fabric {
         from: Option<Vport>,
         frame: Frame,
     ) {
+        let takes = |(_, addresses): &&(Vport, Addresses)| addresses.take(destination);
         let members = &self.ports[port.0].members;
-        let mut last = None;
-        for &(to, _) in members.iter().filter(|(_, addresses)| addresses.take(destination)) {
-            if let Some(to) = last.replace(to) {
-                let copy = self.buffers.copy(&frame);
-                let delivery = Delivery { to, own: from == Some(to), frame: copy };
-                self.schedule.add(now, Event::Delivered(delivery));
-            }
+        let takers = members.iter().filter(takes).count();
+        if self.schedule.len() + takers > MOST_IN_FLIGHT {
+            self.ports[port.0].cable.overflow(Direction::In);
+            return self.buffers.recycle(frame);
         }
-        match last {
-            Some(to) => {
+        let mut frame = Some(frame);
+        for (at, &(to, _)) in members.iter().filter(takes).enumerate() {
+            let copy = match at + 1 == takers {
+                true => frame.take(),
+                false => frame.as_ref().map(|frame| self.buffers.copy(frame)),
+            };
+            if let Some(frame) = copy {
                 let delivery = Delivery { to, own: from == Some(to), frame };
                 self.schedule.add(now, Event::Delivered(delivery));
             }
-            None => self.buffers.recycle(frame),
+        }
+        if let Some(frame) = frame {
+            self.buffers.recycle(frame);
         }
     }
 }

@@ -57,6 +57,10 @@ impl<T> Schedule<T> {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.in_order.len() + self.others.len()
+    }
+
     /// Time and number of what comes next.
     fn first(&self) -> Option<(u64, u64)> {
         let in_order = self.in_order.front().map(|entry| entry.key);

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use verbless_prm::{Grh, Lrh, LrhNextHeader};
 
+use super::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 use super::*;
 
 const ETHERNET: Link = Link::Ethernet;
@@ -292,4 +293,146 @@ fn frames_in_a_steady_state_take_no_new_buffers() {
     let all = fabric.buffers.free();
     assert!(buffers.iter().skip(20).all(|free| (1..all).contains(free)), "{buffers:?} of {all}");
     assert_eq!(all, 10 * 2 + 6);
+}
+
+fn fault(effect: FrameEffect, when: Occurrence) -> FrameFault {
+    FrameFault { effect, select: FrameSelector::default(), when }
+}
+
+fn disturbed(faults: impl Into<Vec<FrameFault>>, seed: u64) -> LinkSettings {
+    LinkSettings { faults: faults.into(), seed, ..LinkSettings::default() }
+}
+
+/// What function 3 gets of 256 frames that function 0 sends, one each nanosecond.
+fn run(settings: &LinkSettings) -> Vec<(usize, bool, u8)> {
+    let mut fabric = fabric(ETHERNET);
+    let third = port(&fabric, 3);
+    fabric.set_link(third, settings.clone());
+    let mut all = Vec::new();
+    for number in 0..=255 {
+        send(&mut fabric, number.into(), 0, mac(4), number);
+        all.extend(arrived(&mut fabric, number.into()));
+    }
+    all.extend(arrived(&mut fabric, u64::MAX));
+    all
+}
+
+#[test]
+fn frames_are_lost_doubled_and_late_by_chance_and_alike_for_the_same_seed() {
+    let chance = Occurrence::Chance(0.25);
+    let delay = FrameEffect::Delay(Duration::from_nanos(10));
+    let numbers = |settings: &LinkSettings| {
+        run(settings).iter().map(|&(.., number)| number).collect::<Vec<_>>()
+    };
+    let lost = numbers(&disturbed([fault(FrameEffect::Lose, chance)], 1));
+    assert!((160..225).contains(&lost.len()) && lost.is_sorted(), "{}", lost.len());
+    let doubled = numbers(&disturbed([fault(FrameEffect::Duplicate, chance)], 1));
+    assert!((290..350).contains(&doubled.len()) && doubled.is_sorted());
+    let late = numbers(&disturbed([fault(delay, chance)], 1));
+    assert!(late.len() == 256 && !late.is_sorted());
+    let mut sorted = late.clone();
+    sorted.sort();
+    assert!(sorted.into_iter().eq(0..=255));
+    for (at, &number) in late.iter().enumerate() {
+        assert!(at.abs_diff(number.into()) <= 10, "{number} came as number {at}");
+    }
+    // The first fault chooses the same frames whatever follows it.
+    let all = disturbed(
+        [FrameEffect::Lose, FrameEffect::Duplicate, delay].map(|it| fault(it, chance)),
+        1,
+    );
+    let same: std::collections::BTreeSet<_> = numbers(&all).into_iter().collect();
+    assert!(same.iter().eq(&lost));
+    assert_eq!(run(&all), run(&all));
+    assert_ne!(run(&all), run(&LinkSettings { seed: 2, ..all }));
+}
+
+#[test]
+fn each_link_has_its_own_chances() {
+    let mut fabric = fabric(ETHERNET);
+    let settings = disturbed([fault(FrameEffect::Lose, Occurrence::Chance(0.5))], 7);
+    for function in [2, 3] {
+        let port = port(&fabric, function);
+        fabric.set_link(port, settings.clone());
+    }
+    for number in 0..100 {
+        send(&mut fabric, 0, 0, Mac::BROADCAST, number);
+    }
+    let all = arrived(&mut fabric, 0);
+    let of = |function| all.iter().filter(move |it| it.0 == function).map(|it| it.2);
+    assert!(!of(2).eq(of(3)));
+    assert_eq!(of(1).count(), 100, "inside the card nothing is lost");
+}
+
+#[test]
+fn a_fault_that_is_over_leaves_the_path_plain_and_inside_a_card_it_needs_loopback() {
+    let mut fabric = fabric(ETHERNET);
+    let first = port(&fabric, 0);
+    let once = [fault(FrameEffect::Lose, Occurrence::Nth { skip: 0, count: 1 })];
+    fabric.set_link(first, disturbed(once.clone(), 0));
+    assert!(!fabric.is_plain(vport(2), vport(0)) && fabric.is_plain(vport(0), vport(1)));
+    send(&mut fabric, 0, 0, mac(2), 1);
+    send(&mut fabric, 0, 2, mac(1), 2);
+    send(&mut fabric, 0, 2, mac(1), 3);
+    assert_eq!(arrived(&mut fabric, 0), [(1, false, 1), (0, false, 3)]);
+    assert!(fabric.is_plain(vport(2), vport(0)));
+    // The same faults once more are the same ones, others begin anew.
+    fabric.set_link(
+        first,
+        LinkSettings { latency: Duration::from_nanos(1), ..disturbed(once.clone(), 0) },
+    );
+    send(&mut fabric, 0, 2, mac(1), 4);
+    assert_eq!(arrived(&mut fabric, 1), [(0, false, 4)]);
+    fabric.set_link(first, LinkSettings { loopback: true, ..disturbed(once, 1) });
+    assert!(!fabric.is_plain(vport(0), vport(1)));
+    send(&mut fabric, 1, 0, mac(2), 5);
+    send(&mut fabric, 1, 0, mac(2), 6);
+    assert_eq!(arrived(&mut fabric, 1), [(1, false, 6)]);
+}
+
+#[test]
+fn a_lost_frame_takes_the_time_of_the_link_all_the_same() {
+    let mut fabric = fabric(ETHERNET);
+    let first = port(&fabric, 0);
+    let faults = [fault(FrameEffect::Lose, Occurrence::Nth { skip: 0, count: 1 })];
+    let bandwidth = Some(8_000_000_000);
+    fabric.set_link(first, LinkSettings { bandwidth, ..disturbed(faults, 0) });
+    send(&mut fabric, 0, 0, mac(4), 1);
+    send(&mut fabric, 0, 0, mac(4), 2);
+    assert_eq!(fabric.next_due(), Some(2 * (64 + 24)));
+    assert_eq!(fabric.clear_to_send(0, vport(0)), 0);
+    assert_eq!(fabric.clear_to_send(0, vport(9)), 0);
+}
+
+#[test]
+fn a_corrupt_frame_arrives_and_its_copy_is_whole() {
+    let mut fabric = fabric(ETHERNET);
+    let third = port(&fabric, 3);
+    let always = Occurrence::Chance(1.0);
+    let faults = [fault(FrameEffect::Corrupt(1), always), fault(FrameEffect::Duplicate, always)];
+    fabric.set_link(third, disturbed(faults, 0));
+    let frame = frame(&mut fabric, mac(4), mac(1), 1);
+    let sent = frame.bytes().to_vec();
+    fabric.transmit(0, vport(0), frame);
+    let mut differences = Vec::new();
+    while let Some(Delivery { frame, .. }) = fabric.pop_due(0) {
+        let changed =
+            frame.bytes().iter().zip(&sent).map(|(one, other)| (one ^ other).count_ones());
+        differences.push(changed.sum::<u32>());
+        fabric.recycle(frame);
+    }
+    assert_eq!(differences, [0, 1]);
+    let incoming = fabric.traffic(third)[1];
+    assert_eq!((incoming.corrupted, incoming.duplicated, incoming.lost), (1, 1, 0));
+}
+
+#[test]
+fn frames_that_nobody_takes_do_not_fill_the_memory() {
+    let mut fabric = fabric(ETHERNET);
+    for _ in 0..MOST_IN_FLIGHT + 10 {
+        send(&mut fabric, 0, 0, mac(4), 1);
+    }
+    assert_eq!(arrived(&mut fabric, 0).len(), MOST_IN_FLIGHT);
+    let third = port(&fabric, 3);
+    assert_eq!(fabric.traffic(third)[1].overflowed, 10);
 }

@@ -1,0 +1,253 @@
+//! What is to happen to the frames of a link: which, when, and what.
+
+use std::time::Duration;
+
+use super::frame::Frame;
+use super::link::Direction;
+use super::random::Random;
+use crate::engine::clock::nanoseconds;
+
+/// What happens to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameEffect {
+    /// It is lost.
+    Lose,
+    /// It arrives, and one more of it.
+    Duplicate,
+    /// It arrives so much later, so that those behind it overtake it.
+    Delay(Duration),
+    /// So many of its bits are changed, behind the Ethernet header or LRH, and the checks of the
+    /// link do not notice: the ICRC and the checksum of IPv4 are what is left.
+    Corrupt(u32),
+}
+
+/// Which frames of a link: those that agree with all that is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FrameSelector {
+    /// To the switch, or from it.
+    pub leaving: Option<bool>,
+    /// Packets for this QP.
+    pub qpn: Option<u32>,
+    /// Packets of one of these opcodes, as the BTH has them.
+    pub opcodes: Vec<u8>,
+    /// Packets from the first to the second of these PSNs, which go on at 0 behind 0xffffff.
+    pub psns: Option<(u32, u32)>,
+}
+
+impl FrameSelector {
+    fn selects(&self, direction: Direction, frame: &Frame) -> bool {
+        let leaves = direction != Direction::In;
+        if self.leaving.is_some_and(|leaving| leaving != leaves) {
+            return false;
+        }
+        if self.qpn.is_none() && self.opcodes.is_empty() && self.psns.is_none() {
+            return true;
+        }
+        let Some(bth) = frame.bth() else { return false };
+        let in_range = |(first, last): (u32, u32)| {
+            let psns_from_first = |psn: u32| psn.wrapping_sub(first) & 0xff_ffff;
+            psns_from_first(bth.psn()) <= psns_from_first(last)
+        };
+        self.qpn.is_none_or(|qpn| qpn == bth.destination_qp())
+            && (self.opcodes.is_empty() || self.opcodes.contains(&bth.opcode().0))
+            && self.psns.is_none_or(in_range)
+    }
+}
+
+/// When it happens to the frames that are selected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Occurrence {
+    /// To each with this probability, from 0 to 1.
+    Chance(f64),
+    /// To `count` frames in a row, after `skip` have passed.
+    Nth {
+        /// Frames that pass first.
+        skip: u64,
+        /// Frames to which it happens.
+        count: u64,
+    },
+}
+
+/// A fault of a link.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FrameFault {
+    /// What happens.
+    pub effect: FrameEffect,
+    /// To which frames.
+    pub select: FrameSelector,
+    /// To which of these.
+    pub when: Occurrence,
+}
+
+/// A fault, and how far it has come: with either direction by itself as far as chance goes.
+#[derive(Debug)]
+pub(super) struct Active {
+    fault: FrameFault,
+    random: [Random; 3],
+    seen: u64,
+}
+
+/// What is to happen to one frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub lost: bool,
+    /// How many more of it arrive, as it was sent.
+    pub copies: u32,
+    /// Nanoseconds by which it is late.
+    pub delay: u64,
+    /// Bits that are changed, and what decides which.
+    pub corrupt: Option<(u32, u64)>,
+}
+
+impl Active {
+    /// `seed` is of the model, `link` of the link, `number` of the fault.
+    pub(super) fn new(fault: FrameFault, seed: u64, link: u64, number: u64) -> Self {
+        let random = [0, 1, 2].map(|direction| Random::new(&[seed, link, direction, number]));
+        Self { fault, random, seen: 0 }
+    }
+
+    /// Whether it can happen still.
+    pub(super) fn is_over(&self) -> bool {
+        match self.fault.when {
+            Occurrence::Chance(probability) => probability <= 0.0,
+            Occurrence::Nth { skip, count } => self.seen >= skip.saturating_add(count),
+        }
+    }
+
+    /// Adds what this fault does to a frame.
+    pub(super) fn apply(&mut self, direction: Direction, frame: &Frame, outcome: &mut Outcome) {
+        if !self.fault.select.selects(direction, frame) {
+            return;
+        }
+        let random = &mut self.random[direction as usize];
+        let happens = match self.fault.when {
+            Occurrence::Chance(probability) => random.happens(probability),
+            Occurrence::Nth { skip, count } => {
+                self.seen = self.seen.saturating_add(1);
+                self.seen > skip && self.seen - skip <= count
+            }
+        };
+        if !happens {
+            return;
+        }
+        match self.fault.effect {
+            FrameEffect::Lose => outcome.lost = true,
+            FrameEffect::Duplicate => outcome.copies += 1,
+            FrameEffect::Delay(by) => {
+                outcome.delay = outcome.delay.saturating_add(nanoseconds(by));
+            }
+            FrameEffect::Corrupt(bits) => outcome.corrupt = Some((bits, random.next())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use verbless_prm::{Bth, BthOpcode, Lrh};
+
+    use super::super::frame::Buffers;
+    use super::*;
+    use crate::profile::Link;
+    use crate::wire::{Extensions, Headers, Route, Transport};
+
+    fn packet(qpn: u32, opcode: BthOpcode, psn: u32) -> Frame {
+        let mut bth = Bth::zeroed();
+        bth.set_opcode(opcode).set_destination_qp(qpn).set_psn(psn);
+        let transport = Transport { bth, extensions: Extensions::default() };
+        let headers = Headers { route: Route::Local(Lrh::zeroed()), transport };
+        Buffers::default().packet(&headers, 0, |_| ())
+    }
+
+    fn active(effect: FrameEffect, select: FrameSelector, when: Occurrence) -> Active {
+        Active::new(FrameFault { effect, select, when }, 1, 2, 3)
+    }
+
+    fn outcome(active: &mut Active, direction: Direction, frame: &Frame) -> Outcome {
+        let mut outcome = Outcome::default();
+        active.apply(direction, frame, &mut outcome);
+        outcome
+    }
+
+    #[test]
+    fn a_selector_chooses_by_direction_qp_opcode_and_psn() {
+        let (only, last) = (BthOpcode::RC_SEND_ONLY, BthOpcode::RC_SEND_LAST);
+        let all = FrameSelector::default();
+        let select = |selector: &FrameSelector, frame: &Frame| {
+            [Direction::Out, Direction::In, Direction::Inside].map(|it| selector.selects(it, frame))
+        };
+        let frame = packet(7, only, 100);
+        assert_eq!(select(&all, &frame), [true; 3]);
+        let leaving = FrameSelector { leaving: Some(true), ..all.clone() };
+        assert_eq!(select(&leaving, &frame), [true, false, true]);
+        let coming = FrameSelector { leaving: Some(false), ..all.clone() };
+        assert_eq!(select(&coming, &frame), [false, true, false]);
+        let of_qp = FrameSelector { qpn: Some(7), ..all.clone() };
+        assert_eq!(select(&of_qp, &frame), [true; 3]);
+        assert_eq!(select(&of_qp, &packet(8, only, 100)), [false; 3]);
+        let of_opcode = FrameSelector { opcodes: vec![only.0, 0x11], ..all.clone() };
+        assert_eq!(select(&of_opcode, &frame), [true; 3]);
+        assert_eq!(select(&of_opcode, &packet(7, last, 100)), [false; 3]);
+        let both = FrameSelector { qpn: Some(8), ..of_opcode };
+        assert_eq!(select(&both, &frame), [false; 3]);
+        let raw = Buffers::default().of_bytes(Link::Ethernet, &[0; 64]);
+        assert_eq!((select(&all, &raw), select(&of_qp, &raw)), ([true; 3], [false; 3]));
+    }
+
+    #[test]
+    fn a_range_of_psns_may_go_around() {
+        let selects = |psns, psn| {
+            let selector = FrameSelector { psns: Some(psns), ..FrameSelector::default() };
+            selector.selects(Direction::Out, &packet(1, BthOpcode::RC_SEND_ONLY, psn))
+        };
+        assert_eq!([9, 10, 20, 21].map(|psn| selects((10, 20), psn)), [false, true, true, false]);
+        let around = [0xff_fffd, 0xff_fffe, 0, 1, 2].map(|psn| selects((0xff_fffe, 1), psn));
+        assert_eq!(around, [false, true, true, true, false]);
+    }
+
+    #[test]
+    fn the_nth_frames_that_are_selected_are_hit_and_then_no_more() {
+        let select = FrameSelector { qpn: Some(7), ..FrameSelector::default() };
+        let mut fault = active(FrameEffect::Lose, select, Occurrence::Nth { skip: 1, count: 2 });
+        let (mine, other) =
+            (packet(7, BthOpcode::RC_SEND_ONLY, 0), packet(8, BthOpcode::RC_SEND_ONLY, 0));
+        let mut lost = |frame| outcome(&mut fault, Direction::Out, frame).lost;
+        let seen = [&mine, &other, &mine, &other, &mine, &mine].map(&mut lost);
+        assert_eq!(seen, [false, false, true, false, true, false]);
+        assert!(fault.is_over());
+    }
+
+    #[test]
+    fn chance_is_the_same_in_every_run_and_another_in_each_direction() {
+        let run = |direction| {
+            let when = Occurrence::Chance(0.5);
+            let mut fault = active(FrameEffect::Lose, FrameSelector::default(), when);
+            let frame = packet(1, BthOpcode::RC_SEND_ONLY, 0);
+            let all: Vec<_> =
+                (0..64).map(|_| outcome(&mut fault, direction, &frame).lost).collect();
+            assert!(!fault.is_over());
+            all
+        };
+        assert_eq!(run(Direction::Out), run(Direction::Out));
+        assert_ne!(run(Direction::Out), run(Direction::In));
+        let never = active(FrameEffect::Lose, FrameSelector::default(), Occurrence::Chance(0.0));
+        assert!(never.is_over());
+    }
+
+    #[test]
+    fn effects_of_several_faults_add_up() {
+        let mut sum = Outcome::default();
+        let frame = packet(1, BthOpcode::RC_SEND_ONLY, 0);
+        for effect in [
+            FrameEffect::Duplicate,
+            FrameEffect::Delay(Duration::from_nanos(5)),
+            FrameEffect::Duplicate,
+            FrameEffect::Delay(Duration::from_nanos(6)),
+            FrameEffect::Corrupt(3),
+        ] {
+            let when = Occurrence::Chance(1.0);
+            active(effect, FrameSelector::default(), when).apply(Direction::In, &frame, &mut sum);
+        }
+        assert!(!sum.lost);
+        assert_eq!((sum.copies, sum.delay, sum.corrupt.map(|(bits, _)| bits)), (2, 11, Some(3)));
+    }
+}

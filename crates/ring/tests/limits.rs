@@ -7,14 +7,18 @@ use support::{
     Completer, Receiver, Sender, Settings, bytes, record_of, ring_of, to_lid, unwrapped,
 };
 use verbless_prm::hot::{cqe_format, cqe_opcode, opcode};
-use verbless_prm::{Cqe, CqeFormat, CqeOpcode, MkeyContext, WqeOpcode};
+use verbless_prm::{
+    Cqe, CqeFormat, CqeOpcode, MkeyContext, UmrCtrlSegment, UmrMkeyMask, WqeOpcode,
+};
 use verbless_ring::access::{KeyAccess, RemoteAccess};
 use verbless_ring::completion::{Failure, Malformed};
 use verbless_ring::cq::CompletionQueueParts;
 use verbless_ring::qp::{ReceiveQueueParts, SendQueueParts};
 use verbless_ring::ring::{RecordMemory, RingMemory, SharedMemory};
 use verbless_ring::uar::UarPage;
-use verbless_ring::wr::{CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Umr, Write};
+use verbless_ring::wr::{
+    Capability, CompareSwap, FetchAdd, Inline, Nop, PostError, Read, Send, Umr, Write,
+};
 use verbless_ring::{
     CompletionError, CompletionQueue, Cqn, Lkey, Operation, QKey, Qpn, QueuePair, ReceiveQueue,
     RemoteAddr, Rkey, SendQueue, Sge, Status, Ud, WqeIndex,
@@ -86,7 +90,13 @@ fn a_change_of_a_key_that_cannot_be_is_refused() {
     let mut sender = Sender::new(Settings::default());
     let (key, access) = (Rkey(1), KeyAccess::LOCAL);
     let queue = &mut sender.queue;
+    let peers = |remote| KeyAccess { remote, ..KeyAccess::LOCAL_READ };
+    let writes = peers(RemoteAccess { write: true, ..RemoteAccess::default() });
+    let atomics = peers(RemoteAccess { atomic: true, ..RemoteAccess::default() });
     for (request, why) in [
+        (Umr::map(key, writes, &[sge(1)]), PostError::Access),
+        (Umr::map_from(key, atomics, Sge::new(0x800, 64, Lkey(1)), 1), PostError::Access),
+        (Umr::rights(key, writes), PostError::Access),
         (Umr::map(key, access, &[sge(1); 53]), PostError::TooManyKlms),
         (Umr::map(key, access, &[sge(1), sge(0x8000_0000)]), PostError::SgeTooLong),
         (Umr::map_from(key, access, Sge::new(0x400, 64, Lkey(1)), 1), PostError::BadList),
@@ -451,13 +461,13 @@ proptest! {
 #[test]
 fn each_right_of_a_umr_is_a_bit_of_its_own_in_the_request() {
     let remote = |read, write, atomic| RemoteAccess { read, write, atomic };
-    let none = KeyAccess::LOCAL_READ;
+    let (none, local) = (KeyAccess::LOCAL_READ, KeyAccess::LOCAL);
     for (access, bit) in [
         (none, 0),
-        (KeyAccess { local_write: true, ..none }, 1 << 3),
+        (local, 1 << 3),
         (KeyAccess { remote: remote(true, false, false), ..none }, 1 << 4),
-        (KeyAccess { remote: remote(false, true, false), ..none }, 1 << 5),
-        (KeyAccess { remote: remote(false, false, true), ..none }, 1 << 6),
+        (KeyAccess { remote: remote(false, true, false), ..local }, 1 << 3 | 1 << 5),
+        (KeyAccess { remote: remote(false, false, true), ..local }, 1 << 3 | 1 << 6),
     ] {
         let mut sender = Sender::new(Settings::default());
         sender.queue.post(&Umr::rights(Rkey(0x1234), access), 0).unwrap();
@@ -467,6 +477,27 @@ fn each_right_of_a_umr_is_a_bit_of_its_own_in_the_request() {
         let rights = [mkey.lw(), mkey.rr(), mkey.rw(), mkey.a()];
         let rights = (3..).zip(rights).map(|(bit, right)| u8::from(right) << bit).sum::<u8>();
         assert_eq!(rights, bit, "{access:?}");
+    }
+}
+
+#[test]
+fn a_umr_leaves_the_atomic_right_alone_where_the_device_lets_none_change_it() {
+    let klms = [sge(64)];
+    let may =
+        KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
+    for (changes, bit) in [(true, UmrMkeyMask::A.0), (false, 0)] {
+        let mut sender = Sender::new(Settings::default());
+        sender.queue.set_capabilities(|it| changes || it != Capability::UmrAtomic);
+        for (request, index) in [(Umr::rights(Rkey(1), may), 0), (Umr::map(Rkey(1), may, &klms), 2)]
+        {
+            sender.queue.post(&request, 0).unwrap();
+            let umr = unwrapped(&sender.ring, 64 * index + 16, 48);
+            let mask = UmrCtrlSegment::from_prefix(&umr).unwrap().mkey_mask();
+            assert_eq!(mask & UmrMkeyMask::A.0, bit);
+            assert_ne!(mask & UmrMkeyMask::RW.0, 0, "the other rights");
+        }
+        let refused = sender.queue.post(&Umr::map(Rkey(1), KeyAccess::ALL, &klms), 0);
+        assert_eq!(refused.err(), (!changes).then_some(PostError::AtomicAccess));
     }
 }
 

@@ -1,21 +1,28 @@
 //! A device whose capabilities leave no room at all: what is asked of it is refused, with the
 //! limit.
 
-use verbless_command::{Device, ErrorKind};
+use verbless_command::{Device, ErrorKind, KeyAccess};
+use verbless_conformance::{Choice, Lab, Outcome, Stop, cases, run_case};
 use verbless_devx::Backend;
 use verbless_model::{Model, Profile};
 use verbless_model_kernel::InProcess;
-use verbless_queue::wr::{LocalInvalidate, Request, Umr, Write};
-use verbless_queue::{CqConfig, Domain, QpConfig, Rc, Sge, SrqConfig};
+use verbless_queue::service::Service;
+use verbless_queue::wr::{LocalInvalidate, OPERATIONS, PostError, Request, Umr, Write};
+use verbless_queue::{CqConfig, Domain, Qp, QpConfig, Rc, Sge, SrqConfig};
 
-/// A device of the model's with some capabilities changed.
-fn device(changes: &[(&str, &str)]) -> (Model, Device) {
+/// A profile with some capabilities changed.
+fn changed(changes: &[(&str, &str)]) -> String {
     let mut text = include_str!("../../../crates/model/profiles/connectx6dx.toml").to_owned();
     for (from, to) in changes {
         assert!(text.contains(from), "the profile has no {from}");
         text = text.replace(from, to);
     }
-    let profile = Profile::from_toml(&text).expect("a profile");
+    text
+}
+
+/// A device of the model's with some capabilities changed.
+fn device(changes: &[(&str, &str)]) -> (Model, Device) {
+    let profile = Profile::from_toml(&changed(changes)).expect("a profile");
     let model = Model::builder().device(profile).stepped().build();
     let backend = InProcess::of(&model);
     let info = backend.enumerate().expect("the model has devices").remove(0);
@@ -73,25 +80,91 @@ fn rings_of_exactly_the_limit_are_made() {
     domain.queue_pair(&config, &cq, &cq).expect("8 sends of one WQEBB each, and 8 receives");
 }
 
+/// Beside this line of the profile, others are added.
+const BESIDE: &str = "umr_extended_translation_offset = true\n";
+
 #[test]
 fn a_device_that_bars_umr_says_so_when_a_queue_is_asked_and_when_a_key_is_made() {
-    const BESIDE: &str = "umr_extended_translation_offset = true\n";
-    for barred in ["umr_indirect_mkey_disabled", "umr_modify_atomic_disabled"] {
-        let to = format!("{BESIDE}{barred} = true\n");
-        let (_model, device) = device(&[(BESIDE, &to)]);
-        let domain = Domain::new(&device).expect("a domain");
-        let key = domain.umr_key(4, false).expect_err("it was made");
-        assert_eq!(key.kind(), ErrorKind::Input);
-        let asked = [Umr::INFO, LocalInvalidate::INFO].map(|it| domain.supports::<Rc>(&it));
-        let texts = asked.map(|answer| answer.expect_err("it is barred").to_string());
-        for text in texts.into_iter().chain([key.to_string()]) {
-            assert!(text.contains(barred), "{text} does not say {barred}");
-            assert!(text.contains("this device does not have"), "{text}");
-        }
-        domain.supports::<Rc>(&Write::<Sge>::INFO).expect("a WRITE changes no key");
+    let to = format!("{BESIDE}umr_indirect_mkey_disabled = true\n");
+    let (_model, device) = device(&[(BESIDE, &to)]);
+    let domain = Domain::new(&device).expect("a domain");
+    let key = domain.umr_key(4, false).expect_err("it was made");
+    assert_eq!(key.kind(), ErrorKind::Input);
+    let asked = domain.supports::<Rc>(&Umr::INFO).expect_err("it is barred");
+    let qp = queue_pair(&domain);
+    assert_eq!(qp.send.supports(&Umr::INFO), Err(asked), "as the domain");
+    for text in [asked.to_string(), key.to_string()] {
+        assert!(text.contains("umr_indirect_mkey_disabled"), "{text}");
+        assert!(text.contains("this device does not have"), "{text}");
     }
+    for free in [LocalInvalidate::INFO, Write::<Sge>::INFO] {
+        domain.supports::<Rc>(&free).expect("it changes no KLMs");
+        qp.send.supports(&free).expect("it changes no KLMs");
+    }
+}
+
+#[test]
+fn a_queue_pair_says_that_it_takes_every_operation_that_the_device_and_its_service_have() {
     let (_model, device) = device(&[]);
     let domain = Domain::new(&device).expect("a domain");
-    domain.supports::<Rc>(&Umr::INFO).expect("nothing bars it");
-    domain.umr_key(4, false).expect("nothing bars it");
+    let qp = queue_pair(&domain);
+    for operation in OPERATIONS {
+        assert_eq!(qp.send.supports(operation), domain.supports::<Rc>(operation));
+        let carried = operation.services().any(|service| service == Rc::INFO);
+        assert_eq!(qp.send.supports(operation).is_ok(), carried, "{}", operation.name);
+    }
+}
+
+fn queue_pair(domain: &Domain) -> Qp {
+    let cq = domain.completion_queue(&CqConfig::new(4)).expect("a queue");
+    domain.queue_pair(&QpConfig::new(4, 4), &cq, &cq).expect("a queue pair")
+}
+
+/// The cases of UMR on such a device: keys are mapped, changed and invalidated, and only the one
+/// that is about the atomic right cannot run.
+#[test]
+fn where_umr_may_not_change_the_atomic_right_it_changes_all_else() {
+    let rights = [
+        ("barred", BESIDE, "umr_modify_atomic_disabled = true\n"),
+        ("none", "atomic = true\n", ""),
+    ];
+    for (name, line, more) in rights {
+        let to = if more.is_empty() { String::new() } else { format!("{line}{more}") };
+        let text = changed(&[(line, &to)]);
+        let path = format!("{}/atomic-right-{name}.toml", env!("CARGO_TARGET_TMPDIR"));
+        std::fs::write(&path, text).expect("a file");
+        let lab = Lab::open(&Choice {
+            device: "model".into(),
+            peer: "auto".into(),
+            profile: path,
+            link: None,
+            destructive: false,
+        });
+        let lab = lab.unwrap_or_else(|Stop(why)| panic!("{why}"));
+        let mut passed = 0;
+        for case in cases().filter(|case| case.group == "umr") {
+            match run_case(&lab, case).0 {
+                Outcome::Passed => passed += 1,
+                Outcome::Failed(why) => panic!("{}, {name}: {why}", case.id()),
+                Outcome::Skipped(why) => {
+                    assert!(case.id().contains("atomics_reach_memory"), "{}: {why}", case.id());
+                }
+            }
+        }
+        assert!(passed >= 18, "{passed} cases passed");
+    }
+}
+
+#[test]
+fn a_umr_that_would_give_the_atomic_right_is_refused_where_it_cannot() {
+    let to = format!("{BESIDE}umr_modify_atomic_disabled = true\n");
+    let (_model, device) = device(&[(BESIDE, &to)]);
+    let domain = Domain::new(&device).expect("a domain");
+    let mut key = domain.umr_key(4, false).expect("nothing bars it");
+    let mut qp = queue_pair(&domain);
+    qp.send.supports(&Umr::INFO).expect("nothing bars it");
+    let refused = qp.post(&Umr::rights(key.renew(), KeyAccess::ALL), 1);
+    assert_eq!(refused, Err(PostError::AtomicAccess));
+    let text = PostError::AtomicAccess.to_string();
+    assert!(text.contains("umr_modify_atomic_disabled"), "{text}");
 }

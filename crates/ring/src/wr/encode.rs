@@ -28,6 +28,10 @@ pub enum PostError {
     SgeTooLong,
     /// An atomic's local memory is not 8 bytes.
     AtomicLength,
+    /// A UMR that would let peers write or do atomics, and the local device not write.
+    Access,
+    /// A UMR that would give the atomic right, where the device lets none change it.
+    AtomicAccess,
     /// More KLMs than a UMR can hold.
     TooManyKlms,
     /// A list of KLMs in memory that begins or ends where none may.
@@ -53,6 +57,14 @@ impl fmt::Display for PostError {
             Self::InlineTooLong => "more inline data than the queue was created for",
             Self::SgeTooLong => "an SGE of more than 0x7fffffff bytes",
             Self::AtomicLength => "an atomic returns 8 bytes: its SGE must have that length",
+            Self::Access => {
+                "its access lets peers write or do atomics but not the local device, and no key \
+                 has the one without the other: set `local_write` too (KeyAccess::ALL has both)"
+            }
+            Self::AtomicAccess => {
+                "this device lets no UMR give the atomic right (capability `atomic`, and \
+                 `umr_modify_atomic_disabled` 0): leave out `remote.atomic`"
+            }
             Self::TooManyKlms => {
                 "more than 52 KLM entries in one request: put the list into memory"
             }

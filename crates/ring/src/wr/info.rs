@@ -10,13 +10,15 @@ use crate::service::{Class, SERVICES, ServiceInfo};
 pub enum Capability {
     /// Atomics of 8 bytes on queue pairs.
     Atomics,
-    /// UMR that changes indirect keys and their atomic right.
+    /// UMR that changes the KLMs of a key.
     Umr,
+    /// UMR that gives or takes the atomic right of a key.
+    UmrAtomic,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Atomics, Self::Umr];
+    pub const ALL: [Self; 3] = [Self::Atomics, Self::Umr, Self::UmrAtomic];
 
     /// What it is, and where the device says so.
     pub const fn words(self) -> &'static str {
@@ -26,8 +28,11 @@ impl Capability {
                  and its page)"
             }
             Self::Umr => {
-                "UMR that changes indirect keys and their atomic right (capabilities \
-                 `umr_indirect_mkey_disabled` and `umr_modify_atomic_disabled`, both 0)"
+                "UMR that changes indirect keys (capability `umr_indirect_mkey_disabled`, 0)"
+            }
+            Self::UmrAtomic => {
+                "UMR that changes the atomic right of a key (capability `atomic`, and \
+                 `umr_modify_atomic_disabled` 0)"
             }
         }
     }

@@ -110,7 +110,7 @@ declared {
     /// Invalidates a key of our own that UMR may change. Requests behind it that must not use the
     /// key any more need [`Fence::Small`].
     LocalInvalidate = "local invalidate" {
-        completes: Umr, op_mod: 0, class: KeyChange, needs: Umr;
+        completes: Umr, op_mod: 0, class: KeyChange;
         /// Invalidates `rkey`.
         new(rkey: Rkey);
         control: u32 = rkey.0;

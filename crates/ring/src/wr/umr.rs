@@ -5,9 +5,13 @@
 //! nothing until it is mapped again. Requests behind one of these that use the key need
 //! [`Fence::Small`](super::Fence::Small).
 //!
-//! The device must let UMR change indirect keys and their atomic right
-//! ([`Capability::Umr`](super::Capability::Umr)). No request here changes the size of a key's
-//! entities, so that `umr_modify_entity_size_disabled` does not count.
+//! The device must let UMR change indirect keys
+//! ([`Capability::Umr`](super::Capability::Umr)); [`LocalInvalidate`](super::LocalInvalidate) needs
+//! no capability. Whether UMR may also change the atomic right is asked for apart
+//! ([`Capability::UmrAtomic`](super::Capability::UmrAtomic)): where it may not, the requests leave
+//! that right as it is, and one that would give it is refused. No request here changes the size of
+//! a key's entities, so that `umr_modify_entity_size_disabled` does not count. Linux asks the same
+//! way (`umr_check_mkey_mask` and `get_umr_update_access_mask` in `umr.c` of mlx5_ib).
 
 use verbless_prm::hot::{DataSegment, OCTOWORD, UmrCtrlSegment, WQEBB};
 use verbless_prm::{MkeyContext, UmrMkeyMask};
@@ -15,6 +19,7 @@ use zerocopy::transmute;
 
 use super::declare::options;
 use super::encode::{Encode, Fence, Limits, Options, PostError};
+use super::info::Capability;
 use super::payload::data_segment;
 use super::segment::Segment;
 use crate::access::KeyAccess;
@@ -30,8 +35,8 @@ const LIST_ALIGNMENT: u64 = 2048;
 
 /// Any queue pair may use the key.
 const ANY_QP: u32 = 0xff_ffff;
-/// The rights that a request gives or takes. Local reads are always allowed.
-const RIGHTS: u64 = UmrMkeyMask::LW.0 | UmrMkeyMask::RR.0 | UmrMkeyMask::RW.0 | UmrMkeyMask::A.0;
+/// The rights that a request gives or takes, beside the atomic one. Local reads are always allowed.
+const RIGHTS: u64 = UmrMkeyMask::LW.0 | UmrMkeyMask::RR.0 | UmrMkeyMask::RW.0;
 
 /// A change of a memory key that UMR may change.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +68,9 @@ impl<'a> Umr<'a> {
 
     /// Makes the key one range from address 0 on: the KLMs, one behind the other. Its low byte
     /// becomes that of `key`, so that another one makes those useless that were given away before.
+    ///
+    /// `access` has `local_write` if it has remote writes or atomics: no key has the one without
+    /// the other, and posting refuses it ([`PostError::Access`]).
     ///
     /// The device looks at the KLMs' own keys when the key is used. An access that writes needs
     /// their local write right; their remote rights are apparently not asked for (Linux maps keys
@@ -117,7 +125,14 @@ impl Encode for Umr<'_> {
     const DS: u32 = HEAD;
 
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn ds(&self, _: &Limits) -> Result<u32, PostError> {
+    fn ds(&self, limits: &Limits) -> Result<u32, PostError> {
+        let KeyAccess { local_write, remote, .. } = self.access;
+        if (remote.write || remote.atomic) && !local_write {
+            return Err(PostError::Access);
+        }
+        if remote.atomic && !limits.has(Capability::UmrAtomic) {
+            return Err(PostError::AtomicAccess);
+        }
         match self.list {
             List::Unchanged => Ok(HEAD),
             List::Inline(klms) if klms.len() <= Self::MOST_INLINE => {
@@ -140,18 +155,22 @@ impl Encode for Umr<'_> {
 
     /// As libmlx5 sends it for mlx5dv_wr_mr_list, with the start address added.
     #[allow(private_interfaces, reason = "the trait cannot be named outside")]
-    fn write(&self, wqe: &Wqe<'_>, at: usize, _: &Limits) {
+    fn write(&self, wqe: &Wqe<'_>, at: usize, limits: &Limits) {
         let (entries, length) = self.extent();
         let mut umr = UmrCtrlSegment::zeroed();
         umr.set_xlt_octowords(entries as u16);
-        let mut mask = RIGHTS | UmrMkeyMask::FREE.0 | UmrMkeyMask::KEY.0;
+        let mut mask = RIGHTS;
+        if limits.has(Capability::UmrAtomic) {
+            mask |= UmrMkeyMask::A.0;
+        }
         let mut mkey = MkeyContext::zeroed();
         let remote = self.access.remote;
         mkey.set_lw(self.access.local_write).set_rr(remote.read).set_rw(remote.write);
         mkey.set_a(remote.atomic).set_qpn(ANY_QP).set_mkey_7_0(self.key.0 as u8);
         match self.list {
-            List::Unchanged => mask = RIGHTS,
+            List::Unchanged => {}
             _ => {
+                mask |= UmrMkeyMask::FREE.0 | UmrMkeyMask::KEY.0;
                 mask |= UmrMkeyMask::LEN.0 | UmrMkeyMask::START_ADDR.0;
                 mkey.set_start_addr(self.start).set_len(length);
             }

@@ -17,11 +17,12 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern};
 cases!(
     "umr",
     "UMR: keys whose memory and rights change while everything runs.",
-    needs [cap!(!umr_indirect_mkey_disabled), cap!(!umr_modify_atomic_disabled)]:
+    needs [cap!(!umr_indirect_mkey_disabled)]:
     a_mapped_key_is_one_range_over_its_klms,
     a_mapped_key_names_memory_of_our_own_requests,
     a_mapped_key_may_begin_at_any_address,
-    atomics_reach_memory_under_a_mapped_key_that_allows_them [ATOMICS],
+    atomics_reach_memory_under_a_mapped_key_that_allows_them
+        [ATOMICS, cap!(!umr_modify_atomic_disabled)],
     a_key_that_was_never_mapped_opens_nothing,
     a_key_is_mapped_elsewhere_and_the_old_name_is_useless,
     a_request_behind_a_small_fence_sees_the_change,
@@ -41,6 +42,9 @@ cases!(
     what_cannot_be_asked_is_refused_before_it_is_posted,
 );
 
+/// All but atomics: what every device with UMR can give.
+const SHARED: KeyAccess =
+    KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
 /// Bytes of a region.
 const BYTES: usize = 64 << 10;
 
@@ -65,7 +69,7 @@ fn klms(pair: &Pair, count: usize, length: usize) -> Result<Vec<Sge>, Stop> {
 }
 
 fn map(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
-    let done = pair.b.perform(&Umr::map(key, KeyAccess::ALL, klms).signaled())?;
+    let done = pair.b.perform(&Umr::map(key, SHARED, klms).signaled())?;
     ensure_eq!(done.operation(), Operation::Umr, "operation");
     Ok(())
 }
@@ -116,7 +120,7 @@ fn atomics_reach_memory_under_a_mapped_key_that_allows_them(lab: &Lab) -> Result
     let (mut pair, mut key) = pair(lab, 4)?;
     let klms = klms(&pair, 3, 96)?;
     let rkey = key.renew();
-    map(&mut pair, rkey, &klms)?;
+    pair.b.perform(&Umr::map(rkey, KeyAccess::ALL, &klms).signaled())?;
     // In the second KLM, so that the address is not the region's.
     let (old, at) = (pair.a.sge(0, 8)?, RemoteAddr::new(96 + 16, rkey));
     pair.a.perform(&Write::new(Inline(&41_u64.to_ne_bytes()), at).signaled())?;
@@ -126,9 +130,7 @@ fn atomics_reach_memory_under_a_mapped_key_that_allows_them(lab: &Lab) -> Result
     ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "what is there now");
     // The same memory under a key without the right.
     let rkey = key.renew();
-    let access =
-        KeyAccess { remote: RemoteAccess { atomic: false, ..RemoteAccess::ALL }, ..KeyAccess::ALL };
-    pair.b.perform(&Umr::map(rkey, access, &klms).signaled())?;
+    map(&mut pair, rkey, &klms)?;
     pair.a.qp.post(&FetchAdd::new(old, RemoteAddr::new(112, rkey), 1).signaled(), 1)?;
     failed(pair.a.sent()?, Status::RemoteAccess)?;
     ensure_eq!(gathered(&pair, &klms)?[112..120], 7_u64.to_ne_bytes(), "what is still there");
@@ -161,7 +163,7 @@ fn a_mapped_key_may_begin_at_any_address(lab: &Lab) -> Result<(), Stop> {
     let klms = klms(&pair, 2, 64)?;
     for start in [1, 0x1_2345_6789, 1 << 62] {
         let rkey = key.renew();
-        let request = Umr::map(rkey, KeyAccess::ALL, &klms).starting_at(start).signaled();
+        let request = Umr::map(rkey, SHARED, &klms).starting_at(start).signaled();
         pair.b.perform(&request)?;
         let whole = gathered(&pair, &klms)?;
         ensure!(read(&mut pair, start + 60, rkey, 8)? == whole[60..68], "at {start:#x}");
@@ -206,7 +208,7 @@ fn a_request_behind_a_small_fence_sees_the_change(lab: &Lab) -> Result<(), Stop>
         let (klm, to) = ([pair.b.sge(at, 64)?], pair.a.remote(4096)?);
         let rkey = key.renew();
         let mut batch = pair.b.qp.batch();
-        batch.post(&Umr::map(rkey, KeyAccess::ALL, &klm), 0)?;
+        batch.post(&Umr::map(rkey, SHARED, &klm), 0)?;
         let through = Sge::new(0, 64, Lkey(rkey.0));
         batch.post(&Write::new(through, to).fence_with(Fence::Small).signaled(), 1)?;
         batch.ring();
@@ -226,7 +228,7 @@ fn a_list_of_klms_may_stand_in_memory(lab: &Lab) -> Result<(), Stop> {
     }
     let rkey = key.renew();
     let at = list.sge(0, 100 * Umr::ENTRY_BYTES)?;
-    pair.b.perform(&Umr::map_from(rkey, KeyAccess::ALL, at, 9900).signaled())?;
+    pair.b.perform(&Umr::map_from(rkey, SHARED, at, 9900).signaled())?;
     let whole = gathered(&pair, &klms)?;
     ensure!(read(&mut pair, 0, rkey, 9900)? == whole, "the memory came out otherwise");
     refused(&mut pair, 1, rkey, 9900)
@@ -254,7 +256,7 @@ fn a_key_over_a_key_over_memory(lab: &Lab) -> Result<(), Stop> {
     let mut outer = pair.b.domain.umr_key(4, false)?;
     let above = outer.renew();
     let parts = [Sge::new(250, 100, inner.lkey()), Sge::new(10, 20, inner.lkey())];
-    let request = Umr::map(above, KeyAccess::ALL, &parts).fence_with(Fence::Small).signaled();
+    let request = Umr::map(above, SHARED, &parts).fence_with(Fence::Small).signaled();
     pair.b.perform(&request)?;
     let whole = gathered(&pair, &klms)?;
     let expected = [&whole[250..350], &whole[10..30]].concat();
@@ -276,7 +278,7 @@ fn rights_change_and_the_memory_stays(lab: &Lab) -> Result<(), Stop> {
     pair.a.qp.post(&Write::new(Inline(b"may I?"), RemoteAddr::new(0, rkey)), 4)?;
     ensure_eq!(failed(pair.a.sent()?, Status::RemoteAccess)?, 4, "cookie");
     pair.restart()?;
-    pair.b.perform(&Umr::rights(rkey, KeyAccess::ALL).signaled())?;
+    pair.b.perform(&Umr::rights(rkey, SHARED).signaled())?;
     pair.a.perform(&Write::new(Inline(b"now I may"), RemoteAddr::new(0, rkey)).signaled())?;
     ensure_eq!(pair.b.bytes(0, 9)?, b"now I may", "what was written");
     pair.b.perform(&Umr::rights(rkey, KeyAccess::LOCAL).signaled())?;
@@ -368,7 +370,7 @@ fn a_peer_does_not_invalidate_a_key_that_does_not_let_it(lab: &Lab) -> Result<()
 
 /// A change that `b`'s device must refuse.
 fn unchanged(pair: &mut Pair, key: Rkey, klms: &[Sge]) -> Result<(), Stop> {
-    pair.b.qp.post(&Umr::map(key, KeyAccess::ALL, klms), 6)?;
+    pair.b.qp.post(&Umr::map(key, SHARED, klms), 6)?;
     ensure_eq!(failed(pair.b.sent()?, Status::MemoryWindowBind)?, 6, "cookie");
     ensure_eq!(pair.b.qp.object().state()?, QpState::ERR, "state");
     pair.restart()
@@ -411,7 +413,7 @@ fn a_key_is_mapped_over_an_unreliable_connection(lab: &Lab) -> Result<(), Stop> 
         Pair::connected_of(lab, &QpConfig::new(16, 16), BYTES, &ConnectOptions::default())?;
     let mut key = pair.b.domain.umr_key(4, false)?;
     let (klm, rkey) = ([pair.b.sge(256, 64)?], key.renew());
-    pair.b.perform(&Umr::map(rkey, KeyAccess::ALL, &klm).signaled())?;
+    pair.b.perform(&Umr::map(rkey, SHARED, &klm).signaled())?;
     pair.b.receive(0, 64, 1)?;
     pair.a.perform(&Write::new(Inline(b"there"), RemoteAddr::new(0, rkey)).signaled())?;
     pair.a.perform(&Send::new(Inline(b"behind it")).signaled())?;
@@ -425,16 +427,19 @@ fn what_cannot_be_asked_is_refused_before_it_is_posted(lab: &Lab) -> Result<(), 
     let (klm, rkey) = (pair.b.sge(0, 16)?, key.renew());
     let many = [klm; Umr::MOST_INLINE + 1];
     let askew = Sge { address: klm.address + 16, length: 64, ..klm };
+    let unpaired = KeyAccess { local_write: false, ..SHARED };
     let qp = &mut pair.b.qp;
     let free = qp.send.free();
     let refused = [
-        (qp.post(&Umr::map(rkey, KeyAccess::ALL, &many), 0), PostError::TooManyKlms),
-        (qp.post(&Umr::map_from(rkey, KeyAccess::ALL, askew, 64), 0), PostError::BadList),
+        (qp.post(&Umr::map(rkey, SHARED, &many), 0), PostError::TooManyKlms),
+        (qp.post(&Umr::map_from(rkey, SHARED, askew, 64), 0), PostError::BadList),
+        (qp.post(&Umr::map(rkey, unpaired, &[klm]), 0), PostError::Access),
+        (qp.post(&Umr::rights(rkey, unpaired), 0), PostError::Access),
     ];
     for (got, why) in refused {
         ensure_eq!(got, Err(why), "what cannot be posted");
     }
-    ensure_eq!(qp.send.free(), free, "free blocks");
+    ensure_eq!(qp.send.free(), free, "free wqebbs");
     for klms in [0, 65_533] {
         ensure!(pair.b.domain.umr_key(klms, true).is_err(), "{klms} KLMs were taken");
     }

@@ -13,12 +13,14 @@
 mod queue;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use verbless_prm::CommandInfo;
 use verbless_prm::dump::write_command;
 
 use self::queue::Queue;
+use crate::profile::Link;
 
 /// A command that a function has executed or refused.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +67,26 @@ pub struct Request {
     pub syndrome: Option<u8>,
 }
 
+/// A frame that a physical port has sent or received.
+///
+/// A frame that crosses the links of two ports is seen at both, when it is sent and when it
+/// arrives; one that is switched inside a card is seen once, as it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenFrame {
+    /// Which physical port of the fabric, from 0.
+    pub port: usize,
+    /// What it is called.
+    pub name: Arc<str>,
+    /// What it is connected to.
+    pub link: Link,
+    /// When, in nanoseconds of the model's clock.
+    pub at: u64,
+    /// Whether the port sent it.
+    pub leaving: bool,
+    /// Its bytes, from the Ethernet header or LRH to the ICRC.
+    pub bytes: Box<[u8]>,
+}
+
 /// A command that was executed under the world's lock and is yet to be told.
 pub(crate) struct Command {
     pub function: usize,
@@ -87,6 +109,7 @@ impl Command {
 pub(crate) struct Outbox {
     pub commands: Queue<Command>,
     pub requests: Queue<Request>,
+    pub frames: Queue<SeenFrame>,
 }
 
 impl Outbox {
@@ -100,6 +123,12 @@ impl Outbox {
     /// A request is done with.
     pub(crate) fn request(&self, request: Request) {
         self.requests.push(request, size_of::<Request>());
+    }
+
+    /// A port has sent or received a frame.
+    pub(crate) fn frame(&self, frame: SeenFrame) {
+        let bytes = frame.bytes.len() + size_of::<SeenFrame>();
+        self.frames.push(frame, bytes);
     }
 }
 

@@ -29,6 +29,7 @@ mod address;
 mod fault;
 mod frame;
 mod link;
+mod pcapng;
 mod random;
 mod reach;
 mod schedule;
@@ -36,6 +37,7 @@ mod schedule;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub(crate) use self::address::Addresses;
 pub(crate) use self::frame::Frame;
@@ -47,6 +49,7 @@ use self::frame::Buffers;
 use self::link::{Cable, Direction};
 use self::schedule::Schedule;
 use crate::profile::Link;
+use crate::watch::{Outbox, SeenFrame};
 use crate::wire::{Headers, Mac};
 
 /// One port of one function.
@@ -95,6 +98,8 @@ pub(crate) struct Fabric {
     learned: BTreeMap<Mac, PhysicalPort>,
     schedule: Schedule<Event>,
     buffers: Buffers,
+    /// Where those who watch are shown frames.
+    outbox: Option<Arc<Outbox>>,
 }
 
 /// What the switch knows a port by.
@@ -105,6 +110,8 @@ enum Name {
 }
 
 struct Port {
+    /// What captures call it.
+    name: Arc<str>,
     cable: Cable,
     members: Vec<(Vport, Addresses)>,
     external: Option<External>,
@@ -127,9 +134,12 @@ impl Fabric {
         functions: impl IntoIterator<Item = usize>,
     ) {
         let first = self.ports.len();
-        for _ in 0..ports {
+        let functions: Vec<usize> = functions.into_iter().collect();
+        let card = functions.first().copied().unwrap_or_default();
+        for number in 1..=ports {
+            let name = format!("device {card} port {number}").into();
             let cable = Cable::new(kind, self.ports.len());
-            self.ports.push(Port { cable, members: Vec::new(), external: None });
+            self.ports.push(Port { name, cable, members: Vec::new(), external: None });
         }
         for function in functions {
             for port in 1..=ports {
@@ -142,8 +152,10 @@ impl Fabric {
 
     /// Adds a link to somebody outside: `external` gets, sealed, what the switch sends there.
     pub(crate) fn add_external(&mut self, kind: Link, external: External) -> PhysicalPort {
+        let others = self.ports.iter().filter(|port| port.external.is_some()).count();
+        let name = format!("external {others}").into();
         let cable = Cable::new(kind, self.ports.len());
-        self.ports.push(Port { cable, members: Vec::new(), external: Some(external) });
+        self.ports.push(Port { name, cable, members: Vec::new(), external: Some(external) });
         PhysicalPort(self.ports.len() - 1)
     }
 
@@ -183,6 +195,25 @@ impl Fabric {
                 }
             }
         }
+    }
+
+    /// Shows frames to those who watch `outbox`.
+    pub(crate) fn show(&mut self, outbox: Arc<Outbox>) {
+        self.outbox = Some(outbox);
+    }
+
+    fn is_watched(&self) -> bool {
+        self.outbox.as_ref().is_some_and(|outbox| outbox.frames.is_watched())
+    }
+
+    /// Shows a frame to those who watch.
+    fn see(&self, now: u64, port: PhysicalPort, leaving: bool, frame: &mut Frame) {
+        let Some(outbox) = self.outbox.as_ref().filter(|it| it.frames.is_watched()) else { return };
+        frame.seal();
+        let Port { name, cable, .. } = &self.ports[port.0];
+        let (name, link) = (name.clone(), cable.kind());
+        let bytes = frame.bytes().into();
+        outbox.frame(SeenFrame { port: port.0, name, link, at: now, leaving, bytes });
     }
 
     /// The physical port that a vport is behind.
@@ -234,6 +265,9 @@ impl Fabric {
         let (Some(one), Some(other)) = (self.vports.get(&one), self.vports.get(&other)) else {
             return false;
         };
+        if self.is_watched() {
+            return false;
+        }
         let [here, there] = [one, other].map(|port| &self.ports[port.0].cable);
         match one == other {
             true => here.is_plain_inside(),
@@ -248,13 +282,14 @@ impl Fabric {
     }
 
     /// Sends a frame.
-    pub(crate) fn transmit(&mut self, now: u64, from: Vport, frame: Frame) {
+    pub(crate) fn transmit(&mut self, now: u64, from: Vport, mut frame: Frame) {
         let port = self.vports.get(&from).copied();
         let destination =
             port.and_then(|port| Destination::of(self.ports[port.0].cable.kind(), frame.bytes()));
         let (Some(port), Some(destination)) = (port, destination) else {
             return self.buffers.recycle(frame);
         };
+        self.see(now, port, true, &mut frame);
         let members = &self.ports[port.0].members;
         let inside = match destination.is_group() {
             true => true,
@@ -274,7 +309,8 @@ impl Fabric {
     /// Takes a frame from somebody outside, any bytes. What is no frame is dropped.
     pub(crate) fn inject(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
         if EXTERNAL_BYTES.contains(&bytes.len()) {
-            let frame = self.buffers.of_bytes(self.ports[from.0].cable.kind(), bytes);
+            let mut frame = self.buffers.of_bytes(self.ports[from.0].cable.kind(), bytes);
+            self.see(now, from, true, &mut frame);
             self.cross(now, from, Direction::Out, None, frame);
         }
     }
@@ -367,6 +403,9 @@ impl Fabric {
         from: Option<Vport>,
         mut frame: Frame,
     ) {
+        if direction == Direction::In {
+            self.see(now, port, false, &mut frame);
+        }
         let here = &mut self.ports[port.0];
         let Some(destination) = Destination::of(here.cable.kind(), frame.bytes()) else {
             return self.buffers.recycle(frame);

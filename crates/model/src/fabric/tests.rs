@@ -1,10 +1,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use verbless_prm::{Grh, Lrh, LrhNextHeader};
+use verbless_prm::{Bth, Grh, Lrh, LrhNextHeader};
 
 use super::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 use super::*;
+use crate::wire::{Ethernet, Extensions, Packet, Route, Transport};
 
 const ETHERNET: Link = Link::Ethernet;
 
@@ -435,4 +436,50 @@ fn frames_that_nobody_takes_do_not_fill_the_memory() {
     assert_eq!(arrived(&mut fabric, 0).len(), MOST_IN_FLIGHT);
     let third = port(&fabric, 3);
     assert_eq!(fabric.traffic(third)[1].overflowed, 10);
+}
+
+#[test]
+fn who_watches_sees_a_frame_sealed_where_it_is_sent_and_where_it_arrives() {
+    let mut fabric = fabric(ETHERNET);
+    let outbox = Arc::<Outbox>::default();
+    fabric.show(outbox.clone());
+    assert!(fabric.is_plain(vport(0), vport(3)), "nobody watches");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let see = seen.clone();
+    let watcher = outbox.frames.add(move |frame: &SeenFrame| {
+        assert_eq!(frame.link, ETHERNET);
+        let SeenFrame { name, at, leaving, bytes, .. } = frame;
+        see.lock().unwrap().push((name.to_string(), *at, *leaving, bytes.to_vec()));
+    });
+    assert!(!fabric.is_plain(vport(0), vport(3)));
+    let third = port(&fabric, 3);
+    fabric.set_link(third, delayed(5));
+    let mut headers = Headers {
+        route: Route::RoceV1(
+            Ethernet { destination: mac(4), source: mac(1), ..Ethernet::default() },
+            Grh::zeroed(),
+        ),
+        transport: Transport { bth: Bth::zeroed(), extensions: Extensions::default() },
+    };
+    let frame = fabric.packet(&headers, 4, |payload| payload.fill(1));
+    fabric.transmit(7, vport(0), frame);
+    if let Route::RoceV1(ethernet, _) = &mut headers.route {
+        ethernet.destination = mac(2);
+    }
+    let frame = fabric.packet(&headers, 4, |payload| payload.fill(2));
+    fabric.transmit(8, vport(0), frame);
+    while let Some(delivery) = fabric.pop_due(100) {
+        assert!(delivery.frame.packet().unwrap().is_some());
+        fabric.recycle(delivery.frame);
+    }
+    outbox.frames.remove(watcher);
+    let seen = seen.lock().unwrap();
+    let where_and_when: Vec<_> =
+        seen.iter().map(|(name, at, leaving, _)| (&**name, *at, *leaving)).collect();
+    let (first, third) = ("device 0 port 1", "device 3 port 1");
+    assert_eq!(where_and_when, [(first, 7, true), (first, 8, true), (third, 12, false)]);
+    for (.., bytes) in &*seen {
+        assert!(Packet::parse_ethernet(bytes).unwrap().is_some(), "its ICRC is right");
+    }
+    assert_eq!(seen[0].3, seen[2].3);
 }

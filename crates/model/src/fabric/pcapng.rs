@@ -1,0 +1,197 @@
+//! Captures in the format pcapng, which Wireshark reads.
+//!
+//! A section, an interface for each physical port as it first shows a frame, and a block for each
+//! frame: its time in nanoseconds of the model's clock, which way it went, and its bytes, complete
+//! from the first to the ICRC.
+//!
+//! Source: the draft `draft-ietf-opsawg-pcapng`.
+
+use std::collections::BTreeMap;
+use std::io::{Result, Write};
+
+use crate::profile::Link;
+use crate::watch::SeenFrame;
+
+/// Types of blocks.
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const ENHANCED_PACKET: u32 = 6;
+
+/// Says in which byte order a section is written; the numbers here are little-endian.
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+
+/// Types of links (`LINKTYPE_ETHERNET`, `LINKTYPE_INFINIBAND`).
+const fn link_type(link: Link) -> u16 {
+    match link {
+        Link::Ethernet => 1,
+        Link::Infiniband => 247,
+    }
+}
+
+/// Options of blocks.
+mod option {
+    pub(super) const END: u16 = 0;
+    pub(super) const SECTION_APPLICATION: u16 = 4;
+    pub(super) const INTERFACE_NAME: u16 = 2;
+    pub(super) const INTERFACE_RESOLUTION: u16 = 9;
+    pub(super) const PACKET_FLAGS: u16 = 2;
+}
+
+/// Digits behind the second that a time has.
+const NANOSECONDS: u8 = 9;
+/// The flags of a packet: it came in, or went out.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// A capture in the making.
+pub(crate) struct Pcapng<W> {
+    sink: W,
+    /// The number in this capture of each physical port.
+    interfaces: BTreeMap<usize, u32>,
+    block: Vec<u8>,
+}
+
+impl<W: Write> Pcapng<W> {
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    pub(crate) fn new(sink: W) -> Result<Self> {
+        let mut capture = Self { sink, interfaces: BTreeMap::new(), block: Vec::new() };
+        capture.write(SECTION_HEADER, |block| {
+            block.extend(BYTE_ORDER.to_le_bytes());
+            // Version 1.0, of a length that nobody knows yet.
+            block.extend([1, 0, 0, 0]);
+            block.extend([0xff; 8]);
+            put_option(block, option::SECTION_APPLICATION, b"verbless-model");
+            put_option(block, option::END, &[]);
+        })?;
+        Ok(capture)
+    }
+
+    /// Writes a frame, and the interface that saw it if it is a new one.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    pub(crate) fn frame(&mut self, seen: &SeenFrame) -> Result<()> {
+        let interface = match self.interfaces.get(&seen.port) {
+            Some(&interface) => interface,
+            None => self.add_interface(seen)?,
+        };
+        let length = seen.bytes.len() as u32;
+        self.write(ENHANCED_PACKET, |block| {
+            let [high, low] = [(seen.at >> 32) as u32, seen.at as u32];
+            for word in [interface, high, low, length, length] {
+                block.extend(word.to_le_bytes());
+            }
+            block.extend(&seen.bytes);
+            pad(block);
+            let flags = if seen.leaving { OUTBOUND } else { INBOUND };
+            put_option(block, option::PACKET_FLAGS, &flags.to_le_bytes());
+            put_option(block, option::END, &[]);
+        })
+    }
+
+    fn add_interface(&mut self, seen: &SeenFrame) -> Result<u32> {
+        let number = self.interfaces.len() as u32;
+        self.write(INTERFACE_DESCRIPTION, |block| {
+            block.extend(link_type(seen.link).to_le_bytes());
+            // Reserved bytes, and frames of any length.
+            block.extend([0; 6]);
+            put_option(block, option::INTERFACE_NAME, seen.name.as_bytes());
+            put_option(block, option::INTERFACE_RESOLUTION, &[NANOSECONDS]);
+            put_option(block, option::END, &[]);
+        })?;
+        self.interfaces.insert(seen.port, number);
+        Ok(number)
+    }
+
+    /// Writes a block: its type, its length, what `fill` adds, its length once more.
+    fn write(&mut self, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        self.block.clear();
+        self.block.extend(kind.to_le_bytes());
+        self.block.extend([0; 4]);
+        fill(&mut self.block);
+        let length = (self.block.len() as u32 + 4).to_le_bytes();
+        self.block[4..8].copy_from_slice(&length);
+        self.block.extend(length);
+        self.sink.write_all(&self.block)
+    }
+
+    /// Writes what `sink` keeps to itself.
+    ///
+    /// # Errors
+    /// Those of `sink`.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.sink.flush()
+    }
+}
+
+fn put_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
+    block.extend(code.to_le_bytes());
+    block.extend((value.len() as u16).to_le_bytes());
+    block.extend(value);
+    pad(block);
+}
+
+/// Everything in a block begins at a multiple of 4 bytes.
+fn pad(block: &mut Vec<u8>) {
+    block.resize(block.len().next_multiple_of(4), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(port: usize, link: Link, at: u64, leaving: bool, bytes: &[u8]) -> SeenFrame {
+        SeenFrame { port, name: "a".into(), link, at, leaving, bytes: bytes.into() }
+    }
+
+    #[test]
+    fn a_capture_has_a_section_its_interfaces_and_its_frames() {
+        let mut bytes = Vec::new();
+        let mut capture = Pcapng::new(&mut bytes).unwrap();
+        let at = 0x1_0000_0002;
+        capture.frame(&seen(7, Link::Infiniband, at, true, b"hello")).unwrap();
+        capture.frame(&seen(3, Link::Ethernet, at, false, b"four")).unwrap();
+        capture.frame(&seen(7, Link::Infiniband, at, false, b"")).unwrap();
+        let words: Vec<_> =
+            bytes.chunks(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect();
+        let text = |text: &[u8; 4]| u32::from_le_bytes(*text);
+        let interface =
+            |link| vec![1, 40, link, 0, 1 << 16 | 2, text(b"a\0\0\0"), 1 << 16 | 9, 9, 0, 40];
+        let packet = |interface, data: &[u8; 8], bytes: u32, direction| {
+            let mut block = vec![6, 0, interface, 1, 2, bytes, bytes];
+            let data = data.chunks(4).map(|it| u32::from_le_bytes(it.try_into().unwrap()));
+            block.extend(data.take(bytes.div_ceil(4) as usize));
+            block.extend([4 << 16 | 2, direction, 0, 0]);
+            let length = block.len() as u32 * 4;
+            block[1] = length;
+            *block.last_mut().unwrap() = length;
+            block
+        };
+        let section = [
+            vec![0x0a0d_0d0a, 52, 0x1a2b_3c4d, 1, !0, !0, 14 << 16 | 4],
+            [b"verb", b"less", b"-mod", b"el\0\0"].map(text).to_vec(),
+            vec![0, 52],
+        ]
+        .concat();
+        let expected = [
+            section,
+            interface(247),
+            packet(0, b"hello\0\0\0", 5, 2),
+            interface(1),
+            packet(1, b"four\0\0\0\0", 4, 1),
+            packet(0, &[0; 8], 0, 1),
+        ]
+        .concat();
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn what_the_sink_says_reaches_the_caller() {
+        let mut room = [0; 60];
+        let mut capture = Pcapng::new(&mut room[..]).unwrap();
+        assert!(capture.frame(&seen(0, Link::Ethernet, 0, true, &[0; 64])).is_err());
+    }
+}

@@ -130,6 +130,25 @@ fn a_long_list_comes_in_parts() {
 }
 
 #[test]
+fn entries_far_into_a_list_are_named_by_the_high_bits_of_their_offset() {
+    // Units of 16 bytes in front of them, of two pages each.
+    const BEFORE: u32 = 1 << 16;
+    const FAR: u64 = 2 * BEFORE as u64 * PAGE;
+    let mut rig = Rig::new();
+    let key = cached(&mut rig, MkeyAccessMode::MTT, BEFORE + 4);
+    let mut q = umr_qp(&mut rig);
+    let (base, entries) = pages(&mut rig, 8);
+    let (mut control, context) = enable(0, FAR + 8 * PAGE);
+    control.set_inline(true).set_xlt_octowords(4).set_translation_offset_en(true);
+    control.set_xlt_offset_47_16(BEFORE >> 16);
+    rig.post(&mut q, umr(key, &control, &context).bytes(&entries));
+    assert_eq!(rig.one(0, q.send_cq).opcode(), 0);
+    assert!(writes(&mut rig, FAR, key, b"far"));
+    assert_eq!(rig.bytes(base + 7 * PAGE, 3), b"far");
+    assert!(!writes(&mut rig, 0, key, b"near"), "no entry says where");
+}
+
+#[test]
 fn a_page_that_is_not_there_is_out_of_bounds() {
     let mut rig = Rig::new();
     let key = cached(&mut rig, MkeyAccessMode::MTT, 4);

@@ -1,9 +1,9 @@
 //! Ports: their contexts, address tables and registers.
 
 use verbless_prm::{
-    IbPortState, QueryHcaVportContextIn, QueryHcaVportGidIn, QueryHcaVportPkeyIn,
-    QueryNicVportContextIn, QueryRoceAddressIn, QueryVportStateIn, RegisterId, RoceL3Type,
-    RoceVersion, SetRoceAddressIn, VportState,
+    IbPortState, ModifyNicVportContextIn, QueryHcaVportContextIn, QueryHcaVportGidIn,
+    QueryHcaVportPkeyIn, QueryNicVportContextIn, QueryRoceAddressIn, QueryVportStateIn, RegisterId,
+    RoceL3Type, RoceVersion, SetRoceAddressIn, VportListType, VportState,
 };
 
 use super::rig::Rig;
@@ -96,6 +96,43 @@ fn an_ethernet_port_has_a_mac_and_a_table_of_roce_addresses() {
     })
     .unwrap();
     assert!(rig.world.functions[0].hca.ports[0].gids.is_empty());
+}
+
+#[test]
+fn address_lists_of_a_vport_may_be_as_long_as_their_kinds_limit() {
+    let mut rig = Rig::up(Link::Ethernet);
+    let set = |rig: &mut Rig, kind, count: u16, list: &[u8]| {
+        rig.call::<ModifyNicVportContextIn>(0, 0, list, 0, |input| {
+            input.field_select_mut().set_addresses_list(true);
+            input.nic_vport_context_mut().set_allowed_list_type(kind).set_allowed_list_size(count);
+        })
+        .map(|_| ())
+    };
+    let general = *rig.world.functions[0].hca.caps.general();
+    for (kind, log_most) in [
+        (VportListType::UC, general.log_max_current_uc_list()),
+        (VportListType::MC, general.log_max_current_mc_list()),
+        (VportListType::VLAN, general.log_max_vlan_list()),
+    ] {
+        let most = 1 << log_most;
+        let list: Vec<u8> = (0..8 * (usize::from(most) + 1)).map(|at| at as u8).collect();
+        set(&mut rig, kind, 2, &list).unwrap();
+        assert_eq!(set(&mut rig, kind, most + 1, &list), Err(Refusal::VportField), "{kind:?}");
+        let short = &list[..8 * usize::from(most) - 1];
+        assert_eq!(set(&mut rig, kind, most, short), Err(Refusal::ListTooShort), "{kind:?}");
+        let get = |rig: &mut Rig, room| {
+            rig.call::<QueryNicVportContextIn>(0, 0, &[], room, |input| {
+                input.set_allowed_list_type(kind);
+            })
+            .map(|(output, got)| (output.nic_vport_context().allowed_list_size(), got))
+        };
+        assert_eq!(get(&mut rig, 16), Ok((2, list[..16].to_vec())), "as before, {kind:?}");
+        set(&mut rig, kind, most, &list).unwrap();
+        let whole = list[..8 * usize::from(most)].to_vec();
+        assert_eq!(get(&mut rig, whole.len()), Ok((most, whole)), "{kind:?}");
+        assert_eq!(get(&mut rig, 8), Err(Refusal::OutputTooShort), "{kind:?}");
+    }
+    assert_eq!(set(&mut rig, VportListType(7), 1, &[0; 8]), Err(Refusal::VportField));
 }
 
 #[test]

@@ -194,6 +194,26 @@ fn a_port_is_active_with_a_lid_that_a_subnet_manager_may_change() {
 }
 
 #[test]
+fn the_performance_agent_counts_nothing_and_says_which_counters_it_has() {
+    for link in [Link::Infiniband, Link::Ethernet] {
+        let mut rig = Rig::up(link);
+        let asked: [u8; 192] = std::array::from_fn(|at| at as u8 + 1);
+        let info = mad(&mut rig, 0x04, 1, 0x01, 0, &asked).unwrap();
+        // Versions, and the capability of counters of 64 bits.
+        assert_eq!((&info[4..6], &info[64..68]), (&[0, 0][..], &[1, 1, 2, 0][..]));
+        assert_eq!(info[68..], [0; 188]);
+        for counters in [0x12, 0x1d] {
+            let answer = mad(&mut rig, 0x04, 1, counters, 0, &asked).unwrap();
+            // The port that was asked for, and nothing else.
+            assert_eq!((&answer[4..6], &answer[64..66]), (&[0, 0][..], &[0, 2][..]));
+            assert_eq!(answer[66..], [0; 190]);
+        }
+        let unknown = mad(&mut rig, 0x04, 1, 0x20, 0, &asked).unwrap();
+        assert_eq!(unknown[4..6], [0, 3 << 2]);
+    }
+}
+
+#[test]
 fn what_the_agents_do_not_know_has_a_status_or_is_refused() {
     let mut rig = Rig::up(Link::Infiniband);
     let unknown = mad(&mut rig, 0x01, 1, 0xff90, 0, &[]).unwrap();

@@ -1,13 +1,15 @@
 //! What is different from service to service: connecting, and which requests a queue pair takes.
 
+use verbless_command::KeyAccess;
 use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::qp::{SendBatch, SendQueue};
 use verbless_queue::service::{Connected, Service};
 use verbless_queue::wr::{
-    CompareSwap, FetchAdd, Inline, Nop, Payload, Read, Send, SendImm, WorkRequest, Write, WriteImm,
+    CompareSwap, FetchAdd, Inline, Nop, Payload, Read, Send, SendImm, SendInvalidate, Umr,
+    WorkRequest, Write, WriteImm,
 };
 use verbless_queue::{
-    ConnectOptions, DatagramOptions, Destination, QKey, QpConfig, Rc, RemoteAddr, Sge, Uc, Ud,
+    ConnectOptions, DatagramOptions, Destination, QKey, QpConfig, Rc, RemoteAddr, Rkey, Sge, Uc, Ud,
 };
 
 use super::{Operation, memory};
@@ -17,8 +19,18 @@ use crate::{Lab, Pair, Stop};
 pub(super) struct Job {
     pub(super) operation: Operation,
     pub(super) remote: RemoteAddr,
+    /// What an UMR maps, or a SEND invalidates; no key for all others.
+    pub(super) key: Rkey,
     pub(super) signaled: bool,
     pub(super) number: u64,
+}
+
+impl Job {
+    /// A WRITE with a completion, to be changed.
+    pub(super) fn plain(key: Rkey) -> Self {
+        let (operation, remote) = (Operation::Write, RemoteAddr::new(0, Rkey(0)));
+        Self { operation, remote, key, signaled: true, number: 0 }
+    }
 }
 
 /// What FETCH_AND_ADD adds, and COMPARE_SWAP swaps in.
@@ -119,6 +131,11 @@ fn put_connected<S: Connected, P: Payload>(
     }
 }
 
+/// An UMR that makes a key one range over these SGEs.
+fn put_umr<S: Connected>(poster: &mut Poster<'_, S>, job: &Job, klms: &[Sge]) -> Result<(), Stop> {
+    put!(poster, job, Umr::map(job.key, KeyAccess::ALL, klms))
+}
+
 impl Carry for Rc {
     type Way = ();
     const HEADER: usize = 0;
@@ -135,6 +152,8 @@ impl Carry for Rc {
                 put!(poster, job, CompareSwap::new(sges[0], job.remote, there, OPERAND))
             }
             Operation::FetchAdd => put!(poster, job, FetchAdd::new(sges[0], job.remote, OPERAND)),
+            Operation::SendInvalidate => put!(poster, job, SendInvalidate::new(sges, job.key)),
+            Operation::Umr => put_umr(poster, job, sges),
             _ => put_connected(poster, job, sges),
         }
     }
@@ -145,7 +164,12 @@ impl Carry for Rc {
         job: &Job,
         data: &[u8],
     ) -> Result<(), Stop> {
-        put_connected(poster, job, Inline(data))
+        match job.operation {
+            Operation::SendInvalidate => {
+                put!(poster, job, SendInvalidate::new(Inline(data), job.key))
+            }
+            _ => put_connected(poster, job, Inline(data)),
+        }
     }
 }
 
@@ -158,7 +182,10 @@ impl Carry for Uc {
     }
 
     fn post(poster: &mut Poster<'_, Self>, (): &(), job: &Job, sges: &[Sge]) -> Result<(), Stop> {
-        put_connected(poster, job, sges)
+        match job.operation {
+            Operation::Umr => put_umr(poster, job, sges),
+            _ => put_connected(poster, job, sges),
+        }
     }
 
     fn post_inline(

@@ -5,8 +5,13 @@
 mod carry;
 mod memory;
 
-use verbless_queue::{QpConfig, Rc, Uc, Ud};
+use verbless_queue::service::Service;
+use verbless_queue::wr::{
+    CompareSwap, FetchAdd, Nop, Read, Request, SendInvalidate, Umr, Write, WriteImm,
+};
+use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Uc, Ud, UmrKey};
 
+use crate::case::Entry;
 use crate::need::{ATOMICS, cap};
 use crate::{Case, Group, Lab, Need, Stop, ensure, ensure_eq, until};
 use carry::{Carry, Job, Poster};
@@ -18,9 +23,16 @@ pub(crate) static GROUP: Group = Group {
         whole, \
             is reported as it was asked for, and nothing beside it changes.",
     needs: &[],
-    entries: &[],
+    entries: &[Entry {
+        name: "what_a_service_does_not_carry_is_refused_by_its_name_and_the_rest_has_a_row",
+        needs: &[ATOMICS, UMR[0], UMR[1]],
+        run: refused_by_name,
+    }],
     generated: cases,
 };
+
+/// What changes of keys need.
+const UMR: [Need; 2] = [cap!(!umr_indirect_mkey_disabled), cap!(!umr_modify_atomic_disabled)];
 
 /// Transport services.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,11 +47,13 @@ enum Transport {
 enum Operation {
     Send,
     SendImm,
+    SendInvalidate,
     Write,
     WriteImm,
     Read,
     CompareSwap,
     FetchAdd,
+    Umr,
     Nop,
 }
 
@@ -84,16 +98,35 @@ const LONGEST: usize = 10_007;
 /// The longest that every send queue of the matrix takes inline.
 const INLINE: usize = 200;
 
-/// What each service carries, and the lengths that it is tried with.
+/// What each service carries, and the lengths that it is tried with. No packet of UC has an opcode
+/// for a SEND with invalidate (InfiniBand specification, volume 1, 9.2.1), though libmlx5 takes
+/// such requests.
 const CARRIED: &[(Transport, &[Operation], &[usize])] = {
-    use Operation::{CompareSwap, FetchAdd, Nop, Read, Send, SendImm, Write, WriteImm};
+    use Operation::{
+        CompareSwap, FetchAdd, Nop, Read, Send, SendImm, SendInvalidate, Umr, Write, WriteImm,
+    };
     &[
         (
             Transport::Rc,
-            &[Send, SendImm, Write, WriteImm, Read, CompareSwap, FetchAdd, Nop],
+            &[
+                Send,
+                SendImm,
+                SendInvalidate,
+                Write,
+                WriteImm,
+                Read,
+                CompareSwap,
+                FetchAdd,
+                Umr,
+                Nop,
+            ],
             &[0, 1, 64, INLINE, 4096, LONGEST],
         ),
-        (Transport::Uc, &[Send, SendImm, Write, WriteImm, Nop], &[0, 1, 64, INLINE, 4096, LONGEST]),
+        (
+            Transport::Uc,
+            &[Send, SendImm, Write, WriteImm, Umr, Nop],
+            &[0, 1, 64, INLINE, 4096, LONGEST],
+        ),
         // One packet of any path MTU of RoCE, 1024 bytes on an Ethernet port of 1500.
         (Transport::Ud, &[Send, SendImm, Nop], &[0, 1, 64, INLINE, 1000]),
     ]
@@ -105,7 +138,8 @@ impl Operation {
         match self {
             Self::Nop => &[Form::Inline],
             Self::CompareSwap | Self::FetchAdd => &[Form::OneSge, Form::IndirectKey],
-            Self::Read => &[Form::OneSge, Form::ThreeSges, Form::IndirectKey],
+            // The SGEs of an UMR are its KLMs.
+            Self::Read | Self::Umr => &[Form::OneSge, Form::ThreeSges, Form::IndirectKey],
             _ => &[Form::Inline, Form::OneSge, Form::ThreeSges, Form::IndirectKey],
         }
     }
@@ -115,6 +149,8 @@ impl Operation {
         match self {
             Self::Nop => length == 0,
             Self::CompareSwap | Self::FetchAdd => length == 8,
+            // A KLM of no bytes is one of 2 GiB.
+            Self::Umr => length >= REQUESTS,
             _ => form != Form::Inline || length <= INLINE,
         }
     }
@@ -125,7 +161,12 @@ impl Operation {
 
     /// Whether it takes a receive of the peer.
     fn takes_receive(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+        matches!(self, Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm)
+    }
+
+    /// Whether it brings bytes of the peer here.
+    fn fetches(self) -> bool {
+        self == Self::Read || self.is_atomic()
     }
 
     /// Whether it brings 32 bits besides.
@@ -139,11 +180,13 @@ impl Operation {
         match self {
             Self::Send => (Done::Send, Done::Receive),
             Self::SendImm => (Done::SendImm, Done::ReceiveImm),
+            Self::SendInvalidate => (Done::SendInvalidate, Done::ReceiveInvalidate),
             Self::Write => (Done::Write, Done::Receive),
             Self::WriteImm => (Done::WriteImm, Done::ReceiveWriteImm),
             Self::Read => (Done::Read, Done::Receive),
             Self::CompareSwap => (Done::CompareSwap, Done::Receive),
             Self::FetchAdd => (Done::FetchAdd, Done::Receive),
+            Self::Umr => (Done::Umr, Done::Receive),
             Self::Nop => (Done::Nop, Done::Receive),
         }
     }
@@ -159,11 +202,13 @@ impl Cell {
         let operation = match self.operation {
             Operation::Send => "send",
             Operation::SendImm => "send_with_immediate",
+            Operation::SendInvalidate => "send_with_invalidate",
             Operation::Write => "write",
             Operation::WriteImm => "write_with_immediate",
             Operation::Read => "read",
             Operation::CompareSwap => "compare_and_swap",
             Operation::FetchAdd => "fetch_and_add",
+            Operation::Umr => "umr",
             Operation::Nop => "nop",
         };
         let form = match self.form {
@@ -191,8 +236,12 @@ impl Cell {
             Transport::Uc => cap!(uc),
             Transport::Ud => cap!(ud),
         };
-        let atomics = self.operation.is_atomic().then_some(ATOMICS);
-        [transport].into_iter().chain(atomics).collect()
+        let more: &[Need] = match self.operation {
+            Operation::CompareSwap | Operation::FetchAdd => &[ATOMICS],
+            Operation::SendInvalidate | Operation::Umr => &UMR,
+            _ => &[],
+        };
+        [&[transport], more].concat()
     }
 }
 
@@ -223,6 +272,38 @@ fn cases() -> Vec<Case> {
     cells.into_iter().map(case).collect()
 }
 
+/// Asks of each service whether it takes what not all services carry: what has a row, and no more.
+fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    for &(transport, carried, _) in CARRIED {
+        match transport {
+            Transport::Rc => takes::<Rc>(&domain, carried)?,
+            Transport::Uc => takes::<Uc>(&domain, carried)?,
+            Transport::Ud => takes::<Ud>(&domain, carried)?,
+        }
+    }
+    Ok(())
+}
+
+fn takes<S: Service>(domain: &Domain, carried: &[Operation]) -> Result<(), Stop> {
+    for (operation, info) in [
+        (Operation::SendInvalidate, SendInvalidate::<Sge>::INFO),
+        (Operation::Write, Write::<Sge>::INFO),
+        (Operation::WriteImm, WriteImm::<Sge>::INFO),
+        (Operation::Read, Read::<Sge>::INFO),
+        (Operation::CompareSwap, CompareSwap::INFO),
+        (Operation::FetchAdd, FetchAdd::INFO),
+        (Operation::Umr, Umr::INFO),
+        (Operation::Nop, Nop::INFO),
+    ] {
+        let refusal = domain.supports::<S>(&info).err().map(|error| error.to_string());
+        let expected = (!carried.contains(&operation))
+            .then(|| format!("the transport service {} does not carry {}", S::NAME, info.name));
+        ensure_eq!(refusal, expected, format!("{} on {}", info.name, S::NAME));
+    }
+    Ok(())
+}
+
 /// Posts the requests of a cell, and looks at every completion and every byte at both ends.
 fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let Cell { operation, form, length, posting, .. } = *cell;
@@ -239,10 +320,29 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     let remote = Memory::new(&pair.b.domain, form, length, true)?;
     let receives = Memory::new(&pair.b.domain, form, header + length, false)?;
     let data: Vec<_> = (0..REQUESTS).map(|at| memory::data(at, length)).collect();
-    let from_here = !matches!(operation, Operation::Read) && !operation.is_atomic();
+    let from_here = !operation.fetches() && operation != Operation::Umr;
     for (at, data) in data.iter().enumerate() {
         if from_here { &local } else { &remote }.fill(at, data)?;
     }
+    let mut keys: Vec<UmrKey> = Vec::new();
+    for at in 0..REQUESTS {
+        match operation {
+            Operation::Umr => keys.push(pair.a.domain.umr_key(REQUESTS as u32, false)?),
+            Operation::SendInvalidate => {
+                let mut key = pair.b.domain.umr_key(REQUESTS as u32, true)?;
+                let job = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
+                S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &job, &remote.sges(at)?)?;
+                pair.b.sent()??;
+                keys.push(key);
+            }
+            _ => {}
+        }
+    }
+    let names: Vec<Rkey> = match operation {
+        Operation::Umr => keys.iter_mut().map(UmrKey::renew).collect(),
+        _ => keys.iter().map(UmrKey::rkey).collect(),
+    };
+    let name = |at: usize| names.get(at).copied().unwrap_or(Rkey(0));
     if operation.takes_receive() {
         for at in 0..REQUESTS {
             pair.b.receive_into(&receives.sges(at)?[..], 100 + at as u64)?;
@@ -257,7 +357,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
         let sges = local.sges(at)?;
         let signaled = posting != Posting::Unsignaled || at == REQUESTS - 1;
         let remote = remote.remote(at)?;
-        let job = Job { operation, remote, signaled, number: at as u64 };
+        let job = Job { operation, remote, key: name(at), signaled, number: at as u64 };
         if form == Form::Inline {
             S::post_inline(&mut poster, &way, &job, data)?;
         } else {
@@ -270,7 +370,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
     for at in first..REQUESTS {
         let done = pair.a.sent()??;
         ensure_eq!((done.cookie, done.operation()), (at as u64, sent), "completion of the request");
-        if !from_here {
+        if operation.fetches() {
             ensure_eq!(done.byte_len() as usize, length, "bytes of the completion");
         }
     }
@@ -284,11 +384,14 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             ensure_eq!(done.byte_len() as usize, header + length, "bytes received");
             let immediate = operation.has_immediate().then(|| carry::immediate(at as u64));
             ensure_eq!(done.immediate(), immediate, "immediate");
+            ensure_eq!(done.invalidated(), names.get(at).copied(), "key that was invalidated");
         }
     }
     for (at, data) in data.iter().enumerate() {
         match operation {
-            Operation::Send | Operation::SendImm => receives.holds(at, header, data)?,
+            Operation::Send | Operation::SendImm | Operation::SendInvalidate => {
+                receives.holds(at, header, data)?;
+            }
             // Nobody says when a WRITE has arrived that is not acknowledged.
             Operation::Write | Operation::WriteImm => {
                 until("a WRITE", || remote.holds(at, 0, data).ok())?;
@@ -299,6 +402,13 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 local.holds(at, 0, data)?;
                 let there = carry::after(operation, memory::number(data));
                 remote.holds(at, 0, &there.to_ne_bytes())?;
+            }
+            // The key is one range over its KLMs: the peer writes through it.
+            Operation::Umr => {
+                let there = Job { remote: RemoteAddr::new(0, name(at)), ..Job::plain(Rkey(0)) };
+                S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &there, &remote.sges(at)?)?;
+                pair.b.sent()??;
+                until("a WRITE", || local.holds(at, 0, data).ok())?;
             }
             Operation::Nop => remote.holds(at, 0, &[])?,
         }

@@ -1,13 +1,12 @@
 //! A user context: GET_CONTEXT and QUERY_CONTEXT of `mlx5_ib`.
 
 use nix::errno::Errno;
-use verbless_prm::PortType;
+use verbless_prm::{Opcode, PortType};
 
 use super::abi::attr;
 use super::client::Capability;
 use super::file::{File, Method};
 use super::kernel::Kernel;
-use super::rules::op;
 use super::uar::static_offset;
 
 /// Doorbell registers per UAR page that a client may use.
@@ -55,10 +54,10 @@ impl Context {
     pub(super) fn free(self, file: &File) {
         let kernel = &file.kernel;
         if let Some(number) = self.transport_domain {
-            let _ = kernel.free(op::DEALLOC_TRANSPORT_DOMAIN, self.uid, number);
+            let _ = kernel.free(Opcode::DEALLOC_TRANSPORT_DOMAIN, self.uid, number);
         }
         for page in self.static_uars {
-            let _ = kernel.free(op::DEALLOC_UAR, self.uid, page);
+            let _ = kernel.free(Opcode::DEALLOC_UAR, self.uid, page);
             file.unback(page);
         }
         if self.uid != 0 {
@@ -196,13 +195,13 @@ impl Method<'_> {
                 return Err(Errno::ENOMEM);
             }
             for index in 0..(registers / REGISTERS_PER_PAGE) as usize {
-                let page = kernel.allocate(op::ALLOC_UAR, context.uid)?;
+                let page = kernel.allocate(Opcode::ALLOC_UAR, context.uid)?;
                 context.static_uars.push(page);
                 self.file.back(page, static_offset(index))?;
             }
         }
         if kernel.caps.log_max_transport_domain() != 0 {
-            let number = kernel.allocate(op::ALLOC_TRANSPORT_DOMAIN, context.uid)?;
+            let number = kernel.allocate(Opcode::ALLOC_TRANSPORT_DOMAIN, context.uid)?;
             context.transport_domain = Some(number);
         }
         Ok(())

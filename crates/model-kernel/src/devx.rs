@@ -1,13 +1,15 @@
 //! The methods of DevX that carry commands: OTHER, OBJ_CREATE, OBJ_MODIFY, OBJ_QUERY, and the two
 //! numbers that a client cannot know: an event queue's and a UAR page's.
 
+use verbless_prm::Opcode;
+
 use nix::errno::Errno;
 
 use super::abi::attr;
 use super::context::REGISTERS_PER_PAGE;
 use super::file::{DevxObject, Method, Object};
 use super::mailbox::{UID, VHCA_TUNNEL_ID};
-use super::rules::{self, ObjectId, op};
+use super::rules::{self, ObjectId};
 
 impl Method<'_> {
     /// The uid that a command goes out with.
@@ -66,7 +68,7 @@ impl Method<'_> {
         if !rules::is_create(&input) {
             return Err(Errno::EINVAL);
         }
-        if rules::opcode(&input) == op::CREATE_MKEY {
+        if rules::opcode(&input) == Opcode::CREATE_MKEY {
             if input.len() < rules::CREATE_MKEY_MIN {
                 return Err(Errno::EINVAL);
             }
@@ -109,16 +111,16 @@ impl Method<'_> {
         let made_by = |opcode, number| named == ObjectId { number, opcode, general_type: 0 };
         let same = match self.state.object(handle) {
             Some(Object::Devx(object))
-                if rules::opcode(input) == op::QUERY_FLOW_COUNTER && object.bulk != 0 =>
+                if rules::opcode(input) == Opcode::QUERY_FLOW_COUNTER && object.bulk != 0 =>
             {
                 let same_kind = named.opcode == object.id.opcode;
                 same_kind && named.number.wrapping_sub(object.id.number) < object.bulk
             }
             Some(Object::Devx(object)) => named == object.id,
-            Some(Object::Cq(cq)) => made_by(op::CREATE_CQ, cq.cqn),
-            Some(Object::Qp(qp)) => made_by(op::CREATE_QP, qp.qpn),
+            Some(Object::Cq(cq)) => made_by(Opcode::CREATE_CQ, cq.cqn),
+            Some(Object::Qp(qp)) => made_by(Opcode::CREATE_QP, qp.qpn),
             // Shared receive queues are RMPs since ISSI 1.
-            Some(Object::Srq(srq)) => made_by(op::CREATE_RMP, srq.srqn),
+            Some(Object::Srq(srq)) => made_by(Opcode::CREATE_RMP, srq.srqn),
             _ => false,
         };
         if same { Ok(()) } else { Err(Errno::EINVAL) }

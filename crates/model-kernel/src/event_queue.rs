@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use verbless_prm::Opcode;
+
 use super::client::PAGE;
 use super::event_rules::Eqe;
 use super::mailbox::{Field, inbox};
-use super::rules::op;
 
 /// Bytes of an event queue entry.
 const EQE_BYTES: u64 = 64;
@@ -63,7 +64,7 @@ impl EventQueue {
     pub(super) fn create(&self, uar_page: u32, events: [u64; 4]) -> Vec<u8> {
         let pages = (EQE_BYTES << self.log_size).div_ceil(PAGE);
         let uid = if events == [0; 4] { SHARED_UID } else { 0 };
-        let mut input = inbox(op::CREATE_EQ, 0, uid, 0x110 + 8 * pages as usize);
+        let mut input = inbox(Opcode::CREATE_EQ, 0, uid, 0x110 + 8 * pages as usize);
         Field(0x1c, 28, 24).set(&mut input, self.log_size);
         Field(0x1c, 23, 0).set(&mut input, uar_page);
         Field(0x24, 11, 0).set(&mut input, self.vector);

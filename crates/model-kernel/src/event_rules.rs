@@ -5,7 +5,9 @@
 //! events carry the queue's type, newer ones an object type of their own numbering), and the
 //! object's number.
 
-use super::rules::{ObjectId, op};
+use verbless_prm::Opcode;
+
+use super::rules::ObjectId;
 
 /// Event types. Source: Linux `include/linux/mlx5/device.h`.
 pub(super) mod event {
@@ -90,27 +92,27 @@ pub(super) fn may_subscribe(device: Option<&Subscribable>, kind: u16, with_objec
 pub(super) fn subscribed_type(object: ObjectId, kind: u16) -> u16 {
     if is_old_affiliated(kind) {
         return match object.opcode {
-            op::CREATE_RQ | op::CREATE_RMP => QUEUE_RQ,
-            op::CREATE_SQ => QUEUE_SQ,
-            op::CREATE_DCT => QUEUE_DCT,
+            Opcode::CREATE_RQ | Opcode::CREATE_RMP => QUEUE_RQ,
+            Opcode::CREATE_SQ => QUEUE_SQ,
+            Opcode::CREATE_DCT => QUEUE_DCT,
             _ => 0,
         };
     }
     match object.opcode {
-        op::CREATE_GENERAL_OBJECT => object.general_type,
-        op::CREATE_QP => 0xff02,
-        op::CREATE_PSV => 0xff03,
-        op::CREATE_RMP => 0xff04,
-        op::CREATE_XRC_SRQ => 0xff05,
-        op::CREATE_RQ => 0xff06,
-        op::CREATE_SQ => 0xff07,
-        op::CREATE_TIR => 0xff08,
-        op::CREATE_TIS => 0xff09,
-        op::CREATE_DCT => 0xff0a,
-        op::CREATE_XRQ => 0xff0b,
-        op::CREATE_RQT => 0xff0e,
-        op::ALLOC_FLOW_COUNTER => 0xff0f,
-        op::CREATE_CQ => 0xff10,
+        Opcode::CREATE_GENERAL_OBJECT => object.general_type,
+        Opcode::CREATE_QP => 0xff02,
+        Opcode::CREATE_PSV => 0xff03,
+        Opcode::CREATE_RMP => 0xff04,
+        Opcode::CREATE_XRC_SRQ => 0xff05,
+        Opcode::CREATE_RQ => 0xff06,
+        Opcode::CREATE_SQ => 0xff07,
+        Opcode::CREATE_TIR => 0xff08,
+        Opcode::CREATE_TIS => 0xff09,
+        Opcode::CREATE_DCT => 0xff0a,
+        Opcode::CREATE_XRQ => 0xff0b,
+        Opcode::CREATE_RQT => 0xff0e,
+        Opcode::ALLOC_FLOW_COUNTER => 0xff0f,
+        Opcode::CREATE_CQ => 0xff10,
         _ => 0,
     }
 }
@@ -171,7 +173,7 @@ pub(super) fn keys(device: Option<&Subscribable>, eqe: &Eqe) -> (u32, Option<u32
 mod tests {
     use super::*;
 
-    fn object(opcode: u16, number: u32) -> ObjectId {
+    fn object(opcode: Opcode, number: u32) -> ObjectId {
         ObjectId { number, opcode, general_type: 0x1c }
     }
 
@@ -187,18 +189,18 @@ mod tests {
     #[test]
     fn an_event_finds_the_subscription_to_the_object_that_it_names() {
         let cases = [
-            (op::CREATE_CQ, event::CQ_ERROR, eqe(event::CQ_ERROR, &[(0, 77)])),
-            (op::CREATE_QP, event::COMM_EST, eqe(event::COMM_EST, &[(6, 77)])),
-            (op::CREATE_SQ, event::WQ_CATAS_ERROR, eqe(0x05, &[(5, 2 << 24), (6, 77)])),
-            (op::CREATE_RMP, event::SRQ_RQ_LIMIT, eqe(0x14, &[(5, 1 << 24), (6, 77)])),
-            (op::CREATE_DCT, event::DCT_DRAINED, eqe(event::DCT_DRAINED, &[(6, 77)])),
-            (op::CREATE_GENERAL_OBJECT, 0x27, eqe(0x27, &[(0, 0x1c), (1, 77)])),
-            (op::CREATE_TIR, 0x27, eqe(0x27, &[(0, 0xff08), (1, 77)])),
+            (Opcode::CREATE_CQ, event::CQ_ERROR, eqe(event::CQ_ERROR, &[(0, 77)])),
+            (Opcode::CREATE_QP, event::COMM_EST, eqe(event::COMM_EST, &[(6, 77)])),
+            (Opcode::CREATE_SQ, event::WQ_CATAS_ERROR, eqe(0x05, &[(5, 2 << 24), (6, 77)])),
+            (Opcode::CREATE_RMP, event::SRQ_RQ_LIMIT, eqe(0x14, &[(5, 1 << 24), (6, 77)])),
+            (Opcode::CREATE_DCT, event::DCT_DRAINED, eqe(event::DCT_DRAINED, &[(6, 77)])),
+            (Opcode::CREATE_GENERAL_OBJECT, 0x27, eqe(0x27, &[(0, 0x1c), (1, 77)])),
+            (Opcode::CREATE_TIR, 0x27, eqe(0x27, &[(0, 0xff08), (1, 77)])),
         ];
         for (opcode, kind, eqe) in cases {
             let key =
                 u32::from(kind) | u32::from(subscribed_type(object(opcode, 77), kind.into())) << 16;
-            assert_eq!(keys(None, &eqe), (key, Some(77)), "event {kind:#x} of {opcode:#x}");
+            assert_eq!(keys(None, &eqe), (key, Some(77)), "event {kind:#x} of {opcode:?}");
         }
     }
 

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use verbless_prm::Opcode;
+
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 
@@ -19,7 +21,7 @@ use super::context::Context;
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
 use super::pinned::Pinned;
-use super::rules::{ObjectId, op};
+use super::rules::ObjectId;
 use super::subscriptions::EventChannel;
 use super::uar;
 use super::verbs::listener::{Heard, Kind, heard_of_cq};
@@ -58,7 +60,7 @@ impl Object {
     fn is_queue_pair(&self) -> bool {
         match self {
             Self::Qp(_) => true,
-            Self::Devx(object) => object.id.opcode == op::CREATE_QP,
+            Self::Devx(object) => object.id.opcode == Opcode::CREATE_QP,
             _ => false,
         }
     }
@@ -540,7 +542,7 @@ impl File {
         }
         let mut listener = None;
         match &entry.object {
-            &Object::Pd { pdn } => self.kernel.free(op::DEALLOC_PD, uid, pdn)?,
+            &Object::Pd { pdn } => self.kernel.free(Opcode::DEALLOC_PD, uid, pdn)?,
             Object::Ah => {}
             Object::Mr(mr) => self.kernel.exec(&mr.destroy, &mut [0; 16])?,
             Object::Mw { destroy } => self.kernel.exec(destroy, &mut [0; 16])?,
@@ -568,7 +570,7 @@ impl File {
             &Object::Uar { page, mmap } => {
                 // A real kernel waits for the last mapping of the page to go; here it cannot see
                 // them.
-                let _ = self.kernel.free(op::DEALLOC_UAR, uid, page);
+                let _ = self.kernel.free(Opcode::DEALLOC_UAR, uid, page);
                 self.unback(page);
                 state.mmaps.remove(&mmap);
                 state.mmap_numbers.0.give(mmap);

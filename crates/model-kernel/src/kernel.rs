@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use nix::errno::Errno;
-use verbless_prm::{AtomicCap, AtomicReqEndianness, HcaCap, PortType};
+use verbless_prm::{AtomicCap, AtomicReqEndianness, HcaCap, Opcode, PortType};
 
 use super::boot::Booted;
 use super::client::PAGE;
@@ -18,7 +18,6 @@ use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable, event};
 use super::mailbox::{Field, NUMBER, UID, inbox};
 use super::reach::{Function, exec, run};
-use super::rules::op;
 use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
 use verbless_model::memory::Interrupts;
@@ -84,7 +83,7 @@ pub(super) struct Kernel {
 /// Reads a page of capabilities, as they are at present.
 fn capabilities(function: &dyn Function, page: u16) -> Result<Vec<u8>, Errno> {
     let mut output = vec![0; 0x1010];
-    exec(function, &inbox(op::QUERY_HCA_CAP, page << 1 | 1, 0, 16), &mut output)?;
+    exec(function, &inbox(Opcode::QUERY_HCA_CAP, page << 1 | 1, 0, 16), &mut output)?;
     Ok(output.split_off(0x10))
 }
 
@@ -121,7 +120,7 @@ impl Kernel {
         let ethernet = capabilities(device, 1).unwrap_or_default();
         let dump_fill_mkey = if caps.dump_fill_mkey() {
             let mut output = [0; 0x20];
-            exec(device, &inbox(op::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
+            exec(device, &inbox(Opcode::QUERY_SPECIAL_CONTEXTS, 0, 0, 16), &mut output)?;
             Field(0x8, 31, 0).get(&output)
         } else {
             0
@@ -159,7 +158,7 @@ impl Kernel {
     /// Makes the kernel's own objects; what was made is undone by [`Kernel::detach`] if one fails.
     fn bring_up(&mut self) -> Result<(), Errno> {
         let mut output = [0; 16];
-        self.exec(&inbox(op::ALLOC_UAR, 0, 0, 16), &mut output)?;
+        self.exec(&inbox(Opcode::ALLOC_UAR, 0, 0, 16), &mut output)?;
         self.uar = Some(NUMBER.get(&output));
         let mut mask = [0; 4];
         for kind in [
@@ -223,7 +222,7 @@ impl Kernel {
 
     /// Makes a user context with the privileges `cap`; its uid.
     pub(super) fn create_uctx(&self, cap: u32) -> Result<u16, Errno> {
-        let mut input = inbox(op::CREATE_UCTX, 0, 0, 0x40);
+        let mut input = inbox(Opcode::CREATE_UCTX, 0, 0, 0x40);
         Field(0x10, 31, 0).set(&mut input, cap);
         let mut output = [0; 16];
         self.exec(&input, &mut output)?;
@@ -231,20 +230,20 @@ impl Kernel {
     }
 
     pub(super) fn destroy_uctx(&self, uid: u16) {
-        let mut input = inbox(op::DESTROY_UCTX, 0, 0, 0x10);
+        let mut input = inbox(Opcode::DESTROY_UCTX, 0, 0, 0x10);
         Field(0x8, 15, 0).set(&mut input, uid.into());
         let _ = self.exec(&input, &mut [0; 16]);
     }
 
     /// Allocates something by a command that takes no arguments and answers with a number.
-    pub(super) fn allocate(&self, opcode: u16, uid: u16) -> Result<u32, Errno> {
+    pub(super) fn allocate(&self, opcode: Opcode, uid: u16) -> Result<u32, Errno> {
         let mut output = [0; 16];
         self.exec(&inbox(opcode, 0, uid, 16), &mut output)?;
         Ok(NUMBER.get(&output))
     }
 
     /// Frees what [`Kernel::allocate`] gave.
-    pub(super) fn free(&self, opcode: u16, uid: u16, number: u32) -> Result<(), Errno> {
+    pub(super) fn free(&self, opcode: Opcode, uid: u16, number: u32) -> Result<(), Errno> {
         let mut input = inbox(opcode, 0, uid, 16);
         UID.set(&mut input, uid.into());
         NUMBER.set(&mut input, number);
@@ -371,7 +370,7 @@ impl Kernel {
         }
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         for queue in queues.drain(..) {
-            let mut input = inbox(op::DESTROY_EQ, 0, 0, 16);
+            let mut input = inbox(Opcode::DESTROY_EQ, 0, 0, 16);
             Field(0x8, 7, 0).set(&mut input, queue.number);
             if self.exec(&input, &mut [0; 16]).is_err() {
                 // The device may still write there.
@@ -380,7 +379,7 @@ impl Kernel {
         }
         drop(queues);
         if let Some(page) = self.uar {
-            let _ = self.free(op::DEALLOC_UAR, 0, page);
+            let _ = self.free(Opcode::DEALLOC_UAR, 0, page);
         }
         drop(booted);
     }

@@ -23,7 +23,7 @@
 //!   file         an open device file: handles, descriptors, what becomes of them
 //!     ioctl, abi     the buffer taken apart, and the tables that say what may be in it
 //!     context, device, write, devx, umem, uar, events     the methods
-//!     rules, event_rules, opcode, mailbox                  what DevX passes, sets and refuses
+//!     rules, event_rules, mailbox                          what DevX passes, sets and refuses
 //!     verbs          what libraries ask for that do not use DevX
 //!   kernel       the driver of one device: capabilities, event queues, interrupts, subscriptions
 //!     clock          the page by which timestamps become times
@@ -61,7 +61,6 @@ mod ioctl;
 mod kernel;
 mod mailbox;
 mod numbers;
-mod opcode;
 mod pinned;
 mod port;
 mod reach;

@@ -4,6 +4,8 @@
 //! A DevX client may send a mailbox that is shorter than the command's layout: reading a field past
 //! its end gives zero, and setting one does nothing; the device will refuse the length.
 
+use verbless_prm::Opcode;
+
 /// A field within one big-endian dword: byte offset of the dword, highest and lowest bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Field(pub u16, pub u8, pub u8);
@@ -53,9 +55,9 @@ pub(super) const NUMBER: Field = Field(0x8, 23, 0);
 pub(super) const NUMBER_32: Field = Field(0x8, 31, 0);
 
 /// An inbox of `bytes` zeros but for its opcode, op_mod and uid.
-pub(super) fn inbox(opcode: u16, op_mod: u16, uid: u16, bytes: usize) -> Vec<u8> {
+pub(super) fn inbox(opcode: Opcode, op_mod: u16, uid: u16, bytes: usize) -> Vec<u8> {
     let mut inbox = vec![0; bytes];
-    OPCODE.set(&mut inbox, opcode.into());
+    OPCODE.set(&mut inbox, opcode.0.into());
     UID.set(&mut inbox, uid.into());
     OP_MOD.set(&mut inbox, op_mod.into());
     inbox

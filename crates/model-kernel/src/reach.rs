@@ -6,12 +6,12 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
 use verbless_model::memory::Interrupts;
-use verbless_prm::{CommandInput, MkeyContext};
+use verbless_prm::{CommandInput, MkeyContext, Opcode};
 use zerocopy::IntoBytes;
 
 use super::mailbox::{STATUS, SYNDROME};
 use super::port::PortState;
-use super::rules::{self, op};
+use super::rules;
 
 /// What a function's PCI registers and its initialisation segment say.
 #[derive(Debug, Clone, Copy)]
@@ -74,44 +74,44 @@ pub(super) fn status_to_errno(output: &[u8]) -> Result<(), Errno> {
 }
 
 /// Commands that count as done when the device is dead: what they would have destroyed is no more.
-fn destroys(opcode: u16) -> bool {
+fn destroys(opcode: Opcode) -> bool {
     matches!(
         opcode,
-        op::DESTROY_MKEY
-            | op::DESTROY_EQ
-            | op::DESTROY_CQ
-            | op::DESTROY_QP
-            | op::DESTROY_PSV
-            | op::DESTROY_SRQ
-            | op::DESTROY_XRC_SRQ
-            | op::DESTROY_XRQ
-            | op::DESTROY_DCT
-            | op::DEALLOC_Q_COUNTER
-            | op::DESTROY_SCHEDULING_ELEMENT
-            | op::DEALLOC_PD
-            | op::DEALLOC_UAR
-            | op::DETACH_FROM_MCG
-            | op::DEALLOC_XRCD
-            | op::DEALLOC_TRANSPORT_DOMAIN
-            | op::DELETE_VXLAN_UDP_DPORT
-            | op::DELETE_L2_TABLE_ENTRY
-            | op::DESTROY_TIR
-            | op::DESTROY_SQ
-            | op::DESTROY_RQ
-            | op::DESTROY_RMP
-            | op::DESTROY_TIS
-            | op::DESTROY_RQT
-            | op::DESTROY_FLOW_TABLE
-            | op::DESTROY_FLOW_GROUP
-            | op::DELETE_FLOW_TABLE_ENTRY
-            | op::DEALLOC_FLOW_COUNTER
-            | op::DEALLOC_PACKET_REFORMAT_CONTEXT
-            | op::DEALLOC_MODIFY_HEADER_CONTEXT
-            | op::DESTROY_GENERAL_OBJECT
-            | op::DESTROY_UCTX
-            | op::DESTROY_UMEM
-            | op::TEARDOWN_HCA
-            | op::DISABLE_HCA
+        Opcode::DESTROY_MKEY
+            | Opcode::DESTROY_EQ
+            | Opcode::DESTROY_CQ
+            | Opcode::DESTROY_QP
+            | Opcode::DESTROY_PSV
+            | Opcode::DESTROY_SRQ
+            | Opcode::DESTROY_XRC_SRQ
+            | Opcode::DESTROY_XRQ
+            | Opcode::DESTROY_DCT
+            | Opcode::DEALLOC_Q_COUNTER
+            | Opcode::DESTROY_SCHEDULING_ELEMENT
+            | Opcode::DEALLOC_PD
+            | Opcode::DEALLOC_UAR
+            | Opcode::DETACH_FROM_MCG
+            | Opcode::DEALLOC_XRCD
+            | Opcode::DEALLOC_TRANSPORT_DOMAIN
+            | Opcode::DELETE_VXLAN_UDP_DPORT
+            | Opcode::DELETE_L2_TABLE_ENTRY
+            | Opcode::DESTROY_TIR
+            | Opcode::DESTROY_SQ
+            | Opcode::DESTROY_RQ
+            | Opcode::DESTROY_RMP
+            | Opcode::DESTROY_TIS
+            | Opcode::DESTROY_RQT
+            | Opcode::DESTROY_FLOW_TABLE
+            | Opcode::DESTROY_FLOW_GROUP
+            | Opcode::DELETE_FLOW_TABLE_ENTRY
+            | Opcode::DEALLOC_FLOW_COUNTER
+            | Opcode::DEALLOC_PACKET_REFORMAT_CONTEXT
+            | Opcode::DEALLOC_MODIFY_HEADER_CONTEXT
+            | Opcode::DESTROY_GENERAL_OBJECT
+            | Opcode::DESTROY_UCTX
+            | Opcode::DESTROY_UMEM
+            | Opcode::TEARDOWN_HCA
+            | Opcode::DISABLE_HCA
     )
 }
 
@@ -130,7 +130,7 @@ pub(super) fn exec(function: &dyn Function, input: &[u8], output: &mut [u8]) -> 
     match run(function, input, output) {
         Err(Errno::EREMOTEIO) => {
             tracing::debug!(
-                opcode = format_args!("{:#x}", rules::opcode(input)),
+                opcode = ?rules::opcode(input),
                 status = format_args!("{:#x}", STATUS.get(output)),
                 syndrome = format_args!("{:#x}", SYNDROME.get(output)),
                 "a command of the kernel's own failed"

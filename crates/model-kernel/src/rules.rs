@@ -5,27 +5,27 @@
 //! general objects the object type too), since numbers of different kinds may be equal. A query or
 //! modify passes only when the id in its mailbox is that of the handle.
 
+use verbless_prm::Opcode;
+
 use super::mailbox::{Field, NUMBER, NUMBER_32, OP_MOD, OPCODE, UID, VHCA_TUNNEL_ID, inbox};
 
-pub(super) use super::opcode as op;
-
 /// Commands of a range that OTHER passes whatever they are.
-const GENERAL: std::ops::Range<u16> = 0xb00..0xd00;
+const GENERAL: std::ops::Range<Opcode> = Opcode(0xb00)..Opcode(0xd00);
 const NUM_PSV: Field = Field(0x8, 31, 28);
 
 /// The opcode of an inbox.
-pub(super) fn opcode(input: &[u8]) -> u16 {
-    OPCODE.get(input) as u16
+pub(super) fn opcode(input: &[u8]) -> Opcode {
+    Opcode(OPCODE.get(input) as u16)
 }
 
 /// Commands that OTHER passes for a context without DevX too, under a uid of the kernel's own.
 pub(super) fn is_harmless(input: &[u8]) -> bool {
     matches!(
         opcode(input),
-        op::QUERY_HCA_CAP
-            | op::QUERY_HCA_VPORT_CONTEXT
-            | op::QUERY_ESW_VPORT_CONTEXT
-            | op::QUERY_ESW_FUNCTIONS
+        Opcode::QUERY_HCA_CAP
+            | Opcode::QUERY_HCA_VPORT_CONTEXT
+            | Opcode::QUERY_ESW_VPORT_CONTEXT
+            | Opcode::QUERY_ESW_FUNCTIONS
     )
 }
 
@@ -38,33 +38,33 @@ pub(super) fn is_general(input: &[u8], tunnel: bool) -> bool {
     }
     matches!(
         opcode,
-        op::QUERY_HCA_CAP
-            | op::QUERY_HCA_VPORT_CONTEXT
-            | op::QUERY_ESW_VPORT_CONTEXT
-            | op::QUERY_VPORT_STATE
-            | op::QUERY_ADAPTER
-            | op::QUERY_ISSI
-            | op::QUERY_NIC_VPORT_CONTEXT
-            | op::QUERY_ROCE_ADDRESS
-            | op::QUERY_VNIC_ENV
-            | op::QUERY_VPORT_COUNTER
-            | op::GET_DROPPED_PACKET_LOG
-            | op::NOP
-            | op::QUERY_CONG_STATUS
-            | op::QUERY_CONG_PARAMS
-            | op::QUERY_CONG_STATISTICS
-            | op::QUERY_LAG
-            | op::QUERY_ESW_FUNCTIONS
+        Opcode::QUERY_HCA_CAP
+            | Opcode::QUERY_HCA_VPORT_CONTEXT
+            | Opcode::QUERY_ESW_VPORT_CONTEXT
+            | Opcode::QUERY_VPORT_STATE
+            | Opcode::QUERY_ADAPTER
+            | Opcode::QUERY_ISSI
+            | Opcode::QUERY_NIC_VPORT_CONTEXT
+            | Opcode::QUERY_ROCE_ADDRESS
+            | Opcode::QUERY_VNIC_ENV
+            | Opcode::QUERY_VPORT_COUNTER
+            | Opcode::GET_DROPPED_PACKET_LOG
+            | Opcode::NOP
+            | Opcode::QUERY_CONG_STATUS
+            | Opcode::QUERY_CONG_PARAMS
+            | Opcode::QUERY_CONG_STATISTICS
+            | Opcode::QUERY_LAG
+            | Opcode::QUERY_ESW_FUNCTIONS
     )
 }
 
 /// What is known of a command that makes an object.
 #[derive(Debug, Clone, Copy)]
 struct Creation {
-    opcode: u16,
+    opcode: Opcode,
     /// Where the object's number is: in the outbox, or in the inbox that chose it.
     number: Where,
-    destroy: u16,
+    destroy: Opcode,
     /// Where the number goes in the destroy command.
     destroy_number: Field,
     /// Length of the destroy command in bytes.
@@ -79,7 +79,7 @@ enum Where {
     Outbox(Field),
 }
 
-const fn created(opcode: u16, destroy: u16) -> Creation {
+const fn created(opcode: Opcode, destroy: Opcode) -> Creation {
     Creation {
         opcode,
         number: Where::Outbox(NUMBER),
@@ -90,7 +90,7 @@ const fn created(opcode: u16, destroy: u16) -> Creation {
     }
 }
 
-const fn wide(opcode: u16, destroy: u16) -> Creation {
+const fn wide(opcode: Opcode, destroy: Opcode) -> Creation {
     Creation {
         number: Where::Outbox(NUMBER_32),
         destroy_number: NUMBER_32,
@@ -111,85 +111,88 @@ const MULTICAST_GID: &[Field] =
     &[Field(0x10, 31, 0), Field(0x14, 31, 0), Field(0x18, 31, 0), Field(0x1c, 31, 0)];
 
 static CREATIONS: &[Creation] = &[
-    Creation { copied: &[OP_MOD], ..wide(op::CREATE_GENERAL_OBJECT, op::DESTROY_GENERAL_OBJECT) },
-    created(op::CREATE_MKEY, op::DESTROY_MKEY),
-    created(op::CREATE_CQ, op::DESTROY_CQ),
-    created(op::ALLOC_PD, op::DEALLOC_PD),
-    created(op::ALLOC_TRANSPORT_DOMAIN, op::DEALLOC_TRANSPORT_DOMAIN),
-    created(op::CREATE_RMP, op::DESTROY_RMP),
-    created(op::CREATE_SQ, op::DESTROY_SQ),
-    created(op::CREATE_RQ, op::DESTROY_RQ),
-    created(op::CREATE_RQT, op::DESTROY_RQT),
-    created(op::CREATE_TIR, op::DESTROY_TIR),
-    created(op::CREATE_TIS, op::DESTROY_TIS),
+    Creation {
+        copied: &[OP_MOD],
+        ..wide(Opcode::CREATE_GENERAL_OBJECT, Opcode::DESTROY_GENERAL_OBJECT)
+    },
+    created(Opcode::CREATE_MKEY, Opcode::DESTROY_MKEY),
+    created(Opcode::CREATE_CQ, Opcode::DESTROY_CQ),
+    created(Opcode::ALLOC_PD, Opcode::DEALLOC_PD),
+    created(Opcode::ALLOC_TRANSPORT_DOMAIN, Opcode::DEALLOC_TRANSPORT_DOMAIN),
+    created(Opcode::CREATE_RMP, Opcode::DESTROY_RMP),
+    created(Opcode::CREATE_SQ, Opcode::DESTROY_SQ),
+    created(Opcode::CREATE_RQ, Opcode::DESTROY_RQ),
+    created(Opcode::CREATE_RQT, Opcode::DESTROY_RQT),
+    created(Opcode::CREATE_TIR, Opcode::DESTROY_TIR),
+    created(Opcode::CREATE_TIS, Opcode::DESTROY_TIS),
     Creation {
         number: Where::Outbox(COUNTER_SET),
         destroy_number: COUNTER_SET,
-        ..created(op::ALLOC_Q_COUNTER, op::DEALLOC_Q_COUNTER)
+        ..created(Opcode::ALLOC_Q_COUNTER, Opcode::DEALLOC_Q_COUNTER)
     },
     Creation {
         destroy_number: TABLE_INDEX,
         destroy_bytes: 0x40,
         copied: FLOW_TABLE,
-        ..created(op::CREATE_FLOW_TABLE, op::DESTROY_FLOW_TABLE)
+        ..created(Opcode::CREATE_FLOW_TABLE, Opcode::DESTROY_FLOW_TABLE)
     },
     Creation {
         destroy_number: Field(0x18, 31, 0),
         destroy_bytes: 0x40,
         copied: FLOW_IN_TABLE,
-        ..created(op::CREATE_FLOW_GROUP, op::DESTROY_FLOW_GROUP)
+        ..created(Opcode::CREATE_FLOW_GROUP, Opcode::DESTROY_FLOW_GROUP)
     },
     Creation {
         number: Where::Inbox(FLOW_INDEX),
         destroy_number: FLOW_INDEX,
         destroy_bytes: 0x40,
         copied: FLOW_IN_TABLE,
-        ..created(op::SET_FLOW_TABLE_ENTRY, op::DELETE_FLOW_TABLE_ENTRY)
+        ..created(Opcode::SET_FLOW_TABLE_ENTRY, Opcode::DELETE_FLOW_TABLE_ENTRY)
     },
-    wide(op::ALLOC_FLOW_COUNTER, op::DEALLOC_FLOW_COUNTER),
-    wide(op::ALLOC_PACKET_REFORMAT_CONTEXT, op::DEALLOC_PACKET_REFORMAT_CONTEXT),
-    wide(op::ALLOC_MODIFY_HEADER_CONTEXT, op::DEALLOC_MODIFY_HEADER_CONTEXT),
+    wide(Opcode::ALLOC_FLOW_COUNTER, Opcode::DEALLOC_FLOW_COUNTER),
+    wide(Opcode::ALLOC_PACKET_REFORMAT_CONTEXT, Opcode::DEALLOC_PACKET_REFORMAT_CONTEXT),
+    wide(Opcode::ALLOC_MODIFY_HEADER_CONTEXT, Opcode::DEALLOC_MODIFY_HEADER_CONTEXT),
     Creation {
         number: Where::Outbox(Field(0x10, 31, 0)),
         destroy_number: Field(0xc, 31, 0),
         destroy_bytes: 0x40,
         copied: &[Field(0x8, 31, 24)],
-        ..created(op::CREATE_SCHEDULING_ELEMENT, op::DESTROY_SCHEDULING_ELEMENT)
+        ..created(Opcode::CREATE_SCHEDULING_ELEMENT, Opcode::DESTROY_SCHEDULING_ELEMENT)
     },
     Creation {
         number: Where::Inbox(VXLAN_PORT),
         destroy_number: VXLAN_PORT,
-        ..created(op::ADD_VXLAN_UDP_DPORT, op::DELETE_VXLAN_UDP_DPORT)
+        ..created(Opcode::ADD_VXLAN_UDP_DPORT, Opcode::DELETE_VXLAN_UDP_DPORT)
     },
     Creation {
         number: Where::Inbox(TABLE_INDEX),
         destroy_number: TABLE_INDEX,
         destroy_bytes: 0x40,
-        ..created(op::SET_L2_TABLE_ENTRY, op::DELETE_L2_TABLE_ENTRY)
+        ..created(Opcode::SET_L2_TABLE_ENTRY, Opcode::DELETE_L2_TABLE_ENTRY)
     },
-    created(op::CREATE_QP, op::DESTROY_QP),
-    created(op::CREATE_SRQ, op::DESTROY_SRQ),
-    created(op::CREATE_XRC_SRQ, op::DESTROY_XRC_SRQ),
-    created(op::CREATE_DCT, op::DESTROY_DCT),
-    created(op::CREATE_XRQ, op::DESTROY_XRQ),
+    created(Opcode::CREATE_QP, Opcode::DESTROY_QP),
+    created(Opcode::CREATE_SRQ, Opcode::DESTROY_SRQ),
+    created(Opcode::CREATE_XRC_SRQ, Opcode::DESTROY_XRC_SRQ),
+    created(Opcode::CREATE_DCT, Opcode::DESTROY_DCT),
+    created(Opcode::CREATE_XRQ, Opcode::DESTROY_XRQ),
     Creation {
         number: Where::Inbox(NUMBER),
         destroy_bytes: 0x20,
         copied: MULTICAST_GID,
-        ..created(op::ATTACH_TO_MCG, op::DETACH_FROM_MCG)
+        ..created(Opcode::ATTACH_TO_MCG, Opcode::DETACH_FROM_MCG)
     },
-    created(op::ALLOC_XRCD, op::DEALLOC_XRCD),
+    created(Opcode::ALLOC_XRCD, Opcode::DEALLOC_XRCD),
     Creation {
         number: Where::Outbox(Field(0x10, 23, 0)),
-        ..created(op::CREATE_PSV, op::DESTROY_PSV)
+        ..created(Opcode::CREATE_PSV, Opcode::DESTROY_PSV)
     },
 ];
 
 /// Commands that OBJ_CREATE passes: they make one object that the kernel knows how to destroy.
 pub(super) fn is_create(input: &[u8]) -> bool {
     match opcode(input) {
-        op::SET_FLOW_TABLE_ENTRY => OP_MOD.get(input) == 0,
-        op::CREATE_PSV => NUM_PSV.get(input) == 1,
+        Opcode::SET_FLOW_TABLE_ENTRY => OP_MOD.get(input) == 0,
+        Opcode::CREATE_PSV => NUM_PSV.get(input) == 1,
         opcode => CREATIONS.iter().any(|creation| creation.opcode == opcode),
     }
 }
@@ -197,7 +200,7 @@ pub(super) fn is_create(input: &[u8]) -> bool {
 /// Commands that OBJ_MODIFY passes.
 pub(super) fn is_modify(input: &[u8]) -> bool {
     match opcode(input) {
-        op::SET_FLOW_TABLE_ENTRY => OP_MOD.get(input) == 1,
+        Opcode::SET_FLOW_TABLE_ENTRY => OP_MOD.get(input) == 1,
         opcode => USES.iter().any(|&(known, _, _, kind)| known == opcode && kind == Use::Modify),
     }
 }
@@ -212,7 +215,7 @@ pub(super) fn is_query(input: &[u8]) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectId {
     pub number: u32,
-    pub opcode: u16,
+    pub opcode: Opcode,
     pub general_type: u16,
 }
 
@@ -223,67 +226,87 @@ enum Use {
 }
 
 /// Commands on an object: the opcode, the one that made the object, where its number is.
-static USES: &[(u16, u16, Field, Use)] = &[
-    (op::MODIFY_GENERAL_OBJECT, op::CREATE_GENERAL_OBJECT, NUMBER_32, Use::Modify),
-    (op::QUERY_GENERAL_OBJECT, op::CREATE_GENERAL_OBJECT, NUMBER_32, Use::Query),
-    (op::QUERY_MKEY, op::CREATE_MKEY, NUMBER, Use::Query),
-    (op::QUERY_CQ, op::CREATE_CQ, NUMBER, Use::Query),
-    (op::MODIFY_CQ, op::CREATE_CQ, NUMBER, Use::Modify),
-    (op::QUERY_SQ, op::CREATE_SQ, NUMBER, Use::Query),
-    (op::MODIFY_SQ, op::CREATE_SQ, NUMBER, Use::Modify),
-    (op::QUERY_RQ, op::CREATE_RQ, NUMBER, Use::Query),
-    (op::MODIFY_RQ, op::CREATE_RQ, NUMBER, Use::Modify),
-    (op::QUERY_RMP, op::CREATE_RMP, NUMBER, Use::Query),
-    (op::MODIFY_RMP, op::CREATE_RMP, NUMBER, Use::Modify),
-    (op::QUERY_RQT, op::CREATE_RQT, NUMBER, Use::Query),
-    (op::MODIFY_RQT, op::CREATE_RQT, NUMBER, Use::Modify),
-    (op::QUERY_TIR, op::CREATE_TIR, NUMBER, Use::Query),
-    (op::MODIFY_TIR, op::CREATE_TIR, NUMBER, Use::Modify),
-    (op::QUERY_TIS, op::CREATE_TIS, NUMBER, Use::Query),
-    (op::MODIFY_TIS, op::CREATE_TIS, NUMBER, Use::Modify),
-    (op::QUERY_FLOW_TABLE, op::CREATE_FLOW_TABLE, TABLE_INDEX, Use::Query),
-    (op::MODIFY_FLOW_TABLE, op::CREATE_FLOW_TABLE, TABLE_INDEX, Use::Modify),
-    (op::QUERY_FLOW_GROUP, op::CREATE_FLOW_GROUP, Field(0x18, 31, 0), Use::Query),
-    (op::QUERY_FLOW_TABLE_ENTRY, op::SET_FLOW_TABLE_ENTRY, FLOW_INDEX, Use::Query),
-    (op::SET_FLOW_TABLE_ENTRY, op::SET_FLOW_TABLE_ENTRY, FLOW_INDEX, Use::Modify),
-    (op::QUERY_Q_COUNTER, op::ALLOC_Q_COUNTER, Field(0x1c, 7, 0), Use::Query),
-    (op::QUERY_FLOW_COUNTER, op::ALLOC_FLOW_COUNTER, Field(0x1c, 31, 0), Use::Query),
-    (op::QUERY_MODIFY_HEADER_CONTEXT, op::ALLOC_MODIFY_HEADER_CONTEXT, NUMBER_32, Use::Query),
-    (op::QUERY_SCHEDULING_ELEMENT, op::CREATE_SCHEDULING_ELEMENT, Field(0xc, 31, 0), Use::Query),
-    (op::MODIFY_SCHEDULING_ELEMENT, op::CREATE_SCHEDULING_ELEMENT, Field(0xc, 31, 0), Use::Modify),
-    (op::ADD_VXLAN_UDP_DPORT, op::ADD_VXLAN_UDP_DPORT, VXLAN_PORT, Use::Modify),
-    (op::QUERY_L2_TABLE_ENTRY, op::SET_L2_TABLE_ENTRY, TABLE_INDEX, Use::Query),
-    (op::SET_L2_TABLE_ENTRY, op::SET_L2_TABLE_ENTRY, TABLE_INDEX, Use::Modify),
-    (op::QUERY_QP, op::CREATE_QP, NUMBER, Use::Query),
-    (op::RST2INIT_QP, op::CREATE_QP, NUMBER, Use::Modify),
-    (op::INIT2INIT_QP, op::CREATE_QP, NUMBER, Use::Modify),
-    (op::INIT2RTR_QP, op::CREATE_QP, NUMBER, Use::Modify),
-    (op::RTR2RTS_QP, op::CREATE_QP, NUMBER, Use::Modify),
-    (op::RTS2RTS_QP, op::CREATE_QP, NUMBER, Use::Modify),
-    (op::SQERR2RTS_QP, op::CREATE_QP, NUMBER, Use::Modify),
-    (op::TO_ERR_QP, op::CREATE_QP, NUMBER, Use::Modify),
-    (op::TO_RST_QP, op::CREATE_QP, NUMBER, Use::Modify),
-    (op::QUERY_DCT, op::CREATE_DCT, NUMBER, Use::Query),
-    (op::ARM_DCT_FOR_KEY_VIOLATION, op::CREATE_DCT, NUMBER, Use::Modify),
-    (op::QUERY_XRQ, op::CREATE_XRQ, NUMBER, Use::Query),
-    (op::QUERY_XRQ_DC_PARAMS_ENTRY, op::CREATE_XRQ, NUMBER, Use::Query),
-    (op::QUERY_XRQ_ERROR_PARAMS, op::CREATE_XRQ, NUMBER, Use::Query),
-    (op::ARM_XRQ, op::CREATE_XRQ, NUMBER, Use::Modify),
-    (op::SET_XRQ_DC_PARAMS_ENTRY, op::CREATE_XRQ, NUMBER, Use::Modify),
-    (op::RELEASE_XRQ_ERROR, op::CREATE_XRQ, NUMBER, Use::Modify),
-    (op::MODIFY_XRQ, op::CREATE_XRQ, NUMBER, Use::Modify),
-    (op::QUERY_XRC_SRQ, op::CREATE_XRC_SRQ, NUMBER, Use::Query),
-    (op::ARM_XRC_SRQ, op::CREATE_XRC_SRQ, NUMBER, Use::Modify),
-    (op::QUERY_SRQ, op::CREATE_SRQ, NUMBER, Use::Query),
-    (op::ARM_RQ, op::CREATE_RQ, NUMBER, Use::Modify),
-    (op::QUERY_PACKET_REFORMAT_CONTEXT, op::ALLOC_PACKET_REFORMAT_CONTEXT, NUMBER_32, Use::Query),
+static USES: &[(Opcode, Opcode, Field, Use)] = &[
+    (Opcode::MODIFY_GENERAL_OBJECT, Opcode::CREATE_GENERAL_OBJECT, NUMBER_32, Use::Modify),
+    (Opcode::QUERY_GENERAL_OBJECT, Opcode::CREATE_GENERAL_OBJECT, NUMBER_32, Use::Query),
+    (Opcode::QUERY_MKEY, Opcode::CREATE_MKEY, NUMBER, Use::Query),
+    (Opcode::QUERY_CQ, Opcode::CREATE_CQ, NUMBER, Use::Query),
+    (Opcode::MODIFY_CQ, Opcode::CREATE_CQ, NUMBER, Use::Modify),
+    (Opcode::QUERY_SQ, Opcode::CREATE_SQ, NUMBER, Use::Query),
+    (Opcode::MODIFY_SQ, Opcode::CREATE_SQ, NUMBER, Use::Modify),
+    (Opcode::QUERY_RQ, Opcode::CREATE_RQ, NUMBER, Use::Query),
+    (Opcode::MODIFY_RQ, Opcode::CREATE_RQ, NUMBER, Use::Modify),
+    (Opcode::QUERY_RMP, Opcode::CREATE_RMP, NUMBER, Use::Query),
+    (Opcode::MODIFY_RMP, Opcode::CREATE_RMP, NUMBER, Use::Modify),
+    (Opcode::QUERY_RQT, Opcode::CREATE_RQT, NUMBER, Use::Query),
+    (Opcode::MODIFY_RQT, Opcode::CREATE_RQT, NUMBER, Use::Modify),
+    (Opcode::QUERY_TIR, Opcode::CREATE_TIR, NUMBER, Use::Query),
+    (Opcode::MODIFY_TIR, Opcode::CREATE_TIR, NUMBER, Use::Modify),
+    (Opcode::QUERY_TIS, Opcode::CREATE_TIS, NUMBER, Use::Query),
+    (Opcode::MODIFY_TIS, Opcode::CREATE_TIS, NUMBER, Use::Modify),
+    (Opcode::QUERY_FLOW_TABLE, Opcode::CREATE_FLOW_TABLE, TABLE_INDEX, Use::Query),
+    (Opcode::MODIFY_FLOW_TABLE, Opcode::CREATE_FLOW_TABLE, TABLE_INDEX, Use::Modify),
+    (Opcode::QUERY_FLOW_GROUP, Opcode::CREATE_FLOW_GROUP, Field(0x18, 31, 0), Use::Query),
+    (Opcode::QUERY_FLOW_TABLE_ENTRY, Opcode::SET_FLOW_TABLE_ENTRY, FLOW_INDEX, Use::Query),
+    (Opcode::SET_FLOW_TABLE_ENTRY, Opcode::SET_FLOW_TABLE_ENTRY, FLOW_INDEX, Use::Modify),
+    (Opcode::QUERY_Q_COUNTER, Opcode::ALLOC_Q_COUNTER, Field(0x1c, 7, 0), Use::Query),
+    (Opcode::QUERY_FLOW_COUNTER, Opcode::ALLOC_FLOW_COUNTER, Field(0x1c, 31, 0), Use::Query),
+    (
+        Opcode::QUERY_MODIFY_HEADER_CONTEXT,
+        Opcode::ALLOC_MODIFY_HEADER_CONTEXT,
+        NUMBER_32,
+        Use::Query,
+    ),
+    (
+        Opcode::QUERY_SCHEDULING_ELEMENT,
+        Opcode::CREATE_SCHEDULING_ELEMENT,
+        Field(0xc, 31, 0),
+        Use::Query,
+    ),
+    (
+        Opcode::MODIFY_SCHEDULING_ELEMENT,
+        Opcode::CREATE_SCHEDULING_ELEMENT,
+        Field(0xc, 31, 0),
+        Use::Modify,
+    ),
+    (Opcode::ADD_VXLAN_UDP_DPORT, Opcode::ADD_VXLAN_UDP_DPORT, VXLAN_PORT, Use::Modify),
+    (Opcode::QUERY_L2_TABLE_ENTRY, Opcode::SET_L2_TABLE_ENTRY, TABLE_INDEX, Use::Query),
+    (Opcode::SET_L2_TABLE_ENTRY, Opcode::SET_L2_TABLE_ENTRY, TABLE_INDEX, Use::Modify),
+    (Opcode::QUERY_QP, Opcode::CREATE_QP, NUMBER, Use::Query),
+    (Opcode::RST2INIT_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
+    (Opcode::INIT2INIT_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
+    (Opcode::INIT2RTR_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
+    (Opcode::RTR2RTS_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
+    (Opcode::RTS2RTS_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
+    (Opcode::SQERR2RTS_QP, Opcode::CREATE_QP, NUMBER, Use::Modify),
+    (Opcode::QP_2ERR, Opcode::CREATE_QP, NUMBER, Use::Modify),
+    (Opcode::QP_2RST, Opcode::CREATE_QP, NUMBER, Use::Modify),
+    (Opcode::QUERY_DCT, Opcode::CREATE_DCT, NUMBER, Use::Query),
+    (Opcode::ARM_DCT, Opcode::CREATE_DCT, NUMBER, Use::Modify),
+    (Opcode::QUERY_XRQ, Opcode::CREATE_XRQ, NUMBER, Use::Query),
+    (Opcode::QUERY_XRQ_DC_PARAMS_ENTRY, Opcode::CREATE_XRQ, NUMBER, Use::Query),
+    (Opcode::QUERY_XRQ_ERROR_PARAMS, Opcode::CREATE_XRQ, NUMBER, Use::Query),
+    (Opcode::ARM_XRQ, Opcode::CREATE_XRQ, NUMBER, Use::Modify),
+    (Opcode::SET_XRQ_DC_PARAMS_ENTRY, Opcode::CREATE_XRQ, NUMBER, Use::Modify),
+    (Opcode::RELEASE_XRQ_ERROR, Opcode::CREATE_XRQ, NUMBER, Use::Modify),
+    (Opcode::MODIFY_XRQ, Opcode::CREATE_XRQ, NUMBER, Use::Modify),
+    (Opcode::QUERY_XRC_SRQ, Opcode::CREATE_XRC_SRQ, NUMBER, Use::Query),
+    (Opcode::ARM_XRC_SRQ, Opcode::CREATE_XRC_SRQ, NUMBER, Use::Modify),
+    (Opcode::QUERY_SRQ, Opcode::CREATE_SRQ, NUMBER, Use::Query),
+    (Opcode::ARM_RQ, Opcode::CREATE_RQ, NUMBER, Use::Modify),
+    (
+        Opcode::QUERY_PACKET_REFORMAT_CONTEXT,
+        Opcode::ALLOC_PACKET_REFORMAT_CONTEXT,
+        NUMBER_32,
+        Use::Query,
+    ),
 ];
 
 /// The id of the object that a query or modify names in its mailbox.
 pub(super) fn named_object(input: &[u8]) -> Option<ObjectId> {
     let opcode = opcode(input);
     let &(_, creator, number, _) = USES.iter().find(|entry| entry.0 == opcode)?;
-    let general = creator == op::CREATE_GENERAL_OBJECT;
+    let general = creator == Opcode::CREATE_GENERAL_OBJECT;
     Some(ObjectId {
         number: number.get(input),
         opcode: creator,
@@ -315,14 +338,14 @@ pub(super) fn created_object(input: &[u8], output: &[u8]) -> Option<Created> {
         field.set(&mut destroy, field.get(input));
     }
     creation.destroy_number.set(&mut destroy, number);
-    let general = code == op::CREATE_GENERAL_OBJECT;
+    let general = code == Opcode::CREATE_GENERAL_OBJECT;
     let id = ObjectId {
         number,
         opcode: code,
         general_type: if general { OP_MOD.get(input) as u16 } else { 0 },
     };
     let bulk = match code {
-        op::ALLOC_FLOW_COUNTER => match Field(0xc, 12, 8).get(input) {
+        Opcode::ALLOC_FLOW_COUNTER => match Field(0xc, 12, 8).get(input) {
             0 => 128 * Field(0xc, 7, 0).get(input),
             log => 1 << log,
         },
@@ -344,13 +367,15 @@ pub(super) fn destroyed_number(input: &[u8]) -> Option<u32> {
 pub(super) fn insist_on_umem(input: &mut [u8]) {
     const WQ: &[Field] = &[Field(0x20 + 0x30 + 0x24, 31, 31), Field(0x20 + 0x30 + 0x24, 30, 30)];
     let flags: &[Field] = match opcode(input) {
-        op::CREATE_MKEY => &[MKEY_UMEM_VALID],
-        op::CREATE_CQ => &[Field(0x5c, 31, 31), Field(0x10, 25, 25)],
-        op::CREATE_QP => &[Field(0x18 + 0xd0, 28, 28), Field(0x10c, 31, 31)],
-        op::CREATE_RQ | op::CREATE_SQ | op::CREATE_RMP => WQ,
-        op::MODIFY_CQ => &[Field(0x5c, 31, 31)],
-        op::CREATE_XRQ => &[Field(0x10 + 0x80 + 0x24, 31, 31), Field(0x10 + 0x80 + 0x24, 30, 30)],
-        op::CREATE_XRC_SRQ => &[Field(0x5c, 31, 31), Field(0x10 + 0x8, 24, 24)],
+        Opcode::CREATE_MKEY => &[MKEY_UMEM_VALID],
+        Opcode::CREATE_CQ => &[Field(0x5c, 31, 31), Field(0x10, 25, 25)],
+        Opcode::CREATE_QP => &[Field(0x18 + 0xd0, 28, 28), Field(0x10c, 31, 31)],
+        Opcode::CREATE_RQ | Opcode::CREATE_SQ | Opcode::CREATE_RMP => WQ,
+        Opcode::MODIFY_CQ => &[Field(0x5c, 31, 31)],
+        Opcode::CREATE_XRQ => {
+            &[Field(0x10 + 0x80 + 0x24, 31, 31), Field(0x10 + 0x80 + 0x24, 30, 30)]
+        }
+        Opcode::CREATE_XRC_SRQ => &[Field(0x5c, 31, 31), Field(0x10 + 0x8, 24, 24)],
         _ => &[],
     };
     for flag in flags {
@@ -376,7 +401,7 @@ pub(super) fn insist_on_mkey_umem(input: &mut [u8]) {
 /// The event queue that CREATE_CQ names, unless the CQ reports to an APU.
 pub(super) fn cq_event_queue(input: &[u8], apu: bool) -> Option<u32> {
     let to_apu = apu && Field(0x10, 24, 24).get(input) == 1;
-    (opcode(input) == op::CREATE_CQ && !to_apu).then(|| Field(0x24, 31, 0).get(input))
+    (opcode(input) == Opcode::CREATE_CQ && !to_apu).then(|| Field(0x24, 31, 0).get(input))
 }
 
 #[cfg(test)]
@@ -390,10 +415,10 @@ mod tests {
         for command in COMMANDS {
             let mut input = vec![0; command.input.bytes.max(16)];
             OPCODE.set(&mut input, command.opcode.into());
-            if command.opcode == op::CREATE_PSV {
+            if command.opcode == Opcode::CREATE_PSV.0 {
                 NUM_PSV.set(&mut input, 1);
             }
-            let destroys = CREATIONS.iter().any(|it| it.destroy == command.opcode);
+            let destroys = CREATIONS.iter().any(|it| it.destroy.0 == command.opcode);
             let passed = match () {
                 () if is_create(&input) => Devx::Create,
                 () if is_modify(&input) => Devx::Modify,

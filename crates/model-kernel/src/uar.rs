@@ -4,6 +4,8 @@
 //! client allocates one by one have commands from 9 on; those that came with the context go by
 //! commands of their own.
 
+use verbless_prm::Opcode;
+
 use nix::errno::Errno;
 
 use super::abi::attr;
@@ -11,7 +13,6 @@ use super::client::PAGE;
 use super::context::Context;
 use super::file::{Method, Object, State};
 use super::refused::refused;
-use super::rules::op;
 use crate::numbers::Numbers;
 
 const TYPE_BLUEFLAME: u64 = 0;
@@ -46,17 +47,17 @@ impl Method<'_> {
         }
         let kernel = &self.file.kernel;
         let mmap = self.state.mmap_numbers.0.lowest().ok_or(Errno::ENOMEM)?;
-        let page = kernel.allocate(op::ALLOC_UAR, uid)?;
+        let page = kernel.allocate(Opcode::ALLOC_UAR, uid)?;
         let mut put = |id, bytes: &[u8]| self.attrs.put(id, bytes);
         let written = put(attr::UAR_MMAP_OFFSET, &offset(mmap).to_ne_bytes())
             .and_then(|()| put(attr::UAR_PAGE_ID, &page.to_ne_bytes()))
             .and_then(|()| put(attr::UAR_MMAP_LENGTH, &(PAGE as u32).to_ne_bytes()));
         if let Err(errno) = written {
-            let _ = kernel.free(op::DEALLOC_UAR, uid, page);
+            let _ = kernel.free(Opcode::DEALLOC_UAR, uid, page);
             return Err(errno);
         }
         if let Err(errno) = self.file.back(page, offset(mmap)) {
-            let _ = kernel.free(op::DEALLOC_UAR, uid, page);
+            let _ = kernel.free(Opcode::DEALLOC_UAR, uid, page);
             return Err(errno);
         }
         self.state.mmap_numbers.0.take_this(mmap);

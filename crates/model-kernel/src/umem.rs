@@ -4,6 +4,8 @@
 //! that the bitmap, the address and the length allow. Pages are not held: a client that unmaps
 //! registered memory takes it from the device.
 
+use verbless_prm::Opcode;
+
 use nix::errno::Errno;
 
 use super::abi::attr;
@@ -11,7 +13,7 @@ use super::client::{Client, PAGE};
 use super::file::{Method, Object};
 use super::mailbox::{Field, NUMBER, inbox};
 use super::pinned::Pinned;
-use super::rules::{self, op};
+use super::rules;
 
 const LOCAL_WRITE: u32 = 1;
 const REMOTE_WRITE: u32 = 1 << 1;
@@ -61,13 +63,13 @@ impl Method<'_> {
         let mut output = [0; 16];
         self.file.kernel.exec(&input, &mut output)?;
         let number = NUMBER.get(&output);
-        let mut destroy = inbox(op::DESTROY_UMEM, 0, uid, 16);
+        let mut destroy = inbox(Opcode::DESTROY_UMEM, 0, uid, 16);
         NUMBER.set(&mut destroy, number);
         if let Err(errno) = self.attrs.put(attr::UMEM_OUT_ID, &number.to_ne_bytes()) {
             let _ = self.file.kernel.exec(&destroy, &mut [0; 16]);
             return Err(errno);
         }
-        debug_assert_eq!(rules::opcode(&input), op::CREATE_UMEM);
+        debug_assert_eq!(rules::opcode(&input), Opcode::CREATE_UMEM);
         Ok(Object::Umem { destroy, _pinned: pinned })
     }
 }
@@ -114,7 +116,7 @@ pub(super) fn best_page_size(start: u64, length: u64, bitmap: u64) -> Option<u64
 fn create_umem(uid: u16, start: u64, length: u64, size: u64, writable: bool) -> Vec<u8> {
     let first = start & !(size - 1);
     let pages = (start + length).next_multiple_of(size).wrapping_sub(first) / size;
-    let mut input = inbox(op::CREATE_UMEM, 0, uid, 0x30);
+    let mut input = inbox(Opcode::CREATE_UMEM, 0, uid, 0x30);
     Field(0x20, 4, 0).set(&mut input, size.trailing_zeros() - PAGE.trailing_zeros());
     Field(0x24, 31, 0).set(&mut input, (start - first) as u32);
     input[0x28..0x30].copy_from_slice(&pages.to_be_bytes());

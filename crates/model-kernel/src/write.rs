@@ -2,12 +2,13 @@
 //!
 //! A command that is not listed answers as a kernel that lacks the method does.
 
+use verbless_prm::Opcode;
+
 use nix::errno::Errno;
 
 use super::abi::{attr, object};
 use super::device::find_gid;
 use super::file::{Method, Object};
-use super::rules::op;
 use super::verbs::wire::Core;
 use super::{refused, unmodelled};
 
@@ -135,12 +136,12 @@ impl Method<'_> {
         let uid = self.state.context()?.uid;
         let kernel = &self.file.kernel;
         let handle = self.state.free_handle()?;
-        let pdn = kernel.allocate(op::ALLOC_PD, uid)?;
+        let pdn = kernel.allocate(Opcode::ALLOC_PD, uid)?;
         let written = self
             .put_driver_data(&pdn.to_ne_bytes())
             .and_then(|()| self.attrs.put_or_zero(attr::CORE_OUT, &handle.to_ne_bytes()));
         if let Err(errno) = written {
-            let _ = kernel.free(op::DEALLOC_PD, uid, pdn);
+            let _ = kernel.free(Opcode::DEALLOC_PD, uid, pdn);
             return Err(errno);
         }
         self.state.insert(handle, Object::Pd { pdn });

@@ -477,20 +477,21 @@ impl Description {
             .ok()
     }
 
-    /// The enum `opcode`, of no file, which names every command.
+    /// The enum `opcode` names every command: those with a table of their own, and those that its
+    /// own table lists. It is of no file where it has no table.
     fn name_opcodes(&mut self) {
-        let mut values: Vec<EnumValue> = self
-            .commands
-            .iter()
-            .map(|command| EnumValue {
-                name: command.name.to_uppercase(),
-                value: command.opcode.into(),
-                doc: command.doc.clone(),
-                sources: None,
-            })
-            .collect();
-        values.sort_by_key(|value| value.value);
-        if !values.is_empty() {
+        let described = self.commands.iter().map(|command| EnumValue {
+            name: command.name.to_uppercase(),
+            value: command.opcode.into(),
+            doc: command.doc.clone(),
+            sources: Some(command.sources.clone()),
+        });
+        let mut described: Vec<EnumValue> = described.collect();
+        described.sort_by_key(|value| value.value);
+        if let Some(listed) = self.enums.iter_mut().find(|e| e.name == "opcode") {
+            listed.values.extend(described);
+            listed.values.sort_by_key(|value| value.value);
+        } else if !described.is_empty() {
             self.enums.push(Enum {
                 name: "opcode".into(),
                 file: String::new(),
@@ -499,7 +500,7 @@ impl Description {
                 doc: "Opcodes of commands.".into(),
                 sources: vec!["the commands' own".into()],
                 aliases: Vec::new(),
-                values,
+                values: described,
             });
         }
     }

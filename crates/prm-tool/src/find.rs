@@ -163,12 +163,16 @@ fn parts<'a>(description: &'a Description, query: &str, found: &mut Vec<(Rank, T
         let fields = structure.fields.iter().filter(|field| field_is(field, query));
         found.extend(fields.map(|field| (Rank::Part, Target::Field(structure, field))));
     }
-    // The values of the enum of opcodes, which has no file, are the commands once more.
-    for e in description.enums.iter().filter(|e| !e.file.is_empty()) {
+    // Most values of the enum of opcodes are the commands once more.
+    let described = |e: &Enum, value: &EnumValue| {
+        e.name == "opcode"
+            && description.commands.iter().any(|it| u64::from(it.opcode) == value.value)
+    };
+    for e in &description.enums {
         let prefixes: Vec<String> = (e.sources.iter().flat_map(|source| identifiers(source)))
             .filter_map(|name| Some(name.strip_suffix('*')?.to_lowercase()))
             .collect();
-        for value in &e.values {
+        for value in e.values.iter().filter(|value| !described(e, value)) {
             let name = value.name.to_lowercase();
             let elsewhere = prefixes.iter().filter_map(|prefix| query.strip_prefix(prefix));
             // Linux ends many of its values with _ERR where ours do not.
@@ -280,6 +284,7 @@ mod tests {
             ("UCT_IB_MLX5_CMD_OP_CREATE_CQ", "CREATE_CQ"),
             ("mlx5_ifc_create_cq_in_bits", "create_cq_in"),
             ("MLX5_CMD_OP_2ERR_QP", "QP_2ERR"),
+            ("MLX5_CMD_OP_CREATE_FLOW_TABLE", "opcode.CREATE_FLOW_TABLE"),
             ("0x400", "CREATE_CQ"),
             ("1024", "CREATE_CQ"),
             ("0x5003", "register_id.PMTU"),

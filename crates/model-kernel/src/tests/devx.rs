@@ -1,8 +1,9 @@
 //! What DevX passes, what it stamps, sets and builds itself.
 
+use verbless_prm::Opcode;
+
 use nix::errno::Errno;
 
-use super::super::rules::op;
 use super::support::{Bench, Device, FIRST, Request, command};
 use crate::mailbox::Field;
 
@@ -29,7 +30,7 @@ fn uid(input: &[u8]) -> u16 {
 const EQN: u32 = FIRST + 2;
 
 fn create_cq() -> Vec<u8> {
-    let mut input = command(op::CREATE_CQ, 0, 0x110);
+    let mut input = command(Opcode::CREATE_CQ.0, 0, 0x110);
     Field(0x24, 31, 0).set(&mut input, EQN);
     input
 }
@@ -61,18 +62,22 @@ fn create_modify_and_query_pass_their_lists_alone() {
         let input = command(opcode, 0, 0x110);
         assert_eq!(bench.create(&input), Err(Errno::EINVAL), "create {opcode:#x}");
     }
-    let mut two_psvs = command(op::CREATE_PSV, 2 << 28, 16);
+    let mut two_psvs = command(Opcode::CREATE_PSV.0, 2 << 28, 16);
     assert_eq!(bench.create(&two_psvs), Err(Errno::EINVAL));
     two_psvs[8] = 1 << 4;
     let psv = bench.create(&two_psvs).expect("one PSV passes");
     assert_eq!(bench.destroy(0x1001, psv), Ok(()));
-    let qp = bench.create(&command(op::CREATE_QP, 0, 0x110)).expect("a QP");
+    let qp = bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     let qpn = FIRST + 6;
-    for opcode in [op::CREATE_QP, op::DESTROY_QP, op::QUERY_QP, op::QUERY_HCA_CAP] {
+    for opcode in
+        [Opcode::CREATE_QP.0, Opcode::DESTROY_QP.0, Opcode::QUERY_QP.0, Opcode::QUERY_HCA_CAP.0]
+    {
         let input = command(opcode, qpn, 0x110);
         assert_eq!(on_object(&bench, 0x1002, qp, &input), Err(Errno::EINVAL), "{opcode:#x}");
     }
-    for opcode in [op::CREATE_QP, op::DESTROY_QP, op::RST2INIT_QP, op::QUERY_HCA_CAP] {
+    for opcode in
+        [Opcode::CREATE_QP.0, Opcode::DESTROY_QP.0, Opcode::RST2INIT_QP.0, Opcode::QUERY_HCA_CAP.0]
+    {
         let input = command(opcode, qpn, 0x110);
         assert_eq!(on_object(&bench, 0x1003, qp, &input), Err(Errno::EINVAL), "{opcode:#x}");
     }
@@ -82,16 +87,16 @@ fn create_modify_and_query_pass_their_lists_alone() {
 #[test]
 fn a_command_goes_only_to_the_object_of_its_handle() {
     let bench = Bench::new();
-    let qp = bench.create(&command(op::CREATE_QP, 0, 0x110)).expect("a QP");
+    let qp = bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     let qpn = Field(0x8, 23, 0);
-    let made = bench.device.count(op::CREATE_QP);
+    let made = bench.device.count(Opcode::CREATE_QP.0);
     assert_eq!(made, 1);
     // What the device answered stands in the destroy command; find it by destroying a twin.
-    let pd = bench.create(&command(op::ALLOC_PD, 0, 16)).expect("a PD");
+    let pd = bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     assert_eq!(bench.destroy(0x1001, pd), Ok(()));
-    let number = qpn.get(&bench.device.last(op::DEALLOC_PD).expect("sent")) - 1;
+    let number = qpn.get(&bench.device.last(Opcode::DEALLOC_PD.0).expect("sent")) - 1;
     for (method, opcode) in
-        [(0x1003, op::QUERY_QP), (0x1002, op::RST2INIT_QP), (0x1002, op::TO_ERR_QP)]
+        [(0x1003, Opcode::QUERY_QP.0), (0x1002, Opcode::RST2INIT_QP.0), (0x1002, Opcode::QP_2ERR.0)]
     {
         let right = command(opcode, number, 0x110);
         let wrong = command(opcode, number + 1, 0x110);
@@ -99,7 +104,7 @@ fn a_command_goes_only_to_the_object_of_its_handle() {
         assert_eq!(on_object(&bench, method, qp, &wrong), Err(Errno::EINVAL), "{opcode:#x}");
     }
     // The same number, but of another kind of object.
-    let cq = command(op::QUERY_CQ, number, 16);
+    let cq = command(Opcode::QUERY_CQ.0, number, 16);
     assert_eq!(on_object(&bench, 0x1003, qp, &cq), Err(Errno::EINVAL));
     assert_eq!(bench.close(), 0);
 }
@@ -107,11 +112,11 @@ fn a_command_goes_only_to_the_object_of_its_handle() {
 #[test]
 fn a_command_to_another_vhca_is_refused_for_objects() {
     let bench = Bench::new();
-    let mut input = command(op::ALLOC_PD, 0, 16);
+    let mut input = command(Opcode::ALLOC_PD.0, 0, 16);
     input[5] = 1;
     assert_eq!(bench.create(&input), Err(Errno::EINVAL));
-    let pd = bench.create(&command(op::ALLOC_PD, 0, 16)).expect("a PD");
-    let mut query = command(op::QUERY_CQ, 1, 16);
+    let pd = bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
+    let mut query = command(Opcode::QUERY_CQ.0, 1, 16);
     query[4] = 1;
     assert_eq!(on_object(&bench, 0x1003, pd, &query), Err(Errno::EINVAL));
     assert_eq!(on_object(&bench, 0x1002, pd, &query), Err(Errno::EINVAL));
@@ -122,17 +127,17 @@ fn a_command_to_another_vhca_is_refused_for_objects() {
 fn the_kernel_insists_on_registered_memory() {
     let bench = Bench::new();
     let cases: &[(u16, usize, &[Field])] = &[
-        (op::CREATE_CQ, 0x110, &[Field(0x5c, 31, 31), Field(0x10, 25, 25)]),
-        (op::CREATE_QP, 0x110, &[Field(0x10c, 31, 31), Field(0xe8, 28, 28)]),
-        (op::CREATE_RQ, 0x110, &[Field(0x74, 31, 31), Field(0x74, 30, 30)]),
-        (op::CREATE_SQ, 0x110, &[Field(0x74, 31, 31), Field(0x74, 30, 30)]),
-        (op::CREATE_RMP, 0x110, &[Field(0x74, 31, 31), Field(0x74, 30, 30)]),
-        (op::CREATE_XRC_SRQ, 0x110, &[Field(0x5c, 31, 31), Field(0x18, 24, 24)]),
-        (op::CREATE_MKEY, 0x110, &[Field(0xc, 30, 30)]),
+        (Opcode::CREATE_CQ.0, 0x110, &[Field(0x5c, 31, 31), Field(0x10, 25, 25)]),
+        (Opcode::CREATE_QP.0, 0x110, &[Field(0x10c, 31, 31), Field(0xe8, 28, 28)]),
+        (Opcode::CREATE_RQ.0, 0x110, &[Field(0x74, 31, 31), Field(0x74, 30, 30)]),
+        (Opcode::CREATE_SQ.0, 0x110, &[Field(0x74, 31, 31), Field(0x74, 30, 30)]),
+        (Opcode::CREATE_RMP.0, 0x110, &[Field(0x74, 31, 31), Field(0x74, 30, 30)]),
+        (Opcode::CREATE_XRC_SRQ.0, 0x110, &[Field(0x5c, 31, 31), Field(0x18, 24, 24)]),
+        (Opcode::CREATE_MKEY.0, 0x110, &[Field(0xc, 30, 30)]),
     ];
     for &(opcode, bytes, flags) in cases {
         let mut input = command(opcode, 0, bytes);
-        if opcode == op::CREATE_CQ {
+        if opcode == Opcode::CREATE_CQ.0 {
             input = create_cq();
         }
         bench.create(&input).expect("it passes");
@@ -152,10 +157,12 @@ fn modify_cq_too_insists_on_registered_memory() {
     // UAR, async EQ, two completion EQs, the spare uid, the context's uid and its domain came
     // before.
     let number = (FIRST..FIRST + 16)
-        .find(|&number| on_object(&bench, 0x1003, cq, &command(op::QUERY_CQ, number, 16)).is_ok())
+        .find(|&number| {
+            on_object(&bench, 0x1003, cq, &command(Opcode::QUERY_CQ.0, number, 16)).is_ok()
+        })
         .expect("the CQ has a number");
-    assert_eq!(on_object(&bench, 0x1002, cq, &command(op::MODIFY_CQ, number, 0x110)), Ok(()));
-    let sent = bench.device.last(op::MODIFY_CQ).expect("it was passed");
+    assert_eq!(on_object(&bench, 0x1002, cq, &command(Opcode::MODIFY_CQ.0, number, 0x110)), Ok(()));
+    let sent = bench.device.last(Opcode::MODIFY_CQ.0).expect("it was passed");
     assert_eq!(Field(0x5c, 31, 31).get(&sent), 1);
 }
 
@@ -163,17 +170,17 @@ fn modify_cq_too_insists_on_registered_memory() {
 fn a_key_made_of_keys_names_no_memory() {
     let bench = Bench::new();
     let access_mode = |mode: u32| {
-        let mut input = command(op::CREATE_MKEY, 0, 0x110);
+        let mut input = command(Opcode::CREATE_MKEY.0, 0, 0x110);
         Field(0x10, 9, 8).set(&mut input, mode & 3);
         Field(0x10, 28, 26).set(&mut input, mode >> 2);
         input
     };
     for (mode, valid) in [(0, 1), (1, 1), (2, 0), (3, 0), (4, 1), (5, 1)] {
         bench.create(&access_mode(mode)).expect("it passes");
-        let sent = bench.device.last(op::CREATE_MKEY).expect("it was passed");
+        let sent = bench.device.last(Opcode::CREATE_MKEY.0).expect("it was passed");
         assert_eq!(Field(0xc, 30, 30).get(&sent), valid, "mode {mode}");
     }
-    assert_eq!(bench.create(&command(op::CREATE_MKEY, 0, 0x4f)), Err(Errno::EINVAL));
+    assert_eq!(bench.create(&command(Opcode::CREATE_MKEY.0, 0, 0x4f)), Err(Errno::EINVAL));
     assert_eq!(bench.close(), 0);
 }
 
@@ -185,9 +192,9 @@ fn a_cq_must_name_a_queue_for_completions() {
         Field(0x24, 31, 0).set(&mut input, queue);
         assert_eq!(bench.create(&input), Err(Errno::ENOENT), "queue {queue}");
     }
-    assert_eq!(bench.device.count(op::CREATE_CQ), 0);
+    assert_eq!(bench.device.count(Opcode::CREATE_CQ.0), 0);
     assert_eq!(
-        bench.create(&command(op::CREATE_CQ, 0, 16)),
+        bench.create(&command(Opcode::CREATE_CQ.0, 0, 16)),
         Err(Errno::ENOENT),
         "too short to name one"
     );
@@ -196,8 +203,8 @@ fn a_cq_must_name_a_queue_for_completions() {
 #[test]
 fn a_refusal_of_the_device_is_eremoteio_with_the_outbox_filled() {
     let bench = Bench::new();
-    bench.device.refuse_next(op::ALLOC_PD, 0x8);
-    let input = command(op::ALLOC_PD, 0, 16);
+    bench.device.refuse_next(Opcode::ALLOC_PD.0, 0x8);
+    let input = command(Opcode::ALLOC_PD.0, 0, 16);
     let mut output = [0xff; 16];
     let mut request = Request::new(0x1001, 0x1000)
         .handle(0x1000, 0)
@@ -206,22 +213,22 @@ fn a_refusal_of_the_device_is_eremoteio_with_the_outbox_filled() {
     assert_eq!(request.send(&bench.file), Err(Errno::EREMOTEIO));
     assert_eq!(output[..8], [8, 0, 0, 0, 0, 0, 0x12, 0x34]);
     assert_eq!(request.flags(2), 3);
-    bench.device.refuse_next(op::QUERY_ADAPTER, 0x3);
-    assert_eq!(other(&bench, &command(op::QUERY_ADAPTER, 0, 16)), Err(Errno::EREMOTEIO));
+    bench.device.refuse_next(Opcode::QUERY_ADAPTER.0, 0x3);
+    assert_eq!(other(&bench, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EREMOTEIO));
     assert_eq!(bench.close(), 0);
 }
 
 #[test]
 fn the_kernel_builds_the_command_that_destroys() {
     let cases: &[(u16, u16, usize)] = &[
-        (op::CREATE_MKEY, op::DESTROY_MKEY, 16),
-        (op::CREATE_QP, op::DESTROY_QP, 16),
-        (op::ALLOC_PD, op::DEALLOC_PD, 16),
-        (op::ALLOC_TRANSPORT_DOMAIN, op::DEALLOC_TRANSPORT_DOMAIN, 16),
-        (op::CREATE_TIR, op::DESTROY_TIR, 16),
-        (op::CREATE_FLOW_TABLE, op::DESTROY_FLOW_TABLE, 0x40),
-        (op::CREATE_FLOW_GROUP, op::DESTROY_FLOW_GROUP, 0x40),
-        (op::CREATE_GENERAL_OBJECT, op::DESTROY_GENERAL_OBJECT, 16),
+        (Opcode::CREATE_MKEY.0, Opcode::DESTROY_MKEY.0, 16),
+        (Opcode::CREATE_QP.0, Opcode::DESTROY_QP.0, 16),
+        (Opcode::ALLOC_PD.0, Opcode::DEALLOC_PD.0, 16),
+        (Opcode::ALLOC_TRANSPORT_DOMAIN.0, Opcode::DEALLOC_TRANSPORT_DOMAIN.0, 16),
+        (Opcode::CREATE_TIR.0, Opcode::DESTROY_TIR.0, 16),
+        (Opcode::CREATE_FLOW_TABLE.0, Opcode::DESTROY_FLOW_TABLE.0, 0x40),
+        (Opcode::CREATE_FLOW_GROUP.0, Opcode::DESTROY_FLOW_GROUP.0, 0x40),
+        (Opcode::CREATE_GENERAL_OBJECT.0, Opcode::DESTROY_GENERAL_OBJECT.0, 16),
     ];
     for &(create, destroy, bytes) in cases {
         let bench = Bench::new();
@@ -233,9 +240,9 @@ fn the_kernel_builds_the_command_that_destroys() {
         assert_eq!(bench.destroy(0x1001, handle), Ok(()), "{create:#x}");
         let sent = bench.device.last(destroy).expect("it was sent");
         assert_eq!((sent.len(), uid(&sent)), (bytes, uid(&created)), "{create:#x}");
-        match create {
-            op::CREATE_GENERAL_OBJECT => assert_eq!(sent[7], 0x1c),
-            op::CREATE_FLOW_TABLE | op::CREATE_FLOW_GROUP => assert_eq!(sent[0x10], 0x77),
+        match Opcode(create) {
+            Opcode::CREATE_GENERAL_OBJECT => assert_eq!(sent[7], 0x1c),
+            Opcode::CREATE_FLOW_TABLE | Opcode::CREATE_FLOW_GROUP => assert_eq!(sent[0x10], 0x77),
             _ => assert_eq!(sent[4..8], [0; 4]),
         }
         assert_eq!(bench.close(), 0);
@@ -245,13 +252,13 @@ fn the_kernel_builds_the_command_that_destroys() {
 #[test]
 fn an_object_that_cannot_be_reported_is_destroyed_again() {
     let bench = Bench::new();
-    let input = command(op::ALLOC_PD, 0, 16);
+    let input = command(Opcode::ALLOC_PD.0, 0, 16);
     let mut request = Request::new(0x1001, 0x1000)
         .handle(0x1000, 0)
         .input(0x1001, &input)
         .raw(0x1002, 16, 1, 0, 8);
     assert_eq!(request.send(&bench.file), Err(Errno::EFAULT));
-    assert_eq!(bench.device.count(op::DEALLOC_PD), 1);
+    assert_eq!(bench.device.count(Opcode::DEALLOC_PD.0), 1);
     assert_eq!(bench.destroy(0x1001, 0), Err(Errno::ENOENT));
     assert_eq!(bench.close(), 0);
 }
@@ -259,11 +266,11 @@ fn an_object_that_cannot_be_reported_is_destroyed_again() {
 #[test]
 fn an_object_that_the_device_will_not_destroy_keeps_its_handle() {
     let bench = Bench::new();
-    let pd = bench.create(&command(op::ALLOC_PD, 0, 16)).expect("a PD");
+    let pd = bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)).expect("a PD");
     for (status, errno) in
         [(6, Errno::EBUSY), (5, Errno::EINVAL), (8, Errno::ENOMEM), (1, Errno::EIO)]
     {
-        bench.device.refuse_next(op::DEALLOC_PD, status);
+        bench.device.refuse_next(Opcode::DEALLOC_PD.0, status);
         assert_eq!(bench.destroy(0x1001, pd), Err(errno), "status {status}");
     }
     assert_eq!(bench.destroy(0x1001, pd), Ok(()));
@@ -274,11 +281,11 @@ fn an_object_that_the_device_will_not_destroy_keeps_its_handle() {
 fn without_devx_only_harmless_queries_pass() {
     let bench = Bench::without_context(Device::new());
     bench.get_context(0).expect("a context");
-    assert_eq!(other(&bench, &command(op::QUERY_HCA_CAP, 0, 16)), Ok(()));
-    let sent = bench.device.last(op::QUERY_HCA_CAP).expect("it was passed");
+    assert_eq!(other(&bench, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Ok(()));
+    let sent = bench.device.last(Opcode::QUERY_HCA_CAP.0).expect("it was passed");
     assert_ne!(uid(&sent), 0, "a uid of the kernel's stands in");
-    assert_eq!(other(&bench, &command(op::QUERY_ADAPTER, 0, 16)), Err(Errno::EINVAL));
-    assert_eq!(bench.create(&command(op::ALLOC_PD, 0, 16)), Err(Errno::EINVAL));
+    assert_eq!(other(&bench, &command(Opcode::QUERY_ADAPTER.0, 0, 16)), Err(Errno::EINVAL));
+    assert_eq!(bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
     let (_memory, address) = super::support::buffer(1);
     assert_eq!(bench.umem(address, 4096, 1, None), Err(Errno::EINVAL));
     let channel = bench.channel(0).expect("channels need no DevX");
@@ -290,8 +297,8 @@ fn without_devx_only_harmless_queries_pass() {
 #[test]
 fn without_a_context_nothing_is_made() {
     let bench = Bench::without_context(Device::new());
-    assert_eq!(other(&bench, &command(op::QUERY_HCA_CAP, 0, 16)), Err(Errno::EINVAL));
-    assert_eq!(bench.create(&command(op::ALLOC_PD, 0, 16)), Err(Errno::EINVAL));
+    assert_eq!(other(&bench, &command(Opcode::QUERY_HCA_CAP.0, 0, 16)), Err(Errno::EINVAL));
+    assert_eq!(bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EINVAL));
     assert_eq!(bench.channel(0).map(drop), Err(Errno::EINVAL));
     let protection = verbless_devx::Protection::Write;
     assert_eq!(bench.file.mmap(0, 4096, protection).map(drop), Err(Errno::EINVAL));
@@ -320,9 +327,11 @@ fn queues_are_known_by_their_vector() {
 fn an_async_query_answers_by_a_record() {
     use std::io::Read;
     let bench = Bench::new();
-    let qp = bench.create(&command(op::CREATE_QP, 0, 0x110)).expect("a QP");
+    let qp = bench.create(&command(Opcode::CREATE_QP.0, 0, 0x110)).expect("a QP");
     let number = (FIRST..FIRST + 16)
-        .find(|&number| on_object(&bench, 0x1003, qp, &command(op::QUERY_QP, number, 16)).is_ok())
+        .find(|&number| {
+            on_object(&bench, 0x1003, qp, &command(Opcode::QUERY_QP.0, number, 16)).is_ok()
+        })
         .expect("the QP has a number");
     let mut alloc = Request::new(0x1004, 0x1000).handle(0x1000, 0);
     assert_eq!(alloc.send(&bench.file), Ok(()));
@@ -336,12 +345,12 @@ fn an_async_query_answers_by_a_record() {
             .number(0x1004, length)
             .send(&bench.file)
     };
-    assert_eq!(query(op::QUERY_CQ, 272), Err(Errno::EINVAL));
-    assert_eq!(query(op::RST2INIT_QP, 272), Err(Errno::EINVAL));
-    assert_eq!(query(op::QUERY_QP, 0x1_0000), Err(Errno::EINVAL));
-    assert_eq!(query(op::QUERY_QP, 272), Ok(()));
-    bench.device.refuse_next(op::QUERY_QP, 5);
-    assert_eq!(query(op::QUERY_QP, 16), Ok(()), "a refusal is an answer too");
+    assert_eq!(query(Opcode::QUERY_CQ.0, 272), Err(Errno::EINVAL));
+    assert_eq!(query(Opcode::RST2INIT_QP.0, 272), Err(Errno::EINVAL));
+    assert_eq!(query(Opcode::QUERY_QP.0, 0x1_0000), Err(Errno::EINVAL));
+    assert_eq!(query(Opcode::QUERY_QP.0, 272), Ok(()));
+    bench.device.refuse_next(Opcode::QUERY_QP.0, 5);
+    assert_eq!(query(Opcode::QUERY_QP.0, 16), Ok(()), "a refusal is an answer too");
     let mut file = std::fs::File::from(bench.take_fd(alloc.data(0)));
     let mut record = [0xff; 512];
     assert_eq!(file.read(&mut record).expect("a record"), 8 + 272);
@@ -349,7 +358,11 @@ fn an_async_query_answers_by_a_record() {
     assert_eq!(file.read(&mut record).expect("a record"), 8 + 16);
     assert_eq!(record[8], 5);
     for _ in 0..17 {
-        assert_eq!(query(op::QUERY_QP, 0xf000), Ok(()));
+        assert_eq!(query(Opcode::QUERY_QP.0, 0xf000), Ok(()));
     }
-    assert_eq!(query(op::QUERY_QP, 0xf000), Err(Errno::EAGAIN), "a megabyte waits to be read");
+    assert_eq!(
+        query(Opcode::QUERY_QP.0, 0xf000),
+        Err(Errno::EAGAIN),
+        "a megabyte waits to be read"
+    );
 }

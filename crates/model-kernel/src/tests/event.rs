@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use verbless_prm::Opcode;
+
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -11,18 +13,17 @@ use super::super::eventfds::MOST_EVENTFDS;
 use super::super::events::MOST_SUBSCRIPTIONS;
 use super::super::file::File;
 use super::super::mailbox::Field;
-use super::super::rules::op;
 use super::support::{Bench, FIRST, Request, TestClient, command, get_context};
 
 /// A CQ on completion vector 0: handle and number.
 fn cq(bench: &Bench) -> (u64, u32) {
-    let mut input = command(op::CREATE_CQ, 0, 0x110);
+    let mut input = command(Opcode::CREATE_CQ.0, 0, 0x110);
     Field(0x24, 31, 0).set(&mut input, FIRST + 2);
     let handle = bench.create(&input).expect("a CQ");
     let number = (FIRST..FIRST + 64)
         .find(|&number| {
             let mut output = [0; 16];
-            let input = command(op::QUERY_CQ, number, 16);
+            let input = command(Opcode::QUERY_CQ.0, number, 16);
             Request::new(0x1001, 0x1003)
                 .handle(0x1000, handle)
                 .input(0x1001, &input)
@@ -257,7 +258,7 @@ fn what_a_file_destroys_ends_no_subscription_of_another_file() {
     for round in 0..4 {
         let (mine, number) = cq(&bench);
         assert_eq!(subscribe(&bench, &channel, Some(mine), &[0], Some(round), None), Ok(()));
-        let mut input = command(op::CREATE_CQ, 0, 0x110);
+        let mut input = command(Opcode::CREATE_CQ.0, 0, 0x110);
         Field(0x24, 31, 0).set(&mut input, FIRST + 2);
         let mut output = [0; 16];
         let mut request = Request::new(0x1001, 0x1000)
@@ -297,7 +298,7 @@ fn a_dead_device_ends_channels_tells_async_files_and_answers_eio() {
     assert_eq!(record(&channel), None);
     let fatal = record(&file).expect("it is still open");
     assert_eq!(fatal, [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(bench.create(&command(op::ALLOC_PD, 0, 16)), Err(Errno::EIO));
+    assert_eq!(bench.create(&command(Opcode::ALLOC_PD.0, 0, 16)), Err(Errno::EIO));
     assert_eq!(bench.channel(0).map(drop), Err(Errno::EIO));
     assert_eq!(bench.destroy(0x1001, handle), Ok(()), "what is gone counts as destroyed");
 }

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use verbless_prm::Opcode;
+
 use nix::errno::Errno;
 use verbless_devx::Protection;
 
 use super::super::client::Capability;
-use super::super::rules::op;
 use super::support::{Bench, Request, buffer};
 
 #[test]
@@ -52,7 +53,7 @@ fn a_read_only_registration_gives_the_device_no_right_to_write() {
     let (_memory, address) = buffer(1);
     for (access, rights) in [(0, 1), (4, 1), (1, 3), (3, 3)] {
         bench.umem(address, 4096, access, None).expect("it is mapped");
-        let sent = bench.device.last(op::CREATE_UMEM).expect("it was sent");
+        let sent = bench.device.last(Opcode::CREATE_UMEM.0).expect("it was sent");
         assert_eq!(sent[0x30..0x38], (address | rights).to_be_bytes(), "access {access}");
     }
     assert_eq!(bench.close(), 0);
@@ -89,7 +90,7 @@ fn a_umem_that_failed_pins_nothing() {
     let (_memory, address) = buffer(1);
     let pinned = || super::super::client::Client::pinned(&*bench.client).load(Ordering::Relaxed);
     for (status, errno) in [(8, Errno::ENOMEM), (3, Errno::EINVAL), (15, Errno::EAGAIN)] {
-        bench.device.refuse_next(op::CREATE_UMEM, status);
+        bench.device.refuse_next(Opcode::CREATE_UMEM.0, status);
         assert_eq!(bench.umem(address, 4096, 1, None), Err(errno));
     }
     let mut request = Request::new(0x1002, 0x1000)
@@ -99,10 +100,10 @@ fn a_umem_that_failed_pins_nothing() {
         .input(0x1003, &[1, 0, 0, 0])
         .raw(0x1004, 4, 1, 0, 8);
     assert_eq!(request.send(&bench.file), Err(Errno::EFAULT));
-    assert_eq!(bench.device.count(op::DESTROY_UMEM), 1);
+    assert_eq!(bench.device.count(Opcode::DESTROY_UMEM.0), 1);
     assert_eq!(pinned(), 0);
     let (handle, _) = bench.umem(address, 4096, 1, None).expect("it is mapped");
-    bench.device.refuse_next(op::DESTROY_UMEM, 6);
+    bench.device.refuse_next(Opcode::DESTROY_UMEM.0, 6);
     assert_eq!(bench.destroy(0x1002, handle), Err(Errno::EBUSY));
     assert_eq!(pinned(), 1, "still in use by the device");
 }

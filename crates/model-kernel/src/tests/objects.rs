@@ -8,12 +8,11 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use verbless_prm::{
     AttachToMcgIn, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, HcaCap,
-    Init2rtrQpIn, ModifyCqIn, ModifyRmpIn, OptParamMask, RqType, Rst2initQpIn, Rtr2rtsQpIn,
+    Init2rtrQpIn, ModifyCqIn, ModifyRmpIn, Opcode, OptParamMask, RqType, Rst2initQpIn, Rtr2rtsQpIn,
     ServiceType,
 };
 
 use super::super::event_rules::event;
-use super::super::rules::op;
 use super::support::{Bench, Device, Request, buffer};
 
 /// Attributes that a queue pair's changes come with.
@@ -256,12 +255,12 @@ fn a_memory_region_is_a_key_over_its_pages() {
     let verbs = Verbs::new();
     let start = verbs.address + 0x1010;
     let response = verbs.reg_mr(start, 0x2000, 0x7000_1010, 1 | 4 | 8).expect("a region");
-    let command: CreateMkeyIn = verbs.last(op::CREATE_MKEY, CreateMkeyIn::from_prefix);
+    let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
     let key = command.memory_key_mkey_entry();
     assert!(key.lr() && key.lw() && key.rr() && key.a() && !key.rw() && key.umr_en());
     assert_eq!((key.start_addr(), key.len(), key.qpn()), (0x7000_1010, 0x2000, 0xff_ffff));
     assert_eq!(key.log_page_size(), 12);
-    let pages = verbs.list(op::CREATE_MKEY, CreateMkeyIn::BYTES);
+    let pages = verbs.list(Opcode::CREATE_MKEY.0, CreateMkeyIn::BYTES);
     let first = verbs.address + 0x1000;
     assert_eq!(pages, [first, first + 0x1000, first + 0x2000, 0], "an even number of entries");
     assert_eq!(command.translations_octword_actual_size(), 2);
@@ -293,7 +292,7 @@ fn a_memory_region_that_makes_no_sense_is_refused_before_any_command() {
     ] {
         assert_eq!(verbs.reg_mr(start, length, va, access), Err(errno), "{case}");
     }
-    assert_eq!(verbs.bench.device.count(op::CREATE_MKEY), 0);
+    assert_eq!(verbs.bench.device.count(Opcode::CREATE_MKEY.0), 0);
 }
 
 #[test]
@@ -301,18 +300,18 @@ fn a_completion_queue_is_made_of_what_the_driver_says() {
     let verbs = Verbs::new();
     let (handle, number, entries) = verbs.cq(100, 1, None, &verbs.cq_driver()).expect("a CQ");
     assert_eq!(entries, 127);
-    let command: CreateCqIn = verbs.last(op::CREATE_CQ, CreateCqIn::from_prefix);
+    let command: CreateCqIn = verbs.last(Opcode::CREATE_CQ.0, CreateCqIn::from_prefix);
     let cqc = command.cq_context();
     assert_eq!((cqc.log_cq_size(), cqc.uar_page(), cqc.cqe_sz()), (7, 7, CqeSize::BYTES_64));
     assert_eq!((cqc.page_offset(), cqc.dbr_addr()), (1, verbs.address + 0x8040));
     assert_eq!(cqc.c_eqn_or_apu_element(), 0x43, "the queue of the second vector");
     assert_ne!(command.uid(), 0, "of the client's context");
-    let pages = verbs.list(op::CREATE_CQ, CreateCqIn::BYTES);
+    let pages = verbs.list(Opcode::CREATE_CQ.0, CreateCqIn::BYTES);
     assert_eq!(pages, [0, 1, 2].map(|page| verbs.address + page * 0x1000));
     let mut heard = [0xff; 8];
     verbs.destroy(3, handle, &mut heard).expect("it goes");
     assert_eq!(
-        (heard, verbs.bench.device.last(op::DESTROY_CQ).expect("sent")[11]),
+        (heard, verbs.bench.device.last(Opcode::DESTROY_CQ.0).expect("sent")[11]),
         ([0; 8], number as u8)
     );
 }
@@ -326,7 +325,7 @@ fn a_completion_queues_events_are_moderated_by_the_command_that_linux_sends() {
         verbs.write(1 << 31 | 57, &request, 0, &[], 0)
     };
     assert_eq!(modify(1, 40, 0), Ok((vec![], vec![])));
-    let command: ModifyCqIn = verbs.last(op::MODIFY_CQ, ModifyCqIn::from_prefix);
+    let command: ModifyCqIn = verbs.last(Opcode::MODIFY_CQ.0, ModifyCqIn::from_prefix);
     assert_eq!((command.cqn(), command.modify_field_select()), (number, 3));
     assert_eq!((command.cq_context().cq_period(), command.cq_context().cq_max_count()), (40, 17));
     assert_ne!(command.uid(), 0, "of the client's context");
@@ -338,7 +337,7 @@ fn a_completion_queues_events_are_moderated_by_the_command_that_linux_sends() {
     ] {
         assert_eq!(answer, Err(errno), "{case}");
     }
-    assert_eq!(verbs.bench.device.count(op::MODIFY_CQ), 1);
+    assert_eq!(verbs.bench.device.count(Opcode::MODIFY_CQ.0), 1);
 }
 
 #[test]
@@ -355,16 +354,16 @@ fn a_completion_queue_is_resized_by_the_command_that_linux_sends() {
     };
     let buffer = verbs.address + 0x2_0080;
     assert_eq!(resize(handle, 63, [0; 4]), Ok(63), "as large as it is: no buffer is looked at");
-    assert_eq!(verbs.bench.device.count(op::MODIFY_CQ), 0);
+    assert_eq!(verbs.bench.device.count(Opcode::MODIFY_CQ.0), 0);
     assert_eq!(resize(handle, 100, [buffer, 64, 0, 0]), Ok(127));
-    let command: ModifyCqIn = verbs.last(op::MODIFY_CQ, ModifyCqIn::from_prefix);
+    let command: ModifyCqIn = verbs.last(Opcode::MODIFY_CQ.0, ModifyCqIn::from_prefix);
     assert_eq!((command.op_mod(), command.cqn()), (ModifyCqIn::RESIZE, number));
     assert_eq!(command.modify_field_select(), 7);
     assert_ne!(command.uid(), 0, "of the client's context");
     let cqc = command.cq_context();
     assert_eq!((cqc.log_cq_size(), cqc.page_offset(), cqc.log_page_size()), (7, 2, 0));
     assert_eq!(cqc.cqe_sz(), CqeSize::BYTES_64);
-    let pages = verbs.list(op::MODIFY_CQ, ModifyCqIn::BYTES);
+    let pages = verbs.list(Opcode::MODIFY_CQ.0, ModifyCqIn::BYTES);
     assert_eq!(pages, [0, 1, 2].map(|page| verbs.address + 0x2_0000 + page * 0x1000));
     for (case, answer, errno) in [
         ("no entries", resize(handle, 0, [buffer, 64, 0, 0]), Errno::EINVAL),
@@ -377,9 +376,9 @@ fn a_completion_queue_is_resized_by_the_command_that_linux_sends() {
     ] {
         assert_eq!(answer, Err(errno), "{case}");
     }
-    assert_eq!(verbs.bench.device.count(op::MODIFY_CQ), 1);
+    assert_eq!(verbs.bench.device.count(Opcode::MODIFY_CQ.0), 1);
     // More CQEs wait than it would hold.
-    verbs.bench.device.refuse_next(op::MODIFY_CQ, 0x40);
+    verbs.bench.device.refuse_next(Opcode::MODIFY_CQ.0, 0x40);
     assert_eq!(resize(handle, 3, [buffer, 64, 0, 0]), Err(Errno::EINVAL));
     assert_eq!(resize(handle, 127, [0; 4]), Ok(127), "it stayed as it was");
     let lacking = Verbs::new();
@@ -410,7 +409,7 @@ fn a_completion_queue_that_makes_no_sense_is_refused() {
         assert_eq!(verbs.cq(entries, vector, None, &driver), Err(Errno::EINVAL), "{case}");
     }
     assert_eq!(verbs.cq(63, 0, None, &with(20, &[1])), Err(Errno::EOPNOTSUPP), "compressed");
-    assert_eq!(verbs.bench.device.count(op::CREATE_CQ), 0);
+    assert_eq!(verbs.bench.device.count(Opcode::CREATE_CQ.0), 0);
 }
 
 #[test]
@@ -433,19 +432,19 @@ fn a_completion_is_told_once_and_what_nobody_read_is_taken_back() {
 fn a_queue_pair_lies_in_its_buffer_as_the_driver_says() {
     let verbs = Verbs::new();
     let (qp, number, cq) = verbs.rc();
-    let command: CreateQpIn = verbs.last(op::CREATE_QP, CreateQpIn::from_prefix);
+    let command: CreateQpIn = verbs.last(Opcode::CREATE_QP.0, CreateQpIn::from_prefix);
     let qpc = command.qpc();
     assert_eq!((qpc.st(), qpc.rq_type(), qpc.no_sq()), (ServiceType::RC, RqType::REGULAR, false));
     assert_eq!((qpc.log_sq_size(), qpc.log_rq_size(), qpc.log_rq_stride()), (4, 3, 2));
     assert_eq!((qpc.uar_page(), qpc.user_index(), qpc.page_offset()), (7, 0x55, 0));
     assert_eq!(qpc.dbr_addr(), verbs.address + 0x8080);
-    let pages = verbs.list(op::CREATE_QP, CreateQpIn::BYTES);
+    let pages = verbs.list(Opcode::CREATE_QP.0, CreateQpIn::BYTES);
     assert_eq!(pages, [verbs.address + 0x1_0000], "512 and 1024 bytes");
     let mut heard = [0; 8];
     assert_eq!(verbs.destroy(3, cq, &mut heard), Err(Errno::EBUSY));
     verbs.destroy(4, qp, &mut [0; 4]).expect("it goes");
-    assert_eq!(verbs.bench.device.count(op::TO_RST_QP), 0, "it never left that state");
-    assert_eq!(verbs.bench.device.last(op::DESTROY_QP).expect("sent")[11], number as u8);
+    assert_eq!(verbs.bench.device.count(Opcode::QP_2RST.0), 0, "it never left that state");
+    assert_eq!(verbs.bench.device.last(Opcode::DESTROY_QP.0).expect("sent")[11], number as u8);
     verbs.destroy(3, cq, &mut heard).expect("its user has gone");
 }
 
@@ -475,7 +474,7 @@ fn a_queue_pair_that_makes_no_sense_is_refused() {
     }
     let no_cq = verbs.qp(2, (verbs.pd.into(), cq), None, some, &with(16, 16));
     assert_eq!(no_cq, Err(Errno::EINVAL), "a PD is no CQ");
-    assert_eq!(verbs.bench.device.count(op::CREATE_QP), 0);
+    assert_eq!(verbs.bench.device.count(Opcode::CREATE_QP.0), 0);
 }
 
 #[test]
@@ -484,7 +483,7 @@ fn a_queue_pair_goes_from_reset_to_ready_by_the_commands_of_the_device() {
     let (qp, number, _) = verbs.rc();
     let port: (usize, &[u8]) = (104, &[1]);
     verbs.modify(qp, INIT, &[(96, &[1]), port, (88, &[6])]).expect("INIT");
-    let init: Rst2initQpIn = verbs.last(op::RST2INIT_QP, Rst2initQpIn::from_prefix);
+    let init: Rst2initQpIn = verbs.last(Opcode::RST2INIT_QP.0, Rst2initQpIn::from_prefix);
     let qpc = init.qpc();
     assert_eq!((init.qpn(), init.opt_param_mask()), (number, 0));
     assert!(qpc.rwe() && !qpc.rre(), "nothing is answered without depth");
@@ -502,7 +501,7 @@ fn a_queue_pair_goes_from_reset_to_ready_by_the_commands_of_the_device() {
     assert_eq!(verbs.modify(qp, RTR, &elsewhere), Err(Errno::EINVAL), "not its port");
     assert_eq!(verbs.modify(qp, RTR & !(1 << 7), to), Err(Errno::EINVAL), "no address");
     verbs.modify(qp, RTR, to).expect("RTR");
-    let rtr: Init2rtrQpIn = verbs.last(op::INIT2RTR_QP, Init2rtrQpIn::from_prefix);
+    let rtr: Init2rtrQpIn = verbs.last(Opcode::INIT2RTR_QP.0, Init2rtrQpIn::from_prefix);
     let qpc = rtr.qpc();
     assert_eq!(
         (qpc.remote_qpn(), qpc.mtu().0, qpc.log_msg_max(), qpc.log_rra_max()),
@@ -515,13 +514,13 @@ fn a_queue_pair_goes_from_reset_to_ready_by_the_commands_of_the_device() {
     verbs
         .modify(qp, RTS, &[(96, &[3]), (80, &[7]), (101, &[16]), (106, &[7]), (105, &[14])])
         .expect("RTS");
-    let rts: Rtr2rtsQpIn = verbs.last(op::RTR2RTS_QP, Rtr2rtsQpIn::from_prefix);
+    let rts: Rtr2rtsQpIn = verbs.last(Opcode::RTR2RTS_QP.0, Rtr2rtsQpIn::from_prefix);
     let qpc = rts.qpc();
     assert_eq!((qpc.next_send_psn(), qpc.log_sra_max(), qpc.retry_count()), (7, 4, 7));
     assert_eq!(qpc.primary_address_path().ack_timeout(), 14);
     assert_eq!(verbs.modify(qp, STATE, &[(96, &[1])]), Err(Errno::EINVAL), "not from there");
     verbs.destroy(4, qp, &mut [0; 4]).expect("it goes");
-    assert_eq!(verbs.bench.device.count(op::TO_RST_QP), 1, "stopped first");
+    assert_eq!(verbs.bench.device.count(Opcode::QP_2RST.0), 1, "stopped first");
 }
 
 #[test]
@@ -549,12 +548,12 @@ fn a_shared_receive_queue_is_a_pool_that_queue_pairs_name() {
     assert_eq!(create(1024, 0), Err(Errno::EINVAL), "too many");
     let (srq, number, requests) = create(100, 0).expect("an SRQ");
     assert_eq!(requests, 127);
-    let command: CreateRmpIn = verbs.last(op::CREATE_RMP, CreateRmpIn::from_prefix);
+    let command: CreateRmpIn = verbs.last(Opcode::CREATE_RMP.0, CreateRmpIn::from_prefix);
     let wq = command.ctx().wq();
     assert_eq!(
         (wq.log_wq_sz(), wq.log_wq_stride(), wq.pd()),
         (7, 6, {
-            let pd = verbs.bench.device.last(op::CREATE_RMP).expect("sent");
+            let pd = verbs.bench.device.last(Opcode::CREATE_RMP.0).expect("sent");
             CreateRmpIn::from_prefix(&pd).expect("whole").ctx().wq().pd()
         })
     );
@@ -562,7 +561,7 @@ fn a_shared_receive_queue_is_a_pool_that_queue_pairs_name() {
     let (qp, _) = verbs
         .qp(2, (cq, cq), Some(srq), [4, 0, 1, 0, 0], &verbs.qp_driver(0, 1 << 10))
         .expect("a QP");
-    let command: CreateQpIn = verbs.last(op::CREATE_QP, CreateQpIn::from_prefix);
+    let command: CreateQpIn = verbs.last(Opcode::CREATE_QP.0, CreateQpIn::from_prefix);
     let qpc = command.qpc();
     assert_eq!((qpc.rq_type(), qpc.srqn_rmpn_xrqn()), (RqType::SRQ, number));
     assert_eq!(verbs.destroy(5, srq, &mut [0; 4]), Err(Errno::EBUSY));
@@ -573,7 +572,7 @@ fn a_shared_receive_queue_is_a_pool_that_queue_pairs_name() {
     assert_eq!(limit(1, 0), Err(Errno::EINVAL), "it does not grow");
     assert_eq!(limit(2, 128), Err(Errno::EINVAL));
     limit(2, 5).expect("armed");
-    let armed: ModifyRmpIn = verbs.last(op::MODIFY_RMP, ModifyRmpIn::from_prefix);
+    let armed: ModifyRmpIn = verbs.last(Opcode::MODIFY_RMP.0, ModifyRmpIn::from_prefix);
     assert_eq!((armed.rmpn(), armed.ctx().wq().lwm()), (number, 5));
     verbs.destroy(4, qp, &mut [0; 4]).expect("its user goes");
     verbs.destroy(5, srq, &mut [0; 4]).expect("it goes");
@@ -595,8 +594,8 @@ fn a_datagram_queue_pair_joins_groups_and_leaves_them_before_it_goes() {
     assert_eq!(member(30, gid, 1), Err(Errno::EINVAL), "no LID of a group");
     member(30, gid, 0xc001).expect("it joins");
     member(30, gid, 0xc001).expect("once is enough");
-    assert_eq!(verbs.bench.device.count(op::ATTACH_TO_MCG), 1);
-    let attach: AttachToMcgIn = verbs.last(op::ATTACH_TO_MCG, AttachToMcgIn::from_prefix);
+    assert_eq!(verbs.bench.device.count(Opcode::ATTACH_TO_MCG.0), 1);
+    let attach: AttachToMcgIn = verbs.last(Opcode::ATTACH_TO_MCG.0, AttachToMcgIn::from_prefix);
     assert_eq!(*attach.multicast_gid(), gid);
     assert_eq!(verbs.destroy(4, qp, &mut [0; 4]), Err(Errno::EBUSY));
     member(31, gid, 0xc001).expect("it leaves");
@@ -604,7 +603,7 @@ fn a_datagram_queue_pair_joins_groups_and_leaves_them_before_it_goes() {
     member(30, gid, 0xc001).expect("it joins again");
     let device = verbs.bench.device.clone();
     assert_eq!(verbs.bench.close(), 0);
-    assert_eq!(device.count(op::DETACH_FROM_MCG), 2, "closing leaves for it");
+    assert_eq!(device.count(Opcode::DETACH_FROM_MCG.0), 2, "closing leaves for it");
 }
 
 #[test]

@@ -2,10 +2,9 @@
 //! are about.
 
 use nix::errno::Errno;
-use verbless_prm::{CreateMkeyIn, MkeyAccessMode};
+use verbless_prm::{CreateMkeyIn, MkeyAccessMode, Opcode};
 
 use super::super::client::Capability;
-use super::super::rules::op;
 use super::objects::{Verbs, fields, word};
 use super::support::{Request, command};
 
@@ -50,7 +49,7 @@ fn a_region_that_gets_other_rights_or_another_pd_keeps_its_key() {
     let dealloc = |pd: u32| verbs.write(4, &pd.to_ne_bytes(), 0, &[], 0).map(drop);
     assert_eq!(dealloc(pd), Err(Errno::EBUSY), "the region is in it");
     assert_eq!(dealloc(verbs.pd), Ok(()), "nothing is in it any more");
-    assert_eq!(verbs.bench.device.count(op::CREATE_MKEY), 1);
+    assert_eq!(verbs.bench.device.count(Opcode::CREATE_MKEY.0), 1);
     assert_eq!(verbs.bench.close(), 0);
 }
 
@@ -62,11 +61,11 @@ fn a_region_that_moves_gets_another_key() {
     let place = (verbs.address + 0x4000, 0x3000);
     let new = rereg(&verbs, handle, TRANSLATION, place, 0, 0).expect("it moves");
     assert_ne!(new, key);
-    let command: CreateMkeyIn = verbs.last(op::CREATE_MKEY, CreateMkeyIn::from_prefix);
+    let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
     let entry = command.memory_key_mkey_entry();
     assert!(entry.lw() && !entry.rw(), "the rights stay");
     assert_eq!((entry.start_addr(), entry.len()), place);
-    assert_eq!(verbs.bench.device.count(op::DESTROY_MKEY), 1);
+    assert_eq!(verbs.bench.device.count(Opcode::DESTROY_MKEY.0), 1);
     let query = |handle: u32| {
         let (mut lkey, mut rkey, mut length, mut address) = ([0; 4], [0; 4], [0; 8], [0; 8]);
         Request::new(7, 3)
@@ -123,7 +122,7 @@ fn a_memory_window_is_a_free_key_of_a_few_entries() {
     let verbs = Verbs::new();
     for (kind, invalidated_by_peers) in [(1, false), (2, true)] {
         let (handle, key) = window(&verbs, kind, &[0; 8]).expect("a window");
-        let command: CreateMkeyIn = verbs.last(op::CREATE_MKEY, CreateMkeyIn::from_prefix);
+        let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
         let entry = command.memory_key_mkey_entry();
         assert!(entry.free() && entry.umr_en() && entry.lr() && !entry.rw() && !entry.lw());
         assert_eq!(entry.access_mode_1_0(), MkeyAccessMode::KLMS.0);
@@ -136,7 +135,7 @@ fn a_memory_window_is_a_free_key_of_a_few_entries() {
         assert_eq!(verbs.write(16, &handle.to_ne_bytes(), 0, &[], 0), Err(Errno::ENOENT));
     }
     let (handle, _) = window(&verbs, 2, &[0, 0, 0, 0, 5, 0, 0, 0]).expect("of five entries");
-    let command: CreateMkeyIn = verbs.last(op::CREATE_MKEY, CreateMkeyIn::from_prefix);
+    let command: CreateMkeyIn = verbs.last(Opcode::CREATE_MKEY.0, CreateMkeyIn::from_prefix);
     assert_eq!(command.memory_key_mkey_entry().translations_octword_size(), 8);
     assert_eq!(Request::new(8, 0).handle(0, handle.into()).send(&verbs.bench.file), Ok(()));
     for (case, kind, driver, errno) in [
@@ -181,17 +180,17 @@ fn commands_of_devx_reach_queues_of_verbs_by_their_own_handles_alone() {
     const QUERY: u16 = 0x1003;
     const MODIFY: u16 = 0x1002;
     for (case, method, handle, opcode, number, answer) in [
-        ("a CQ", QUERY, cq, op::QUERY_CQ, cqn, Ok(())),
-        ("a CQ's change", MODIFY, cq, op::MODIFY_CQ, cqn, Ok(())),
-        ("a QP", QUERY, qp, op::QUERY_QP, qpn, Ok(())),
-        ("a QP's change", MODIFY, qp, op::RTS2RTS_QP, qpn, Ok(())),
-        ("another CQ", QUERY, cq, op::QUERY_CQ, cqn + 1, Err(Errno::EINVAL)),
-        ("a QP by a CQ's handle", QUERY, cq, op::QUERY_QP, qpn, Err(Errno::EINVAL)),
-        ("a PD", QUERY, verbs.pd.into(), op::QUERY_CQ, cqn, Err(Errno::EINVAL)),
+        ("a CQ", QUERY, cq, Opcode::QUERY_CQ.0, cqn, Ok(())),
+        ("a CQ's change", MODIFY, cq, Opcode::MODIFY_CQ.0, cqn, Ok(())),
+        ("a QP", QUERY, qp, Opcode::QUERY_QP.0, qpn, Ok(())),
+        ("a QP's change", MODIFY, qp, Opcode::RTS2RTS_QP.0, qpn, Ok(())),
+        ("another CQ", QUERY, cq, Opcode::QUERY_CQ.0, cqn + 1, Err(Errno::EINVAL)),
+        ("a QP by a CQ's handle", QUERY, cq, Opcode::QUERY_QP.0, qpn, Err(Errno::EINVAL)),
+        ("a PD", QUERY, verbs.pd.into(), Opcode::QUERY_CQ.0, cqn, Err(Errno::EINVAL)),
     ] {
         assert_eq!(send(method, handle, opcode, number), answer, "{case}");
     }
-    let change = verbs.bench.device.last(op::MODIFY_CQ).expect("it was sent");
+    let change = verbs.bench.device.last(Opcode::MODIFY_CQ.0).expect("it was sent");
     assert_eq!(change[0x5c] >> 7, 1, "its record must be in registered memory");
     assert_ne!(u16::from_be_bytes([change[2], change[3]]), 0, "of the client's context");
 }

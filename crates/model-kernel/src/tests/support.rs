@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 use verbless_devx::{Mapping, Protection};
-use verbless_prm::{HcaCap, MkeyContext};
+use verbless_prm::{HcaCap, MkeyContext, Opcode};
 
 use super::super::client::{Capability, Client, FileId, Ourselves};
 use super::super::file::File;
@@ -15,7 +15,7 @@ use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, STATUS, SYNDROME};
 use super::super::port::{GidEntry, PortState};
 use super::super::reach::{About, Function};
-use super::super::rules::{self, op};
+use super::super::rules;
 use verbless_model::memory::{HostMemory, Interrupts, ProcessMemory};
 
 /// A device that accepts every command, gives out numbers in order, and keeps what it was told.
@@ -33,7 +33,7 @@ pub(super) struct Device {
     interrupts: Mutex<Option<Arc<dyn Interrupts>>>,
     numbers: AtomicU32,
     /// Objects by destroying opcode and number.
-    held: Mutex<BTreeMap<(u16, u32), ()>>,
+    held: Mutex<BTreeMap<(Opcode, u32), ()>>,
 }
 
 /// The number of the first event queue; the device counts on from there for everything.
@@ -73,13 +73,13 @@ impl Device {
     /// The last command with an opcode.
     pub(super) fn last(&self, opcode: u16) -> Option<Vec<u8>> {
         let commands = Self::lock(&self.commands);
-        commands.iter().rev().find(|command| rules::opcode(command) == opcode).cloned()
+        commands.iter().rev().find(|command| rules::opcode(command).0 == opcode).cloned()
     }
 
     /// How many commands with an opcode came.
     pub(super) fn count(&self, opcode: u16) -> usize {
         let commands = Self::lock(&self.commands);
-        commands.iter().filter(|command| rules::opcode(command) == opcode).count()
+        commands.iter().filter(|command| rules::opcode(command).0 == opcode).count()
     }
 
     pub(super) fn refuse_next(&self, opcode: u16, status: u8) {
@@ -103,7 +103,7 @@ impl Device {
     pub(super) fn event(&self, queue: u32, index: u64, kind: u8, dwords: &[(usize, u32)]) {
         let create = Self::lock(&self.commands)
             .iter()
-            .filter(|command| rules::opcode(command) == op::CREATE_EQ)
+            .filter(|command| rules::opcode(command).0 == Opcode::CREATE_EQ.0)
             .nth(queue as usize)
             .cloned()
             .expect("the kernel made its queues");
@@ -126,7 +126,7 @@ impl Function for Device {
         Self::lock(&self.commands).push(input.to_vec());
         let opcode = rules::opcode(input);
         let mut refuse = Self::lock(&self.refuse);
-        if refuse.is_some_and(|(refused, _)| refused == opcode) {
+        if refuse.is_some_and(|(refused, _)| refused == opcode.0) {
             if let Some((_, status)) = refuse.take() {
                 STATUS.set(output, status.into());
                 SYNDROME.set(output, 0x1234);
@@ -135,18 +135,18 @@ impl Function for Device {
         }
         drop(refuse);
         match opcode {
-            op::QUERY_HCA_CAP if input[7] == 1 => {
+            Opcode::QUERY_HCA_CAP if input[7] == 1 => {
                 let len = self.caps.as_bytes().len().min(output.len() - 0x10);
                 output[0x10..0x10 + len].copy_from_slice(&self.caps.as_bytes()[..len]);
             }
-            op::CREATE_EQ | op::ALLOC_UAR | op::CREATE_UCTX | op::CREATE_UMEM => {
+            Opcode::CREATE_EQ | Opcode::ALLOC_UAR | Opcode::CREATE_UCTX | Opcode::CREATE_UMEM => {
                 let number = self.numbers.fetch_add(1, Ordering::Relaxed);
                 NUMBER.set(output, number);
                 let destroy = match opcode {
-                    op::CREATE_EQ => op::DESTROY_EQ,
-                    op::ALLOC_UAR => op::DEALLOC_UAR,
-                    op::CREATE_UCTX => op::DESTROY_UCTX,
-                    _ => op::DESTROY_UMEM,
+                    Opcode::CREATE_EQ => Opcode::DESTROY_EQ,
+                    Opcode::ALLOC_UAR => Opcode::DEALLOC_UAR,
+                    Opcode::CREATE_UCTX => Opcode::DESTROY_UCTX,
+                    _ => Opcode::DESTROY_UMEM,
                 };
                 Self::lock(&self.held).insert((destroy, number), ());
             }
@@ -160,9 +160,9 @@ impl Function for Device {
             _ => {
                 let mut held = Self::lock(&self.held);
                 held.remove(&(opcode, rules::destroyed_number(input).unwrap_or(NUMBER.get(input))));
-                if opcode == op::DESTROY_EQ {
+                if opcode == Opcode::DESTROY_EQ {
                     held.retain(|&(held, number), ()| {
-                        (held, number & 0xff) != (op::DESTROY_EQ, u32::from(input[11]))
+                        (held, number & 0xff) != (Opcode::DESTROY_EQ, u32::from(input[11]))
                     });
                 }
             }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
-use verbless_prm::HcaCap;
+use verbless_prm::{HcaCap, Opcode};
 
 use super::super::client::Capability;
 use super::super::mailbox::Field;
-use super::super::rules::op;
 use super::support::{Bench, Device, Request};
 
 /// INVOKE_WRITE of a command; what the core's and the driver's output hold.
@@ -73,7 +72,7 @@ fn a_context_request_that_asks_for_the_unknown_is_refused() {
 
 #[test]
 fn a_context_that_cannot_be_finished_leaves_nothing() {
-    for opcode in [op::CREATE_UCTX, op::ALLOC_TRANSPORT_DOMAIN] {
+    for opcode in [Opcode::CREATE_UCTX.0, Opcode::ALLOC_TRANSPORT_DOMAIN.0] {
         let bench = Bench::without_context(Device::new());
         bench.device.refuse_next(opcode, 8);
         assert_eq!(bench.get_context(1), Err(Errno::ENOMEM), "{opcode:#x}");
@@ -96,7 +95,7 @@ fn privileges_of_a_context_are_those_of_its_client() {
         let bits = if capability == 0 { 0 } else { 1 << capability };
         bench.client.capabilities.store(bits, Ordering::Relaxed);
         bench.get_context(1).expect("a context");
-        let sent = bench.device.last(op::CREATE_UCTX).expect("it was sent");
+        let sent = bench.device.last(Opcode::CREATE_UCTX.0).expect("it was sent");
         assert_eq!(Field(0x10, 31, 0).get(&sent), cap, "capability {capability}");
     }
 }

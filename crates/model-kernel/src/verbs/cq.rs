@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use verbless_prm::{
-    CqModifyField, CqResizeField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, TimestampFormat,
+    CqModifyField, CqResizeField, CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, Opcode,
+    TimestampFormat,
 };
 use zerocopy::IntoBytes;
 
@@ -12,7 +13,6 @@ use super::super::abi::{attr, object};
 use super::super::channel::Channel;
 use super::super::file::{Method, Object, Stream};
 use super::super::mailbox::{NUMBER, inbox};
-use super::super::rules::op;
 use super::listener::{COMPLETION_RECORD, Kind, heard_of_cq};
 use super::memory::{buffer, record, with_list};
 use super::objects::Cq;
@@ -170,7 +170,7 @@ impl Method<'_> {
         let mut output = CreateCqOut::default();
         kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_mut_bytes())?;
         let cqn = output.cqn();
-        let mut destroy = inbox(op::DESTROY_CQ, 0, uid, 16);
+        let mut destroy = inbox(Opcode::DESTROY_CQ, 0, uid, 16);
         NUMBER.set(&mut destroy, cqn);
         let timestamps = wanted.flags & FLAG_TIMESTAMPS != 0;
         let pinned = memory.pinned;

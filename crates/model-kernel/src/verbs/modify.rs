@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use verbless_prm::{
-    AtomicMode, PathMigrationState, PathMtu, QpContext, Rst2initQpIn, Rst2initQpOut,
+    AtomicMode, Opcode, PathMigrationState, PathMtu, QpContext, Rst2initQpIn, Rst2initQpOut,
 };
 use zerocopy::IntoBytes;
 
@@ -10,7 +10,6 @@ use super::super::abi::{attr, object};
 use super::super::client::Capability;
 use super::super::file::{Method, Object};
 use super::super::kernel::Kernel;
-use super::super::rules::op;
 use super::objects::{Qp, Service, state};
 use super::path::{self, Destination};
 use super::transitions::{self, mask};
@@ -125,10 +124,10 @@ impl Method<'_> {
             return Ok(());
         }
         let mut input = Rst2initQpIn::new();
-        input.set_opcode(command).set_uid(qp.uid).set_qpn(qp.qpn);
+        input.set_opcode(command.0).set_uid(qp.uid).set_qpn(qp.qpn);
         let ece = if kernel.caps.ece_support() { driver.u32(12) } else { 0 };
         let mut output = Rst2initQpOut::default();
-        if [op::TO_RST_QP, op::TO_ERR_QP].contains(&command) {
+        if [Opcode::QP_2RST, Opcode::QP_2ERR].contains(&command) {
             kernel.exec(&input.as_bytes()[..16], &mut output.as_mut_bytes()[..16])?;
         } else {
             let options = transitions::options(qp.service, current, next, asked.mask);

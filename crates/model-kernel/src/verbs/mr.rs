@@ -6,7 +6,7 @@
 //! key the same.
 
 use nix::errno::Errno;
-use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext};
+use verbless_prm::{CreateMkeyIn, CreateMkeyOut, HcaCap, MkeyAccessMode, MkeyContext, Opcode};
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
@@ -15,7 +15,6 @@ use super::super::file::{Method, Object};
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::refused::refused;
-use super::super::rules::op;
 use super::super::umem::best_page_size;
 use super::memory::with_list;
 use super::objects::{Mr, Range};
@@ -211,7 +210,7 @@ impl Method<'_> {
         let Range { start, length, virtual_address } = range;
         let (index, variant) = self.create_key(pdn, rights, start, length, virtual_address)?;
         let key = index << 8 | u32::from(variant);
-        let mut destroy = inbox(op::DESTROY_MKEY, 0, 0, 16);
+        let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);
         NUMBER.set(&mut destroy, index);
         Ok(Mr { destroy, key, range, rights, _pinned: pinned, writable })
     }

@@ -4,14 +4,13 @@
 //! the library's UMR does the rest.
 
 use nix::errno::Errno;
-use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyAccessMode};
+use verbless_prm::{CreateMkeyIn, CreateMkeyOut, MkeyAccessMode, Opcode};
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
 use super::super::file::{Method, Object};
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::refused::refused;
-use super::super::rules::op;
 use super::wire::{Core, Reply};
 
 /// `ib_mw_type`: bound by a verb, or by a work request.
@@ -51,7 +50,7 @@ impl Method<'_> {
         key.set_pd(pdn).set_qpn(0xff_ffff).set_mkey_7_0(variant);
         let mut output = CreateMkeyOut::default();
         kernel.exec(input.as_bytes(), output.as_mut_bytes())?;
-        let mut destroy = inbox(op::DESTROY_MKEY, 0, 0, 16);
+        let mut destroy = inbox(Opcode::DESTROY_MKEY, 0, 0, 16);
         NUMBER.set(&mut destroy, output.mkey_index());
         let mut reply = Reply::default();
         reply.u32(handle).u32(output.mkey_index() << 8 | u32::from(variant));

@@ -4,8 +4,7 @@ use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::reach::command;
-use super::super::rules::op;
-use verbless_prm::DetachFromMcgIn;
+use verbless_prm::{DetachFromMcgIn, Opcode};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -106,7 +105,7 @@ impl Qp {
             let _ = command(&*kernel.function, &input);
         }
         if self.state != state::RESET {
-            let mut input = inbox(op::TO_RST_QP, 0, self.uid, 16);
+            let mut input = inbox(Opcode::QP_2RST, 0, self.uid, 16);
             NUMBER.set(&mut input, self.qpn);
             let _ = kernel.exec(&input, &mut [0; 16]);
         }

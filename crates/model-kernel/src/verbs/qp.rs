@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 use verbless_prm::{
-    CreateQpIn, CreateQpOut, EndPaddingMode, PathMigrationState, QueryQpIn, RqType,
+    CreateQpIn, CreateQpOut, EndPaddingMode, Opcode, PathMigrationState, QueryQpIn, RqType,
     ScatterToCqeRequester, ScatterToCqeResponder, ServiceType, TimestampFormat, TimestampFormatCap,
 };
 use zerocopy::IntoBytes;
@@ -13,7 +13,6 @@ use super::super::file::{Method, Object};
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::reach::command;
 use super::super::refused::refused;
-use super::super::rules::op;
 use super::listener::Kind;
 use super::memory::{buffer, record, with_list};
 use super::objects::{Capacity, Cq, Qp, Service, state};
@@ -302,7 +301,7 @@ impl Method<'_> {
         let mut output = CreateQpOut::default();
         kernel.exec(&with_list(input.as_bytes(), pages), output.as_mut_bytes())?;
         let qpn = output.qpn();
-        let mut destroy = inbox(op::DESTROY_QP, 0, uid, 16);
+        let mut destroy = inbox(Opcode::DESTROY_QP, 0, uid, 16);
         NUMBER.set(&mut destroy, qpn);
         let asynchronous = match wanted.event_fd {
             Some(id) => self.async_file(id),

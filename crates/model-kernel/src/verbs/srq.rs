@@ -1,7 +1,7 @@
 //! Shared receive queues, which are RMPs to the device.
 
 use nix::errno::Errno;
-use verbless_prm::{CreateRmpIn, CreateRmpOut, ModifyRmpIn, QueryRmpIn, RmpState, WqType};
+use verbless_prm::{CreateRmpIn, CreateRmpOut, ModifyRmpIn, Opcode, QueryRmpIn, RmpState, WqType};
 use zerocopy::IntoBytes;
 
 use super::super::abi::{attr, object};
@@ -9,7 +9,6 @@ use super::super::file::{Method, Object};
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::reach::command;
 use super::super::refused::refused;
-use super::super::rules::op;
 use super::listener::Kind;
 use super::memory::{buffer, record, with_list};
 use super::objects::Srq;
@@ -123,7 +122,7 @@ impl Method<'_> {
         let mut output = CreateRmpOut::default();
         kernel.exec(&with_list(input.as_bytes(), &memory.pages), output.as_mut_bytes())?;
         let srqn = output.rmpn();
-        let mut destroy = inbox(op::DESTROY_RMP, 0, uid, 16);
+        let mut destroy = inbox(Opcode::DESTROY_RMP, 0, uid, 16);
         NUMBER.set(&mut destroy, srqn);
         let asynchronous = match wanted.event_fd {
             Some(id) => self.async_file(id),

@@ -1,9 +1,8 @@
 //! Which changes of a queue pair verbs allow, and which attributes each needs and takes: the table
 //! of `ib_modify_qp_is_ok`, and the fields that the device's commands take by choice.
 
-use verbless_prm::OptParamMask;
+use verbless_prm::{Opcode, OptParamMask};
 
-use super::super::rules::op;
 use super::objects::Service;
 use super::objects::state::{ERR, INIT, RESET, RTR, RTS, SQD, SQE};
 
@@ -40,7 +39,7 @@ use mask::{
 
 /// The command of a change and the attributes that it must and may come with; `None`: there is no
 /// such change.
-fn change(service: Service, from: u8, to: u8) -> Option<(u16, u32, u32)> {
+fn change(service: Service, from: u8, to: u8) -> Option<(Opcode, u32, u32)> {
     use Service::{Rc, Uc, Ud};
     let own = match service {
         Ud => PKEY_INDEX | PORT | QKEY,
@@ -52,18 +51,18 @@ fn change(service: Service, from: u8, to: u8) -> Option<(u16, u32, u32)> {
         Rc => CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER,
     };
     Some(match (from, to) {
-        (_, RESET) => (op::TO_RST_QP, 0, 0),
+        (_, RESET) => (Opcode::QP_2RST, 0, 0),
         (RESET, ERR) => return None,
-        (_, ERR) => (op::TO_ERR_QP, 0, 0),
-        (RESET, INIT) => (op::RST2INIT_QP, own, 0),
-        (INIT, INIT) => (op::INIT2INIT_QP, 0, own),
+        (_, ERR) => (Opcode::QP_2ERR, 0, 0),
+        (RESET, INIT) => (Opcode::RST2INIT_QP, own, 0),
+        (INIT, INIT) => (Opcode::INIT2INIT_QP, 0, own),
         (INIT, RTR) => {
             let path = AV | PATH_MTU | DEST_QPN | RQ_PSN;
             match service {
-                Ud => (op::INIT2RTR_QP, 0, PKEY_INDEX | QKEY),
-                Uc => (op::INIT2RTR_QP, path, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
+                Ud => (Opcode::INIT2RTR_QP, 0, PKEY_INDEX | QKEY),
+                Uc => (Opcode::INIT2RTR_QP, path, ALT_PATH | ACCESS_FLAGS | PKEY_INDEX),
                 Rc => (
-                    op::INIT2RTR_QP,
+                    Opcode::INIT2RTR_QP,
                     path | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
                     ALT_PATH | ACCESS_FLAGS | PKEY_INDEX,
                 ),
@@ -74,13 +73,13 @@ fn change(service: Service, from: u8, to: u8) -> Option<(u16, u32, u32)> {
                 Rc => TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
                 Uc | Ud => SQ_PSN,
             };
-            (op::RTR2RTS_QP, required, running)
+            (Opcode::RTR2RTS_QP, required, running)
         }
-        (RTS, RTS) => (op::RTS2RTS_QP, 0, running),
-        (SQD, RTS) => (op::SQD_RTS_QP, 0, running),
+        (RTS, RTS) => (Opcode::RTS2RTS_QP, 0, running),
+        (SQD, RTS) => (Opcode::SQD_RTS_QP, 0, running),
         (SQE, RTS) => match service {
-            Ud => (op::SQERR2RTS_QP, 0, CUR_STATE | QKEY),
-            Uc => (op::SQERR2RTS_QP, 0, CUR_STATE | ACCESS_FLAGS),
+            Ud => (Opcode::SQERR2RTS_QP, 0, CUR_STATE | QKEY),
+            Uc => (Opcode::SQERR2RTS_QP, 0, CUR_STATE | ACCESS_FLAGS),
             Rc => return None,
         },
         _ => return None,
@@ -88,7 +87,7 @@ fn change(service: Service, from: u8, to: u8) -> Option<(u16, u32, u32)> {
 }
 
 /// The command of a change that verbs allow with exactly these attributes.
-pub(super) fn command(service: Service, from: u8, to: u8, attributes: u32) -> Option<u16> {
+pub(super) fn command(service: Service, from: u8, to: u8, attributes: u32) -> Option<Opcode> {
     if attributes & CUR_STATE != 0 && ![RTR, RTS, SQD, SQE].contains(&from) {
         return None;
     }
@@ -141,19 +140,19 @@ mod tests {
     #[test]
     fn a_change_needs_its_attributes_and_takes_no_others() {
         let rc = Service::Rc;
-        assert_eq!(command(rc, RESET, INIT, INIT_RC), Some(op::RST2INIT_QP));
+        assert_eq!(command(rc, RESET, INIT, INIT_RC), Some(Opcode::RST2INIT_QP));
         assert_eq!(command(rc, RESET, INIT, INIT_RC & !PORT), None);
         assert_eq!(command(rc, RESET, INIT, INIT_RC | QKEY), None);
         assert_eq!(
             command(Service::Ud, RESET, INIT, STATE | PKEY_INDEX | PORT | QKEY),
-            Some(op::RST2INIT_QP)
+            Some(Opcode::RST2INIT_QP)
         );
         assert_eq!(command(rc, RESET, RTR, STATE), None);
         assert_eq!(command(rc, RESET, ERR, STATE), None);
-        assert_eq!(command(rc, RTS, ERR, STATE), Some(op::TO_ERR_QP));
-        assert_eq!(command(rc, ERR, RESET, STATE), Some(op::TO_RST_QP));
+        assert_eq!(command(rc, RTS, ERR, STATE), Some(Opcode::QP_2ERR));
+        assert_eq!(command(rc, ERR, RESET, STATE), Some(Opcode::QP_2RST));
         assert_eq!(command(rc, SQE, RTS, STATE | CUR_STATE), None);
-        assert_eq!(command(Service::Uc, SQE, RTS, STATE | CUR_STATE), Some(op::SQERR2RTS_QP));
+        assert_eq!(command(Service::Uc, SQE, RTS, STATE | CUR_STATE), Some(Opcode::SQERR2RTS_QP));
         assert_eq!(command(rc, INIT, INIT, CUR_STATE), None, "not a state to be said");
     }
 

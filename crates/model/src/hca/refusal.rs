@@ -4,7 +4,7 @@
 //! Syndromes are private to a firmware; these are the model's own. They begin with 0x564c, so that
 //! a log shows that they come from the model.
 
-use verbless_prm::{CommandInfo, CommandStatus};
+use verbless_prm::{CommandStatus, Opcode};
 
 /// The high half of every syndrome of the model.
 const MARK: u32 = 0x564c_0000;
@@ -198,10 +198,15 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
+    /// The command's name, where it has one.
+    pub(crate) fn command(&self) -> Option<&'static str> {
+        Opcode(self.opcode).name()
+    }
+
     /// Writes it to the log.
     pub(crate) fn log(&self) {
         let Self { opcode, kernel, refusal } = *self;
-        let command = CommandInfo::by_opcode(opcode).map_or("", |command| command.name);
+        let command = self.command().unwrap_or_default();
         let number = format_args!("{opcode:#x}");
         match refusal {
             Refusal::UnknownOpcode => tracing::warn!("opcode {number} is unknown"),

@@ -191,7 +191,7 @@ fn dispatch(
         return Err(Failure::Injected(status, syndrome));
     }
     let Some(entry) = entry(tables, opcode, op_mod) else {
-        return Err(match CommandInfo::by_opcode(opcode) {
+        return Err(match prm::Opcode(opcode).name() {
             Some(_) => Refusal::NotModelled.into(),
             None => Refusal::UnknownOpcode.into(),
         });

@@ -1,8 +1,8 @@
 //! A function's life, its pages and capabilities, and what commands share.
 
 use verbless_prm::{
-    AllocPdIn, AtomicCap, AtomicReqEndianness, CommandInfo, CommandInput, CreateUctxIn,
-    DisableHcaIn, EnableHcaIn, HcaCap, HcaCapPage, InitHcaIn, ManagePagesIn, NopIn, QueryAdapterIn,
+    AllocPdIn, AtomicCap, AtomicReqEndianness, CommandInput, CreateUctxIn, DisableHcaIn,
+    EnableHcaIn, HcaCap, HcaCapPage, InitHcaIn, ManagePagesIn, NopIn, QueryAdapterIn,
     QueryHcaCapIn, QueryIssiIn, QueryPagesIn, QuerySpecialContextsIn, QueryVuidIn, SetHcaCapIn,
     SetIssiIn, TeardownHcaIn, TeardownProfile,
 };
@@ -291,12 +291,22 @@ fn lengths_opcodes_op_mods_and_reserved_bits_are_looked_at() {
 #[test]
 fn a_command_that_the_model_does_not_know_yet_says_so() {
     let mut rig = Rig::up(LINK);
-    for opcode in [0x700_u16, 0x918, 0xa00, 0x508] {
+    // Of CREATE_FLOW_TABLE there is a name and no layout.
+    for (opcode, name) in [
+        (0x700_u16, Some("CREATE_SRQ")),
+        (0x918, Some("DESTROY_RQT")),
+        (0x930, Some("CREATE_FLOW_TABLE")),
+        (0xa7f, None),
+    ] {
         let mut input = vec![0; 0x400];
         input[..2].copy_from_slice(&opcode.to_be_bytes());
-        let known = CommandInfo::by_opcode(opcode).is_some();
-        let expected = if known { Refusal::NotModelled } else { Refusal::UnknownOpcode };
+        let expected = match name {
+            Some(_) => Refusal::NotModelled,
+            None => Refusal::UnknownOpcode,
+        };
         assert_eq!(rig.raw(&input, &mut [0; 0x400]), Err(expected), "{opcode:#x}");
+        let told = rig.world.functions[0].hca.refused.last().expect("it is told to the log");
+        assert_eq!((told.opcode, told.command()), (opcode, name));
     }
 }
 

@@ -29,7 +29,7 @@ impl Side {
 /// Who ends a role at its kill point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
-    /// The role itself, by SIGKILL.
+    /// The role itself, by SIGKILL; a thread closes its device files.
     Itself,
     /// The director, while the role waits there; what its device was told to do goes on meanwhile.
     Director,
@@ -84,10 +84,10 @@ impl Case {
         self
     }
 
-    /// One of them is killed, which takes two processes.
+    /// One of them is killed.
     pub(crate) fn kill(mut self, side: Side, point: &'static str, by: By) -> Self {
         self.kill = Some(Kill { side, point, lives: 1, by });
-        self.needs(Need::TwoProcesses)
+        self
     }
 
     /// The role that is killed is killed again after it was started again, so often in all.

@@ -2,6 +2,7 @@
 //! length, and the text or the bytes. Nobody waits for ever.
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -52,6 +53,11 @@ impl Channel {
     /// Another handle of the same end.
     pub(crate) fn clone(&self) -> Result<Self, Stop> {
         Ok(Self(self.0.try_clone()?))
+    }
+
+    /// Ends it for both sides.
+    pub(crate) fn shut_down(&self) -> Result<(), Stop> {
+        Ok(self.0.shutdown(Shutdown::Both)?)
     }
 
     fn write(&mut self, kind: u8, bytes: &[u8]) -> Result<(), Stop> {

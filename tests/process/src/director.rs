@@ -15,6 +15,7 @@ use verbless_conformance::{Lab, Outcome, Stop, ensure};
 use crate::On;
 use crate::case::{By, Case, Side};
 use crate::channel::{Channel, PATIENCE, Said, Told};
+use crate::files::Files;
 use crate::role::Role;
 
 /// After so long a case counts as hung.
@@ -47,7 +48,7 @@ pub(crate) fn outcome(on: &On, lab: &Lab, case: &Case) -> Outcome {
 /// Where a role runs.
 enum Place {
     Process(Child),
-    Thread,
+    Thread(Files),
 }
 
 /// A role that was started.
@@ -90,11 +91,13 @@ impl<'a> Director<'a> {
             true => {
                 let (lab, act) = (self.lab.clone(), self.case.act(side));
                 let channel = Channel::new(theirs, Some(PATIENCE))?;
+                let files = Files::default();
+                let its_files = files.clone();
                 std::thread::Builder::new().name(format!("role {side:?}")).spawn(move || {
                     // Who does not listen any more has given up on this role.
-                    let _ = Role::new(&lab, side, life, channel).play(act);
+                    let _ = Role::new(&lab, side, life, channel, its_files).play(act);
                 })?;
-                Place::Thread
+                Place::Thread(files)
             }
             false => Place::Process(self.process(side, life, theirs)?),
         };
@@ -194,7 +197,10 @@ impl<'a> Director<'a> {
             Some(By::Itself) => role.channel.tell(&Told::Die),
             Some(By::Director) => match &mut role.place {
                 Place::Process(child) => Ok(child.kill()?),
-                Place::Thread => Err(Stop::fail("a thread cannot be killed")),
+                Place::Thread(files) => {
+                    files.close();
+                    role.channel.shut_down()
+                }
             },
         }
     }
@@ -206,11 +212,16 @@ impl<'a> Director<'a> {
         if role.done {
             return Ok(());
         }
-        let status = match &mut role.place {
-            Place::Process(child) => child.wait()?,
-            Place::Thread => return Err(Stop::fail(format!("role {side:?} panicked"))),
-        };
-        ensure!(planned && by_sigkill(status), "role {side:?} ended by itself: {status}");
+        match &mut role.place {
+            Place::Process(child) => {
+                let status = child.wait()?;
+                let killed = planned && by_sigkill(status);
+                ensure!(killed, "role {side:?} ended by itself: {status}");
+            }
+            Place::Thread(files) => {
+                ensure!(planned && files.are_closed(), "role {side:?} panicked");
+            }
+        }
         role.killed = true;
         // One that has ended already need not know.
         let _ = self.role(side.other())?.channel.tell(&Told::PeerGone);

@@ -1,12 +1,14 @@
 //! `process`: cases of two programs that talk to each other over a device.
 //!
 //! A case has two roles. Where the device lies behind a kernel (under `verbless-model run`, in a
-//! VM, on hardware) each role is a process of its own, this program again, so that it can be
-//! killed; on the model in this process each is a thread, and cases that kill are skipped.
+//! VM, on hardware) each role is a process of its own, this program again, which is killed by a
+//! signal; on the model in this process each is a thread, which is killed by closing the device
+//! files that it opened, and there links and commands can fail meanwhile.
 //!
 //! - `case`: what a case is: its roles, where one of them is killed, and which fault happens when.
 //! - `channel`: what roles and their director say to each other, always with an end to waiting.
 //! - `role`: what a role can do.
+//! - `files`: the device files of a role, which end with it.
 //! - `director`: starts roles, carries messages between them, kills, and judges.
 //! - `cases`: the cases.
 
@@ -14,6 +16,7 @@ mod case;
 mod cases;
 mod channel;
 mod director;
+mod files;
 mod role;
 
 use std::process::ExitCode;

@@ -11,6 +11,7 @@ use verbless_conformance::{Lab, Stop};
 
 use crate::case::Side;
 use crate::channel::{Channel, PATIENCE, Said, Told};
+use crate::files::Files;
 use crate::{On, cases};
 
 /// What became of waiting for the other role.
@@ -27,29 +28,32 @@ pub(crate) struct Role<'a> {
     side: Side,
     life: u32,
     channel: Channel,
+    files: Files,
     /// Heard while something else was waited for.
     early: VecDeque<Heard>,
 }
 
 impl<'a> Role<'a> {
-    pub(crate) fn new(lab: &'a Lab, side: Side, life: u32, channel: Channel) -> Self {
-        Self { lab, side, life, channel, early: VecDeque::new() }
+    pub(crate) fn new(lab: &'a Lab, side: Side, life: u32, channel: Channel, files: Files) -> Self {
+        Self { lab, side, life, channel, files, early: VecDeque::new() }
     }
 
     /// Opens its device.
     pub(crate) fn device(&self) -> Result<Device, Stop> {
-        match self.side {
-            Side::A => self.lab.device(),
-            Side::B => self.lab.other_device(),
-        }
+        self.open(self.side)
     }
 
     /// Opens the device of the other role.
     pub(crate) fn other_device(&self) -> Result<Device, Stop> {
-        match self.side {
-            Side::A => self.lab.other_device(),
-            Side::B => self.lab.device(),
-        }
+        self.open(self.side.other())
+    }
+
+    fn open(&self, side: Side) -> Result<Device, Stop> {
+        let info = match side {
+            Side::A => self.lab.info(),
+            Side::B => self.lab.other_info(),
+        };
+        self.files.device(self.lab.backend(), info)
     }
 
     /// 1, or more where it was killed and started again.
@@ -94,6 +98,10 @@ impl<'a> Role<'a> {
         loop {
             match self.channel.told()? {
                 Told::Go => return Ok(()),
+                Told::Die if self.lab.is_private() => {
+                    self.files.close();
+                    return Err(Stop::fail("it was killed"));
+                }
                 Told::Die => {
                     raise(Signal::SIGKILL)?;
                     return Err(Stop::fail(format!("it outlived SIGKILL at {name:?}")));
@@ -109,9 +117,12 @@ impl<'a> Role<'a> {
         self.channel.say(&Said::Restart)
     }
 
-    /// Plays the role to its end and says how it went.
+    /// Plays the role to its end and says how it went, if it was not killed.
     pub(crate) fn play(mut self, act: crate::case::Act) -> Result<(), Stop> {
         let result = act(&mut self).map_err(|Stop(why)| why);
+        if self.files.are_closed() {
+            return Ok(());
+        }
         self.channel.say(&Said::Done(result))
     }
 }
@@ -122,6 +133,7 @@ pub(crate) fn in_this_process(on: &On, name: &str, side: Side, life: u32) -> Res
     let case = case.ok_or_else(|| Stop::fail(format!("there is no case {name}")))?;
     let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let lab = on.lab()?;
-    Role::new(&lab, side, life, Channel::new(stream, Some(PATIENCE))?).play(case.act(side))?;
+    let channel = Channel::new(stream, Some(PATIENCE))?;
+    Role::new(&lab, side, life, channel, Files::default()).play(case.act(side))?;
     Ok(true)
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn cases_that_kill_nobody_pass_on_the_model_in_one_process() {
+fn cases_pass_on_the_model_in_one_process() {
     for link in ["infiniband", "ethernet"] {
         let output = Command::new(env!("CARGO_BIN_EXE_process"))
             .args(["--device", "model", "--link", link, "--expect", "process model"])

@@ -1,0 +1,88 @@
+//! The device files that a role has open. A role that is a thread is killed by closing them: as
+//! when a process dies, the kernel then takes back everything that was made through them, in its
+//! own order, whatever the role still holds.
+#![allow(unsafe_code, reason = "a device's `ioctl` is unsafe to call; this module passes it on")]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use verbless_command::Device;
+use verbless_conformance::Stop;
+use verbless_devx::{Backend, DeviceInfo, Errno, Error, Mapping, OpenDevice, Protection};
+
+/// Files that are closed together. Clones are the same ones.
+#[derive(Clone, Default)]
+pub(crate) struct Files(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// Those that nobody has closed by dropping the device.
+    open: Vec<Weak<File>>,
+    closed: bool,
+}
+
+/// A file, until it is closed.
+struct File(Mutex<Option<Arc<dyn OpenDevice>>>);
+
+impl Files {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a device, as one of these.
+    pub(crate) fn device(&self, backend: &dyn Backend, info: &DeviceInfo) -> Result<Device, Stop> {
+        Ok(Device::open(&Opener { backend, files: self }, info)?)
+    }
+
+    /// Closes all of them, for good.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        for file in state.open.drain(..).filter_map(|file| file.upgrade()) {
+            file.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+    }
+
+    pub(crate) fn are_closed(&self) -> bool {
+        self.state().closed
+    }
+}
+
+impl File {
+    /// The device behind it; there is none any more for who was killed.
+    fn device(&self) -> Result<Arc<dyn OpenDevice>, Errno> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Errno::EIO)
+    }
+}
+
+/// A backend whose devices are files of a role.
+struct Opener<'a> {
+    backend: &'a dyn Backend,
+    files: &'a Files,
+}
+
+impl Backend for Opener<'_> {
+    fn name(&self) -> &str {
+        self.backend.name()
+    }
+
+    fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
+        self.backend.enumerate()
+    }
+
+    fn open(&self, info: &DeviceInfo) -> Result<Arc<dyn OpenDevice>, Error> {
+        let file = Arc::new(File(Mutex::new(Some(self.backend.open(info)?))));
+        self.files.state().open.push(Arc::downgrade(&file));
+        Ok(file)
+    }
+}
+
+impl OpenDevice for File {
+    unsafe fn ioctl(&self, request: &mut [u64]) -> Result<(), Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { self.device()?.ioctl(request) }
+    }
+
+    fn mmap(&self, offset: u64, length: usize, protection: Protection) -> Result<Mapping, Errno> {
+        self.device()?.mmap(offset, length, protection)
+    }
+}

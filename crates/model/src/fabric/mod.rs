@@ -26,6 +26,8 @@
 #![allow(dead_code, reason = "the engine is being taught to exchange frames")]
 
 mod address;
+#[cfg(test)]
+mod dissect;
 mod fault;
 mod frame;
 mod link;

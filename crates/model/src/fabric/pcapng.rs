@@ -1,10 +1,14 @@
 //! Captures in the format pcapng, which Wireshark reads.
 //!
+//! InfiniBand packets stand in records of the format ERF, as `ibdump` writes them: Wireshark does
+//! not know the link type that is InfiniBand's own (247). They end with the VCRC, which the fabric
+//! does not have: it is computed here, and Wireshark shows it without a check.
+//!
 //! A section, an interface for each physical port as it first shows a frame, and a block for each
 //! frame: its time in nanoseconds of the model's clock, which way it went, and its bytes, complete
 //! from the first to the ICRC.
 //!
-//! Source: the draft `draft-ietf-opsawg-pcapng`.
+//! Sources: the draft `draft-ietf-opsawg-pcapng`; wireshark: `wiretap/erf.h`.
 
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
@@ -20,11 +24,11 @@ const ENHANCED_PACKET: u32 = 6;
 /// Says in which byte order a section is written; the numbers here are little-endian.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
-/// Types of links (`LINKTYPE_ETHERNET`, `LINKTYPE_INFINIBAND`).
+/// Types of links: `LINKTYPE_ETHERNET` and `LINKTYPE_ERF`.
 const fn link_type(link: Link) -> u16 {
     match link {
         Link::Ethernet => 1,
-        Link::Infiniband => 247,
+        Link::Infiniband => 197,
     }
 }
 
@@ -78,13 +82,19 @@ impl<W: Write> Pcapng<W> {
             Some(&interface) => interface,
             None => self.add_interface(seen)?,
         };
-        let length = seen.bytes.len() as u32;
+        let (erf, vcrc) = match seen.link {
+            Link::Ethernet => (&[][..], &[][..]),
+            Link::Infiniband => (&erf_header(seen)[..], &vcrc(&seen.bytes)[..]),
+        };
+        let length = (erf.len() + seen.bytes.len() + vcrc.len()) as u32;
         self.write(ENHANCED_PACKET, |block| {
             let [high, low] = [(seen.at >> 32) as u32, seen.at as u32];
             for word in [interface, high, low, length, length] {
                 block.extend(word.to_le_bytes());
             }
-            block.extend(&seen.bytes);
+            for part in [erf, &seen.bytes, vcrc] {
+                block.extend(part);
+            }
             pad(block);
             let flags = if seen.leaving { OUTBOUND } else { INBOUND };
             put_option(block, option::PACKET_FLAGS, &flags.to_le_bytes());
@@ -127,6 +137,41 @@ impl<W: Write> Pcapng<W> {
     }
 }
 
+/// Bytes of the header of an ERF record.
+const ERF_HEADER: usize = 16;
+/// The type of records that hold an InfiniBand packet.
+const ERF_INFINIBAND: u8 = 21;
+/// The record is as long as its packet.
+const ERF_VARIABLE_LENGTH: u8 = 4;
+
+/// The header of an ERF record: time in 2^-32 seconds, type, flags, length with the header, packets
+/// lost, length of the packet.
+fn erf_header(seen: &SeenFrame) -> [u8; ERF_HEADER] {
+    let (seconds, rest) = (seen.at / 1_000_000_000, seen.at % 1_000_000_000);
+    let time = (seconds << 32) + (rest << 32) / 1_000_000_000;
+    let length = (seen.bytes.len() + VCRC) as u16;
+    let mut header = [0; ERF_HEADER];
+    header[..8].copy_from_slice(&time.to_le_bytes());
+    header[8..10].copy_from_slice(&[ERF_INFINIBAND, ERF_VARIABLE_LENGTH]);
+    header[10..12].copy_from_slice(&(ERF_HEADER as u16).saturating_add(length).to_be_bytes());
+    header[14..].copy_from_slice(&length.to_be_bytes());
+    header
+}
+
+/// Bytes of a VCRC.
+const VCRC: usize = 2;
+
+/// The VCRC of a packet: as the ICRC is made, with the polynomial 0x100b (volume 1, 7.8.2).
+fn vcrc(packet: &[u8]) -> [u8; VCRC] {
+    const REFLECTED: u16 = 0x100b_u16.reverse_bits();
+    let crc = packet.iter().fold(!0_u16, |crc, &byte| {
+        (0..8).fold(crc ^ u16::from(byte), |crc, _| {
+            if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ REFLECTED }
+        })
+    });
+    (!crc).to_le_bytes()
+}
+
 fn put_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
     block.extend(code.to_le_bytes());
     block.extend((value.len() as u16).to_le_bytes());
@@ -152,14 +197,13 @@ mod tests {
         let mut bytes = Vec::new();
         let mut capture = Pcapng::new(&mut bytes).unwrap();
         let at = 0x1_0000_0002;
-        capture.frame(&seen(7, Link::Infiniband, at, true, b"hello")).unwrap();
+        capture.frame(&seen(7, Link::Ethernet, at, true, b"hello")).unwrap();
         capture.frame(&seen(3, Link::Ethernet, at, false, b"four")).unwrap();
-        capture.frame(&seen(7, Link::Infiniband, at, false, b"")).unwrap();
+        capture.frame(&seen(7, Link::Ethernet, at, false, b"")).unwrap();
         let words: Vec<_> =
             bytes.chunks(4).map(|it| u32::from_le_bytes(it.try_into().unwrap())).collect();
         let text = |text: &[u8; 4]| u32::from_le_bytes(*text);
-        let interface =
-            |link| vec![1, 40, link, 0, 1 << 16 | 2, text(b"a\0\0\0"), 1 << 16 | 9, 9, 0, 40];
+        let interface = || vec![1, 40, 1, 0, 1 << 16 | 2, text(b"a\0\0\0"), 1 << 16 | 9, 9, 0, 40];
         let packet = |interface, data: &[u8; 8], bytes: u32, direction| {
             let mut block = vec![6, 0, interface, 1, 2, bytes, bytes];
             let data = data.chunks(4).map(|it| u32::from_le_bytes(it.try_into().unwrap()));
@@ -178,14 +222,33 @@ mod tests {
         .concat();
         let expected = [
             section,
-            interface(247),
+            interface(),
             packet(0, b"hello\0\0\0", 5, 2),
-            interface(1),
+            interface(),
             packet(1, b"four\0\0\0\0", 4, 1),
             packet(0, &[0; 8], 0, 1),
         ]
         .concat();
         assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn an_infiniband_packet_stands_in_a_record_with_its_time_its_lengths_and_its_vcrc() {
+        let mut bytes = Vec::new();
+        let mut capture = Pcapng::new(&mut bytes).unwrap();
+        capture.frame(&seen(0, Link::Infiniband, 3_500_000_000, true, b"12345678")).unwrap();
+        // Behind the section and the interface, the block's header and its numbers.
+        let block = &bytes[52 + 40..];
+        let record = &block[28..28 + 16 + 8 + 2];
+        assert_eq!(bytes[52 + 8..][..2], [197, 0]);
+        assert_eq!(block[20..28], [26, 0, 0, 0, 26, 0, 0, 0]);
+        assert_eq!(record[..8], [0, 0, 0, 0x80, 3, 0, 0, 0]);
+        assert_eq!(record[8..16], [21, 4, 0, 26, 0, 0, 0, 10]);
+        assert_eq!(record[16..24], *b"12345678");
+        // A CRC over the bytes and their CRC is the same for all bytes.
+        let rest = |bytes: &[u8]| vcrc(&[bytes, &vcrc(bytes)].concat());
+        assert_eq!(record[24..], vcrc(b"12345678"));
+        assert_eq!(rest(b"12345678"), rest(b"something else"));
     }
 
     #[test]

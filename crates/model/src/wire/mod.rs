@@ -32,7 +32,7 @@ mod opcode;
 mod packet;
 mod route;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transport;
 
 pub use ethernet::{EtherType, Ethernet, Mac, Vlan};

@@ -21,7 +21,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-fn emitted(packet: &Packet<'_>) -> Vec<u8> {
+pub(crate) fn emitted(packet: &Packet<'_>) -> Vec<u8> {
     let mut frame = vec![FILL; packet.frame_length()];
     packet.emit(&mut frame);
     frame
@@ -88,7 +88,7 @@ fn write() -> Transport {
 
 /// A packet with 5 bytes of payload by every kind of route, its computed fields as they are on the
 /// wire.
-fn of_every_route() -> [Packet<'static>; 6] {
+pub(crate) fn of_every_route() -> [Packet<'static>; 6] {
     let behind = 12 + 16 + 8 + 4;
     let mut ip = Ipv4Header::zeroed();
     ip.set_version(4)
@@ -373,7 +373,7 @@ fn a_packet_without_the_headers_of_its_opcode_is_not_emitted() {
 }
 
 /// Every opcode with the extension headers that it has, each filled with a pattern.
-fn of_every_opcode() -> impl Iterator<Item = Transport> {
+pub(crate) fn of_every_opcode() -> impl Iterator<Item = Transport> {
     (0..=255).filter_map(|bits| {
         let opcode = Opcode::of(BthOpcode(bits))?;
         let headers = [0x5a; 128];

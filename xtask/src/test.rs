@@ -12,7 +12,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::debian::Debian;
@@ -53,7 +53,7 @@ const STEPS: &[Step] = &[
     Step { name: "format", place: Place::Debug, run: format },
     Step { name: "dependencies", place: Place::Debug, run: dependencies },
     Step { name: "prm check", place: Place::Debug, run: prm_check },
-    Step { name: "prm verify", place: Place::Debug, run: || once(xtask(&["prm", "verify"])) },
+    Step { name: "prm verify", place: Place::Debug, run: prm_verify },
     Step { name: "clippy", place: Place::Debug, run: clippy },
     Step { name: "tests", place: Place::Debug, run: tests },
     Step { name: "hwtest on the model", place: Place::Debug, run: hwtest_on_the_model },
@@ -277,6 +277,21 @@ fn counts(line: &str) -> Option<[u64; 3]> {
     Some([passed, failed, next(&["skipped", "ignored"]).unwrap_or(0)])
 }
 
+/// What the repository has, and a header of this machine: without one, that comparison is skipped.
+fn prm_verify() -> Result<Outcome> {
+    verified(xtask(&["prm", "verify"]))
+}
+
+/// Runs a command that is one check, with others in it that it tells of where they are skipped.
+fn verified(mut command: Command) -> Result<Outcome> {
+    let output = command.stderr(Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    let skips = text.lines().filter_map(Skip::of_line).collect();
+    let good = output.status.success();
+    Ok(Outcome::Ran { passed: good.into(), failed: (!good).into(), skips, more: 0 })
+}
+
 fn clippy() -> Result<Outcome> {
     let mut clippy = cargo(&["clippy", "--workspace", "--all-targets", "--features", FEATURES]);
     clippy.args(["--", "-D", "warnings"]);
@@ -486,7 +501,8 @@ fn installed(program: &str) -> bool {
 mod tests {
     use std::process::Command;
 
-    use super::{count, counts, verdict};
+    use super::{count, counts, verdict, verified};
+    use crate::outcome::Outcome;
 
     #[test]
     fn skips_on_standard_error_are_found_among_the_lines_of_a_test_runner() {
@@ -497,6 +513,25 @@ mod tests {
         let found = count(command).unwrap();
         assert_eq!((found.passed, found.failed, found.skips.len()), (2, 0, 1));
         assert_eq!((&*found.skips[0].name, &*found.skips[0].reason), ("a", "no such tool"));
+    }
+
+    #[test]
+    fn what_one_check_leaves_out_is_counted_as_skipped() {
+        let outcome = |script| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            match verified(command).unwrap() {
+                Outcome::Ran { passed, failed, skips, more } => {
+                    (passed, failed, skips.iter().map(|it| it.name.clone()).collect(), more)
+                }
+                Outcome::Skipped(reason) => panic!("all is skipped: {reason}"),
+            }
+        };
+        let header = vec!["ifc header".to_owned()];
+        let without = "echo 'skipped: ifc header: there is none'; echo 'trace: 42 commands'";
+        assert_eq!(outcome(without), (1, 0, header.clone(), 0));
+        assert_eq!(outcome("echo 'ifc: 3 fields'"), (1, 0, vec![], 0));
+        assert_eq!(outcome("echo 'skipped: ifc header: none'; exit 1"), (0, 1, header, 0));
     }
 
     #[test]

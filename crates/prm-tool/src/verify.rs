@@ -119,7 +119,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> crate::repository::Result {
     let mut evidence = Evidence::default();
     match header(options.ifc.as_deref()) {
         None => {
-            say("ifc:    skipped, there is no mlx5_ifc.h in /usr/src/linux*; give one by --ifc"
+            say("skipped: ifc header: there is no mlx5_ifc.h in /usr/src/linux*; give one by --ifc"
                 .into())
         }
         Some(path) => {

@@ -1,8 +1,10 @@
 //! UAR pages: allocation, and the offsets at which a client maps them.
 //!
-//! An mmap offset counts pages: bits 15:8 are a command, bits 7:0 and 23:16 an index. Pages that a
-//! client allocates one by one have commands from 9 on; those that came with the context go by
-//! commands of their own.
+//! An mmap offset counts pages: bits 15:8 are a command, bits 7:0 an index. Pages that a client
+//! allocates one by one have commands from 9 on, and bits 23:16 are the high byte of their index.
+//! Those that came with the context, and the page of the clock, go by commands of their own, whose
+//! index is bits 7:0 alone: Linux's `get_index` ignores all above, where `get_extended_index` and
+//! `mlx5_ib_mmap_offset` take the byte.
 
 use verbless_prm::Opcode;
 
@@ -77,26 +79,41 @@ fn offset(mmap: u32) -> u64 {
     ((index >> 8) << 16 | command << 8 | index & 0xff) * PAGE
 }
 
+/// The command of an offset.
+fn command(at: u64) -> u64 {
+    at >> 8 & 0xff
+}
+
+/// The index of an offset, for commands whose index has 8 bits.
+fn index(at: u64) -> u64 {
+    at & 0xff
+}
+
+/// The index of an offset, for commands whose index has 16 bits.
+fn extended_index(at: u64) -> u64 {
+    index(at) | (at >> 16 & 0xff) << 8
+}
+
 /// Whether a client maps the page by which timestamps become times: version 1 of it, with index 0.
 pub(super) fn is_clock(at: u64) -> bool {
-    at == MMAP_CLOCK_INFO << 8
+    command(at) == MMAP_CLOCK_INFO && index(at) == 0
 }
 
 /// The UAR page that a client maps at page number `at` of its file.
 pub(super) fn mapped_page(state: &State, context: &Context, at: u64) -> Result<u32, Errno> {
-    let command = at >> 8 & 0xff;
-    let index = at & 0xff | (at >> 16 & 0xff) << 8;
-    match command {
+    match command(at) {
         MMAP_REGULAR | MMAP_WC | MMAP_NC => {
-            let page = usize::try_from(at & 0xff).ok().and_then(|at| context.static_uars.get(at));
+            let number = usize::try_from(index(at)).ok();
+            let page = number.and_then(|number| context.static_uars.get(number));
             page.copied().ok_or(Errno::EINVAL)
         }
         1 => Err(Errno::ENOSYS),
         MMAP_CORE_CLOCK => Err(refused(Errno::EOPNOTSUPP, "the core clock page is not modelled")),
         // Of the page for timestamps there is one version, and it is no doorbell page.
         MMAP_CLOCK_INFO => Err(Errno::EOPNOTSUPP),
-        _ => {
-            let entry = u32::try_from(command << 16 | index).map_err(|_| Errno::EINVAL)?;
+        command => {
+            let entry = command << 16 | extended_index(at);
+            let entry = u32::try_from(entry).map_err(|_| Errno::EINVAL)?;
             state.mmaps.get(&entry).copied().ok_or(Errno::EINVAL)
         }
     }
@@ -119,8 +136,27 @@ mod tests {
         assert_eq!(mapped_page(&state, &context, 0x001), Ok(71));
         assert_eq!(mapped_page(&state, &context, 0x301), Ok(71));
         assert_eq!(mapped_page(&state, &context, 0x302), Err(Errno::EINVAL));
-        assert!(is_clock(0x700) && !is_clock(0x701) && !is_clock(0x1_0700));
+        assert!(is_clock(0x700) && !is_clock(0x701));
         assert_eq!(mapped_page(&state, &context, 0x701), Err(Errno::EOPNOTSUPP));
         assert_eq!(mapped_page(&state, &context, 0x500), Err(Errno::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn only_pages_that_were_allocated_one_by_one_have_a_high_byte_in_their_index() {
+        let context = Context::for_tests(vec![70, 71]);
+        let mut state = State::default();
+        state.mmaps.insert(0x9_0001, 6);
+        for (low, page) in [(0x001, 71), (0x201, 71), (0x300, 70)] {
+            for high in [0, 0x1_0000, 0xff_0000, 0x100_0000] {
+                assert_eq!(mapped_page(&state, &context, high | low), Ok(page), "{high:#x}");
+            }
+        }
+        assert!(is_clock(0x1_0700) && is_clock(0xff_0700) && !is_clock(0x1_0701));
+        assert_eq!(mapped_page(&state, &context, 0x1_0901), Err(Errno::EINVAL));
+        assert_eq!(
+            mapped_page(&state, &context, 0x100_0901),
+            Ok(6),
+            "nobody reads bits from 24 on"
+        );
     }
 }

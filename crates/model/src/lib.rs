@@ -29,6 +29,7 @@
 //! `hca` knows nothing of `engine`, and no circle of modules has more than three files: a test
 //! (`tests/modules.rs`) reads the paths.
 
+mod connection;
 pub mod device;
 mod engine;
 mod fabric;

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 
 use verbless_prm::hot::WQEBB;
 
+use crate::connection::Connection;
+
 /// Copies that wait for one queue; the WQEs of further ones are taken from the ring.
 const MOST_COPIES: usize = 1 << 4;
 
@@ -66,6 +68,20 @@ pub(crate) struct QpRuntime {
     pub overdue: bool,
     /// When a waiting request goes out again.
     pub resume_at: Option<u64>,
+    /// What a connected QP keeps of messages that go in packets.
+    connection: Option<Box<Connection>>,
+}
+
+impl QpRuntime {
+    /// What is kept of messages that go in packets.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        self.connection.get_or_insert_default()
+    }
+
+    /// The same, if a message ever went so.
+    pub(crate) fn started(&self) -> Option<&Connection> {
+        self.connection.as_deref()
+    }
 }
 
 /// WQEs that were copied to a doorbell register, by their index, in the order of their indexes.
@@ -78,6 +94,11 @@ impl Copies {
         if self.0.len() < MOST_COPIES {
             self.0.push_back((index, wqe));
         }
+    }
+
+    /// Puts the WQE at `index` back, if it came as a copy: it is taken again.
+    pub(crate) fn put_back(&mut self, index: u16, wqe: &[u8]) {
+        self.0.push_front((index, wqe.to_vec()));
     }
 
     /// The WQE at `index`, if it was copied; those before it are forgotten.

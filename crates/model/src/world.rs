@@ -8,8 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::engine::clock::Clock;
 use crate::engine::function::Function;
 use crate::engine::scratch::Scratch;
+use crate::fabric::{Fabric, Vport};
 use crate::hca::Refused;
 use crate::memory::{Held, Interrupts};
+use crate::profile::Link;
 use crate::watch::Outbox;
 
 /// The state of a model. Commands, doorbells and the data path all run on it, one at a time.
@@ -18,6 +20,10 @@ pub(crate) struct World {
     /// What those who watch are told once the lock is released.
     pub outbox: Arc<Outbox>,
     pub clock: Clock,
+    /// What joins the ports of the functions.
+    pub fabric: Fabric,
+    /// Every message goes in packets, also where nobody could tell.
+    pub in_packets: bool,
     /// The engine's buffers.
     pub scratch: Scratch,
 }
@@ -188,7 +194,29 @@ impl World {
         for (number, function) in functions.iter_mut().enumerate() {
             function.engine.outbox = Some((number, outbox.clone()));
         }
-        Self { functions, outbox, clock, scratch }
+        let mut fabric = Fabric::default();
+        let mut cards: Vec<(Link, u8, Vec<usize>)> = Vec::new();
+        for (number, Function { hca, .. }) in functions.iter().enumerate() {
+            match cards.last_mut().filter(|_| hca.shares_card) {
+                Some((.., functions)) => functions.push(number),
+                None => cards.push((hca.profile.link(), hca.ports.len() as u8, vec![number])),
+            }
+        }
+        for (kind, ports, functions) in cards {
+            fabric.add_card(kind, ports, functions);
+        }
+        let in_packets = false;
+        let mut world = Self { functions, outbox, clock, fabric, in_packets, scratch };
+        (0..world.functions.len()).for_each(|number| world.tell_addresses(number));
+        world
+    }
+
+    /// Tells the fabric what the ports of a function are called.
+    pub(crate) fn tell_addresses(&mut self, function: usize) {
+        let hca = &self.functions[function].hca;
+        for port in 1..=hca.ports.len() as u8 {
+            self.fabric.set_addresses(Vport { function, port }, hca.addresses(port));
+        }
     }
 
     /// Shows that nothing moves as long as it lives.

@@ -18,6 +18,9 @@ pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [
     if let Err(refusal) = apply_all(function, now) {
         function.hca.refuse(input, output, refusal);
     }
+    if std::mem::take(&mut function.engine.moved) {
+        world.tell_addresses(id);
+    }
     if world.outbox.commands.is_watched() {
         world.outbox.command(id, now, input, output);
     }
@@ -29,6 +32,7 @@ pub(crate) fn reset(world: &mut World, id: usize) {
     if let Err(refusal) = apply_all(&mut world.functions[id], world.clock.now) {
         tracing::error!(?refusal, "a reset cannot be refused");
     }
+    world.tell_addresses(id);
 }
 
 /// Does what the last command asks of the engine; the error is why the command is refused after
@@ -49,6 +53,9 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             function.engine.errored.remove(&qpn);
             function.engine.faults.forget(qpn);
             function.engine.stop_timer(runtime.resume_at, qpn);
+            if runtime.started().is_some_and(|connection| connection.answers) {
+                function.engine.answering.retain(|&answering| answering != qpn);
+            }
             if let Some(send) = send {
                 leave_rotation(function, qpn, &send);
             }
@@ -78,8 +85,13 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
         Effect::AllForgotten => {
             function.engine.forget_queues();
             function.engine.faults.forget_all();
+            function.engine.moved = true;
         }
-        Effect::PortLid(port) => function.events().port_lid(port),
+        Effect::PortLid(port) => {
+            function.engine.moved = true;
+            function.events().port_lid(port);
+        }
+        Effect::AddressesChanged => function.engine.moved = true,
         Effect::Event { kind, data } => function.events().post(kind, 0, data),
     }
     Ok(())

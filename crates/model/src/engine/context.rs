@@ -8,6 +8,7 @@ use super::cq::CompletionQueue;
 use super::events::Events;
 use super::function::Function;
 use super::keys::Keys;
+use super::packets::Addresses;
 use super::state::State;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
@@ -25,6 +26,7 @@ pub(super) struct Context<'a> {
     pub caps: &'a Capabilities,
     pub budget: &'a Budget,
     pub memory: &'a dyn HostMemory,
+    pub addresses: Addresses<'a>,
     pub state: &'a mut State,
     /// The engine's time in nanoseconds.
     pub now: u64,
@@ -102,6 +104,11 @@ impl Function {
     fn parts(&mut self, now: u64) -> Parts<'_> {
         let Self { hca, engine } = self;
         let memory = &*hca.memory;
+        let addresses = Addresses {
+            link: hca.profile.link(),
+            ports: &hca.ports,
+            roce: &hca.roce_addresses,
+        };
         let objects = &mut hca.objects;
         let events = Events { eqs: &mut objects.eqs, raised: &mut hca.raised, memory };
         let context = Context {
@@ -114,6 +121,7 @@ impl Function {
             caps: &hca.caps,
             budget: &hca.budget,
             memory,
+            addresses,
             state: engine,
             now,
         };

@@ -34,6 +34,7 @@ counts! {
     Duplicate duplicate_request set_duplicate_request;
     RnrNak rnr_nak_retry_err set_rnr_nak_retry_err;
     SequenceNak packet_seq_err set_packet_seq_err;
+    ImpliedNak implied_nak_seq_err set_implied_nak_seq_err;
     Timeout local_ack_timeout_err set_local_ack_timeout_err;
     RnrExceeded req_rnr_retries_exceeded set_req_rnr_retries_exceeded;
     RetriesExceeded req_transport_retries_exceeded set_req_transport_retries_exceeded;

@@ -160,7 +160,6 @@ pub(super) fn sender_ready(function: &mut Function, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;
     let ready = if let Some(qp) = qps.get(&number) {
         qp.state == QpState::Rts
-            && qp.runtime.resume_at.is_none()
             && qp.sq.as_ref().is_some_and(|sq| sq.awake)
     } else {
         let sq = sqs.get(&number);

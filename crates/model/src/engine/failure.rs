@@ -9,6 +9,7 @@ use super::cqe::Completion;
 use super::operation::Operation;
 use super::ring::record;
 use super::sender::producer_word;
+use super::work::opcode;
 use crate::hca::objects::QpState;
 
 impl QueuePair<'_> {
@@ -79,13 +80,21 @@ impl QueuePair<'_> {
         }
         let record = producer_word(self.qp.record);
         let sq = self.qp.sq.as_mut()?;
-        let (index, wqe_opcode) = sq.skip(self.context.memory, record)?;
         let cqn = sq.cqn;
+        // What had gone out comes first.
+        let begun = match self.qp.runtime.started() {
+            Some(_) => self.qp.runtime.connection().window.requests.pop_front(),
+            None => None,
+        };
+        let (index, wqe_opcode) = match begun {
+            Some(request) => (request.index, opcode(&request.wqe)),
+            None => sq.skip(self.context.memory, record)?,
+        };
         self.count_request_error(cqe_syndrome::FLUSHED);
         self.seen(index, Operation::name_of(wqe_opcode), 0, Some(cqe_syndrome::FLUSHED));
-        let opcode = cqe_opcode::REQUESTER_ERROR;
+        let kind = cqe_opcode::REQUESTER_ERROR;
         let flushed = cqe_syndrome::FLUSHED;
-        let completion = Completion::error(self.qp, self.qpn, opcode, wqe_opcode, index, flushed);
+        let completion = Completion::error(self.qp, self.qpn, kind, wqe_opcode, index, flushed);
         // The QP is in error already: that its CQ overruns, an event of the CQ tells.
         let _ = self.complete(cqn, completion);
         Some(())

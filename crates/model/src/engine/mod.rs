@@ -31,6 +31,7 @@ pub(crate) mod faults;
 pub(crate) mod function;
 mod keys;
 mod operation;
+mod packets;
 mod requester;
 mod responder;
 mod ring;

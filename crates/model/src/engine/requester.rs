@@ -107,7 +107,7 @@ impl QueuePair<'_> {
     }
 
     /// Finds the memory of the WQE's data segments; the error is the syndrome.
-    fn gather_list(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
+    pub(super) fn gather_list(&self, work: &Work, scratch: &mut Scratch) -> Result<u64, u8> {
         scratch.local.clear();
         let operation = work.operation;
         if operation.action == Action::Nop {
@@ -187,6 +187,16 @@ impl QueuePair<'_> {
         self.qp.requester.retries_left = self.qp.requester.retry_limit;
         self.qp.requester.rnr_retries_left = self.qp.requester.rnr_retry_limit;
         self.skip_to(placed.index, placed.wqebbs);
+        self.completed(placed, bytes, inline)
+    }
+
+    /// Writes the CQE of a WQE that is done, if one is wanted.
+    pub(super) fn completed(
+        &mut self,
+        placed: &Placed,
+        bytes: u32,
+        inline: Option<&[u8]>,
+    ) -> Turn {
         let Work { operation, signaled, event, .. } = placed.work;
         self.seen(placed.index, operation.name, placed.length, None);
         if !signaled {
@@ -205,7 +215,7 @@ impl QueuePair<'_> {
 
     /// The WQE at `index` failed: an error CQE whether or not it was signaled, and the QP or its
     /// send queue is in error.
-    fn fail(&mut self, index: u16, opcode: u8, syndrome: u8) -> Turn {
+    pub(super) fn fail(&mut self, index: u16, opcode: u8, syndrome: u8) -> Turn {
         self.count_request_error(syndrome);
         self.seen(index, Operation::name_of(opcode), 0, Some(syndrome));
         let kind = cqe_opcode::REQUESTER_ERROR;

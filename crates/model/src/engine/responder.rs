@@ -12,7 +12,7 @@ use super::ring::record;
 use super::scratch::Scratch;
 use super::srq;
 use super::transfer::{self, End};
-use super::work::{Segment, Work, segments};
+use super::work::{Operands, Segment, Work, segments};
 use crate::hca::objects::{QpState, Srq};
 use crate::memory::HostMemory;
 
@@ -75,7 +75,7 @@ impl QueuePair<'_> {
             _ if too_long => Err(Nak::InvalidRequest),
             Action::Send { .. } => self.send(message, scratch).map(|()| None),
             Action::Write => self.write(message, scratch).map(|()| None),
-            Action::Read => self.remote_range(message, Need::RemoteRead, scratch).map(|()| None),
+            Action::Read => self.remote(message, Need::RemoteRead, scratch).map(|()| None),
             Action::CompareSwap | Action::FetchAdd => self.atomic(message, scratch).map(Some),
             Action::Nop | Action::Umr => Ok(None),
         };
@@ -95,9 +95,22 @@ impl QueuePair<'_> {
     }
 
     /// Resolves the remote range of a READ, WRITE or atomic into `Scratch::remote`.
-    fn remote_range(
+    fn remote(
         &self,
         message: &Message<'_>,
+        need: Need,
+        scratch: &mut Scratch,
+    ) -> Result<(), Nak> {
+        let Work { rkey, remote_address, .. } = *message.work;
+        self.range(rkey, remote_address, message.length, need, scratch)
+    }
+
+    /// Resolves a range that the peer names into `Scratch::remote`.
+    pub(super) fn range(
+        &self,
+        key: u32,
+        address: u64,
+        length: u64,
         need: Need,
         scratch: &mut Scratch,
     ) -> Result<(), Nak> {
@@ -111,12 +124,11 @@ impl QueuePair<'_> {
             return Err(Nak::InvalidRequest);
         }
         scratch.remote.clear();
-        if message.length == 0 {
+        if length == 0 {
             return Ok(());
         }
         let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: false };
-        let Work { rkey, remote_address, .. } = *message.work;
-        let range = Range { key: rkey, address: remote_address, length: message.length };
+        let range = Range { key, address, length };
         let keys = self.context.keys();
         keys.resolve(user, range, need, &mut { keys::VISITS }, &mut scratch.remote).map_err(
             |refusal| {
@@ -138,7 +150,7 @@ impl QueuePair<'_> {
     }
 
     fn write(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
-        self.remote_range(message, Need::RemoteWrite, scratch)?;
+        self.remote(message, Need::RemoteWrite, scratch)?;
         match message.work.operation.responder_cqe {
             None => self.payload(message, scratch),
             Some(opcode) => {
@@ -153,8 +165,17 @@ impl QueuePair<'_> {
         if !message.work.remote_address.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
-        self.remote_range(message, Need::Atomic, scratch)?;
-        let (action, operands) = (message.work.operation.action, message.work.operands);
+        self.remote(message, Need::Atomic, scratch)?;
+        self.exchange_word(message.work.operation.action, message.work.operands, scratch)
+    }
+
+    /// Carries out an atomic on the word in `Scratch::remote`; gives what was there.
+    pub(super) fn exchange_word(
+        &mut self,
+        action: Action,
+        operands: Operands,
+        scratch: &Scratch,
+    ) -> Result<u64, Nak> {
         let next = |now: u64| match action {
             Action::CompareSwap if now == operands.compare => operands.swap_add,
             Action::FetchAdd => now.wrapping_add(operands.swap_add),
@@ -193,7 +214,7 @@ impl QueuePair<'_> {
 
     fn send(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         let index = self.next_receive(Some(&mut scratch.receive))?;
-        if let Err(syndrome) = self.scatter_list(index, message.length, scratch) {
+        if let Err(syndrome) = self.scatter_part(0, message.length, scratch) {
             self.receive_failed(index, syndrome);
             return Err(match syndrome {
                 cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
@@ -218,11 +239,11 @@ impl QueuePair<'_> {
         self.received(message, index, opcode, in_cqe.then_some(inline))
     }
 
-    /// Finds the memory that the receive WQE in `Scratch::receive` gives to so many bytes; the
-    /// error is the syndrome.
-    pub(super) fn scatter_list(
+    /// Finds the memory that the receive WQE in `Scratch::receive` gives to `length` bytes of a
+    /// message from byte `at` on; the error is the syndrome.
+    pub(super) fn scatter_part(
         &self,
-        index: u16,
+        at: u64,
         length: u64,
         scratch: &mut Scratch,
     ) -> Result<(), u8> {
@@ -231,7 +252,7 @@ impl QueuePair<'_> {
         let pd = shared.map_or(self.qp.pd, |queue| queue.pd);
         let user = User { pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         scratch.remote.clear();
-        let (mut rest, mut visits) = (length, keys::VISITS);
+        let (mut skip, mut rest, mut visits) = (at, length, keys::VISITS);
         for segment in segments(&scratch.receive, 0) {
             if rest == 0 {
                 break;
@@ -239,22 +260,27 @@ impl QueuePair<'_> {
             let Ok(Segment::Pointer { lkey, address, length }) = segment else {
                 return Err(cqe_syndrome::LOCAL_QP_OPERATION);
             };
-            let here = length.min(rest);
-            let range = Range { key: lkey, address, length: here };
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let here = (length - skip).min(rest);
+            let range = Range { key: lkey, address: address.wrapping_add(skip), length: here };
             let (keys, need) = (self.context.keys(), Need::LocalWrite);
             keys.resolve(user, range, need, &mut visits, &mut scratch.remote).map_err(
                 |refusal| {
-                    tracing::info!(self.qpn, index, ?range, ?refusal, "a local key refused");
+                    tracing::info!(self.qpn, ?range, ?refusal, "a local key refused");
                     cqe_syndrome::LOCAL_PROTECTION
                 },
             )?;
             rest -= here;
+            skip = 0;
         }
         if rest > 0 { Err(cqe_syndrome::LOCAL_LENGTH) } else { Ok(()) }
     }
 
     /// Frees the key that a SEND with invalidate names.
-    fn invalidate(&mut self, key: u32) -> Result<(), Nak> {
+    pub(super) fn invalidate(&mut self, key: u32) -> Result<(), Nak> {
         let mkey = self.context.mkeys.get_mut(&(key >> 8)).ok_or(Nak::Access)?;
         let right = u32::from(mkey.variant) == key & 0xff && mkey.pd == self.qp.pd && !mkey.free;
         if !right || !mkey.context.en_rinval() {

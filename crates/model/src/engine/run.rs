@@ -7,7 +7,9 @@ use super::requester::Step;
 use super::scratch::Scratch;
 use super::sender::Turn;
 use super::state::Delayed;
-use super::{blueflame, doorbell, transport};
+use super::packets::Egress;
+use super::{blueflame, doorbell, packets, transport};
+use crate::fabric::Vport;
 use crate::world::World;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
@@ -70,6 +72,9 @@ fn work(world: &mut World, scratch: &mut Scratch) -> bool {
     for id in 0..world.functions.len() {
         worked |= expire(world, id);
     }
+    if move_packets(world, scratch) {
+        return true;
+    }
     for _ in 0..world.functions.len() {
         let id = if scratch.next < world.functions.len() { scratch.next } else { 0 };
         scratch.next = id + 1;
@@ -78,6 +83,45 @@ fn work(world: &mut World, scratch: &mut Scratch) -> bool {
         }
     }
     worked || flush_late(world)
+}
+
+/// Takes the next packet that has arrived, or lets a QP send answers; false if there is nothing.
+fn move_packets(world: &mut World, scratch: &mut Scratch) -> bool {
+    let now = world.clock.now;
+    if let Some(delivery) = world.fabric.pop_due(now) {
+        let id = delivery.to.function;
+        packets::arrive(&mut world.functions[id], &delivery, now, scratch);
+        world.fabric.recycle(delivery.frame);
+        send_packets(world, id);
+        return true;
+    }
+    for id in 0..world.functions.len() {
+        let function = &mut world.functions[id];
+        let Some(qpn) = function.engine.answering.pop_front() else { continue };
+        if function.hca.fatal {
+            continue;
+        }
+        match function.pair(qpn, now).map(|mut pair| pair.send_answers(scratch)) {
+            Ok(true) => function.engine.answering.push_back(qpn),
+            Ok(false) => {}
+            Err(missing) => tracing::error!(%missing, "a QP that was to answer is gone"),
+        }
+        send_packets(world, id);
+        return true;
+    }
+    false
+}
+
+/// Gives the packets that QPs of a function sent to its ports.
+fn send_packets(world: &mut World, id: usize) {
+    let World { functions, fabric, clock, .. } = world;
+    let Function { hca, engine } = &mut functions[id];
+    for Egress { port, frame } in engine.egress.drain(..) {
+        match hca.is_up(port) {
+            true => fabric.transmit(clock.now, Vport { function: id, port }, frame),
+            false => engine.buffers.recycle(frame),
+        }
+    }
 }
 
 /// What a function was about to do when it died does not happen any more, and holds up no other.
@@ -111,10 +155,21 @@ fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
 
 /// Gives a QP its turn: executes one WQE, if its state lets it.
 fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Result<Turn, Missing> {
+    let in_packets = world.in_packets;
     let mut pair = world.functions[id].pair(qpn, world.clock.now)?;
     let service = pair.qp.service;
+    if service.is_connected() && (in_packets || !pair.is_settled()) {
+        let turn = pair.send_packets(scratch);
+        send_packets(world, id);
+        return turn;
+    }
     match pair.begin(scratch)? {
         Step::Over(turn) => Ok(turn),
+        Step::Request(placed) if service.is_datagram() && in_packets => {
+            let turn = pair.send_datagram(&placed, scratch);
+            send_packets(world, id);
+            Ok(turn)
+        }
         Step::Request(placed) => transport::send(world, (id, qpn), service, &placed, scratch),
     }
 }
@@ -187,5 +242,5 @@ pub(super) fn next_timer(world: &World) -> Option<u64> {
         let held = function.engine.held.next_due();
         waiting.into_iter().chain(delayed).chain(moderated).chain(held).min()
     });
-    timers.min().map(|at| at.saturating_sub(world.clock.now))
+    timers.chain(world.fabric.next_due()).min().map(|at| at.saturating_sub(world.clock.now))
 }

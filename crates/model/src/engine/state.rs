@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::cqe::Completion;
 use super::faults::Faults;
+use super::packets::Egress;
+use crate::fabric::Buffers;
 use crate::watch::Outbox;
 
 /// What the engine keeps per function.
@@ -12,6 +14,12 @@ use crate::watch::Outbox;
 pub(crate) struct State {
     /// QPs and SQs that are awake, each once, in the order of their turns.
     pub active: VecDeque<u32>,
+    /// QPs whose answers wait to be sent, each once.
+    pub answering: VecDeque<u32>,
+    /// Packets that the ports are to send.
+    pub egress: Vec<Egress>,
+    /// Buffers of packets that are free.
+    pub buffers: Buffers,
     /// QPs that wait, by the time at which they go on.
     pub timers: BTreeSet<(u64, u32)>,
     /// QPs in the error state: what is posted to them is flushed.
@@ -28,6 +36,8 @@ pub(crate) struct State {
     pub faults: Faults,
     /// The function's number, and where those who watch its requests are told from.
     pub outbox: Option<(usize, Arc<Outbox>)>,
+    /// Its ports have other addresses than the fabric knows.
+    pub moved: bool,
     /// Trapped stores that may become BlueFlame copies.
     pub held: Held,
 }
@@ -36,6 +46,8 @@ impl State {
     /// There are no queues any more.
     pub(super) fn forget_queues(&mut self) {
         self.active.clear();
+        self.answering.clear();
+        self.egress.clear();
         self.timers.clear();
         self.errored.clear();
         self.delayed.clear();

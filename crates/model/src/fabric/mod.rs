@@ -42,12 +42,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) use self::address::Addresses;
-pub(crate) use self::frame::Frame;
+pub(crate) use self::frame::{Buffers, Frame};
 pub(crate) use self::link::{LinkSettings, Traffic};
 pub(crate) use self::reach::reach;
 
 use self::address::{Destination, source_mac};
-use self::frame::Buffers;
 use self::link::{Cable, Direction};
 use self::schedule::Schedule;
 use crate::profile::Link;

@@ -27,6 +27,8 @@ pub(crate) enum Effect {
     AllForgotten,
     /// Port `.0` (from 1) has another LID.
     PortLid(u8),
+    /// Ports have other addresses.
+    AddressesChanged,
     /// An event of type `kind` is to be reported, with bytes 0x20 to 0x3c of the entry.
     Event { kind: u8, data: [u8; 28] },
 }

@@ -25,4 +25,4 @@ pub(crate) use commands::{cq_resized, is_group, reconfigure_key};
 pub(crate) use effect::Effect;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refused;
-pub(crate) use state::Hca;
+pub(crate) use state::{Hca, Port};

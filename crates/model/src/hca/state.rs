@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use verbless_prm::RoceAddrLayout;
 
+use crate::fabric::Addresses;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::effect::Effect;
@@ -17,6 +18,7 @@ use crate::hca::refusal::Refused;
 use crate::hca::vport::NicVport;
 use crate::memory::{HostMemory, Interrupts, UarSpace};
 use crate::profile::{Link, Profile};
+use crate::wire::Mac;
 
 /// A port's physical and logical state.
 #[derive(Debug, Clone)]
@@ -48,6 +50,8 @@ pub(crate) struct Hca {
     pub identity: Identity,
     /// Which function of its side of the device it is, from 0.
     pub function: u16,
+    /// It is not the first function of its card.
+    pub shares_card: bool,
     pub life: Life,
     pub caps: Capabilities,
     pub objects: Objects,
@@ -100,6 +104,7 @@ impl Hca {
             ports: ports.collect(),
             identity,
             function: 0,
+            shares_card: false,
             life: Life::Disabled,
             objects: Objects {
                 limits: Limits::new(caps.general(), profile.keys()),
@@ -128,6 +133,7 @@ impl Hca {
 
     /// The same as function `number` of its side of a device, whose first function is `first`.
     pub(crate) fn of_function(mut self, first: usize, number: u16) -> Self {
+        self.shares_card = self.identity.node_guid != Identity::new(first as u32, 1).node_guid;
         let first = Identity::new(first as u32, self.ports.len() as u32);
         self.identity.system_image_guid = first.system_image_guid;
         self.function = number;
@@ -154,6 +160,37 @@ impl Hca {
                 Address::Routed { lid: port.lid, gid }
             }
             _ => Address::Lid(port.lid),
+        }
+    }
+
+    /// What a port (from 1) is called on the fabric.
+    pub(crate) fn addresses(&self, number: u8) -> Addresses {
+        let index = usize::from(number).wrapping_sub(1);
+        let (port, identity) = (self.ports.get(index), self.identity.ports.get(index));
+        match self.profile.link() {
+            Link::Ethernet => {
+                let entries = self.roce_addresses.iter();
+                let used = entries.filter(|entry| **entry != RoceAddrLayout::zeroed());
+                let roce = used.map(|entry| {
+                    let (high, low) = (entry.source_mac_47_32(), entry.source_mac_31_0());
+                    u64::from(high) << 32 | u64::from(low)
+                });
+                let mut macs: Vec<Mac> = identity
+                    .map(|port| port.mac)
+                    .into_iter()
+                    .chain(roce)
+                    .map(|mac| Mac(mac.to_be_bytes()[2..].try_into().unwrap_or_default()))
+                    .collect();
+                macs.sort_unstable();
+                macs.dedup();
+                Addresses { macs, ..Addresses::default() }
+            }
+            Link::Infiniband => Addresses {
+                lid: port.map_or(0, |port| port.lid),
+                gids: port.map_or(Vec::new(), |port| port.gids.clone()),
+                grh_required: self.profile.hca_vport().grh_required(),
+                ..Addresses::default()
+            },
         }
     }
 

@@ -89,7 +89,8 @@ impl Rig {
         let memory: Arc<dyn HostMemory> = Arc::new(ProcessMemory);
         let hca = |index| Hca::new(index, profile.clone(), memory.clone());
         let functions = (0..2).map(|index| Function::new(hca(index))).collect();
-        let world = World::new(functions, true);
+        let mut world = World::new(functions, true);
+        world.in_packets = std::env::var_os("IN_PACKETS").is_some();
         let arena = (0..1 << 18).map(|_| AtomicU64::new(0)).collect();
         let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
         for hca in 0..2 {
@@ -435,6 +436,7 @@ impl Rig {
             let qp = self.qp(from);
             qp.state = QpState::Rts;
             qp.remote = Some(Address::Lid(lid));
+            qp.context.primary_address_path_mut().set_rlid(lid).set_vhca_port_num(1);
             qp.remote_qpn = to.qpn;
             self.world.functions[from.hca].hca.objects.index_again();
         }

@@ -22,8 +22,6 @@ pub(super) enum Answer {
     Done { original: Option<u64> },
     /// RNR NAK with this timer code.
     NotReady { timer: u8 },
-    /// NAK: the PSN lies ahead of the one expected.
-    OutOfSequence,
     /// NAK, or a failure at home: the requester's syndrome.
     Failed(u8),
     /// Nothing: there is nobody, or it drops the packet.

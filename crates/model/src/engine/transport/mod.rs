@@ -8,6 +8,9 @@ mod ud;
 
 use verbless_prm::hot::cqe_syndrome;
 
+pub(super) use rc::rnr_timer;
+pub(super) use ud::{GENERAL_SERVICES_KEY, OWN_KEY};
+
 use super::context::Missing;
 use super::scratch::Scratch;
 use super::sender::Turn;

@@ -44,10 +44,6 @@ pub(super) fn send(
         Answer::Done { original } => original,
         Answer::Failed(syndrome) => return Ok(pair.finish(placed, Err(syndrome))),
         Answer::NotReady { timer } => return Ok(pair.receiver_not_ready(placed, timer)),
-        Answer::OutOfSequence => {
-            pair.count(Count::SequenceNak);
-            return Ok(pair.try_again(placed));
-        }
         Answer::Silence => return Ok(pair.unanswered()),
     };
     pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
@@ -155,12 +151,13 @@ fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratc
     let ahead = message.psn.wrapping_sub(expected) & PSN;
     if ahead != 0 {
         tracing::info!(pair.qpn, psn = message.psn, expected, "out of sequence");
-        let (what, answer) = match ahead < PSN_HALF {
-            true => (Count::OutOfSequence, Answer::OutOfSequence),
-            false => (Count::Duplicate, Answer::Silence),
-        };
-        pair.count(what);
-        return answer;
+        // A NAK would name a PSN that the requester never sent, and so tell it nothing.
+        if ahead >= PSN_HALF {
+            pair.count(Count::Duplicate);
+        } else if !std::mem::replace(&mut pair.qp.runtime.connection().arriving.reported, true) {
+            pair.count(Count::OutOfSequence);
+        }
+        return Answer::Silence;
     }
     match pair.perform(message, scratch) {
         Ok(original) => {
@@ -183,7 +180,7 @@ fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratc
 }
 
 /// Nanoseconds of an RNR NAK timer code (InfiniBand specification, table "RNR NAK timer field").
-fn rnr_timer(code: u8) -> u64 {
+pub(in crate::engine) fn rnr_timer(code: u8) -> u64 {
     const UNITS: [u64; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

@@ -35,9 +35,9 @@ const GRH: usize = Grh::BYTES;
 const FIRST_MULTICAST_LID: u16 = 0xc000;
 const LAST_MULTICAST_LID: u16 = 0xfffe;
 /// The Q_Key of QP 1.
-const GENERAL_SERVICES_KEY: u32 = 0x8001_0000;
+pub(in crate::engine) const GENERAL_SERVICES_KEY: u32 = 0x8001_0000;
 /// A Q_Key with this bit in a request means the QP's own.
-const OWN_KEY: u32 = 1 << 31;
+pub(in crate::engine) const OWN_KEY: u32 = 1 << 31;
 /// The P_Key of the partition that every port is in.
 const DEFAULT_PKEY: u32 = 0xffff;
 
@@ -302,7 +302,7 @@ impl QueuePair<'_> {
             return Ok(());
         };
         let bytes = packet.length + GRH as u64;
-        if let Err(syndrome) = self.scatter_list(index, bytes, scratch) {
+        if let Err(syndrome) = self.scatter_part(0, bytes, scratch) {
             self.receive_failed(index, syndrome);
             return Ok(());
         }

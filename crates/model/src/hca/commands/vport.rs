@@ -12,6 +12,7 @@ use verbless_prm::{
 };
 
 use super::call::{Call, Outcome};
+use crate::hca::effect::Effect;
 use crate::hca::refusal::Refusal;
 use crate::hca::state::Port;
 use crate::hca::vport::DEFAULT_PKEY;
@@ -280,6 +281,7 @@ pub(super) fn set_roce_address(
     if let Some(port) = hca.ports.first_mut() {
         port.gids = gids;
     }
+    hca.effects.push(Effect::AddressesChanged);
     Ok(())
 }
 

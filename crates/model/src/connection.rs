@@ -1,0 +1,365 @@
+//! What a connected QP keeps while its messages travel as packets: the requests that are not
+//! acknowledged yet, the message that is arriving, and the answers that are still to go out.
+
+use std::collections::VecDeque;
+
+/// PSNs and MSNs count in 24 bits.
+pub(crate) const PSN_MASK: u32 = 0xff_ffff;
+/// A PSN that is less than this far ahead is ahead; else it lies behind.
+const PSN_HALF: u32 = 1 << 23;
+
+/// How far `psn` lies behind `from`, or how far ahead of it.
+pub(crate) fn distance(from: u32, psn: u32) -> Distance {
+    match psn.wrapping_sub(from) & PSN_MASK {
+        0 => Distance::Same,
+        ahead if ahead < PSN_HALF => Distance::Ahead(ahead),
+        behind => Distance::Behind(behind.wrapping_neg() & PSN_MASK),
+    }
+}
+
+/// `psn` and so many more.
+pub(crate) fn advance(psn: u32, by: u32) -> u32 {
+    psn.wrapping_add(by) & PSN_MASK
+}
+
+/// Where one PSN lies, seen from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Distance {
+    Same,
+    Ahead(u32),
+    Behind(u32),
+}
+
+/// Both halves of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Connection {
+    pub window: Window,
+    pub arriving: Arriving,
+    /// It waits for a turn to send its answers.
+    pub answers: bool,
+}
+
+/// Requests that were fetched and are not completed, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    pub requests: VecDeque<Request>,
+    /// The one that sends next, counted from the oldest; their number when all were sent.
+    pub next: usize,
+    /// What the QP's timer is for.
+    pub timer: Timer,
+    /// WQE buffers that are free.
+    spare: Vec<Vec<u8>>,
+}
+
+/// What a running timer of a QP is for.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// The peer was not ready to receive: nothing is sent before it runs out.
+    #[default]
+    NotReady,
+    /// The oldest request waits for its acknowledgement.
+    Acknowledge,
+}
+
+/// A request that was fetched.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Index and size of its WQE.
+    pub index: u16,
+    pub wqebbs: u16,
+    pub wqe: Vec<u8>,
+    /// Bytes that its data segments name.
+    pub length: u64,
+    /// Its first PSN, and how many it takes: of its packets, or of those of its response.
+    pub psn: u32,
+    pub packets: u32,
+    /// Packets that went out since the last return, and the most that ever did.
+    pub sent: u32,
+    pub reached: u32,
+    /// Packets that are acknowledged; of a READ, those of its response that arrived.
+    pub done: u32,
+    /// An atomic or READ: its response, and nothing less, acknowledges it.
+    pub responds: bool,
+    /// The first bytes of a response that goes into the CQE.
+    pub inline: [u8; 64],
+    /// It does not leave the device, or it failed with this syndrome.
+    pub decided: Option<Result<(), u8>>,
+}
+
+impl Request {
+    pub(crate) fn is_over(&self) -> bool {
+        self.decided.is_some() || self.done == self.packets
+    }
+
+    /// Every packet that it sends has gone out.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.decided.is_some() || self.sent == self.packets
+    }
+}
+
+/// Where a PSN lies in a window: the request, and the packet in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub request: usize,
+    pub packet: u32,
+}
+
+impl Window {
+    /// A buffer for a WQE.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes the oldest request out, if it is over.
+    pub(crate) fn retire(&mut self) -> Option<Request> {
+        self.requests.front().filter(|request| request.is_over())?;
+        self.next = self.next.saturating_sub(1);
+        self.requests.pop_front()
+    }
+
+    /// Takes a buffer back.
+    pub(crate) fn reuse(&mut self, buffer: Vec<u8>) {
+        self.spare.push(buffer);
+    }
+
+    /// Where a PSN that went out lies; `None`: it did not, or it is acknowledged and forgotten.
+    pub(crate) fn place(&self, psn: u32) -> Option<Place> {
+        let sent = |request: &Request| psn.wrapping_sub(request.psn) & PSN_MASK < request.reached;
+        let request = self.requests.iter().position(sent)?;
+        Some(Place { request, packet: psn.wrapping_sub(self.requests[request].psn) & PSN_MASK })
+    }
+
+    /// PSNs that went out and are not acknowledged.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.requests.iter().map(|request| request.sent.saturating_sub(request.done)).sum()
+    }
+
+    /// READs and atomics that wait for their responses.
+    pub(crate) fn responses(&self) -> usize {
+        self.requests.iter().filter(|request| request.responds && !request.is_over()).count()
+    }
+
+    /// Everything before `place` has arrived, as the peer says. The error is where it cannot be so:
+    /// a response is missing.
+    pub(crate) fn acknowledge_before(&mut self, place: Place) -> Result<(), Place> {
+        for (number, request) in self.requests.iter_mut().enumerate().take(place.request + 1) {
+            let whole = number < place.request;
+            if request.responds {
+                if whole && !request.is_over() {
+                    return Err(Place { request: number, packet: request.done });
+                }
+                continue;
+            }
+            let arrived = if whole { request.packets } else { place.packet };
+            request.done = request.done.max(arrived);
+            request.sent = request.sent.max(request.done);
+        }
+        self.skip_sent();
+        Ok(())
+    }
+
+    /// Goes back: from `place` on everything that is not acknowledged is sent again.
+    pub(crate) fn go_back(&mut self, place: Place) {
+        self.next = place.request;
+        for request in self.requests.iter_mut().skip(place.request) {
+            request.sent = request.done;
+        }
+        self.skip_sent();
+    }
+
+    /// Moves on to the first request that has something to send.
+    pub(crate) fn skip_sent(&mut self) {
+        while self.requests.get(self.next).is_some_and(Request::is_sent) {
+            self.next += 1;
+        }
+    }
+
+    /// The request that sends next has nothing left to send.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.requests.get(self.next).is_none_or(Request::is_sent)
+    }
+
+    /// The oldest packet that is not acknowledged, if one went out.
+    pub(crate) fn oldest(&self) -> Option<Place> {
+        let request = self.requests.iter().position(|request| !request.is_over())?;
+        let oldest = &self.requests[request];
+        (oldest.reached > oldest.done).then_some(Place { request, packet: oldest.done })
+    }
+}
+
+/// What arrives, and what goes back.
+#[derive(Debug, Default)]
+pub(crate) struct Arriving {
+    /// The message whose first packet, but not its last, has arrived.
+    pub message: Option<Incoming>,
+    /// A gap was reported: nothing more is said of it before it closes.
+    pub reported: bool,
+    /// Messages that were finished, modulo 2^24.
+    pub msn: u32,
+    /// What goes back, in order.
+    pub answers: VecDeque<Answer>,
+    /// READs and atomics that may be asked for again, oldest first.
+    pub replay: VecDeque<Replay>,
+}
+
+/// A message of several packets that is arriving.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    /// Where it goes.
+    pub into: Target,
+    /// Bytes that arrived.
+    pub bytes: u64,
+}
+
+/// Where a message goes.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// To the memory of a receive WQE, of which this is a copy.
+    Receive { index: u16, wqe: Vec<u8> },
+    /// To a range of a key.
+    Range { key: u32, address: u64, length: u64 },
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self::Range { key: 0, address: 0, length: 0 }
+    }
+}
+
+/// Something that goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Everything up to this PSN has arrived.
+    Acknowledge { psn: u32, msn: u32 },
+    /// A NAK of any kind, by its syndrome.
+    Refuse { psn: u32, msn: u32, syndrome: u8 },
+    /// The data of a READ, of whose packets `sent` have gone out.
+    Read { psn: u32, msn: u32, packets: u32, sent: u32, key: u32, address: u64, length: u64 },
+    /// What was there before an atomic.
+    Atomic { psn: u32, msn: u32, value: u64 },
+}
+
+/// A READ or atomic that was executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replay {
+    Read { psn: u32, packets: u32 },
+    Atomic { psn: u32, msn: u32, value: u64 },
+}
+
+impl Arriving {
+    /// Adds an answer; an acknowledgement speaks for those right before it.
+    pub(crate) fn answer(&mut self, answer: Answer) {
+        if matches!(answer, Answer::Acknowledge { .. })
+            && matches!(self.answers.back(), Some(Answer::Acknowledge { .. }))
+        {
+            self.answers.pop_back();
+        }
+        self.answers.push_back(answer);
+    }
+
+    /// Remembers what may be asked for again: so many at most.
+    pub(crate) fn remember(&mut self, replay: Replay, most: u8) {
+        while self.replay.len() >= usize::from(most.max(1)) {
+            self.replay.pop_front();
+        }
+        self.replay.push_back(replay);
+    }
+
+    /// READs and atomics that are not answered yet.
+    pub(crate) fn unanswered(&self) -> usize {
+        let pending = |answer: &&Answer| matches!(answer, Answer::Read { .. } | Answer::Atomic { .. });
+        self.answers.iter().filter(pending).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(psn: u32, packets: u32, responds: bool) -> Request {
+        Request {
+            index: 0,
+            wqebbs: 1,
+            wqe: Vec::new(),
+            length: 0,
+            psn,
+            packets,
+            sent: packets,
+            reached: packets,
+            done: 0,
+            responds,
+            inline: [0; 64],
+            decided: None,
+        }
+    }
+
+    fn window(requests: impl IntoIterator<Item = Request>) -> Window {
+        let requests: VecDeque<_> = requests.into_iter().collect();
+        Window { next: requests.len(), requests, ..Window::default() }
+    }
+
+    #[test]
+    fn psns_compare_across_their_wrap() {
+        assert_eq!(distance(PSN_MASK, 0), Distance::Ahead(1));
+        assert_eq!(distance(0, PSN_MASK), Distance::Behind(1));
+        assert_eq!(distance(7, 7), Distance::Same);
+        assert_eq!(distance(0, PSN_HALF - 1), Distance::Ahead(PSN_HALF - 1));
+        assert_eq!(distance(0, PSN_HALF), Distance::Behind(PSN_HALF));
+        assert_eq!(advance(PSN_MASK, 2), 1);
+    }
+
+    #[test]
+    fn an_acknowledgement_counts_for_all_before_it_but_responses() {
+        let mut all = window([request(0xff_fffe, 3, false), request(1, 2, true), request(3, 4, false)]);
+        let place = all.place(4).unwrap();
+        assert_eq!(place, Place { request: 2, packet: 1 });
+        assert_eq!(all.acknowledge_before(place), Err(Place { request: 1, packet: 0 }));
+        assert_eq!(all.requests.iter().map(|it| it.done).collect::<Vec<_>>(), [3, 0, 0]);
+        all.requests[1].done = 2;
+        assert_eq!(all.acknowledge_before(place), Ok(()));
+        assert_eq!(all.requests.iter().map(|it| it.done).collect::<Vec<_>>(), [3, 2, 1]);
+        assert_eq!(all.in_flight(), 3);
+        assert_eq!((all.retire().unwrap().psn, all.retire().unwrap().psn), (0xff_fffe, 1));
+        assert!(all.retire().is_none());
+        assert_eq!(all.place(2), None, "it is forgotten");
+        assert_eq!(all.place(7), None, "it was never sent");
+    }
+
+    #[test]
+    fn going_back_sends_again_what_is_not_acknowledged_and_nothing_else() {
+        let mut all = window([request(0, 4, false), request(4, 1, false), request(5, 8, true)]);
+        let place = all.place(2).unwrap();
+        all.acknowledge_before(place).unwrap();
+        all.requests[2].done = 3;
+        all.go_back(place);
+        assert_eq!(all.requests.iter().map(|it| it.sent).collect::<Vec<_>>(), [2, 0, 3]);
+        assert_eq!(all.next, 0);
+        assert_eq!(all.place(3), Some(Place { request: 0, packet: 3 }), "it went out once");
+        let late = all.place(4).unwrap();
+        all.acknowledge_before(late).unwrap();
+        assert_eq!(all.next, 1, "an answer to what went out before is as good");
+    }
+
+    #[test]
+    fn acknowledgements_in_a_row_become_one_and_nothing_overtakes_a_read() {
+        let mut all = Arriving::default();
+        let read = Answer::Read {
+            psn: 3,
+            msn: 3,
+            packets: 2,
+            sent: 0,
+            key: 1,
+            address: 2,
+            length: 3,
+        };
+        for psn in 0..3 {
+            all.answer(Answer::Acknowledge { psn, msn: psn });
+        }
+        all.answer(read);
+        all.answer(Answer::Acknowledge { psn: 5, msn: 5 });
+        let (first, last) =
+            (Answer::Acknowledge { psn: 2, msn: 2 }, Answer::Acknowledge { psn: 5, msn: 5 });
+        assert_eq!(all.answers, [first, read, last]);
+        assert_eq!(all.unanswered(), 1);
+    }
+}

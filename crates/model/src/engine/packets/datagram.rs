@@ -1,0 +1,175 @@
+//! Datagrams in packets: what UD QPs and the management QPs send and receive.
+//!
+//! The receiver finds 40 bytes in front of the message: the global route header, where the packet
+//! had one. Sources: InfiniBand specification, volume 1, 8.3 (GRH), 9.8.3 (UD), 10.2.5 (Q_Keys);
+//! Linux `drivers/infiniband/hw/mlx5/{wr,cq}.c`.
+
+use verbless_prm::hot::{CqeSourceQp, cqe_opcode, cqe_syndrome};
+use verbless_prm::{Bth, CqeRoceL3Type, Deth, Grh, Immdt, Ipv4Header};
+
+use super::super::context::QueuePair;
+use super::super::counters::Count;
+use super::super::cqe::Received;
+use super::super::scratch::Scratch;
+use super::super::sender::Turn;
+use super::super::transfer;
+use super::super::transport::{GENERAL_SERVICES_KEY, OWN_KEY};
+use super::super::work::{Placed, address_vector};
+use super::egress::DEFAULT_PKEY;
+use super::path::Hop;
+use super::responder::slid;
+use crate::connection::{PSN_MASK, advance};
+use crate::hca::objects::Service;
+use crate::wire::{Extensions, Message, Opcode, Packet, Place, Route, Transport};
+use crate::wire;
+
+/// Bytes of a global route header, and of the room for it in front of every message.
+const GRH: usize = Grh::BYTES;
+
+impl QueuePair<'_> {
+    /// Sends a request that is ready: it is done when it has left, whoever hears it.
+    pub(in crate::engine) fn send_datagram(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
+        let sent = self.emit_datagram(placed, scratch);
+        self.finish(placed, sent)
+    }
+
+    fn emit_datagram(&mut self, placed: &Placed, scratch: &mut Scratch) -> Result<(), u8> {
+        const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
+        let (vector, _) = address_vector(&scratch.wqe).ok_or(MALFORMED)?;
+        if placed.length > 1 << self.qp.log_mtu {
+            return Err(cqe_syndrome::LOCAL_LENGTH);
+        }
+        let route = self.context.addresses.route(self.qp.port, &Hop::from(&vector));
+        let Some(route) = route else {
+            tracing::info!(self.qpn, ?vector, "an address vector that leads nowhere");
+            return Err(MALFORMED);
+        };
+        let source = match (self.qp.service, self.qp.context.deth_sqpn()) {
+            (Service::Qp0, _) => 0,
+            (Service::Qp1, _) => 1,
+            (_, 0) => self.qpn,
+            (_, other) => other,
+        };
+        let own = vector.q_key() & OWN_KEY != 0;
+        let mut deth = Deth::zeroed();
+        deth.set_queue_key(if own { self.qp.context.q_key() } else { vector.q_key() })
+            .set_source_qp(source);
+        let immediate = placed.work.operation.immediate;
+        let opcode = Opcode {
+            service: wire::Service::Ud,
+            message: Message::Send,
+            place: Place::Only,
+            immediate,
+            invalidate: false,
+        };
+        let psn = self.qp.requester.psn;
+        self.qp.requester.psn = advance(psn, 1);
+        let mut bth = Bth::zeroed();
+        bth.set_opcode(opcode.bits().ok_or(MALFORMED)?)
+            .set_solicited(placed.work.solicited)
+            .set_migrated(true)
+            .set_partition_key(DEFAULT_PKEY)
+            .set_destination_qp(vector.dqp_dct())
+            .set_psn(psn & PSN_MASK);
+        let immdt = immediate.then(|| {
+            let mut immdt = Immdt::zeroed();
+            immdt.set_immediate(placed.work.immediate);
+            immdt
+        });
+        let extensions = Extensions { deth: Some(deth), immdt, ..Extensions::default() };
+        let lost = self.context.state.faults.loses_message(self.qpn);
+        let memory = self.context.memory;
+        let Scratch { local, wqe, .. } = scratch;
+        let transport = Transport { bth, extensions };
+        self.emit_to(Some(route), transport, placed.length as usize, lost, |into| {
+            transfer::gather(memory, local, wqe, into)
+        })
+        .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
+    }
+
+    /// Takes a datagram, if it is for this QP.
+    pub(super) fn take_datagram(&mut self, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
+        let extensions = &packet.headers.transport.extensions;
+        let Some(deth) = extensions.deth else { return };
+        let key = match self.qp.service {
+            Service::Ud => Some(self.qp.context.q_key()),
+            Service::Qp1 => Some(GENERAL_SERVICES_KEY),
+            // Subnet management has a key of its own inside its packets.
+            Service::Qp0 => Some(deth.queue_key()),
+            _ => None,
+        };
+        let ready = self.qp.state.receives();
+        if !ready || key != Some(deth.queue_key()) {
+            let sent = deth.queue_key();
+            tracing::info!(self.qpn, ready, ?key, sent, "a datagram is not for this QP");
+            return;
+        }
+        let Ok(index) = self.next_receive(Some(&mut scratch.receive)) else {
+            self.count(Count::OutOfBuffer);
+            return;
+        };
+        let bytes = (packet.payload.len() + GRH) as u64;
+        if let Err(syndrome) = self.scatter_part(0, bytes, scratch) {
+            self.receive_failed(index, syndrome);
+            return;
+        }
+        let route = &packet.headers.route;
+        let whole = &mut scratch.wqe;
+        whole.clear();
+        whole.extend_from_slice(&front(route));
+        whole.extend_from_slice(packet.payload);
+        if transfer::scatter(self.context.memory, &scratch.remote, whole).is_err() {
+            self.receive_failed(index, cqe_syndrome::LOCAL_PROTECTION);
+            return;
+        }
+        let of = Received {
+            opcode: match opcode.immediate {
+                true => cqe_opcode::RESPONDER_SEND_IMM,
+                false => cqe_opcode::RESPONDER_SEND,
+            },
+            index,
+            bytes: bytes as u32,
+            immediate: match (extensions.immdt, self.qp.service) {
+                (Some(immdt), _) => immdt.immediate(),
+                (None, Service::Qp1) => DEFAULT_PKEY.into(),
+                (None, _) => 0,
+            },
+            solicited: packet.headers.transport.bth.solicited(),
+            slid: slid(route),
+            peer: flags(route) | deth.source_qp(),
+            now: self.context.ticks(),
+        };
+        // Whatever is wrong here, nobody else hears of it.
+        let _ = self.complete_receive(&of, None);
+    }
+}
+
+/// What the receiver finds in front of the message.
+fn front(route: &Route) -> [u8; GRH] {
+    const START: usize = GRH - Ipv4Header::BYTES;
+    match route {
+        Route::Local(_) => [0; GRH],
+        Route::Global(_, grh) | Route::RoceV1(_, grh) | Route::Ipv6(_, grh, _) => *grh.as_bytes(),
+        Route::Ipv4(_, ip, _) => {
+            let mut front = [0; GRH];
+            front[START..].copy_from_slice(ip.as_bytes());
+            front
+        }
+    }
+}
+
+/// Bits of `flags_rqpn` that tell of the headers.
+fn flags(route: &Route) -> u32 {
+    let source = CqeSourceQp::new();
+    match route {
+        Route::Local(lrh) => source.with_sl(lrh.service_level()),
+        Route::Global(lrh, grh) => {
+            let g = if grh.destination_gid()[0] == 0xff { 2 } else { 1 };
+            source.with_g(g).with_sl(lrh.service_level())
+        }
+        Route::RoceV1(..) => source.with_g(1).with_roce_l3_type(CqeRoceL3Type::GRH.0),
+        Route::Ipv4(..) => source.with_g(1).with_roce_l3_type(CqeRoceL3Type::IPV4.0),
+        Route::Ipv6(..) => source.with_g(1).with_roce_l3_type(CqeRoceL3Type::IPV6.0),
+    }
+    .into_bits()
+}

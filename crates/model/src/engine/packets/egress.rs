@@ -1,0 +1,73 @@
+//! Packets on their way out of a QP: headers around a payload, in a buffer that the port takes.
+
+use verbless_prm::Bth;
+
+use super::super::context::QueuePair;
+use super::super::transfer::End;
+use super::path::Hop;
+use crate::fabric::Frame;
+use crate::wire::{Extensions, Headers, Route, Transport};
+
+/// The P_Key of the partition that every port is in, with full membership.
+pub(super) const DEFAULT_PKEY: u16 = 0xffff;
+
+/// A packet that a port is to send.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    /// The port that it leaves from, from 1.
+    pub port: u8,
+    pub frame: Frame,
+}
+
+/// A packet in the making.
+pub(super) struct Outgoing {
+    pub bth: Bth,
+    pub extensions: Extensions,
+    /// Bytes of payload.
+    pub payload: usize,
+}
+
+impl QueuePair<'_> {
+    /// Sends a packet to the QP's peer; `fill` writes the payload. With `lost` it gets no further
+    /// than here.
+    pub(super) fn emit(
+        &mut self,
+        out: &Outgoing,
+        lost: bool,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), End>,
+    ) -> Result<(), End> {
+        let hop = Hop::from(self.qp.context.primary_address_path());
+        let route = self.context.addresses.route(self.qp.port, &hop);
+        let mut bth = out.bth;
+        bth.set_destination_qp(self.qp.remote_qpn & 0xff_ffff)
+            .set_partition_key(DEFAULT_PKEY)
+            .set_migrated(true);
+        let transport = Transport { bth, extensions: out.extensions };
+        self.emit_to(route, transport, out.payload, lost, fill)
+    }
+
+    /// Sends a packet with these headers; without a route it gets no further than here.
+    pub(super) fn emit_to(
+        &mut self,
+        route: Option<Route>,
+        transport: Transport,
+        payload: usize,
+        lost: bool,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), End>,
+    ) -> Result<(), End> {
+        let state = &mut self.context.state;
+        let Some(route) = route else {
+            tracing::debug!(self.qpn, "a path that leads nowhere");
+            return fill(&mut vec![0; payload]);
+        };
+        let headers = Headers { route, transport };
+        let mut filled = Ok(());
+        let frame = state.buffers.packet(&headers, payload, |into| filled = fill(into));
+        if filled.is_err() || lost {
+            state.buffers.recycle(frame);
+            return filled;
+        }
+        state.egress.push(Egress { port: self.qp.port, frame });
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Packets that arrive at a port: whose they are.
+
+use super::super::scratch::Scratch;
+use super::path::{Addresses, mapped};
+use crate::engine::function::Function;
+use crate::fabric::{Delivery, Vport};
+use crate::hca::Hca;
+use crate::hca::objects::{Objects, Service};
+use crate::wire::{Message, Packet, Route, Service as WireService};
+
+/// The QP number of datagrams to a group.
+const GROUP: u32 = 0xff_ffff;
+
+/// Takes what arrived at a port of a function.
+pub(in crate::engine) fn arrive(
+    function: &mut Function,
+    delivery: &Delivery,
+    now: u64,
+    scratch: &mut Scratch,
+) {
+    let Delivery { to: Vport { port, .. }, own, ref frame } = *delivery;
+    if !function.hca.is_up(port) {
+        return;
+    }
+    let packet = match frame.packet() {
+        Ok(Some(packet)) => packet,
+        Ok(None) => return,
+        Err(why) => {
+            tracing::debug!(port, %why, "a port drops a packet");
+            return;
+        }
+    };
+    let Some(opcode) = packet.headers.transport.opcode() else { return };
+    let addresses = addresses(&function.hca);
+    let route = &packet.headers.route;
+    if !addresses.takes(port, route) {
+        return;
+    }
+    let to = packet.headers.transport.bth.destination_qp();
+    if to == GROUP && opcode.service == WireService::Ud {
+        to_group(function, &packet, own, now, scratch);
+        return;
+    }
+    let Some(qpn) = number(&function.hca.objects, to) else { return };
+    let Some(qp) = function.hca.objects.qps.get(&qpn) else {
+        tracing::debug!(qpn, "a packet for a QP that does not exist");
+        return;
+    };
+    let carries = match qp.service {
+        Service::Rc => opcode.service == WireService::Rc,
+        Service::Uc => opcode.service == WireService::Uc,
+        Service::Ud | Service::Qp0 | Service::Qp1 => opcode.service == WireService::Ud,
+        Service::RegUmr => false,
+    };
+    if !carries || qp.port != port {
+        tracing::debug!(qpn, ?opcode, "a packet of another service, or for another port");
+        return;
+    }
+    if qp.service.is_connected() {
+        let path = qp.context.primary_address_path();
+        let known = qp.remote.is_some_and(|peer| addresses.is_peer(path, peer, route));
+        if !known {
+            tracing::debug!(qpn, "a packet that the QP's peer did not send");
+            return;
+        }
+    }
+    let Ok(mut pair) = function.pair(qpn, now) else { return };
+    match opcode.message {
+        _ if opcode.service == WireService::Ud => pair.take_datagram(&packet, opcode, scratch),
+        Message::Acknowledge | Message::AtomicAcknowledge | Message::ReadResponse => {
+            pair.take_answer(&packet, opcode, scratch);
+        }
+        Message::Congestion | Message::RoceCongestion => {}
+        _ => pair.take_request(&packet, opcode, scratch),
+    }
+}
+
+fn addresses(hca: &Hca) -> Addresses<'_> {
+    Addresses { link: hca.profile.link(), ports: &hca.ports, roce: &hca.roce_addresses }
+}
+
+/// Gives a datagram to all QPs of a function that joined its group.
+fn to_group(
+    function: &mut Function,
+    packet: &Packet<'_>,
+    own: bool,
+    now: u64,
+    scratch: &mut Scratch,
+) {
+    let Some(opcode) = packet.headers.transport.opcode() else { return };
+    let group = match &packet.headers.route {
+        Route::Global(_, grh) | Route::RoceV1(_, grh) | Route::Ipv6(_, grh, _) => {
+            *grh.destination_gid()
+        }
+        Route::Ipv4(_, ip, _) => mapped(ip.destination_address()),
+        Route::Local(_) => return,
+    };
+    let Some(members) = function.hca.objects.groups.get(&group) else { return };
+    let source = packet.headers.transport.extensions.deth.map(|deth| deth.source_qp());
+    let members: Vec<u32> = members.iter().copied().collect();
+    for qpn in members {
+        let Ok(mut pair) = function.pair(qpn, now) else { continue };
+        // It does not want to hear what it says to its groups itself.
+        let deaf = pair.qp.context.block_lb_mc() && own && source == Some(qpn);
+        if !deaf {
+            pair.take_datagram(packet, opcode, scratch);
+        }
+    }
+}
+
+/// The number by which a function knows the QP that a packet names: each port has a QP 0 and a QP 1
+/// of its own.
+fn number(objects: &Objects, qpn: u32) -> Option<u32> {
+    let service = match qpn {
+        0 => Service::Qp0,
+        1 => Service::Qp1,
+        _ => return Some(qpn),
+    };
+    objects.qps.iter().find(|(_, qp)| qp.service == service).map(|(&number, _)| number)
+}

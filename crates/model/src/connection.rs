@@ -267,7 +267,8 @@ impl Arriving {
 
     /// READs and atomics that are not answered yet.
     pub(crate) fn unanswered(&self) -> usize {
-        let pending = |answer: &&Answer| matches!(answer, Answer::Read { .. } | Answer::Atomic { .. });
+        let pending =
+            |answer: &&Answer| matches!(answer, Answer::Read { .. } | Answer::Atomic { .. });
         self.answers.iter().filter(pending).count()
     }
 }
@@ -310,7 +311,8 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_counts_for_all_before_it_but_responses() {
-        let mut all = window([request(0xff_fffe, 3, false), request(1, 2, true), request(3, 4, false)]);
+        let mut all =
+            window([request(0xff_fffe, 3, false), request(1, 2, true), request(3, 4, false)]);
         let place = all.place(4).unwrap();
         assert_eq!(place, Place { request: 2, packet: 1 });
         assert_eq!(all.acknowledge_before(place), Err(Place { request: 1, packet: 0 }));
@@ -343,15 +345,8 @@ mod tests {
     #[test]
     fn acknowledgements_in_a_row_become_one_and_nothing_overtakes_a_read() {
         let mut all = Arriving::default();
-        let read = Answer::Read {
-            psn: 3,
-            msn: 3,
-            packets: 2,
-            sent: 0,
-            key: 1,
-            address: 2,
-            length: 3,
-        };
+        let read =
+            Answer::Read { psn: 3, msn: 3, packets: 2, sent: 0, key: 1, address: 2, length: 3 };
         for psn in 0..3 {
             all.answer(Answer::Acknowledge { psn, msn: psn });
         }

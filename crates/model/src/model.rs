@@ -42,6 +42,7 @@ pub struct Builder {
     functions: Vec<Function>,
     stepped: bool,
     auto_advance: bool,
+    in_packets: bool,
     memory: Option<Arc<dyn HostMemory>>,
 }
 
@@ -124,6 +125,14 @@ impl Builder {
         self
     }
 
+    /// Lets every message travel in packets of the path MTU, with their headers, acknowledgements
+    /// and timers, as on a wire. Otherwise a message is carried whole where nothing can happen to
+    /// it on the way and nobody watches: that is faster, and programs cannot tell the difference.
+    pub fn in_packets(mut self) -> Self {
+        self.in_packets = true;
+        self
+    }
+
     /// Lets a thread of the model drive the devices, in real time. This is the default.
     pub fn threaded(mut self) -> Self {
         self.stepped = false;
@@ -150,7 +159,8 @@ impl Builder {
                 engine::Function::new(hca)
             })
             .collect();
-        let world = World::new(functions, self.stepped);
+        let mut world = World::new(functions, self.stepped);
+        world.in_packets = self.in_packets;
         let shared = SharedWorld::new(world, self.stepped);
         if !self.stepped {
             engine::spawn(&shared);

@@ -128,6 +128,7 @@ mod tests {
             peer: "auto".into(),
             profile: "connectx6dx".into(),
             link: Some("infiniband".into()),
+            packets: false,
             destructive: false,
         };
         let lab = Lab::open(&choice).expect("the model");

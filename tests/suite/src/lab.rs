@@ -25,6 +25,8 @@ pub struct Choice {
     pub profile: String,
     /// `infiniband` or `ethernet`, if not the profile's own.
     pub link: Option<String>,
+    /// The model's messages go in packets, and are not carried whole.
+    pub packets: bool,
     /// Whether a hardware run may change more than its own objects.
     pub destructive: bool,
 }
@@ -127,6 +129,7 @@ impl Lab {
             1 => builder.device(profile.clone()).device(profile.clone()),
             _ => builder.device_with_sides(profile.clone()),
         };
+        let builder = if choice.packets { builder.in_packets() } else { builder };
         let model = builder.build();
         let backend = Arc::new(InProcess::of(&model));
         let devices = backend.enumerate()?;

@@ -30,6 +30,9 @@ struct Options {
     /// The model's port type: infiniband or ethernet; the profile's own if not given.
     #[arg(long)]
     link: Option<String>,
+    /// The model's messages go in packets of the path MTU; else they are carried whole.
+    #[arg(long)]
+    packets: bool,
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
@@ -97,6 +100,7 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
         peer: options.peer.clone(),
         profile: options.profile.clone(),
         link: options.link.clone(),
+        packets: options.packets,
         destructive: options.destructive,
     };
     let lab = Lab::open(&choice).map_err(|Stop(what)| what)?;

@@ -138,6 +138,7 @@ fn where_umr_may_not_change_the_atomic_right_it_changes_all_else() {
             peer: "auto".into(),
             profile: path,
             link: None,
+            packets: false,
             destructive: false,
         });
         let lab = lab.unwrap_or_else(|Stop(why)| panic!("{why}"));

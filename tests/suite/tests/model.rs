@@ -29,6 +29,7 @@ fn main() -> std::process::ExitCode {
             peer: "auto".into(),
             profile: profile.into(),
             link: Some(link.into()),
+            packets: false,
             destructive: false,
         };
         match Lab::open(&choice) {

@@ -32,3 +32,12 @@ impl Clock {
 pub(crate) fn nanoseconds(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
+
+/// Nanoseconds of an RNR NAK timer code (InfiniBand specification, table "RNR NAK timer field").
+pub(super) fn rnr_timer(code: u8) -> u64 {
+    const UNITS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    UNITS[usize::from(code) % 32] * 10_000
+}

@@ -8,7 +8,7 @@ use super::cq::CompletionQueue;
 use super::events::Events;
 use super::function::Function;
 use super::keys::Keys;
-use super::packets::Addresses;
+use super::packets::path::Addresses;
 use super::state::State;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
@@ -104,11 +104,8 @@ impl Function {
     fn parts(&mut self, now: u64) -> Parts<'_> {
         let Self { hca, engine } = self;
         let memory = &*hca.memory;
-        let addresses = Addresses {
-            link: hca.profile.link(),
-            ports: &hca.ports,
-            roce: &hca.roce_addresses,
-        };
+        let addresses =
+            Addresses { link: hca.profile.link(), ports: &hca.ports, roce: &hca.roce_addresses };
         let objects = &mut hca.objects;
         let events = Events { eqs: &mut objects.eqs, raised: &mut hca.raised, memory };
         let context = Context {

@@ -159,8 +159,7 @@ fn arm(function: &mut Function, page: u32, word: u64, now: u64) {
 pub(super) fn sender_ready(function: &mut Function, number: u32) {
     let Objects { qps, sqs, .. } = &function.hca.objects;
     let ready = if let Some(qp) = qps.get(&number) {
-        qp.state == QpState::Rts
-            && qp.sq.as_ref().is_some_and(|sq| sq.awake)
+        qp.state == QpState::Rts && qp.sq.as_ref().is_some_and(|sq| sq.awake)
     } else {
         let sq = sqs.get(&number);
         sq.is_some_and(|sq| sq.state == SqState::RDY && sq.queue.awake)

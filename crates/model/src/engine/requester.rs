@@ -191,12 +191,7 @@ impl QueuePair<'_> {
     }
 
     /// Writes the CQE of a WQE that is done, if one is wanted.
-    pub(super) fn completed(
-        &mut self,
-        placed: &Placed,
-        bytes: u32,
-        inline: Option<&[u8]>,
-    ) -> Turn {
+    pub(super) fn completed(&mut self, placed: &Placed, bytes: u32, inline: Option<&[u8]>) -> Turn {
         let Work { operation, signaled, event, .. } = placed.work;
         self.seen(placed.index, operation.name, placed.length, None);
         if !signaled {

@@ -95,12 +95,7 @@ impl QueuePair<'_> {
     }
 
     /// Resolves the remote range of a READ, WRITE or atomic into `Scratch::remote`.
-    fn remote(
-        &self,
-        message: &Message<'_>,
-        need: Need,
-        scratch: &mut Scratch,
-    ) -> Result<(), Nak> {
+    fn remote(&self, message: &Message<'_>, need: Need, scratch: &mut Scratch) -> Result<(), Nak> {
         let Work { rkey, remote_address, .. } = *message.work;
         self.range(rkey, remote_address, message.length, need, scratch)
     }

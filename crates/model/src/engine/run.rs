@@ -6,8 +6,7 @@ use super::function::Function;
 use super::requester::Step;
 use super::scratch::Scratch;
 use super::sender::Turn;
-use super::state::Delayed;
-use super::packets::Egress;
+use super::state::{Delayed, Egress};
 use super::{blueflame, doorbell, packets, transport};
 use crate::fabric::Vport;
 use crate::world::World;
@@ -116,12 +115,16 @@ fn move_packets(world: &mut World, scratch: &mut Scratch) -> bool {
 fn send_packets(world: &mut World, id: usize) {
     let World { functions, fabric, clock, .. } = world;
     let Function { hca, engine } = &mut functions[id];
+    if engine.egress.is_empty() {
+        return;
+    }
     for Egress { port, frame } in engine.egress.drain(..) {
         match hca.is_up(port) {
             true => fabric.transmit(clock.now, Vport { function: id, port }, frame),
             false => engine.buffers.recycle(frame),
         }
     }
+    fabric.share_buffers(&mut engine.buffers);
 }
 
 /// What a function was about to do when it died does not happen any more, and holds up no other.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::cqe::Completion;
 use super::faults::Faults;
-use super::packets::Egress;
-use crate::fabric::Buffers;
+use crate::fabric::frame::{Buffers, Frame};
 use crate::watch::Outbox;
 
 /// What the engine keeps per function.
@@ -60,6 +59,14 @@ impl State {
             self.timers.remove(&(at, qpn));
         }
     }
+}
+
+/// A packet that a port is to send.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    /// The port that it leaves from, from 1.
+    pub port: u8,
+    pub frame: Frame,
 }
 
 /// A CQE that a fault holds back.

@@ -141,6 +141,10 @@ impl Buffers {
         self.free.len()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
     /// Takes a frame back that has been dealt with.
     pub(crate) fn recycle(&mut self, frame: Frame) {
         if self.free.len() < MOST_FREE {

@@ -16,7 +16,7 @@ mod pages;
 mod refusal;
 pub(crate) mod registry;
 mod removal;
-mod state;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 mod vport;
@@ -25,4 +25,4 @@ pub(crate) use commands::{cq_resized, is_group, reconfigure_key};
 pub(crate) use effect::Effect;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refused;
-pub(crate) use state::{Hca, Port};
+pub(crate) use state::Hca;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use verbless_prm::RoceAddrLayout;
 
-use crate::fabric::Addresses;
+use crate::fabric::address::Addresses;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::effect::Effect;

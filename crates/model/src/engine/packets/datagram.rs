@@ -13,22 +13,26 @@ use super::super::cqe::Received;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer;
-use super::super::transport::{GENERAL_SERVICES_KEY, OWN_KEY};
+use super::super::transport::ud::{GENERAL_SERVICES_KEY, OWN_KEY};
 use super::super::work::{Placed, address_vector};
 use super::egress::DEFAULT_PKEY;
 use super::path::Hop;
 use super::responder::slid;
 use crate::connection::{PSN_MASK, advance};
 use crate::hca::objects::Service;
-use crate::wire::{Extensions, Message, Opcode, Packet, Place, Route, Transport};
 use crate::wire;
+use crate::wire::{Extensions, Message, Opcode, Packet, Place, Route, Transport};
 
 /// Bytes of a global route header, and of the room for it in front of every message.
 const GRH: usize = Grh::BYTES;
 
 impl QueuePair<'_> {
     /// Sends a request that is ready: it is done when it has left, whoever hears it.
-    pub(in crate::engine) fn send_datagram(&mut self, placed: &Placed, scratch: &mut Scratch) -> Turn {
+    pub(in crate::engine) fn send_datagram(
+        &mut self,
+        placed: &Placed,
+        scratch: &mut Scratch,
+    ) -> Turn {
         let sent = self.emit_datagram(placed, scratch);
         self.finish(placed, sent)
     }
@@ -88,7 +92,12 @@ impl QueuePair<'_> {
     }
 
     /// Takes a datagram, if it is for this QP.
-    pub(super) fn take_datagram(&mut self, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
+    pub(super) fn take_datagram(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) {
         let extensions = &packet.headers.transport.extensions;
         let Some(deth) = extensions.deth else { return };
         let key = match self.qp.service {

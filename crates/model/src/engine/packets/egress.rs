@@ -3,21 +3,13 @@
 use verbless_prm::Bth;
 
 use super::super::context::QueuePair;
+use super::super::state::Egress;
 use super::super::transfer::End;
 use super::path::Hop;
-use crate::fabric::Frame;
 use crate::wire::{Extensions, Headers, Route, Transport};
 
 /// The P_Key of the partition that every port is in, with full membership.
 pub(super) const DEFAULT_PKEY: u16 = 0xffff;
-
-/// A packet that a port is to send.
-#[derive(Debug)]
-pub(crate) struct Egress {
-    /// The port that it leaves from, from 1.
-    pub port: u8,
-    pub frame: Frame,
-}
 
 /// A packet in the making.
 pub(super) struct Outgoing {

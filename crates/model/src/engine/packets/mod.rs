@@ -13,10 +13,8 @@
 mod datagram;
 mod egress;
 mod ingress;
-mod path;
+pub(super) mod path;
 mod requester;
 mod responder;
 
-pub(crate) use egress::Egress;
 pub(super) use ingress::arrive;
-pub(super) use path::Addresses;

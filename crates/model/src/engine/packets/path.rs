@@ -10,7 +10,7 @@ use verbless_prm::{
 };
 
 use crate::hca::objects::Address;
-use crate::hca::Port;
+use crate::hca::state::Port;
 use crate::profile::Link;
 use crate::wire::{EtherType, Ethernet, Mac, Route, Vlan};
 
@@ -164,16 +164,13 @@ impl<'a> Addresses<'a> {
             Route::Local(lrh) => is_multicast_lid(lrh.destination_lid()) || self.has_lid(port, lrh),
             Route::Global(lrh, grh) => {
                 let gid = grh.destination_gid();
-                gid[0] == 0xff
-                    || (self.has_lid(port, lrh) && port.gids.contains(gid))
+                gid[0] == 0xff || (self.has_lid(port, lrh) && port.gids.contains(gid))
             }
-            Route::RoceV1(ethernet, grh) => self.has(ethernet, grh.destination_gid(), |own| {
-                own.roce_version() == RoceVersion::V1
-            }),
+            Route::RoceV1(ethernet, grh) => self
+                .has(ethernet, grh.destination_gid(), |own| own.roce_version() == RoceVersion::V1),
             Route::Ipv4(ethernet, ip, _) => {
                 self.has(ethernet, &mapped(ip.destination_address()), |own| {
-                    own.roce_version() == RoceVersion::V2
-                        && own.roce_l3_type() == RoceL3Type::IPV4
+                    own.roce_version() == RoceVersion::V2 && own.roce_l3_type() == RoceL3Type::IPV4
                 })
             }
             Route::Ipv6(ethernet, ip, _) => self.has(ethernet, ip.destination_gid(), |own| {
@@ -209,7 +206,9 @@ impl<'a> Addresses<'a> {
         match (route, peer) {
             (Route::Local(lrh), Address::Lid(lid)) => lrh.source_lid() == lid,
             // What loops back needs no GRH, whatever the subnet asks for.
-            (Route::Local(lrh), Address::Routed { lid, .. }) => path.fl() && lrh.source_lid() == lid,
+            (Route::Local(lrh), Address::Routed { lid, .. }) => {
+                path.fl() && lrh.source_lid() == lid
+            }
             (Route::Global(lrh, grh), Address::Routed { lid, gid }) => {
                 lrh.source_lid() == lid && *grh.source_gid() == gid
             }

@@ -7,6 +7,7 @@
 use verbless_prm::hot::{CtrlSegment, cqe_syndrome};
 use verbless_prm::{Aeth, AethNak, AtomicEth, Bth, Ieth, Immdt, Reth};
 
+use super::super::clock::rnr_timer;
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
 use super::super::keys::{self, Need, Range, Sge, User};
@@ -16,12 +17,11 @@ use super::super::sender::Turn;
 use super::super::transfer::{self, End};
 use super::super::umr::{self, Asker};
 use super::super::work::{self, Placed, Segment, Work, segments};
-use super::super::transport::rnr_timer;
 use super::egress::Outgoing;
 use crate::connection::{PSN_MASK, Place, Request, Timer, advance};
 use crate::hca::objects::QpState;
-use crate::wire::{Extensions, Message, Opcode, Packet};
 use crate::wire;
+use crate::wire::{Extensions, Message, Opcode, Packet};
 
 /// Packets that a QP sends in one turn.
 const PACKETS_A_TURN: u32 = 16;
@@ -47,7 +47,10 @@ enum Attempt {
 
 impl QueuePair<'_> {
     /// Gives the send side its turn.
-    pub(in crate::engine) fn send_packets(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
+    pub(in crate::engine) fn send_packets(
+        &mut self,
+        scratch: &mut Scratch,
+    ) -> Result<Turn, Missing> {
         match self.qp.state {
             QpState::Rts | QpState::SqDrained => {}
             QpState::SqError => {
@@ -102,9 +105,10 @@ impl QueuePair<'_> {
 
     /// Nothing of the QP is on its way, and nothing is to be answered.
     pub(in crate::engine) fn is_settled(&self) -> bool {
-        self.qp.runtime.started().is_none_or(|connection| {
-            connection.window.requests.is_empty() && !connection.answers
-        })
+        self.qp
+            .runtime
+            .started()
+            .is_none_or(|connection| connection.window.requests.is_empty() && !connection.answers)
     }
 
     fn is_sending(&self) -> bool {
@@ -245,7 +249,7 @@ impl QueuePair<'_> {
         if request.decided.is_some() {
             return Attempt::Done;
         }
-        if in_flight > 0 && in_flight >= MOST_IN_FLIGHT {
+        if in_flight >= MOST_IN_FLIGHT {
             return Attempt::Waits;
         }
         let packet = request.sent;
@@ -273,8 +277,9 @@ impl QueuePair<'_> {
                 request.reached = request.reached.max(now_sent);
                 if reliable {
                     self.start_timer();
-                } else if now_sent == packets {
-                    request.done = packets;
+                } else {
+                    // Nobody answers: what has left is done with.
+                    request.done = now_sent;
                 }
             }
             Err(syndrome) => request.decided = Some(Err(syndrome)),
@@ -363,7 +368,13 @@ impl QueuePair<'_> {
     }
 
     /// Finds the memory of a part of the WQE's data; the error is the syndrome.
-    fn gather_part(&self, work: &Work, at: u64, length: u64, scratch: &mut Scratch) -> Result<(), u8> {
+    fn gather_part(
+        &self,
+        work: &Work,
+        at: u64,
+        length: u64,
+        scratch: &mut Scratch,
+    ) -> Result<(), u8> {
         let need = if work.operation.scatters() { Need::LocalWrite } else { Need::LocalRead };
         let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
         let Scratch { local, wqe, .. } = scratch;
@@ -404,7 +415,12 @@ impl QueuePair<'_> {
     }
 
     /// Takes what the peer answers.
-    pub(super) fn take_answer(&mut self, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
+    pub(super) fn take_answer(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) {
         if !self.is_sending() || !self.qp.service.is_reliable() {
             return;
         }
@@ -566,13 +582,7 @@ impl QueuePair<'_> {
     }
 
     /// Puts a part of a response where the WQE wants it.
-    fn put_response(
-        &mut self,
-        place: Place,
-        at: u64,
-        bytes: &[u8],
-        scratch: &mut Scratch,
-    ) -> bool {
+    fn put_response(&mut self, place: Place, at: u64, bytes: &[u8], scratch: &mut Scratch) -> bool {
         let room = u64::from(self.qp.requester_inline);
         let request = &mut self.qp.runtime.connection().window.requests[place.request];
         let (index, length) = (request.index, request.length);

@@ -35,7 +35,12 @@ const NAK: u8 = 0x60;
 
 impl QueuePair<'_> {
     /// Takes a packet of a request.
-    pub(super) fn take_request(&mut self, packet: &Packet<'_>, opcode: Opcode, scratch: &mut Scratch) {
+    pub(super) fn take_request(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) {
         if !self.qp.state.receives() {
             return;
         }
@@ -205,23 +210,23 @@ impl QueuePair<'_> {
     ) -> Result<(), Nak> {
         let (payload, extensions) = (packet.payload, &packet.headers.transport.extensions);
         let length = payload.len() as u64;
-        let (key, start, whole, at) = match (extensions.reth, &self.qp.runtime.connection().arriving.message)
-        {
-            (Some(reth), _) => {
-                let whole = u64::from(reth.dma_length());
-                if whole > self.context.limits.longest_message(self.qp) {
-                    return Err(Nak::InvalidRequest);
+        let (key, start, whole, at) =
+            match (extensions.reth, &self.qp.runtime.connection().arriving.message) {
+                (Some(reth), _) => {
+                    let whole = u64::from(reth.dma_length());
+                    if whole > self.context.limits.longest_message(self.qp) {
+                        return Err(Nak::InvalidRequest);
+                    }
+                    let (key, start) = (reth.rkey(), reth.virtual_address());
+                    // The whole range is checked before the first byte moves.
+                    self.range(key, start, whole, Need::RemoteWrite, scratch)?;
+                    (key, start, whole, 0)
                 }
-                let (key, start) = (reth.rkey(), reth.virtual_address());
-                // The whole range is checked before the first byte moves.
-                self.range(key, start, whole, Need::RemoteWrite, scratch)?;
-                (key, start, whole, 0)
-            }
-            (None, Some(Incoming { into: Target::Range { key, address, length }, bytes })) => {
-                (*key, *address, *length, *bytes)
-            }
-            _ => return Err(Nak::InvalidRequest),
-        };
+                (None, Some(Incoming { into: Target::Range { key, address, length }, bytes })) => {
+                    (*key, *address, *length, *bytes)
+                }
+                _ => return Err(Nak::InvalidRequest),
+            };
         let bytes = at + length;
         if bytes > whole || opcode.place.ends() && bytes != whole {
             return Err(Nak::InvalidRequest);
@@ -345,16 +350,15 @@ impl QueuePair<'_> {
                 let Some(reth) = transport.extensions.reth else { return };
                 let length = u64::from(reth.dma_length());
                 let packets = self.packets(length);
-                let known = self.qp.runtime.connection().arriving.replay.iter().any(|it| match *it {
-                    Replay::Read { psn: first, packets: all } => {
-                        match distance(first, psn) {
+                let known =
+                    self.qp.runtime.connection().arriving.replay.iter().any(|it| match *it {
+                        Replay::Read { psn: first, packets: all } => match distance(first, psn) {
                             Distance::Same => packets <= all,
                             Distance::Ahead(by) => by.saturating_add(packets) <= all,
                             Distance::Behind(_) => false,
-                        }
-                    }
-                    Replay::Atomic { .. } => false,
-                });
+                        },
+                        Replay::Atomic { .. } => false,
+                    });
                 if known && !self.answers_too_many() {
                     let (key, address) = (reth.rkey(), reth.virtual_address());
                     self.answer(Answer::Read { psn, msn, packets, sent: 0, key, address, length });
@@ -414,7 +418,9 @@ impl QueuePair<'_> {
     /// Sends answers that wait, but not too many; true if some are left.
     pub(in crate::engine) fn send_answers(&mut self, scratch: &mut Scratch) -> bool {
         for _ in 0..PACKETS_A_TURN {
-            let Some(&answer) = self.qp.runtime.connection().arriving.answers.front() else { break };
+            let Some(&answer) = self.qp.runtime.connection().arriving.answers.front() else {
+                break;
+            };
             let over = match answer {
                 Answer::Acknowledge { psn, msn } => self.emit_aeth(psn, msn, NO_CREDITS),
                 Answer::Refuse { psn, msn, syndrome } => self.emit_aeth(psn, msn, syndrome),
@@ -477,7 +483,9 @@ impl QueuePair<'_> {
             self.fail_responder(psn, Nak::Operation);
             return false;
         }
-        if let Some(Answer::Read { sent, .. }) = self.qp.runtime.connection().arriving.answers.front_mut() {
+        if let Some(Answer::Read { sent, .. }) =
+            self.qp.runtime.connection().arriving.answers.front_mut()
+        {
             *sent += 1;
         }
         place.ends()

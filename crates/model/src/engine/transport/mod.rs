@@ -4,12 +4,9 @@
 mod connected;
 mod rc;
 mod uc;
-mod ud;
+pub(super) mod ud;
 
 use verbless_prm::hot::cqe_syndrome;
-
-pub(super) use rc::rnr_timer;
-pub(super) use ud::{GENERAL_SERVICES_KEY, OWN_KEY};
 
 use super::context::Missing;
 use super::scratch::Scratch;

@@ -6,6 +6,7 @@
 
 use verbless_prm::hot::{cqe_syndrome, event_type};
 
+use super::super::clock::rnr_timer;
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
 use super::super::function::beside;
@@ -177,13 +178,4 @@ fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratc
         }
         Err(Nak::Operation) => pair.broken(None, cqe_syndrome::REMOTE_OPERATION),
     }
-}
-
-/// Nanoseconds of an RNR NAK timer code (InfiniBand specification, table "RNR NAK timer field").
-pub(in crate::engine) fn rnr_timer(code: u8) -> u64 {
-    const UNITS: [u64; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-    ];
-    UNITS[usize::from(code) % 32] * 10_000
 }

@@ -13,7 +13,7 @@ use crate::case::{By, Case, Side};
 use crate::role::{Heard, Role};
 
 /// Where the victim of [`survives`] is killed, and what it does there.
-const POINTS: [(&str, &str); 7] = [
+pub(super) const POINTS: [(&str, &str); 7] = [
     ("opened", "once_it_has_opened_its_device"),
     ("registered", "once_it_has_its_objects"),
     ("addressed", "before_it_connects"),
@@ -54,7 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
 const LENGTH: usize = 200_000;
 
 /// Passes every point; it is killed at one of them.
-fn victim(role: &mut Role) -> Result<(), Stop> {
+pub(super) fn victim(role: &mut Role) -> Result<(), Stop> {
     let device = role.device()?;
     role.point("opened")?;
     let mut end = Endpoint::new(device, &QpConfig::new(64, 64), BYTES)?;
@@ -85,8 +85,13 @@ fn victim(role: &mut Role) -> Result<(), Stop> {
     Err(Stop::fail("it was killed at none of its points"))
 }
 
-/// Connects where the victim lives so long, then finds it silent, and goes on without it.
-fn survives(role: &mut Role) -> Result<(), Stop> {
+/// Goes on without the victim.
+pub(super) fn survives(role: &mut Role) -> Result<(), Stop> {
+    works_alone(&mut outlives(role)?)
+}
+
+/// Connects where the victim lives so long, then finds it silent.
+pub(super) fn outlives(role: &mut Role) -> Result<Endpoint, Stop> {
     let mut end = endpoint(role)?;
     introduce(role, &end, &impatient())?;
     let mut peer = None;
@@ -111,11 +116,11 @@ fn survives(role: &mut Role) -> Result<(), Stop> {
         ensure!(!strange, "the dead program has written other bytes than its own");
         ensure!(end.bytes(LENGTH, 4096)? == [0; 4096], "it has written elsewhere");
     }
-    works_alone(&mut end)
+    Ok(end)
 }
 
 /// A queue pair goes through RESET and talks to itself.
-fn works_alone(end: &mut Endpoint) -> Result<(), Stop> {
+pub(super) fn works_alone(end: &mut Endpoint) -> Result<(), Stop> {
     let options = ConnectOptions::default();
     end.qp.reset()?;
     let itself = end.domain.address(&end.qp, &options)?;

@@ -1,6 +1,7 @@
 //! The cases.
 
 mod exchange;
+mod faults;
 mod fork;
 mod kills;
 mod link;
@@ -12,6 +13,7 @@ use crate::case::Case;
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = exchange::cases();
     cases.extend(kills::cases());
+    cases.extend(faults::cases());
     cases.extend(restart::cases());
     cases.extend(fork::cases());
     cases

@@ -1,0 +1,124 @@
+//! One of two programs is killed while something of the other one is wrong: its messages get lost,
+//! its completions are late, its commands fail, or it waits for what the dead one owed it.
+//!
+//! Losses and delays are the model's own faults, which only the model in this process can be told
+//! to have. Commands that a device refuses and receives that nobody posts are had everywhere.
+
+use std::time::Duration;
+
+use verbless_command::QpAttr;
+use verbless_conformance::{Stop, ensure, ensure_eq, failed};
+use verbless_model::{Fault, Model};
+use verbless_prm::{self as prm, CommandStatus};
+use verbless_queue::wr::{Inline, Send, Write};
+use verbless_queue::{ConnectOptions, ErrorKind, Status};
+
+use super::kills::{POINTS, outlives, survives, victim, works_alone};
+use super::link::{connect, endpoint, impatient, is_silent};
+use crate::case::{Act, By, Case, Side};
+use crate::role::Role;
+
+/// What is said of the peer, what goes wrong at its device, and what it does.
+type PeerFault = (&'static str, fn(&Model), Act);
+
+const FAULTS: [PeerFault; 3] = [
+    ("though_messages_are_lost", |model| model.inject(0, Fault::LoseMessage, 0, 2), survives),
+    (
+        "though_completions_are_late",
+        |model| model.inject(0, Fault::DelayCompletion(Duration::from_millis(5)), 0, 20),
+        survives,
+    ),
+    (
+        "though_a_command_fails",
+        |model| model.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 1),
+        survives_a_failed_command,
+    ),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (point, when) in POINTS {
+        for (though, happen, act) in FAULTS {
+            let name = format!("a_program_that_is_killed_{when}_leaves_its_peer_working_{though}");
+            let case = Case::new(&name, act, victim).kill(Side::B, point, By::Director);
+            cases.push(case.fault(point, happen));
+        }
+    }
+    cases.push(
+        Case::new(
+            "a_message_fails_that_waits_for_a_receive_of_a_program_that_is_killed",
+            waits_for_a_receive,
+            owes_a_receive,
+        )
+        .kill(Side::B, "owing", By::Director),
+    );
+    cases.push(
+        Case::new(
+            "a_program_whose_commands_are_refused_meanwhile_outlives_its_peer",
+            is_refused,
+            connects,
+        )
+        .kill(Side::B, "connected", By::Itself),
+    );
+    cases
+}
+
+/// The command that a queue pair is reset by fails once; the next one is carried out.
+fn survives_a_failed_command(role: &mut Role) -> Result<(), Stop> {
+    let mut end = outlives(role)?;
+    let status = end.qp.reset().err().and_then(|error| error.status());
+    ensure_eq!(status, Some(CommandStatus::NO_RES.0), "status of the command that fails");
+    works_alone(&mut end)
+}
+
+/// Tries for ever while there is no receive.
+fn patient_with_receives() -> ConnectOptions {
+    ConnectOptions { rnr_retry: 7, ..impatient() }
+}
+
+fn waits_for_a_receive(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    let there = connect(role, &mut end, &patient_with_receives())?;
+    // This one needs no receive: the peer's device answers.
+    end.perform(&Write::new(Inline(b"there"), there).signaled())?;
+    end.qp.post(&Send::new(Inline(b"no room")).signaled(), 5)?;
+    role.tell(b"sent")?;
+    role.until_peer_is_gone()?;
+    ensure_eq!(failed(end.sent()?, Status::TransportRetryExceeded)?, 5, "cookie of the SEND");
+    works_alone(&mut end)
+}
+
+fn owes_a_receive(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    connect(role, &mut end, &patient_with_receives())?;
+    ensure_eq!(role.message()?, b"sent", "message");
+    role.point("owing")
+}
+
+fn connects(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    connect(role, &mut end, &impatient())?;
+    ensure_eq!(role.message()?, b"refused", "message");
+    role.point("connected")
+}
+
+/// Asks for queue pairs that the device must not make, before its peer dies and behind that.
+fn is_refused(role: &mut Role) -> Result<(), Stop> {
+    let mut end = endpoint(role)?;
+    let there = connect(role, &mut end, &impatient())?;
+    let foreign = role.device()?.alloc_pd()?;
+    for round in 0..100 {
+        let attr = QpAttr { pd: foreign.clone(), ..end.qp.object().attr().clone() };
+        match end.device.create_qp(attr) {
+            Ok(_) => return Err(Stop::fail("a QP is in a PD of another context")),
+            Err(error) => ensure_eq!(error.kind(), ErrorKind::Command, "kind of the refusal"),
+        }
+        if round == 10 {
+            role.tell(b"refused")?;
+        }
+    }
+    role.until_peer_is_gone()?;
+    is_silent(&mut end, there)?;
+    ensure!(end.device.nop().is_ok(), "the device takes no commands any more");
+    works_alone(&mut end)
+}

@@ -1,7 +1,7 @@
 //! Completion queues: writing CQEs, overrun, arming, moderation.
 
 use verbless_prm::CqPeriodMode;
-use verbless_prm::hot::CqArm;
+use verbless_prm::hot::{CqArm, CqRecordArm, CqRecordConsumer, OpOwn};
 
 use super::cqe::Completion;
 use super::events::Events;
@@ -69,8 +69,10 @@ impl CompletionQueue<'_> {
 
     /// Looks at how many CQEs software has taken.
     fn read_consumer(&mut self) {
-        if let Ok(word) = record(self.memory, self.cq.record) {
-            self.cq.runtime.consumer = word & COUNTER;
+        if let Ok(word) =
+            record(self.memory, self.cq.record.wrapping_add(CqRecordConsumer::AT as u64))
+        {
+            self.cq.runtime.consumer = CqRecordConsumer::from_bits(word).consumer_index();
         }
     }
 
@@ -95,9 +97,9 @@ impl CompletionQueue<'_> {
         let cq = &mut *self.cq;
         let entry = u64::from(cq.cqe_bytes);
         let at = u64::from(cq.producer & (size - 1)) * entry;
-        let owner = (cq.producer >> cq.log_size & 1) as u8;
+        let owner = cq.producer >> cq.log_size & 1 != 0;
         let mut body = completion.body;
-        body[63] |= owner;
+        body[OpOwn::AT] |= OpOwn::new().with_owner(owner).into_bits();
         let written = match completion.first_half.as_ref().filter(|_| entry == 128) {
             Some(half) => {
                 let mut whole = [0; 128];
@@ -173,7 +175,7 @@ impl CompletionQueue<'_> {
     /// A record that still holds zeros may be a first request (sequence 0, index 0) as well as
     /// none; it counts as one, since an event too many is harmless and one too few hangs.
     pub(super) fn arm_from_record(&mut self) {
-        match record(self.memory, self.cq.record.wrapping_add(4)) {
+        match record(self.memory, self.cq.record.wrapping_add(CqRecordArm::AT as u64)) {
             Ok(word) if self.cq.runtime.arm_word != Some(word) => self.arm(word),
             Ok(_) => {}
             Err(fault) => tracing::debug!(self.cqn, %fault, "a CQ's record cannot be read"),

@@ -1,7 +1,7 @@
 //! Send queues, whatever they belong to: a QP, or an SQ of its own. What was posted, and the WQEs
 //! in the ring.
 
-use verbless_prm::hot::{CtrlSegment, WQEBB};
+use verbless_prm::hot::{CtrlSegment, QpRecordSend, WQEBB};
 
 use super::ring::record;
 use super::work::{LONGEST, Malformed};
@@ -46,7 +46,7 @@ impl Objects {
 
 /// Where in a doorbell record the count of what was posted to the send queue stands.
 pub(super) fn producer_word(record: u64) -> u64 {
-    record.wrapping_add(4)
+    record.wrapping_add(QpRecordSend::AT as u64)
 }
 
 impl SendQueue {
@@ -56,7 +56,8 @@ impl SendQueue {
         memory: &dyn HostMemory,
         address: u64,
     ) -> Result<(), Fault> {
-        self.producer = record(memory, address)? as u16;
+        let word = record(memory, address)?;
+        self.producer = QpRecordSend::from_bits(word).send_counter();
         Ok(())
     }
 

@@ -8,11 +8,8 @@ use super::events::Events;
 use super::ring::record;
 use crate::hca::objects::{Srq, SrqContext};
 use crate::memory::{Fault, HostMemory};
-use verbless_prm::hot::event_type;
+use verbless_prm::hot::{SrqNextSegment, SrqRecord, event_type};
 
-/// Bytes in front of the data segments, and where in them the index of the next WQE stands.
-const NEXT_SEGMENT: usize = 16;
-const NEXT_INDEX: u64 = 2;
 /// log2 of the longest receive WQE.
 const LOG_LONGEST_STRIDE: u32 = 12;
 
@@ -22,7 +19,7 @@ pub(super) fn next(
     queue: &Srq,
     wqe: Option<&mut Vec<u8>>,
 ) -> Result<Option<u16>, Fault> {
-    let posted = record(memory, queue.record)? as u16;
+    let posted = posted(memory, queue)?;
     if posted == queue.consumed {
         return Ok(None);
     }
@@ -30,7 +27,7 @@ pub(super) fn next(
         wqe.resize(1 << queue.log_stride.min(LOG_LONGEST_STRIDE), 0);
         queue.memory.read_wrapping(memory, place(queue), wqe)?;
         if has_next_segment(queue) {
-            wqe.drain(..NEXT_SEGMENT);
+            wqe.drain(..SrqNextSegment::BYTES);
         }
     }
     Ok(Some(queue.head))
@@ -39,22 +36,29 @@ pub(super) fn next(
 /// The next WQE is used up: goes on to the one that it names, and reports that few are left if that
 /// was asked for.
 pub(super) fn used(events: &mut Events<'_>, number: u32, queue: &mut Srq) {
-    let mut next = queue.head.wrapping_add(1).to_be_bytes();
-    let link = place(queue) + NEXT_INDEX;
+    let mut link = SrqNextSegment::zeroed();
+    link.set_next_wqe_index(queue.head.wrapping_add(1));
     if !queue.cyclic
-        && let Err(fault) = queue.memory.read_wrapping(events.memory, link, &mut next)
+        && let Err(fault) =
+            queue.memory.read_wrapping(events.memory, place(queue), link.as_bytes_mut())
     {
         tracing::warn!(number, %fault, "the links of a shared receive queue cannot be read");
         return;
     }
-    queue.head = u16::from_be_bytes(next);
+    queue.head = link.next_wqe_index();
     queue.consumed = queue.consumed.wrapping_add(1);
-    let posted = record(events.memory, queue.record).map_or(queue.consumed, |word| word as u16);
+    let posted = posted(events.memory, queue).unwrap_or(queue.consumed);
     if posted.wrapping_sub(queue.consumed) < queue.limit {
         queue.limit = 0;
         let is_pool = matches!(queue.context, SrqContext::Rmp(_));
         events.srq(event_type::SRQ_LIMIT, number, is_pool);
     }
+}
+
+/// How many WQEs were posted.
+fn posted(memory: &dyn HostMemory, queue: &Srq) -> Result<u16, Fault> {
+    let word = record(memory, queue.record.wrapping_add(SrqRecord::AT as u64))?;
+    Ok(SrqRecord::from_bits(word).counter())
 }
 
 fn has_next_segment(queue: &Srq) -> bool {

@@ -7,8 +7,9 @@
 use crate::macros::prelude::*;
 
 pub use super::{
-    AtomicSegment, CqArmDoorbell, Cqe, CqeError, CtrlSegment, DataSegment, DatagramSegment,
-    InlineHeader, MaskedAtomicSegment, RaddrSegment, SrqNextSegment, UarPage, UmrCtrlSegment,
+    AtomicSegment, CqArmDoorbell, CqDoorbellRecord, Cqe, CqeError, CtrlSegment, DataSegment,
+    DatagramSegment, InlineHeader, MaskedAtomicSegment, QpDoorbellRecord, RaddrSegment,
+    SrqDoorbellRecord, SrqNextSegment, UarPage, UmrCtrlSegment,
 };
 pub use crate::wqe::{OCTOWORD, WQEBB};
 
@@ -370,6 +371,70 @@ word! {
 impl CqeError {
     /// Where `byte_cnt` is, in bytes.
     pub const BYTE_CNT_AT: usize = 0x2c;
+}
+
+word! {
+    /// The word at 0x0 of `cq_doorbell_record`.
+    CqRecordConsumer(u32) at 0x0 packs {
+        /// Number of CQEs consumed, modulo 2^24.
+        consumer_index with_consumer_index: bits(u32, 0, 24);
+    }
+}
+
+word! {
+    /// The word at 0x4 of `cq_doorbell_record`.
+    CqRecordArm(u32) at 0x4 packs {
+        /// Arm sequence number, to be increased after every event, so that stale arms are noticed.
+        arm_sn with_arm_sn: bits(u8, 28, 2);
+        /// Arm for solicited and error completions only.
+        arm_solicited_only with_arm_solicited_only: flag(24);
+        /// Consumer index that the CQ is armed at: an event comes for a CQE beyond it.
+        arm_consumer_index with_arm_consumer_index: bits(u32, 0, 24);
+    }
+}
+
+new! {
+    CqDoorbellRecord {
+        cq_record_consumer: packed(CqRecordConsumer, 0x0);
+        cq_record_arm: packed(CqRecordArm, 0x4);
+    }
+}
+
+word! {
+    /// The word at 0x0 of `qp_doorbell_record`.
+    QpRecordReceive(u32) at 0x0 packs {
+        /// Receive WQEs posted since reset, modulo 65536.
+        receive_counter with_receive_counter: bits(u16, 0, 16);
+    }
+}
+
+word! {
+    /// The word at 0x4 of `qp_doorbell_record`.
+    QpRecordSend(u32) at 0x4 packs {
+        /// Index of the next send WQEBB, modulo 65536.
+        send_counter with_send_counter: bits(u16, 0, 16);
+    }
+}
+
+new! {
+    QpDoorbellRecord {
+        qp_record_receive: packed(QpRecordReceive, 0x0);
+        qp_record_send: packed(QpRecordSend, 0x4);
+    }
+}
+
+word! {
+    /// The word at 0x0 of `srq_doorbell_record`.
+    SrqRecord(u32) at 0x0 packs {
+        /// WQEs posted since creation, modulo 65536.
+        counter with_counter: bits(u16, 0, 16);
+    }
+}
+
+new! {
+    SrqDoorbellRecord {
+        srq_record: packed(SrqRecord, 0x0);
+    }
 }
 
 word! {

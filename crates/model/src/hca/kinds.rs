@@ -12,8 +12,8 @@
 //! - `made` tells an object that a command made from one that comes with the function;
 //! - `refers` names all that an object uses: none of it is destroyed before the object is. Who
 //!   changes what an object refers to does so by [`Objects::change`];
-//! - `moving` names what the data path makes it use instead, behind the back of [`Objects::change`];
-//! - `doorbell` is the UAR page on which it is rung for, and the list in which it is then looked up;
+//! - `moving` names what the data path may make it use instead, without [`Objects::change`];
+//! - `doorbell` is the UAR page on which it is rung for, and the list where it is looked up then;
 //! - `absent` refuses a number that is no object of the sender's, `in_use` the destruction of one
 //!   that another object refers to;
 //! - `gone` does what else its end asks for;

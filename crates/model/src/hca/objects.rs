@@ -1,8 +1,8 @@
 //! What a function holds: the objects that commands create and the data path uses.
 //!
 //! Commands (`hca::commands`) create, change and destroy these by their entries in the registry
-//! (`hca::registry`); the engine moves queues forward. The PRM context that software wrote is kept whole beside the values that the data path
-//! needs, so that a query gives back every bit.
+//! (`hca::registry`); the engine moves queues forward. The PRM context that software wrote is kept
+//! whole beside the values that the data path needs, so that a query gives back every bit.
 
 use verbless_prm::{
     CqContext, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut, RmpContext, SqContext,

@@ -64,7 +64,7 @@ pub use cq::{CompletionQueue, CqCleaner, Cqe};
 pub use dispatch::{Completes, Dispatched, Dispatcher, PlainCqe};
 pub use domain::{
     ConnectOptions, Cq, CqConfig, DatagramOptions, Domain, DomainBuilder, IndirectKey, JoinError,
-    Peer, PeerAddress, Qp, QpConfig, ReceiveHalf, SendHalf, Srq, SrqConfig, UmrKey,
+    Peer, PeerAddress, Qp, QpConfig, ReceiveHalf, SendHalf, SplitError, Srq, SrqConfig, UmrKey,
 };
 pub use events::{CqEvents, Parked};
 pub use page::map_uar;

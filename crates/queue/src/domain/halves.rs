@@ -7,7 +7,7 @@
 //! # fn f(domain: Domain, qp: Qp, mut send_cq: Cq, mut receive_cq: Cq, region: Region)
 //! #      -> Result<(), Box<dyn std::error::Error>> {
 //! // `qp` is connected; its sends complete in `send_cq`, its receives in `receive_cq`.
-//! let (mut sender, mut receiver) = qp.split();
+//! let (mut sender, mut receiver) = qp.split()?;
 //! let (from, into) = (region.sge(0, 64)?, region.sge(64, 64)?);
 //! let thread = std::thread::spawn(move || {
 //!     receiver.post(into, 1).unwrap();
@@ -78,18 +78,23 @@ impl<S: Service> Qp<S> {
     /// Its two halves, for two threads: one posts sends, the other receives. Each completes what it
     /// posted, from a completion queue of its own: make the queue pair with two of them.
     ///
-    /// With one completion queue for both, whoever polls must give each completion to the half that
-    /// posted it: [`Cqe`] tells whether it is a receive's.
-    ///
     /// What needs the whole queue pair, such as the transitions, waits for [`Qp::join`]; but
     /// `to_error`, by which one thread makes the other hear of everything that it still has posted,
     /// is a method of both halves.
-    pub fn split(self) -> (SendHalf<S>, ReceiveHalf) {
+    ///
+    /// # Errors
+    /// It has one completion queue for both sides, which two threads cannot poll; the error has the
+    /// queue pair.
+    pub fn split(self) -> Result<(SendHalf<S>, ReceiveHalf), SplitError<S>> {
+        let attr = self.device.object().attr();
+        if Arc::ptr_eq(&attr.send_cq, &attr.receive_cq) {
+            return Err(SplitError(Box::new(self)));
+        }
         let Self { device, queue } = self;
         let (send, receive) = queue.split();
         let device = Arc::new(Mutex::new(device));
         let half = SendHalf { queue: send, device: Shared(device.clone()) };
-        (half, ReceiveHalf { queue: receive, device: Shared(device) })
+        Ok((half, ReceiveHalf { queue: receive, device: Shared(device) }))
     }
 
     /// The queue pair that was split into these halves.
@@ -131,6 +136,42 @@ impl ReceiveHalf {
     }
 }
 
+/// A queue pair that cannot be split: both of its sides complete in one completion queue.
+pub struct SplitError<S: Service = Rc>(Box<Qp<S>>);
+
+impl<S: Service> SplitError<S> {
+    /// The queue pair, as it was.
+    pub fn into_queue_pair(self) -> Qp<S> {
+        *self.0
+    }
+}
+
+impl<S: Service> fmt::Display for SplitError<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (qpn, cqn) = (self.0.qpn(), self.0.device.object().attr().send_cq.cqn());
+        write!(
+            f,
+            "splitting QP {qpn}: its sends and its receives complete in one completion queue, CQ \
+             {cqn}, which two threads cannot poll; make the queue pair with a completion queue for \
+             each side"
+        )
+    }
+}
+
+impl<S: Service> fmt::Debug for SplitError<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SplitError({:?})", self.0)
+    }
+}
+
+impl<S: Service> std::error::Error for SplitError<S> {}
+
+impl<S: Service> From<SplitError<S>> for Error {
+    fn from(error: SplitError<S>) -> Self {
+        Self::new(ErrorKind::Input, "splitting a queue pair", error.to_string())
+    }
+}
+
 /// Halves of two queue pairs, which cannot be joined.
 pub struct JoinError<S: Service = Rc>(Box<(SendHalf<S>, ReceiveHalf)>);
 
@@ -145,10 +186,11 @@ impl<S: Service> fmt::Display for JoinError<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (send, receive) = &*self.0;
         let (send, receive) = (send.device.qpn(), receive.device.qpn());
+        let whose = if send == receive { " of another device" } else { "" };
         write!(
             f,
-            "joining halves: the sending one is of QP {send}, the receiving one of QP {receive}; \
-             join each with the half that it was split from"
+            "joining halves: the sending one is of QP {send}, the receiving one of QP {receive}\
+             {whose}; join each with the half that it was split from"
         )
     }
 }

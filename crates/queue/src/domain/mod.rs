@@ -45,7 +45,7 @@ mod transitions;
 pub use builder::DomainBuilder;
 pub use connect::ConnectOptions;
 pub use datagram::DatagramOptions;
-pub use halves::{JoinError, ReceiveHalf, SendHalf};
+pub use halves::{JoinError, ReceiveHalf, SendHalf, SplitError};
 pub use handshake::Peer;
 pub use key::{IndirectKey, UmrKey};
 pub use pages::BLUEFLAME_PAGES;

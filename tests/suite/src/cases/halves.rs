@@ -3,7 +3,9 @@
 use verbless_prm as prm;
 use verbless_prm::CommandStatus;
 use verbless_queue::wr::{Inline, Nop, Send, Write};
-use verbless_queue::{Completes, Cq, Domain, Qp, QpConfig, ReceiveHalf, SendHalf, Status};
+use verbless_queue::{
+    Completes, Cq, CqConfig, Domain, Qp, QpConfig, ReceiveHalf, SendHalf, Status,
+};
 
 use crate::case::cases;
 use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, until};
@@ -17,6 +19,8 @@ cases!(
     the_memory_of_both_halves_stays_when_the_queue_pair_does_not_reset [Need::Model],
     a_half_that_goes_to_error_flushes_the_other,
     halves_of_two_queue_pairs_do_not_join,
+    halves_of_one_number_on_two_devices_do_not_join [Need::Model],
+    a_queue_pair_with_one_completion_queue_is_not_split,
 );
 
 /// Waits for a completion of a half's.
@@ -54,7 +58,7 @@ fn two_threads_drive_the_two_halves_of_one_queue_pair(lab: &Lab) -> Result<(), S
     let at = |number: u64| (number % SLOTS * 64) as usize;
     let Pair { a, mut b } = Pair::new(lab)?;
     let Endpoint { mut send_cq, mut receive_cq, qp, domain, region, .. } = a;
-    let (mut sender, mut receiver) = qp.split();
+    let (mut sender, mut receiver) = qp.split()?;
     for number in 0..SLOTS {
         b.receive(at(number), 8, number)?;
         receiver.post(region.sge(32768 + at(number), 8)?, number)?;
@@ -113,7 +117,7 @@ fn a_half_goes_on_without_the_other_and_the_last_one_cleans_up(lab: &Lab) -> Res
         for cookie in 0..3 {
             qp.post_receive(region.sge(0, 8)?, cookie)?;
         }
-        let (mut sender, mut receiver) = qp.split();
+        let (mut sender, mut receiver) = qp.split()?;
         // Each half has a completion that nobody polls.
         sender.post(&Nop::new().signaled(), 0)?;
         until("a completion of a send", || (!send_cq.is_empty()).then_some(()))?;
@@ -151,7 +155,7 @@ fn the_memory_of_a_half_stays_while_its_requests_are_in_flight(lab: &Lab) -> Res
     let Pair { a, mut b } = Pair::new(lab)?;
     let Endpoint { mut send_cq, receive_cq, qp, domain, region, .. } = a;
     let taken = place(&qp);
-    let (mut sender, receiver) = qp.split();
+    let (mut sender, receiver) = qp.split()?;
     // The peer has no receive: the message waits, and its bytes are in the ring.
     sender.post(&Send::new(Inline(b"from the ring")).signaled(), 1)?;
     drop(sender);
@@ -173,7 +177,7 @@ fn the_memory_of_both_halves_stays_when_the_queue_pair_does_not_reset(
 ) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
     let taken = place(&a.qp);
-    let (sender, receiver) = a.qp.split();
+    let (sender, receiver) = a.qp.split()?;
     lab.model()?.fail_command(0, prm::QP_2RST.opcode, 1, CommandStatus::NO_RES.0, 1);
     lab.excuse(0);
     drop(receiver);
@@ -189,7 +193,7 @@ fn a_half_that_goes_to_error_flushes_the_other(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
     let Endpoint { mut send_cq, mut receive_cq, mut qp, region, .. } = a;
     qp.post_receive(region.sge(0, 8)?, 7)?;
-    let (mut sender, mut receiver) = qp.split();
+    let (mut sender, mut receiver) = qp.split()?;
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| completed(&mut receiver, &mut receive_cq));
         sender.to_error()?;
@@ -207,7 +211,7 @@ fn a_half_that_goes_to_error_flushes_the_other(lab: &Lab) -> Result<(), Stop> {
 fn halves_of_two_queue_pairs_do_not_join(lab: &Lab) -> Result<(), Stop> {
     let Pair { a, b } = Pair::new(lab)?;
     let numbers = [a.qp.qpn(), b.qp.qpn()].map(|qpn| format!("QP {qpn}"));
-    let ((sender, receiver), (other_sender, other_receiver)) = (a.qp.split(), b.qp.split());
+    let ((sender, receiver), (other_sender, other_receiver)) = (a.qp.split()?, b.qp.split()?);
     let Err(error) = Qp::join(sender, other_receiver) else {
         return Err(Stop::fail("halves of two queue pairs were joined"));
     };
@@ -221,5 +225,55 @@ fn halves_of_two_queue_pairs_do_not_join(lab: &Lab) -> Result<(), Stop> {
     Qp::join(other_sender, other_receiver)?;
     qp.post(&Nop::new().signaled(), 3)?;
     ensure_eq!(until("a completion", || qp.poll(&mut send_cq))??.cookie, 3, "cookie");
+    Ok(())
+}
+
+fn halves_of_one_number_on_two_devices_do_not_join(lab: &Lab) -> Result<(), Stop> {
+    let mut sides = [lab.device()?, lab.other_device()?].map(|device| (device, vec![]));
+    let (mut one, mut other) = loop {
+        for (device, made) in &mut sides {
+            made.push(Endpoint::new(device.clone(), &QpConfig::new(1, 1), 64)?);
+        }
+        let [(_, these), (_, those)] = &mut sides;
+        let found = these.iter().enumerate().find_map(|(at, one)| {
+            let same = those.iter().position(|other| other.qp.qpn() == one.qp.qpn())?;
+            Some((at, same))
+        });
+        if let Some((at, same)) = found {
+            break (these.swap_remove(at), those.swap_remove(same));
+        }
+        ensure!(these.len() < 256, "no number is that of queue pairs of both devices");
+    };
+    let (qpn, devices) = (one.qp.qpn(), [&one.device, &other.device]);
+    ensure!(!std::ptr::eq(devices[0], devices[1]), "one device");
+    let ((sender, receiver), (other_sender, other_receiver)) = (one.qp.split()?, other.qp.split()?);
+    let Err(error) = Qp::join(sender, other_receiver) else {
+        return Err(Stop::fail("halves of two devices' queue pairs were joined"));
+    };
+    let text = error.to_string();
+    ensure!(text.contains(&format!("QP {qpn} of another device")), "{text:?}");
+    let (sender, other_receiver) = error.into_halves();
+    one.qp = Qp::join(sender, receiver)?;
+    other.qp = Qp::join(other_sender, other_receiver)?;
+    Ok(())
+}
+
+fn a_queue_pair_with_one_completion_queue_is_not_split(lab: &Lab) -> Result<(), Stop> {
+    let domain = Domain::new(&lab.device()?)?;
+    let cq = domain.completion_queue(&CqConfig::new(4))?;
+    let other = domain.completion_queue(&CqConfig::new(4))?;
+    let qp = domain.queue_pair(&QpConfig::new(1, 1), &cq, &cq)?;
+    let qpn = qp.qpn();
+    let Err(error) = qp.split() else {
+        return Err(Stop::fail("two halves got one completion queue"));
+    };
+    let text = error.to_string();
+    for part in [format!("QP {qpn}"), format!("CQ {}", cq.cqn())] {
+        ensure!(text.contains(&part), "{text:?} does not say {part}");
+    }
+    let mut qp = error.into_queue_pair();
+    qp.post_receive([], 1)?;
+    ensure_eq!(qp.qpn(), qpn, "the queue pair that came back");
+    domain.queue_pair(&QpConfig::new(1, 1), &cq, &other)?.split()?;
     Ok(())
 }

@@ -485,6 +485,13 @@ impl RequestId {
         Self { opcode_qpn, counter }
     }
 
+    /// What a device could say.
+    #[cfg(test)]
+    pub(crate) fn of(opcode_qpn: OpcodeQpn, WqeIndex(index): WqeIndex) -> Self {
+        let counter = u32::from(index) << 16;
+        Self { opcode_qpn: U32::new(opcode_qpn.into_bits()), counter }
+    }
+
     /// The word whose upper half is the index of the WQE.
     #[inline(always)]
     pub(crate) const fn counter(self) -> u32 {

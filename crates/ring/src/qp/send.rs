@@ -82,7 +82,7 @@ pub struct SendQueue<S: Service = Rc> {
     service: PhantomData<S>,
 }
 
-/// What we remember of a posted request, at the index of its first block.
+/// What we remember of a posted request, at the index of its first wqebb.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     cookie: u64,
@@ -91,6 +91,19 @@ struct Slot {
     /// What [`SendQueue::limit`] is when it has completed.
     limit: u32,
 }
+
+impl Slot {
+    /// A slot of this queue without a request. Its limit is in the window of what is outstanding
+    /// where the count nears 2^32, so it must not look like a request: it names the queue, so that
+    /// no CQE of another queue fits it, and an opcode that is never posted.
+    const fn empty(Qpn(qpn): Qpn) -> Self {
+        let request = OpcodeQpn::new().with_wqe_opcode(NOT_POSTED).with_qpn(qpn);
+        Self { cookie: 0, request: U32::new(request.into_bits()), limit: 0 }
+    }
+}
+
+/// No operation has this opcode.
+const NOT_POSTED: u8 = 0xff;
 
 /// A request that is in the ring, and whose doorbell has not been rung.
 #[derive(Clone, Copy)]
@@ -134,7 +147,7 @@ impl<S: Service> SendQueue<S> {
         let copied = if parts.doorbell.copy_limit() == 0 { 0 } else { 15 };
         let ce = if parts.signal_all { completion::ALWAYS } else { completion::ON_ERROR };
         Ok(Self {
-            slots: Slots::new(ring.wqebbs()),
+            slots: Slots::of(ring.wqebbs(), Slot::empty(parts.qpn)),
             producer: 0,
             limit: ring.wqebbs(),
             wqebbs: ring.wqebbs(),
@@ -160,7 +173,7 @@ impl<S: Service> SendQueue<S> {
     pub(crate) fn reset(&mut self) {
         self.producer = 0;
         self.limit = self.wqebbs;
-        self.slots.clear();
+        self.slots.fill(Slot::empty(self.qpn()));
         self.record.store(0);
     }
 
@@ -358,11 +371,10 @@ impl<S: Service> SendQueue<S> {
         }
     }
 
-    /// The outstanding request whose first block has this index, modulo the ring. A slot without a
-    /// request has limit 0, which is in the window near 2^32, but not this queue's number.
+    /// The outstanding request whose first wqebb has this index, modulo the ring.
     fn find(&self, WqeIndex(index): WqeIndex) -> Option<Slot> {
         let slot = *self.slots.get(index.into());
-        let posted = OpcodeQpn::from_bits(slot.request.get()).qpn() == self.qpn().0;
+        let posted = slot.request != Slot::empty(self.qpn()).request;
         (posted && self.is_outstanding(&slot)).then_some(slot)
     }
 
@@ -370,9 +382,10 @@ impl<S: Service> SendQueue<S> {
     #[cold]
     #[inline(never)]
     fn take_back(&mut self, first: u32) {
+        let empty = Slot::empty(self.qpn());
         while self.producer != first {
             self.producer = self.producer.wrapping_sub(1);
-            self.slots.set(self.producer, Slot::default());
+            self.slots.set(self.producer, empty);
         }
     }
 

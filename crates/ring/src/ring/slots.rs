@@ -19,14 +19,19 @@ impl<T: Copy + Default> Slots<T> {
 
     /// At least `count` slots, at most 2^16.
     pub(crate) fn new(count: u32) -> Self {
-        let count = count.next_power_of_two().min(1 << 16);
-        let mask = (count - 1) << Self::LOG_BYTES;
-        Self { slots: vec![T::default(); count as usize].into(), mask }
+        Self::of(count, T::default())
     }
 
-    /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
-        self.slots.fill(T::default());
+    /// The same with this in each.
+    pub(crate) fn of(count: u32, value: T) -> Self {
+        let count = count.next_power_of_two().min(1 << 16);
+        let mask = (count - 1) << Self::LOG_BYTES;
+        Self { slots: vec![value; count as usize].into(), mask }
+    }
+
+    /// Sets every slot.
+    pub(crate) fn fill(&mut self, value: T) {
+        self.slots.fill(value);
     }
 
     /// The slot of `index`.

@@ -58,6 +58,50 @@ fn a_slot_without_a_request_is_not_outstanding_where_the_indexes_wrap() {
     }
 }
 
+/// What a good CQE of this opcode, queue and index completes: a cookie, if anything.
+fn completes(queue: &mut SendQueue, opcode: u8, qpn: u32, index: WqeIndex) -> Option<u64> {
+    let opcode_qpn = OpcodeQpn::new().with_wqe_opcode(opcode).with_qpn(qpn);
+    let outcome = || Outcome { byte_count: U32::ZERO, user_index: U32::ZERO, immediate: U32::ZERO };
+    queue.succeed(RequestId::of(opcode_qpn, index), outcome).map(|it| it.cookie)
+}
+
+/// Of whatever operation and queue it says that it is: of none, of this one, of another.
+#[test]
+fn a_lying_cqe_completes_no_slot_without_a_request_where_the_indexes_wrap() {
+    let write = Write::new(Sge::new(0, 64, Lkey(1)), RemoteAddr::new(0, Rkey(2)));
+    for back in 1..=8 {
+        for taken_back in [false, true] {
+            let mut queue = queue();
+            queue.limit = 0u32.wrapping_sub(back);
+            queue.producer = queue.limit.wrapping_sub(8);
+            if taken_back {
+                let mut batch = queue.batch();
+                for cookie in 0..8 {
+                    batch.post(&write, cookie).unwrap();
+                }
+                drop(batch);
+            }
+            let posted = queue.post(&write, 3).unwrap();
+            let free = queue.free();
+            for index in (0..8).map(WqeIndex) {
+                let ours = index.0 == posted.0 % 8;
+                for &operation in Operation::ALL {
+                    assert_ne!(operation as u8, NOT_POSTED);
+                    for qpn in [0, 7, 8, 0xff_ffff] {
+                        let truth = ours && operation == Operation::Write && qpn == 7;
+                        if !truth {
+                            let found = completes(&mut queue, operation as u8, qpn, index);
+                            assert_eq!(found, None, "{operation:?} of QP {qpn}, {index:?}");
+                        }
+                    }
+                }
+            }
+            assert_eq!(queue.free(), free, "nothing was freed");
+            assert_eq!(completes(&mut queue, Operation::Write as u8, 7, posted), Some(3));
+        }
+    }
+}
+
 /// Posts a probe with this payload to an empty queue; returns its WQE.
 fn posted(payload: impl Payload) -> Vec<u8> {
     let ring = memory(64 * 8);

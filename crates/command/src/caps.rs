@@ -205,6 +205,5 @@ pub(crate) fn query_hca_cap(
     Ok(Box::new(*output.capability()))
 }
 
-/// The `ds` field of a control segment counts up to 63 units of 16 bytes; the last of 16 blocks is
-/// not whole.
+/// The `ds` field of a control segment counts up to 63; the last of 16 wqebbs is not whole.
 const MAX_SEND_WQE_BYTES: usize = 61 * 16;

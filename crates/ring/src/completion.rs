@@ -133,8 +133,8 @@ macro_rules! operations {
 }
 
 operations! {
-    /// What a request did. The numbers are the opcodes of send requests, and those of receive CQEs plus
-    /// 0x80.
+    /// What a request did. The numbers are the opcodes of send requests, and those of receive CQEs
+    /// plus 0x80.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
     pub enum Operation {

@@ -83,9 +83,8 @@ impl QpConfig {
         }
     }
 
-    /// 64-byte blocks of the longest request; `address` are 16-byte units of a datagram's address
-    /// in it.
-    fn blocks_per_send(&self, address: u32) -> u32 {
+    /// Wqebbs of the longest request; `address` is the ds of a datagram's address in it.
+    fn wqebbs_per_send(&self, address: u32) -> u32 {
         // Control, and a remote address or that of a datagram.
         let head = 16 + 16 * address.max(1);
         let atomic = head + 16 + 16;
@@ -175,7 +174,7 @@ impl Domain {
         self.check(config)?;
         let stride = (config.receive_sges.max(1) * 16).next_power_of_two() as usize;
         // The receive ring comes first, and the send ring follows without a gap: so it fills at
-        // least a block.
+        // least a wqebb.
         let least = (64 / stride as u32).max(1);
         let most = self.device.caps().log_max_qp_wqebbs;
         let count = power("receive ring entries", config.receives.max(least), most)?;
@@ -216,8 +215,8 @@ impl Domain {
         receives: ReceiveShape,
     ) -> Result<Built<S>, Error> {
         self.check(config)?;
-        let blocks = config.sends.max(1).saturating_mul(config.blocks_per_send(S::ADDRESS_DS));
-        let blocks = power("send ring blocks", blocks, self.device.caps().log_max_qp_wqebbs)?;
+        let wqebbs = config.sends.max(1).saturating_mul(config.wqebbs_per_send(S::ADDRESS_DS));
+        let wqebbs = power("wqebbs of a send ring", wqebbs, self.device.caps().log_max_qp_wqebbs)?;
         let (receive_bytes, log_receive_wqes, log_receive_stride, shared) = match receives {
             ReceiveShape::Own { count, stride } => {
                 let log = Some(count.ilog2() as u8);
@@ -225,7 +224,7 @@ impl Domain {
             }
             ReceiveShape::Shared(pool) => (0, None, 0, Some(pool)),
         };
-        let send_bytes = blocks as usize * 64;
+        let send_bytes = wqebbs as usize * 64;
         let rings = self.shared.pool.ring(receive_bytes + send_bytes)?;
         let (receives, sends) = rings.memory.split_at(receive_bytes).map_err(outside)?;
         let (record, record_place) = self.shared.pool.record()?;
@@ -238,7 +237,7 @@ impl Domain {
             receive_cq: receive_cq.object.clone(),
             rings: rings.place,
             record: record_place,
-            log_send_wqebbs: Some(blocks.ilog2() as u8),
+            log_send_wqebbs: Some(wqebbs.ilog2() as u8),
             log_receive_wqes,
             shared,
             log_receive_stride,

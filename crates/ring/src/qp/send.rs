@@ -22,7 +22,7 @@ use crate::wr::{Capability, Limits, OperationInfo, PostError, Unsupported, WorkR
 /// BlueFlame register: saves the device a read of the ring, costs the CPU some stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BlueFlame {
-    /// Every request posted alone, of 2 to 16 units of 16 bytes.
+    /// Every request posted alone, of 2 to 16 ds.
     #[default]
     Always,
     /// Only those with inline data.
@@ -35,7 +35,7 @@ pub enum BlueFlame {
 pub struct SendQueueParts {
     /// The number of the QP or SQ.
     pub qpn: Qpn,
-    /// The ring: a power of two of 64-byte blocks, at most 32768.
+    /// The ring: a power of two of wqebbs (64 bytes), at most 32768.
     pub ring: RingMemory,
     /// The doorbell record of the queue pair.
     pub record: RecordMemory,
@@ -59,12 +59,12 @@ pub struct SendQueueParts {
 pub struct SendQueue<S: Service = Rc> {
     ring: SendRing,
     slots: Slots<Slot>,
-    /// Blocks posted so far, modulo 2^32.
+    /// Wqebbs posted so far, modulo 2^32.
     producer: u32,
-    /// What `producer` may grow to: a ring's blocks more than have completed, modulo 2^32; only as
+    /// What `producer` may grow to: a ring's wqebbs more than have completed, modulo 2^32; only as
     /// many while the queue is closed.
     limit: u32,
-    /// Blocks that may be used: all of the ring, or none while the queue is closed.
+    /// Wqebbs that may be used: all of the ring, or none while the queue is closed.
     wqebbs: u32,
     /// What a request is told that has no room: full, or closed.
     no_room: PostError,
@@ -203,12 +203,12 @@ impl<S: Service> SendQueue<S> {
         Qpn(u32::from_be(self.request))
     }
 
-    /// Blocks in the ring.
+    /// Wqebbs in the ring.
     pub fn capacity(&self) -> u32 {
         self.ring.wqebbs()
     }
 
-    /// Blocks that are free. A request takes one for each 64 bytes of its WQE.
+    /// Wqebbs that are free. A request takes one for each 64 bytes of its WQE.
     pub fn free(&self) -> u32 {
         self.limit.wrapping_sub(self.producer)
     }

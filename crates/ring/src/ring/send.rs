@@ -40,12 +40,12 @@ impl SendRing {
         Ok(Self { base: memory.base(), mask: bytes as u32 - 1, _memory: memory })
     }
 
-    /// Blocks in the ring.
+    /// Wqebbs in the ring.
     pub(crate) fn wqebbs(&self) -> u32 {
         self.mask / WQEBB as u32 + 1
     }
 
-    /// The WQE whose first block has this index (modulo the ring).
+    /// The WQE whose first wqebb has this index (modulo the ring).
     #[inline(always)]
     pub(crate) fn wqe(&self, index: u32) -> Wqe<'_> {
         let start = (index << 6) & self.mask;
@@ -58,7 +58,7 @@ impl SendRing {
 #[derive(Clone, Copy)]
 pub struct Wqe<'r> {
     ring: &'r SendRing,
-    /// Its first block.
+    /// Its first wqebb.
     first: NonNull<u8>,
     /// Byte offset in the ring: at most its mask, and a multiple of 64.
     start: u32,
@@ -90,7 +90,7 @@ impl Wqe<'_> {
 
     /// Where 8-byte word number `index` is: in the ring, aligned.
     ///
-    /// The first block never meets the end of the ring, being aligned to its size: no mask, no
+    /// The first wqebb never meets the end of the ring, being aligned to its size: no mask, no
     /// instruction.
     #[inline(always)]
     fn word(&self, index: usize) -> NonNull<u64> {
@@ -99,7 +99,7 @@ impl Wqe<'_> {
         } else {
             (self.ring.base, self.offset(index) as usize)
         };
-        // SAFETY: within the first block, or a masked offset in the ring.
+        // SAFETY: within the first wqebb, or a masked offset in the ring.
         unsafe { from.add(offset) }.cast()
     }
 

@@ -14,8 +14,7 @@ pub trait Service:
     const TYPE: ServiceType;
     /// As the specifications abbreviate it.
     const NAME: &'static str;
-    /// Units of 16 bytes between the control segment and the rest of a WQE: the address of a
-    /// datagram.
+    /// The ds between the control segment and the rest of a WQE: the address of a datagram.
     const ADDRESS_DS: u32;
     /// The classes of requests that it carries.
     const CARRIES: &'static [Class];
@@ -49,7 +48,7 @@ pub struct ServiceInfo {
     pub service: ServiceType,
     /// As the specifications abbreviate it.
     pub name: &'static str,
-    /// Units of 16 bytes of an address in each WQE.
+    /// The ds of an address in each WQE.
     pub address_ds: u32,
     /// The classes of requests that it carries.
     pub carries: &'static [Class],

@@ -1,9 +1,9 @@
 //! UMR: requests that change memory keys.
 //!
 //! A key that UMR may change has room for KLMs, ranges of memory under other keys. [`Umr::map`]
-//! sets them, [`Umr::rights`] says who may do what, [`LocalInvalidate`](super::LocalInvalidate) makes the key good for
-//! nothing until it is mapped again. Requests behind one of these that use the key need
-//! [`Fence::Small`](super::Fence::Small).
+//! sets them, [`Umr::rights`] says who may do what,
+//! [`LocalInvalidate`](super::LocalInvalidate) makes the key good for nothing until it is mapped
+//! again. Requests behind one of these that use the key need [`Fence::Small`](super::Fence::Small).
 //!
 //! The device must let UMR change indirect keys
 //! ([`Capability::Umr`](super::Capability::Umr)); [`LocalInvalidate`](super::LocalInvalidate) needs

@@ -165,3 +165,70 @@ pub(crate) fn heard_of_cq(heard: Heard) -> [u8; 8] {
     bytes[4..].copy_from_slice(&heard.events.to_ne_bytes());
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor;
+
+    const NUMBER: u32 = 0x12_3456;
+
+    fn eqe(kind: u8, queue: u32) -> Eqe {
+        let mut eqe = [0; 64];
+        eqe[1] = kind;
+        eqe[0x20..0x24].copy_from_slice(&NUMBER.to_be_bytes());
+        eqe[0x34..0x38].copy_from_slice(&(queue << 24).to_be_bytes());
+        eqe[0x38..0x3c].copy_from_slice(&NUMBER.to_be_bytes());
+        eqe
+    }
+
+    /// Numbers of `enum ib_event_type`; an event of an SQ or RQ of its own is none of a verb's.
+    #[test]
+    fn each_event_reaches_the_object_that_it_happened_to_by_verbs_number() {
+        const QP: u32 = 0;
+        const RQ: u32 = 1;
+        const SQ: u32 = 2;
+        for (kind, queue, expected) in [
+            (event::CQ_ERROR, QP, Some((Kind::Cq, 0))),
+            (event::WQ_CATAS_ERROR, QP, Some((Kind::Qp, 1))),
+            (event::WQ_CATAS_ERROR, SQ, None),
+            (event::WQ_INVAL_REQ_ERROR, QP, Some((Kind::Qp, 2))),
+            (event::WQ_INVAL_REQ_ERROR, SQ, None),
+            (event::WQ_ACCESS_ERROR, QP, Some((Kind::Qp, 3))),
+            (event::WQ_ACCESS_ERROR, RQ, None),
+            (event::COMM_EST, QP, Some((Kind::Qp, 4))),
+            (event::SQ_DRAINED, QP, Some((Kind::Qp, 5))),
+            (event::PATH_MIG, QP, Some((Kind::Qp, 6))),
+            (event::PATH_MIG_FAILED, QP, Some((Kind::Qp, 7))),
+            (event::SRQ_LAST_WQE, QP, Some((Kind::Qp, 16))),
+            (event::SRQ_CATAS_ERROR, QP, Some((Kind::Srq, 14))),
+            (event::SRQ_RQ_LIMIT, QP, Some((Kind::Srq, 15))),
+            (event::SRQ_RQ_LIMIT, RQ, Some((Kind::Srq, 15))),
+            (event::SRQ_RQ_LIMIT, SQ, None),
+        ] {
+            let listeners = Listeners::default();
+            let (channel, fd) = Channel::new(ASYNC_RECORD).expect("a socketpair");
+            for (element, of) in [(10, Kind::Cq), (11, Kind::Qp), (12, Kind::Srq)] {
+                listeners.add(of, NUMBER, element, None, Some(channel.clone()));
+            }
+            listeners.happened(&eqe(kind, queue));
+            let mut record = [0; 64];
+            let told = descriptor::receive(&fd, &mut record).ok().map(|length| {
+                assert_eq!(length, ASYNC_RECORD);
+                let element = u64::from_ne_bytes(record[..8].try_into().expect("8 bytes"));
+                (element, u32::from_ne_bytes(record[8..12].try_into().expect("4 bytes")))
+            });
+            let expected = expected.map(|(of, number)| {
+                (
+                    match of {
+                        Kind::Cq => 10,
+                        Kind::Qp => 11,
+                        Kind::Srq => 12,
+                    },
+                    number,
+                )
+            });
+            assert_eq!(told, expected, "event {kind:#x} of a queue of type {queue}");
+        }
+    }
+}

@@ -138,6 +138,18 @@ mod tests {
     const INIT_RC: u32 = STATE | PKEY_INDEX | PORT | ACCESS_FLAGS;
 
     #[test]
+    fn rights_are_as_many_fields_as_the_service_has_rights() {
+        let (rre, rae, rwe) = (OptParamMask::RRE.0, OptParamMask::RAE.0, OptParamMask::RWE.0);
+        for (from, to) in [(INIT, INIT), (INIT, RTR), (RTR, RTS), (RTS, RTS), (SQD, RTS)] {
+            let of = |service| options(service, from, to, ACCESS_FLAGS);
+            assert_eq!(of(Service::Rc), rre | rae | rwe, "RC, {from} to {to}");
+            assert_eq!(of(Service::Uc), rwe, "UC, {from} to {to}");
+            assert_eq!(of(Service::Ud), 0, "UD, {from} to {to}");
+        }
+        assert_eq!(options(Service::Rc, RTS, SQD, ACCESS_FLAGS), 0);
+    }
+
+    #[test]
     fn a_change_needs_its_attributes_and_takes_no_others() {
         let rc = Service::Rc;
         assert_eq!(command(rc, RESET, INIT, INIT_RC), Some(Opcode::RST2INIT_QP));

@@ -391,6 +391,8 @@ fn an_event_belongs_to_one_eq() {
         })
         .unwrap();
     assert_eq!(context.event_bitmask(), 1 << 9);
+    let counters = context.eq_context_entry();
+    assert_eq!((counters.consumer_counter(), counters.producer_counter()), (0, 0));
     for number in [first, second] {
         rig.send::<DestroyEqIn>(0, |input| {
             input.set_eq_number(number);

@@ -37,6 +37,7 @@ mod guard;
 mod hca;
 pub mod memory;
 mod model;
+mod plan;
 pub mod profile;
 mod runtime;
 mod watch;

@@ -42,6 +42,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) use self::address::Addresses;
+pub(crate) use self::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 pub(crate) use self::frame::{Buffers, Frame};
 pub(crate) use self::link::{LinkSettings, Traffic};
 pub(crate) use self::reach::reach;

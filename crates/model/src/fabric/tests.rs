@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use verbless_prm::{Bth, Grh, Lrh, LrhNextHeader};
 
-use super::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 use super::*;
 use crate::wire::{Ethernet, Extensions, Packet, Route, Transport};
 

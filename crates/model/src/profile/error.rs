@@ -99,7 +99,7 @@ fn hint(near: &Option<&'static str>) -> String {
 }
 
 /// Of `names`, the one that differs from `name` by the fewest edits, if by few.
-pub(super) fn nearest(
+pub(crate) fn nearest(
     name: &str,
     names: impl Iterator<Item = &'static str>,
 ) -> Option<&'static str> {

@@ -20,6 +20,7 @@ use verbless_prm::{HcaCap, HcaCapPage, HcaVportContext, LagContext, NicVportCont
 
 pub(crate) use apply::{CapPage, Register};
 pub use error::ProfileError;
+pub(crate) use error::nearest;
 pub use file::{DeviceNumbers, FirstNumbers, KeyNumbers, Link, PortNumbers, Side};
 
 /// A kind of device, with all its capability values.

@@ -1,0 +1,313 @@
+//! What is to go wrong in a model, from a file.
+//!
+//! docs/faults.md describes the file.
+
+#![allow(dead_code, reason = "links cannot be changed from outside yet")]
+
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use verbless_prm::{BthOpcode, CommandInfo};
+
+use self::text::{Entry, Item, Text, unknown};
+use crate::fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence};
+
+/// What is to go wrong: how links are, what happens to their frames, and commands that fail.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    seed: u64,
+    links: Vec<(Ports, LinkChange)>,
+    faults: Vec<(Ports, FrameFault)>,
+    commands: Vec<CommandFault>,
+}
+
+/// Which physical ports an entry is about; `None`: all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ports {
+    /// Of this device.
+    pub device: Option<usize>,
+    /// Of this number, from 1.
+    pub port: Option<u8>,
+    /// Where the entry is.
+    line: usize,
+}
+
+/// What an entry says of a link; the rest stays as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct LinkChange {
+    up: Option<bool>,
+    latency: Option<Duration>,
+    bandwidth: Option<u64>,
+    partition: Option<u32>,
+    loopback: Option<bool>,
+}
+
+/// A command that is to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommandFault {
+    /// On this device.
+    pub device: usize,
+    /// Its opcode.
+    pub opcode: u16,
+    /// Which of those from now on; 1 is the next one.
+    pub nth: u32,
+    /// The status that it fails with.
+    pub status: u8,
+    /// The syndrome that it fails with.
+    pub syndrome: u32,
+}
+
+/// Why a plan cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlanError {
+    /// Where in the file, from 1.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// A QPN or a PSN.
+const MOST_24_BITS: u64 = 0xff_ffff;
+/// The sections of a plan.
+const SECTIONS: [&str; 4] = ["seed", "link", "fault", "command"];
+
+impl Plan {
+    /// Reads a plan from a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no plan: the text says where and why.
+    pub(crate) fn load(path: &Path) -> Result<Self, PlanError> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let text = format!("cannot read the faults {}: {error}", path.display());
+            PlanError { line: None, text }
+        })?;
+        Self::parse(&text)
+            .map_err(|error| PlanError { line: None, text: format!("{}: {error}", path.display()) })
+    }
+
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// It is no plan: the text says where and why.
+    pub(crate) fn parse(text: &str) -> Result<Self, PlanError> {
+        let tree = DeTable::parse(text)
+            .map_err(|error| PlanError { line: None, text: error.to_string().trim_end().into() })?;
+        let text = Text(text);
+        let mut plan = Self::default();
+        for (key, value) in tree.into_inner() {
+            let at = key.span();
+            match (key.get_ref().as_ref(), value) {
+                ("seed", value) => {
+                    let mut keys = DeTable::new();
+                    keys.insert(key, value);
+                    let mut entry = Entry::new(text, "plan", at, keys);
+                    plan.seed = entry.require("seed")?.integer(0..=i64::MAX as u64)?;
+                }
+                ("link", value) => each(text, "link", value, |entry| plan.add_link(entry))?,
+                ("fault", value) => each(text, "fault", value, |entry| plan.add_fault(entry))?,
+                ("command", value) => {
+                    each(text, "command", value, |entry| plan.add_command(entry))?;
+                }
+                (key, _) => return Err(text.error(&at, unknown("the file's", key, &SECTIONS))),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn add_link(&mut self, entry: &mut Entry<'_>) -> Result<(), PlanError> {
+        let ports = ports(entry)?;
+        let change = LinkChange {
+            up: entry.take("up").map(|it| it.boolean()).transpose()?,
+            latency: entry.take("latency").map(|it| it.duration()).transpose()?,
+            bandwidth: entry.take("bandwidth").map(|it| it.rate()).transpose()?,
+            partition: integer(entry, "partition", 0..=u32::MAX.into())?.map(|it| it as u32),
+            loopback: entry.take("loopback").map(|it| it.boolean()).transpose()?,
+        };
+        self.links.push((ports, change));
+        Ok(())
+    }
+
+    fn add_fault(&mut self, entry: &mut Entry<'_>) -> Result<(), PlanError> {
+        let ports = ports(entry)?;
+        let (by, bits) = (entry.take("by"), entry.take("bits"));
+        let effect = entry.require("effect")?;
+        let names = [("lose", 0), ("duplicate", 1), ("delay", 2), ("corrupt", 3)];
+        let effect = match (effect.one_of(&names)?, &by, &bits) {
+            (0, None, None) => FrameEffect::Lose,
+            (1, None, None) => FrameEffect::Duplicate,
+            (2, Some(by), None) => FrameEffect::Delay(by.duration()?),
+            (2, None, None) => return Err(entry.error("a delay says by how much: by = \"50us\"")),
+            (3, None, bits) => FrameEffect::Corrupt(match bits {
+                Some(bits) => bits.integer(1..=64 * 1024 * 8)? as u32,
+                None => 1,
+            }),
+            (2, _, Some(bits)) | (_, None, Some(bits)) => {
+                return Err(bits.error("belongs to effect = \"corrupt\""));
+            }
+            (_, Some(by), _) => return Err(by.error("belongs to effect = \"delay\"")),
+            (_, None, None) => return Err(effect.error("is no effect")),
+        };
+        let directions = [("out", true), ("in", false)];
+        let leaving = entry.take("direction").map(|it| it.one_of(&directions)).transpose()?;
+        let qpn = integer(entry, "qpn", 0..=MOST_24_BITS)?.map(|it| it as u32);
+        let opcodes = entry.take("opcode").map(opcodes).transpose()?.unwrap_or_default();
+        let psns = entry.take("psn").map(psns).transpose()?;
+        let when = occurrence(entry)?;
+        let select = FrameSelector { leaving, qpn, opcodes, psns };
+        self.faults.push((ports, FrameFault { effect, select, when }));
+        Ok(())
+    }
+
+    fn add_command(&mut self, entry: &mut Entry<'_>) -> Result<(), PlanError> {
+        let names = (0..=u16::MAX).filter_map(|opcode| {
+            CommandInfo::by_opcode(opcode).map(|command| (command.name, u64::from(opcode)))
+        });
+        let device = integer(entry, "device", 0..=u64::from(u16::MAX))?.unwrap_or(0) as usize;
+        let opcode = entry.require("opcode")?;
+        let opcode = opcode.number_or_name(u16::MAX.into(), names, "command")? as u16;
+        let nth = integer(entry, "nth", 1..=u32::MAX.into())?.unwrap_or(1) as u32;
+        let status = entry.require("status")?.integer(1..=u8::MAX.into())? as u8;
+        let syndrome = integer(entry, "syndrome", 0..=u32::MAX.into())?.unwrap_or(0) as u32;
+        self.commands.push(CommandFault { device, opcode, nth, status, syndrome });
+        Ok(())
+    }
+
+    /// The commands that are to fail.
+    pub(crate) fn commands(&self) -> &[CommandFault] {
+        &self.commands
+    }
+
+    /// What the plan makes of a link that belongs to these devices, with this number of a port.
+    pub(crate) fn settings(&self, of: &LinkSettings, devices: &[usize], port: u8) -> LinkSettings {
+        let names = |ports: &Ports| {
+            ports.device.is_none_or(|device| devices.contains(&device))
+                && ports.port.is_none_or(|number| number == port)
+        };
+        let mut settings = LinkSettings { seed: self.seed, ..of.clone() };
+        for (_, change) in self.links.iter().filter(|(ports, _)| names(ports)) {
+            settings.up = change.up.unwrap_or(settings.up);
+            settings.latency = change.latency.unwrap_or(settings.latency);
+            settings.bandwidth = change.bandwidth.or(settings.bandwidth);
+            settings.partition = change.partition.unwrap_or(settings.partition);
+            settings.loopback = change.loopback.unwrap_or(settings.loopback);
+        }
+        let faults = self.faults.iter().filter(|(ports, _)| names(ports));
+        settings.faults.extend(faults.map(|(_, fault)| fault.clone()));
+        settings
+    }
+
+    /// Checks that what the plan names exists: so many ports has each device.
+    ///
+    /// # Errors
+    /// An entry names a device or a port that there is not.
+    pub(crate) fn check(&self, ports: &[usize]) -> Result<(), PlanError> {
+        let devices = ports.len();
+        let no_device = |device, line| {
+            let text = format!("there is no device {device}: there are {devices}, numbered from 0");
+            Err(PlanError { line, text })
+        };
+        let entries = self.links.iter().map(|it| it.0).chain(self.faults.iter().map(|it| it.0));
+        for Ports { device, port, line } in entries {
+            if let Some(device) = device.filter(|&device| device >= devices) {
+                return no_device(device, Some(line));
+            }
+            let of = ports.iter().enumerate().filter(|(at, _)| device.is_none_or(|it| it == *at));
+            let most = of.map(|(_, &ports)| ports).max().unwrap_or(0);
+            if let Some(port) = port.filter(|&port| usize::from(port) > most) {
+                let text = format!("there is no port {port}: there are {most}, numbered from 1");
+                return Err(PlanError { line: Some(line), text });
+            }
+        }
+        match self.commands.iter().find(|command| command.device >= devices) {
+            Some(command) => no_device(command.device, None),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Reads the entries of a section.
+fn each<'a>(
+    text: Text<'a>,
+    name: &'static str,
+    value: Spanned<DeValue<'a>>,
+    mut add: impl FnMut(&mut Entry<'a>) -> Result<(), PlanError>,
+) -> Result<(), PlanError> {
+    let at = value.span();
+    let wrong = || text.error(&at, format!("{name} is a list of entries: write [[{name}]]"));
+    let DeValue::Array(entries) = value.into_inner() else { return Err(wrong()) };
+    for entry in entries {
+        let at = entry.span();
+        let DeValue::Table(keys) = entry.into_inner() else { return Err(wrong()) };
+        let mut entry = Entry::new(text, name, at, keys);
+        add(&mut entry)?;
+        entry.end()?;
+    }
+    Ok(())
+}
+
+fn integer(
+    entry: &mut Entry<'_>,
+    key: &'static str,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<Option<u64>, PlanError> {
+    entry.take(key).map(|item| item.integer(range)).transpose()
+}
+
+fn ports(entry: &mut Entry<'_>) -> Result<Ports, PlanError> {
+    Ok(Ports {
+        device: integer(entry, "device", 0..=u64::from(u16::MAX))?.map(|it| it as usize),
+        port: integer(entry, "port", 1..=u64::from(u8::MAX))?.map(|it| it as u8),
+        line: entry.error("").line.unwrap_or(0),
+    })
+}
+
+fn opcodes(item: Item<'_>) -> Result<Vec<u8>, PlanError> {
+    let names = || BthOpcode::INFO.values.iter().copied();
+    let each = item.each();
+    each.iter()
+        .map(|item| item.number_or_name(0xff, names(), "opcode of packets").map(|it| it as u8))
+        .collect()
+}
+
+fn psns(item: Item<'_>) -> Result<(u32, u32), PlanError> {
+    let wrong = item.error("is a PSN or two, the first and the last: psn = [0, 99]");
+    let all: Result<Vec<u64>, _> =
+        item.each().iter().map(|item| item.integer(0..=MOST_24_BITS)).collect();
+    match all?[..] {
+        [only] => Ok((only as u32, only as u32)),
+        [first, last] => Ok((first as u32, last as u32)),
+        _ => Err(wrong),
+    }
+}
+
+fn occurrence(entry: &mut Entry<'_>) -> Result<Occurrence, PlanError> {
+    let chance = entry.take("chance");
+    let nth = integer(entry, "nth", 1..=i64::MAX as u64)?;
+    let count = integer(entry, "count", 1..=i64::MAX as u64)?;
+    match (chance, nth, count) {
+        (Some(chance), None, None) => Ok(Occurrence::Chance(chance.probability()?)),
+        (Some(chance), ..) => Err(chance.error("does not go with nth and count: choose")),
+        (None, None, None) => Ok(Occurrence::Chance(1.0)),
+        (None, nth, count) => {
+            Ok(Occurrence::Nth { skip: nth.unwrap_or(1) - 1, count: count.unwrap_or(1) })
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The text of a plan, entry by entry, and the values of its keys.
+
+use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::PlanError;
+use crate::profile::nearest;
+
+/// A text, to find the line of a place in it.
+#[derive(Clone, Copy)]
+pub(super) struct Text<'a>(pub &'a str);
+
+impl Text<'_> {
+    pub(super) fn error(self, at: &Range<usize>, text: impl Into<String>) -> PlanError {
+        let before = self.0.get(..at.start).unwrap_or_default();
+        PlanError { line: Some(1 + before.matches('\n').count()), text: text.into() }
+    }
+}
+
+/// An entry of a plan, `[[NAME]]`, whose keys are taken one by one; what is left is a mistake.
+pub(super) struct Entry<'a> {
+    text: Text<'a>,
+    name: &'static str,
+    at: Range<usize>,
+    keys: DeTable<'a>,
+    /// The keys that were asked for.
+    known: Vec<&'static str>,
+}
+
+/// A value, and where it stands.
+pub(super) struct Item<'a> {
+    text: Text<'a>,
+    name: String,
+    value: Spanned<DeValue<'a>>,
+}
+
+impl<'a> Entry<'a> {
+    pub(super) fn new(
+        text: Text<'a>,
+        name: &'static str,
+        at: Range<usize>,
+        keys: DeTable<'a>,
+    ) -> Self {
+        Self { text, name, at, keys, known: Vec::new() }
+    }
+
+    /// The value of a key, if it is there.
+    pub(super) fn take(&mut self, key: &'static str) -> Option<Item<'a>> {
+        self.known.push(key);
+        let value = self.keys.remove(key)?;
+        Some(Item { text: self.text, name: format!("[[{}]] {key}", self.name), value })
+    }
+
+    /// The value of a key that must be there.
+    pub(super) fn require(&mut self, key: &'static str) -> Result<Item<'a>, PlanError> {
+        self.take(key).ok_or_else(|| self.error(format!("{key} is missing")))
+    }
+
+    /// What is wrong with the entry.
+    pub(super) fn error(&self, why: impl std::fmt::Display) -> PlanError {
+        self.text.error(&self.at, format!("[[{}]]: {why}", self.name))
+    }
+
+    /// All keys have been asked for.
+    pub(super) fn end(&self) -> Result<(), PlanError> {
+        let Some((key, _)) = self.keys.iter().next() else { return Ok(()) };
+        let (at, key) = (key.span(), key.get_ref());
+        Err(self.text.error(&at, unknown(&format!("[[{}]]", self.name), key, &self.known)))
+    }
+}
+
+/// That a key is unknown, and what there is.
+pub(super) fn unknown(section: &str, key: &str, known: &[&'static str]) -> String {
+    let near = nearest(key, known.iter().copied()).map(|near| format!("; did you mean {near}?"));
+    let all = known.join(", ");
+    let hint = near.unwrap_or_else(|| format!("; there are {all}"));
+    format!("{section} {key}: there is no such key{hint}")
+}
+
+impl Item<'_> {
+    pub(super) fn error(&self, why: impl std::fmt::Display) -> PlanError {
+        self.text.error(&self.value.span(), format!("{} {why}", self.name))
+    }
+
+    fn kind(&self, wanted: &str) -> PlanError {
+        self.error(format!("is of type {}, and must be {wanted}", self.value.get_ref().type_str()))
+    }
+
+    pub(super) fn boolean(&self) -> Result<bool, PlanError> {
+        match self.value.get_ref() {
+            DeValue::Boolean(value) => Ok(*value),
+            _ => Err(self.kind("true or false")),
+        }
+    }
+
+    pub(super) fn string(&self) -> Result<&str, PlanError> {
+        match self.value.get_ref() {
+            DeValue::String(text) => Ok(text),
+            _ => Err(self.kind("a string")),
+        }
+    }
+
+    /// An integer within these bounds.
+    pub(super) fn integer(&self, range: RangeInclusive<u64>) -> Result<u64, PlanError> {
+        let DeValue::Integer(integer) = self.value.get_ref() else {
+            return Err(self.kind("an integer"));
+        };
+        let value = i128::from_str_radix(integer.as_str(), integer.radix()).ok();
+        let fits = value.and_then(|value| u64::try_from(value).ok());
+        fits.filter(|value| range.contains(value)).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            self.error(format!("is {}: it is from {least} to {most}", integer.as_str()))
+        })
+    }
+
+    /// A number from 0 to 1.
+    pub(super) fn probability(&self) -> Result<f64, PlanError> {
+        let value = match self.value.get_ref() {
+            DeValue::Float(float) => float.as_str().parse().ok(),
+            DeValue::Integer(integer) => integer.as_str().parse().ok(),
+            _ => return Err(self.kind("a number from 0 to 1")),
+        };
+        value.filter(|value| (0.0..=1.0).contains(value)).ok_or_else(|| {
+            self.error("is a probability: it is from 0 to 1, as 0.01 for one frame in a hundred")
+        })
+    }
+
+    /// The values of an array, or the one that stands alone.
+    pub(super) fn each(self) -> Vec<Self> {
+        let Self { text, name, value } = self;
+        let span = value.span();
+        match value.into_inner() {
+            DeValue::Array(values) => {
+                values.into_iter().map(|value| Item { text, name: name.clone(), value }).collect()
+            }
+            value => vec![Item { text, name, value: Spanned::new(span, value) }],
+        }
+    }
+
+    /// A time, as `"50us"`.
+    pub(super) fn duration(&self) -> Result<Duration, PlanError> {
+        const UNITS: [(&str, u64); 4] =
+            [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+        self.quantity(&UNITS, "a time, as \"50us\": an integer and ns, us, ms or s")
+            .map(Duration::from_nanos)
+    }
+
+    /// A rate in bits per second, as `"100Gb/s"`.
+    pub(super) fn rate(&self) -> Result<u64, PlanError> {
+        const UNITS: [(&str, u64); 4] =
+            [("Gb/s", 1_000_000_000), ("Mb/s", 1_000_000), ("kb/s", 1_000), ("b/s", 1)];
+        let expected = "a rate, as \"100Gb/s\": an integer and b/s, kb/s, Mb/s or Gb/s";
+        match self.quantity(&UNITS, expected)? {
+            0 => Err(self.error("is 0: a link that carries nothing is `up = false`")),
+            rate => Ok(rate),
+        }
+    }
+
+    fn quantity(&self, units: &[(&str, u64)], expected: &str) -> Result<u64, PlanError> {
+        let text = self.string().map_err(|_| self.kind(expected))?;
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let factor = units.iter().find(|(name, _)| *name == unit.trim_start()).map(|it| it.1);
+        let product = factor.and_then(|factor| number.parse::<u64>().ok()?.checked_mul(factor));
+        product.ok_or_else(|| self.error(format!("is {text:?}, and must be {expected}")))
+    }
+
+    /// One of these names.
+    pub(super) fn one_of<T: Copy>(&self, names: &[(&'static str, T)]) -> Result<T, PlanError> {
+        let text = self.string()?;
+        let found = names.iter().find(|(name, _)| *name == text);
+        found.map(|it| it.1).ok_or_else(|| {
+            let all: Vec<_> = names.iter().map(|it| it.0).collect();
+            self.error(format!("is {text:?}: there are {}", all.join(", ")))
+        })
+    }
+
+    /// A number, or a name that stands for one.
+    pub(super) fn number_or_name<'n>(
+        &self,
+        most: u64,
+        names: impl Iterator<Item = (&'n str, u64)>,
+        what: &str,
+    ) -> Result<u64, PlanError> {
+        if let DeValue::Integer(_) = self.value.get_ref() {
+            return self.integer(0..=most);
+        }
+        let text =
+            self.string().map_err(|_| self.kind(&format!("the name or number of {what}")))?;
+        let mut names = names;
+        let found = names.find(|(name, _)| *name == text).map(|it| it.1);
+        found.ok_or_else(|| self.error(format!("is {text:?}: there is no {what} of that name")))
+    }
+}

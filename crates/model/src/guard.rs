@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
-use crate::watch::{Command, Executed, Request};
+use crate::watch::{Command, Executed, Request, SeenFrame};
 use crate::world::SharedWorld;
 
 /// Somebody watches a model until this is dropped.
@@ -31,6 +31,7 @@ pub struct Watch {
 enum Watched {
     Commands,
     Requests,
+    Frames,
 }
 
 impl Watch {
@@ -49,9 +50,20 @@ impl Watch {
     ) -> Self {
         let id = shared.outbox.requests.add(watcher);
         if !shared.stepped {
-            shared.start_teller(id);
+            shared.start_teller(id, |outbox| &outbox.requests);
         }
         Self { shared: Arc::downgrade(shared), watched: Watched::Requests, id }
+    }
+
+    pub(crate) fn frames(
+        shared: &Arc<SharedWorld>,
+        watcher: impl FnMut(&SeenFrame) + Send + 'static,
+    ) -> Self {
+        let id = shared.outbox.frames.add(watcher);
+        if !shared.stepped {
+            shared.start_teller(id, |outbox| &outbox.frames);
+        }
+        Self { shared: Arc::downgrade(shared), watched: Watched::Frames, id }
     }
 }
 
@@ -62,6 +74,7 @@ impl Drop for Watch {
             shared.tell(|outbox| match self.watched {
                 Watched::Commands => outbox.commands.remove(self.id),
                 Watched::Requests => outbox.requests.remove(self.id),
+                Watched::Frames => outbox.frames.remove(self.id),
             });
         }));
         // A second panic would abort the process.

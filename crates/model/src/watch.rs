@@ -19,7 +19,7 @@ use std::time::Duration;
 use verbless_prm::CommandInfo;
 use verbless_prm::dump::write_command;
 
-use self::queue::Queue;
+pub(crate) use self::queue::Queue;
 use crate::profile::Link;
 
 /// A command that a function has executed or refused.
@@ -72,15 +72,15 @@ pub struct Request {
 /// A frame that crosses the links of two ports is seen at both, when it is sent and when it
 /// arrives; one that is switched inside a card is seen once, as it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SeenFrame {
+pub struct SeenFrame {
     /// Which physical port of the fabric, from 0.
     pub port: usize,
     /// What it is called.
     pub name: Arc<str>,
     /// What it is connected to.
     pub link: Link,
-    /// When, in nanoseconds of the model's clock.
-    pub at: u64,
+    /// When, counted from the start of the model, by its own clock.
+    pub at: Duration,
     /// Whether the port sent it.
     pub leaving: bool,
     /// Its bytes, from the Ethernet header or LRH to the ICRC.

@@ -12,7 +12,7 @@ use crate::fabric::{Fabric, Vport};
 use crate::hca::Refused;
 use crate::memory::{Held, Interrupts};
 use crate::profile::Link;
-use crate::watch::Outbox;
+use crate::watch::{Outbox, Queue};
 
 /// The state of a model. Commands, doorbells and the data path all run on it, one at a time.
 pub(crate) struct World {
@@ -100,6 +100,7 @@ impl SharedWorld {
                 }
                 if heard && self.stepped {
                     outbox.requests.tell();
+                    outbox.frames.tell();
                 }
             });
         }));
@@ -123,15 +124,19 @@ impl SharedWorld {
         resume_unwind(panic)
     }
 
-    /// Starts the thread that tells of requests, so that the engine's does not wait for those who
-    /// watch it. It ends when that watcher does.
-    pub(crate) fn start_teller(self: &Arc<Self>, id: u64) {
+    /// Starts the thread that tells of what is in a queue, so that the engine's does not wait for
+    /// those who watch it. It ends when that watcher does.
+    pub(crate) fn start_teller<T: 'static>(
+        self: &Arc<Self>,
+        id: u64,
+        queue: fn(&Outbox) -> &Queue<T>,
+    ) {
         let (outbox, shared) = (self.outbox.clone(), Arc::downgrade(self));
         std::thread::Builder::new()
             .name("verbless-watch".into())
             .spawn(move || {
-                while outbox.requests.wait_for_work(id) {
-                    let told = catch_unwind(AssertUnwindSafe(|| outbox.requests.tell()));
+                while queue(&outbox).wait_for_work(id) {
+                    let told = catch_unwind(AssertUnwindSafe(|| queue(&outbox).tell()));
                     if let Err(panic) = told
                         && let Some(shared) = shared.upgrade()
                     {
@@ -177,6 +182,7 @@ impl Drop for SharedWorld {
         let closed = [
             catch_unwind(AssertUnwindSafe(|| self.outbox.commands.close())),
             catch_unwind(AssertUnwindSafe(|| self.outbox.requests.close())),
+            catch_unwind(AssertUnwindSafe(|| self.outbox.frames.close())),
         ];
         // A second panic would abort the process.
         if let Some(panic) = closed.into_iter().find_map(Result::err)
@@ -195,6 +201,7 @@ impl World {
             function.engine.outbox = Some((number, outbox.clone()));
         }
         let mut fabric = Fabric::default();
+        fabric.show(outbox.clone());
         let mut cards: Vec<(Link, u8, Vec<usize>)> = Vec::new();
         for (number, Function { hca, .. }) in functions.iter().enumerate() {
             match cards.last_mut().filter(|_| hca.shares_card) {

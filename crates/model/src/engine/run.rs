@@ -158,7 +158,7 @@ fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
 
 /// Gives a QP its turn: executes one WQE, if its state lets it.
 fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Result<Turn, Missing> {
-    let in_packets = world.in_packets;
+    let in_packets = world.in_packets || !world.fabric.is_undisturbed();
     let mut pair = world.functions[id].pair(qpn, world.clock.now)?;
     let service = pair.qp.service;
     if service.is_connected() && (in_packets || !pair.is_settled()) {

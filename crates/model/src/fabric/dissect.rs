@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use super::pcapng::Pcapng;
 use crate::profile::Link;
@@ -44,12 +45,11 @@ impl File {
                 Link::Ethernet => (0, "device 0 port 1"),
                 Link::Infiniband => (1, "device 1 port 1"),
             };
-            let (at, leaving) = (1_000 * number as u64, number % 2 == 0);
+            let (at, leaving) = (Duration::from_micros(number as u64), number % 2 == 0);
             let bytes = emitted(packet).into();
             let seen = SeenFrame { port, name: name.into(), link, at, leaving, bytes };
             capture.frame(&seen).unwrap();
         }
-        capture.flush().unwrap();
         file
     }
 }

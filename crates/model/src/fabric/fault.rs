@@ -9,7 +9,7 @@ use crate::engine::clock::nanoseconds;
 
 /// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FrameEffect {
+pub enum FrameEffect {
     /// It is lost.
     Lose,
     /// It arrives, and one more of it.
@@ -23,7 +23,7 @@ pub(crate) enum FrameEffect {
 
 /// Which frames of a link: those that agree with all that is said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FrameSelector {
+pub struct FrameSelector {
     /// To the switch, or from it.
     pub leaving: Option<bool>,
     /// Packets for this QP.
@@ -56,7 +56,7 @@ impl FrameSelector {
 
 /// When it happens to the frames that are selected.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Occurrence {
+pub enum Occurrence {
     /// To each with this probability, from 0 to 1.
     Chance(f64),
     /// To `count` frames in a row, after `skip` have passed.
@@ -70,7 +70,7 @@ pub(crate) enum Occurrence {
 
 /// A fault of a link.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct FrameFault {
+pub struct FrameFault {
     /// What happens.
     pub effect: FrameEffect,
     /// To which frames.

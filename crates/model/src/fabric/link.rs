@@ -14,7 +14,7 @@ const LONGEST_QUEUE: u64 = 16 << 20;
 
 /// How a link is. The default is a perfect one: up, without delay, endlessly fast.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LinkSettings {
+pub struct LinkSettings {
     /// Whether anything passes.
     pub up: bool,
     /// From the last bit sent to the last bit received.
@@ -59,7 +59,7 @@ pub(super) enum Direction {
 
 /// What happened to the frames of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traffic {
+pub struct Traffic {
     /// Frames that were to cross.
     pub frames: u64,
     /// Their bytes.
@@ -221,8 +221,10 @@ impl Cable {
         (!self.settings.loopback || self.is_undisturbed()) && self.is_empty(Direction::Inside)
     }
 
-    fn is_undisturbed(&self) -> bool {
-        self.settings.latency.is_zero()
+    /// Whether frames cross it as if it were not there, up and in the partition of all others.
+    pub(super) fn is_undisturbed(&self) -> bool {
+        self.settings.partition == 0
+            && self.settings.latency.is_zero()
             && self.settings.bandwidth.is_none()
             && self.faults.iter().all(Active::is_over)
     }

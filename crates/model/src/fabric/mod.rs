@@ -22,8 +22,7 @@
 //! [`reach`] is the way of messages that are carried whole: which function a port's address
 //! reaches.
 
-// The engine carries messages whole so far: see `reach`.
-#![allow(dead_code, reason = "links cannot be changed from outside yet")]
+#![allow(dead_code, reason = "nobody outside is joined yet, and senders are not paced")]
 
 pub(crate) mod address;
 #[cfg(test)]
@@ -40,11 +39,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use self::address::Addresses;
-pub(crate) use self::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
+pub use self::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 pub(crate) use self::frame::{Buffers, Frame};
-pub(crate) use self::link::{LinkSettings, Traffic};
+pub use self::link::{LinkSettings, Traffic};
+pub(crate) use self::pcapng::Pcapng;
 pub(crate) use self::reach::reach;
 
 use self::address::{Destination, source_mac};
@@ -100,6 +101,8 @@ pub(crate) struct Fabric {
     learned: BTreeMap<Mac, PhysicalPort>,
     schedule: Schedule<Event>,
     buffers: Buffers,
+    /// Whether a link was ever changed.
+    changed: bool,
     /// Where those who watch are shown frames.
     outbox: Option<Arc<Outbox>>,
 }
@@ -215,12 +218,30 @@ impl Fabric {
         let Port { name, cable, .. } = &self.ports[port.0];
         let (name, link) = (name.clone(), cable.kind());
         let bytes = frame.bytes().into();
-        outbox.frame(SeenFrame { port: port.0, name, link, at: now, leaving, bytes });
+        let at = Duration::from_nanos(now);
+        outbox.frame(SeenFrame { port: port.0, name, link, at, leaving, bytes });
     }
 
     /// The physical port that a vport is behind.
     pub(crate) fn physical_port(&self, vport: Vport) -> Option<PhysicalPort> {
         self.vports.get(&vport).copied()
+    }
+
+    /// The physical ports.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = PhysicalPort> + use<> {
+        (0..self.ports.len()).map(PhysicalPort)
+    }
+
+    /// The vports behind a physical port.
+    pub(crate) fn vports(&self, port: PhysicalPort) -> Vec<Vport> {
+        self.ports[port.0].members.iter().map(|&(vport, _)| vport).collect()
+    }
+
+    /// Whether nothing can happen to any frame, none is on its way, and nobody watches: messages
+    /// may be carried whole.
+    pub(crate) fn is_undisturbed(&self) -> bool {
+        let perfect = !self.changed || self.ports.iter().all(|port| port.cable.is_undisturbed());
+        perfect && self.schedule.len() == 0 && !self.is_watched()
     }
 
     /// How the link of a physical port is.
@@ -230,6 +251,7 @@ impl Fabric {
 
     /// Changes the link of a physical port.
     pub(crate) fn set_link(&mut self, port: PhysicalPort, settings: LinkSettings) {
+        self.changed = true;
         self.ports[port.0].cable.set(settings);
     }
 

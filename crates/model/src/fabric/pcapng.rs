@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 
+use crate::engine::clock::nanoseconds;
 use crate::profile::Link;
 use crate::watch::SeenFrame;
 
@@ -88,7 +89,8 @@ impl<W: Write> Pcapng<W> {
         };
         let length = (erf.len() + seen.bytes.len() + vcrc.len()) as u32;
         self.write(ENHANCED_PACKET, |block| {
-            let [high, low] = [(seen.at >> 32) as u32, seen.at as u32];
+            let at = nanoseconds(seen.at);
+            let [high, low] = [(at >> 32) as u32, at as u32];
             for word in [interface, high, low, length, length] {
                 block.extend(word.to_le_bytes());
             }
@@ -127,14 +129,6 @@ impl<W: Write> Pcapng<W> {
         self.block.extend(length);
         self.sink.write_all(&self.block)
     }
-
-    /// Writes what `sink` keeps to itself.
-    ///
-    /// # Errors
-    /// Those of `sink`.
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        self.sink.flush()
-    }
 }
 
 /// Bytes of the header of an ERF record.
@@ -147,8 +141,8 @@ const ERF_VARIABLE_LENGTH: u8 = 4;
 /// The header of an ERF record: time in 2^-32 seconds, type, flags, length with the header, packets
 /// lost, length of the packet.
 fn erf_header(seen: &SeenFrame) -> [u8; ERF_HEADER] {
-    let (seconds, rest) = (seen.at / 1_000_000_000, seen.at % 1_000_000_000);
-    let time = (seconds << 32) + (rest << 32) / 1_000_000_000;
+    let rest = u64::from(seen.at.subsec_nanos());
+    let time = (seen.at.as_secs() << 32) + (rest << 32) / 1_000_000_000;
     let length = (seen.bytes.len() + VCRC) as u16;
     let mut header = [0; ERF_HEADER];
     header[..8].copy_from_slice(&time.to_le_bytes());
@@ -186,9 +180,12 @@ fn pad(block: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn seen(port: usize, link: Link, at: u64, leaving: bool, bytes: &[u8]) -> SeenFrame {
+        let at = Duration::from_nanos(at);
         SeenFrame { port, name: "a".into(), link, at, leaving, bytes: bytes.into() }
     }
 

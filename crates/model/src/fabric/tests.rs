@@ -448,7 +448,7 @@ fn who_watches_sees_a_frame_sealed_where_it_is_sent_and_where_it_arrives() {
     let watcher = outbox.frames.add(move |frame: &SeenFrame| {
         assert_eq!(frame.link, ETHERNET);
         let SeenFrame { name, at, leaving, bytes, .. } = frame;
-        see.lock().unwrap().push((name.to_string(), *at, *leaving, bytes.to_vec()));
+        see.lock().unwrap().push((name.to_string(), at.as_nanos(), *leaving, bytes.to_vec()));
     });
     assert!(!fabric.is_plain(vport(0), vport(3)));
     let third = port(&fabric, 3);

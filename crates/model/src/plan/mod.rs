@@ -2,8 +2,6 @@
 //!
 //! docs/faults.md describes the file.
 
-#![allow(dead_code, reason = "links cannot be changed from outside yet")]
-
 #[cfg(test)]
 mod tests;
 mod text;
@@ -21,7 +19,7 @@ use crate::fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurr
 
 /// What is to go wrong: how links are, what happens to their frames, and commands that fail.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Plan {
+pub struct FaultPlan {
     seed: u64,
     links: Vec<(Ports, LinkChange)>,
     faults: Vec<(Ports, FrameFault)>,
@@ -30,7 +28,7 @@ pub(crate) struct Plan {
 
 /// Which physical ports an entry is about; `None`: all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ports {
+struct Ports {
     /// Of this device.
     pub device: Option<usize>,
     /// Of this number, from 1.
@@ -66,14 +64,14 @@ pub(crate) struct CommandFault {
 
 /// Why a plan cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PlanError {
+pub struct FaultPlanError {
     /// Where in the file, from 1.
     pub line: Option<usize>,
     /// What is wrong.
     pub text: String,
 }
 
-impl fmt::Display for PlanError {
+impl fmt::Display for FaultPlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
             write!(f, "line {line}: ")?;
@@ -82,34 +80,38 @@ impl fmt::Display for PlanError {
     }
 }
 
-impl std::error::Error for PlanError {}
+impl std::error::Error for FaultPlanError {}
 
 /// A QPN or a PSN.
 const MOST_24_BITS: u64 = 0xff_ffff;
 /// The sections of a plan.
 const SECTIONS: [&str; 4] = ["seed", "link", "fault", "command"];
 
-impl Plan {
+impl FaultPlan {
     /// Reads a plan from a file.
     ///
     /// # Errors
     /// The file cannot be read, or is no plan: the text says where and why.
-    pub(crate) fn load(path: &Path) -> Result<Self, PlanError> {
+    pub fn load(path: &Path) -> Result<Self, FaultPlanError> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let text = format!("cannot read the faults {}: {error}", path.display());
-            PlanError { line: None, text }
+            FaultPlanError { line: None, text }
         })?;
-        Self::parse(&text)
-            .map_err(|error| PlanError { line: None, text: format!("{}: {error}", path.display()) })
+        Self::parse(&text).map_err(|error| FaultPlanError {
+            line: None,
+            text: format!("{}: {error}", path.display()),
+        })
     }
 
     /// Reads a plan.
     ///
     /// # Errors
     /// It is no plan: the text says where and why.
-    pub(crate) fn parse(text: &str) -> Result<Self, PlanError> {
-        let tree = DeTable::parse(text)
-            .map_err(|error| PlanError { line: None, text: error.to_string().trim_end().into() })?;
+    pub fn parse(text: &str) -> Result<Self, FaultPlanError> {
+        let tree = DeTable::parse(text).map_err(|error| FaultPlanError {
+            line: None,
+            text: error.to_string().trim_end().into(),
+        })?;
         let text = Text(text);
         let mut plan = Self::default();
         for (key, value) in tree.into_inner() {
@@ -132,7 +134,7 @@ impl Plan {
         Ok(plan)
     }
 
-    fn add_link(&mut self, entry: &mut Entry<'_>) -> Result<(), PlanError> {
+    fn add_link(&mut self, entry: &mut Entry<'_>) -> Result<(), FaultPlanError> {
         let ports = ports(entry)?;
         let change = LinkChange {
             up: entry.take("up").map(|it| it.boolean()).transpose()?,
@@ -145,7 +147,7 @@ impl Plan {
         Ok(())
     }
 
-    fn add_fault(&mut self, entry: &mut Entry<'_>) -> Result<(), PlanError> {
+    fn add_fault(&mut self, entry: &mut Entry<'_>) -> Result<(), FaultPlanError> {
         let ports = ports(entry)?;
         let (by, bits) = (entry.take("by"), entry.take("bits"));
         let effect = entry.require("effect")?;
@@ -176,7 +178,7 @@ impl Plan {
         Ok(())
     }
 
-    fn add_command(&mut self, entry: &mut Entry<'_>) -> Result<(), PlanError> {
+    fn add_command(&mut self, entry: &mut Entry<'_>) -> Result<(), FaultPlanError> {
         let names = (0..=u16::MAX).filter_map(|opcode| {
             CommandInfo::by_opcode(opcode).map(|command| (command.name, u64::from(opcode)))
         });
@@ -218,11 +220,11 @@ impl Plan {
     ///
     /// # Errors
     /// An entry names a device or a port that there is not.
-    pub(crate) fn check(&self, ports: &[usize]) -> Result<(), PlanError> {
+    pub(crate) fn check(&self, ports: &[usize]) -> Result<(), FaultPlanError> {
         let devices = ports.len();
         let no_device = |device, line| {
             let text = format!("there is no device {device}: there are {devices}, numbered from 0");
-            Err(PlanError { line, text })
+            Err(FaultPlanError { line, text })
         };
         let entries = self.links.iter().map(|it| it.0).chain(self.faults.iter().map(|it| it.0));
         for Ports { device, port, line } in entries {
@@ -233,7 +235,7 @@ impl Plan {
             let most = of.map(|(_, &ports)| ports).max().unwrap_or(0);
             if let Some(port) = port.filter(|&port| usize::from(port) > most) {
                 let text = format!("there is no port {port}: there are {most}, numbered from 1");
-                return Err(PlanError { line: Some(line), text });
+                return Err(FaultPlanError { line: Some(line), text });
             }
         }
         match self.commands.iter().find(|command| command.device >= devices) {
@@ -248,8 +250,8 @@ fn each<'a>(
     text: Text<'a>,
     name: &'static str,
     value: Spanned<DeValue<'a>>,
-    mut add: impl FnMut(&mut Entry<'a>) -> Result<(), PlanError>,
-) -> Result<(), PlanError> {
+    mut add: impl FnMut(&mut Entry<'a>) -> Result<(), FaultPlanError>,
+) -> Result<(), FaultPlanError> {
     let at = value.span();
     let wrong = || text.error(&at, format!("{name} is a list of entries: write [[{name}]]"));
     let DeValue::Array(entries) = value.into_inner() else { return Err(wrong()) };
@@ -267,11 +269,11 @@ fn integer(
     entry: &mut Entry<'_>,
     key: &'static str,
     range: std::ops::RangeInclusive<u64>,
-) -> Result<Option<u64>, PlanError> {
+) -> Result<Option<u64>, FaultPlanError> {
     entry.take(key).map(|item| item.integer(range)).transpose()
 }
 
-fn ports(entry: &mut Entry<'_>) -> Result<Ports, PlanError> {
+fn ports(entry: &mut Entry<'_>) -> Result<Ports, FaultPlanError> {
     Ok(Ports {
         device: integer(entry, "device", 0..=u64::from(u16::MAX))?.map(|it| it as usize),
         port: integer(entry, "port", 1..=u64::from(u8::MAX))?.map(|it| it as u8),
@@ -279,7 +281,7 @@ fn ports(entry: &mut Entry<'_>) -> Result<Ports, PlanError> {
     })
 }
 
-fn opcodes(item: Item<'_>) -> Result<Vec<u8>, PlanError> {
+fn opcodes(item: Item<'_>) -> Result<Vec<u8>, FaultPlanError> {
     let names = || BthOpcode::INFO.values.iter().copied();
     let each = item.each();
     each.iter()
@@ -287,7 +289,7 @@ fn opcodes(item: Item<'_>) -> Result<Vec<u8>, PlanError> {
         .collect()
 }
 
-fn psns(item: Item<'_>) -> Result<(u32, u32), PlanError> {
+fn psns(item: Item<'_>) -> Result<(u32, u32), FaultPlanError> {
     let wrong = item.error("is a PSN or two, the first and the last: psn = [0, 99]");
     let all: Result<Vec<u64>, _> =
         item.each().iter().map(|item| item.integer(0..=MOST_24_BITS)).collect();
@@ -298,7 +300,7 @@ fn psns(item: Item<'_>) -> Result<(u32, u32), PlanError> {
     }
 }
 
-fn occurrence(entry: &mut Entry<'_>) -> Result<Occurrence, PlanError> {
+fn occurrence(entry: &mut Entry<'_>) -> Result<Occurrence, FaultPlanError> {
     let chance = entry.take("chance");
     let nth = integer(entry, "nth", 1..=i64::MAX as u64)?;
     let count = integer(entry, "count", 1..=i64::MAX as u64)?;

@@ -45,7 +45,7 @@ const ALL: &str = r#"
 
 #[test]
 fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
-    let plan = Plan::parse(ALL).unwrap();
+    let plan = FaultPlan::parse(ALL).unwrap();
     plan.check(&[1, 1]).unwrap();
     let first = plan.settings(&LinkSettings::default(), &[0], 1);
     let second = plan.settings(&LinkSettings::default(), &[1], 1);
@@ -99,7 +99,7 @@ fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
         CommandFault { device: 1, opcode: 0x500, nth: 2, status: 15, syndrome: 0x1234 },
     );
     assert_eq!(plan.commands(), [usual, other]);
-    assert_eq!(Plan::parse(""), Ok(Plan::default()));
+    assert_eq!(FaultPlan::parse(""), Ok(FaultPlan::default()));
 }
 
 #[test]
@@ -205,8 +205,8 @@ fn what_is_wrong_with_a_plan_is_named_with_its_line_and_what_is_right() {
         ),
         (
             "[[fault]]\neffect = \"lose\"\ndirection = 1",
-            "line 3: [[fault]] direction is a \
-                integer, and must be a string",
+            "line 3: [[fault]] direction is of \
+                type integer, and must be a string",
         ),
         ("[[command]]\nopcode = \"CREATE_CQ\"", "line 1: [[command]]: status is missing"),
         (
@@ -221,19 +221,19 @@ fn what_is_wrong_with_a_plan_is_named_with_its_line_and_what_is_right() {
         ),
     ];
     for (text, expected) in cases {
-        let error = Plan::parse(text).expect_err(text).to_string();
+        let error = FaultPlan::parse(text).expect_err(text).to_string();
         assert_eq!(error, expected.replace("  ", ""), "{text}");
     }
-    let syntax = Plan::parse("a = ").unwrap_err().to_string();
+    let syntax = FaultPlan::parse("a = ").unwrap_err().to_string();
     assert!(syntax.contains("line 1"), "{syntax}");
-    let missing = Plan::load(Path::new("/nonexistent")).unwrap_err().to_string();
+    let missing = FaultPlan::load(Path::new("/nonexistent")).unwrap_err().to_string();
     assert!(missing.starts_with("cannot read the faults /nonexistent: "), "{missing}");
 }
 
 #[test]
 fn a_plan_for_what_is_not_there_is_refused() {
     let check = |text: &str, ports: &[usize]| {
-        Plan::parse(text).unwrap().check(ports).map_err(|error| error.to_string())
+        FaultPlan::parse(text).unwrap().check(ports).map_err(|error| error.to_string())
     };
     assert_eq!(check("[[link]]\ndevice = 1\nport = 2", &[1, 2]), Ok(()));
     assert_eq!(check("[[link]]\nport = 2", &[1, 2]), Ok(()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::PlanError;
+use super::FaultPlanError;
 use crate::profile::nearest;
 
 /// A text, to find the line of a place in it.
@@ -14,9 +14,9 @@ use crate::profile::nearest;
 pub(super) struct Text<'a>(pub &'a str);
 
 impl Text<'_> {
-    pub(super) fn error(self, at: &Range<usize>, text: impl Into<String>) -> PlanError {
+    pub(super) fn error(self, at: &Range<usize>, text: impl Into<String>) -> FaultPlanError {
         let before = self.0.get(..at.start).unwrap_or_default();
-        PlanError { line: Some(1 + before.matches('\n').count()), text: text.into() }
+        FaultPlanError { line: Some(1 + before.matches('\n').count()), text: text.into() }
     }
 }
 
@@ -55,17 +55,17 @@ impl<'a> Entry<'a> {
     }
 
     /// The value of a key that must be there.
-    pub(super) fn require(&mut self, key: &'static str) -> Result<Item<'a>, PlanError> {
+    pub(super) fn require(&mut self, key: &'static str) -> Result<Item<'a>, FaultPlanError> {
         self.take(key).ok_or_else(|| self.error(format!("{key} is missing")))
     }
 
     /// What is wrong with the entry.
-    pub(super) fn error(&self, why: impl std::fmt::Display) -> PlanError {
+    pub(super) fn error(&self, why: impl std::fmt::Display) -> FaultPlanError {
         self.text.error(&self.at, format!("[[{}]]: {why}", self.name))
     }
 
     /// All keys have been asked for.
-    pub(super) fn end(&self) -> Result<(), PlanError> {
+    pub(super) fn end(&self) -> Result<(), FaultPlanError> {
         let Some((key, _)) = self.keys.iter().next() else { return Ok(()) };
         let (at, key) = (key.span(), key.get_ref());
         Err(self.text.error(&at, unknown(&format!("[[{}]]", self.name), key, &self.known)))
@@ -81,22 +81,22 @@ pub(super) fn unknown(section: &str, key: &str, known: &[&'static str]) -> Strin
 }
 
 impl Item<'_> {
-    pub(super) fn error(&self, why: impl std::fmt::Display) -> PlanError {
+    pub(super) fn error(&self, why: impl std::fmt::Display) -> FaultPlanError {
         self.text.error(&self.value.span(), format!("{} {why}", self.name))
     }
 
-    fn kind(&self, wanted: &str) -> PlanError {
+    fn kind(&self, wanted: &str) -> FaultPlanError {
         self.error(format!("is of type {}, and must be {wanted}", self.value.get_ref().type_str()))
     }
 
-    pub(super) fn boolean(&self) -> Result<bool, PlanError> {
+    pub(super) fn boolean(&self) -> Result<bool, FaultPlanError> {
         match self.value.get_ref() {
             DeValue::Boolean(value) => Ok(*value),
             _ => Err(self.kind("true or false")),
         }
     }
 
-    pub(super) fn string(&self) -> Result<&str, PlanError> {
+    pub(super) fn string(&self) -> Result<&str, FaultPlanError> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
             _ => Err(self.kind("a string")),
@@ -104,7 +104,7 @@ impl Item<'_> {
     }
 
     /// An integer within these bounds.
-    pub(super) fn integer(&self, range: RangeInclusive<u64>) -> Result<u64, PlanError> {
+    pub(super) fn integer(&self, range: RangeInclusive<u64>) -> Result<u64, FaultPlanError> {
         let DeValue::Integer(integer) = self.value.get_ref() else {
             return Err(self.kind("an integer"));
         };
@@ -117,7 +117,7 @@ impl Item<'_> {
     }
 
     /// A number from 0 to 1.
-    pub(super) fn probability(&self) -> Result<f64, PlanError> {
+    pub(super) fn probability(&self) -> Result<f64, FaultPlanError> {
         let value = match self.value.get_ref() {
             DeValue::Float(float) => float.as_str().parse().ok(),
             DeValue::Integer(integer) => integer.as_str().parse().ok(),
@@ -141,7 +141,7 @@ impl Item<'_> {
     }
 
     /// A time, as `"50us"`.
-    pub(super) fn duration(&self) -> Result<Duration, PlanError> {
+    pub(super) fn duration(&self) -> Result<Duration, FaultPlanError> {
         const UNITS: [(&str, u64); 4] =
             [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
         self.quantity(&UNITS, "a time, as \"50us\": an integer and ns, us, ms or s")
@@ -149,7 +149,7 @@ impl Item<'_> {
     }
 
     /// A rate in bits per second, as `"100Gb/s"`.
-    pub(super) fn rate(&self) -> Result<u64, PlanError> {
+    pub(super) fn rate(&self) -> Result<u64, FaultPlanError> {
         const UNITS: [(&str, u64); 4] =
             [("Gb/s", 1_000_000_000), ("Mb/s", 1_000_000), ("kb/s", 1_000), ("b/s", 1)];
         let expected = "a rate, as \"100Gb/s\": an integer and b/s, kb/s, Mb/s or Gb/s";
@@ -159,7 +159,7 @@ impl Item<'_> {
         }
     }
 
-    fn quantity(&self, units: &[(&str, u64)], expected: &str) -> Result<u64, PlanError> {
+    fn quantity(&self, units: &[(&str, u64)], expected: &str) -> Result<u64, FaultPlanError> {
         let text = self.string().map_err(|_| self.kind(expected))?;
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
@@ -169,7 +169,7 @@ impl Item<'_> {
     }
 
     /// One of these names.
-    pub(super) fn one_of<T: Copy>(&self, names: &[(&'static str, T)]) -> Result<T, PlanError> {
+    pub(super) fn one_of<T: Copy>(&self, names: &[(&'static str, T)]) -> Result<T, FaultPlanError> {
         let text = self.string()?;
         let found = names.iter().find(|(name, _)| *name == text);
         found.map(|it| it.1).ok_or_else(|| {
@@ -184,7 +184,7 @@ impl Item<'_> {
         most: u64,
         names: impl Iterator<Item = (&'n str, u64)>,
         what: &str,
-    ) -> Result<u64, PlanError> {
+    ) -> Result<u64, FaultPlanError> {
         if let DeValue::Integer(_) = self.value.get_ref() {
             return self.integer(0..=most);
         }

@@ -1,0 +1,245 @@
+//! The links of a model from outside: how they are, who watches them, what goes wrong on them.
+
+use std::io::Write;
+
+use crate::engine;
+use crate::fabric::{LinkSettings, Pcapng, PhysicalPort, Traffic, Vport};
+use crate::guard::Watch;
+use crate::model::Model;
+use crate::plan::{FaultPlan, FaultPlanError};
+use crate::watch::SeenFrame;
+use crate::world::World;
+
+impl Model {
+    /// How the link of a port (numbered from 1) of device `device` is. The functions of one card,
+    /// such as the two sides of a DPU, share the links of its ports.
+    ///
+    /// # Panics
+    /// When there is no such device, or it has no such port.
+    pub fn link(&self, device: usize, port: u8) -> LinkSettings {
+        let (world, at) = self.port(device, port);
+        world.fabric.link(at).clone()
+    }
+
+    /// Changes the link of a port. While a link is not perfect, messages travel over it in packets
+    /// of the path MTU and take its time, and what its faults do to packets is for the transport to
+    /// mend, as on hardware. A link that goes up or down is reported by an event to each function
+    /// that shares it.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// use std::time::Duration;
+    /// use verbless_model::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence};
+    ///
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// // One frame in a hundred is lost, the same ones in every run.
+    /// let lose = FrameFault {
+    ///     effect: FrameEffect::Lose,
+    ///     select: FrameSelector::default(),
+    ///     when: Occurrence::Chance(0.01),
+    /// };
+    /// model.set_link(0, 1, LinkSettings {
+    ///     latency: Duration::from_micros(2),
+    ///     bandwidth: Some(25_000_000_000),
+    ///     faults: vec![lose],
+    ///     seed: 7,
+    ///     ..model.link(0, 1)
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// When there is no such device, or it has no such port.
+    pub fn set_link(&self, device: usize, port: u8, settings: LinkSettings) {
+        let (world, at) = self.port(device, port);
+        drop(world);
+        self.shared.with(|world| set_link(world, at, settings));
+    }
+
+    /// What happened to the frames that the card sent over the link of a port, and to those that
+    /// came over it. Messages that were carried whole are no frames.
+    ///
+    /// # Panics
+    /// When there is no such device, or it has no such port.
+    pub fn traffic(&self, device: usize, port: u8) -> [Traffic; 2] {
+        let (world, at) = self.port(device, port);
+        world.fabric.traffic(at)
+    }
+
+    /// The fabric, and which of its ports is port `port` of device `device`. An invalid number is
+    /// the caller's mistake, and this panics with the lock released.
+    fn port(&self, device: usize, port: u8) -> (std::sync::MutexGuard<'_, World>, PhysicalPort) {
+        self.check_device(device);
+        let world = self.shared.lock();
+        match world.fabric.physical_port(Vport { function: device, port }) {
+            Some(at) => (world, at),
+            None => {
+                let ports = world.functions[device].hca.ports.len();
+                drop(world);
+                panic!("there is no port {port}: device {device} has {ports}, numbered from 1")
+            }
+        }
+    }
+
+    /// Lets go wrong what a plan says: changes links, adds their faults, and makes commands fail.
+    ///
+    /// # Errors
+    /// The plan names a device or port that there is not; then nothing is changed.
+    pub fn apply(&self, plan: &FaultPlan) -> Result<(), FaultPlanError> {
+        let ports: Vec<usize> =
+            self.shared.lock().functions.iter().map(|it| it.hca.ports.len()).collect();
+        plan.check(&ports)?;
+        self.shared.with(|world| {
+            for at in world.fabric.ports() {
+                let vports = world.fabric.vports(at);
+                let Some(&Vport { port, .. }) = vports.first() else { continue };
+                let devices: Vec<usize> = vports.iter().map(|it| it.function).collect();
+                let settings = plan.settings(world.fabric.link(at), &devices, port);
+                set_link(world, at, settings);
+            }
+            for fault in plan.commands() {
+                let faults = &mut world.functions[fault.device].hca.faults;
+                faults.add(fault.opcode, fault.nth, fault.status, fault.syndrome);
+            }
+        });
+        Ok(())
+    }
+
+    /// Calls `watcher` for every frame that a port sends or receives, until the guard is dropped. A
+    /// watcher may call the model. While somebody watches, all messages travel in packets.
+    ///
+    /// A stepped model tells it before [`Model::step`] returns. In threaded mode a thread tells it
+    /// soon after, and the data path does not wait for a slow watcher: when 16 MiB wait for it,
+    /// further frames are not told, and the log says how many.
+    pub fn watch_frames(&self, watcher: impl FnMut(&SeenFrame) + Send + 'static) -> Watch {
+        Watch::frames(&self.shared, watcher)
+    }
+
+    /// Writes every frame that a port sends or receives to `sink` in the format pcapng, which
+    /// Wireshark reads, until the guard is dropped. Times are those of the model's clock. What
+    /// cannot be written is lost, and the log says so once; see also [`Model::watch_frames`].
+    ///
+    /// # Errors
+    /// The capture cannot be begun.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let path = std::env::temp_dir().join(format!("verbless-doc-{}.pcapng", std::process::id()));
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// let capture = model.capture(std::fs::File::create(&path)?)?;
+    /// // … after the program under test has posted:
+    /// model.run_until_idle();
+    /// drop(capture);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn capture(&self, sink: impl Write + Send + 'static) -> std::io::Result<Watch> {
+        let mut capture = Pcapng::new(sink)?;
+        let mut lost = false;
+        Ok(self.watch_frames(move |frame| {
+            if let Err(error) = capture.frame(frame)
+                && !std::mem::replace(&mut lost, true)
+            {
+                tracing::warn!(%error, "a frame was not captured: the capture is incomplete");
+            }
+        }))
+    }
+}
+
+/// Changes a link; the functions that share it hear of it.
+fn set_link(world: &mut World, at: PhysicalPort, settings: LinkSettings) {
+    let (before, up) = (world.fabric.link(at).up, settings.up);
+    world.fabric.set_link(at, settings);
+    if before != up {
+        for Vport { function, port } in world.fabric.vports(at) {
+            engine::set_port(world, function, port, up);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Model, Profile};
+
+    fn model() -> Model {
+        let profile = |name| Profile::load(name).unwrap();
+        Model::builder()
+            .device(profile("connectx6dx"))
+            .device_with_sides(profile("bluefield3"))
+            .stepped()
+            .build()
+    }
+
+    fn slow() -> LinkSettings {
+        LinkSettings { latency: Duration::from_micros(3), ..LinkSettings::default() }
+    }
+
+    #[test]
+    fn the_sides_of_a_card_share_the_link_of_its_port() {
+        let model = model();
+        model.set_link(2, 1, slow());
+        assert_eq!(model.link(1, 1), slow());
+        assert_eq!(model.link(0, 1), LinkSettings::default());
+        assert_eq!(model.traffic(1, 1), [Traffic::default(); 2]);
+    }
+
+    #[test]
+    fn a_link_that_goes_down_takes_the_ports_of_its_functions_down() {
+        let model = model();
+        let up = || {
+            let world = model.shared.lock();
+            [0, 1, 2].map(|function| world.functions[function].hca.is_up(1))
+        };
+        model.set_link(1, 1, LinkSettings { up: false, ..slow() });
+        assert_eq!(up(), [true, false, false]);
+        model.set_link(2, 1, slow());
+        assert_eq!(up(), [true; 3]);
+        // Who took a port down by itself keeps it down while the link only changes.
+        model.set_port(1, 1, false);
+        model.set_link(1, 1, LinkSettings::default());
+        assert_eq!(up(), [true, false, true]);
+    }
+
+    #[test]
+    fn a_plan_is_applied_whole_or_not_at_all() {
+        let model = model();
+        let wrong = "[[link]]\nlatency = \"3us\"\n[[link]]\ndevice = 3\nup = false";
+        let error = model.apply(&FaultPlan::parse(wrong).unwrap()).unwrap_err();
+        assert_eq!(error.to_string(), "line 3: there is no device 3: there are 3, numbered from 0");
+        assert_eq!(model.link(0, 1), LinkSettings::default());
+        let plan = "[[link]]\ndevice = 2\nlatency = \"3us\"\n[[command]]\nopcode = 0x104\n\
+            status = 0x0f\nsyndrome = 0x77";
+        model.apply(&FaultPlan::parse(plan).unwrap()).unwrap();
+        assert_eq!(model.link(1, 1), slow());
+        let (mut input, mut output) = ([0; 16], [0; 16]);
+        input[..2].copy_from_slice(&[1, 4]);
+        model.device(0).execute(&input, &mut output);
+        assert_eq!(output[..8], [0x0f, 0, 0, 0, 0, 0, 0, 0x77]);
+    }
+
+    #[test]
+    fn a_wrong_device_or_port_leaves_the_model_alive() {
+        let model = model();
+        type Mistake = fn(&Model);
+        let mistakes: [(&str, Mistake); 4] = [
+            ("device 3", |model| drop(model.link(3, 1))),
+            ("port 0", |model| drop(model.link(0, 0))),
+            ("port 9", |model| model.set_link(0, 9, LinkSettings::default())),
+            ("port 2", |model| assert!(model.traffic(1, 2).is_empty())),
+        ];
+        for (named, mistake) in mistakes {
+            let panic = catch_unwind(AssertUnwindSafe(|| mistake(&model))).expect_err(named);
+            let text = panic.downcast_ref::<String>().expect("words");
+            assert!(text.contains(named) && text.contains("from "), "{text}");
+        }
+        assert!(model.device(0).is_alive());
+    }
+}

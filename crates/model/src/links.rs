@@ -127,7 +127,8 @@ impl Model {
     /// ```
     /// # use verbless_model::{Model, Profile};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let path = std::env::temp_dir().join(format!("verbless-doc-{}.pcapng", std::process::id()));
+    /// # let name = format!("verbless-doc-{}.pcapng", std::process::id());
+    /// # let path = std::env::temp_dir().join(name);
     /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
     /// let capture = model.capture(std::fs::File::create(&path)?)?;
     /// // … after the program under test has posted:

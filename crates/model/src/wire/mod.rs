@@ -17,9 +17,9 @@
 //! numbers, checksums, pad count, ICRC. It panics if the buffer is not of that size, or if the
 //! extension headers are not those of the opcode: whoever builds a packet knows both.
 //!
-//! An **unsealed** frame has room for its ICRC, which nobody has computed yet, as with the checksums
-//! that network cards compute for drivers: between two ends in one memory nothing can change a
-//! frame. [`seal_ethernet`] and [`seal_infiniband`] compute it.
+//! An **unsealed** frame has room for its ICRC, which nobody has computed yet, as with the
+//! checksums that network cards compute for drivers: between two ends in one memory nothing can
+//! change a frame. [`seal_ethernet`] and [`seal_infiniband`] compute it.
 //!
 //! Sources: InfiniBand specification, volume 1, chapters 7 to 9, annexes 14 (XRC), 16 (RoCE) and 17
 //! (RoCE v2); RFC 768, 791, 1071, 8200; IEEE 802.1Q.

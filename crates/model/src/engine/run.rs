@@ -27,9 +27,14 @@ pub(crate) fn step(world: &mut World) -> bool {
 /// Moves the clock of a stepped model to the next timer, and lets that run out. False when none
 /// runs.
 pub(crate) fn jump(world: &mut World) -> bool {
-    let Some(wait) = next_timer(world) else { return false };
-    world.clock.now = world.clock.now.saturating_add(wait);
-    step(world)
+    // A frame that is halfway is no work yet.
+    while let Some(wait) = next_timer(world) {
+        world.clock.now = world.clock.now.saturating_add(wait);
+        if step(world) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Does up to `limit` pieces of work; says how many there were.

@@ -6,6 +6,7 @@ mod datagrams;
 mod doorbells;
 mod gone;
 mod hostile;
+mod links;
 mod messages;
 mod operations;
 mod protection;

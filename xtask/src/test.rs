@@ -57,6 +57,8 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", place: Place::Debug, run: clippy },
     Step { name: "tests", place: Place::Debug, run: tests },
     Step { name: "hwtest on the model", place: Place::Debug, run: hwtest_on_the_model },
+    Step { name: "hwtest in packets", place: Place::Debug, run: hwtest_in_packets },
+    Step { name: "engine in packets", place: Place::Debug, run: engine_in_packets },
     Step { name: "rustdoc", place: Place::Debug, run: rustdoc },
     Step { name: "run: rdma-core", place: Place::Release, run: crate::run::rdma_core },
     Step { name: "run: pyverbs", place: Place::Release, run: crate::pyverbs::check },
@@ -332,9 +334,36 @@ fn hwtest_on_the_model() -> Result<Outcome> {
     if !cargo(&build).status()?.success() {
         return Err("hwtest does not build".into());
     }
+    counted(hwtest(&["--expect", "model ethernet"]))
+}
+
+/// The same on both kinds of port, with messages that go in packets.
+fn hwtest_in_packets() -> Result<Outcome> {
+    let (mut passed, mut failed, mut skips, mut more) = (0, 0, Vec::new(), 0);
+    for (link, environment) in [("ethernet", "model ethernet"), ("infiniband", "model infiniband")]
+    {
+        let options = ["--packets", "--link", link, "--expect", environment];
+        let counts = count(hwtest(&options))?;
+        passed += counts.passed;
+        failed += counts.failed;
+        skips.extend(counts.skips);
+        more += counts.skipped;
+    }
+    Ok(Outcome::Ran { passed, failed, skips, more })
+}
+
+/// The program of the conformance suite, on the model.
+fn hwtest(options: &[&str]) -> Command {
     let mut command = Command::new(crate::run::target().join("debug/hwtest"));
-    command.args(["--device", "model", "--expect", "model ethernet"]);
-    counted(command)
+    command.args(["--device", "model"]).args(options);
+    command
+}
+
+/// The engine's own tests, with messages that go in packets.
+fn engine_in_packets() -> Result<Outcome> {
+    let mut tests = cargo(&["test", "--package", "verbless-model", "--lib", "engine"]);
+    tests.env("VERBLESS_TEST_IN_PACKETS", "1");
+    counted(tests)
 }
 
 fn bench() -> Result<Outcome> {

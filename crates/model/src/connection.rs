@@ -45,6 +45,9 @@ pub(crate) struct Window {
     pub requests: VecDeque<Request>,
     /// The one that sends next, counted from the oldest; their number when all were sent.
     pub next: usize,
+    /// The PSN that the peer was last found to miss, or whose response was, since anything
+    /// arrived: hearing of it once more is no other loss.
+    pub missed: Option<u32>,
     /// What the QP's timer is for.
     pub timer: Timer,
     /// WQE buffers that are free.
@@ -233,8 +236,17 @@ pub(crate) enum Answer {
     Acknowledge { psn: u32, msn: u32 },
     /// A NAK of any kind, by its syndrome.
     Refuse { psn: u32, msn: u32, syndrome: u8 },
-    /// The data of a READ, of whose packets `sent` have gone out.
-    Read { psn: u32, msn: u32, packets: u32, sent: u32, key: u32, address: u64, length: u64 },
+    /// The data of a READ, of whose packets `sent` have gone out; `again`: it was asked for before.
+    Read {
+        psn: u32,
+        msn: u32,
+        packets: u32,
+        sent: u32,
+        key: u32,
+        address: u64,
+        length: u64,
+        again: bool,
+    },
     /// What was there before an atomic.
     Atomic { psn: u32, msn: u32, value: u64 },
 }
@@ -265,11 +277,19 @@ impl Arriving {
         self.replay.push_back(replay);
     }
 
-    /// READs and atomics that are not answered yet.
+    /// READs that are not answered yet, without those that were asked for once more.
     pub(crate) fn unanswered(&self) -> usize {
-        let pending =
-            |answer: &&Answer| matches!(answer, Answer::Read { .. } | Answer::Atomic { .. });
+        let pending = |answer: &&Answer| matches!(answer, Answer::Read { again: false, .. });
         self.answers.iter().filter(pending).count()
+    }
+
+    /// Whether an answer is to go out that begins with this PSN.
+    pub(crate) fn is_answering(&self, of: u32) -> bool {
+        self.answers.iter().any(|answer| match *answer {
+            Answer::Read { psn, sent, .. } => psn == of && sent == 0,
+            Answer::Atomic { psn, .. } => psn == of,
+            _ => false,
+        })
     }
 }
 
@@ -345,8 +365,16 @@ mod tests {
     #[test]
     fn acknowledgements_in_a_row_become_one_and_nothing_overtakes_a_read() {
         let mut all = Arriving::default();
-        let read =
-            Answer::Read { psn: 3, msn: 3, packets: 2, sent: 0, key: 1, address: 2, length: 3 };
+        let read = Answer::Read {
+            psn: 3,
+            msn: 3,
+            packets: 2,
+            sent: 0,
+            key: 1,
+            address: 2,
+            length: 3,
+            again: false,
+        };
         for psn in 0..3 {
             all.answer(Answer::Acknowledge { psn, msn: psn });
         }

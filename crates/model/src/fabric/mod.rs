@@ -27,7 +27,7 @@
 pub(crate) mod address;
 #[cfg(test)]
 mod dissect;
-mod fault;
+pub(crate) mod fault;
 pub(crate) mod frame;
 mod link;
 mod pcapng;

@@ -72,6 +72,7 @@ impl QueuePair<'_> {
                 Timer::Acknowledge => {
                     self.qp.runtime.resume_at = None;
                     self.count(Count::Timeout);
+                    self.qp.runtime.connection().window.missed = None;
                     if let Some(oldest) = self.qp.runtime.connection().window.oldest() {
                         self.send_again(oldest);
                     }
@@ -443,6 +444,7 @@ impl QueuePair<'_> {
             let requester = &mut self.qp.requester;
             requester.retries_left = requester.retry_limit;
             requester.rnr_retries_left = requester.rnr_retry_limit;
+            self.qp.runtime.connection().window.missed = None;
             if self.qp.runtime.connection().window.timer == Timer::Acknowledge {
                 self.stop_timer();
             }
@@ -478,10 +480,7 @@ impl QueuePair<'_> {
         let progress = self.qp.runtime.connection().window.oldest() != before;
         match (kind, AethNak(value)) {
             (1, _) => self.not_ready(place, value),
-            (3, AethNak::PSN_SEQUENCE) => {
-                self.count(Count::SequenceNak);
-                self.send_again(place);
-            }
+            (3, AethNak::PSN_SEQUENCE) => self.lost(place, Count::SequenceNak),
             (3, why) => {
                 let syndrome = match why {
                     AethNak::INVALID_REQUEST => cqe_syndrome::REMOTE_INVALID_REQUEST,
@@ -505,8 +504,23 @@ impl QueuePair<'_> {
 
     /// A later packet was answered, and the response to this one is missing: it is asked for again.
     fn response_lost(&mut self, missing: Place) {
-        self.count(Count::ImpliedNak);
-        self.send_again(missing);
+        self.lost(missing, Count::ImpliedNak);
+    }
+
+    /// A packet, or its response, is missing: it is sent again, unless that was said before.
+    fn lost(&mut self, missing: Place, what: Count) {
+        if self.is_news(missing) {
+            self.count(what);
+            self.send_again(missing);
+        }
+    }
+
+    /// Whether nobody has said yet that this packet is missing, or its response; else it is sent
+    /// again already, and should that be lost as well, time will tell.
+    fn is_news(&mut self, missing: Place) -> bool {
+        let window = &mut self.qp.runtime.connection().window;
+        let psn = window.requests.get(missing.request).map(|it| advance(it.psn, missing.packet));
+        std::mem::replace(&mut window.missed, psn) != psn
     }
 
     /// Sends again what follows `place`, if a retry is left.
@@ -520,6 +534,10 @@ impl QueuePair<'_> {
 
     /// RNR NAK: sends again after a time that the receiver chose.
     fn not_ready(&mut self, place: Place, timer: u8) {
+        let window = &self.qp.runtime.connection().window;
+        if window.timer == Timer::NotReady && self.qp.runtime.resume_at.is_some() {
+            return;
+        }
         let requester = &mut self.qp.requester;
         let ends = requester.rnr_retry_limit != FOR_EVER;
         if ends && requester.rnr_retries_left == 0 {

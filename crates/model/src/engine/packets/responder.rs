@@ -273,7 +273,8 @@ impl QueuePair<'_> {
         self.qp.runtime.connection().arriving.remember(Replay::Read { psn, packets }, most);
         self.arrived(packets, true);
         let msn = self.qp.runtime.connection().arriving.msn;
-        self.answer(Answer::Read { psn, msn, packets, sent: 0, key, address, length });
+        let (sent, again) = (0, false);
+        self.answer(Answer::Read { psn, msn, packets, sent, key, address, length, again });
         Ok(())
     }
 
@@ -359,9 +360,19 @@ impl QueuePair<'_> {
                         },
                         Replay::Atomic { .. } => false,
                     });
-                if known && !self.answers_too_many() {
+                if known && !self.qp.runtime.connection().arriving.is_answering(psn) {
                     let (key, address) = (reth.rkey(), reth.virtual_address());
-                    self.answer(Answer::Read { psn, msn, packets, sent: 0, key, address, length });
+                    let (sent, again) = (0, true);
+                    self.answer(Answer::Read {
+                        psn,
+                        msn,
+                        packets,
+                        sent,
+                        key,
+                        address,
+                        length,
+                        again,
+                    });
                 }
             }
             Message::CompareSwap | Message::FetchAdd => {
@@ -371,7 +382,7 @@ impl QueuePair<'_> {
                     }
                     _ => None,
                 });
-                if let Some(answer) = found {
+                if let Some(answer) = found.filter(|_| !arriving.is_answering(psn)) {
                     self.answer(answer);
                 }
             }
@@ -454,7 +465,7 @@ impl QueuePair<'_> {
 
     /// Sends the next packet of the answer to a READ; true if it was the last one.
     fn emit_read(&mut self, answer: Answer, scratch: &mut Scratch) -> bool {
-        let Answer::Read { psn, msn, packets, sent, key, address, length } = answer else {
+        let Answer::Read { psn, msn, packets, sent, key, address, length, .. } = answer else {
             return true;
         };
         let log_mtu = self.log_mtu();

@@ -83,6 +83,9 @@ impl Entry {
     }
 }
 
+/// If it is set, messages go in packets in every test; else they are carried whole.
+const IN_PACKETS: &str = "VERBLESS_TEST_IN_PACKETS";
+
 impl Rig {
     pub(super) fn new() -> Self {
         let profile = Arc::new(Profile::load("bluefield3").expect("a profile that comes along"));
@@ -90,7 +93,7 @@ impl Rig {
         let hca = |index| Hca::new(index, profile.clone(), memory.clone());
         let functions = (0..2).map(|index| Function::new(hca(index))).collect();
         let mut world = World::new(functions, true);
-        world.in_packets = std::env::var_os("IN_PACKETS").is_some();
+        world.in_packets = std::env::var_os(IN_PACKETS).is_some();
         let arena = (0..1 << 18).map(|_| AtomicU64::new(0)).collect();
         let mut rig = Self { world, arena, used: 0, next: 0x10, eq_index: [[0; 3]; 2] };
         for hca in 0..2 {
@@ -586,6 +589,11 @@ impl Request {
     }
     pub(super) fn unsignaled(mut self) -> Self {
         self.flags = self.flags.with_ce(completion::ON_ERROR);
+        self
+    }
+    /// It waits for the responses of those before it.
+    pub(super) fn fenced(mut self) -> Self {
+        self.flags = self.flags.with_fm(2);
         self
     }
     pub(super) fn solicited(mut self) -> Self {

@@ -33,12 +33,9 @@ pub(super) fn send(
 /// Takes a message. Whatever was lost before it is lost, and so is the message if it is refused:
 /// the next one is welcome.
 fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratch) -> Answer {
-    pair.qp.responder.psn = message.psn;
+    pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
     match pair.perform(message, scratch) {
-        Ok(original) => {
-            pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
-            Answer::Done { original }
-        }
+        Ok(original) => Answer::Done { original },
         Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
         Err(_) => Answer::Silence,
     }

@@ -1,0 +1,258 @@
+//! Connections over links that lose, double, delay and corrupt packets: every request completes
+//! once, in order, with its bytes, and every atomic is executed once.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
+
+use super::rig::*;
+use crate::engine;
+use crate::fabric::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
+use crate::fabric::{LinkSettings, Vport};
+use crate::hca::objects::{QpState, Service};
+
+const REGION: u64 = 1 << 14;
+
+/// What a test wants of the links.
+fn disturb(rig: &mut Rig, effects: &[(FrameEffect, f64)], seed: u64) {
+    rig.world.in_packets = true;
+    for function in 0..2 {
+        let port = rig.world.fabric.physical_port(Vport { function, port: 1 }).unwrap();
+        let faults = effects.iter().map(|&(effect, chance)| FrameFault {
+            effect,
+            select: FrameSelector::default(),
+            when: Occurrence::Chance(chance),
+        });
+        let settings = LinkSettings {
+            latency: Duration::from_micros(3),
+            faults: faults.collect(),
+            seed: seed + function as u64,
+            ..LinkSettings::default()
+        };
+        rig.world.fabric.set_link(port, settings);
+    }
+}
+
+/// Steps, and lets time pass, until nothing happens any more, or `done`.
+fn run_on(rig: &mut Rig, mut done: impl FnMut(&mut Rig) -> bool) {
+    for _ in 0..200_000 {
+        if done(rig) {
+            return;
+        }
+        if !engine::step(&mut rig.world) && !engine::jump(&mut rig.world) {
+            return;
+        }
+    }
+    panic!("it does not come to an end");
+}
+
+/// A small generator: what a run does follows from its seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// What a request is to leave behind.
+enum Expected {
+    Nothing,
+    /// A READ: these bytes, there.
+    Bytes(u64, Vec<u8>),
+    /// A fetch-and-add: so many came before it.
+    Count(u64, u64),
+}
+
+fn requests_complete_once_and_in_order(seed: u64, effects: &[(FrameEffect, f64)]) {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    for end in [&a, &b] {
+        let qp = rig.qp(end);
+        qp.log_mtu = 8;
+        (qp.requester.retry_limit, qp.requester.retries_left) = (7, 7);
+        (qp.requester.rnr_retry_limit, qp.requester.rnr_retries_left) = (7, 7);
+        qp.requester.psn = 0xff_fff0;
+        qp.responder.psn = 0xff_fff0;
+    }
+    disturb(&mut rig, effects, seed);
+    let mut dice = Dice(seed);
+    let (remote, rkey) = rig.region(1, REGION);
+    let (word, word_key) = rig.region(1, 8);
+    // What is at the peer, as the requests are to leave it.
+    let mut there = vec![0; REGION as usize];
+    let mut adds = 0;
+    let mut expected = VecDeque::new();
+    let mut receives: VecDeque<(u64, Vec<u8>)> = VecDeque::new();
+    let mut posted = 0;
+    while posted < 60 {
+        while expected.len() < 12 && posted < 60 {
+            posted += 1;
+            let length = if dice.below(3) == 0 { dice.below(3000) } else { dice.below(300) };
+            let at = dice.below(REGION - length);
+            let bytes: Vec<u8> = (0..length).map(|_| dice.below(256) as u8).collect();
+            let (request, expect) = match dice.below(4) {
+                0 => {
+                    let from = rig.alloc(length.max(1));
+                    let key = rig.mkey(0, from, length.max(1), ALL);
+                    rig.fill(from, &bytes);
+                    there[at as usize..][..length as usize].copy_from_slice(&bytes);
+                    // A READ is answered from memory when its turn comes: without a fence what is
+                    // written behind it may be in it.
+                    let sge = Request::write(remote + at, rkey).fenced();
+                    let sge = if length == 0 { sge } else { sge.sge(from, length as u32, key) };
+                    (sge, Expected::Nothing)
+                }
+                1 => {
+                    let into = rig.alloc(length.max(1));
+                    let key = rig.mkey(0, into, length.max(1), ALL);
+                    let bytes = there[at as usize..][..length as usize].to_vec();
+                    let read = Request::read(remote + at, rkey).sge(into, length as u32, key);
+                    if length == 0 {
+                        (Request::read(remote, rkey), Expected::Nothing)
+                    } else {
+                        (read, Expected::Bytes(into, bytes))
+                    }
+                }
+                2 => {
+                    let into = rig.alloc(8);
+                    let key = rig.mkey(0, into, 8, ALL);
+                    adds += 1;
+                    let add = Request::atomic(opcode::FETCH_ADD, word, word_key, 1, 0);
+                    (add.sge(into, 8, key), Expected::Count(into, adds - 1))
+                }
+                _ => {
+                    let into = rig.alloc(length.max(1));
+                    let key = rig.mkey(1, into, length.max(1), ALL);
+                    let size = length.max(1) as u32;
+                    rig.receive(&mut b, &[DataSegment::new(size, key, into)]);
+                    let source = rig.alloc(length.max(1));
+                    rig.fill(source, &bytes);
+                    let key = rig.mkey(0, source, length.max(1), ALL);
+                    receives.push_back((into, bytes));
+                    let send = Request::send();
+                    let send =
+                        if length == 0 { send } else { send.sge(source, length as u32, key) };
+                    (send, Expected::Nothing)
+                }
+            };
+            expected.push_back((rig.post(&mut a, request), expect));
+            if receives.len() >= 14 {
+                break;
+            }
+        }
+        let mut entries = Vec::new();
+        let wanted = expected.len();
+        run_on(&mut rig, |rig| {
+            entries.extend(std::iter::from_fn(|| rig.poll(0, a.send_cq)));
+            entries.len() >= wanted
+        });
+        assert_eq!(entries.len(), wanted, "each request completes once");
+        for (entry, (index, expect)) in entries.iter().zip(expected.drain(..)) {
+            let syndrome = entry.syndrome();
+            assert_eq!(
+                (entry.opcode(), entry.index()),
+                (cqe_opcode::REQUESTER, index),
+                "{syndrome:#x}"
+            );
+            match expect {
+                Expected::Nothing => {}
+                Expected::Bytes(at, bytes) => {
+                    assert!(rig.bytes(at, bytes.len()) == bytes, "a READ")
+                }
+                Expected::Count(at, count) => {
+                    assert_eq!(rig.bytes(at, 8), count.to_ne_bytes(), "an atomic");
+                }
+            }
+        }
+        while let Some(entry) = rig.poll(1, b.receive_cq) {
+            let (at, bytes) = receives.pop_front().expect("a message that was sent");
+            assert_eq!(entry.bytes() as usize, bytes.len());
+            assert!(rig.bytes(at, bytes.len()) == bytes, "a message");
+        }
+        assert!(receives.is_empty(), "every message arrived");
+    }
+    // Nothing comes late.
+    run_on(&mut rig, |_| false);
+    rig.none(0, a.send_cq);
+    rig.none(1, b.receive_cq);
+    assert_eq!(rig.bytes(word, 8), u64::to_ne_bytes(adds));
+    assert!(rig.bytes(remote, REGION as usize) == there);
+    assert_eq!((rig.qp(&a).state, rig.qp(&b).state), (QpState::Rts, QpState::Rts));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn requests_survive_a_link_that_loses_doubles_delays_and_corrupts(seed in any::<u64>()) {
+        let late = FrameEffect::Delay(Duration::from_micros(40));
+        let effects = [
+            (FrameEffect::Lose, 0.02),
+            (FrameEffect::Duplicate, 0.05),
+            (late, 0.05),
+            (FrameEffect::Corrupt(3), 0.02),
+        ];
+        requests_complete_once_and_in_order(seed >> 1, &effects);
+    }
+}
+
+#[test]
+fn requests_survive_the_loss_of_every_eighth_packet() {
+    requests_complete_once_and_in_order(7, &[(FrameEffect::Lose, 0.12)]);
+}
+
+#[test]
+fn requests_complete_over_a_perfect_link_with_a_latency() {
+    requests_complete_once_and_in_order(1, &[]);
+}
+
+#[test]
+fn a_peer_that_hears_nothing_exceeds_the_retries() {
+    let mut rig = Rig::new();
+    let (mut a, _) = rig.pair();
+    disturb(&mut rig, &[(FrameEffect::Lose, 1.0)], 1);
+    let first = rig.post(&mut a, Request::write(0, 0));
+    let second = rig.post(&mut a, Request::write(0, 0));
+    let mut entries = Vec::new();
+    run_on(&mut rig, |rig| {
+        entries.extend(std::iter::from_fn(|| rig.poll(0, a.send_cq)));
+        entries.len() == 2
+    });
+    let error = cqe_opcode::REQUESTER_ERROR;
+    assert_eq!(entries[0].error(), (error, first, cqe_syndrome::TRANSPORT_RETRY_EXCEEDED));
+    assert_eq!(entries[1].error(), (error, second, cqe_syndrome::FLUSHED));
+}
+
+#[test]
+fn an_unreliable_connection_loses_whole_messages_and_completes_every_request() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    for end in [&a, &b] {
+        let qp = rig.qp(end);
+        (qp.service, qp.log_mtu) = (Service::Uc, 8);
+    }
+    disturb(&mut rig, &[(FrameEffect::Lose, 0.1)], 3);
+    let (buffer, key) = rig.region(1, 1024);
+    let (source, lkey) = rig.region(0, 1024);
+    let mut arrived = 0;
+    for number in 0..60_u8 {
+        rig.fill(source, &[number; 1024]);
+        if number == 0 || rig.qp(&b).rq.as_ref().unwrap().consumer == b.received {
+            rig.receive(&mut b, &[DataSegment::new(1024, key, buffer)]);
+        }
+        rig.post(&mut a, Request::send().sge(source, 1024, lkey));
+        run_on(&mut rig, |_| false);
+        assert_eq!(rig.poll(0, a.send_cq).unwrap().opcode(), cqe_opcode::REQUESTER);
+        if let Some(entry) = rig.poll(1, b.receive_cq) {
+            assert_eq!(entry.bytes(), 1024);
+            assert!(rig.bytes(buffer, 1024) == [number; 1024], "a message is whole");
+            arrived += 1;
+        }
+    }
+    assert!((10..60).contains(&arrived), "{arrived} of 60");
+}

@@ -1,0 +1,229 @@
+//! A message that is carried whole and one that goes in packets leave the same behind: every CQE,
+//! every event, every byte, every counter, and the PSNs.
+
+use proptest::prelude::*;
+use verbless_prm::QueryQCounterOut;
+use verbless_prm::hot::{DataSegment, opcode};
+
+use super::rig::*;
+use crate::engine;
+use crate::hca::objects::{Access, QCounter, QpState, Service};
+
+const BYTES: u64 = 3000;
+
+/// Something that a program does.
+#[derive(Debug, Clone)]
+enum Act {
+    Receive {
+        length: u32,
+        bad_key: bool,
+    },
+    Send {
+        length: u32,
+        how: How,
+    },
+    Write {
+        at: u64,
+        length: u32,
+        how: How,
+    },
+    Read {
+        at: u64,
+        length: u32,
+        how: How,
+    },
+    Atomic {
+        add: bool,
+        at: u64,
+        value: u64,
+    },
+    Nop,
+    /// The peer stops allowing this.
+    Forbid(u8),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Plain,
+    Immediate,
+    Invalidate,
+    Inline,
+    Unsignaled,
+    Solicited,
+    BadLocalKey,
+    BadRemoteKey,
+}
+
+fn how() -> impl Strategy<Value = How> {
+    prop_oneof![
+        6 => Just(How::Plain),
+        2 => Just(How::Immediate),
+        1 => Just(How::Invalidate),
+        2 => Just(How::Inline),
+        2 => Just(How::Unsignaled),
+        1 => Just(How::Solicited),
+        1 => Just(How::BadLocalKey),
+        1 => Just(How::BadRemoteKey),
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let length = || prop_oneof![Just(0_u32), 1..70_u32, 200..1100_u32, Just(BYTES as u32)];
+    prop_oneof![
+        4 => (length(), prop::bool::weighted(0.05))
+            .prop_map(|(length, bad_key)| Act::Receive { length, bad_key }),
+        4 => (length(), how()).prop_map(|(length, how)| Act::Send { length, how }),
+        4 => (0..64_u64, length(), how())
+            .prop_map(|(at, length, how)| Act::Write { at, length, how }),
+        3 => (0..64_u64, length(), how())
+            .prop_map(|(at, length, how)| Act::Read { at, length, how }),
+        2 => (any::<bool>(), 0..17_u64, any::<u64>())
+            .prop_map(|(add, at, value)| Act::Atomic { add, at, value }),
+        1 => Just(Act::Nop),
+        1 => (0..3_u8).prop_map(Act::Forbid),
+    ]
+}
+
+/// What is left behind.
+#[derive(Debug, PartialEq)]
+struct Left {
+    cqes: Vec<Vec<u8>>,
+    events: [Vec<u8>; 2],
+    memory: [Vec<u8>; 2],
+    counters: [QueryQCounterOut; 2],
+    states: Vec<(QpState, Option<(u32, u32)>)>,
+}
+
+fn run(program: &[Act], service: Service, inline: u8, in_packets: bool) -> Left {
+    let mut rig = Rig::new();
+    rig.world.in_packets = in_packets;
+    let (mut a, mut b) = rig.pair();
+    for end in [&a, &b] {
+        let qp = rig.qp(end);
+        (qp.service, qp.log_mtu) = (service, 8);
+        (qp.requester_inline, qp.responder_inline) = (inline, inline);
+        qp.requester.psn = 0xff_fffd;
+        qp.responder.psn = 0xff_fffd;
+        qp.context.set_counter_set_id(7);
+        let values = QueryQCounterOut::zeroed();
+        rig.world.functions[end.hca].hca.objects.counters.insert(7, QCounter { uid: 0, values });
+    }
+    let (local, lkey) = rig.region(0, BYTES + 64);
+    let (remote, rkey) = rig.region(1, BYTES + 64);
+    let (received, receive_key) = rig.region(1, BYTES + 64);
+    let fill: Vec<u8> = (0..BYTES + 64).map(|at| (at * 7 % 251) as u8).collect();
+    rig.fill(local, &fill);
+    let mut cqes = Vec::new();
+    for act in program {
+        let wanted = |how: How| if how == How::BadRemoteKey { rkey ^ 0x100 } else { rkey };
+        let own = |how: How| if how == How::BadLocalKey { lkey ^ 1 } else { lkey };
+        let finish = |request: Request, length: u32, how: How| {
+            let request = match how {
+                How::Unsignaled => request.unsignaled(),
+                How::Solicited => request.solicited(),
+                _ => request,
+            };
+            match (length, how) {
+                (0, _) => request,
+                (_, How::Inline) => request.inline(&fill[..length.min(200) as usize]),
+                _ => request.sge(local, length, own(how)),
+            }
+        };
+        let request = match *act {
+            Act::Receive { length, bad_key } => {
+                if b.received.wrapping_sub(rig.qp(&b).rq.as_ref().unwrap().consumer) < 15 {
+                    let key = if bad_key { receive_key ^ 1 } else { receive_key };
+                    rig.receive(&mut b, &[DataSegment::new(length.max(1), key, received)]);
+                }
+                None
+            }
+            Act::Send { length, how } => {
+                let request = match how {
+                    How::Immediate => Request::new(opcode::SEND_IMM).imm(0x1234_5678),
+                    How::Invalidate => Request::new(opcode::SEND_INVALIDATE).imm(rkey ^ 0x100),
+                    _ => Request::send(),
+                };
+                Some(finish(request, length, how))
+            }
+            Act::Write { at, length, how } => {
+                // In packets only the last one needs the receive: what came before it is written.
+                let waits = rig.qp(&b).rq.as_ref().unwrap().consumer != b.received;
+                let cut = how == How::Immediate && !waits;
+                let length = if cut { length.min(256) } else { length };
+                let request = match how {
+                    How::Immediate => Request::new(opcode::WRITE_IMM)
+                        .remote(remote + at, wanted(how))
+                        .imm(0x9abc_def0),
+                    _ => Request::write(remote + at, wanted(how)),
+                };
+                Some(finish(request, length, how))
+            }
+            Act::Read { at, length, how } if how != How::Inline => {
+                Some(finish(Request::read(remote + at, wanted(how)), length, how))
+            }
+            Act::Read { .. } => None,
+            Act::Atomic { add, at, value } => {
+                let code = if add { opcode::FETCH_ADD } else { opcode::COMPARE_SWAP };
+                let request = Request::atomic(code, remote + at, rkey, value, value >> 1);
+                Some(request.sge(local, 8, lkey))
+            }
+            Act::Nop => Some(Request::new(opcode::NOP)),
+            Act::Forbid(what) => {
+                let key = rig.mkey_mut(1, rkey);
+                let Access { remote_read, remote_write, atomic, .. } = &mut key.access;
+                *[remote_read, remote_write, atomic][usize::from(what)] = false;
+                None
+            }
+        };
+        if let Some(request) = request {
+            rig.post(&mut a, request);
+        }
+        while engine::step(&mut rig.world) || engine::jump(&mut rig.world) {}
+        for (hca, cqn) in [(0, a.send_cq), (0, a.receive_cq), (1, b.send_cq), (1, b.receive_cq)] {
+            while let Some(mut entry) = rig.poll(hca, cqn) {
+                entry.cqe.set_timestamp(0);
+                cqes.push([&cqn.to_be_bytes(), &entry.cqe.as_bytes()[..]].concat());
+            }
+        }
+    }
+    let size = (BYTES + 64) as usize;
+    let ends = [a, b];
+    // Where a connection that failed would have gone on is its own affair, and so is what a message
+    // that failed halfway leaves in memory.
+    let works = ends.iter().all(|end| rig.qp(end).state == QpState::Rts);
+    let state = |rig: &mut Rig, end: &End| {
+        let qp = rig.qp(end);
+        (qp.state, Some((qp.requester.psn, qp.responder.psn)).filter(|_| works))
+    };
+    Left {
+        cqes,
+        events: [rig.events(0), rig.events(1)],
+        memory: [rig.bytes(local, size), {
+            let mut there = rig.bytes(remote, size);
+            there.extend(rig.bytes(received, size));
+            there
+        }],
+        counters: [0, 1].map(|hca| rig.world.functions[hca].hca.objects.counters[&7].values),
+        states: vec![state(&mut rig, &a), state(&mut rig, &b)],
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn both_ways_leave_the_same(
+        program in prop::collection::vec(act(), 1..14),
+        service in prop_oneof![2 => Just(Service::Rc), 1 => Just(Service::Uc)],
+        inline in prop_oneof![Just(0), Just(32)],
+    ) {
+        let whole = run(&program, service, inline, false);
+        let packets = run(&program, service, inline, true);
+        prop_assert_eq!(&whole.states, &packets.states);
+        prop_assert_eq!(&whole.cqes, &packets.cqes);
+        prop_assert_eq!(&whole.events, &packets.events);
+        prop_assert_eq!(&whole.counters, &packets.counters);
+        let works = whole.states.iter().all(|(state, _)| *state == QpState::Rts);
+        prop_assert!(!works || whole == packets, "the memory differs");
+    }
+}

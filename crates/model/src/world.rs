@@ -431,7 +431,7 @@ mod tests {
         struct Curious(Model, std::sync::mpsc::Sender<usize>);
         impl tracing::Subscriber for Curious {
             fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-                metadata.file().is_some_and(|file| file.ends_with("hca/refusal.rs"))
+                metadata.file().is_some_and(|file| file.contains("src/hca/"))
             }
             fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
                 tracing::span::Id::from_u64(1)
@@ -448,11 +448,14 @@ mod tests {
         let model = model().stepped().build();
         let (sender, told) = std::sync::mpsc::channel();
         tracing::subscriber::with_default(Curious(model.clone(), sender), || {
-            // One that is unknown, one that is not modelled, one of a bad op_mod.
-            for command in [[0xff, 0xf0], [0x09, 0x08], [0x01, 0x0d]] {
+            // One that is unknown, one that is not modelled, one of a bad op_mod, and ENABLE_HCA
+            // with a reserved field set, which has more to say than its reason.
+            for (command, at) in
+                [([0xff, 0xf0], 7), ([0x09, 0x08], 7), ([0x01, 0x0d], 7), ([0x01, 0x04], 4)]
+            {
                 let mut input = [0; 64];
                 input[..2].copy_from_slice(&command);
-                input[7] = 0x77;
+                input[at] = 0x77;
                 let mut output = [0; 64];
                 model.shared.with(|world| crate::engine::execute(world, 0, &input, &mut output));
                 assert_ne!(output[0], 0);

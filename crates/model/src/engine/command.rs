@@ -16,7 +16,7 @@ pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [
     let function = &mut world.functions[id];
     function.hca.execute(input, output);
     if let Err(refusal) = apply_all(function, now) {
-        function.hca.refuse(input, output, refusal);
+        function.hca.refuse(input, output, refusal, None);
     }
     if std::mem::take(&mut function.engine.moved) {
         world.tell_addresses(id);

@@ -195,6 +195,8 @@ pub(crate) struct Refused {
     /// Its uid is 0, the kernel's.
     pub kernel: bool,
     pub refusal: Refusal,
+    /// What it is about, where the reason alone does not say it: a field, a number.
+    pub detail: Option<String>,
 }
 
 impl Refused {
@@ -205,7 +207,8 @@ impl Refused {
 
     /// Writes it to the log.
     pub(crate) fn log(&self) {
-        let Self { opcode, kernel, refusal } = *self;
+        let Self { opcode, kernel, refusal, .. } = *self;
+        let detail = self.detail.as_deref();
         let command = self.command().unwrap_or_default();
         let number = format_args!("{opcode:#x}");
         match refusal {
@@ -215,7 +218,13 @@ impl Refused {
             Refusal::NoSuchPage if kernel => {
                 tracing::debug!(command, opcode = number, ?refusal, "{}", refusal.text());
             }
-            _ => tracing::info!(command, opcode = number, ?refusal, "{}", refusal.text()),
+            // A driver may only try its luck, yet this is where the model ends.
+            Refusal::Unsupported | Refusal::QpService | Refusal::NoSuchRegister
+                if detail.is_some() =>
+            {
+                tracing::warn!(command, opcode = number, ?refusal, detail, "{}", refusal.text());
+            }
+            _ => tracing::info!(command, opcode = number, ?refusal, detail, "{}", refusal.text()),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One command under way: who sent it, its buffers, and the checks that all commands share.
 
+use std::cell::OnceCell;
+
 use verbless_prm as prm;
 use verbless_prm::reflect::{FieldInfo, View};
 use verbless_prm::{CommandInfo, CommandInput, Structure};
@@ -24,6 +26,8 @@ pub(crate) struct Call<'a> {
     pub output: &'a mut [u8],
     /// What follows the fixed part of the inbox.
     pub list: &'a [u8],
+    /// What a refusal's line in the log says besides its reason.
+    pub detail: OnceCell<String>,
 }
 
 impl<'a> Call<'a> {
@@ -33,6 +37,13 @@ impl<'a> Call<'a> {
 
     pub(crate) fn hca_mut(&mut self) -> &mut Hca {
         self.hca
+    }
+
+    /// The `refusal`, with words for the log on what it is about: nothing is logged under the
+    /// world's lock.
+    pub(crate) fn about(&self, refusal: Refusal, detail: impl Into<String>) -> Refusal {
+        let _ = self.detail.set(detail.into());
+        refusal
     }
 
     /// Whether the sender may use what belongs to `owner`.
@@ -92,6 +103,28 @@ impl<'a> Call<'a> {
         if full { Err(Refusal::TooMany) } else { Ok(()) }
     }
 
+    /// Refuses a structure in which a field is set that is not `known`: the model cannot do what it
+    /// asks for.
+    pub(super) fn only<S: Structure>(&self, structure: &S, known: &[&str]) -> Outcome {
+        let info = <S as Structure>::INFO;
+        let bytes = structure.as_bytes();
+        let set = |field: &&FieldInfo| {
+            let mut bits = field.bit(0)..field.bit(field.elements(bytes.len()));
+            bits.any(|bit| prm::bits::flag(bytes, bit))
+        };
+        let unknown = info
+            .fields
+            .iter()
+            .find(|field| !field.overlay && !known.contains(&field.name) && set(field));
+        match unknown {
+            Some(field) => {
+                let detail = format!("{}.{} is not modelled", info.name, field.name);
+                Err(self.about(Refusal::Unsupported, detail))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Checks lengths, op_mod and reserved fields, then runs `handler` on typed buffers.
     pub(crate) fn run<I: CommandInput>(
         &mut self,
@@ -115,8 +148,9 @@ impl<'a> Call<'a> {
         unstamped.as_mut_bytes()[..4].fill(0);
         let view = View::new(<I as Structure>::INFO, unstamped.as_bytes());
         if let Some((bit, width)) = view.nonzero_reserved() {
-            tracing::debug!(command = info.name, bit, width, "reserved bits are set");
-            return Err(Refusal::Reserved);
+            return Err(
+                self.about(Refusal::Reserved, format!("{width} reserved bits from bit {bit} on"))
+            );
         }
         self.list = list;
         let mut answer = I::Output::default();
@@ -143,26 +177,4 @@ fn shortest(command: &CommandInfo, whole: usize) -> usize {
 /// outboxes with them: who asks with an older one gets as much as it holds.
 fn shortest_answer(command: &CommandInfo, whole: usize) -> usize {
     if command.opcode == prm::QUERY_HCA_CAP.opcode { 0x10 } else { whole }
-}
-
-/// Refuses a structure in which a field is set that is not `known`: the model cannot do what it
-/// asks for.
-pub(super) fn only<S: Structure>(structure: &S, known: &[&str]) -> Outcome {
-    let info = <S as Structure>::INFO;
-    let bytes = structure.as_bytes();
-    let set = |field: &&FieldInfo| {
-        let mut bits = field.bit(0)..field.bit(field.elements(bytes.len()));
-        bits.any(|bit| prm::bits::flag(bytes, bit))
-    };
-    let unknown = info
-        .fields
-        .iter()
-        .find(|field| !field.overlay && !known.contains(&field.name) && set(field));
-    match unknown {
-        Some(field) => {
-            tracing::warn!("{}.{} is not modelled", info.name, field.name);
-            Err(Refusal::Unsupported)
-        }
-        None => Ok(()),
-    }
 }

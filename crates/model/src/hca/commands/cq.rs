@@ -6,7 +6,7 @@ use verbless_prm::{
     TimestampFormatCap,
 };
 
-use super::call::{Call, Outcome, only};
+use super::call::{Call, Outcome};
 use super::umem::{self, Place};
 use crate::hca::effect::{Effect, Resize};
 use crate::hca::objects::{Arm, Cq};
@@ -100,7 +100,7 @@ fn check_features(call: &Call<'_>, context: &CqContext) -> Outcome {
     let moderated = context.cq_period() != 0 || context.cq_max_count() != 0;
     let from_cqe = context.cq_period_mode() == CqPeriodMode::START_FROM_CQE;
     let free_running_only = general.sq_ts_format() == TimestampFormatCap::FREE_RUNNING;
-    only(context, &KNOWN)?;
+    call.only(context, &KNOWN)?;
     let unsupported = (context.oi() && !general.cq_oi())
         || (context.scqe_break_moderation_en() && !general.scqe_break_moderation())
         || (context.cqe_comp_en() && !general.cqe_compression())

@@ -2,7 +2,7 @@
 
 use verbless_prm::{CreateEqIn, CreateEqOut, EqState, EventType, QueryEqIn, QueryEqOut};
 
-use super::call::{Call, Outcome, only};
+use super::call::{Call, Outcome};
 use super::umem::{self, Place};
 use crate::hca::objects::Eq;
 use crate::hca::refusal::Refusal;
@@ -37,7 +37,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateEqIn, output: &mut Creat
     if context.log_eq_size() > general.log_max_eq_sz() {
         return Err(Refusal::EqSize);
     }
-    only(context, &KNOWN)?;
+    call.only(context, &KNOWN)?;
     if u32::from(context.intr()) >= hca.profile.device().vectors {
         return Err(Refusal::NoSuchVector);
     }

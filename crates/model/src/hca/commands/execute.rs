@@ -1,5 +1,7 @@
 //! From opcode to handler: the table of the commands that the model knows, and when each is legal.
 
+use std::cell::OnceCell;
+
 use verbless_prm as prm;
 use verbless_prm::{CommandInfo, CommandInput, GeneralObjectType};
 
@@ -112,17 +114,25 @@ impl Hca {
         output.fill(0);
         match dispatch(self, &[OBJECT_COMMANDS, COMMANDS], input, output) {
             Ok(()) => {}
-            Err(Failure::Refused(refusal)) => self.refuse(input, output, refusal),
+            Err(Failure::Refused(refusal, detail)) => {
+                self.refuse(input, output, refusal, detail);
+            }
             Err(Failure::Injected(status, syndrome)) => answer(output, status, syndrome),
         }
     }
 
-    /// Answers a command by a refusal.
-    pub(crate) fn refuse(&mut self, input: &[u8], output: &mut [u8], refusal: Refusal) {
+    /// Answers a command by a refusal; `detail` is for the log.
+    pub(crate) fn refuse(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+        refusal: Refusal,
+        detail: Option<String>,
+    ) {
         let opcode = input.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
         if self.refused.len() < MOST_REFUSED {
             let kernel = input.get(2..4) == Some(&[0, 0]);
-            self.refused.push(Refused { opcode, kernel, refusal });
+            self.refused.push(Refused { opcode, kernel, refusal, detail });
         }
         answer(output, refusal.status().0, refusal.syndrome());
     }
@@ -150,14 +160,15 @@ fn answer(output: &mut [u8], status: u8, syndrome: u32) {
 const MOST_REFUSED: usize = 64;
 
 enum Failure {
-    Refused(Refusal),
+    /// With what it is about, for the log.
+    Refused(Refusal, Option<String>),
     /// Status and syndrome that a test chose.
     Injected(u8, u32),
 }
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+        Self::Refused(refusal, None)
     }
 }
 
@@ -225,8 +236,10 @@ fn dispatch(
             return Err(Refusal::OverBudget.into());
         }
     }
-    let mut call = Call { hca, uid, op_mod, input, output, list: &[] };
-    (entry.run)(&mut call)?;
+    let mut call = Call { hca, uid, op_mod, input, output, list: &[], detail: OnceCell::new() };
+    if let Err(refusal) = (entry.run)(&mut call) {
+        return Err(Failure::Refused(refusal, call.detail.take()));
+    }
     hca.budget.set_objects(hca.objects.bytes());
     pages::balance(hca);
     Ok(())
@@ -291,7 +304,7 @@ mod tests {
         let mut output = I::Output::default();
         match dispatch(hca, tables, input.as_bytes(), output.as_mut_bytes()) {
             Ok(()) => Ok(output),
-            Err(Failure::Refused(refusal)) => Err(refusal),
+            Err(Failure::Refused(refusal, _)) => Err(refusal),
             Err(Failure::Injected(..)) => panic!("nobody asked for that"),
         }
     }

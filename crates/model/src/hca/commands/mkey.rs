@@ -4,7 +4,7 @@ use verbless_prm::{
     CreateMkeyIn, CreateMkeyOut, MkeyAccessMode, MkeyContext, QueryMkeyIn, QueryMkeyOut,
 };
 
-use super::call::{Call, Outcome, only};
+use super::call::{Call, Outcome};
 use super::umem;
 use crate::hca::budget::List;
 use crate::hca::klm;
@@ -51,7 +51,7 @@ pub(super) fn create(
     let general = call.hca().caps.general();
     call.find(kind::Pd, context.pd())?;
     call.check_count(call.hca().objects.mkeys.len(), general.log_max_mkey())?;
-    only(context, &KNOWN)?;
+    call.only(context, &KNOWN)?;
     // No capability lets software choose.
     if input.input_mkey_index() != 0 {
         return Err(Refusal::Unsupported);

@@ -5,7 +5,7 @@ use verbless_prm::{
     QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
 };
 
-use super::call::{Call, Outcome, only};
+use super::call::{Call, Outcome};
 use super::capability::own_function;
 use super::umem::{self, Place};
 use crate::hca::capability::check_timestamps;
@@ -101,7 +101,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
     }
     own_function(input.cmd_on_behalf(), input.function_id())?;
     let service = call.service(context.st())?;
-    check_features(context, general)?;
+    check_features(call, context, general)?;
     // To give away all of memory, and to say where memory is, is for those who know.
     if call.uid != 0 && (context.rlky() || context.fre()) {
         return Err(Refusal::KernelOnlyField);
@@ -217,14 +217,14 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateQpIn, output: &mut Creat
 }
 
 /// Refuses what the capabilities do not offer.
-fn check_features(context: &QpContext, general: &HcaCap) -> Outcome {
+fn check_features(call: &Call<'_>, context: &QpContext, general: &HcaCap) -> Outcome {
     let inline = context.cs_req() != ScatterToCqeRequester::DISABLED
         || context.cs_res() != ScatterToCqeResponder::DISABLED;
     let inline_known = ScatterToCqeRequester::name(context.cs_req()).is_some()
         && ScatterToCqeResponder::name(context.cs_res()).is_some();
     let cross_channel =
         context.cd_master() || context.cd_slave_send() || context.cd_slave_receive();
-    only(context, &KNOWN)?;
+    call.only(context, &KNOWN)?;
     let unsupported = (context.wq_signature() && !general.wq_signature())
         || (context.block_lb_mc() && !general.block_lb_mc())
         || (context.drain_sigerr() && !general.drain_sigerr())

@@ -20,8 +20,7 @@ pub(super) fn access(
 ) -> Outcome {
     let id = input.register_id();
     let Some(register) = call.hca().profile.registers().get(&id.0) else {
-        tracing::warn!(register = ?id, "the profile has no such register");
-        return Err(Refusal::NoSuchRegister);
+        return Err(call.about(Refusal::NoSuchRegister, format!("register {:#x}", id.0)));
     };
     let info = register.info;
     let asked = call.list.get(..info.bytes).ok_or(Refusal::InputTooShort)?;

@@ -21,8 +21,8 @@ impl Call<'_> {
             ServiceType::QP1 if kernel => Ok(Service::Qp1),
             ServiceType::REG_UMR if kernel => Ok(Service::RegUmr),
             _ => {
-                tracing::warn!(?st, kernel, "no QPs of this transport service");
-                Err(Refusal::QpService)
+                let sender = if kernel { "the kernel" } else { "a user" };
+                Err(self.about(Refusal::QpService, format!("{st:?}, asked for by {sender}")))
             }
         }
     }

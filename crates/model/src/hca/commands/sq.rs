@@ -6,7 +6,7 @@ use verbless_prm::{
     SqModifyField, SqState, WqType,
 };
 
-use super::call::{Call, Outcome, only};
+use super::call::{Call, Outcome};
 use super::umem::{self, Place};
 use crate::hca::capability::check_timestamps;
 use crate::hca::effect::Effect;
@@ -56,7 +56,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
     let wq = context.wq();
     let general = call.hca().caps.general();
     call.check_count(call.hca().objects.sqs.len(), general.log_max_sq())?;
-    check_features(context, general)?;
+    check_features(call, context, general)?;
     if context.state() != SqState::RST {
         return Err(Refusal::SqBegin);
     }
@@ -102,9 +102,9 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateSqIn, output: &mut Creat
 }
 
 /// Refuses what the model or the capabilities do not offer.
-fn check_features(context: &SqContext, general: &HcaCap) -> Outcome {
-    only(context, &KNOWN)?;
-    only(context.wq(), &KNOWN_WQ)?;
+fn check_features(call: &Call<'_>, context: &SqContext, general: &HcaCap) -> Outcome {
+    call.only(context, &KNOWN)?;
+    call.only(context.wq(), &KNOWN_WQ)?;
     check_timestamps(context.ts_format(), general.sq_ts_format())
 }
 

@@ -9,7 +9,7 @@ use verbless_prm::{
     QueryXrcSrqOut, RmpContext, RmpState, SrqState, WqType, XrcSrqContext,
 };
 
-use super::call::{Call, Outcome, only};
+use super::call::{Call, Outcome};
 use super::umem::{self, Place};
 use crate::hca::objects::{QueueMemory, Srq, SrqContext};
 use crate::hca::refusal::Refusal;
@@ -174,7 +174,7 @@ pub(super) fn create_xrc_srq(
     output: &mut CreateXrcSrqOut,
 ) -> Outcome {
     let mut context = *input.xrc_srq_context_entry();
-    only(&context, &KNOWN_XRC_SRQ)?;
+    call.only(&context, &KNOWN_XRC_SRQ)?;
     // The published layout has no place for the number of the record's UMEM.
     if input.xrc_srq_umem_valid() {
         return Err(Refusal::Unsupported);
@@ -214,8 +214,8 @@ pub(super) fn create_rmp(
     let mut context = *input.ctx();
     let wq = context.wq();
     // Linux leaves the state of a new pool 0 in user queues, and sets RDY in its own.
-    only(&context, &KNOWN_RMP)?;
-    only(wq, &KNOWN_WQ)?;
+    call.only(&context, &KNOWN_RMP)?;
+    call.only(wq, &KNOWN_WQ)?;
     let cyclic = match wq.wq_type() {
         WqType::LINKED_LIST => false,
         WqType::CYCLIC => true,

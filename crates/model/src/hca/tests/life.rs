@@ -2,9 +2,9 @@
 
 use verbless_prm::{
     AllocPdIn, AtomicCap, AtomicReqEndianness, CommandInput, CreateUctxIn, DisableHcaIn,
-    EnableHcaIn, HcaCap, HcaCapPage, InitHcaIn, ManagePagesIn, NopIn, QueryAdapterIn,
-    QueryHcaCapIn, QueryIssiIn, QueryPagesIn, QuerySpecialContextsIn, QueryVuidIn, SetHcaCapIn,
-    SetIssiIn, TeardownHcaIn, TeardownProfile,
+    EnableHcaIn, HcaCap, HcaCapPage, InitHcaIn, ManagePagesIn, NopIn, Opcode, QueryAdapterIn,
+    QueryHcaCapIn, QueryIssiIn, QueryPagesIn, QuerySpecialContextsIn, QueryVuidIn, ServiceType,
+    SetHcaCapIn, SetIssiIn, TeardownHcaIn, TeardownProfile,
 };
 
 use super::rig::{Rig, pages};
@@ -286,6 +286,38 @@ fn lengths_opcodes_op_mods_and_reserved_bits_are_looked_at() {
         crate::engine::execute(&mut rig.world, 0, &nop(|_| {}), &mut output);
         assert!(output.iter().all(|&byte| byte == 0 || byte == 0x51), "{output:?}");
     }
+}
+
+/// What the log will say of the last refusal besides its reason.
+fn detail(rig: &Rig) -> Option<&str> {
+    rig.world.functions[0].hca.refused.last()?.detail.as_deref()
+}
+
+#[test]
+fn the_log_says_which_field_number_or_service_a_refusal_is_about() {
+    let mut rig = Rig::up(LINK);
+    let user = rig.user();
+    let mut nop = [0; 16];
+    nop[..2].copy_from_slice(&Opcode::NOP.0.to_be_bytes());
+    nop[15] = 0x06;
+    assert_eq!(rig.raw(&nop, &mut [0; 16]), Err(Refusal::Reserved));
+    assert_eq!(detail(&rig), Some("64 reserved bits from bit 64 on"));
+    let made = rig.qp(user, |input| {
+        input.qpc_mut().set_st(ServiceType::MLX);
+    });
+    assert_eq!(made, Err(Refusal::QpService));
+    assert_eq!(detail(&rig), Some("MLX, asked for by a user"));
+    let made = rig.qp(user, |input| {
+        input.qpc_mut().set_atomic_like_write_en(true);
+    });
+    assert_eq!(made, Err(Refusal::Unsupported));
+    assert_eq!(detail(&rig), Some("qp_context.atomic_like_write_en is not modelled"));
+    assert_eq!(rig.register(0x1234, &[0; 16]), Err(Refusal::NoSuchRegister));
+    assert_eq!(detail(&rig), Some("register 0x1234"));
+    // Another refusal says nothing of an earlier one.
+    nop[3] = 77;
+    assert_eq!(rig.raw(&nop, &mut [0; 16]), Err(Refusal::NoSuchUid));
+    assert_eq!(detail(&rig), None);
 }
 
 #[test]

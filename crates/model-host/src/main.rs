@@ -8,7 +8,7 @@ use std::process::{ExitCode, ExitStatus};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing::level_filters::LevelFilter;
-use verbless_model::{Link, Profile, Side};
+use verbless_model::{FaultPlan, FaultPlanError, Link, Profile, Side};
 use verbless_model_host::pci::{self, PciOptions};
 use verbless_model_host::run::{self, JoinOptions, RunError, RunOptions, Trace};
 
@@ -56,6 +56,14 @@ enum Command {
         /// reads. A command returns when it is written: a slow file slows commands, not data.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
+        /// What is to go wrong with links, their frames and commands: a TOML file, described in
+        /// docs/faults.md.
+        #[arg(long, value_name = "FILE")]
+        faults: Option<PathBuf>,
+        /// Write every frame that a port sends or receives to this file, in the format pcapng,
+        /// which Wireshark opens.
+        #[arg(long, value_name = "FILE")]
+        pcap: Option<PathBuf>,
     },
     /// Run a program with modelled RDMA devices, without root and without a virtual machine.
     ///
@@ -93,6 +101,14 @@ enum Command {
         #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
         #[arg(conflicts_with = "join")]
         trace: Option<Option<PathBuf>>,
+        /// What is to go wrong with links, their frames and commands: a TOML file, described in
+        /// docs/faults.md.
+        #[arg(long, value_name = "FILE", conflicts_with = "join")]
+        faults: Option<PathBuf>,
+        /// Write every frame that a port sends or receives to this file, in the format pcapng,
+        /// which Wireshark opens.
+        #[arg(long, value_name = "FILE", conflicts_with = "join")]
+        pcap: Option<PathBuf>,
         /// The program and its arguments; options that follow the program's name are the program's.
         #[arg(required = true, trailing_var_arg = true)]
         program: Vec<OsString>,
@@ -142,14 +158,25 @@ fn main() -> ExitCode {
 
 fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match command {
-        Command::Pci { socket, profile, link, functions, sides, trap, record } => {
+        Command::Pci { socket, profile, link, functions, sides, trap, record, faults, pcap } => {
+            let faults = plan(faults.as_deref())?;
             let devices: Result<Vec<_>, _> = profile
                 .iter()
                 .map(|name| Profile::load(name).map(|it| link_of(it, link)))
                 .collect();
             let record = record.as_deref().map(create).transpose()?;
-            let devices = devices?;
-            pci::serve(PciOptions { devices, functions, sides, sockets: socket, trap, record })?;
+            let pcap = pcap.as_deref().map(create).transpose()?;
+            let (devices, sockets) = (devices?, socket);
+            pci::serve(PciOptions {
+                devices,
+                functions,
+                sides,
+                sockets,
+                trap,
+                record,
+                faults,
+                pcap,
+            })?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Explain { code } => {
@@ -158,7 +185,19 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run { profile, devices, link, side, dpu, name, join, trace, program } => {
+        Command::Run {
+            profile,
+            devices,
+            link,
+            side,
+            dpu,
+            name,
+            join,
+            trace,
+            faults,
+            pcap,
+            program,
+        } => {
             let side = match side {
                 SideArgument::Host => Side::Host,
                 SideArgument::Dpu => Side::Dpu,
@@ -179,7 +218,9 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Some(None) => Trace::Print,
                 Some(Some(file)) => Trace::Record(create(&file)?),
             };
-            let options = RunOptions { devices, side, name, program, dpu, trace };
+            let faults = plan(faults.as_deref())?;
+            let pcap = pcap.as_deref().map(create).transpose()?;
+            let options = RunOptions { devices, side, name, program, dpu, trace, faults, pcap };
             Ok(exit_code(run::run(options)?))
         }
     }
@@ -195,6 +236,11 @@ fn profiles() -> String {
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.unwrap_or(1) as u8)
+}
+
+/// The plan of a file; without one nothing goes wrong.
+fn plan(path: Option<&Path>) -> Result<FaultPlan, FaultPlanError> {
+    path.map_or(Ok(FaultPlan::default()), FaultPlan::load)
 }
 
 fn create(path: &Path) -> Result<File, String> {

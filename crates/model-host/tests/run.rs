@@ -157,6 +157,68 @@ fn programs_of_rdma_core_on_two_sides_send_each_other_data() {
 }
 
 #[test]
+fn a_program_sends_over_links_with_faults_and_its_frames_are_captured() {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return skipped("there is no ibv_rc_pingpong here");
+    }
+    let path = |name| std::env::temp_dir().join(format!("verbless-{}-{name}", std::process::id()));
+    let (faults, pcap) = (path("faults.toml"), path("run.pcapng"));
+    let text = "[[link]]\nlatency = \"1us\"\n[[fault]]\neffect = \"duplicate\"\nnth = 3\n\
+        [[fault]]\neffect = \"lose\"\ndirection = \"out\"\nnth = 20\n";
+    std::fs::write(&faults, text).unwrap();
+    let (faults, pcap) = (faults.to_str().unwrap(), pcap.to_str().unwrap());
+    let pingpong = "ibv_rc_pingpong -c -e -n 100 -p 18654";
+    let options = ["--devices", "2", "--faults", faults, "--pcap", pcap];
+    let server = format!("{pingpong} -d mlx5_0 & ");
+    let client = client(&format!("{pingpong} -d mlx5_1 localhost"));
+    let output = run(&options, &format!("{server}({client}); code=$?; wait; exit $code"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let capture = std::fs::read(pcap).unwrap_or_default();
+    let _ = (std::fs::remove_file(faults), std::fs::remove_file(pcap));
+    assert!(output.status.success(), "{text}{errors}");
+    assert_eq!(text.matches("100 iters").count(), 2, "{text}");
+    // Blocks from the first to the last byte, by their types.
+    let word = |at: usize| u32::from_le_bytes(capture[at..at + 4].try_into().unwrap());
+    let (mut at, mut types) = (0, Vec::new());
+    while at < capture.len() {
+        types.push(word(at));
+        let length = word(at + 4) as usize;
+        assert_eq!(word(at + length - 4) as usize, length);
+        at += length;
+    }
+    assert_eq!(types[0], 0x0a0d_0d0a);
+    let count = |of| types.iter().filter(|&&it| it == of).count();
+    assert_eq!(count(1), 2, "an interface for each port");
+    // Two messages of 4 KiB a round, each acknowledged, each seen where it is sent and where it
+    // arrives.
+    assert!(count(6) >= 100 * 2 * 2 * 2, "{}", count(6));
+}
+
+#[test]
+fn faults_that_cannot_be_used_are_refused_before_anything_starts() {
+    let file = std::env::temp_dir().join(format!("verbless-{}-bad.toml", std::process::id()));
+    let path = file.to_str().unwrap();
+    let refused = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = run(&["--faults", path], "echo started");
+        assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()), "{text}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let [wrong, absent] =
+        ["[[fault]]\neffect = \"drop\"", "\n[[link]]\ndevice = 2\nup = false"].map(refused);
+    let _ = std::fs::remove_file(&file);
+    let expected = format!(
+        "verbless-model: {path}: line 2: [[fault]] effect is \"drop\": there are lose, duplicate, \
+         delay, corrupt\n"
+    );
+    assert_eq!(wrong, expected);
+    let expected = "verbless-model: the faults cannot be applied: line 2: there is no device 2: \
+        there are 2, numbered from 0\n";
+    assert_eq!(absent, expected);
+}
+
+#[test]
 fn what_is_not_a_device_is_as_it_was() {
     assert_eq!(says(&[], "cat /proc/self/comm"), "cat");
     assert_eq!(run(&[], "cat /sys/class/infiniband/mlx5_7/node_type").status.code(), Some(1));

@@ -3,6 +3,7 @@
 use std::io;
 
 use nix::errno::Errno;
+use verbless_model::FaultPlanError;
 
 /// Why a program did not run.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,9 @@ pub enum RunError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// The faults name what there is not.
+    #[error("the faults cannot be applied: {0}")]
+    Faults(#[from] FaultPlanError),
     /// Something else that the system refused.
     #[error("{0}")]
     System(#[from] io::Error),

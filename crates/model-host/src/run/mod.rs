@@ -92,7 +92,7 @@ use side::Views;
 use supervisor::{Programs, Supervisor};
 use sys::{Listener, StartError};
 use verbless_model::memory::ClientMemory;
-use verbless_model::{Builder, Model, ObjectCounts, Profile, Side};
+use verbless_model::{Builder, FaultPlan, Model, ObjectCounts, Profile, Side};
 
 /// What to run, and on which devices.
 #[derive(Debug)]
@@ -109,6 +109,10 @@ pub struct RunOptions {
     pub dpu: Option<OsString>,
     /// Whether and where to tell of what passes.
     pub trace: Trace,
+    /// What is to go wrong.
+    pub faults: FaultPlan,
+    /// Where every frame that a port sends or receives is written, in the format pcapng.
+    pub pcap: Option<File>,
 }
 
 /// What to run on the devices of another run.
@@ -154,6 +158,8 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         })),
         Trace::Record(file) => Some(model.record_commands(file)),
     };
+    model.apply(&options.faults)?;
+    let _capture = options.pcap.map(|file| model.capture(file)).transpose()?;
     let host = options.name.as_deref().map(Host::new).transpose()?;
     let mut views = Views::new(model.clone());
     let mut commands = vec![(command(&options.program)?, views.of(options.side)?)];

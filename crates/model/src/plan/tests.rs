@@ -103,6 +103,16 @@ fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
 }
 
 #[test]
+fn the_plan_in_the_documentation_is_one() {
+    let text = include_str!("../../../../docs/faults.md");
+    let lines = text.lines().skip_while(|line| !line.starts_with("    seed"));
+    let example: Vec<_> =
+        lines.take_while(|line| line.is_empty() || line.starts_with("    ")).collect();
+    let plan = FaultPlan::parse(&example.join("\n")).unwrap();
+    assert_eq!((plan.links.len(), plan.faults.len(), plan.commands.len()), (1, 2, 1));
+}
+
+#[test]
 fn what_is_wrong_with_a_plan_is_named_with_its_line_and_what_is_right() {
     let cases = [
         ("seed = -1", "line 1: [[plan]] seed is -1: it is from 0 to 9223372036854775807"),

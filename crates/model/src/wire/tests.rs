@@ -8,6 +8,9 @@ use super::*;
 /// What a buffer is filled with, so that a byte that is left unwritten shows.
 const FILL: u8 = 0xa5;
 
+/// Frames that Linux's rdma_rxe sent: see there.
+const RXE: &str = include_str!("rxe.txt");
+
 /// Frames that scapy 2.8's `contrib.roce` made, with its ICRC.
 const WRITE_OVER_IPV4: &str = "0200000000020200000000010800456a0044123440004011a407c0000201c0000202\
     c12312b7003000000af0ffff0012345680abcdef112233445566778899aabbcc00000005686\
@@ -146,6 +149,68 @@ fn packets_of_another_implementation_are_parsed_and_emitted_alike() {
     assert_eq!((deth.queue_key(), deth.source_qp()), (0x1111_1111, 0x22));
     assert_eq!(packet.payload, b"datagram");
     assert_eq!(emitted(&packet), datagram);
+}
+
+/// The first frame in [`RXE`] of each IP version and opcode.
+fn of_rxe() -> impl Iterator<Item = (u8, BthOpcode, Vec<u8>)> {
+    RXE.lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let [ip, opcode, frame] = bytes_of_words(line);
+        (ip[0], BthOpcode(opcode[0]), frame)
+    })
+}
+
+fn bytes_of_words(line: &str) -> [Vec<u8>; 3] {
+    let words: Vec<_> = line.split(' ').map(bytes).collect();
+    words.try_into().unwrap()
+}
+
+#[test]
+fn frames_of_linux_are_parsed_and_emitted_alike() {
+    let mut seen = 0;
+    for (ip, opcode, frame) in of_rxe() {
+        let packet = Packet::parse_ethernet(&frame).unwrap().unwrap();
+        assert_eq!(packet.headers.transport.bth.opcode(), opcode);
+        assert_eq!(ip, if matches!(packet.headers.route, Route::Ipv4(..)) { 4 } else { 6 });
+        assert_eq!(emitted(&packet), frame, "IPv{ip} {opcode:?}");
+        let mut flipped = frame;
+        *flipped.last_mut().unwrap() ^= 1;
+        assert!(matches!(Packet::parse_ethernet(&flipped), Err(Malformed::Icrc { .. })));
+        seen += 1;
+    }
+    assert_eq!(seen, 25);
+}
+
+#[test]
+fn frames_of_linux_say_what_its_programs_did() {
+    for version in [4, 6] {
+        let of = |opcode| {
+            let mut frames = of_rxe().filter(|(ip, ..)| *ip == version);
+            let (_, _, frame) = frames.find(|(_, of, _)| *of == opcode).unwrap();
+            let packet = Packet::parse_ethernet(&frame).unwrap().unwrap();
+            (packet.headers.transport, packet.payload.len())
+        };
+        // 301 bytes at a path MTU of 256.
+        assert_eq!(of(BthOpcode::RC_SEND_FIRST).1, 256);
+        let (last, length) = of(BthOpcode::RC_SEND_LAST);
+        assert_eq!((length, last.bth.pad_count()), (45, 3));
+        let (write, length) = of(BthOpcode::RC_WRITE_ONLY);
+        assert_eq!((length, write.extensions.reth.unwrap().dma_length()), (45, 45));
+        let (read, _) = of(BthOpcode::RC_READ_REQUEST);
+        assert_eq!(read.extensions.reth.unwrap().dma_length(), 523);
+        let answers = [
+            BthOpcode::RC_READ_RESPONSE_FIRST,
+            BthOpcode::RC_READ_RESPONSE_MIDDLE,
+            BthOpcode::RC_READ_RESPONSE_LAST,
+        ];
+        assert_eq!(answers.map(|answer| of(answer).1), [256, 256, 11]);
+        let syndrome = |opcode| of(opcode).0.extensions.aeth.map(|aeth| aeth.syndrome());
+        // An ACK without a count of credits.
+        assert_eq!(syndrome(BthOpcode::RC_ACKNOWLEDGE), Some(0x1f));
+        assert_eq!(syndrome(BthOpcode::RC_ATOMIC_ACKNOWLEDGE), Some(0x1f));
+        assert!(of(BthOpcode::RC_FETCH_ADD).0.extensions.atomic_eth.is_some());
+        let (datagram, length) = of(BthOpcode::UD_SEND_ONLY);
+        assert_eq!((length, datagram.extensions.deth.unwrap().queue_key()), (61, 0x1111_1111));
+    }
 }
 
 #[test]

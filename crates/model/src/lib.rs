@@ -32,6 +32,7 @@
 mod connection;
 pub mod device;
 mod engine;
+mod external;
 mod fabric;
 mod guard;
 mod hca;
@@ -46,6 +47,7 @@ pub mod wire;
 mod world;
 
 pub use engine::Fault;
+pub use external::{External, Uplink};
 pub use fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, Traffic};
 pub use guard::Watch;
 pub use hca::Refusal;

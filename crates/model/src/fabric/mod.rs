@@ -101,6 +101,8 @@ pub(crate) struct Fabric {
     learned: BTreeMap<Mac, PhysicalPort>,
     schedule: Schedule<Event>,
     buffers: Buffers,
+    /// How many links there ever were to somebody outside.
+    externals: usize,
     /// Whether a link was ever changed.
     changed: bool,
     /// Where those who watch are shown frames.
@@ -157,11 +159,18 @@ impl Fabric {
 
     /// Adds a link to somebody outside: `external` gets, sealed, what the switch sends there.
     pub(crate) fn add_external(&mut self, kind: Link, external: External) -> PhysicalPort {
-        let others = self.ports.iter().filter(|port| port.external.is_some()).count();
-        let name = format!("external {others}").into();
+        let name = format!("external {}", self.externals).into();
+        self.externals += 1;
         let cable = Cable::new(kind, self.ports.len());
         self.ports.push(Port { name, cable, members: Vec::new(), external: Some(external) });
         PhysicalPort(self.ports.len() - 1)
+    }
+
+    /// Takes the link to somebody outside away; its number is given to no other.
+    pub(crate) fn remove_external(&mut self, port: PhysicalPort) {
+        self.ports[port.0].external = None;
+        self.ports[port.0].cable.set(LinkSettings { up: false, ..LinkSettings::default() });
+        self.learned.retain(|_, learned| *learned != port);
     }
 
     /// Says what a vport takes from now on. Nothing happens if there is no such vport.
@@ -237,11 +246,12 @@ impl Fabric {
         self.ports[port.0].members.iter().map(|&(vport, _)| vport).collect()
     }
 
-    /// Whether nothing can happen to any frame, none is on its way, and nobody watches: messages
-    /// may be carried whole.
+    /// Whether nothing can happen to any frame, none is on its way, nobody watches, and nobody is
+    /// outside: messages may be carried whole.
     pub(crate) fn is_undisturbed(&self) -> bool {
         let perfect = !self.changed || self.ports.iter().all(|port| port.cable.is_undisturbed());
-        perfect && self.schedule.len() == 0 && !self.is_watched()
+        let alone = self.externals == 0 || self.ports.iter().all(|port| port.external.is_none());
+        perfect && alone && self.schedule.len() == 0 && !self.is_watched()
     }
 
     /// How the link of a physical port is.

@@ -1,0 +1,350 @@
+//! Somebody outside this process at the Ethernet switch of a model: a datagram socket that carries
+//! a frame in each datagram, as `-netdev dgram` of QEMU does.
+//!
+//! Anything may come in: what is no frame is dropped, and what a frame holds is for the port that
+//! gets it to judge. What cannot be sent at once, because nobody listens or the other side is slow,
+//! is lost, as on a wire.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::fabric::PhysicalPort;
+use crate::model::Model;
+use crate::profile::Link;
+use crate::world::SharedWorld;
+
+/// Two ends of a datagram socket: ours, which is bound, and the other, to which frames are sent. As
+/// text it is `LOCAL,REMOTE`, each the path of a Unix socket (with a `/`), or `ADDRESS:PORT`.
+///
+/// QEMU's end is the other way round: `-netdev dgram,id=n,local.type=unix,local.path=REMOTE,`
+/// `remote.type=unix,remote.path=LOCAL`, or with `type=inet`, `host` and `port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Uplink {
+    /// Unix datagram sockets.
+    Unix {
+        /// Ours; the file must not exist.
+        local: PathBuf,
+        /// The other.
+        remote: PathBuf,
+    },
+    /// UDP sockets.
+    Inet {
+        /// Ours.
+        local: SocketAddr,
+        /// The other.
+        remote: SocketAddr,
+    },
+}
+
+impl FromStr for Uplink {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| {
+            format!(
+                "'{text}' {why}: give LOCAL,REMOTE, each the path of a Unix socket as /tmp/a, or \
+                 an address and a port as 127.0.0.1:5000"
+            )
+        };
+        let (local, remote) = text.split_once(',').ok_or_else(|| wrong("has no comma"))?;
+        match [local, remote].map(|end| end.contains('/')) {
+            [true, true] => Ok(Self::Unix { local: local.into(), remote: remote.into() }),
+            [false, false] => {
+                let address = |end: &str| {
+                    end.parse().map_err(|_| wrong(&format!("has no address and port in '{end}'")))
+                };
+                Ok(Self::Inet { local: address(local)?, remote: address(remote)? })
+            }
+            _ => Err(wrong("names a path and an address")),
+        }
+    }
+}
+
+impl fmt::Display for Uplink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix { local, remote } => write!(f, "{},{}", local.display(), remote.display()),
+            Self::Inet { local, remote } => write!(f, "{local},{remote}"),
+        }
+    }
+}
+
+/// A socket at the switch; it leaves when this is dropped.
+#[must_use = "the socket leaves the switch when this is dropped"]
+#[derive(Debug)]
+pub struct External {
+    port: PhysicalPort,
+    shared: Weak<SharedWorld>,
+    stop: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+    /// The file of a Unix socket.
+    file: Option<PathBuf>,
+}
+
+/// A socket that neither waits to send nor to receive.
+enum Socket {
+    Unix(UnixDatagram, PathBuf),
+    Inet(UdpSocket, SocketAddr),
+}
+
+/// Bytes of the longest datagram.
+const LONGEST: usize = 0xffff;
+/// Frames that are handed in under one lock.
+const BATCH: usize = 64;
+/// Milliseconds after which the reader looks whether it is to end.
+const PATIENCE: u8 = 100;
+
+impl Socket {
+    fn bind(uplink: &Uplink) -> io::Result<Self> {
+        match uplink {
+            Uplink::Unix { local, remote } => {
+                let socket = UnixDatagram::bind(local)?;
+                socket.set_nonblocking(true)?;
+                Ok(Self::Unix(socket, remote.clone()))
+            }
+            Uplink::Inet { local, remote } => {
+                let socket = UdpSocket::bind(local)?;
+                socket.set_nonblocking(true)?;
+                Ok(Self::Inet(socket, *remote))
+            }
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        let sent = match self {
+            Self::Unix(socket, to) => socket.send_to(bytes, to),
+            Self::Inet(socket, to) => socket.send_to(bytes, to),
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "a frame for somebody outside is lost");
+        }
+    }
+
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(socket, _) => socket.recv(into),
+            Self::Inet(socket, _) => socket.recv(into),
+        }
+    }
+
+    /// Waits a little for a datagram.
+    fn wait(&self) {
+        let file = match self {
+            Self::Unix(socket, _) => socket.as_fd(),
+            Self::Inet(socket, _) => socket.as_fd(),
+        };
+        let _ = poll(&mut [PollFd::new(file, PollFlags::POLLIN)], PollTimeout::from(PATIENCE));
+    }
+}
+
+impl Model {
+    /// Joins a datagram socket to the Ethernet switch, until the guard is dropped: it gets what is
+    /// for nobody in the model, and what is for all; what it sends is for the ports of the model
+    /// that have its destination address. While a socket is joined, all messages travel in packets.
+    ///
+    /// The switch knows no protocol: a peer that asks for a MAC by ARP or neighbour discovery gets
+    /// no answer from the model's ports, so it must be told their MACs.
+    ///
+    /// # Errors
+    /// The socket cannot be bound: a Unix socket's file exists, an address is in use or not of this
+    /// machine.
+    pub fn join_ethernet(&self, uplink: &Uplink) -> io::Result<External> {
+        let socket = Arc::new(Socket::bind(uplink)?);
+        let sender = socket.clone();
+        let send = Box::new(move |bytes: &[u8]| sender.send(bytes));
+        let port = self.shared.with(move |world| world.fabric.add_external(Link::Ethernet, send));
+        let (shared, stop) = (Arc::downgrade(&self.shared), Arc::new(AtomicBool::new(false)));
+        let file = match uplink {
+            Uplink::Unix { local, .. } => Some(local.clone()),
+            Uplink::Inet { .. } => None,
+        };
+        let mut external = External { port, shared, stop, reader: None, file };
+        let (shared, stop) = (external.shared.clone(), external.stop.clone());
+        let reader = std::thread::Builder::new()
+            .name("verbless-uplink".into())
+            .spawn(move || read(&socket, port, &shared, &stop))?;
+        external.reader = Some(reader);
+        Ok(external)
+    }
+}
+
+/// Hands in what comes, until it is told to stop or the model is no more.
+fn read(socket: &Socket, port: PhysicalPort, shared: &Weak<SharedWorld>, stop: &AtomicBool) {
+    let mut buffer = vec![0; LONGEST + 1];
+    let mut batch: Vec<Vec<u8>> = Vec::new();
+    while !stop.load(Ordering::Acquire) {
+        socket.wait();
+        // Errors of a datagram socket are of datagrams that were sent: nobody listened.
+        while batch.len() < BATCH
+            && let Ok(length) = socket.receive(&mut buffer)
+        {
+            batch.push(buffer[..length].to_vec());
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        if !batch.is_empty() {
+            shared.with(|world| {
+                world.clock.tick();
+                let now = world.clock.now;
+                batch.drain(..).for_each(|bytes| world.fabric.inject(now, port, &bytes));
+            });
+        }
+    }
+}
+
+impl Drop for External {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(reader) = self.reader.take() {
+            // Its panic is one of the model's, which has said so.
+            let _ = reader.join();
+        }
+        if let Some(shared) = self.shared.upgrade() {
+            shared.with(|world| world.fabric.remove_external(self.port));
+        }
+        if let Some(file) = &self.file {
+            remove(file);
+        }
+    }
+}
+
+fn remove(file: &Path) {
+    if let Err(error) = std::fs::remove_file(file) {
+        tracing::debug!(%error, file = %file.display(), "the file of a socket stays behind");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Profile, SeenFrame};
+
+    fn model() -> Model {
+        let profile = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
+        Model::builder().device(profile).threaded().build()
+    }
+
+    fn mac(model: &Model) -> [u8; 6] {
+        let world = model.shared.lock();
+        world.functions[0].hca.addresses(1).macs[0].0
+    }
+
+    fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
+        let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
+        frame.resize(60, 7);
+        frame
+    }
+
+    fn arrived(model: &Model) -> u64 {
+        model.traffic(0, 1)[1].frames
+    }
+
+    /// Waits until something is so.
+    fn wait(what: &str, mut is: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is() {
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Frames come in and go out, whatever else comes; then the socket leaves.
+    fn exchange(uplink: &Uplink, peer: &Socket) {
+        let model = model();
+        let (sender, heard) = std::sync::mpsc::channel();
+        let external = model.join_ethernet(uplink).unwrap();
+        let watch = model.watch_frames(move |seen: &SeenFrame| {
+            sender.send((seen.name.to_string(), seen.leaving, seen.bytes.len())).unwrap();
+        });
+        let here = mac(&model);
+        for hostile in [vec![], vec![0; 13], vec![0xff; 65000], frame(here, [4; 6])] {
+            peer.send(&hostile);
+        }
+        wait("the frame for the port arrives", || arrived(&model) >= 2);
+        assert!(model.device(0).is_alive());
+        // An answer goes where the frame came from.
+        model.shared.with(|world| {
+            let answer = world.fabric.frame(Link::Ethernet, &frame([4; 6], here));
+            world.fabric.transmit(0, crate::fabric::Vport { function: 0, port: 1 }, answer);
+        });
+        let mut buffer = [0; 100];
+        wait("the answer arrives", || peer.receive(&mut buffer).is_ok_and(|it| it == 60));
+        assert_eq!(buffer[..60], frame([4; 6], here));
+        drop(watch);
+        let seen: Vec<_> = heard.iter().collect();
+        let (outside, port) = ("external 0".to_string(), "device 0 port 1".to_string());
+        let all = [
+            (outside.clone(), true, 65000),
+            (port.clone(), false, 65000),
+            (outside.clone(), true, 60),
+            (port.clone(), false, 60),
+            (port, true, 60),
+            (outside, false, 60),
+        ];
+        assert_eq!(seen, all);
+        drop(external);
+        wait("it has left", || model.shared.lock().fabric.is_undisturbed());
+    }
+
+    #[test]
+    fn frames_come_and_go_over_unix_sockets() {
+        let path =
+            |name| std::env::temp_dir().join(format!("verbless-{}-{name}", std::process::id()));
+        let (local, remote) = (path("uplink"), path("peer"));
+        let peer = Uplink::Unix { local: remote.clone(), remote: local.clone() };
+        let peer = Socket::bind(&peer).unwrap();
+        let uplink = Uplink::Unix { local: local.clone(), remote: remote.clone() };
+        exchange(&uplink, &peer);
+        assert!(!local.exists(), "its file goes with it");
+        std::fs::write(&local, "").unwrap();
+        let error = model().join_ethernet(&uplink).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        for path in [local, remote] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn frames_come_and_go_over_udp_sockets() {
+        let free = || UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (local, remote) = (free(), free());
+        let peer = Socket::bind(&Uplink::Inet { local: remote, remote: local }).unwrap();
+        exchange(&Uplink::Inet { local, remote }, &peer);
+    }
+
+    #[test]
+    fn the_thread_of_a_socket_ends_with_the_model() {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let model = model();
+        let external = model.join_ethernet(&Uplink::Inet { local: free, remote: free }).unwrap();
+        drop(model);
+        wait("the thread ends", || external.reader.as_ref().unwrap().is_finished());
+    }
+
+    #[test]
+    fn two_ends_are_read_from_text() {
+        let unix = "/tmp/a,./b".parse::<Uplink>();
+        assert_eq!(unix, Ok(Uplink::Unix { local: "/tmp/a".into(), remote: "./b".into() }));
+        let inet = "127.0.0.1:5000,[::1]:6000".parse::<Uplink>().unwrap();
+        assert_eq!(inet.to_string(), "127.0.0.1:5000,[::1]:6000");
+        for (text, why) in [
+            ("/tmp/a", "'/tmp/a' has no comma: give LOCAL,REMOTE"),
+            ("/tmp/a,b:1", "'/tmp/a,b:1' names a path and an address: "),
+            ("127.0.0.1:1,host", "'127.0.0.1:1,host' has no address and port in 'host': "),
+        ] {
+            let error = text.parse::<Uplink>().unwrap_err();
+            assert!(error.starts_with(why), "{error}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //! of this.
 
 #[doc(hidden)]
+pub mod links;
 pub mod log;
 pub mod pci;
 pub mod run;

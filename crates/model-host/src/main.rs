@@ -8,7 +8,8 @@ use std::process::{ExitCode, ExitStatus};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing::level_filters::LevelFilter;
-use verbless_model::{FaultPlan, FaultPlanError, Link, Profile, Side};
+use verbless_model::{FaultPlan, Link, Profile, Side, Uplink};
+use verbless_model_host::links::LinkOptions;
 use verbless_model_host::pci::{self, PciOptions};
 use verbless_model_host::run::{self, JoinOptions, RunError, RunOptions, Trace};
 
@@ -56,14 +57,8 @@ enum Command {
         /// reads. A command returns when it is written: a slow file slows commands, not data.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
-        /// What is to go wrong with links, their frames and commands: a TOML file, described in
-        /// docs/faults.md.
-        #[arg(long, value_name = "FILE")]
-        faults: Option<PathBuf>,
-        /// Write every frame that a port sends or receives to this file, in the format pcapng,
-        /// which Wireshark opens.
-        #[arg(long, value_name = "FILE")]
-        pcap: Option<PathBuf>,
+        #[command(flatten)]
+        links: LinkArguments,
     },
     /// Run a program with modelled RDMA devices, without root and without a virtual machine.
     ///
@@ -94,21 +89,15 @@ enum Command {
         #[arg(long, conflicts_with = "join")]
         name: Option<String>,
         /// Run the program on the devices of the run of this name, while that one is running.
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["faults", "pcap", "uplink"])]
         join: Option<String>,
         /// Print every ioctl and command. With =FILE, write the commands to that file
         /// instead, as text that `cargo xtask prm decode` reads.
         #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
         #[arg(conflicts_with = "join")]
         trace: Option<Option<PathBuf>>,
-        /// What is to go wrong with links, their frames and commands: a TOML file, described in
-        /// docs/faults.md.
-        #[arg(long, value_name = "FILE", conflicts_with = "join")]
-        faults: Option<PathBuf>,
-        /// Write every frame that a port sends or receives to this file, in the format pcapng,
-        /// which Wireshark opens.
-        #[arg(long, value_name = "FILE", conflicts_with = "join")]
-        pcap: Option<PathBuf>,
+        #[command(flatten)]
+        links: LinkArguments,
         /// The program and its arguments; options that follow the program's name are the program's.
         #[arg(required = true, trailing_var_arg = true)]
         program: Vec<OsString>,
@@ -120,6 +109,31 @@ enum Command {
         #[arg(required = true)]
         code: Vec<String>,
     },
+}
+
+#[derive(clap::Args)]
+struct LinkArguments {
+    /// What is to go wrong with links, their frames and commands: a TOML file, described in
+    /// docs/faults.md.
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+    /// Write every frame that a port sends or receives to this file, in the format pcapng, which
+    /// Wireshark opens.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Join a datagram socket to the switch between the Ethernet ports, with a frame in each
+    /// datagram, as -netdev dgram of QEMU has it: our end, which is bound, and the other end. Each
+    /// is the path of a Unix socket, with a /, or ADDRESS:PORT.
+    #[arg(long, value_name = "LOCAL,REMOTE")]
+    uplink: Option<Uplink>,
+}
+
+impl LinkArguments {
+    fn read(self) -> Result<LinkOptions, Box<dyn std::error::Error>> {
+        let faults = self.faults.map_or(Ok(FaultPlan::default()), |it| FaultPlan::load(&it))?;
+        let pcap = self.pcap.as_deref().map(create).transpose()?;
+        Ok(LinkOptions { faults, pcap, uplink: self.uplink })
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -158,25 +172,15 @@ fn main() -> ExitCode {
 
 fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match command {
-        Command::Pci { socket, profile, link, functions, sides, trap, record, faults, pcap } => {
-            let faults = plan(faults.as_deref())?;
+        Command::Pci { socket, profile, link, functions, sides, trap, record, links } => {
+            let links = links.read()?;
             let devices: Result<Vec<_>, _> = profile
                 .iter()
                 .map(|name| Profile::load(name).map(|it| link_of(it, link)))
                 .collect();
             let record = record.as_deref().map(create).transpose()?;
-            let pcap = pcap.as_deref().map(create).transpose()?;
             let (devices, sockets) = (devices?, socket);
-            pci::serve(PciOptions {
-                devices,
-                functions,
-                sides,
-                sockets,
-                trap,
-                record,
-                faults,
-                pcap,
-            })?;
+            pci::serve(PciOptions { devices, functions, sides, sockets, trap, record, links })?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Explain { code } => {
@@ -185,19 +189,7 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run {
-            profile,
-            devices,
-            link,
-            side,
-            dpu,
-            name,
-            join,
-            trace,
-            faults,
-            pcap,
-            program,
-        } => {
+        Command::Run { profile, devices, link, side, dpu, name, join, trace, links, program } => {
             let side = match side {
                 SideArgument::Host => Side::Host,
                 SideArgument::Dpu => Side::Dpu,
@@ -218,9 +210,8 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Some(None) => Trace::Print,
                 Some(Some(file)) => Trace::Record(create(&file)?),
             };
-            let faults = plan(faults.as_deref())?;
-            let pcap = pcap.as_deref().map(create).transpose()?;
-            let options = RunOptions { devices, side, name, program, dpu, trace, faults, pcap };
+            let links = links.read()?;
+            let options = RunOptions { devices, side, name, program, dpu, trace, links };
             Ok(exit_code(run::run(options)?))
         }
     }
@@ -236,11 +227,6 @@ fn profiles() -> String {
 fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.unwrap_or(1) as u8)
-}
-
-/// The plan of a file; without one nothing goes wrong.
-fn plan(path: Option<&Path>) -> Result<FaultPlan, FaultPlanError> {
-    path.map_or(Ok(FaultPlan::default()), FaultPlan::load)
 }
 
 fn create(path: &Path) -> Result<File, String> {

@@ -196,6 +196,25 @@ fn a_program_sends_over_links_with_faults_and_its_frames_are_captured() {
 }
 
 #[test]
+fn an_uplink_that_cannot_be_is_refused_before_anything_starts() {
+    let refused = |options: &[&str]| {
+        let output = run(options, "echo started");
+        assert_eq!(output.stdout, [], "{options:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = refused(&["--link", "infiniband", "--uplink", "127.0.0.1:5,127.0.0.1:6"]);
+    let expected = "verbless-model: the uplink 127.0.0.1:5,127.0.0.1:6 would reach nobody: no \
+        device has Ethernet ports; choose --link ethernet\n";
+    assert_eq!(text, expected);
+    let text = refused(&["--link", "ethernet", "--uplink", "/nonexistent/a,/tmp/b"]);
+    let expected = "verbless-model: the local end of the uplink /nonexistent/a,/tmp/b cannot be \
+        bound: No such file or directory (os error 2); it must be an address of this machine that \
+        nobody uses, or a file that does not exist\n";
+    assert_eq!(text, expected);
+    assert!(refused(&["--uplink", "a,b"]).contains("has no address and port in 'a'"));
+}
+
+#[test]
 fn faults_that_cannot_be_used_are_refused_before_anything_starts() {
     let file = std::env::temp_dir().join(format!("verbless-{}-bad.toml", std::process::id()));
     let path = file.to_str().unwrap();

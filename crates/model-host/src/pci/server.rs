@@ -20,8 +20,9 @@ use super::config::{CONFIG_BYTES, ConfigSpace};
 use super::function::Function;
 use super::interrupts::Vectors;
 use super::layout::Layout;
+use crate::links::{LinkError, LinkOptions};
 use verbless_model::memory::{GuestMemory, HostMemory};
-use verbless_model::{FaultPlan, FaultPlanError, Model, Profile};
+use verbless_model::{Model, Profile};
 
 /// Nothing could be served.
 #[derive(Debug, Error)]
@@ -44,12 +45,9 @@ pub enum PciError {
         /// What went wrong.
         source: vfio_user::Error,
     },
-    /// The faults name what there is not.
-    #[error("the faults cannot be applied: {0}")]
-    Faults(#[from] FaultPlanError),
-    /// The capture cannot be written.
-    #[error("the capture cannot be written: {0}")]
-    Capture(std::io::Error),
+    /// Its links cannot be as they are to be.
+    #[error(transparent)]
+    Links(#[from] LinkError),
 }
 
 /// What there is to attach.
@@ -67,10 +65,8 @@ pub struct PciOptions {
     pub trap: bool,
     /// Where every command is written with its answer, as text that `cargo xtask prm decode` reads.
     pub record: Option<File>,
-    /// What is to go wrong.
-    pub faults: FaultPlan,
-    /// Where every frame that a port sends or receives is written, in the format pcapng.
-    pub pcap: Option<File>,
+    /// What to do with links.
+    pub links: LinkOptions,
 }
 
 /// Serves devices on one fabric, each socket to one client, until all clients have gone.
@@ -99,9 +95,7 @@ pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
     }
     let model = builder.build();
     let _watch = options.record.take().map(|file| model.record_commands(file));
-    model.apply(&options.faults)?;
-    let capture = options.pcap.take().map(|file| model.capture(file));
-    let _capture = capture.transpose().map_err(PciError::Capture)?;
+    let _links = std::mem::take(&mut options.links).apply(&model)?;
     let mut servers = Vec::new();
     for (id, (socket, memory)) in options.sockets.iter().zip(memories).enumerate() {
         let function = attach(&model, id, memory, options.trap);

@@ -3,7 +3,8 @@
 use std::io;
 
 use nix::errno::Errno;
-use verbless_model::FaultPlanError;
+
+use crate::links::LinkError;
 
 /// Why a program did not run.
 #[derive(Debug, thiserror::Error)]
@@ -72,9 +73,9 @@ pub enum RunError {
         /// What to do about it.
         remedy: &'static str,
     },
-    /// The faults name what there is not.
-    #[error("the faults cannot be applied: {0}")]
-    Faults(#[from] FaultPlanError),
+    /// The links of the devices cannot be as they are to be.
+    #[error(transparent)]
+    Links(#[from] LinkError),
     /// Something else that the system refused.
     #[error("{0}")]
     System(#[from] io::Error),

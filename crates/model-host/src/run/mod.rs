@@ -86,13 +86,14 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
+use crate::links::LinkOptions;
 use join::{Host, Joined};
 use shared::SharedRun;
 use side::Views;
 use supervisor::{Programs, Supervisor};
 use sys::{Listener, StartError};
 use verbless_model::memory::ClientMemory;
-use verbless_model::{Builder, FaultPlan, Model, ObjectCounts, Profile, Side};
+use verbless_model::{Builder, Model, ObjectCounts, Profile, Side};
 
 /// What to run, and on which devices.
 #[derive(Debug)]
@@ -109,10 +110,8 @@ pub struct RunOptions {
     pub dpu: Option<OsString>,
     /// Whether and where to tell of what passes.
     pub trace: Trace,
-    /// What is to go wrong.
-    pub faults: FaultPlan,
-    /// Where every frame that a port sends or receives is written, in the format pcapng.
-    pub pcap: Option<File>,
+    /// What to do with links.
+    pub links: LinkOptions,
 }
 
 /// What to run on the devices of another run.
@@ -158,8 +157,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         })),
         Trace::Record(file) => Some(model.record_commands(file)),
     };
-    model.apply(&options.faults)?;
-    let _capture = options.pcap.map(|file| model.capture(file)).transpose()?;
+    let _links = options.links.apply(&model)?;
     let host = options.name.as_deref().map(Host::new).transpose()?;
     let mut views = Views::new(model.clone());
     let mut commands = vec![(command(&options.program)?, views.of(options.side)?)];

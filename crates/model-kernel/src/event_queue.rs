@@ -3,14 +3,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use verbless_prm::Opcode;
+use verbless_prm::{Eqe, Opcode};
 
 use super::client::PAGE;
-use super::event_rules::Eqe;
 use super::mailbox::{Field, inbox};
 
-/// Bytes of an event queue entry.
-const EQE_BYTES: u64 = 64;
+/// Bytes of an event queue entry, and the words that it is read in; the last has the owner bit.
+const EQE_BYTES: u64 = Eqe::BYTES as u64;
+const WORDS: usize = Eqe::BYTES / 8;
+const LAST: usize = WORDS - 1;
 /// The uid of event queues that every user context may name in its CQs.
 const SHARED_UID: u16 = 0xffff;
 
@@ -53,8 +54,12 @@ impl EventQueue {
     /// A queue of 2^`log_size` entries, all owned by the device; it has no number yet.
     pub(super) fn new(log_size: u32, vector: u32) -> Self {
         let pages = Pages::new(EQE_BYTES << log_size);
+        let mut fresh = Eqe::zeroed();
+        fresh.set_owner(true);
+        let mut last = [0; 8];
+        last.copy_from_slice(&fresh.as_bytes()[LAST * 8..]);
         for entry in 0..1usize << log_size {
-            pages.word(entry * 8 + 7).store(1u64.to_be(), Ordering::Relaxed);
+            pages.word(entry * WORDS + LAST).store(u64::from_ne_bytes(last), Ordering::Relaxed);
         }
         Self { pages, log_size, number: 0, vector, consumer: 0 }
     }
@@ -82,18 +87,18 @@ impl EventQueue {
     /// through the queue.
     pub(super) fn next(&mut self) -> Option<Eqe> {
         let mask = (1u32 << self.log_size) - 1;
-        let entry = (self.consumer & mask) as usize * 8;
+        let entry = (self.consumer & mask) as usize * WORDS;
         let round = self.consumer >> self.log_size & 1;
-        let last = u64::from_be(self.pages.word(entry + 7).load(Ordering::Acquire));
-        if (last & 1) as u32 != round {
+        let mut eqe = Eqe::zeroed();
+        let read = |eqe: &mut Eqe, word, order| {
+            let value = self.pages.word(entry + word).load(order);
+            eqe.as_bytes_mut()[word * 8..][..8].copy_from_slice(&value.to_ne_bytes());
+        };
+        read(&mut eqe, LAST, Ordering::Acquire);
+        if eqe.owner() != (round == 1) {
             return None;
         }
-        let mut eqe = [0; 64];
-        for word in 0..7 {
-            let value = self.pages.word(entry + word).load(Ordering::Relaxed);
-            eqe[word * 8..][..8].copy_from_slice(&value.to_ne_bytes());
-        }
-        eqe[56..].copy_from_slice(&last.to_be_bytes());
+        (0..LAST).for_each(|word| read(&mut eqe, word, Ordering::Relaxed));
         self.consumer = self.consumer.wrapping_add(1);
         Some(eqe)
     }
@@ -126,7 +131,7 @@ mod tests {
                 assert_eq!(queue.next(), None);
                 write(&queue, index, 0x10 + index as u8, round & 1);
                 let eqe = queue.next().expect("the entry is ours");
-                assert_eq!(eqe[1], 0x10 + index as u8);
+                assert_eq!(eqe.event_type().0, 0x10 + index as u8);
             }
         }
         queue.number = 5;

@@ -5,36 +5,13 @@
 //! events carry the queue's type, newer ones an object type of their own numbering), and the
 //! object's number.
 
-use verbless_prm::Opcode;
+use verbless_prm::hot::event_type as event;
+use verbless_prm::{
+    Eqe, EqeCompletion, EqeCqError, EqeDct, EqeObjectChange, EqePageRequest, EqeQpSrq,
+    EqeQueueType, EqeXrqError, Layout, Opcode, Packed,
+};
 
 use super::rules::ObjectId;
-
-/// Event types. Source: Linux `include/linux/mlx5/device.h`.
-pub(super) mod event {
-    pub(crate) const COMP: u8 = 0x00;
-    pub(crate) const PATH_MIG: u8 = 0x01;
-    pub(crate) const COMM_EST: u8 = 0x02;
-    pub(crate) const SQ_DRAINED: u8 = 0x03;
-    pub(crate) const CQ_ERROR: u8 = 0x04;
-    pub(crate) const WQ_CATAS_ERROR: u8 = 0x05;
-    pub(crate) const PATH_MIG_FAILED: u8 = 0x07;
-    pub(crate) const PORT_CHANGE: u8 = 0x09;
-    pub(crate) const CMD: u8 = 0x0a;
-    pub(crate) const PAGE_REQUEST: u8 = 0x0b;
-    pub(crate) const WQ_INVAL_REQ_ERROR: u8 = 0x10;
-    pub(crate) const WQ_ACCESS_ERROR: u8 = 0x11;
-    pub(crate) const SRQ_CATAS_ERROR: u8 = 0x12;
-    pub(crate) const SRQ_LAST_WQE: u8 = 0x13;
-    pub(crate) const SRQ_RQ_LIMIT: u8 = 0x14;
-    pub(crate) const XRQ_ERROR: u8 = 0x18;
-    pub(crate) const DCT_DRAINED: u8 = 0x1c;
-    pub(crate) const DCT_KEY_VIOLATION: u8 = 0x1d;
-}
-
-/// Types of queue in the events that have one.
-const QUEUE_RQ: u16 = 1;
-const QUEUE_SQ: u16 = 2;
-const QUEUE_DCT: u16 = 6;
 
 /// The events that a device lets users subscribe to, from its event capabilities; `None`: it has
 /// none, and the list is fixed.
@@ -53,19 +30,19 @@ fn is_old_affiliated(kind: u16) -> bool {
     let Ok(kind) = u8::try_from(kind) else { return false };
     matches!(
         kind,
-        event::PATH_MIG
-            | event::COMM_EST
+        event::PATH_MIGRATED
+            | event::COMMUNICATION_ESTABLISHED
             | event::SQ_DRAINED
             | event::SRQ_LAST_WQE
-            | event::SRQ_RQ_LIMIT
+            | event::SRQ_LIMIT
             | event::CQ_ERROR
-            | event::WQ_CATAS_ERROR
-            | event::PATH_MIG_FAILED
-            | event::WQ_INVAL_REQ_ERROR
+            | event::WQ_CATASTROPHIC_ERROR
+            | event::PATH_MIGRATION_FAILED
+            | event::WQ_INVALID_REQUEST_ERROR
             | event::WQ_ACCESS_ERROR
-            | event::SRQ_CATAS_ERROR
+            | event::SRQ_CATASTROPHIC_ERROR
             | event::DCT_DRAINED
-            | event::COMP
+            | event::COMPLETION
             | event::DCT_KEY_VIOLATION
             | event::XRQ_ERROR
     )
@@ -82,7 +59,7 @@ pub(super) fn may_subscribe(device: Option<&Subscribable>, kind: u16, with_objec
     };
     let Ok(number) = u8::try_from(kind) else { return false };
     if with_object {
-        number == event::COMP || has(&device.affiliated, number)
+        number == event::COMPLETION || has(&device.affiliated, number)
     } else {
         has(&device.unaffiliated, number)
     }
@@ -91,12 +68,13 @@ pub(super) fn may_subscribe(device: Option<&Subscribable>, kind: u16, with_objec
 /// The type that stands beside event `kind` in the key of a subscription to an object.
 pub(super) fn subscribed_type(object: ObjectId, kind: u16) -> u16 {
     if is_old_affiliated(kind) {
-        return match object.opcode {
-            Opcode::CREATE_RQ | Opcode::CREATE_RMP => QUEUE_RQ,
-            Opcode::CREATE_SQ => QUEUE_SQ,
-            Opcode::CREATE_DCT => QUEUE_DCT,
-            _ => 0,
+        let queue = match object.opcode {
+            Opcode::CREATE_RQ | Opcode::CREATE_RMP => EqeQueueType::RQ,
+            Opcode::CREATE_SQ => EqeQueueType::SQ,
+            Opcode::CREATE_DCT => EqeQueueType::DCT,
+            _ => EqeQueueType::QP,
         };
+        return queue.0.into();
     }
     match object.opcode {
         Opcode::CREATE_GENERAL_OBJECT => object.general_type,
@@ -117,54 +95,66 @@ pub(super) fn subscribed_type(object: ObjectId, kind: u16) -> u16 {
     }
 }
 
-/// An event queue entry as the device wrote it.
-pub(super) type Eqe = [u8; 64];
+/// Bytes of an entry's event data, whatever its event is.
+const DATA: usize = EqeQpSrq::BYTES;
 
-/// An entry's event type.
-pub(super) fn kind(eqe: &Eqe) -> u8 {
-    eqe[1]
-}
-
-/// Dword `index` of an entry's event data.
-fn data(eqe: &Eqe, index: usize) -> u32 {
-    let at = 0x20 + 4 * index;
-    u32::from_be_bytes([eqe[at], eqe[at + 1], eqe[at + 2], eqe[at + 3]])
+/// An entry's event data, as events of its type have it.
+pub(super) fn data<L: Layout>(eqe: &Eqe) -> &Packed<L, DATA> {
+    zerocopy::transmute_ref!(eqe.event_data())
 }
 
 /// How many pages a page request event asks for; negative: offers back.
 pub(super) fn pages(eqe: &Eqe) -> i32 {
-    data(eqe, 1).cast_signed()
+    let request: &EqePageRequest = data(eqe);
+    request.num_pages().cast_signed()
 }
 
 /// The CQ of a completion event.
 pub(super) fn completed_cq(eqe: &Eqe) -> u32 {
-    data(eqe, 6) & 0xff_ffff
+    let completion: &EqeCompletion = data(eqe);
+    completion.cqn()
 }
 
 /// The keys under which subscriptions to an asynchronous event are kept: with an object's number,
 /// or for the whole device.
 pub(super) fn keys(device: Option<&Subscribable>, eqe: &Eqe) -> (u32, Option<u32>) {
-    let kind = kind(eqe);
+    let kind = eqe.event_type().0;
     let whole_device =
         device.map_or(kind == event::PORT_CHANGE, |device| has(&device.unaffiliated, kind));
     if whole_device {
         return (kind.into(), None);
     }
     let (kind_of_object, number) = match kind {
-        event::WQ_CATAS_ERROR
+        event::WQ_CATASTROPHIC_ERROR
         | event::WQ_ACCESS_ERROR
-        | event::WQ_INVAL_REQ_ERROR
+        | event::WQ_INVALID_REQUEST_ERROR
         | event::SRQ_LAST_WQE
-        | event::PATH_MIG
-        | event::PATH_MIG_FAILED
-        | event::COMM_EST
+        | event::PATH_MIGRATED
+        | event::PATH_MIGRATION_FAILED
+        | event::COMMUNICATION_ESTABLISHED
         | event::SQ_DRAINED
-        | event::SRQ_RQ_LIMIT
-        | event::SRQ_CATAS_ERROR => ((data(eqe, 5) >> 24) as u16, data(eqe, 6) & 0xff_ffff),
-        event::CQ_ERROR => (0, data(eqe, 0) & 0xff_ffff),
-        event::XRQ_ERROR => (0, data(eqe, 5) & 0xff_ffff),
-        event::DCT_DRAINED | event::DCT_KEY_VIOLATION => (QUEUE_DCT, data(eqe, 6) & 0xff_ffff),
-        _ => (data(eqe, 0) as u16, data(eqe, 1)),
+        | event::SRQ_LIMIT
+        | event::SRQ_CATASTROPHIC_ERROR => {
+            let queue: &EqeQpSrq = data(eqe);
+            (queue.r#type().0.into(), queue.qpn_rqn_sqn())
+        }
+        event::CQ_ERROR => {
+            let cq: &EqeCqError = data(eqe);
+            (0, cq.cqn())
+        }
+        event::XRQ_ERROR => {
+            let xrq: &EqeXrqError = data(eqe);
+            (0, xrq.xrqn())
+        }
+        event::DCT_DRAINED | event::DCT_KEY_VIOLATION => {
+            let dct: &EqeDct = data(eqe);
+            (EqeQueueType::DCT.0.into(), dct.dctn())
+        }
+        // Whatever has no layout of its own here begins with type and number of its object.
+        _ => {
+            let object: &EqeObjectChange = data(eqe);
+            (object.obj_type().0, object.obj_id())
+        }
     };
     (u32::from(kind) | u32::from(kind_of_object) << 16, Some(number))
 }
@@ -178,10 +168,11 @@ mod tests {
     }
 
     fn eqe(kind: u8, dwords: &[(usize, u32)]) -> Eqe {
-        let mut eqe = [0; 64];
-        eqe[1] = kind;
+        let mut eqe = Eqe::zeroed();
+        let bytes = eqe.as_bytes_mut();
+        bytes[1] = kind;
         for &(index, value) in dwords {
-            eqe[0x20 + 4 * index..][..4].copy_from_slice(&value.to_be_bytes());
+            bytes[0x20 + 4 * index..][..4].copy_from_slice(&value.to_be_bytes());
         }
         eqe
     }
@@ -190,9 +181,13 @@ mod tests {
     fn an_event_finds_the_subscription_to_the_object_that_it_names() {
         let cases = [
             (Opcode::CREATE_CQ, event::CQ_ERROR, eqe(event::CQ_ERROR, &[(0, 77)])),
-            (Opcode::CREATE_QP, event::COMM_EST, eqe(event::COMM_EST, &[(6, 77)])),
-            (Opcode::CREATE_SQ, event::WQ_CATAS_ERROR, eqe(0x05, &[(5, 2 << 24), (6, 77)])),
-            (Opcode::CREATE_RMP, event::SRQ_RQ_LIMIT, eqe(0x14, &[(5, 1 << 24), (6, 77)])),
+            (
+                Opcode::CREATE_QP,
+                event::COMMUNICATION_ESTABLISHED,
+                eqe(event::COMMUNICATION_ESTABLISHED, &[(6, 77)]),
+            ),
+            (Opcode::CREATE_SQ, event::WQ_CATASTROPHIC_ERROR, eqe(0x05, &[(5, 2 << 24), (6, 77)])),
+            (Opcode::CREATE_RMP, event::SRQ_LIMIT, eqe(0x14, &[(5, 1 << 24), (6, 77)])),
             (Opcode::CREATE_DCT, event::DCT_DRAINED, eqe(event::DCT_DRAINED, &[(6, 77)])),
             (Opcode::CREATE_GENERAL_OBJECT, 0x27, eqe(0x27, &[(0, 0x1c), (1, 77)])),
             (Opcode::CREATE_TIR, 0x27, eqe(0x27, &[(0, 0xff08), (1, 77)])),

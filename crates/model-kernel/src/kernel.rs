@@ -9,13 +9,16 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use nix::errno::Errno;
-use verbless_prm::{AtomicCap, AtomicReqEndianness, HcaCap, Opcode, PortType};
+use verbless_prm::hot::event_type as event;
+use verbless_prm::{
+    AtomicCap, AtomicReqEndianness, Eqe, EqePortState, HcaCap, Opcode, PortChangeSubtype, PortType,
+};
 
 use super::boot::Booted;
 use super::client::PAGE;
 use super::clock::Clock;
 use super::event_queue::EventQueue;
-use super::event_rules::{self, Subscribable, event};
+use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
 use super::reach::{Function, exec, run};
 use super::subscriptions::Subscriptions;
@@ -162,17 +165,17 @@ impl Kernel {
         self.uar = Some(NUMBER.get(&output));
         let mut mask = [0; 4];
         for kind in [
-            event::PATH_MIG,
-            event::COMM_EST,
+            event::PATH_MIGRATED,
+            event::COMMUNICATION_ESTABLISHED,
             event::SQ_DRAINED,
             event::SRQ_LAST_WQE,
-            event::SRQ_RQ_LIMIT,
+            event::SRQ_LIMIT,
             event::CQ_ERROR,
-            event::WQ_CATAS_ERROR,
-            event::PATH_MIG_FAILED,
-            event::WQ_INVAL_REQ_ERROR,
+            event::WQ_CATASTROPHIC_ERROR,
+            event::PATH_MIGRATION_FAILED,
+            event::WQ_INVALID_REQUEST_ERROR,
             event::WQ_ACCESS_ERROR,
-            event::SRQ_CATAS_ERROR,
+            event::SRQ_CATASTROPHIC_ERROR,
             event::PORT_CHANGE,
             event::PAGE_REQUEST,
         ] {
@@ -318,14 +321,14 @@ impl Kernel {
         }
     }
 
-    fn handle(&self, vector: u32, eqe: &event_rules::Eqe) {
+    fn handle(&self, vector: u32, eqe: &Eqe) {
         if vector != ASYNC_VECTOR {
             let number = event_rules::completed_cq(eqe);
             self.listeners.completed(number);
-            self.subscriptions.dispatch(event::COMP.into(), Some(number), eqe);
+            self.subscriptions.dispatch(event::COMPLETION.into(), Some(number), eqe);
             return;
         }
-        let kind = event_rules::kind(eqe);
+        let kind = eqe.event_type().0;
         if kind == event::PORT_CHANGE {
             self.port_changed(eqe);
         }
@@ -334,7 +337,7 @@ impl Kernel {
             if let Some(booted) = &mut *booted {
                 booted.page_request(event_rules::pages(eqe));
             }
-        } else if kind != event::CMD {
+        } else if kind != event::COMMAND_COMPLETION {
             self.listeners.happened(eqe);
             let (key, number) = event_rules::keys(self.subscribable.as_ref(), eqe);
             self.subscriptions.dispatch(key, number, eqe);
@@ -342,18 +345,19 @@ impl Kernel {
     }
 
     /// Turns a port event into one of the verbs.
-    fn port_changed(&self, eqe: &event_rules::Eqe) {
-        let port = u64::from(eqe[0x28] >> 4);
-        let kind = match eqe[3] {
-            4 => ib_event::PORT_ACTIVE,
-            1 | 5 => ib_event::PORT_ERR,
-            6 => ib_event::LID_CHANGE,
-            7 => ib_event::PKEY_CHANGE,
-            8 => ib_event::GID_CHANGE,
-            9 => ib_event::CLIENT_REREGISTER,
+    fn port_changed(&self, eqe: &Eqe) {
+        use PortChangeSubtype as Change;
+        let kind = match Change(eqe.event_sub_type()) {
+            Change::ACTIVE => ib_event::PORT_ACTIVE,
+            Change::DOWN | Change::INITIALIZED => ib_event::PORT_ERR,
+            Change::LID => ib_event::LID_CHANGE,
+            Change::PKEY => ib_event::PKEY_CHANGE,
+            Change::GUID => ib_event::GID_CHANGE,
+            Change::CLIENT_REREGISTER => ib_event::CLIENT_REREGISTER,
             _ => return,
         };
-        self.subscriptions.tell_async_files(port, kind);
+        let port: &EqePortState = event_rules::data(eqe);
+        self.subscriptions.tell_async_files(port.port_num().into(), kind);
     }
 }
 

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use verbless_prm::Eqe;
+
 use super::channel::Channel;
-use super::event_rules::Eqe;
 
 /// A channel for subscriptions.
 #[derive(Debug)]
@@ -153,7 +154,7 @@ impl Subscription {
             self.channel.channel.send_once(tag, self.cookie.to_ne_bytes());
         } else {
             let mut record = self.cookie.to_ne_bytes().to_vec();
-            record.extend(eqe);
+            record.extend(eqe.as_bytes());
             self.channel.channel.send(record);
         }
     }

@@ -4,11 +4,11 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use verbless_prm::Opcode;
+use verbless_prm::hot::event_type as event;
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::super::event_rules::event;
 use super::super::eventfds::MOST_EVENTFDS;
 use super::super::events::MOST_SUBSCRIPTIONS;
 use super::super::file::File;
@@ -82,8 +82,8 @@ fn a_completion_reaches_its_subscriber_with_cookie_and_data() {
     let (handle, number) = cq(&bench);
     let channel = bench.channel(0).expect("a channel");
     assert_eq!(subscribe(&bench, &channel, Some(handle), &[0], Some(0xc00c1e), None), Ok(()));
-    bench.device.event(1, 0, event::COMP, &[(6, number)]);
-    bench.device.event(1, 1, event::COMP, &[(6, number + 1)]);
+    bench.device.event(1, 0, event::COMPLETION, &[(6, number)]);
+    bench.device.event(1, 1, event::COMPLETION, &[(6, number + 1)]);
     let bytes = record(&channel).expect("the channel is open");
     assert_eq!(bytes.len(), 8 + 64);
     assert_eq!(bytes[..8], 0xc00c1eu64.to_ne_bytes());
@@ -102,12 +102,12 @@ fn a_channel_without_data_holds_each_cookie_once() {
     for (index, number) in
         [first_number, first_number, second_number, first_number].iter().enumerate()
     {
-        bench.device.event(1, index as u64, event::COMP, &[(6, *number)]);
+        bench.device.event(1, index as u64, event::COMPLETION, &[(6, *number)]);
     }
     assert_eq!(record(&channel), Some(1u64.to_ne_bytes().to_vec()));
     assert_eq!(record(&channel), Some(2u64.to_ne_bytes().to_vec()));
     assert_eq!(record(&channel), Some(vec![]));
-    bench.device.event(1, 4, event::COMP, &[(6, first_number)]);
+    bench.device.event(1, 4, event::COMPLETION, &[(6, first_number)]);
     assert_eq!(record(&channel), Some(1u64.to_ne_bytes().to_vec()), "read, so told again");
 }
 
@@ -165,7 +165,7 @@ fn an_eventfd_is_signalled_instead_of_the_channel() {
     let socket = subscribe(&bench, &channel, Some(handle), &[0], None, Some(channel.as_raw_fd()));
     assert_eq!(socket, Err(Errno::EINVAL), "not an eventfd");
     assert_eq!(subscribe(&bench, &channel, Some(handle), &[0], None, Some(fd)), Ok(()));
-    bench.device.event(1, 0, event::COMP, &[(6, number)]);
+    bench.device.event(1, 0, event::COMPLETION, &[(6, number)]);
     assert_eq!(eventfd.read(), Ok(1));
     assert_eq!(record(&channel), Some(vec![]));
 }
@@ -192,7 +192,7 @@ fn a_process_holds_so_many_eventfds_and_each_once_however_many_subscriptions_sig
     }
     assert_eq!(signal(Some(handle), &eventfd()), Err(Errno::ENOMEM));
     assert_eq!(signal(Some(handle), &shared), Ok(()), "those that are held may be used again");
-    bench.device.event(1, 0, event::COMP, &[(6, number)]);
+    bench.device.event(1, 0, event::COMPLETION, &[(6, number)]);
     assert_eq!((shared.read(), first.read()), (Ok(101), Ok(1)));
     // They go with the object.
     assert_eq!(bench.destroy(0x1001, handle), Ok(()));
@@ -236,7 +236,7 @@ fn subscriptions_end_with_their_object_and_with_their_channel() {
     drop(second);
     assert_eq!(bench.destroy(0x1001, handle), Ok(()));
     assert_eq!(bench.file.kernel.subscriptions.len(), 0);
-    bench.device.event(1, 0, event::COMP, &[(6, number)]);
+    bench.device.event(1, 0, event::COMPLETION, &[(6, number)]);
     assert_eq!(record(&channel), Some(vec![]));
     let (handle, _) = cq(&bench);
     let third = bench.channel(0).expect("a channel");
@@ -269,7 +269,7 @@ fn what_a_file_destroys_ends_no_subscription_of_another_file() {
         let theirs = request.data(0);
         let destroyed = Request::new(0x1001, 0x1001).handle(0x1000, theirs).send(&neighbour);
         assert_eq!(destroyed, Ok(()));
-        bench.device.event(1, round, event::COMP, &[(6, number)]);
+        bench.device.event(1, round, event::COMPLETION, &[(6, number)]);
         let told = record(&channel).expect("the channel is open");
         assert_eq!(told.get(..8), Some(&round.to_ne_bytes()[..]), "round {round}");
         assert_eq!(bench.destroy(0x1001, mine), Ok(()));

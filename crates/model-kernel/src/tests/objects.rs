@@ -6,13 +6,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use verbless_prm::hot::event_type as event;
 use verbless_prm::{
     AttachToMcgIn, CqeSize, CreateCqIn, CreateMkeyIn, CreateQpIn, CreateRmpIn, HcaCap,
     Init2rtrQpIn, ModifyCqIn, ModifyRmpIn, Opcode, OptParamMask, RqType, Rst2initQpIn, Rtr2rtsQpIn,
     ServiceType,
 };
 
-use super::super::event_rules::event;
 use super::support::{Bench, Device, Request, buffer};
 
 /// Attributes that a queue pair's changes come with.
@@ -417,7 +417,7 @@ fn a_completion_is_told_once_and_what_nobody_read_is_taken_back() {
     let verbs = Verbs::new();
     let channel = verbs.comp_channel();
     let (handle, number, _) = verbs.cq(63, 0, Some(&channel), &verbs.cq_driver()).expect("a CQ");
-    let tell = |index| verbs.bench.device.event(1, index, event::COMP, &[(6, number)]);
+    let tell = |index| verbs.bench.device.event(1, index, event::COMPLETION, &[(6, number)]);
     (0..3).for_each(tell);
     assert_eq!(read(&channel), 0xcafe_f00d_u64.to_ne_bytes());
     let mut heard = [0; 8];
@@ -616,7 +616,7 @@ fn an_event_of_a_queue_pair_reaches_its_async_file() {
     verbs.bench.device.event(0, 0, event::WQ_ACCESS_ERROR, &[(6, number)]);
     let record = read(&file);
     assert_eq!((&record[..8], word(&record[8..])), (&0xbeef_u64.to_ne_bytes()[..], 3));
-    verbs.bench.device.event(0, 1, event::COMM_EST, &[(6, number)]);
+    verbs.bench.device.event(0, 1, event::COMMUNICATION_ESTABLISHED, &[(6, number)]);
     let mut heard = [0; 4];
     verbs.destroy(4, qp, &mut heard).expect("it goes");
     assert_eq!((word(&heard), read(&file).len()), (1, 0), "one was read, the other is taken back");

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use verbless_prm::hot::event_type as event;
+use verbless_prm::{Eqe, EqeCqError, EqeQpSrq, EqeQueueType};
+
 use super::super::channel::Channel;
 use super::super::client::Client;
-use super::super::event_rules::{Eqe, event};
+use super::super::event_rules::data;
 
 /// Bytes of an `ib_uverbs_comp_event_desc` and of an `ib_uverbs_async_event_desc`.
 pub(crate) const COMPLETION_RECORD: usize = 8;
@@ -126,28 +129,24 @@ impl Listeners {
 
     /// An asynchronous event happened to an object.
     pub(crate) fn happened(&self, eqe: &Eqe) {
-        let dword = |index: usize| {
-            let at = 0x20 + 4 * index;
-            u32::from_be_bytes([eqe[at], eqe[at + 1], eqe[at + 2], eqe[at + 3]])
-        };
-        /// Type of queue in an event of a QP's; RQ and SQ are those of objects that no verb makes
-        /// here.
-        const QP: u32 = 0;
-        const RQ: u32 = 1;
-        let (queue, number) = (dword(5) >> 24, dword(6) & 0xff_ffff);
+        let of_queue: &EqeQpSrq = data(eqe);
+        let (queue, number) = (of_queue.r#type(), of_queue.qpn_rqn_sqn());
+        let of_cq: &EqeCqError = data(eqe);
+        // RQ and SQ are the queues of objects that no verb makes here.
+        let (is_qp, is_rq) = (queue == EqeQueueType::QP, queue == EqeQueueType::RQ);
         // The numbers of verbs' events.
-        let found = match eqe[1] {
-            event::CQ_ERROR => Some((Kind::Cq, dword(0) & 0xff_ffff, 0)),
-            event::WQ_CATAS_ERROR if queue == QP => Some((Kind::Qp, number, 1)),
-            event::WQ_INVAL_REQ_ERROR if queue == QP => Some((Kind::Qp, number, 2)),
-            event::WQ_ACCESS_ERROR if queue == QP => Some((Kind::Qp, number, 3)),
-            event::COMM_EST => Some((Kind::Qp, number, 4)),
+        let found = match eqe.event_type().0 {
+            event::CQ_ERROR => Some((Kind::Cq, of_cq.cqn(), 0)),
+            event::WQ_CATASTROPHIC_ERROR if is_qp => Some((Kind::Qp, number, 1)),
+            event::WQ_INVALID_REQUEST_ERROR if is_qp => Some((Kind::Qp, number, 2)),
+            event::WQ_ACCESS_ERROR if is_qp => Some((Kind::Qp, number, 3)),
+            event::COMMUNICATION_ESTABLISHED => Some((Kind::Qp, number, 4)),
             event::SQ_DRAINED => Some((Kind::Qp, number, 5)),
-            event::PATH_MIG => Some((Kind::Qp, number, 6)),
-            event::PATH_MIG_FAILED => Some((Kind::Qp, number, 7)),
+            event::PATH_MIGRATED => Some((Kind::Qp, number, 6)),
+            event::PATH_MIGRATION_FAILED => Some((Kind::Qp, number, 7)),
             event::SRQ_LAST_WQE => Some((Kind::Qp, number, 16)),
-            event::SRQ_CATAS_ERROR => Some((Kind::Srq, number, 14)),
-            event::SRQ_RQ_LIMIT if queue == QP || queue == RQ => Some((Kind::Srq, number, 15)),
+            event::SRQ_CATASTROPHIC_ERROR => Some((Kind::Srq, number, 14)),
+            event::SRQ_LIMIT if is_qp || is_rq => Some((Kind::Srq, number, 15)),
             _ => None,
         };
         if let Some((kind, number, event)) = found
@@ -174,11 +173,12 @@ mod tests {
     const NUMBER: u32 = 0x12_3456;
 
     fn eqe(kind: u8, queue: u32) -> Eqe {
-        let mut eqe = [0; 64];
-        eqe[1] = kind;
-        eqe[0x20..0x24].copy_from_slice(&NUMBER.to_be_bytes());
-        eqe[0x34..0x38].copy_from_slice(&(queue << 24).to_be_bytes());
-        eqe[0x38..0x3c].copy_from_slice(&NUMBER.to_be_bytes());
+        let mut eqe = Eqe::zeroed();
+        let bytes = eqe.as_bytes_mut();
+        bytes[1] = kind;
+        bytes[0x20..0x24].copy_from_slice(&NUMBER.to_be_bytes());
+        bytes[0x34..0x38].copy_from_slice(&(queue << 24).to_be_bytes());
+        bytes[0x38..0x3c].copy_from_slice(&NUMBER.to_be_bytes());
         eqe
     }
 
@@ -190,21 +190,21 @@ mod tests {
         const SQ: u32 = 2;
         for (kind, queue, expected) in [
             (event::CQ_ERROR, QP, Some((Kind::Cq, 0))),
-            (event::WQ_CATAS_ERROR, QP, Some((Kind::Qp, 1))),
-            (event::WQ_CATAS_ERROR, SQ, None),
-            (event::WQ_INVAL_REQ_ERROR, QP, Some((Kind::Qp, 2))),
-            (event::WQ_INVAL_REQ_ERROR, SQ, None),
+            (event::WQ_CATASTROPHIC_ERROR, QP, Some((Kind::Qp, 1))),
+            (event::WQ_CATASTROPHIC_ERROR, SQ, None),
+            (event::WQ_INVALID_REQUEST_ERROR, QP, Some((Kind::Qp, 2))),
+            (event::WQ_INVALID_REQUEST_ERROR, SQ, None),
             (event::WQ_ACCESS_ERROR, QP, Some((Kind::Qp, 3))),
             (event::WQ_ACCESS_ERROR, RQ, None),
-            (event::COMM_EST, QP, Some((Kind::Qp, 4))),
+            (event::COMMUNICATION_ESTABLISHED, QP, Some((Kind::Qp, 4))),
             (event::SQ_DRAINED, QP, Some((Kind::Qp, 5))),
-            (event::PATH_MIG, QP, Some((Kind::Qp, 6))),
-            (event::PATH_MIG_FAILED, QP, Some((Kind::Qp, 7))),
+            (event::PATH_MIGRATED, QP, Some((Kind::Qp, 6))),
+            (event::PATH_MIGRATION_FAILED, QP, Some((Kind::Qp, 7))),
             (event::SRQ_LAST_WQE, QP, Some((Kind::Qp, 16))),
-            (event::SRQ_CATAS_ERROR, QP, Some((Kind::Srq, 14))),
-            (event::SRQ_RQ_LIMIT, QP, Some((Kind::Srq, 15))),
-            (event::SRQ_RQ_LIMIT, RQ, Some((Kind::Srq, 15))),
-            (event::SRQ_RQ_LIMIT, SQ, None),
+            (event::SRQ_CATASTROPHIC_ERROR, QP, Some((Kind::Srq, 14))),
+            (event::SRQ_LIMIT, QP, Some((Kind::Srq, 15))),
+            (event::SRQ_LIMIT, RQ, Some((Kind::Srq, 15))),
+            (event::SRQ_LIMIT, SQ, None),
         ] {
             let listeners = Listeners::default();
             let (channel, fd) = Channel::new(ASYNC_RECORD).expect("a socketpair");

@@ -8,17 +8,15 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use verbless_prm::hot::{
-    self, CqArm, CqArmDoorbell, CqePath, CqeSourceLid, CqeSourceQp, CqeSyndromes, CqeTail,
-    CqeUserIndex, OpOwn, OpcodeQpn, cqe_format, cqe_opcode,
+    self, CqArm, CqArmDoorbell, CqRecordArm, CqRecordConsumer, CqePath, CqeSourceLid, CqeSourceQp,
+    CqeSyndromes, CqeTail, CqeUserIndex, OpOwn, OpcodeQpn, cqe_format, cqe_opcode,
 };
 
 use zerocopy::big_endian::U32;
 
 use crate::address::Source;
 use crate::returns::SrqReturns;
-use crate::ring::{
-    CqRing, Cursor, LayoutError, Look, RETIRED, Record, RecordMemory, RingMemory, Word,
-};
+use crate::ring::{CqRing, Cursor, LayoutError, Look, RETIRED, Record, RecordMemory, RingMemory};
 use crate::trace::{Event, event};
 use crate::types::{Cqn, Qpn, WqeIndex};
 use crate::uar::{UarPage, barrier};
@@ -79,8 +77,8 @@ impl CompletionQueue {
         Ok(Self {
             cursor: ring.start(),
             ring,
-            consumer_record: Record::new(&parts.record, Word::First),
-            arm_record: Record::new(&parts.record, Word::Second),
+            consumer_record: Record::new(&parts.record, CqRecordConsumer::AT),
+            arm_record: Record::new(&parts.record, CqRecordArm::AT),
             arm_sequence: 0,
             cqn: parts.cqn,
             uar: parts.uar,
@@ -104,7 +102,7 @@ impl CompletionQueue {
     pub fn cleaner(&self) -> CqCleaner {
         CqCleaner {
             ring: self.ring.handle(),
-            consumer: Record::new(&self.record, Word::First),
+            consumer: Record::new(&self.record, CqRecordConsumer::AT),
             overwrites: false,
             claims: self.claims.clone(),
         }

@@ -5,13 +5,13 @@
 //! again goes to the end of the list, wherever it lies. The last one of the list is never posted:
 //! its link is not known yet.
 
-use verbless_prm::hot::{DataSegment, SrqNextSegment, cqe_format, cqe_opcode};
+use verbless_prm::hot::{DataSegment, SrqNextSegment, SrqRecord, cqe_format, cqe_opcode};
 use zerocopy::transmute;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::Cqe;
 pub use crate::returns::SrqReturns;
-use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots, Word};
+use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots};
 use crate::trace::{Event, event};
 use crate::types::WqeIndex;
 use crate::uar::barrier;
@@ -76,7 +76,7 @@ impl SharedReceiveQueue {
             tail: (count - 1) as u16,
             producer: 0,
             free: count - 1,
-            record: Record::new(&parts.record, Word::First),
+            record: Record::new(&parts.record, SrqRecord::AT),
             returns: SrqReturns::new(count),
             ring,
         };

@@ -1,11 +1,11 @@
 //! The receive queue.
 
-use verbless_prm::hot::{DataSegment, cqe_format, cqe_opcode};
+use verbless_prm::hot::{DataSegment, QpRecordReceive, cqe_format, cqe_opcode};
 use zerocopy::transmute;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, Operation, malformed};
 use crate::cq::Cqe;
-use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots, Word};
+use crate::ring::{LayoutError, ReceiveRing, Record, RecordMemory, RingMemory, Slots};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
 use crate::uar::barrier;
@@ -50,7 +50,7 @@ impl ReceiveQueue {
             producer: 0,
             consumer: 0,
             qpn: parts.qpn,
-            record: Record::new(&parts.record, Word::First),
+            record: Record::new(&parts.record, QpRecordReceive::AT),
             ring,
         })
     }

@@ -5,13 +5,15 @@ mod tests;
 
 use core::marker::PhantomData;
 
-use verbless_prm::hot::{CtrlFlags, CtrlWord, OpcodeQpn, completion, cqe_format, cqe_opcode};
+use verbless_prm::hot::{
+    CtrlFlags, CtrlWord, OpcodeQpn, QpRecordSend, completion, cqe_format, cqe_opcode,
+};
 
 use zerocopy::big_endian::U32;
 
 use crate::completion::{Completion, CompletionError, Failure, Malformed, malformed};
 use crate::cq::{Cqe, Outcome, RequestId};
-use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots, Word};
+use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots};
 use crate::service::{Rc, Service};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
@@ -161,7 +163,7 @@ impl<S: Service> SendQueue<S> {
                 BlueFlame::Inline => [0, copied],
                 BlueFlame::Never => [0, 0],
             },
-            record: Record::new(&parts.record, Word::Second),
+            record: Record::new(&parts.record, QpRecordSend::AT),
             doorbell: parts.doorbell,
             service: PhantomData,
             ring,

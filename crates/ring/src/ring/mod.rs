@@ -25,6 +25,6 @@ pub use exclusive::{RecordMemory, RingMemory};
 pub use layout::LayoutError;
 pub use memory::{OutOfBounds, SharedMemory};
 pub(crate) use receive::ReceiveRing;
-pub(crate) use record::{Record, Word};
+pub(crate) use record::Record;
 pub(crate) use send::{SendRing, Wqe};
 pub(crate) use slots::Slots;

@@ -15,19 +15,11 @@ pub(crate) struct Record {
 // SAFETY: an atomic in memory that is itself `Send`.
 unsafe impl Send for Record {}
 
-/// Which word of a record.
-#[derive(Clone, Copy)]
-pub(crate) enum Word {
-    /// The receive counter of a queue pair, the consumer index of a completion queue.
-    First,
-    /// The send counter, the arm word.
-    Second,
-}
-
 impl Record {
-    /// A word of the record in `memory`.
-    pub(crate) fn new(memory: &RecordMemory, word: Word) -> Self {
-        Self { word: NonNull::from(&memory.words()[word as usize]), _memory: memory.clone() }
+    /// The word at byte `at` of the record in `memory`, which is the `AT` of a generated word.
+    pub(crate) fn new(memory: &RecordMemory, at: usize) -> Self {
+        let word = &memory.words()[at / size_of::<AtomicU32>()];
+        Self { word: NonNull::from(word), _memory: memory.clone() }
     }
 
     /// What the device was told last.

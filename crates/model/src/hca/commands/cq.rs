@@ -1,5 +1,6 @@
 //! Completion queues.
 
+use verbless_prm::hot::CqRecordConsumer;
 use verbless_prm::{
     CqContext, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus, CqeSize, CreateCqIn,
     CreateCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut, TimestampFormat,
@@ -125,8 +126,9 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
         Arm::Solicited { .. } => CqState::SOLICITED_ARMED,
     });
     context.set_producer_counter(cq.producer & COUNTER);
-    let consumer = call.hca().memory.load32(cq.record).map(u32::from_be).unwrap_or(0);
-    context.set_consumer_counter(consumer & COUNTER);
+    let word = call.hca().memory.load32(cq.record.wrapping_add(CqRecordConsumer::AT as u64));
+    let taken = CqRecordConsumer::from_bits(word.map(u32::from_be).unwrap_or(0));
+    context.set_consumer_counter(taken.consumer_index());
     context.set_last_notified_index(cq.notified & COUNTER);
     context.set_last_solicit_index(cq.solicited.unwrap_or(0) & COUNTER);
     Ok(())

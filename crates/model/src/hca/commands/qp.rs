@@ -1,5 +1,6 @@
 //! Queue pairs: made in state RST, asked, destroyed. The transitions between are in `transition`.
 
+use verbless_prm::hot::QpRecordReceive;
 use verbless_prm::{
     CreateQpIn, CreateQpOut, EndPaddingMode, HcaCap, PathMigrationState, QpContext, QueryQpIn,
     QueryQpOut, RqType, ScatterToCqeRequester, ScatterToCqeResponder,
@@ -262,14 +263,15 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryQpIn, output: &mut QueryQp
     context.set_cur_retry_count(qp.requester.retries_left.min(7));
     context.set_cur_rnr_retry(qp.requester.rnr_retries_left.min(7));
     // As the device last read them; an unreadable record is the owner's own trouble.
-    let record = |at| call.hca().memory.load32(qp.record + at).map(u32::from_be).unwrap_or(0);
+    let word = call.hca().memory.load32(qp.record.wrapping_add(QpRecordReceive::AT as u64));
+    let posted = QpRecordReceive::from_bits(word.map(u32::from_be).unwrap_or(0));
     if let Some(sq) = &qp.sq {
         context.set_hw_sq_wqebb_counter(sq.consumer);
         context.set_sw_sq_wqebb_counter(sq.producer);
     }
     if let Some(rq) = &qp.rq {
         context.set_hw_rq_counter(rq.consumer.into());
-        context.set_sw_rq_counter(record(0) & 0xffff);
+        context.set_sw_rq_counter(posted.receive_counter().into());
     }
     Ok(())
 }

@@ -205,7 +205,8 @@ impl Region {
         self.memory.words()
     }
 
-    /// Copies `bytes` in, from byte `offset` on. It is as fast as `memcpy`.
+    /// Copies `bytes` in, from byte `offset` on. `cargo bench -p verbless-ring --bench copies`
+    /// measures its rate beside that of `memcpy`.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.memory.write_at(offset, bytes)
     }

@@ -170,7 +170,8 @@ operations! {
 }
 
 impl Operation {
-    /// The one of this number, which stands in a completion, so that it is one of ours.
+    /// The operation with this number. A completion holds only numbers of operations in this enum;
+    /// any other number gives a NOP.
     pub(crate) const fn of_number(number: u8) -> Self {
         const BY_NUMBER: [Operation; 256] = {
             let mut table = [Operation::Nop; 256];

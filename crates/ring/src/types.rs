@@ -5,7 +5,7 @@ use core::fmt;
 pub use crate::number::{Cqn, Lkey, QKey, Qpn, Rkey};
 use crate::ring::LayoutError;
 
-/// Index of a WQE's first block since its queue was created, modulo 65536: what a CQE calls
+/// Index of a WQE's first WQEBB since its queue was created, modulo 65536: what a CQE calls
 /// `wqe_counter`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]

@@ -45,7 +45,7 @@ layout! {
         max_sq_desc_sz: u16,
         /// Longest receive WQE, in bytes.
         max_rq_desc_sz: u16,
-        /// Most 64-byte blocks of a send queue.
+        /// Most WQEBBs (64 bytes) of a send queue.
         max_send_wqebb: u32,
         /// Most receive WQEs of a QP.
         max_recv_wr: u32,

@@ -55,7 +55,7 @@ pub struct SendHalf<S: Service = Rc> {
 }
 
 /// The receiving half of a queue pair on a device. It derefs to the [`ReceiveQueue`] that is posted
-/// to. Of its end, see [`SendHalf`].
+/// to. [`SendHalf`] says what happens when a half is dropped.
 pub struct ReceiveHalf {
     queue: ReceiveQueue,
     device: Shared,

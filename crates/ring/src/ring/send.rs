@@ -1,4 +1,4 @@
-//! The send ring: WQEs of 64-byte blocks, written by us and read by the device.
+//! The send ring: WQEs of one or more WQEBBs (64 bytes), written by us and read by the device.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

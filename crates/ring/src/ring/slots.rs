@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// One entry for each block or WQE of a ring, found by its index modulo the ring.
+/// One entry for each WQEBB or WQE of a ring, found by its index modulo the ring.
 pub(crate) struct Slots<T> {
     slots: Box<[T]>,
     /// How many there are, a power of two, less one; times the bytes of an entry.

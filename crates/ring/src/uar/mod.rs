@@ -161,12 +161,12 @@ impl SendDoorbell {
         unsafe { store(self.alternate(), word) };
     }
 
-    /// BlueFlame: copies the first `blocks` blocks of `wqe` from the ring. At most
-    /// [`SendDoorbell::copy_limit`] bytes are copied, whatever `blocks` says.
+    /// BlueFlame: copies the first `wqebbs` WQEBBs of `wqe` from the ring. At most
+    /// [`SendDoorbell::copy_limit`] bytes are copied, whatever `wqebbs` says.
     ///
     /// Copies are 8 bytes at a time: every target has them, and they hit the store buffer that the
     /// WQE was written through, where wider loads would stall. The write-combining buffer makes one
-    /// write of each block; on Arm only of stores with nothing between them.
+    /// write of each WQEBB; on Arm only of stores with nothing between them.
     #[inline(always)]
     pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, wqebbs: u32) {
         const WORDS: usize = WQEBB / 8;
@@ -174,9 +174,9 @@ impl SendDoorbell {
         let mut word = 0;
         let end = (wqebbs as usize * WORDS).min(self.buffer / 8);
         while word < end {
-            // SAFETY: `word + 7` is below `buffer / 8`, a multiple of 8, so the block is inside the
+            // SAFETY: `word + 7` is below `buffer / 8`, a multiple of 8, so the WQEBB is inside the
             // buffer.
-            unsafe { store_block(at.add(8 * word), |i| wqe.load_word(word + i)) };
+            unsafe { store_wqebb(at.add(8 * word), |i| wqe.load_word(word + i)) };
             word += WORDS;
         }
     }
@@ -197,20 +197,20 @@ unsafe fn store(at: NonNull<u8>, word: u64) {
     unsafe { at.cast::<u64>().write_volatile(word) }
 }
 
-/// Stores the eight words of a block.
+/// Stores the eight words of a WQEBB.
 ///
 /// # Safety
 /// `at` is 64 bytes of a page, aligned.
 #[cfg(not(target_arch = "aarch64"))]
 #[inline(always)]
-unsafe fn store_block(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
+unsafe fn store_wqebb(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
     for i in 0..WQEBB / 8 {
         // SAFETY: promised.
         unsafe { store(at.add(8 * i), word(i)) };
     }
 }
 
-/// Stores the eight words of a block, by four instructions that follow each other. Neoverse cores
+/// Stores the eight words of a WQEBB, by four instructions that follow each other. Neoverse cores
 /// write out a buffer that is not full when a load or another instruction comes between, and the
 /// device then gets a request in pieces (Linux's `__iowrite64_copy` for arm64).
 ///
@@ -218,7 +218,7 @@ unsafe fn store_block(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
 /// `at` is 64 bytes of a page, aligned.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
-unsafe fn store_block(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
+unsafe fn store_wqebb(at: NonNull<u8>, word: impl Fn(usize) -> u64) {
     event(Event::Uar((at.addr().get() % PAGE) as u32));
     let words: [u64; WQEBB / 8] = core::array::from_fn(word);
     // SAFETY: 64 bytes of the page, as promised.

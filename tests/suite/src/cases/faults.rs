@@ -224,7 +224,7 @@ fn a_lost_completion_is_made_good_by_the_next(lab: &Lab) -> Result<(), Stop> {
     quiet("a lost completion came", || qp.poll(send_cq))?;
     pair.a.qp.post(&Nop::new().signaled(), 1)?;
     ensure_eq!(pair.a.sent()??.cookie, 1, "cookie");
-    ensure_eq!(pair.a.qp.send.free(), free, "free blocks");
+    ensure_eq!(pair.a.qp.send.free(), free, "free wqebbs");
     Ok(())
 }
 

@@ -413,7 +413,7 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
             Operation::Nop => remote.holds(at, 0, &[])?,
         }
     }
-    let verbless_queue_is_quiet = pair.b.qp.poll(&mut pair.b.receive_cq).is_none();
-    ensure!(verbless_queue_is_quiet, "a receive completed that nobody sent to");
+    let no_receive_completed = pair.b.qp.poll(&mut pair.b.receive_cq).is_none();
+    ensure!(no_receive_completed, "a receive completed that nobody sent to");
     Ok(())
 }

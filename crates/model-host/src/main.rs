@@ -11,7 +11,7 @@ use tracing::level_filters::LevelFilter;
 use verbless_model::{FaultPlan, Link, Profile, Side, Uplink};
 use verbless_model_host::links::LinkOptions;
 use verbless_model_host::pci::{self, PciOptions};
-use verbless_model_host::run::{self, JoinOptions, RunError, RunOptions, Trace};
+use verbless_model_host::run::{self, Control, JoinOptions, RunError, RunOptions, Trace};
 
 mod explain;
 
@@ -102,6 +102,14 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true)]
         program: Vec<OsString>,
     },
+    /// Change a run that has a name (`run --name NAME`), or see its links, while it runs. Devices
+    /// are numbered from 0, a DPU's two sides one by one, as `ctl NAME show` lists them.
+    Ctl {
+        /// The name of the run.
+        name: String,
+        #[command(subcommand)]
+        action: Action,
+    },
     /// Explain a code: the syndrome of a command that the model refused (564c0008), a command
     /// status (0x3, BAD_PARAM), or the syndrome of an error CQE (0x13).
     Explain {
@@ -109,6 +117,63 @@ enum Command {
         #[arg(required = true)]
         code: Vec<String>,
     },
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Print how the link of each port is, and what it has carried.
+    Show,
+    /// Let the link of a port go up.
+    Up {
+        /// The device, from 0.
+        device: usize,
+        /// Its port, from 1.
+        #[arg(default_value_t = 1)]
+        port: u8,
+    },
+    /// Let the link of a port go down.
+    Down {
+        /// The device, from 0.
+        device: usize,
+        /// Its port, from 1.
+        #[arg(default_value_t = 1)]
+        port: u8,
+    },
+    /// Apply a plan of faults, as `run --faults` does: docs/faults.md describes it.
+    Apply {
+        /// A TOML file.
+        file: PathBuf,
+    },
+    /// Make all links perfect again.
+    Reset,
+    /// Put a device into a fatal error.
+    Kill {
+        /// The device, from 0.
+        device: usize,
+    },
+    /// Remove a device, as by hot-unplug.
+    Remove {
+        /// The device, from 0.
+        device: usize,
+    },
+}
+
+impl Action {
+    fn control(self) -> Result<Control, String> {
+        Ok(match self {
+            Self::Show => Control::Show,
+            Self::Up { device, port } => Control::Link { device, port, up: true },
+            Self::Down { device, port } => Control::Link { device, port, up: false },
+            Self::Apply { file } => {
+                Control::Apply(std::fs::read_to_string(&file).map_err(|error| {
+                    format!("cannot read the faults {}: {error}", file.display())
+                })?)
+            }
+            Self::Reset => Control::Reset,
+            Self::Kill { device } => Control::Kill(device),
+            Self::Remove { device } => Control::Remove(device),
+        })
+    }
 }
 
 #[derive(clap::Args)]
@@ -181,6 +246,10 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             let record = record.as_deref().map(create).transpose()?;
             let (devices, sockets) = (devices?, socket);
             pci::serve(PciOptions { devices, functions, sides, sockets, trap, record, links })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Ctl { name, action } => {
+            print!("{}", run::control(&name, &action.control()?)?);
             Ok(ExitCode::SUCCESS)
         }
         Command::Explain { code } => {

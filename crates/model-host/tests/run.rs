@@ -495,6 +495,51 @@ impl Host {
 }
 
 #[test]
+fn the_links_and_devices_of_a_run_change_while_it_runs() {
+    if Command::new("ibv_devinfo").arg("--help").output().is_err() {
+        return skipped("there is no ibv_devinfo here");
+    }
+    let host = Host::start("ctl", &[], "read line; exit 0");
+    let ctl = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
+        let output = command.args(["ctl", &host.name]).args(words).output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let state = || {
+        let output = host.join(&[], "ibv_devinfo | grep state:").output().expect("it runs");
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    };
+    let silent = (Some(0), String::new());
+    assert_eq!(state(), "state:\t\t\tPORT_ACTIVE (4)");
+    assert_eq!(ctl(&["down", "0"]), silent);
+    assert_eq!(state(), "state:\t\t\tPORT_DOWN (1)");
+    assert!(ctl(&["show"]).1.starts_with("device 0 (Host) port 1: down; out 0 frames"));
+    assert_eq!(ctl(&["reset"]), silent);
+    assert_eq!(state(), "state:\t\t\tPORT_ACTIVE (4)");
+    let file = std::env::temp_dir().join(format!("verbless-{}-ctl.toml", std::process::id()));
+    std::fs::write(&file, "[[link]]\nup = false\n").unwrap();
+    assert_eq!(ctl(&["apply", file.to_str().unwrap()]), silent);
+    assert_eq!(state(), "state:\t\t\tPORT_DOWN (1)");
+    std::fs::write(&file, "\nlink = 1").unwrap();
+    let wrong = ctl(&["apply", file.to_str().unwrap()]);
+    std::fs::remove_file(&file).unwrap();
+    let expected = "verbless-model: the run refuses: line 2: link is a list of entries: write \
+        [[link]]\n";
+    assert_eq!(wrong, (Some(1), expected.into()));
+    let expected = "verbless-model: the run refuses: there is no device 7: there are 2, numbered \
+        from 0\n";
+    assert_eq!(ctl(&["kill", "7"]), (Some(1), expected.into()));
+    assert_eq!(ctl(&["kill", "0"]), silent);
+    assert!(ctl(&["show"]).1.starts_with("device 0 (Host, dead) port 1: down"));
+    let (name, ended) = (host.name.clone(), host.end());
+    assert_eq!(ended, Some(0));
+    let mut late = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
+    let late = late.args(["ctl", &name, "show"]).output().expect("it runs");
+    assert!(String::from_utf8_lossy(&late.stderr).contains(&format!("no run named {name}")));
+}
+
+#[test]
 fn a_program_that_joins_sees_the_same_devices_or_those_of_the_other_side() {
     let host = Host::start("sides", &["--devices", "2"], "read line; exit 3");
     let guid = "cat /sys/class/infiniband/*/node_guid";

@@ -57,8 +57,8 @@ pub enum RunError {
         /// The names that there are.
         known: String,
     },
-    /// A run cannot be joined.
-    #[error("the run cannot be joined: {0}")]
+    /// A run does not let a program join, or does not do what it is told.
+    #[error("the run refuses: {0}")]
     Refused(String),
     /// The run that was joined ended, and took the devices along.
     #[error("the joined run ended, and its devices with it: the program was killed")]

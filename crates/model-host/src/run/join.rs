@@ -13,6 +13,9 @@
 //!                                    <------------     "done": nobody is left behind the filter
 //! ```
 //!
+//! `verbless-model ctl NAME …` says `"ctl 1 "` and what is to be done (`control`); the reply is
+//! `"yes"` and, in the next lines, what there is to tell, or `"no"` and why.
+//!
 //! The program is the child of the one who joins: its terminal, its directory, its limits and its
 //! exit code are there. Who answers its calls is the first `run`, which for that must be allowed to
 //! look into it (the same user; with Yama, the program itself allows it).
@@ -33,18 +36,22 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
 
+use super::control::Control;
 use super::error::RunError;
 use super::sys::{self, Listener};
 use verbless_model::Side;
 
 /// The first word of a guest, with the version of what follows.
 const HELLO: &str = "join 1";
+/// The first words of whoever changes the run, with the version of what follows.
+const CONTROL: &str = "ctl 1 ";
 const YES: &[u8] = b"yes";
 const NO: &str = "no ";
 const PROGRAM: &[u8] = b"program";
 const DONE: &[u8] = b"done";
+const OTHER_VERSION: &str = "it ended, or is of another version";
 /// Bytes of the longest message.
-const LONGEST: usize = 1024;
+const LONGEST: usize = 1 << 16;
 /// Guests that may be about to join at a time.
 const WAITING: i32 = 16;
 /// How long a guest waits for the host's answer.
@@ -143,6 +150,8 @@ pub(super) enum Request {
     Join(Side),
     /// To have the calls behind this filter answered.
     Program(Listener),
+    /// To change or see the run.
+    Control(Control),
 }
 
 impl Host {
@@ -180,10 +189,21 @@ impl Peer {
             return Ok(Request::Program(listener));
         }
         let text = std::str::from_utf8(&message).map_err(|_| Errno::EBADMSG)?;
+        if let Some(control) = text.strip_prefix(CONTROL) {
+            return Control::of_text(control).map(Request::Control).ok_or(Errno::EBADMSG);
+        }
         match text.strip_prefix(HELLO) {
             Some(" host") => Ok(Request::Join(Side::Host)),
             Some(" dpu") => Ok(Request::Join(Side::Dpu)),
             _ => Err(Errno::EBADMSG),
+        }
+    }
+
+    /// Says what became of what was asked for.
+    pub(super) fn tell(&self, result: Result<String, String>) -> Result<(), Errno> {
+        match result {
+            Ok(text) => self.send([YES, b"\n", text.as_bytes()].concat().as_slice(), None),
+            Err(why) => self.send(format!("{NO}{why}").as_bytes(), None),
         }
     }
 
@@ -216,6 +236,35 @@ impl Joined {
     /// # Errors
     /// There is no such run, or it refuses.
     pub(super) fn ask(name: &str, side: Side) -> Result<Self, RunError> {
+        let (peer, pid) = Self::meet(name)?;
+        sys::let_look(pid);
+        let side = match side {
+            Side::Host => "host",
+            Side::Dpu => "dpu",
+        };
+        let joined = Self { peer, pid };
+        match &*joined.request(format!("{HELLO} {side}").as_bytes(), None)? {
+            "" => Ok(joined),
+            _ => Err(RunError::Refused(OTHER_VERSION.into())),
+        }
+    }
+
+    /// Has something done to the run of that name; what it tells.
+    ///
+    /// # Errors
+    /// There is no such run, or it cannot be done.
+    pub(super) fn control(name: &str, control: &Control) -> Result<String, RunError> {
+        let text = format!("{CONTROL}{}", control.to_text());
+        if text.len() > LONGEST {
+            let why = format!("it takes {LONGEST} bytes at most, and these are {}", text.len());
+            return Err(RunError::Refused(why));
+        }
+        let (peer, pid) = Self::meet(name)?;
+        Self { peer, pid }.request(text.as_bytes(), None)
+    }
+
+    /// The run of that name, and who answers.
+    fn meet(name: &str) -> Result<(Peer, i32), RunError> {
         check(name)?;
         let socket =
             socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
@@ -231,34 +280,29 @@ impl Joined {
         if host.uid() != geteuid().as_raw() {
             return Err(RunError::Refused("it belongs to another user".into()));
         }
-        sys::let_look(host.pid());
-        let side = match side {
-            Side::Host => "host",
-            Side::Dpu => "dpu",
-        };
-        let joined = Self { peer, pid: host.pid() };
-        joined.request(format!("{HELLO} {side}").as_bytes(), None)?;
-        Ok(joined)
+        Ok((peer, host.pid()))
     }
 
     /// Hands over the end of the filter that the program is about to be behind. The host answers
     /// its first call.
     pub(super) fn hand_over(&self, listener: &Listener) -> Result<(), RunError> {
-        self.request(PROGRAM, Some(listener.as_fd().as_raw_fd()))
+        self.request(PROGRAM, Some(listener.as_fd().as_raw_fd())).map(drop)
     }
 
-    fn request(&self, message: &[u8], descriptor: Option<RawFd>) -> Result<(), RunError> {
+    /// What is told with a "yes".
+    fn request(&self, message: &[u8], descriptor: Option<RawFd>) -> Result<String, RunError> {
         let refused = |errno| match errno {
             Errno::EAGAIN => RunError::Refused("it did not answer within 10 s".into()),
             _ => RunError::Refused("it ended during the request".into()),
         };
         self.peer.send(message, descriptor).map_err(refused)?;
         let (reply, _) = self.peer.receive().map_err(refused)?;
-        if reply == YES {
-            return Ok(());
+        if let Some(text) = reply.strip_prefix(YES) {
+            let text = text.strip_prefix(b"\n").unwrap_or(text);
+            return Ok(String::from_utf8_lossy(text).into_owned());
         }
         let reply = String::from_utf8_lossy(&reply);
-        let why = reply.strip_prefix(NO).unwrap_or("it ended, or is of another version");
+        let why = reply.strip_prefix(NO).unwrap_or(OTHER_VERSION);
         Err(RunError::Refused(why.into()))
     }
 

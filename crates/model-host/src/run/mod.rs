@@ -44,6 +44,7 @@
 //! file; `write` to a device, the old way of its commands, goes nowhere.
 
 mod answer;
+mod control;
 mod descriptor;
 mod directory;
 mod error;
@@ -70,6 +71,7 @@ mod sysfs;
 mod trace;
 mod tree;
 
+pub use control::Control;
 pub use error::RunError;
 #[cfg(fuzzing)]
 pub use fuzz::{DeviceTree, FuzzProgram, IdleProcess};
@@ -230,6 +232,14 @@ pub fn join(options: JoinOptions) -> Result<ExitStatus, RunError> {
             return Err(RunError::HostGone);
         }
     }
+}
+
+/// Does something to the run of a name, while it runs; gives what there is to print.
+///
+/// # Errors
+/// There is no such run, or it refuses.
+pub fn control(name: &str, control: &Control) -> Result<String, RunError> {
+    Joined::control(name, control)
 }
 
 /// Starts a program behind a filter. `supervisor`: who looks into it, if that is not us; `check`

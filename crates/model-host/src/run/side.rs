@@ -53,6 +53,10 @@ impl Views {
         Self { model, made: Vec::new() }
     }
 
+    pub(super) fn model(&self) -> &Model {
+        &self.model
+    }
+
     /// The view of a side.
     ///
     /// # Errors

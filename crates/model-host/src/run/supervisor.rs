@@ -242,6 +242,9 @@ impl Supervisor {
                 let reply = taken.map_err(|error| error.to_string());
                 guest.map_or(Ok(()), |guest| guest.peer.reply(reply))
             }
+            (Ok(Request::Control(control)), None) => {
+                guest.peer.tell(control.execute(self.views.model()))
+            }
             (Ok(_), _) => Err(Errno::EBADMSG),
             (Err(errno), _) => Err(errno),
         };

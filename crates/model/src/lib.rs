@@ -11,16 +11,24 @@
 //!             `--- device: commands, MMIO, interrupts, memory
 //!                                  |
 //!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  one World, one lock
-//!                                  |
-//!                       memory: the host's memory, UAR pages
-//!                       wire: packet headers, parsed and emitted
+//!                                  |                    |
+//!     memory: the host's memory, UAR pages            fabric: frames, links, the switch
+//!                                                     wire: packet headers, parsed and emitted
+//!
+//!   from outside:  links: how links are, captures    plan: faults from a file
+//!                  external: a socket at the switch
 //! ```
 //!
 //! Where new things go:
 //! - an operation of send queues: an entry of the table in `engine/operation.rs`, and what it does
-//!   where its `Action` is matched;
+//!   where its `Action` is matched: in `engine/{requester,responder}.rs` for messages carried
+//!   whole, in `engine/packets/{requester,responder}.rs` for packets. If its packets have opcodes
+//!   of their own: a `Message` and entries of the table in `wire/opcode.rs`, and in
+//!   `engine/packets/ingress.rs` whether the requester or the responder takes them;
 //! - a transport service: `Service` in `hca/objects.rs`, who may have it in
-//!   `hca/commands/service.rs`, and a module in `engine/transport`;
+//!   `hca/commands/service.rs`, and a module in `engine/transport` for messages carried whole. For
+//!   packets: its bits of the opcode in `wire/opcode.rs`, what it sends and takes in a module of
+//!   `engine/packets`, and which QPs take its packets in `engine/packets/ingress.rs`;
 //! - a kind of object: an entry of the registry in `hca/kinds.rs`, and a module of handlers in
 //!   `hca/commands`; what its commands mean for queues at work is an `Effect`;
 //! - another command: an entry of the table in `hca/commands/execute.rs`;

@@ -126,8 +126,14 @@ impl Builder {
     }
 
     /// Lets every message travel in packets of the path MTU, with their headers, acknowledgements
-    /// and timers, as on a wire. Otherwise a message is carried whole where nothing can happen to
-    /// it on the way and nobody watches: that is faster, and programs cannot tell the difference.
+    /// and timers, as on a wire. Otherwise messages are carried whole, which is faster, while
+    /// nothing can happen to them on the way and nobody watches frames.
+    ///
+    /// CQEs, events and counters are the same both ways, with these exceptions in packets: a
+    /// message that fails halfway leaves its first part in memory; a WRITE with immediate that
+    /// waits for a receive has written all but its last packet; READs beyond the responder's
+    /// `max_dest_rd_atomic` are refused; several requests of a QP are on their way at a time; two
+    /// ends with different path MTUs fail. docs/fidelity.md lists all differences.
     pub fn in_packets(mut self) -> Self {
         self.in_packets = true;
         self

@@ -4,7 +4,8 @@
 //!   run        whose turn it is: functions, queues, timers
 //!   doorbell   takes doorbells from UAR pages, wakes queues (blueflame: WQEs that come with them)
 //!   sender     rings of WQEs -> work (a WQE, by the table of operation) -> keys (their memory)
-//!   requester  a turn of a QP -> transport (rc, uc, ud) --fabric--> transport -> responder
+//!   requester  a turn of a QP -> transport (rc, uc, ud) --> transport -> responder: carried whole
+//!   packets    the same in packets: a turn of a QP -> frames --fabric--> the peer, and its answers
 //!   sq         a turn of an SQ
 //!   srq        receive queues that QPs share
 //!   transfer   payload, from SGE to SGE

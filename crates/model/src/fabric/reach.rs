@@ -1,5 +1,5 @@
-//! The wires: which device a LID or a GID reaches. One switch joins all devices of a model, every
-//! port connected to it.
+//! Which device a LID or a GID reaches, for messages that are carried whole. One switch joins all
+//! devices of a model, every port connected to it.
 
 use crate::engine::function::Function;
 use crate::hca::objects::Address;

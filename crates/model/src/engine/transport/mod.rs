@@ -1,4 +1,4 @@
-//! What sets the transport services apart on the data path, one module each: how a request that is
+//! Messages that are carried whole, one module for each transport service: how a request that is
 //! ready goes out, what a message meets at its receiver, and what that means to its sender.
 
 mod connected;

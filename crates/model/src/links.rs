@@ -21,10 +21,11 @@ impl Model {
         world.fabric.link(at).clone()
     }
 
-    /// Changes the link of a port. While a link is not perfect, messages travel over it in packets
-    /// of the path MTU and take its time, and what its faults do to packets is for the transport to
-    /// mend, as on hardware. A link that goes up or down is reported by an event to each function
-    /// that shares it.
+    /// Changes the link of a port. While any link of the model has a latency, a bandwidth, a
+    /// partition or a fault, all messages travel in packets of the path MTU. Packets take the time
+    /// of the links that they cross, and the transport sends again what a fault has lost, as on
+    /// hardware. A link that goes up or down is reported by an event to each function that shares
+    /// it.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};

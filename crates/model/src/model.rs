@@ -258,7 +258,8 @@ impl Model {
     }
 
     /// Drops `count` consecutive messages that one QP sends, after the first `skip`; each attempt
-    /// to send a request is a message. A new call for the same QP replaces the previous one, and
+    /// to send a request is a message, of which the first packet is dropped where messages go in
+    /// packets. A new call for the same QP replaces the previous one, and
     /// the fault ends when the QP is reset or destroyed. [`Fault::LoseMessage`] does the same for
     /// all QPs of a device.
     ///

@@ -129,7 +129,7 @@ impl Builder {
     /// and timers, as on a wire. Otherwise messages are carried whole, which is faster, while
     /// nothing can happen to them on the way and nobody watches frames.
     ///
-    /// CQEs, events and counters are the same both ways, with these exceptions in packets: a
+    /// Over perfect links CQEs, events and counters are the same both ways, except in packets: a
     /// message that fails halfway leaves its first part in memory; a WRITE with immediate that
     /// waits for a receive has written all but its last packet; READs beyond the responder's
     /// `max_dest_rd_atomic` are refused; several requests of a QP are on their way at a time; two
@@ -259,9 +259,8 @@ impl Model {
 
     /// Drops `count` consecutive messages that one QP sends, after the first `skip`; each attempt
     /// to send a request is a message, of which the first packet is dropped where messages go in
-    /// packets. A new call for the same QP replaces the previous one, and
-    /// the fault ends when the QP is reset or destroyed. [`Fault::LoseMessage`] does the same for
-    /// all QPs of a device.
+    /// packets. A new call for the same QP replaces the previous one, and the fault ends when the
+    /// QP is reset or destroyed. [`Fault::LoseMessage`] does the same for all QPs of a device.
     ///
     /// ```
     /// # use verbless_model::{Model, Profile};

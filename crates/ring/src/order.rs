@@ -12,7 +12,7 @@ use crate::shared::{SharedReceiveQueue, SharedReceiveQueueParts};
 use crate::trace::{Event, take};
 use crate::types::{Cqn, Lkey, Qpn, RemoteAddr, Rkey, Sge};
 use crate::uar::UarPage;
-use crate::wr::{Inline, Write};
+use crate::wr::{Inline, Nop, Write};
 
 fn memory(length: usize) -> SharedMemory {
     SharedMemory::zeroed(length).slice(0, length).unwrap()
@@ -47,7 +47,7 @@ fn sender(blueflame: bool) -> SendQueue {
         record: record_of(&memory(8)),
         doorbell,
         max_sges: 4,
-        max_inline: 200,
+        max_inline: 256,
         signal_all: false,
         blueflame: BlueFlame::Always,
     })
@@ -104,6 +104,36 @@ fn blueflame_copies_whole_blocks_in_ascending_order_between_two_fences() {
         let expected: Vec<_> = (0..16).map(|word| Event::Uar(buffer + 8 * word)).collect();
         assert_eq!(uar, expected);
     }
+}
+
+/// 16 ds are 256 bytes: the smallest buffer. Behind it lies the other one, which a copy must not
+/// reach.
+#[test]
+fn blueflame_copies_wqes_of_up_to_16_ds_and_rings_for_longer_ones() {
+    let data = [7; 221];
+    for (bytes, words) in [(0, 8), (220, 32), (221, 1)] {
+        for batch in [false, true] {
+            let mut queue = sender(true);
+            let write = Write::new(Inline(&data[..bytes]), RemoteAddr::new(0, Rkey(2)));
+            take();
+            if batch {
+                let mut batch = queue.batch();
+                batch.post(&write, 0).unwrap();
+                batch.ring();
+            } else {
+                queue.post(&write, 0).unwrap();
+            }
+            let stores = |event: &Event| matches!(event, Event::Uar(_));
+            let uar: Vec<_> = take().into_iter().filter(stores).collect();
+            let expected: Vec<_> = (0..words).map(|word| Event::Uar(0x800 + 8 * word)).collect();
+            assert_eq!(uar, expected, "{bytes} bytes inline, batch: {batch}");
+        }
+    }
+    let mut queue = sender(true);
+    take();
+    queue.post(&Nop::new(), 0).unwrap();
+    let uar = take().into_iter().filter(|event| matches!(event, Event::Uar(_))).count();
+    assert_eq!(uar, 1, "a control segment alone");
 }
 
 #[test]

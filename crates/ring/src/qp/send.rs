@@ -17,7 +17,7 @@ use crate::ring::{LayoutError, Record, RecordMemory, RingMemory, SendRing, Slots
 use crate::service::{Rc, Service};
 use crate::trace::{Event, event};
 use crate::types::{Qpn, WqeIndex};
-use crate::uar::{SendDoorbell, barrier};
+use crate::uar::{Copied, CopyLimit, SendDoorbell, barrier};
 use crate::wr::{Capability, Limits, OperationInfo, PostError, Unsupported, WorkRequest};
 
 /// Which requests are copied to the device along with the doorbell, when their queue has a
@@ -77,8 +77,8 @@ pub struct SendQueue<S: Service = Rc> {
     /// What is the same in every [`Slot::request`], as it stands there.
     request: u32,
     limits: Limits,
-    /// Copy a lone WQE of `ds` if `ds - 2` is below this: of gathered data, of inline data.
-    copy: [u32; 2],
+    /// Which lone WQEs are copied: of gathered data, of inline data.
+    copy: [CopyLimit; 2],
     record: Record,
     doorbell: SendDoorbell,
     service: PhantomData<S>,
@@ -146,7 +146,7 @@ impl<S: Service> SendQueue<S> {
             ));
         }
         let ring = SendRing::new(parts.ring)?;
-        let copied = if parts.doorbell.copy_limit() == 0 { 0 } else { 15 };
+        let copied = parts.doorbell.copy_limit();
         let ce = if parts.signal_all { completion::ALWAYS } else { completion::ON_ERROR };
         Ok(Self {
             slots: Slots::of(ring.wqebbs(), Slot::empty(parts.qpn)),
@@ -160,8 +160,8 @@ impl<S: Service> SendQueue<S> {
             limits: Limits { sges: parts.max_sges, inline: parts.max_inline, lacks: 0 },
             copy: match parts.blueflame {
                 BlueFlame::Always => [copied, copied],
-                BlueFlame::Inline => [0, copied],
-                BlueFlame::Never => [0, 0],
+                BlueFlame::Inline => [CopyLimit::NONE, copied],
+                BlueFlame::Never => [CopyLimit::NONE; 2],
             },
             record: Record::new(&parts.record, QpRecordSend::AT),
             doorbell: parts.doorbell,
@@ -250,9 +250,9 @@ impl<S: Service> SendQueue<S> {
     ) -> Result<WqeIndex, PostError> {
         let posted = self.enqueue(request, cookie, ds)?;
         self.publish();
-        if self.copies(ds, W::INLINE) {
+        if let Some(copied) = self.copies(ds, W::INLINE) {
             // With the result of this function, so that nothing has to be kept for after the call.
-            return self.ring_by_copy(posted.index, ds);
+            return self.ring_by_copy(posted.index, copied);
         }
         self.ring_doorbell(posted.word);
         Ok(WqeIndex(posted.index as u16))
@@ -456,8 +456,8 @@ impl<S: Service> SendQueue<S> {
 
     /// Whether a lone request of so many `ds` goes to the device by BlueFlame.
     #[inline(always)]
-    fn copies(&self, ds: u32, inline: bool) -> bool {
-        ds.wrapping_sub(2) < self.copy[inline as usize]
+    fn copies(&self, ds: u32, inline: bool) -> Option<Copied> {
+        self.copy[inline as usize].admit(ds)
     }
 
     /// Rings: writes `word`, the first 8 bytes of the last request as they stand in the ring.
@@ -470,12 +470,12 @@ impl<S: Service> SendQueue<S> {
         barrier::after_doorbell();
     }
 
-    /// Rings by BlueFlame for the request at `index`, of so many `ds`; returns its index.
+    /// Rings by BlueFlame for the request at `index`; returns its index.
     #[inline(never)]
-    fn ring_by_copy(&mut self, index: u32, ds: u32) -> Result<WqeIndex, PostError> {
+    fn ring_by_copy(&mut self, index: u32, copied: Copied) -> Result<WqeIndex, PostError> {
         event(Event::Barrier("before_doorbell"));
         barrier::before_doorbell();
-        self.doorbell.copy(&self.ring.wqe(index), ds.div_ceil(4));
+        self.doorbell.copy(&self.ring.wqe(index), copied);
         event(Event::Barrier("after_doorbell"));
         barrier::after_doorbell();
         Ok(WqeIndex(index as u16))
@@ -554,8 +554,8 @@ impl<S: Service> SendBatch<'_, S> {
         self.queue.publish();
         let word = self.queue.ring.wqe(last).load_word(0);
         let ds = CtrlWord::from_bits(u64::from_be(word)).ds().into();
-        if alone && self.queue.copies(ds, inline) {
-            let _ = self.queue.ring_by_copy(last, ds);
+        if alone && let Some(copied) = self.queue.copies(ds, inline) {
+            let _ = self.queue.ring_by_copy(last, copied);
         } else {
             self.queue.ring_doorbell(word);
         }

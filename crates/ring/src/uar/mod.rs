@@ -128,6 +128,29 @@ impl fmt::Debug for UarPage {
     }
 }
 
+/// Which WQEs go to the device by BlueFlame: those that fit the smallest buffer, or none.
+#[derive(Clone, Copy)]
+pub(crate) struct CopyLimit(u32);
+
+impl CopyLimit {
+    /// None.
+    pub(crate) const NONE: Self = Self(0);
+    /// Those of 2 to 16 `ds`: of one that is a control segment alone, the doorbell is all.
+    const BUFFER: Self = Self((BLUEFLAME_BUFFER / 16) as u32 - 1);
+
+    /// Whether a WQE of so many `ds` is among them.
+    #[inline(always)]
+    pub(crate) fn admit(self, ds: u32) -> Option<Copied> {
+        (ds.wrapping_sub(2) < self.0).then_some(Copied { ds })
+    }
+}
+
+/// The length of a WQE that fits every BlueFlame buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Copied {
+    ds: u32,
+}
+
 /// Where one send queue rings.
 pub struct SendDoorbell {
     /// Where in the page the next doorbell goes: the start of one of the register's two buffers.
@@ -139,9 +162,9 @@ pub struct SendDoorbell {
 }
 
 impl SendDoorbell {
-    /// Whether WQEs may be copied here: the longest one, in bytes; 0 if not.
-    pub(crate) fn copy_limit(&self) -> u32 {
-        self.buffer as u32
+    /// Which WQEs may be copied here.
+    pub(crate) fn copy_limit(&self) -> CopyLimit {
+        if self.buffer == 0 { CopyLimit::NONE } else { CopyLimit::BUFFER }
     }
 
     /// Where the doorbell goes, and from now on the other buffer of the register is next. The
@@ -161,21 +184,20 @@ impl SendDoorbell {
         unsafe { store(self.alternate(), word) };
     }
 
-    /// BlueFlame: copies the first `wqebbs` WQEBBs of `wqe` from the ring. At most
-    /// [`SendDoorbell::copy_limit`] bytes are copied, whatever `wqebbs` says.
+    /// BlueFlame: copies `wqe` from the ring, in whole WQEBBs.
     ///
     /// Copies are 8 bytes at a time: every target has them, and they hit the store buffer that the
     /// WQE was written through, where wider loads would stall. The write-combining buffer makes one
     /// write of each WQEBB; on Arm only of stores with nothing between them.
     #[inline(always)]
-    pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, wqebbs: u32) {
+    pub(crate) fn copy(&mut self, wqe: &Wqe<'_>, copied: Copied) {
         const WORDS: usize = WQEBB / 8;
         let at = self.alternate();
         let mut word = 0;
-        let end = (wqebbs as usize * WORDS).min(self.buffer / 8);
+        let end = copied.ds.div_ceil(4) as usize * WORDS;
         while word < end {
-            // SAFETY: `word + 7` is below `buffer / 8`, a multiple of 8, so the WQEBB is inside the
-            // buffer.
+            // SAFETY: `CopyLimit` admits at most `BLUEFLAME_BUFFER` bytes, a multiple of a WQEBB:
+            // no buffer is smaller, and behind a plain doorbell there are as many in the page.
             unsafe { store_wqebb(at.add(8 * word), |i| wqe.load_word(word + i)) };
             word += WORDS;
         }

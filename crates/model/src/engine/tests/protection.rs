@@ -51,6 +51,11 @@ fn a_write_with_no_such_key_completes_with_remote_access_error() {
 }
 
 #[test]
+fn a_write_with_key_0_completes_with_remote_access_error() {
+    remote_access(|_, _| (0, 0));
+}
+
+#[test]
 fn a_write_with_a_stale_variant_completes_with_remote_access_error() {
     remote_access(|_, rkey| (0, rkey ^ 1));
 }

@@ -3,8 +3,8 @@
 use verbless_prm::hot::{DataSegment, cqe_opcode, cqe_syndrome, opcode};
 use verbless_prm::{MkeyAccessMode, MkeyContext, UmrCtrlSegment, UmrMkeyMask as Mask};
 
-use super::rig::{End, PD, Request, Rig};
-use crate::engine::keys::ANY_QP;
+use super::rig::{ALL, End, PD, Request, Rig};
+use crate::engine::keys::{ANY_QP, Keys, Need, Range, Refusal, User, VISITS};
 use crate::hca::budget::Budget;
 use crate::hca::objects::{QpState, Service, Translation};
 
@@ -21,6 +21,39 @@ fn cached(rig: &mut Rig, mode: MkeyAccessMode, room: u32) -> u32 {
     (mkey.pd, mkey.free, mkey.table) = (99, true, Some([].into()));
     mkey.translation = Translation::Indirect { entries: [].into(), log_entry_size: None };
     key
+}
+
+/// Of one that is not mapped yet it must show that it is free: its empty translation would be
+/// refused as well, but only where the access has a length.
+#[test]
+fn key_0_and_a_key_that_was_never_mapped_are_refused_to_us_and_to_a_peer() {
+    for of in [|_: &mut Rig| 0, |rig: &mut Rig| cached(rig, MkeyAccessMode::KLMS, 8)] {
+        let mut rig = Rig::new();
+        let key = of(&mut rig);
+        if key != 0 {
+            rig.mkey_mut(0, key).pd = PD;
+            rig.mkey_mut(0, key).access = ALL;
+        }
+        let objects = &rig.world.functions[0].hca.objects;
+        let keys = Keys { mkeys: &objects.mkeys, limits: &objects.limits };
+        let user = User { pd: PD, qpn: 5, reserved_lkey: false };
+        let why = if key == 0 { Refusal::NoKey } else { Refusal::Free };
+        for need in [Need::LocalRead, Need::LocalWrite, Need::RemoteRead, Need::RemoteWrite] {
+            for length in [0, 8] {
+                let range = Range { key, address: 0, length };
+                let mut sges = Vec::new();
+                let found = keys.resolve(user, range, need, &mut { VISITS }, &mut sges);
+                assert_eq!((found, sges), (Err(why), vec![]), "{key:#x}, {need:?} of {length}");
+            }
+        }
+        // To a peer it is a remote access error, to ourselves a local protection error.
+        let (_, mut peers) = rig.pair();
+        rig.post(&mut peers, Request::write(0, key).inline(&[0xff; 8]));
+        assert_eq!(rig.one(1, peers.send_cq).syndrome(), cqe_syndrome::REMOTE_ACCESS, "{key:#x}");
+        let (mut ours, _) = rig.pair();
+        rig.post(&mut ours, Request::send().sge(0, 8, key));
+        assert_eq!(rig.one(0, ours.send_cq).syndrome(), cqe_syndrome::LOCAL_PROTECTION, "{key:#x}");
+    }
 }
 
 /// The kernel's QP for UMR.

@@ -337,13 +337,17 @@ fn hwtest_on_the_model() -> Result<Outcome> {
     counted(hwtest(&["--expect", "model ethernet"]))
 }
 
-/// The same on both kinds of port, with messages that go in packets.
+/// The same on both kinds of port, with messages that go in packets: over perfect links, and over
+/// some that lose, double and delay one in a hundred.
 fn hwtest_in_packets() -> Result<Outcome> {
     let (mut passed, mut failed, mut skips, mut more) = (0, 0, Vec::new(), 0);
-    for (link, environment) in [("ethernet", "model ethernet"), ("infiniband", "model infiniband")]
-    {
-        let options = ["--packets", "--link", link, "--expect", environment];
-        let counts = count(hwtest(&options))?;
+    for (link, packets, environment) in [
+        ("ethernet", "--packets", "model ethernet"),
+        ("infiniband", "--packets", "model infiniband"),
+        ("ethernet", "--faults=tests/suite/lossy.toml", "lossy ethernet"),
+        ("infiniband", "--faults=tests/suite/lossy.toml", "lossy infiniband"),
+    ] {
+        let counts = count(hwtest(&[packets, "--link", link, "--expect", environment]))?;
         passed += counts.passed;
         failed += counts.failed;
         skips.extend(counts.skips);
@@ -355,7 +359,7 @@ fn hwtest_in_packets() -> Result<Outcome> {
 /// The program of the conformance suite, on the model.
 fn hwtest(options: &[&str]) -> Command {
     let mut command = Command::new(crate::run::target().join("debug/hwtest"));
-    command.args(["--device", "model"]).args(options);
+    command.args(["--device", "model"]).args(options).current_dir(workspace_root());
     command
 }
 

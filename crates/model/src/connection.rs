@@ -81,15 +81,32 @@ pub(crate) struct Request {
     pub reached: u32,
     /// Packets that are acknowledged; of a READ, those of its response that arrived.
     pub done: u32,
-    /// An atomic or READ: its response, and nothing less, acknowledges it.
-    pub responds: bool,
+    /// What acknowledges it.
+    pub response: Response,
     /// The first bytes of a response that goes into the CQE.
     pub inline: [u8; 64],
     /// It does not leave the device, or it failed with this syndrome.
     pub decided: Option<Result<(), u8>>,
 }
 
+/// What acknowledges a request.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Response {
+    /// An ACK, of it or of what follows it.
+    #[default]
+    Acknowledgement,
+    /// Its data, and nothing less.
+    Read,
+    /// What was there before, and nothing less.
+    Atomic,
+}
+
 impl Request {
+    /// Nothing less than its response acknowledges it.
+    pub(crate) fn responds(&self) -> bool {
+        self.response != Response::Acknowledgement
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.decided.is_some() || self.done == self.packets
     }
@@ -139,7 +156,7 @@ impl Window {
 
     /// READs and atomics that wait for their responses.
     pub(crate) fn responses(&self) -> usize {
-        self.requests.iter().filter(|request| request.responds && !request.is_over()).count()
+        self.requests.iter().filter(|request| request.responds() && !request.is_over()).count()
     }
 
     /// Everything before `place` has arrived, as the peer says. The error is where it cannot be so:
@@ -147,7 +164,7 @@ impl Window {
     pub(crate) fn acknowledge_before(&mut self, place: Place) -> Result<(), Place> {
         for (number, request) in self.requests.iter_mut().enumerate().take(place.request + 1) {
             let whole = number < place.request;
-            if request.responds {
+            if request.responds() {
                 if whole && !request.is_over() {
                     return Err(Place { request: number, packet: request.done });
                 }
@@ -177,6 +194,17 @@ impl Window {
         }
     }
 
+    /// One of them failed: those behind it do not go out any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.requests.iter().any(|request| matches!(request.decided, Some(Err(_))))
+    }
+
+    /// Takes the oldest request out, to flush it.
+    pub(crate) fn flush(&mut self) -> Option<Request> {
+        self.next = 0;
+        self.requests.pop_front()
+    }
+
     /// The request that sends next has nothing left to send.
     pub(crate) fn is_sent(&self) -> bool {
         self.requests.get(self.next).is_none_or(Request::is_sent)
@@ -195,6 +223,10 @@ impl Window {
 pub(crate) struct Arriving {
     /// The message whose first packet, but not its last, has arrived.
     pub message: Option<Incoming>,
+    /// A receive of a shared queue that a message was cut off from (UC): the next one gets it.
+    pub held: Option<(u16, Vec<u8>)>,
+    /// The PSN of the last packet of a SEND or WRITE that was executed.
+    pub executed: Option<u32>,
     /// A gap was reported: nothing more is said of it before it closes.
     pub reported: bool,
     /// Messages that were finished, modulo 2^24.
@@ -259,8 +291,12 @@ pub(crate) enum Replay {
 }
 
 impl Arriving {
-    /// Adds an answer; an acknowledgement speaks for those right before it.
+    /// Adds an answer; an acknowledgement speaks for those right before it, and nothing is said
+    /// twice in a row.
     pub(crate) fn answer(&mut self, answer: Answer) {
+        if self.answers.back() == Some(&answer) {
+            return;
+        }
         if matches!(answer, Answer::Acknowledge { .. })
             && matches!(self.answers.back(), Some(Answer::Acknowledge { .. }))
         {
@@ -283,13 +319,21 @@ impl Arriving {
         self.answers.iter().filter(pending).count()
     }
 
-    /// Whether an answer is to go out that begins with this PSN.
-    pub(crate) fn is_answering(&self, of: u32) -> bool {
-        self.answers.iter().any(|answer| match *answer {
-            Answer::Read { psn, sent, .. } => psn == of && sent == 0,
+    /// Answers a READ or atomic once more: in the place of an answer that waits and has that PSN
+    /// among its own, if there is one.
+    pub(crate) fn answer_again(&mut self, answer: Answer) {
+        let (Answer::Read { psn: of, .. } | Answer::Atomic { psn: of, .. }) = answer else {
+            return self.answer(answer);
+        };
+        let waiting = self.answers.iter_mut().find(|answer| match **answer {
+            Answer::Read { psn, packets, .. } => of.wrapping_sub(psn) & PSN_MASK < packets,
             Answer::Atomic { psn, .. } => psn == of,
             _ => false,
-        })
+        });
+        match waiting {
+            Some(waiting) => *waiting = answer,
+            None => self.answer(answer),
+        }
     }
 }
 
@@ -308,7 +352,7 @@ mod tests {
             sent: packets,
             reached: packets,
             done: 0,
-            responds,
+            response: if responds { Response::Read } else { Response::Acknowledgement },
             inline: [0; 64],
             decided: None,
         }

@@ -91,8 +91,15 @@ fn main() -> ExitCode {
 impl On {
     fn lab(&self) -> Result<Lab, Stop> {
         let On { device, peer, profile, link } = self.clone();
-        let lab =
-            Lab::open(&Choice { device, peer, profile, link, packets: false, destructive: false })?;
+        let lab = Lab::open(&Choice {
+            device,
+            peer,
+            profile,
+            link,
+            packets: false,
+            faults: None,
+            destructive: false,
+        })?;
         Ok(if lab.is_private() { lab } else { lab.with_two_processes() })
     }
 }

@@ -129,6 +129,7 @@ mod tests {
             profile: "connectx6dx".into(),
             link: Some("infiniband".into()),
             packets: false,
+            faults: None,
             destructive: false,
         };
         let lab = Lab::open(&choice).expect("the model");

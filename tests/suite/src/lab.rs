@@ -8,7 +8,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use verbless_command::Device;
 use verbless_devx::abi::core::port_state;
 use verbless_devx::{Backend, DeviceInfo, ErrorKind, Kernel, LinkLayer, PortInfo};
-use verbless_model::{Link, Model, ObjectCounts, Profile, Side};
+use verbless_model::{FaultPlan, Link, Model, ObjectCounts, Profile, Side};
 use verbless_model_kernel::InProcess;
 
 use crate::need::{CAP_IPC_LOCK, CAP_NET_RAW, Facts, privilege};
@@ -27,6 +27,8 @@ pub struct Choice {
     pub link: Option<String>,
     /// The model's messages go in packets, and are not carried whole.
     pub packets: bool,
+    /// A file that says what goes wrong on the model's links.
+    pub faults: Option<std::path::PathBuf>,
     /// Whether a hardware run may change more than its own objects.
     pub destructive: bool,
 }
@@ -131,6 +133,10 @@ impl Lab {
         };
         let builder = if choice.packets { builder.in_packets() } else { builder };
         let model = builder.build();
+        if let Some(file) = &choice.faults {
+            let applied = FaultPlan::load(file).and_then(|plan| model.apply(&plan));
+            applied.map_err(|error| Stop::fail(format!("--faults: {error}")))?;
+        }
         let backend = Arc::new(InProcess::of(&model));
         let devices = backend.enumerate()?;
         let choice = choice.clone();
@@ -235,7 +241,8 @@ impl Lab {
     fn facts(&self) -> Result<&Facts, Stop> {
         let find = || {
             let two_processes = self.two_processes;
-            Facts::find(&*self.backend, &self.devices, self.model.is_some(), two_processes)
+            let (model, lossless) = (self.model.is_some(), self.choice.faults.is_none());
+            Facts::find(&*self.backend, &self.devices, model, lossless, two_processes)
                 .map_err(|Stop(why)| why)
         };
         self.facts.get_or_init(find).as_ref().map_err(Stop::fail)

@@ -33,6 +33,9 @@ struct Options {
     /// The model's messages go in packets of the path MTU; else they are carried whole.
     #[arg(long)]
     packets: bool,
+    /// What goes wrong on the model's links: a file as docs/faults.md describes it.
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     filter: String,
@@ -101,6 +104,7 @@ fn suite(options: &Options) -> Result<bool, Box<dyn Error>> {
         profile: options.profile.clone(),
         link: options.link.clone(),
         packets: options.packets,
+        faults: options.faults.clone(),
         destructive: options.destructive,
     };
     let lab = Lab::open(&choice).map_err(|Stop(what)| what)?;

@@ -72,6 +72,9 @@ pub enum Need {
     Memlock(u64),
     /// The process has a limit for pinned memory of at most 1 GiB.
     MemlockLimit,
+    /// Links that lose nothing: nobody sends again what the case sends, or the answer that it waits
+    /// for.
+    Lossless,
     /// The process may send and steer raw packets (CAP_NET_RAW).
     NetRaw,
     /// Two programs: one of them is killed, or forks.
@@ -125,6 +128,7 @@ impl fmt::Display for Need {
             Self::NumberReuse => f.write_str("numbers of queue pairs that are used again soon"),
             Self::Memlock(bytes) => write!(f, "{} MiB of memory that may be pinned", bytes >> 20),
             Self::MemlockLimit => f.write_str("a memlock limit of at most 1 GiB"),
+            Self::Lossless => f.write_str("links that lose nothing"),
             Self::NetRaw => f.write_str("CAP_NET_RAW"),
             Self::TwoProcesses => f.write_str("two processes"),
         }
@@ -147,6 +151,7 @@ pub(crate) struct Facts {
     /// Bytes that may be pinned; none: without limit, or with the privilege to ignore it.
     pinnable: Option<u64>,
     memlock: u64,
+    lossless: bool,
     net_raw: bool,
     two_processes: bool,
 }
@@ -157,6 +162,7 @@ impl Facts {
         backend: &dyn Backend,
         devices: &[DeviceInfo],
         model: bool,
+        lossless: bool,
         two_processes: bool,
     ) -> Result<Self, Stop> {
         let device = Device::open(backend, &devices[0])?;
@@ -186,6 +192,7 @@ impl Facts {
             number_reuse: number_reuse(&device)?,
             pinnable: limited.then_some(memlock),
             memlock,
+            lossless,
             net_raw: privilege(CAP_NET_RAW),
             two_processes,
         })
@@ -209,6 +216,7 @@ impl Facts {
             Need::NumberReuse => self.number_reuse,
             Need::Memlock(bytes) => self.pinnable.is_none_or(|limit| bytes <= limit),
             Need::MemlockLimit => self.memlock <= 1 << 30,
+            Need::Lossless => self.lossless,
             Need::NetRaw => self.net_raw,
             Need::TwoProcesses => self.two_processes,
         }

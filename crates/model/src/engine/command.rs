@@ -62,7 +62,9 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
         }
         Effect::SqForgotten(sqn, send) => leave_rotation(function, sqn, &send),
         Effect::QpToError(qpn) => {
-            function.pair(qpn, now).map_err(|_| Refusal::NoSuchQp)?.enter_error();
+            let mut pair = function.pair(qpn, now).map_err(|_| Refusal::NoSuchQp)?;
+            pair.enter_error();
+            pair.forget_answers();
         }
         Effect::SqToError(sqn) => {
             function.sq(sqn, now).map_err(|_| Refusal::NoSuchSq)?.enter_error();

@@ -22,6 +22,9 @@ impl QueuePair<'_> {
         let waits = self.qp.runtime.resume_at.take();
         self.context.state.stop_timer(waits, self.qpn);
         self.context.state.errored.insert(self.qpn);
+        if let Some((index, _)) = self.taken_receive() {
+            self.receive_flushed(index);
+        }
         if self.qp.srq.is_some() {
             // What it had of the shared queue is done with.
             self.context.events.qp(event_type::SRQ_LAST_WQE, self.qpn);
@@ -83,7 +86,7 @@ impl QueuePair<'_> {
         let cqn = sq.cqn;
         // What had gone out comes first.
         let begun = match self.qp.runtime.started() {
-            Some(_) => self.qp.runtime.connection().window.requests.pop_front(),
+            Some(_) => self.qp.runtime.connection().window.flush(),
             None => None,
         };
         let (index, wqe_opcode) = match begun {
@@ -111,12 +114,17 @@ impl QueuePair<'_> {
             return None;
         }
         rq.consumer = index.wrapping_add(1);
-        let cqn = rq.cqn;
+        self.receive_flushed(index);
+        Some(())
+    }
+
+    /// The CQE of a receive that no message uses.
+    fn receive_flushed(&mut self, index: u16) {
+        let cqn = self.receive_cq();
         let (opcode, flushed) = (cqe_opcode::RESPONDER_ERROR, cqe_syndrome::FLUSHED);
         let completion = Completion::error(self.qp, self.qpn, opcode, 0, index, flushed);
         self.count_receive_error(flushed);
         let _ = self.complete(cqn, completion);
-        Some(())
     }
 }
 

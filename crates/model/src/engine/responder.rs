@@ -319,7 +319,7 @@ impl QueuePair<'_> {
     }
 
     /// The receive WQE at `index` is used up.
-    fn use_up(&mut self, index: u16) -> Result<(), Nak> {
+    pub(super) fn use_up(&mut self, index: u16) -> Result<(), Nak> {
         if let Some(number) = self.qp.srq {
             let queue = self.context.srqs.get_mut(&number).ok_or(Missing::Srq(number))?;
             srq::used(&mut self.context.events, number, queue);
@@ -359,6 +359,15 @@ impl QueuePair<'_> {
         inline: Option<&[u8]>,
     ) -> Result<(), Nak> {
         self.use_up(of.index)?;
+        self.report_receive(of, inline)
+    }
+
+    /// Writes the CQE of a message whose receive WQE is used up.
+    pub(super) fn report_receive(
+        &mut self,
+        of: &Received,
+        inline: Option<&[u8]>,
+    ) -> Result<(), Nak> {
         let completion = Completion::responder(self.qp, self.qpn, of, inline);
         let cqn = self.receive_cq();
         if self.complete(cqn, completion).is_err() {
@@ -371,18 +380,23 @@ impl QueuePair<'_> {
     /// A receive WQE failed: its error CQE, then the QP goes to the error state.
     pub(super) fn receive_failed(&mut self, index: u16, syndrome: u8) {
         if self.use_up(index).is_ok() {
-            self.count_receive_error(syndrome);
-            let kind = cqe_opcode::RESPONDER_ERROR;
-            let completion = Completion::error(self.qp, self.qpn, kind, 0, index, syndrome);
-            // The QP is about to be in error: that its CQ overruns, an event of the CQ tells.
-            let cqn = self.receive_cq();
-            let _ = self.complete(cqn, completion);
+            self.report_receive_error(index, syndrome);
         }
         self.enter_error();
     }
 
+    /// Writes the error CQE of a receive WQE that is used up.
+    pub(super) fn report_receive_error(&mut self, index: u16, syndrome: u8) {
+        self.count_receive_error(syndrome);
+        let kind = cqe_opcode::RESPONDER_ERROR;
+        let completion = Completion::error(self.qp, self.qpn, kind, 0, index, syndrome);
+        // The QP is about to be in error: that its CQ overruns, an event of the CQ tells.
+        let cqn = self.receive_cq();
+        let _ = self.complete(cqn, completion);
+    }
+
     /// The CQ that hears of what the QP receives.
-    fn receive_cq(&self) -> u32 {
+    pub(super) fn receive_cq(&self) -> u32 {
         self.qp.rq.as_ref().map_or(self.qp.context.cqn_rcv(), |rq| rq.cqn)
     }
 }

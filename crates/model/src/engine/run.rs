@@ -4,7 +4,7 @@ use super::context::Missing;
 use super::cq::CompletionQueue;
 use super::function::Function;
 use super::requester::Step;
-use super::scratch::Scratch;
+use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
 use super::{blueflame, doorbell, packets, transport};
@@ -13,6 +13,10 @@ use crate::world::World;
 
 /// While queues are busy, doorbells are looked for once in so many turns.
 const TURNS_PER_SCAN: u32 = 8;
+/// Packets that are taken in a row; answers to them go out together.
+const ARRIVALS: u8 = 16;
+/// Kinds of [`Phase`], the first of which may come again.
+const PHASES: usize = 4;
 /// While queues are busy, QPs in the error state are looked at once in so many turns.
 const TURNS_PER_FLUSH: u32 = 1024;
 /// QPs in the error state that are looked at in one turn of the model's thread.
@@ -76,9 +80,31 @@ fn work(world: &mut World, scratch: &mut Scratch) -> bool {
     for id in 0..world.functions.len() {
         worked |= expire(world, id);
     }
-    if move_packets(world, scratch) {
-        return true;
+    for _ in 0..PHASES {
+        let phase = scratch.phase;
+        scratch.phase = match phase {
+            Phase::Arrivals(more @ 1..) => Phase::Arrivals(more - 1),
+            Phase::Arrivals(0) => Phase::Answers,
+            Phase::Answers => Phase::Turns,
+            Phase::Turns => Phase::Arrivals(ARRIVALS - 1),
+        };
+        let did = match phase {
+            Phase::Arrivals(_) => take_arrival(world, scratch),
+            Phase::Answers => answer(world, scratch),
+            Phase::Turns => take_turn(world, scratch),
+        };
+        if did {
+            return true;
+        }
+        if matches!(phase, Phase::Arrivals(_)) {
+            scratch.phase = Phase::Answers;
+        }
     }
+    worked || flush_late(world)
+}
+
+/// Gives a queue of the next function that has one awake its turn.
+fn take_turn(world: &mut World, scratch: &mut Scratch) -> bool {
     for _ in 0..world.functions.len() {
         let id = if scratch.next < world.functions.len() { scratch.next } else { 0 };
         scratch.next = id + 1;
@@ -86,26 +112,31 @@ fn work(world: &mut World, scratch: &mut Scratch) -> bool {
             return true;
         }
     }
-    worked || flush_late(world)
+    false
 }
 
-/// Takes the next packet that has arrived, or lets a QP send answers; false if there is nothing.
-fn move_packets(world: &mut World, scratch: &mut Scratch) -> bool {
+/// Takes the next packet that has arrived.
+fn take_arrival(world: &mut World, scratch: &mut Scratch) -> bool {
     let now = world.clock.now;
-    if let Some(delivery) = world.fabric.pop_due(now) {
-        let id = delivery.to.function;
-        packets::arrive(&mut world.functions[id], &delivery, now, scratch);
-        world.fabric.recycle(delivery.frame);
-        send_packets(world, id);
-        return true;
-    }
-    for id in 0..world.functions.len() {
+    let Some(delivery) = world.fabric.pop_due(now) else { return false };
+    let id = delivery.to.function;
+    packets::arrive(&mut world.functions[id], &delivery, now, scratch);
+    world.fabric.recycle(delivery.frame);
+    send_packets(world, id);
+    true
+}
+
+/// Lets a QP of the next function that has one send answers.
+fn answer(world: &mut World, scratch: &mut Scratch) -> bool {
+    for _ in 0..world.functions.len() {
+        let id = scratch.next_to_answer % world.functions.len();
+        scratch.next_to_answer = id + 1;
         let function = &mut world.functions[id];
         let Some(qpn) = function.engine.answering.pop_front() else { continue };
         if function.hca.fatal {
             continue;
         }
-        match function.pair(qpn, now).map(|mut pair| pair.send_answers(scratch)) {
+        match function.pair(qpn, world.clock.now).map(|mut pair| pair.send_answers(scratch)) {
             Ok(true) => function.engine.answering.push_back(qpn),
             Ok(false) => {}
             Err(missing) => tracing::error!(%missing, "a QP that was to answer is gone"),

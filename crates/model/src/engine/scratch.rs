@@ -2,6 +2,19 @@
 
 use super::keys::Sge;
 
+/// What takes turns, so that a port that is flooded still answers, and one that answers still
+/// sends.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// So many packets more that have arrived are taken.
+    Arrivals(u8),
+    /// A QP sends answers.
+    #[default]
+    Answers,
+    /// A queue has its turn.
+    Turns,
+}
+
 /// The buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
@@ -19,6 +32,10 @@ pub(crate) struct Scratch {
     pub pages: Vec<u32>,
     /// The function whose turn is next.
     pub next: usize,
+    /// The function whose QPs answer next.
+    pub next_to_answer: usize,
+    /// What the engine does next, if there is any of it to do.
+    pub phase: Phase,
     /// Turns since doorbells were looked for.
     pub turns: u32,
 }

@@ -12,7 +12,8 @@ use crate::{Lab, Pair, Stop, ensure_eq, failed};
 
 cases!(
     "errors",
-    "Requests that are refused: each with the status that says why, and without a byte changed.":
+    "Requests that are refused: each with the status that says why, and without a byte changed.",
+    needs [crate::Need::Lossless]:
     a_write_past_the_region_completes_with_remote_access_error,
     a_read_past_the_region_completes_with_remote_access_error,
     a_write_before_the_region_completes_with_remote_access_error,

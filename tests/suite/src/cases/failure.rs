@@ -10,7 +10,8 @@ use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, failed, quiet, until};
 
 cases!(
     "failure",
-    "Peers that do not answer, and queue pairs that fail: what is behind is flushed in order.":
+    "Peers that do not answer, and queue pairs that fail: what is behind is flushed in order.",
+    needs [crate::Need::Lossless]:
     a_send_without_a_receive_gives_up_after_its_rnr_retries,
     a_send_waits_for_a_receive_that_is_posted_late,
     a_write_with_immediate_waits_for_a_receive,

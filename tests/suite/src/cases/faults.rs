@@ -24,7 +24,7 @@ use crate::{Endpoint, Lab, Need, Pair, Stop, TIMEOUT, ensure, ensure_eq, failed,
 cases!(
     "faults",
     "Faults on request: commands that fail, lost completions, ports and devices that go down.",
-    needs [Need::Model]:
+    needs [Need::Model, Need::Lossless]:
     a_command_that_fails_reports_status_syndrome_and_name,
     only_the_command_that_was_chosen_fails,
     a_creation_that_fails_leaves_nothing_behind,

@@ -19,7 +19,8 @@ use crate::{Endpoint, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, to_recei
 
 cases!(
     "hostile",
-    "Garbage in rings, records that run ahead, completions that cannot be.":
+    "Garbage in rings, records that run ahead, completions that cannot be.",
+    needs [Need::Lossless]:
     garbage_in_the_send_ring_fails_that_queue_only,
     an_unknown_opcode_in_the_send_ring_fails_that_queue_only,
     a_doorbell_record_that_runs_ahead_fails_that_queue_only [Need::ModelDevice],

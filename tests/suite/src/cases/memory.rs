@@ -46,7 +46,7 @@ cases!(
     an_indirect_key_lets_nobody_write_a_region_that_no_device_may_write,
     an_indirect_key_ends_where_its_pieces_end,
     an_indirect_key_may_end_before_its_pieces_do,
-    memory_is_ours_again_after_its_region_is_gone,
+    memory_is_ours_again_after_its_region_is_gone [Need::Lossless],
     queues_of_every_kind_lie_side_by_side_in_shared_memory,
 );
 

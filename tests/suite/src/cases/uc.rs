@@ -13,7 +13,7 @@ use crate::{Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet};
 cases!(
     "uc",
     "The unreliable connected service: nobody answers, and what is lost is lost.",
-    needs [cap!(uc)]:
+    needs [cap!(uc), crate::Need::Lossless]:
     a_write_arrives,
     messages_of_every_size_arrive_whole,
     a_send_with_an_immediate_brings_it,

@@ -19,7 +19,7 @@ use crate::{Endpoint, Lab, Pair, Stop, ensure, ensure_eq, failed, pattern, quiet
 cases!(
     "ud",
     "Datagrams: messages of one packet, each with its own destination.",
-    needs [cap!(ud)]:
+    needs [cap!(ud), crate::Need::Lossless]:
     a_datagram_arrives_behind_the_room_for_its_header,
     a_datagram_says_who_sent_it,
     a_datagram_with_an_immediate_brings_it,

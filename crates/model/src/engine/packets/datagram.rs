@@ -140,7 +140,7 @@ impl QueuePair<'_> {
             bytes: bytes as u32,
             immediate: match (extensions.immdt, self.qp.service) {
                 (Some(immdt), _) => immdt.immediate(),
-                (None, Service::Qp1) => DEFAULT_PKEY.into(),
+                (None, Service::Qp1) => packet.headers.transport.bth.partition_key().into(),
                 (None, _) => 0,
             },
             solicited: packet.headers.transport.bth.solicited(),

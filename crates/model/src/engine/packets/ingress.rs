@@ -1,6 +1,7 @@
 //! Packets that arrive at a port: whose they are.
 
 use super::super::scratch::Scratch;
+use super::egress::DEFAULT_PKEY;
 use super::path::{Addresses, mapped};
 use crate::engine::function::Function;
 use crate::fabric::{Delivery, Vport};
@@ -10,6 +11,8 @@ use crate::wire::{Message, Packet, Route, Service as WireService};
 
 /// The QP number of datagrams to a group.
 const GROUP: u32 = 0xff_ffff;
+/// Bits of a P_Key that name the partition; the last one says how full a member it is.
+const MEMBERS: u16 = 0x7fff;
 
 /// Takes what arrived at a port of a function.
 pub(in crate::engine) fn arrive(
@@ -33,15 +36,21 @@ pub(in crate::engine) fn arrive(
     let Some(opcode) = packet.headers.transport.opcode() else { return };
     let addresses = addresses(&function.hca);
     let route = &packet.headers.route;
-    if !addresses.takes(port, route) {
+    let bth = &packet.headers.transport.bth;
+    let to = bth.destination_qp();
+    if !addresses.takes(port, route, to == GROUP) {
         return;
     }
-    let to = packet.headers.transport.bth.destination_qp();
+    // Every QP is in the default partition, as a full member: limited ones may talk to it.
+    if bth.partition_key() & MEMBERS != DEFAULT_PKEY & MEMBERS {
+        tracing::debug!(to, "a packet of another partition");
+        return;
+    }
     if to == GROUP && opcode.service == WireService::Ud {
-        to_group(function, &packet, own, now, scratch);
+        to_group(function, &packet, (port, own), now, scratch);
         return;
     }
-    let Some(qpn) = number(&function.hca.objects, to) else { return };
+    let Some(qpn) = number(&function.hca.objects, port, to) else { return };
     let Some(qp) = function.hca.objects.qps.get(&qpn) else {
         tracing::debug!(qpn, "a packet for a QP that does not exist");
         return;
@@ -83,7 +92,7 @@ fn addresses(hca: &Hca) -> Addresses<'_> {
 fn to_group(
     function: &mut Function,
     packet: &Packet<'_>,
-    own: bool,
+    (port, own): (u8, bool),
     now: u64,
     scratch: &mut Scratch,
 ) {
@@ -102,7 +111,7 @@ fn to_group(
         let Ok(mut pair) = function.pair(qpn, now) else { continue };
         // It does not want to hear what it says to its groups itself.
         let deaf = pair.qp.context.block_lb_mc() && own && source == Some(qpn);
-        if !deaf {
+        if !deaf && pair.qp.port == port {
             pair.take_datagram(packet, opcode, scratch);
         }
     }
@@ -110,11 +119,15 @@ fn to_group(
 
 /// The number by which a function knows the QP that a packet names: each port has a QP 0 and a QP 1
 /// of its own.
-fn number(objects: &Objects, qpn: u32) -> Option<u32> {
+fn number(objects: &Objects, port: u8, qpn: u32) -> Option<u32> {
     let service = match qpn {
         0 => Service::Qp0,
         1 => Service::Qp1,
         _ => return Some(qpn),
     };
-    objects.qps.iter().find(|(_, qp)| qp.service == service).map(|(&number, _)| number)
+    objects
+        .qps
+        .iter()
+        .find(|(_, qp)| qp.service == service && qp.port == port)
+        .map(|(&number, _)| number)
 }

@@ -11,7 +11,7 @@
 //! ```
 
 mod datagram;
-mod egress;
+pub(in crate::engine) mod egress;
 mod ingress;
 pub(super) mod path;
 mod requester;

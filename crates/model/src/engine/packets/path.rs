@@ -154,28 +154,34 @@ impl<'a> Addresses<'a> {
     }
 
     /// Whether a port of the function takes packets with these headers: on Ethernet an entry of
-    /// the table of RoCE addresses must name their MAC, VLAN, type and GID.
-    pub(super) fn takes(&self, number: u8, route: &Route) -> bool {
+    /// the table of RoCE addresses must name their MAC, VLAN, type and GID. Of packets to a group
+    /// VLAN and type count.
+    pub(super) fn takes(&self, number: u8, route: &Route, to_group: bool) -> bool {
         let Some(port) = usize::from(number).checked_sub(1).and_then(|at| self.ports.get(at))
         else {
             return false;
         };
         match route {
-            Route::Local(lrh) => is_multicast_lid(lrh.destination_lid()) || self.has_lid(port, lrh),
+            Route::Local(lrh) => self.has_lid(port, lrh),
             Route::Global(lrh, grh) => {
                 let gid = grh.destination_gid();
-                gid[0] == 0xff || (self.has_lid(port, lrh) && port.gids.contains(gid))
+                to_group && gid[0] == 0xff || (self.has_lid(port, lrh) && port.gids.contains(gid))
             }
-            Route::RoceV1(ethernet, grh) => self
-                .has(ethernet, grh.destination_gid(), |own| own.roce_version() == RoceVersion::V1),
+            Route::RoceV1(ethernet, grh) => {
+                self.has(ethernet, grh.destination_gid(), to_group, |own| {
+                    own.roce_version() == RoceVersion::V1
+                })
+            }
             Route::Ipv4(ethernet, ip, _) => {
-                self.has(ethernet, &mapped(ip.destination_address()), |own| {
+                self.has(ethernet, &mapped(ip.destination_address()), to_group, |own| {
                     own.roce_version() == RoceVersion::V2 && own.roce_l3_type() == RoceL3Type::IPV4
                 })
             }
-            Route::Ipv6(ethernet, ip, _) => self.has(ethernet, ip.destination_gid(), |own| {
-                own.roce_version() == RoceVersion::V2 && own.roce_l3_type() == RoceL3Type::IPV6
-            }),
+            Route::Ipv6(ethernet, ip, _) => {
+                self.has(ethernet, ip.destination_gid(), to_group, |own| {
+                    own.roce_version() == RoceVersion::V2 && own.roce_l3_type() == RoceL3Type::IPV6
+                })
+            }
         }
     }
 
@@ -187,10 +193,11 @@ impl<'a> Addresses<'a> {
         &self,
         ethernet: &Ethernet,
         gid: &[u8; 16],
+        to_group: bool,
         kind: impl Fn(&RoceAddrLayout) -> bool,
     ) -> bool {
         let tag = ethernet.vlan.map(|vlan| vlan.id).filter(|&id| id != 0);
-        let group = ethernet.destination.0[0] & 1 == 1;
+        let group = to_group && ethernet.destination.is_group();
         let used = |own: &&RoceAddrLayout| **own != RoceAddrLayout::zeroed();
         self.roce.iter().filter(used).any(|own| {
             kind(own)

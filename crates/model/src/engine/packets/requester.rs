@@ -5,7 +5,7 @@
 //! 9.7.5 responses, 9.7.6 the requester's timers and retries), 9.8.2 (unreliable connection).
 
 use verbless_prm::hot::{CtrlSegment, cqe_syndrome};
-use verbless_prm::{Aeth, AethNak, AtomicEth, Bth, Ieth, Immdt, Reth};
+use verbless_prm::{Aeth, AethNak, AtomicEth, Bth, Ieth, Immdt, Reth, WqeFence};
 
 use super::super::clock::rnr_timer;
 use super::super::context::{Missing, QueuePair};
@@ -18,7 +18,7 @@ use super::super::transfer::{self, End};
 use super::super::umr::{self, Asker};
 use super::super::work::{self, Placed, Segment, Work, segments};
 use super::egress::Outgoing;
-use crate::connection::{PSN_MASK, Place, Request, Timer, advance};
+use crate::connection::{PSN_MASK, Place, Request, Response, Timer, advance};
 use crate::hca::objects::QpState;
 use crate::wire;
 use crate::wire::{Extensions, Message, Opcode, Packet};
@@ -36,7 +36,7 @@ const FOR_EVER: u8 = 7;
 /// Unit of the ACK timeout: 4.096 µs.
 const TIMEOUT_UNIT: u64 = 4096;
 /// Fence modes of a WQE that wait for earlier responses.
-const FENCES: [u8; 2] = [2, 4];
+const FENCES: [WqeFence; 2] = [WqeFence::FENCE, WqeFence::FENCE_AND_INITIATOR_SMALL];
 
 /// What became of an attempt to send or fetch.
 enum Attempt {
@@ -83,6 +83,9 @@ impl QueuePair<'_> {
         for _ in 0..PACKETS_A_TURN {
             let window = &mut self.qp.runtime.connection().window;
             window.skip_sent();
+            if window.has_failed() {
+                return Ok(Turn::Sleep);
+            }
             if window.next == window.requests.len()
                 && matches!(self.fetch_next(scratch)?, Attempt::Waits)
             {
@@ -156,7 +159,7 @@ impl QueuePair<'_> {
             sent: 0,
             reached: 0,
             done: 0,
-            responds: false,
+            response: Response::Acknowledgement,
             inline: [0; 64],
             decided: None,
         };
@@ -190,9 +193,11 @@ impl QueuePair<'_> {
         let window = &connection.window;
         let responses = window.responses();
         let fence = CtrlSegment::from_prefix(wqe).map_or(0, |it| it.ctrl_flags().fm());
+        let fence = WqeFence(fence);
         match work.operation.action {
             // Whatever changes a key or waits for nothing has its place in the order.
             Action::Umr | Action::Nop => window.requests.is_empty(),
+            _ if fence == WqeFence::STRONG_ORDERING => window.requests.is_empty(),
             _ if FENCES.contains(&fence) && responses > 0 => false,
             _ if work.operation.scatters() => responses < self.qp.requester.max_rd_atomic.into(),
             _ => window.requests.len() < MOST_REQUESTS,
@@ -218,7 +223,11 @@ impl QueuePair<'_> {
             }
         };
         request.packets = self.packets(request.length);
-        request.responds = work.operation.scatters();
+        request.response = match work.operation.action {
+            Action::Read => Response::Read,
+            Action::CompareSwap | Action::FetchAdd => Response::Atomic,
+            _ => Response::Acknowledgement,
+        };
         match work.operation.action {
             Action::Nop => Some(Ok(())),
             Action::Umr => {
@@ -257,7 +266,7 @@ impl QueuePair<'_> {
         let at = u64::from(packet) << log_mtu;
         std::mem::swap(&mut scratch.wqe, &mut request.wqe);
         let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
-        let (packets, responds) = (request.packets, request.responds);
+        let (packets, responds) = (request.packets, request.responds());
         let general = self.context.caps.general();
         let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.service, general);
         let sent = match &work {
@@ -433,6 +442,8 @@ impl QueuePair<'_> {
         let progress = match opcode.message {
             Message::Acknowledge if kind == 0 => self.acknowledged(place),
             Message::Acknowledge => self.refused(place, kind, value),
+            // Data and a refusal at once.
+            _ if kind != 0 => false,
             Message::ReadResponse => self.read_arrived(place, opcode, packet.payload, scratch),
             Message::AtomicAcknowledge => {
                 let value = transport.extensions.atomic_ack_eth.map_or(0, |it| it.original());
@@ -480,6 +491,8 @@ impl QueuePair<'_> {
         let progress = self.qp.runtime.connection().window.oldest() != before;
         match (kind, AethNak(value)) {
             (1, _) => self.not_ready(place, value),
+            // What was dropped since the peer was not ready is not lost.
+            (3, AethNak::PSN_SEQUENCE) if self.waits_for_receiver() => {}
             (3, AethNak::PSN_SEQUENCE) => self.lost(place, Count::SequenceNak),
             (3, why) => {
                 let syndrome = match why {
@@ -532,10 +545,15 @@ impl QueuePair<'_> {
         self.qp.runtime.connection().window.go_back(place);
     }
 
+    /// The receiver was not ready, and has still time.
+    fn waits_for_receiver(&mut self) -> bool {
+        let timer = self.qp.runtime.connection().window.timer;
+        timer == Timer::NotReady && self.qp.runtime.resume_at.is_some()
+    }
+
     /// RNR NAK: sends again after a time that the receiver chose.
     fn not_ready(&mut self, place: Place, timer: u8) {
-        let window = &self.qp.runtime.connection().window;
-        if window.timer == Timer::NotReady && self.qp.runtime.resume_at.is_some() {
+        if self.waits_for_receiver() {
             return;
         }
         let requester = &mut self.qp.requester;
@@ -567,7 +585,11 @@ impl QueuePair<'_> {
             return false;
         }
         let request = &mut self.qp.runtime.connection().window.requests[place.request];
-        if request.decided.is_some() || !request.responds || place.packet < request.done {
+        if request.decided.is_some() || place.packet < request.done {
+            return false;
+        }
+        if request.response != Response::Read {
+            self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
             return false;
         }
         if place.packet > request.done {
@@ -593,7 +615,11 @@ impl QueuePair<'_> {
             return false;
         }
         let request = &self.qp.runtime.connection().window.requests[place.request];
-        if request.is_over() || !request.responds {
+        if request.is_over() {
+            return false;
+        }
+        if request.response != Response::Atomic {
+            self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
             return false;
         }
         self.put_response(place, 0, &value.to_ne_bytes(), scratch)
@@ -663,8 +689,8 @@ impl QueuePair<'_> {
     /// The CQE of a request that is done, if one is wanted.
     fn report(&mut self, placed: &Placed, request: &Request) {
         let (length, room) = (request.length, u64::from(self.qp.requester_inline));
-        let in_cqe = request.responds && placed.work.signaled && length > 0 && length <= room;
-        let bytes = if request.responds { length as u32 } else { 0 };
+        let in_cqe = request.responds() && placed.work.signaled && length > 0 && length <= room;
+        let bytes = if request.responds() { length as u32 } else { 0 };
         let inline = in_cqe.then(|| &request.inline[..length as usize]);
         self.completed(placed, bytes, inline);
     }

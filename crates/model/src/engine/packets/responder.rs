@@ -80,6 +80,9 @@ impl QueuePair<'_> {
         self.count_done(opcode, &done);
         match done {
             Ok(()) => {
+                if matches!(opcode.message, Message::Send | Message::Write) {
+                    self.qp.runtime.connection().arriving.executed = Some(psn);
+                }
                 if bth.acknowledge() && opcode.message != Message::ReadRequest && !is_atomic(opcode)
                 {
                     let msn = self.qp.runtime.connection().arriving.msn;
@@ -157,7 +160,7 @@ impl QueuePair<'_> {
                 scratch.receive = wqe;
                 (index, bytes)
             }
-            _ => (self.next_receive(Some(&mut scratch.receive))?, 0),
+            _ => (self.take_receive(scratch)?, 0),
         };
         let (at, length) = (bytes, payload.len() as u64);
         bytes += length;
@@ -168,7 +171,11 @@ impl QueuePair<'_> {
         let room = u64::from(self.qp.responder_inline);
         let in_cqe = opcode.place == Place::Only && length > 0 && length <= room;
         if let Err(syndrome) = self.scatter_part(at, length, scratch) {
-            self.receive_failed(index, syndrome);
+            if self.qp.srq.is_none() {
+                self.use_up(index)?;
+            }
+            self.report_receive_error(index, syndrome);
+            self.enter_error();
             return Err(match syndrome {
                 cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
                 _ => Nak::Operation,
@@ -198,8 +205,39 @@ impl QueuePair<'_> {
         };
         let value = immediate.or(invalidated).unwrap_or(0);
         self.arrived(1, true);
+        if self.qp.srq.is_none() {
+            self.use_up(index)?;
+        }
         let inline = in_cqe.then_some(payload);
         self.message_complete(packet, index, kind, value, bytes, inline)
+    }
+
+    /// Gives the receive WQE for a message, in the scratch buffer, and its index. That of a shared
+    /// queue is used up now: another QP may take the next one before the message is whole.
+    fn take_receive(&mut self, scratch: &mut Scratch) -> Result<u16, Nak> {
+        if let Some((index, wqe)) = self.qp.runtime.connection().arriving.held.take() {
+            scratch.receive = wqe;
+            return Ok(index);
+        }
+        let index = self.next_receive(Some(&mut scratch.receive))?;
+        if self.qp.srq.is_some() {
+            self.use_up(index)?;
+        }
+        Ok(index)
+    }
+
+    /// Takes back what a message that is not whole, or was cut off, has of a shared queue.
+    pub(in crate::engine) fn taken_receive(&mut self) -> Option<(u16, Vec<u8>)> {
+        self.qp.srq?;
+        self.qp.runtime.started()?;
+        let arriving = &mut self.qp.runtime.connection().arriving;
+        if let Some(held) = arriving.held.take() {
+            return Some(held);
+        }
+        match arriving.message.take()?.into {
+            Target::Receive { index, wqe } => Some((index, wqe)),
+            Target::Range { .. } => None,
+        }
     }
 
     fn write_arrived(
@@ -252,6 +290,7 @@ impl QueuePair<'_> {
         match (index, immediate) {
             (Some(index), Some(value)) => {
                 let kind = cqe_opcode::RESPONDER_WRITE_IMM;
+                self.use_up(index)?;
                 self.message_complete(packet, index, kind, value, whole, None)
             }
             _ => Ok(()),
@@ -312,7 +351,7 @@ impl QueuePair<'_> {
         self.qp.runtime.connection().arriving.unanswered() >= most
     }
 
-    /// A message is complete: its receive WQE is used up, and its CQE is written.
+    /// A message is complete, and its receive WQE used up: its CQE is written.
     fn message_complete(
         &mut self,
         packet: &Packet<'_>,
@@ -332,19 +371,20 @@ impl QueuePair<'_> {
             peer: self.qp.remote_qpn & 0xff_ffff,
             now: self.context.ticks(),
         };
-        self.complete_receive(&of, inline)
+        self.report_receive(&of, inline)
     }
 
     /// A packet that was executed before comes again: its answer was lost.
     fn take_duplicate(&mut self, packet: &Packet<'_>, opcode: Opcode) {
         let transport = &packet.headers.transport;
         let psn = transport.bth.psn();
-        let expected = self.qp.responder.psn;
         let arriving = &self.qp.runtime.connection().arriving;
         let msn = arriving.msn;
         match opcode.message {
             Message::Send | Message::Write => {
-                let psn = advance(expected, crate::connection::PSN_MASK);
+                // Not with the PSN of a READ or atomic that was executed since: only their own
+                // answers acknowledge those.
+                let Some(psn) = arriving.executed else { return };
                 self.answer(Answer::Acknowledge { psn, msn });
             }
             Message::ReadRequest => {
@@ -360,7 +400,7 @@ impl QueuePair<'_> {
                         },
                         Replay::Atomic { .. } => false,
                     });
-                if known && !self.qp.runtime.connection().arriving.is_answering(psn) {
+                if known {
                     let (key, address) = (reth.rkey(), reth.virtual_address());
                     let (sent, again) = (0, true);
                     self.answer(Answer::Read {
@@ -382,7 +422,7 @@ impl QueuePair<'_> {
                     }
                     _ => None,
                 });
-                if let Some(answer) = found.filter(|_| !arriving.is_answering(psn)) {
+                if let Some(answer) = found {
                     self.answer(answer);
                 }
             }
@@ -420,7 +460,12 @@ impl QueuePair<'_> {
     /// Lets an answer go out behind those that wait.
     fn answer(&mut self, answer: Answer) {
         let connection = self.qp.runtime.connection();
-        connection.arriving.answer(answer);
+        match answer {
+            Answer::Read { again: true, .. } | Answer::Atomic { .. } => {
+                connection.arriving.answer_again(answer);
+            }
+            _ => connection.arriving.answer(answer),
+        }
         if !std::mem::replace(&mut connection.answers, true) {
             self.context.state.answering.push_back(self.qpn);
         }
@@ -447,6 +492,13 @@ impl QueuePair<'_> {
         connection.answers
     }
 
+    /// Software stopped the QP: nothing goes out any more.
+    pub(in crate::engine) fn forget_answers(&mut self) {
+        if self.qp.runtime.started().is_some() {
+            self.qp.runtime.connection().arriving.answers.clear();
+        }
+    }
+
     fn emit_aeth(&mut self, psn: u32, msn: u32, syndrome: u8) -> bool {
         let out = response(Message::Acknowledge, Place::Only, psn, Some((msn, syndrome)), 0);
         let _ = self.emit(&out, false, |_| Ok(()));
@@ -465,7 +517,7 @@ impl QueuePair<'_> {
 
     /// Sends the next packet of the answer to a READ; true if it was the last one.
     fn emit_read(&mut self, answer: Answer, scratch: &mut Scratch) -> bool {
-        let Answer::Read { psn, msn, packets, sent, key, address, length, .. } = answer else {
+        let Answer::Read { psn, msn, packets, sent, key, address, length, again } = answer else {
             return true;
         };
         let log_mtu = self.log_mtu();
@@ -480,6 +532,10 @@ impl QueuePair<'_> {
         let from = address.wrapping_add(at);
         let psn = advance(psn, sent);
         if let Err(nak) = self.range(key, from, here, Need::RemoteRead, scratch) {
+            if again {
+                // Who still waits for it asks once more; who has it may have closed the key.
+                return true;
+            }
             self.qp.runtime.connection().arriving.answers.clear();
             self.fail_responder(psn, nak);
             return false;
@@ -523,8 +579,7 @@ impl QueuePair<'_> {
         let gap = distance(self.qp.responder.psn, psn) != Distance::Same;
         self.qp.responder.psn = psn;
         if gap || opcode.place.begins() {
-            // The receive WQE of a message that was cut serves the next one.
-            self.qp.runtime.connection().arriving.message = None;
+            self.cut_message();
         }
         let done = match self.fits(packet, opcode) {
             Ok(()) => self.execute(packet, opcode, scratch),
@@ -535,9 +590,17 @@ impl QueuePair<'_> {
         };
         self.count_done(opcode, &done);
         if done.is_err() {
-            self.qp.runtime.connection().arriving.message = None;
+            self.cut_message();
             self.qp.responder.psn = advance(psn, 1);
         }
+    }
+
+    /// The message that is arriving will not be whole: its receive WQE serves the next one.
+    fn cut_message(&mut self) {
+        let held = self.taken_receive();
+        let arriving = &mut self.qp.runtime.connection().arriving;
+        arriving.message = None;
+        arriving.held = held;
     }
 }
 

@@ -256,3 +256,62 @@ fn an_unreliable_connection_loses_whole_messages_and_completes_every_request() {
     }
     assert!((10..60).contains(&arrived), "{arrived} of 60");
 }
+
+#[test]
+fn what_stands_behind_a_request_that_failed_here_does_not_go_out() {
+    let mut rig = Rig::new();
+    let (mut a, mut b) = rig.pair();
+    disturb(&mut rig, &[], 1);
+    let (buffer, key) = rig.region(1, 64);
+    rig.receive(&mut b, &[DataSegment::new(64, key, buffer)]);
+    let (from, lkey) = rig.region(0, 64);
+    let wqes = [
+        Request::write(buffer, key).sge(from, 8, lkey),
+        Request::write(buffer, key).sge(from, 8, lkey ^ 1),
+        Request::send().sge(from, 8, lkey),
+    ];
+    for request in wqes {
+        let wqe = request.wqe(a.qpn, a.posted);
+        rig.place(&mut a, &wqe);
+    }
+    rig.ring(&a);
+    run_on(&mut rig, |_| false);
+    let done: Vec<u8> = rig.all(0, a.send_cq).iter().map(Entry::opcode).collect();
+    let error = cqe_opcode::REQUESTER_ERROR;
+    assert_eq!(done, [cqe_opcode::REQUESTER, error, error]);
+    assert!(rig.poll(1, b.receive_cq).is_none(), "the peer hears nothing of the last one");
+}
+
+#[test]
+fn two_messages_of_several_packets_take_two_receives_of_a_shared_queue() {
+    let mut rig = Rig::new();
+    let (mut a, b) = rig.pair();
+    let (mut c, d) = rig.pair();
+    let mut shared = super::srqs::SharedWorld::new(&mut rig);
+    for end in [&a, &b, &c, &d] {
+        rig.qp(end).log_mtu = 8;
+    }
+    disturb(&mut rig, &[], 1);
+    for end in [&b, &d] {
+        let qp = rig.qp(end);
+        (qp.srq, qp.rq) = (Some(super::srqs::NUMBER), None);
+        qp.context.set_cqn_rcv(end.receive_cq);
+    }
+    let (buffer, key) = rig.region(1, 8192);
+    for (place, next) in [(0, 1), (1, 2)] {
+        let at = buffer + 4096 * u64::from(place);
+        shared.fill(&rig, place, next, DataSegment::new(4096, key, at));
+    }
+    let (from, lkey) = rig.region(0, 8192);
+    rig.fill(from, &[1; 4096]);
+    rig.fill(from + 4096, &[2; 4096]);
+    let (first, second) = (Request::send(), Request::send());
+    rig.post(&mut a, first.sge(from, 4096, lkey));
+    rig.post(&mut c, second.sge(from + 4096, 4096, lkey));
+    run_on(&mut rig, |_| false);
+    let mut taken = [b, d].map(|end| rig.poll(1, end.receive_cq).expect("a message").index());
+    let bytes = taken.map(|index| rig.bytes(buffer + 4096 * u64::from(index), 4096));
+    assert!(bytes[0] == [1; 4096] && bytes[1] == [2; 4096]);
+    taken.sort_unstable();
+    assert_eq!(taken, [0, 1]);
+}

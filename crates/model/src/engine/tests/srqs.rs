@@ -7,19 +7,19 @@ use super::rig::{ASYNC_EQ, PD, Request, Rig};
 use crate::hca::objects::{QueueMemory, Srq, SrqContext};
 use crate::memory::HostMemory;
 
-const NUMBER: u32 = 0x600;
+pub(super) const NUMBER: u32 = 0x600;
 const LOG_SIZE: u32 = 2;
 const STRIDE: u64 = 32;
 
 /// A shared queue at function 1: where its WQEs and its record lie.
-struct SharedWorld {
+pub(super) struct SharedWorld {
     ring: u64,
     record: u64,
     posted: u32,
 }
 
 impl SharedWorld {
-    fn new(rig: &mut Rig) -> Self {
+    pub(super) fn new(rig: &mut Rig) -> Self {
         let (ring, record) = (rig.alloc(STRIDE << LOG_SIZE), rig.alloc(8));
         let memory = QueueMemory {
             pages: [ring].into(),
@@ -48,7 +48,7 @@ impl SharedWorld {
     }
 
     /// Fills the WQE at `place`, which names `next` as the next one.
-    fn fill(&mut self, rig: &Rig, place: u16, next: u16, segment: DataSegment) {
+    pub(super) fn fill(&mut self, rig: &Rig, place: u16, next: u16, segment: DataSegment) {
         let mut wqe = [0; STRIDE as usize];
         wqe[2..4].copy_from_slice(&next.to_be_bytes());
         wqe[16..].copy_from_slice(segment.as_bytes());

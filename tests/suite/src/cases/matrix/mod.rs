@@ -241,7 +241,11 @@ impl Cell {
             Operation::SendInvalidate | Operation::Umr => &UMR,
             _ => &[],
         };
-        [&[transport], more].concat()
+        let lossless: &[Need] = match self.transport {
+            Transport::Rc => &[],
+            Transport::Uc | Transport::Ud => &[Need::Lossless],
+        };
+        [&[transport], more, lossless].concat()
     }
 }
 

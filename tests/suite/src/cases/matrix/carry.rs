@@ -5,21 +5,21 @@ use verbless_queue::address::HEADER_BYTES;
 use verbless_queue::qp::{SendBatch, SendQueue};
 use verbless_queue::service::{Connected, Service};
 use verbless_queue::wr::{
-    CompareSwap, FetchAdd, Inline, Nop, Payload, Read, Send, SendImm, SendInvalidate, Umr,
-    WorkRequest, Write, WriteImm,
+    CompareSwap, FetchAdd, Inline, LocalInvalidate, Nop, OperationInfo, Payload, Read, Request,
+    Send, SendImm, SendInvalidate, To, Umr, WorkRequest, Write, WriteImm,
 };
 use verbless_queue::{
-    ConnectOptions, DatagramOptions, Destination, QKey, QpConfig, Rc, RemoteAddr, Rkey, Sge, Uc, Ud,
+    ConnectOptions, DatagramOptions, Destination, QKey, Rc, RemoteAddr, Rkey, Sge, Uc, Ud,
 };
 
 use super::{Operation, memory};
-use crate::{Lab, Pair, Stop};
+use crate::{Pair, Stop, ensure_eq};
 
 /// One request.
 pub(super) struct Job {
     pub(super) operation: Operation,
     pub(super) remote: RemoteAddr,
-    /// What an UMR maps, or a SEND invalidates; no key for all others.
+    /// What an UMR maps, or is invalidated; no key for all others.
     pub(super) key: Rkey,
     pub(super) signaled: bool,
     pub(super) number: u64,
@@ -55,8 +55,9 @@ pub(super) enum Poster<'q, S: Service> {
     Batch(SendBatch<'q, S>),
 }
 
-impl<S: Service> Poster<'_, S> {
+impl<S: Carry> Poster<'_, S> {
     fn post<W: WorkRequest<S>>(&mut self, request: &W, job: &Job) -> Result<(), Stop> {
+        ensure_eq!(W::INFO.name, S::info(job.operation).name, "request that is posted");
         match self {
             Self::Single(queue) => queue.post(request, job.number)?,
             Self::Batch(batch) => batch.post(request, job.number)?,
@@ -90,8 +91,33 @@ pub(super) trait Carry: Service {
     /// Bytes in front of what a SEND brings.
     const HEADER: usize;
 
-    /// Two queue pairs that can send to each other; and the way from the first to the second.
-    fn pair(lab: &Lab, config: &QpConfig) -> Result<(Pair<Self>, Self::Way), Stop>;
+    /// Lets two queue pairs in RESET send to each other; the way from the first to the second.
+    fn connect(pair: &mut Pair<Self>) -> Result<Self::Way, Stop>;
+
+    /// The same through RESET, after a request that failed.
+    fn restart(pair: &mut Pair<Self>) -> Result<Self::Way, Stop> {
+        for end in [&mut pair.a, &mut pair.b] {
+            end.qp.reset()?;
+        }
+        Self::connect(pair)
+    }
+
+    /// The entry of the request that an operation is posted as.
+    fn info(operation: Operation) -> OperationInfo {
+        match operation {
+            Operation::Send => Send::<Sge>::INFO,
+            Operation::SendImm => SendImm::<Sge>::INFO,
+            Operation::SendInvalidate => SendInvalidate::<Sge>::INFO,
+            Operation::Write => Write::<Sge>::INFO,
+            Operation::WriteImm => WriteImm::<Sge>::INFO,
+            Operation::Read => Read::<Sge>::INFO,
+            Operation::CompareSwap => CompareSwap::INFO,
+            Operation::FetchAdd => FetchAdd::INFO,
+            Operation::Umr => Umr::INFO,
+            Operation::LocalInvalidate => LocalInvalidate::INFO,
+            Operation::Nop => Nop::INFO,
+        }
+    }
 
     /// Posts a request whose bytes lie in memory.
     fn post(
@@ -110,12 +136,8 @@ pub(super) trait Carry: Service {
     ) -> Result<(), Stop>;
 }
 
-fn connected<S: Connected>(lab: &Lab, config: &QpConfig) -> Result<(Pair<S>, ()), Stop> {
-    Ok((Pair::connected_of(lab, config, 64, &ConnectOptions::default())?, ()))
-}
-
 /// What every connected service carries.
-fn put_connected<S: Connected, P: Payload>(
+fn put_connected<S: Carry + Connected, P: Payload>(
     poster: &mut Poster<'_, S>,
     job: &Job,
     payload: P,
@@ -126,13 +148,18 @@ fn put_connected<S: Connected, P: Payload>(
         Operation::SendImm => put!(poster, job, SendImm::new(payload, immediate)),
         Operation::Write => put!(poster, job, Write::new(payload, job.remote)),
         Operation::WriteImm => put!(poster, job, WriteImm::new(payload, job.remote, immediate)),
+        Operation::LocalInvalidate => put!(poster, job, LocalInvalidate::new(job.key)),
         Operation::Nop => put!(poster, job, Nop::new()),
         other => Err(Stop::fail(format!("no {other:?} in this form on this service"))),
     }
 }
 
 /// An UMR that makes a key one range over these SGEs.
-fn put_umr<S: Connected>(poster: &mut Poster<'_, S>, job: &Job, klms: &[Sge]) -> Result<(), Stop> {
+fn put_umr<S: Carry + Connected>(
+    poster: &mut Poster<'_, S>,
+    job: &Job,
+    klms: &[Sge],
+) -> Result<(), Stop> {
     put!(poster, job, Umr::map(job.key, KeyAccess::ALL, klms))
 }
 
@@ -140,8 +167,8 @@ impl Carry for Rc {
     type Way = ();
     const HEADER: usize = 0;
 
-    fn pair(lab: &Lab, config: &QpConfig) -> Result<(Pair<Self>, ()), Stop> {
-        connected(lab, config)
+    fn connect(pair: &mut Pair<Self>) -> Result<(), Stop> {
+        pair.connect(&ConnectOptions::default())
     }
 
     fn post(poster: &mut Poster<'_, Self>, (): &(), job: &Job, sges: &[Sge]) -> Result<(), Stop> {
@@ -177,8 +204,8 @@ impl Carry for Uc {
     type Way = ();
     const HEADER: usize = 0;
 
-    fn pair(lab: &Lab, config: &QpConfig) -> Result<(Pair<Self>, ()), Stop> {
-        connected(lab, config)
+    fn connect(pair: &mut Pair<Self>) -> Result<(), Stop> {
+        pair.connect(&ConnectOptions::default())
     }
 
     fn post(poster: &mut Poster<'_, Self>, (): &(), job: &Job, sges: &[Sge]) -> Result<(), Stop> {
@@ -221,15 +248,22 @@ impl Carry for Ud {
     type Way = Destination;
     const HEADER: usize = HEADER_BYTES;
 
-    fn pair(lab: &Lab, config: &QpConfig) -> Result<(Pair<Self>, Destination), Stop> {
-        let mut pair = Pair::unconnected_of(lab, config, 64)?;
+    fn connect(pair: &mut Pair<Self>) -> Result<Destination, Stop> {
         for end in [&mut pair.a, &mut pair.b] {
             end.domain.start(&mut end.qp, &DatagramOptions::new(KEY))?;
         }
         let options = ConnectOptions::default();
         let peer = pair.b.domain.address(&pair.b.qp, &options)?;
-        let way = pair.a.domain.destination(&peer, KEY, &options)?;
-        Ok((pair, way))
+        Ok(pair.a.domain.destination(&peer, KEY, &options)?)
+    }
+
+    fn info(operation: Operation) -> OperationInfo {
+        match operation {
+            Operation::Send => To::<Send<Sge>>::INFO,
+            Operation::SendImm => To::<SendImm<Sge>>::INFO,
+            // No destination: nothing is sent, or no datagram carries it.
+            _ => Rc::info(operation),
+        }
     }
 
     fn post(

@@ -5,23 +5,19 @@
 mod carry;
 mod memory;
 
-use verbless_queue::service::Service;
-use verbless_queue::wr::{
-    CompareSwap, FetchAdd, Nop, Read, Request, SendInvalidate, Umr, Write, WriteImm,
-};
-use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Uc, Ud, UmrKey};
+use verbless_queue::wr::OPERATIONS;
+use verbless_queue::{Domain, QpConfig, Rc, RemoteAddr, Rkey, Sge, Status, Uc, Ud, UmrKey};
 
 use crate::case::Entry;
 use crate::need::{ATOMICS, cap};
-use crate::{Case, Group, Lab, Need, Stop, ensure, ensure_eq, until};
+use crate::{Case, Group, Lab, Need, Pair, Stop, ensure, ensure_eq, failed, until};
 use carry::{Carry, Job, Poster};
 use memory::Memory;
 
 pub(crate) static GROUP: Group = Group {
     name: "matrix",
     holds: "Service by operation by payload by length by way of posting: what is sent arrives \
-        whole, \
-            is reported as it was asked for, and nothing beside it changes.",
+        whole, is reported as it was asked for, and nothing beside it changes.",
     needs: &[],
     entries: &[Entry {
         name: "what_a_service_does_not_carry_is_refused_by_its_name_and_the_rest_has_a_row",
@@ -54,6 +50,7 @@ enum Operation {
     CompareSwap,
     FetchAdd,
     Umr,
+    LocalInvalidate,
     Nop,
 }
 
@@ -103,7 +100,8 @@ const INLINE: usize = 200;
 /// such requests.
 const CARRIED: &[(Transport, &[Operation], &[usize])] = {
     use Operation::{
-        CompareSwap, FetchAdd, Nop, Read, Send, SendImm, SendInvalidate, Umr, Write, WriteImm,
+        CompareSwap, FetchAdd, LocalInvalidate, Nop, Read, Send, SendImm, SendInvalidate, Umr,
+        Write, WriteImm,
     };
     &[
         (
@@ -118,13 +116,14 @@ const CARRIED: &[(Transport, &[Operation], &[usize])] = {
                 CompareSwap,
                 FetchAdd,
                 Umr,
+                LocalInvalidate,
                 Nop,
             ],
             &[0, 1, 64, INLINE, 4096, LONGEST],
         ),
         (
             Transport::Uc,
-            &[Send, SendImm, Write, WriteImm, Umr, Nop],
+            &[Send, SendImm, Write, WriteImm, Umr, LocalInvalidate, Nop],
             &[0, 1, 64, INLINE, 4096, LONGEST],
         ),
         // One packet of any path MTU of RoCE, 1024 bytes on an Ethernet port of 1500.
@@ -137,6 +136,7 @@ impl Operation {
     fn forms(self) -> &'static [Form] {
         match self {
             Self::Nop => &[Form::Inline],
+            Self::LocalInvalidate => &[Form::OneSge],
             Self::CompareSwap | Self::FetchAdd => &[Form::OneSge, Form::IndirectKey],
             // The SGEs of an UMR are its KLMs.
             Self::Read | Self::Umr => &[Form::OneSge, Form::ThreeSges, Form::IndirectKey],
@@ -151,6 +151,8 @@ impl Operation {
             Self::CompareSwap | Self::FetchAdd => length == 8,
             // A KLM of no bytes is one of 2 GiB.
             Self::Umr => length >= REQUESTS,
+            // The bytes behind the key.
+            Self::LocalInvalidate => length == 64,
             _ => form != Form::Inline || length <= INLINE,
         }
     }
@@ -186,7 +188,7 @@ impl Operation {
             Self::Read => (Done::Read, Done::Receive),
             Self::CompareSwap => (Done::CompareSwap, Done::Receive),
             Self::FetchAdd => (Done::FetchAdd, Done::Receive),
-            Self::Umr => (Done::Umr, Done::Receive),
+            Self::Umr | Self::LocalInvalidate => (Done::Umr, Done::Receive),
             Self::Nop => (Done::Nop, Done::Receive),
         }
     }
@@ -209,6 +211,7 @@ impl Cell {
             Operation::CompareSwap => "compare_and_swap",
             Operation::FetchAdd => "fetch_and_add",
             Operation::Umr => "umr",
+            Operation::LocalInvalidate => "local_invalidate",
             Operation::Nop => "nop",
         };
         let form = match self.form {
@@ -238,7 +241,7 @@ impl Cell {
         };
         let more: &[Need] = match self.operation {
             Operation::CompareSwap | Operation::FetchAdd => &[ATOMICS],
-            Operation::SendInvalidate | Operation::Umr => &UMR,
+            Operation::SendInvalidate | Operation::Umr | Operation::LocalInvalidate => &UMR,
             _ => &[],
         };
         let lossless: &[Need] = match self.transport {
@@ -276,36 +279,34 @@ fn cases() -> Vec<Case> {
     cells.into_iter().map(case).collect()
 }
 
-/// Asks of each service whether it takes what not all services carry: what has a row, and no more.
+/// Asks of each service whether it takes each operation that there is a request of: what has a
+/// row, and no more. An operation without a row is one that the matrix never posts.
 fn refused_by_name(lab: &Lab) -> Result<(), Stop> {
     let domain = Domain::new(&lab.device()?)?;
+    let mut posted = Vec::new();
     for &(transport, carried, _) in CARRIED {
-        match transport {
+        posted.extend(match transport {
             Transport::Rc => takes::<Rc>(&domain, carried)?,
             Transport::Uc => takes::<Uc>(&domain, carried)?,
             Transport::Ud => takes::<Ud>(&domain, carried)?,
-        }
+        });
+    }
+    for info in OPERATIONS {
+        ensure!(posted.contains(&info.name), "{} has no row in the matrix", info.name);
     }
     Ok(())
 }
 
-fn takes<S: Service>(domain: &Domain, carried: &[Operation]) -> Result<(), Stop> {
-    for (operation, info) in [
-        (Operation::SendInvalidate, SendInvalidate::<Sge>::INFO),
-        (Operation::Write, Write::<Sge>::INFO),
-        (Operation::WriteImm, WriteImm::<Sge>::INFO),
-        (Operation::Read, Read::<Sge>::INFO),
-        (Operation::CompareSwap, CompareSwap::INFO),
-        (Operation::FetchAdd, FetchAdd::INFO),
-        (Operation::Umr, Umr::INFO),
-        (Operation::Nop, Nop::INFO),
-    ] {
-        let refusal = domain.supports::<S>(&info).err().map(|error| error.to_string());
-        let expected = (!carried.contains(&operation))
+/// The names of what the rows of a service post.
+fn takes<S: Carry>(domain: &Domain, carried: &[Operation]) -> Result<Vec<&'static str>, Stop> {
+    let posted: Vec<_> = carried.iter().map(|&operation| S::info(operation)).collect();
+    for info in OPERATIONS {
+        let refusal = domain.supports::<S>(info).err().map(|error| error.to_string());
+        let expected = (!posted.contains(info))
             .then(|| format!("the transport service {} does not carry {}", S::NAME, info.name));
         ensure_eq!(refusal, expected, format!("{} on {}", info.name, S::NAME));
     }
-    Ok(())
+    Ok(posted.iter().map(|info| info.name).collect())
 }
 
 /// Posts the requests of a cell, and looks at every completion and every byte at both ends.
@@ -317,7 +318,8 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
         inline: INLINE as u32,
         ..QpConfig::new(REQUESTS as u32, REQUESTS as u32)
     };
-    let (mut pair, way) = S::pair(lab, &config)?;
+    let mut pair = Pair::unconnected_of(lab, &config, 64)?;
+    let mut way = S::connect(&mut pair)?;
     let header = S::HEADER;
     // What is sent from here and arrives there; and memory that the peer posts for receives.
     let local = Memory::new(&pair.a.domain, form, length, false)?;
@@ -337,6 +339,18 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 let job = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
                 S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &job, &remote.sges(at)?)?;
                 pair.b.sent()??;
+                keys.push(key);
+            }
+            // What stays open until it is invalidated: a WRITE out of the key.
+            Operation::LocalInvalidate => {
+                let mut key = pair.a.domain.umr_key(REQUESTS as u32, false)?;
+                let map = Job { operation: Operation::Umr, ..Job::plain(key.renew()) };
+                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &map, &local.sges(at)?)?;
+                pair.a.sent()??;
+                let write = Job { remote: remote.remote(at)?, ..Job::plain(key.rkey()) };
+                let from = [Sge::new(0, length as u32, key.lkey())];
+                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &write, &from)?;
+                pair.a.sent()??;
                 keys.push(key);
             }
             _ => {}
@@ -413,6 +427,14 @@ fn run<S: Carry>(lab: &Lab, cell: &Cell) -> Result<(), Stop> {
                 S::post(&mut Poster::Single(&mut pair.b.qp.send), &way, &there, &remote.sges(at)?)?;
                 pair.b.sent()??;
                 until("a WRITE", || local.holds(at, 0, data).ok())?;
+            }
+            Operation::LocalInvalidate => {
+                until("a WRITE", || remote.holds(at, 0, data).ok())?;
+                let write = Job { remote: remote.remote(at)?, ..Job::plain(name(at)) };
+                let from = [Sge::new(0, length as u32, keys[at].lkey())];
+                S::post(&mut Poster::Single(&mut pair.a.qp.send), &way, &write, &from)?;
+                failed(pair.a.sent()?, Status::LocalProtection)?;
+                way = S::restart(&mut pair)?;
             }
             Operation::Nop => remote.holds(at, 0, &[])?,
         }

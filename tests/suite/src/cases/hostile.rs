@@ -245,9 +245,20 @@ fn a_completion_of_a_request_that_is_not_outstanding_is_refused(lab: &Lab) -> Re
 fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
     let pair = Pair::unconnected(lab, &QpConfig::new(1, 1), 64)?;
     let mut raw = RawQp::new(&pair.a.domain)?;
-    let (mut taken, mut refused) = (0, 0);
+    let (mut succeeded, mut failed, mut refused) = (0, 0, 0);
+    let mut outstanding: Vec<u64> = Vec::new();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut posted = 0u16;
     for count in 0..5000u32 {
+        if outstanding.is_empty() {
+            outstanding.extend([2 * u64::from(count), 2 * u64::from(count) + 1]);
+            let mut batch = raw.qp.batch();
+            for &cookie in &outstanding {
+                batch.post(&Nop::new(), cookie)?;
+                posted += 1;
+            }
+            batch.hold();
+        }
         let mut cqe = [0; 64];
         for word in cqe.chunks_exact_mut(8) {
             state ^= state << 13;
@@ -257,45 +268,52 @@ fn any_completion_is_taken_or_refused(lab: &Lab) -> Result<(), Stop> {
         }
         if count % 2 == 0 {
             cqe[0x38..0x3c].copy_from_slice(&raw.qp.qpn().0.to_be_bytes());
-            // Now and then an index near those that are outstanding.
-            cqe[0x3c] = 0;
-            cqe[0x3d] &= 0xf;
+            // An index near those that are outstanding, or a lap of the ring ahead.
+            let index = posted.wrapping_sub(3).wrapping_add(u16::from(cqe[0x3d] & 0x13));
+            cqe[0x3c..0x3e].copy_from_slice(&index.to_be_bytes());
         }
-        // It is ours to read on this lap.
+        // It is ours to read on this lap, and opcode 15 would say that it is none yet.
         let lap = (count as usize / CQES % 2) as u8;
-        cqe[0x3f] = cqe[0x3f] & 0xee | lap;
+        cqe[0x3f] = cqe[0x3f] & 0xfe | lap;
+        if cqe[0x3f] >> 4 == 0xf {
+            cqe[0x3f] &= 0xdf;
+        }
         let slot = count as usize % CQES;
         raw.shared.memory.write_at(CQ_AT + 64 * slot, &cqe)?;
-        let room = raw.qp.send.free();
-        if room == SEND_WQEBBS as u32 {
-            let mut batch = raw.qp.batch();
-            for _ in 0..2 {
-                batch.post(&Nop::new(), count.into())?;
-            }
-            batch.hold();
-        }
         let free = raw.qp.send.free();
         let cqe = raw.cq.poll().ok_or_else(|| Stop::fail("it was not seen"))?;
-        match raw.qp.complete(cqe) {
+        let outcome = raw.qp.complete(cqe);
+        ensure!(raw.cq.inline_data().len() <= 64, "more inline data than a CQE has");
+        let cookie = match outcome {
             Ok(done) => {
-                taken += 1;
-                ensure!(done.cookie <= count.into(), "{done:?} of nothing that was posted");
-                ensure!(raw.qp.send.free() > free, "{done:?} completes no request");
+                succeeded += 1;
+                done.cookie
             }
             Err(CompletionError::Failed(failure)) => {
-                taken += 1;
-                ensure!(failure.cookie <= count.into(), "{failure:?} of nothing that was posted");
+                failed += 1;
+                failure.cookie
             }
             Err(CompletionError::Malformed(_)) => {
                 refused += 1;
                 ensure_eq!(raw.qp.send.free(), free, "free WQEBBs after a CQE that was refused");
+                continue;
             }
             Err(CompletionError::Shared(cqe)) => {
                 return Err(Stop::fail(format!("{cqe:?} of a shared receive, and there is none")));
             }
-        }
-        ensure!(raw.cq.inline_data().len() <= 64, "more inline data than a CQE has");
+        };
+        // A completion is of all that was posted before its request as well.
+        let Some(at) = outstanding.iter().position(|&posted| posted == cookie) else {
+            let what = format!("a completion of {cookie}, and outstanding are {outstanding:?}");
+            return Err(Stop::fail(what));
+        };
+        outstanding.drain(..=at);
+        let freed = raw.qp.send.free() - free;
+        ensure_eq!(freed as usize, at + 1, format!("WQEBBs that {cookie} made free"));
     }
-    ensure!(taken > 0 && refused > 1000, "{taken} were taken and {refused} refused");
+    ensure!(
+        succeeded > 0 && failed > 0 && refused > 1000,
+        "{succeeded} succeeded, {failed} failed and {refused} were refused"
+    );
     Ok(())
 }

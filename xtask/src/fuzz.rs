@@ -89,7 +89,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "texts",
-        what: "device profiles, and what prm decode reads",
+        what: "device profiles, plans of faults, and what prm decode reads",
         longest: LONGEST_TEXT,
         smoke: false,
     },

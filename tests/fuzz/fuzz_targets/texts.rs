@@ -1,10 +1,11 @@
-//! What people hand over: device profiles, and what `cargo xtask prm decode` reads.
+//! What people hand over: device profiles, plans of faults, and what `cargo xtask prm decode`
+//! reads.
 #![no_main]
 
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use verbless_model::{Link, Model, Profile};
+use verbless_model::{FaultPlan, Link, Model, Profile};
 use verbless_prm::command::Decoded;
 use verbless_prm::dump;
 
@@ -20,8 +21,16 @@ fuzz_target!(|data: &[u8]| {
     let Some((&kind, rest)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(rest);
     match kind % 4 {
-        // A profile that is accepted makes a device.
+        // A profile that is accepted makes a device, a plan that is accepted can be applied or says
+        // what is not there.
         0 => {
+            if let Ok(plan) = FaultPlan::parse(&text) {
+                let card = Profile::load("bluefield3").expect("a profile that comes along");
+                let model = Model::builder().device_with_sides(card).stepped().build();
+                if let Err(error) = model.apply(&plan) {
+                    assert!(error.to_string().contains("there is no "), "{error}");
+                }
+            }
             let Ok(profile) = Profile::from_toml(&text) else { return };
             // What is too large for this machine is not what is looked for.
             if profile.device().uar_pages <= 1 << 16 && profile.device().vectors <= 1 << 16 {

@@ -208,19 +208,6 @@ impl Cable {
         passes
     }
 
-    /// Whether frames cross it at once and whole, and none is on its way.
-    pub(super) fn is_plain(&self) -> bool {
-        self.settings.up
-            && self.is_undisturbed()
-            && self.is_empty(Direction::Out)
-            && self.is_empty(Direction::In)
-    }
-
-    /// The same of frames that are switched inside the card.
-    pub(super) fn is_plain_inside(&self) -> bool {
-        (!self.settings.loopback || self.is_undisturbed()) && self.is_empty(Direction::Inside)
-    }
-
     /// Whether frames cross it as if it were not there, up and in the partition of all others.
     pub(super) fn is_undisturbed(&self) -> bool {
         self.settings.partition == 0
@@ -229,6 +216,7 @@ impl Cable {
             && self.faults.iter().all(Active::is_over)
     }
 
+    #[allow(dead_code, reason = "the engine does not pace senders yet")]
     /// From when on the queue in front of the link is short.
     pub(super) fn clear_to_send(&self, now: u64) -> u64 {
         let lane = &self.lanes[Direction::Out as usize];
@@ -276,21 +264,21 @@ mod tests {
     }
 
     #[test]
-    fn a_perfect_link_takes_no_time_and_is_plain() {
+    fn a_perfect_link_takes_no_time_and_disturbs_nothing() {
         let mut cable = Cable::new(Link::Ethernet, 0);
-        assert!(cable.is_plain() && cable.is_plain_inside());
+        assert!(cable.is_undisturbed() && cable.is_empty(Direction::Out));
         assert_eq!(cable.cross(Direction::Out, 7, 9000, 0), Some(7));
         assert_eq!(cable.clear_to_send(7), 7);
         cable.departed(Direction::Out);
-        assert!(!cable.is_plain(), "a frame is on its way");
-        assert!(cable.arrived(Direction::Out) && cable.is_plain());
+        assert!(!cable.is_empty(Direction::Out), "a frame is on its way");
+        assert!(cable.arrived(Direction::Out) && cable.is_empty(Direction::Out));
     }
 
     #[test]
     fn a_frame_takes_the_time_of_its_bits_and_the_latency() {
         // 1 bit/ns, and 24 bytes around each frame of Ethernet.
         let mut ethernet = cable(Link::Ethernet, slow());
-        assert!(!ethernet.is_plain() && ethernet.is_plain_inside());
+        assert!(!ethernet.is_undisturbed());
         assert_eq!(ethernet.cross(Direction::Out, 1000, 1000, 0), Some(1000 + 8 * 1024 + 500));
         assert_eq!(ethernet.cross(Direction::Out, 1000, 1000, 0), Some(1000 + 2 * 8 * 1024 + 500));
         assert_eq!(ethernet.cross(Direction::In, 1000, 1000, 0), Some(1000 + 8 * 1024 + 500));
@@ -313,10 +301,9 @@ mod tests {
     #[test]
     fn what_is_switched_inside_the_card_is_delayed_only_on_request() {
         let mut cable = cable(Link::Ethernet, LinkSettings { loopback: true, ..slow() });
-        assert!(!cable.is_plain_inside());
         assert_eq!(cable.cross(Direction::Inside, 0, 1000, 0), Some(8 * 1024 + 500));
         cable.set(LinkSettings { loopback: true, up: false, ..LinkSettings::default() });
-        assert!(cable.is_plain_inside(), "the link's end is not the card's");
+        assert_eq!(cable.cross(Direction::Inside, 20_000, 9, 0), Some(20_000), "it is in the card");
     }
 
     #[test]
@@ -325,7 +312,7 @@ mod tests {
         cable.cross(Direction::In, 0, 100, 0);
         cable.departed(Direction::In);
         cable.set(LinkSettings { up: false, ..slow() });
-        assert!(!cable.arrived(Direction::In) && !cable.is_plain());
+        assert!(!cable.arrived(Direction::In));
         assert_eq!(cable.cross(Direction::In, 0, 100, 0), None);
         assert_eq!(cable.traffic(Direction::In).down, 2);
     }

@@ -22,8 +22,6 @@
 //! [`reach`] is the way of messages that are carried whole: which function a port's address
 //! reaches.
 
-#![allow(dead_code, reason = "nobody outside is joined yet, and senders are not paced")]
-
 pub(crate) mod address;
 #[cfg(test)]
 mod dissect;
@@ -53,7 +51,9 @@ use self::link::{Cable, Direction};
 use self::schedule::Schedule;
 use crate::profile::Link;
 use crate::watch::{Outbox, SeenFrame};
-use crate::wire::{Headers, Mac};
+#[cfg(test)]
+use crate::wire::Headers;
+use crate::wire::Mac;
 
 /// One port of one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,15 +186,6 @@ impl Fabric {
         }
     }
 
-    /// Takes the vports of a function away, as when it dies: nothing reaches them any more.
-    pub(crate) fn detach(&mut self, function: usize) {
-        self.vports.retain(|vport, _| vport.function != function);
-        for port in &mut self.ports {
-            port.members.retain(|(vport, _)| vport.function != function);
-        }
-        self.know();
-    }
-
     fn know(&mut self) {
         self.known.clear();
         for (at, port) in self.ports.iter().enumerate() {
@@ -274,6 +265,7 @@ impl Fabric {
     ///
     /// # Panics
     /// If the extension headers are not those of the opcode.
+    #[cfg(test)]
     pub(crate) fn packet(
         &mut self,
         headers: &Headers,
@@ -284,6 +276,7 @@ impl Fabric {
     }
 
     /// A frame of these bytes to send, as raw Ethernet has it.
+    #[cfg(test)]
     pub(crate) fn frame(&mut self, kind: Link, bytes: &[u8]) -> Frame {
         self.buffers.of_bytes(kind, bytes)
     }
@@ -300,22 +293,7 @@ impl Fabric {
         self.buffers.recycle(frame);
     }
 
-    /// Whether nothing can happen to frames between two vports, either way, and nobody watches
-    /// them: a message may be carried whole.
-    pub(crate) fn is_plain(&self, one: Vport, other: Vport) -> bool {
-        let (Some(one), Some(other)) = (self.vports.get(&one), self.vports.get(&other)) else {
-            return false;
-        };
-        if self.is_watched() {
-            return false;
-        }
-        let [here, there] = [one, other].map(|port| &self.ports[port.0].cable);
-        match one == other {
-            true => here.is_plain_inside(),
-            false => are_joined(here, there) && here.is_plain() && there.is_plain(),
-        }
-    }
-
+    #[allow(dead_code, reason = "the engine does not pace senders yet")]
     /// From when on a vport may send without its frames waiting long for the link. Who sends on
     /// fills a queue that drops what is too much.
     pub(crate) fn clear_to_send(&self, now: u64, from: Vport) -> u64 {

@@ -8,6 +8,7 @@ use verbless_prm::HcaCap;
 use verbless_prm::hot::{cqe_opcode, opcode};
 
 use crate::hca::objects::Service;
+use crate::wire::Message;
 
 /// One operation.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Operation {
     pub responder_cqe: Option<u8>,
     /// The control segment's immediate (or the rkey to invalidate) goes into the receiver's CQE.
     pub immediate: bool,
+    /// What its packets are; `None`: it does not leave the device.
+    pub message: Option<Message>,
     pub action: Action,
 }
 
@@ -87,6 +90,7 @@ const BASE: Operation = Operation {
     requester_cqe: cqe_opcode::REQUESTER,
     responder_cqe: None,
     immediate: false,
+    message: None,
     action: Action::Nop,
 };
 
@@ -97,6 +101,7 @@ pub(crate) static TABLE: [Operation; 10] = [
         opcode: opcode::WRITE,
         segments: &[Part::Remote],
         services: &[Rc, Uc],
+        message: Some(Message::Write),
         action: Action::Write,
         ..BASE
     },
@@ -106,6 +111,7 @@ pub(crate) static TABLE: [Operation; 10] = [
         segments: &[Part::Address],
         services: &[Rc, Uc, Ud, Qp0, Qp1],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND),
+        message: Some(Message::Send),
         action: Action::Send { invalidate: false },
         ..BASE
     },
@@ -113,6 +119,7 @@ pub(crate) static TABLE: [Operation; 10] = [
         name: "READ",
         opcode: opcode::READ,
         segments: &[Part::Remote],
+        message: Some(Message::ReadRequest),
         action: Action::Read,
         ..BASE
     },
@@ -123,6 +130,7 @@ pub(crate) static TABLE: [Operation; 10] = [
         services: &[Rc, Uc],
         responder_cqe: Some(cqe_opcode::RESPONDER_WRITE_IMM),
         immediate: true,
+        message: Some(Message::Write),
         action: Action::Write,
         ..BASE
     },
@@ -133,6 +141,7 @@ pub(crate) static TABLE: [Operation; 10] = [
         services: &[Rc, Uc, Ud, Qp0, Qp1],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_IMM),
         immediate: true,
+        message: Some(Message::Send),
         action: Action::Send { invalidate: false },
         ..BASE
     },
@@ -142,6 +151,7 @@ pub(crate) static TABLE: [Operation; 10] = [
         segments: &[Part::Address],
         responder_cqe: Some(cqe_opcode::RESPONDER_SEND_INVALIDATE),
         immediate: true,
+        message: Some(Message::Send),
         action: Action::Send { invalidate: true },
         ..BASE
     },
@@ -150,6 +160,7 @@ pub(crate) static TABLE: [Operation; 10] = [
         opcode: opcode::COMPARE_SWAP,
         segments: &[Part::Remote, Part::Atomic],
         needs: Some(ATOMIC),
+        message: Some(Message::CompareSwap),
         action: Action::CompareSwap,
         ..BASE
     },
@@ -158,6 +169,7 @@ pub(crate) static TABLE: [Operation; 10] = [
         opcode: opcode::FETCH_ADD,
         segments: &[Part::Remote, Part::Atomic],
         needs: Some(ATOMIC),
+        message: Some(Message::FetchAdd),
         action: Action::FetchAdd,
         ..BASE
     },
@@ -195,6 +207,11 @@ impl Operation {
     /// The name of the plain operation with an opcode.
     pub(crate) fn name_of(opcode: u8) -> &'static str {
         Self::find(opcode, 0).map_or("unknown", |operation| operation.name)
+    }
+
+    /// What the responder does for a request of one packet kind.
+    pub(crate) fn of_message(message: Message) -> Option<&'static Self> {
+        TABLE.iter().find(|operation| operation.message == Some(message))
     }
 
     /// Refuses what a QP of this service, of a device with these capabilities, does not do.
@@ -267,6 +284,8 @@ mod tests {
             assert_eq!(entry.segments.contains(&Part::Atomic), entry.is_atomic(), "{}", entry.name);
             let receives = matches!(entry.action, Action::Send { .. }) || entry.immediate;
             assert_eq!(entry.responder_cqe.is_some(), receives, "{}", entry.name);
+            let leaves = !matches!(entry.action, Action::Nop | Action::Umr);
+            assert_eq!(entry.message.is_some(), leaves, "{}", entry.name);
             let datagrams = entry.services.iter().any(|service| service.is_datagram());
             let local = matches!(entry.action, Action::Nop);
             assert!(!datagrams || local || entry.segments.contains(&Part::Address));

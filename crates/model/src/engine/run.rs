@@ -7,7 +7,8 @@ use super::requester::Step;
 use super::scratch::{Phase, Scratch};
 use super::sender::Turn;
 use super::state::{Delayed, Egress};
-use super::{blueflame, doorbell, packets, transport};
+use super::transport::Carrier;
+use super::{blueflame, doorbell, packets};
 use crate::fabric::Vport;
 use crate::world::World;
 
@@ -209,7 +210,7 @@ fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Res
             send_packets(world, id);
             Ok(turn)
         }
-        Step::Request(placed) => transport::send(world, (id, qpn), service, &placed, scratch),
+        Step::Request(placed) => Carrier::new(world, (id, qpn)).send(service, &placed, scratch),
     }
 }
 

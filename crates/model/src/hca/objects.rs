@@ -14,6 +14,7 @@ pub use crate::hca::registry::ObjectCounts;
 pub(crate) use crate::hca::registry::Objects;
 use crate::profile::KeyNumbers;
 use crate::runtime::{CqRuntime, QpRuntime, SendRuntime};
+use crate::wire;
 
 /// A run of host memory that holds a queue, record or translation table: pages of one size and an
 /// offset into the first.
@@ -262,6 +263,16 @@ pub(crate) enum Service {
 }
 
 impl Service {
+    /// The service that its packets name; `None`: it sends none.
+    pub(crate) fn wire(self) -> Option<wire::Service> {
+        match self {
+            Self::Rc => Some(wire::Service::Rc),
+            Self::Uc => Some(wire::Service::Uc),
+            Self::Ud | Self::Qp0 | Self::Qp1 => Some(wire::Service::Ud),
+            Self::RegUmr => None,
+        }
+    }
+
     /// It has a peer, which INIT2RTR names.
     pub(crate) fn is_connected(self) -> bool {
         matches!(self, Self::Rc | Self::Uc)

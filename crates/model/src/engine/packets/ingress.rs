@@ -55,12 +55,7 @@ pub(in crate::engine) fn arrive(
         tracing::debug!(qpn, "a packet for a QP that does not exist");
         return;
     };
-    let carries = match qp.service {
-        Service::Rc => opcode.service == WireService::Rc,
-        Service::Uc => opcode.service == WireService::Uc,
-        Service::Ud | Service::Qp0 | Service::Qp1 => opcode.service == WireService::Ud,
-        Service::RegUmr => false,
-    };
+    let carries = qp.service.wire() == Some(opcode.service);
     if !carries || qp.port != port {
         tracing::debug!(qpn, ?opcode, "a packet of another service, or for another port");
         return;

@@ -310,20 +310,10 @@ impl QueuePair<'_> {
             (false, false) => wire::Place::Middle,
             (false, true) => wire::Place::Last,
         };
-        let message = match operation.action {
-            Action::Send { .. } => Message::Send,
-            Action::Write => Message::Write,
-            Action::Read => Message::ReadRequest,
-            Action::CompareSwap => Message::CompareSwap,
-            Action::FetchAdd => Message::FetchAdd,
-            Action::Nop | Action::Umr => return Err(cqe_syndrome::LOCAL_QP_OPERATION),
-        };
+        let message = operation.message.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let invalidate = place.ends() && operation.action == (Action::Send { invalidate: true });
         let immediate = place.ends() && operation.immediate && !invalidate;
-        let service = match self.qp.service.is_reliable() {
-            true => wire::Service::Rc,
-            false => wire::Service::Uc,
-        };
+        let service = self.qp.service.wire().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let opcode = Opcode { service, message, place, immediate, invalidate };
         let opcode = opcode.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
         let rest = part.length - part.at.min(part.length);
@@ -358,7 +348,7 @@ impl QueuePair<'_> {
         let mut bth = Bth::zeroed();
         bth.set_opcode(opcode)
             .set_solicited(place.ends() && work.solicited)
-            .set_acknowledge(service == wire::Service::Rc && asks)
+            .set_acknowledge(self.qp.service.is_reliable() && asks)
             .set_psn(part.psn);
         let bytes = if scatters { 0 } else { rest.min(1 << self.log_mtu()) as usize };
         if !scatters {

@@ -15,7 +15,7 @@ use super::super::context::QueuePair;
 use super::super::counters::Count;
 use super::super::cqe::Received;
 use super::super::keys::Need;
-use super::super::operation::Action;
+use super::super::operation::Operation;
 use super::super::responder::Nak;
 use super::super::scratch::Scratch;
 use super::super::transfer;
@@ -330,10 +330,7 @@ impl QueuePair<'_> {
         }
         self.range(key, address, 8, Need::Atomic, scratch)?;
         let operands = Operands { swap_add: header.swap_or_add(), compare: header.compare() };
-        let action = match opcode.message {
-            Message::CompareSwap => Action::CompareSwap,
-            _ => Action::FetchAdd,
-        };
+        let action = Operation::of_message(opcode.message).ok_or(Nak::InvalidRequest)?.action;
         let value = self.exchange_word(action, operands, scratch)?;
         let psn = self.qp.responder.psn;
         self.arrived(1, true);

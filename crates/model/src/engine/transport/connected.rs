@@ -10,7 +10,59 @@ use crate::hca::objects::Service;
 use crate::world::World;
 
 /// A QP: its function and its number.
-pub(super) type Place = (usize, u32);
+pub(super) type QpId = (usize, u32);
+
+/// A QP that has a message carried whole, and all that the message can reach.
+pub(in crate::engine) struct Carrier<'a> {
+    pub(super) world: &'a mut World,
+    pub(super) from: QpId,
+}
+
+impl<'a> Carrier<'a> {
+    pub(in crate::engine) fn new(world: &'a mut World, from: QpId) -> Self {
+        Self { world, from }
+    }
+
+    /// The QP itself.
+    pub(super) fn pair(&mut self) -> Result<QueuePair<'_>, Missing> {
+        let (function, qpn) = self.from;
+        self.world.functions[function].pair(qpn, self.world.clock.now)
+    }
+
+    /// Takes the QP's request to its peer, which gets it by `receive`.
+    pub(super) fn exchange(
+        &mut self,
+        placed: &Placed,
+        scratch: &mut Scratch,
+        receive: Receive,
+    ) -> Result<Exchange, Missing> {
+        let (world, (id, qpn)) = (&mut *self.world, self.from);
+        let Function { hca, engine } = &mut world.functions[id];
+        let qp = hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
+        let packets = placed.length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
+        let (port, remote, to_qpn) = (qp.port, qp.remote, qp.remote_qpn);
+        let (service, psn) = (qp.service, qp.requester.psn);
+        let silence = Exchange { answer: Answer::Silence, peer: None, packets };
+        if engine.faults.loses_message(qpn) {
+            return Ok(silence);
+        }
+        let slid = hca.lid(port);
+        let Some(target) = remote.and_then(|to| fabric::reach(&world.functions, id, port, to))
+        else {
+            return Ok(silence);
+        };
+        let sender = Sender { function: id, qpn, service };
+        if !is_for(world, target, to_qpn, &sender) {
+            return Ok(silence);
+        }
+        let now = world.clock.now;
+        let (function, memory) = beside(&mut world.functions, target, id);
+        let message =
+            Message { slid, psn, packets, work: &placed.work, length: placed.length, memory };
+        let answer = receive(&mut function.pair(to_qpn, now)?, &message, scratch);
+        Ok(Exchange { answer, peer: Some((target, to_qpn)), packets })
+    }
+}
 
 /// PSNs count in 24 bits.
 pub(super) const PSN: u32 = 0xff_ffff;
@@ -32,44 +84,12 @@ pub(super) enum Answer {
 pub(super) struct Exchange {
     pub answer: Answer,
     /// Whom it reached.
-    pub peer: Option<Place>,
+    pub peer: Option<QpId>,
     pub packets: u32,
 }
 
 /// How a service takes a message.
 pub(super) type Receive = fn(&mut QueuePair<'_>, &Message<'_>, &mut Scratch) -> Answer;
-
-/// Takes the request of a QP to its peer, which gets it by `receive`.
-pub(super) fn exchange(
-    world: &mut World,
-    (id, qpn): Place,
-    placed: &Placed,
-    scratch: &mut Scratch,
-    receive: Receive,
-) -> Result<Exchange, Missing> {
-    let Function { hca, engine } = &mut world.functions[id];
-    let qp = hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
-    let packets = placed.length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
-    let (port, remote, to_qpn) = (qp.port, qp.remote, qp.remote_qpn);
-    let (service, psn) = (qp.service, qp.requester.psn);
-    let silence = Exchange { answer: Answer::Silence, peer: None, packets };
-    if engine.faults.loses_message(qpn) {
-        return Ok(silence);
-    }
-    let slid = hca.lid(port);
-    let Some(target) = remote.and_then(|to| fabric::reach(&world.functions, id, port, to)) else {
-        return Ok(silence);
-    };
-    let sender = Sender { function: id, qpn, service };
-    if !is_for(world, target, to_qpn, &sender) {
-        return Ok(silence);
-    }
-    let now = world.clock.now;
-    let (function, memory) = beside(&mut world.functions, target, id);
-    let message = Message { slid, psn, packets, work: &placed.work, length: placed.length, memory };
-    let answer = receive(&mut function.pair(to_qpn, now)?, &message, scratch);
-    Ok(Exchange { answer, peer: Some((target, to_qpn)), packets })
-}
 
 /// Who sends a message.
 struct Sender {

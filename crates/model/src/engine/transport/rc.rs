@@ -16,10 +16,9 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer::{self, End};
 use super::super::work::Placed;
-use super::connected::{Answer, Exchange, PSN, Place, exchange};
+use super::connected::{Answer, Carrier, Exchange, PSN, QpId};
 use crate::hca::objects::QpState;
 use crate::memory::HostMemory;
-use crate::world::World;
 
 /// A PSN that is less than this far ahead is ahead; else it lies behind.
 const PSN_HALF: u32 = 1 << 23;
@@ -28,54 +27,52 @@ const FOR_EVER: u8 = 7;
 /// Unit of the ACK timeout: 4.096 µs.
 const TIMEOUT_UNIT: u64 = 4096;
 
-/// Sends a request that is ready, and does what the answer asks for.
-pub(super) fn send(
-    world: &mut World,
-    (id, qpn): Place,
-    placed: &Placed,
-    scratch: &mut Scratch,
-) -> Result<Turn, Missing> {
-    let Exchange { answer, peer, packets } = exchange(world, (id, qpn), placed, scratch, receive)?;
-    let from = peer.map_or(id, |(function, _)| function);
-    let (function, source) = beside(&mut world.functions, id, from);
-    let mut pair = function.pair(qpn, world.clock.now)?;
-    if pair.failed_meanwhile() {
-        return Ok(Turn::Sleep);
-    }
-    let original = match answer {
-        Answer::Done { original } => original,
-        Answer::Failed(syndrome) => return Ok(pair.finish(placed, Err(syndrome))),
-        Answer::NotReady { timer } => return Ok(pair.receiver_not_ready(placed, timer)),
-        Answer::Silence => return Ok(pair.unanswered()),
-    };
-    pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
-    if !placed.work.operation.scatters() {
-        return Ok(pair.succeed(placed, 0, None));
-    }
-    let source = source.unwrap_or(pair.context.memory);
-    match pair.take_response(placed, source, original, scratch) {
-        Ok(turn) => Ok(turn),
-        Err(End::Target) => Ok(pair.finish(placed, Err(cqe_syndrome::LOCAL_PROTECTION))),
-        Err(End::Source) => peer_failed(world, (id, qpn), peer, placed),
-    }
-}
-
-/// The peer's memory could not be read for a response: if its program is no more, it is silent.
-fn peer_failed(
-    world: &mut World,
-    (id, qpn): Place,
-    peer: Option<Place>,
-    placed: &Placed,
-) -> Result<Turn, Missing> {
-    let now = world.clock.now;
-    if let Some((peer, number)) = peer {
-        let mut pair = world.functions[peer].pair(number, now)?;
-        if pair.is_gone() {
-            pair.enter_error();
-            return Ok(world.functions[id].pair(qpn, now)?.unanswered());
+impl Carrier<'_> {
+    /// Sends a request that is ready, and does what the answer asks for.
+    pub(super) fn send_reliable(
+        &mut self,
+        placed: &Placed,
+        scratch: &mut Scratch,
+    ) -> Result<Turn, Missing> {
+        let Exchange { answer, peer, packets } = self.exchange(placed, scratch, receive)?;
+        let (world, (id, qpn)) = (&mut *self.world, self.from);
+        let from = peer.map_or(id, |(function, _)| function);
+        let (function, source) = beside(&mut world.functions, id, from);
+        let mut pair = function.pair(qpn, world.clock.now)?;
+        if pair.failed_meanwhile() {
+            return Ok(Turn::Sleep);
+        }
+        let original = match answer {
+            Answer::Done { original } => original,
+            Answer::Failed(syndrome) => return Ok(pair.finish(placed, Err(syndrome))),
+            Answer::NotReady { timer } => return Ok(pair.receiver_not_ready(placed, timer)),
+            Answer::Silence => return Ok(pair.unanswered()),
+        };
+        pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
+        if !placed.work.operation.scatters() {
+            return Ok(pair.succeed(placed, 0, None));
+        }
+        let source = source.unwrap_or(pair.context.memory);
+        match pair.take_response(placed, source, original, scratch) {
+            Ok(turn) => Ok(turn),
+            Err(End::Target) => Ok(pair.finish(placed, Err(cqe_syndrome::LOCAL_PROTECTION))),
+            Err(End::Source) => self.peer_failed(peer, placed),
         }
     }
-    Ok(world.functions[id].pair(qpn, now)?.finish(placed, Err(cqe_syndrome::REMOTE_OPERATION)))
+
+    /// The peer's memory could not be read for a response: if its program is no more, it is silent.
+    fn peer_failed(&mut self, peer: Option<QpId>, placed: &Placed) -> Result<Turn, Missing> {
+        let now = self.world.clock.now;
+        let world = &mut *self.world;
+        if let Some((peer, number)) = peer {
+            let mut pair = world.functions[peer].pair(number, now)?;
+            if pair.is_gone() {
+                pair.enter_error();
+                return Ok(self.pair()?.unanswered());
+            }
+        }
+        Ok(self.pair()?.finish(placed, Err(cqe_syndrome::REMOTE_OPERATION)))
+    }
 }
 
 impl QueuePair<'_> {

@@ -8,26 +8,26 @@ use super::super::responder::{Message, Nak};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
-use super::connected::{Answer, Exchange, PSN, Place, exchange};
-use crate::world::World;
+use super::connected::{Answer, Carrier, Exchange, PSN};
 
-/// Sends a request that is ready.
-pub(super) fn send(
-    world: &mut World,
-    (id, qpn): Place,
-    placed: &Placed,
-    scratch: &mut Scratch,
-) -> Result<Turn, Missing> {
-    let Exchange { answer, packets, .. } = exchange(world, (id, qpn), placed, scratch, receive)?;
-    let mut pair = world.functions[id].pair(qpn, world.clock.now)?;
-    if pair.failed_meanwhile() {
-        return Ok(Turn::Sleep);
+impl Carrier<'_> {
+    /// Sends a request that is ready.
+    pub(super) fn send_unreliable(
+        &mut self,
+        placed: &Placed,
+        scratch: &mut Scratch,
+    ) -> Result<Turn, Missing> {
+        let Exchange { answer, packets, .. } = self.exchange(placed, scratch, receive)?;
+        let mut pair = self.pair()?;
+        if pair.failed_meanwhile() {
+            return Ok(Turn::Sleep);
+        }
+        if let Answer::Failed(syndrome) = answer {
+            return Ok(pair.finish(placed, Err(syndrome)));
+        }
+        pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
+        Ok(pair.succeed(placed, 0, None))
     }
-    if let Answer::Failed(syndrome) = answer {
-        return Ok(pair.finish(placed, Err(syndrome)));
-    }
-    pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
-    Ok(pair.succeed(placed, 0, None))
 }
 
 /// Takes a message. Whatever was lost before it is lost, and so is the message if it is refused:

@@ -20,7 +20,7 @@ use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer::{self, End};
 use super::super::work::{Placed, Work, address_vector};
-use super::connected::Place;
+use super::connected::{Carrier, QpId};
 use crate::fabric;
 use crate::hca::objects::{Address, Objects, Qp, Service};
 use crate::hca::{Hca, is_group};
@@ -66,84 +66,85 @@ struct Route {
     flags: u32,
 }
 
-/// Sends a request that is ready: it is done when it has left, whoever hears it.
-pub(super) fn send(
-    world: &mut World,
-    (id, qpn): Place,
-    placed: &Placed,
-    scratch: &mut Scratch,
-) -> Result<Turn, Missing> {
-    let sent = deliver_all(world, (id, qpn), placed, scratch)?;
-    let mut pair = world.functions[id].pair(qpn, world.clock.now)?;
-    Ok(if pair.failed_meanwhile() { Turn::Sleep } else { pair.finish(placed, sent) })
-}
+impl Carrier<'_> {
+    /// Sends a request that is ready: it is done when it has left, whoever hears it.
+    pub(super) fn send_datagram(
+        &mut self,
+        placed: &Placed,
+        scratch: &mut Scratch,
+    ) -> Result<Turn, Missing> {
+        let sent = self.deliver_all(placed, scratch)?;
+        let mut pair = self.pair()?;
+        Ok(if pair.failed_meanwhile() { Turn::Sleep } else { pair.finish(placed, sent) })
+    }
 
-/// Takes the message in `scratch` to whom it is for; the inner error is the syndrome.
-fn deliver_all(
-    world: &mut World,
-    (id, qpn): Place,
-    placed: &Placed,
-    scratch: &mut Scratch,
-) -> Result<Result<(), u8>, Missing> {
-    const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
-    let (work, length) = (&placed.work, placed.length);
-    let Function { hca, engine } = &mut world.functions[id];
-    let lost = engine.faults.loses_message(qpn);
-    let qp = hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
-    let Some((vector, _)) = address_vector(&scratch.wqe) else { return Ok(Err(MALFORMED)) };
-    if length > 1 << qp.log_mtu {
-        return Ok(Err(cqe_syndrome::LOCAL_LENGTH));
-    }
-    let immediate = if work.operation.immediate { Immdt::BYTES } else { 0 };
-    let behind = wire::behind(Bth::BYTES + Deth::BYTES + immediate, length as usize);
-    let Some(route) = route(hca, qp, &vector, behind) else {
-        tracing::info!(qpn, ?vector, "an address vector that leads nowhere");
-        return Ok(Err(MALFORMED));
-    };
-    let source = match (qp.service, qp.context.deth_sqpn()) {
-        (Service::Qp0, _) => 0,
-        (Service::Qp1, _) => 1,
-        (_, 0) => qpn,
-        (_, other) => other,
-    };
-    let (port, deaf) = (qp.port, qp.context.block_lb_mc());
-    let q_key = if vector.q_key() & OWN_KEY != 0 { qp.context.q_key() } else { vector.q_key() };
-    // What the receiver finds in front of the message.
-    let front = match route.header {
-        Some(header) => {
-            scratch.wqe.extend_from_slice(&header);
-            Sge::Inline { at: scratch.wqe.len() - GRH, length: GRH as u64 }
+    /// Takes the message in `scratch` to whom it is for; the inner error is the syndrome.
+    fn deliver_all(
+        &mut self,
+        placed: &Placed,
+        scratch: &mut Scratch,
+    ) -> Result<Result<(), u8>, Missing> {
+        let (world, (id, qpn)) = (&mut *self.world, self.from);
+        const MALFORMED: u8 = cqe_syndrome::LOCAL_QP_OPERATION;
+        let (work, length) = (&placed.work, placed.length);
+        let Function { hca, engine } = &mut world.functions[id];
+        let lost = engine.faults.loses_message(qpn);
+        let qp = hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
+        let Some((vector, _)) = address_vector(&scratch.wqe) else { return Ok(Err(MALFORMED)) };
+        if length > 1 << qp.log_mtu {
+            return Ok(Err(cqe_syndrome::LOCAL_LENGTH));
         }
-        None => Sge::Null { length: GRH as u64 },
-    };
-    scratch.local.insert(0, front);
-    if lost {
-        return Ok(Ok(()));
-    }
-    let packet =
-        Packet { work, length, q_key, slid: hca.lid(port), flags_rqpn: route.flags | source };
-    let mut targets = std::mem::take(&mut scratch.targets);
-    targets.clear();
-    find_targets(world, id, port, &route.target, vector.dqp_dct(), &mut targets);
-    // It does not want to hear what it says to its groups itself.
-    if deaf && matches!(route.target, Target::Group(_)) {
-        targets.retain(|&place| place != (id, qpn));
-    }
-    let mut sent = Ok(());
-    for &(to, qpn) in &targets {
-        let now = world.clock.now;
-        let (function, memory) = beside(&mut world.functions, to, id);
-        match function.pair(qpn, now) {
-            Ok(mut pair) => sent = pair.receive_datagram(&packet, memory, scratch),
-            Err(missing) => tracing::info!(%missing, "nobody gets a datagram"),
+        let immediate = if work.operation.immediate { Immdt::BYTES } else { 0 };
+        let behind = wire::behind(Bth::BYTES + Deth::BYTES + immediate, length as usize);
+        let Some(route) = route(hca, qp, &vector, behind) else {
+            tracing::info!(qpn, ?vector, "an address vector that leads nowhere");
+            return Ok(Err(MALFORMED));
+        };
+        let source = match (qp.service, qp.context.deth_sqpn()) {
+            (Service::Qp0, _) => 0,
+            (Service::Qp1, _) => 1,
+            (_, 0) => qpn,
+            (_, other) => other,
+        };
+        let (port, deaf) = (qp.port, qp.context.block_lb_mc());
+        let q_key = if vector.q_key() & OWN_KEY != 0 { qp.context.q_key() } else { vector.q_key() };
+        // What the receiver finds in front of the message.
+        let front = match route.header {
+            Some(header) => {
+                scratch.wqe.extend_from_slice(&header);
+                Sge::Inline { at: scratch.wqe.len() - GRH, length: GRH as u64 }
+            }
+            None => Sge::Null { length: GRH as u64 },
+        };
+        scratch.local.insert(0, front);
+        if lost {
+            return Ok(Ok(()));
         }
-        // What the sender cannot read, nobody else gets.
-        if sent.is_err() {
-            break;
+        let packet =
+            Packet { work, length, q_key, slid: hca.lid(port), flags_rqpn: route.flags | source };
+        let mut targets = std::mem::take(&mut scratch.targets);
+        targets.clear();
+        find_targets(world, id, port, &route.target, vector.dqp_dct(), &mut targets);
+        // It does not want to hear what it says to its groups itself.
+        if deaf && matches!(route.target, Target::Group(_)) {
+            targets.retain(|&place| place != (id, qpn));
         }
+        let mut sent = Ok(());
+        for &(to, qpn) in &targets {
+            let now = world.clock.now;
+            let (function, memory) = beside(&mut world.functions, to, id);
+            match function.pair(qpn, now) {
+                Ok(mut pair) => sent = pair.receive_datagram(&packet, memory, scratch),
+                Err(missing) => tracing::info!(%missing, "nobody gets a datagram"),
+            }
+            // What the sender cannot read, nobody else gets.
+            if sent.is_err() {
+                break;
+            }
+        }
+        scratch.targets = targets;
+        Ok(sent)
     }
-    scratch.targets = targets;
-    Ok(sent)
 }
 
 /// Where an address vector leads; `None` if it does not make sense on this port. `behind`: bytes
@@ -236,7 +237,7 @@ fn find_targets(
     port: u8,
     to: &Target,
     qpn: u32,
-    targets: &mut Vec<Place>,
+    targets: &mut Vec<QpId>,
 ) {
     match to {
         Target::Port(address) => {
@@ -250,7 +251,7 @@ fn find_targets(
 }
 
 /// Adds the QPs of all functions that joined a group; the sender's own function hears it as well.
-fn members(world: &World, from: usize, port: u8, group: &[u8; 16], targets: &mut Vec<Place>) {
+fn members(world: &World, from: usize, port: u8, group: &[u8; 16], targets: &mut Vec<QpId>) {
     let source = &world.functions[from].hca;
     let link = source.profile.link();
     if !source.is_up(port) {

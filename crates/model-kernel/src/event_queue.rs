@@ -3,10 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use verbless_prm::{Eqe, Opcode};
+use verbless_prm::{CreateEqIn, Eqe};
 
 use super::client::PAGE;
-use super::mailbox::{Field, inbox};
 
 /// Bytes of an event queue entry, and the words that it is read in; the last has the owner bit.
 const EQE_BYTES: u64 = Eqe::BYTES as u64;
@@ -69,18 +68,16 @@ impl EventQueue {
     pub(super) fn create(&self, uar_page: u32, events: [u64; 4]) -> Vec<u8> {
         let pages = (EQE_BYTES << self.log_size).div_ceil(PAGE);
         let uid = if events == [0; 4] { SHARED_UID } else { 0 };
-        let mut input = inbox(Opcode::CREATE_EQ, 0, uid, 0x110 + 8 * pages as usize);
-        Field(0x1c, 28, 24).set(&mut input, self.log_size);
-        Field(0x1c, 23, 0).set(&mut input, uar_page);
-        Field(0x24, 11, 0).set(&mut input, self.vector);
-        for (index, mask) in events.iter().enumerate() {
-            input[0x58 + 8 * index..][..8].copy_from_slice(&mask.to_be_bytes());
+        let mut input = CreateEqIn::new();
+        input.set_uid(uid);
+        let context = input.eq_context_entry_mut();
+        context.set_log_eq_size(self.log_size as u8).set_uar_page(uar_page);
+        context.set_intr(self.vector as u16);
+        for (index, mask) in events.into_iter().enumerate() {
+            input.set_event_bitmask(index, mask);
         }
-        for page in 0..pages {
-            let address = self.pages.address() + page * PAGE;
-            input[0x110 + 8 * page as usize..][..8].copy_from_slice(&address.to_be_bytes());
-        }
-        input
+        let addresses = (0..pages).map(|page| self.pages.address() + page * PAGE);
+        input.as_bytes().iter().copied().chain(addresses.flat_map(u64::to_be_bytes)).collect()
     }
 
     /// Takes the next entry, if the device has written one: its owner bit flips with each round
@@ -146,9 +143,9 @@ mod tests {
         let first = u64::from_be_bytes(*input[0x110..].first_chunk().expect("a page address"));
         assert_eq!((first % PAGE, first), (0, queue.pages.address()));
         assert_eq!(input[..4], [0x03, 0x01, 0, 0]);
-        assert_eq!(Field(0x1c, 28, 24).get(&input), 7);
-        assert_eq!(Field(0x1c, 23, 0).get(&input), 0x1234);
-        assert_eq!(Field(0x24, 11, 0).get(&input), 9);
+        assert_eq!(input[0x1c..0x20], [7, 0, 0x12, 0x34]);
+        assert_eq!(input[0x24..0x28], [0, 0, 0, 9]);
+        assert_eq!(input[0x58..0x60], (1u64 << 9).to_be_bytes());
         assert_eq!(queue.create(0, [0; 4])[..4], [0x03, 0x01, 0xff, 0xff]);
     }
 }

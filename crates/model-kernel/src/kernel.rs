@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use nix::errno::Errno;
 use verbless_prm::hot::event_type as event;
 use verbless_prm::{
-    AtomicCap, AtomicReqEndianness, Eqe, EqePortState, HcaCap, Opcode, PortChangeSubtype, PortType,
+    AtomicCap, AtomicReqEndianness, CreateEqOut, DestroyEqIn, Eqe, EqePortState, HcaCap, Opcode,
+    PortChangeSubtype, PortType,
 };
 
 use super::boot::Booted;
@@ -20,7 +21,7 @@ use super::clock::Clock;
 use super::event_queue::EventQueue;
 use super::event_rules::{self, Subscribable};
 use super::mailbox::{Field, NUMBER, UID, inbox};
-use super::reach::{Function, exec, run};
+use super::reach::{Function, command, exec, run};
 use super::subscriptions::Subscriptions;
 use super::verbs::listener::Listeners;
 use verbless_model::memory::Interrupts;
@@ -204,9 +205,10 @@ impl Kernel {
 
     fn add_queue(&mut self, log_size: u32, vector: u32, events: [u64; 4]) -> Result<u32, Errno> {
         let mut queue = EventQueue::new(log_size, vector);
-        let mut output = [0; 16];
-        self.exec(&queue.create(self.uar.unwrap_or_default(), events), &mut output)?;
-        queue.number = Field(0x8, 7, 0).get(&output);
+        let mut output = CreateEqOut::default();
+        let create = queue.create(self.uar.unwrap_or_default(), events);
+        self.exec(&create, output.as_bytes_mut())?;
+        queue.number = output.eq_number().into();
         let number = queue.number;
         self.queues.get_mut().unwrap_or_else(PoisonError::into_inner).push(queue);
         Ok(number)
@@ -374,9 +376,9 @@ impl Kernel {
         }
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         for queue in queues.drain(..) {
-            let mut input = inbox(Opcode::DESTROY_EQ, 0, 0, 16);
-            Field(0x8, 7, 0).set(&mut input, queue.number);
-            if self.exec(&input, &mut [0; 16]).is_err() {
+            let mut input = DestroyEqIn::new();
+            input.set_eq_number(queue.number as u8);
+            if command(&*self.function, &input).is_err() {
                 // The device may still write there.
                 std::mem::forget(queue);
             }

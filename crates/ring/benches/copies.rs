@@ -1,43 +1,48 @@
-//! Copies into shared memory beside `memcpy`, in one run: `cargo bench -p verbless-ring --bench
-//! copies`. A ratio of 1 means as fast.
+//! Copies into shared memory and out of it beside `memcpy`, in turns. Run by `cargo xtask bench`,
+//! which has the bounds; a ratio of 1 means as fast.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use verbless_ring::ring::SharedMemory;
 
-/// Runs of each; the fastest counts.
-const RUNS: usize = 7;
-/// Bytes of a run, about.
-const BYTES: usize = 512 << 20;
+/// Bytes of a copy.
+const LENGTHS: [usize; 4] = [64, 1 << 10, 64 << 10, 16 << 20];
+/// Turns of each; the fastest counts.
+const TURNS: usize = 15;
+/// Bytes of a turn, about.
+const BYTES: usize = 64 << 20;
 
 fn main() {
-    println!("{:>12} {:>9} {:>9} {:>7}", "bytes", "memcpy", "write_at", "ratio");
-    for length in [8, 16, 64, 200, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20, 256 << 20] {
+    println!("{:>10} {:>7} {:>7} {:>7}  in GB/s", "bytes", "memcpy", "in", "out");
+    for length in LENGTHS {
         let from = vec![0x5a_u8; length];
         let mut to = vec![0_u8; length];
         let memory = SharedMemory::zeroed(length);
-        let (mut plain, mut ours) = (Duration::MAX, Duration::MAX);
-        // In turns, so that whatever else the machine does disturbs both.
-        for _ in 0..RUNS {
+        let [mut plain, mut into, mut out] = [f64::INFINITY; 3];
+        // In turns, so that whatever else the machine does disturbs all of them.
+        for _ in 0..TURNS {
             plain =
                 plain.min(time(length, || black_box(&mut to).copy_from_slice(black_box(&from))));
-            ours = ours.min(time(length, || {
-                let copied = memory.write_at(0, black_box(&from));
-                assert!(copied.is_ok());
+            into = into.min(time(length, || {
+                assert!(memory.write_at(0, black_box(&from)).is_ok());
+            }));
+            out = out.min(time(length, || {
+                assert!(memory.read_at(0, black_box(&mut to)).is_ok());
             }));
         }
-        let rate = |time: Duration| length as f64 / time.as_secs_f64() / 1e9;
-        let ratio = plain.as_secs_f64() / ours.as_secs_f64();
-        println!("{length:>12} {:>9.2} {:>9.2} {ratio:>7.2}", rate(plain), rate(ours));
+        assert_eq!(from, to, "{length} bytes did not come back");
+        let [fast, a, b] = [plain, into, out].map(|time| length as f64 / time / 1e9);
+        println!("{length:>10} {fast:>7.2} {a:>7.2} {b:>7.2}");
+        println!("ratio in {length} B: {:.3}", a / fast);
+        println!("ratio out {length} B: {:.3}", b / fast);
     }
-    println!("in GB/s");
 }
 
-/// The time of one call, of many.
-fn time(length: usize, mut copy: impl FnMut()) -> Duration {
+/// The seconds of one call, of many.
+fn time(length: usize, mut copy: impl FnMut()) -> f64 {
     let calls = (BYTES / length).clamp(1, 1 << 20);
     let start = Instant::now();
     (0..calls).for_each(|_| copy());
-    start.elapsed() / calls as u32
+    start.elapsed().as_secs_f64() / calls as f64
 }

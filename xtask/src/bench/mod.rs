@@ -5,11 +5,12 @@
 //! `crates/ring/benches/instructions.rs`; its first comment says what an operation includes.
 //! Besides, the machine code of the same functions is looked at ([`code`]): no way to a panic, an
 //! allocation or a lock, and memory touched in the right order. Last, what a modelled WRITE costs
-//! ([`mod@write`]), the model's rates ([`speed`]), and what it is like to be a program under
-//! `verbless-model run` ([`mod@run`]).
+//! ([`mod@write`]), the rates of copies into registered memory ([`copies`]), the model's rates
+//! ([`speed`]), and what it is like to be a program under `verbless-model run` ([`mod@run`]).
 
 pub(crate) mod aarch64;
 mod code;
+mod copies;
 mod run;
 mod speed;
 mod write;
@@ -146,6 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         count(options, &mut tally)?;
     }
     if !options.counts {
+        copies::check(options.filter.as_deref(), &mut tally)?;
         speed::check(options.filter.as_deref(), &mut tally)?;
         run::check(options.filter.as_deref(), &mut tally)?;
     }
@@ -155,7 +157,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// Counts instructions, and looks at the machine code.
 fn count(options: &Options, tally: &mut Tally) -> Result {
-    let program = build()?;
+    let program = build("instructions")?;
     println!("instructions per operation (callgrind), call and loop included\n");
     println!(
         "{:36} {:>7} {:>8} {:>6} {:>10} {:>6}",
@@ -234,18 +236,10 @@ struct Target {
     name: String,
 }
 
-/// Builds the program; returns where it is.
-fn build() -> Result<PathBuf> {
+/// Builds the benchmark `name` of the rings; returns where it is.
+fn build(name: &str) -> Result<PathBuf> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "build",
-            "--profile",
-            "bench",
-            "--package",
-            "verbless-ring",
-            "--bench",
-            "instructions",
-        ])
+        .args(["build", "--profile", "bench", "--package", "verbless-ring", "--bench", name])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(workspace_root())
         .stderr(Stdio::inherit())
@@ -256,9 +250,7 @@ fn build() -> Result<PathBuf> {
     String::from_utf8(output.stdout)?
         .lines()
         .filter_map(|line| serde_json::from_str::<Message>(line).ok())
-        .filter(|message| {
-            message.target.as_ref().is_some_and(|target| target.name == "instructions")
-        })
+        .filter(|message| message.target.as_ref().is_some_and(|target| target.name == name))
         .find_map(|message| message.executable)
         .ok_or_else(|| "cargo built no benchmark".into())
 }

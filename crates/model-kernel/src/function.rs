@@ -107,13 +107,26 @@ impl Function for Modelled {
         });
         // Network devices answer for their link-local addresses whether or not a program has the
         // RDMA device open, without which its GID table is empty here.
-        entered.or_else(|| {
-            let ports = self.fabric.iter().filter_map(|device| device.port(1));
-            ports
-                .filter(|port| port.up && port.link_local_gid == *gid)
-                .map(|port| mac(port.mac))
-                .next()
-        })
+        entered
+            .or_else(|| {
+                let ports = self.fabric.iter().filter_map(|device| device.port(1));
+                ports
+                    .filter(|port| port.up && port.link_local_gid == *gid)
+                    .map(|port| mac(port.mac))
+                    .next()
+            })
+            // Nobody asks a neighbour outside the model for its MAC; its link-local address has it.
+            .or_else(|| self.device.leads_outside().then(|| mac_of_link_local(gid)).flatten())
+    }
+}
+
+/// The MAC that a link-local address is made of, by the modified EUI-64 (RFC 4291, appendix A).
+fn mac_of_link_local(gid: &[u8; 16]) -> Option<[u8; 6]> {
+    match *gid {
+        [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
+            Some([a ^ 0x02, b, c, d, e, f])
+        }
+        _ => None,
     }
 }
 
@@ -200,4 +213,39 @@ pub(super) fn described_port(device: &Device, number: u32) -> Option<PortState> 
         state.gids = entries.map(|(kind, index)| GidEntry { index, gid, kind }).collect();
     }
     Some(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use verbless_model::{Link, Model, Profile, Uplink};
+
+    use super::{Function as _, Modelled};
+
+    #[test]
+    fn a_neighbour_outside_is_known_by_its_link_local_address_while_there_is_an_outside() {
+        let profile = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
+        let model = Model::builder().device(profile).threaded().build();
+        let device = model.device(0);
+        let modelled = Modelled { device: device.clone(), fabric: [device].into() };
+        let mut gid = [0; 16];
+        gid[..2].copy_from_slice(&[0xfe, 0x80]);
+        gid[8..].copy_from_slice(&[0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
+        assert_eq!(modelled.neighbour(&gid), None);
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let external = model.join_ethernet(&Uplink::Inet { local: free, remote: free }).unwrap();
+        assert_eq!(modelled.neighbour(&gid), Some([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
+        // Not made of a MAC, of another network, and of IPv4.
+        for at in [11, 12, 7, 0] {
+            let mut other = gid;
+            other[at] ^= 1;
+            assert_eq!(modelled.neighbour(&other), None, "byte {at}");
+        }
+        // The model's own are known as before.
+        let own = model.device(0).port(1).unwrap();
+        assert_eq!(modelled.neighbour(&own.link_local_gid), Some(super::mac(own.mac)));
+        drop(external);
+        assert_eq!(modelled.neighbour(&gid), None);
+    }
 }

@@ -223,6 +223,12 @@ impl Device {
         self.look(|hca| hca.roce_addresses.clone())
     }
 
+    /// Whether somebody outside the model is at the Ethernet switch, by
+    /// [`Model::join_ethernet`](crate::Model::join_ethernet).
+    pub fn leads_outside(&self) -> bool {
+        self.shared.lock().fabric.leads_outside()
+    }
+
     /// Nanoseconds since the model began, by its own clock.
     pub fn now(&self) -> u64 {
         let mut world = self.shared.lock();

@@ -241,8 +241,12 @@ impl Fabric {
     /// outside: messages may be carried whole.
     pub(crate) fn is_undisturbed(&self) -> bool {
         let perfect = !self.changed || self.ports.iter().all(|port| port.cable.is_undisturbed());
-        let alone = self.externals == 0 || self.ports.iter().all(|port| port.external.is_none());
-        perfect && alone && self.schedule.len() == 0 && !self.is_watched()
+        perfect && !self.leads_outside() && self.schedule.len() == 0 && !self.is_watched()
+    }
+
+    /// Whether somebody outside is joined.
+    pub(crate) fn leads_outside(&self) -> bool {
+        self.externals != 0 && self.ports.iter().any(|port| port.external.is_some())
     }
 
     /// How the link of a physical port is.

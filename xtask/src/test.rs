@@ -19,6 +19,7 @@ use crate::debian::Debian;
 use crate::lanes::{self, Place};
 use crate::outcome::{ExpectedSkips, Outcome, Skip};
 use crate::steps::Report;
+use crate::vm::series::Series;
 use crate::{Result, workspace_root};
 
 /// Options of `cargo xtask test`.
@@ -83,6 +84,7 @@ const STEPS: &[Step] = &[
         run: || in_a_vm(&["--", "process", "--device", "mlx5_0", "--expect", "process run"]),
     },
     Step { name: "VM: rdma-core", place: Place::Guest, run: || in_a_vm(&["--rdma-core-suite"]) },
+    Step { name: "VM: rxe", place: Place::Guest, run: rxe },
     Step { name: "thread sanitizer", place: Place::Own, run: thread_sanitizer },
     Step { name: "address sanitizer", place: Place::Own, run: address_sanitizer },
     Step { name: "fuzz targets", place: Place::Own, run: fuzz_targets },
@@ -390,6 +392,15 @@ fn in_a_vm(options: &[&str]) -> Result<Outcome> {
     let model = crate::run::model()?.display().to_string();
     let guest = ["vm", "--kernel", SERIES, "--profile", "bluefield3", "--profile", "connectx6dx"];
     counted(xtask(&[&guest[..], &["--model", &model], options].concat()))
+}
+
+/// Programs between the model and Linux's own software implementation of RoCE.
+fn rxe() -> Result<Outcome> {
+    if let Err(error) = crate::vm::rxe::fetch(Series::Linux6_1) {
+        return Ok(Outcome::Skipped(error.to_string()));
+    }
+    let model = crate::run::model()?.display().to_string();
+    counted(xtask(&["vm", "--kernel", "6.1", "--rxe", "--model", &model]))
 }
 
 /// The tests of the crates that touch raw memory, under a sanitizer. The pinned toolchain carries

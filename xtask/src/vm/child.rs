@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
 
 use crate::Result;
 
@@ -44,6 +45,15 @@ impl Guarded {
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.0.try_wait()?)
+    }
+
+    /// Asks it to end, and waits for that, but no longer than `limit`.
+    pub(crate) fn terminate(&mut self, limit: Duration) {
+        if let Ok(None) = self.ended() {
+            // It may end by itself meanwhile.
+            let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM);
+            let _ = self.wait(limit);
+        }
     }
 
     /// Waits for it to end by itself, but no longer than `limit`.

@@ -119,6 +119,13 @@ pub(crate) fn rdma_core(series: Series) -> Result<PathBuf> {
     get(&format!("rdma-core of {suite}"), &format!("rdma-core-{suite}"), suite, &packages, |_| true)
 }
 
+/// iproute2's programs as a series' own suite has them, with their libraries.
+pub(crate) fn iproute(series: Series) -> Result<PathBuf> {
+    let suite = series.suite();
+    let packages = ["iproute2"].map(Choice::Named);
+    get(&format!("iproute2 of {suite}"), &format!("iproute2-{suite}"), suite, &packages, |_| true)
+}
+
 /// A command that runs a program of an unpacked tree with that tree's loader and libraries.
 pub(crate) fn in_tree(tree: &Path, program: &Path) -> Result<Command> {
     let loader = tree.join(LIBRARIES).join(LOADER);

@@ -11,13 +11,14 @@ export PATH=/bin:/usr/bin HOME=/ TERM=dumb NO_COLOR=1
 exec </dev/null >/dev/kmsg 2>&1
 say() { echo "<5>verbless: $*" >/dev/kmsg; }
 load() { while read -r module; do insmod "/modules/$module.ko" || say "failed to load $module"; done </modules/order; }
-unload() { for module in mlx5_ib mlx5_core; do rmmod "$module" || return; done; }
-. /settings # DEVICES, RELOAD
+unload() { for module in $DRIVERS; do rmmod "$module" || return; done; }
+. /settings # DEVICES, RELOAD, DRIVERS
 say init
 ulimit -l unlimited
 ifconfig lo 127.0.0.1
 stty -F /dev/ttyS1 raw
 load
+[ -e /prepare ] && { sh /prepare || say "failed to load what /prepare makes"; }
 if [ "$RELOAD" = 1 ]; then
     unload; say "unloaded $?"
     for module in mlx5_core mlx5_ib; do insmod "/modules/$module.ko" || say "failed to load $module"; done
@@ -31,6 +32,6 @@ if [ "$found" -ge "$DEVICES" ]; then
     say "exit $?"
 fi
 unload; say "unloaded $?"
-dmesg -r | grep -E '^<[0-4]>.*(mlx5|infiniband|ib_core|ib_uverbs)' | head -n 20 | while read -r line; do say "warning ${line#*>}"; done
+dmesg -r | grep -E '^<[0-4]>.*(mlx5|rxe|infiniband|ib_core|ib_uverbs)' | head -n 20 | while read -r line; do say "warning ${line#*>}"; done
 say done
 poweroff -f

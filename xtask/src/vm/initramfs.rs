@@ -1,4 +1,4 @@
-//! The guest's root: busybox, the drivers, the program, and on demand rdma-core; an uncompressed
+//! The guest's root: busybox, the drivers, the program, and on demand rdma-core and iproute2; an uncompressed
 //! archive, because an emulated guest takes longer to decompress than to read.
 
 use std::collections::BTreeMap;
@@ -15,21 +15,33 @@ use crate::Result;
 const INIT: &str = include_str!("init.sh");
 
 /// What the guest is to do.
-pub(crate) struct Settings {
+pub(crate) struct Settings<'a> {
     /// How many uverbs devices must be there before the program runs.
     pub(crate) devices: u32,
     /// Unload the drivers and load them again before the program runs.
     pub(crate) reload: bool,
+    /// The drivers that are unloaded, in this order.
+    pub(crate) drivers: &'a [&'a str],
+}
+
+/// What goes into the archive.
+pub(crate) struct Contents<'a> {
+    /// The guest's shell and tools.
+    pub(crate) busybox: &'a Path,
+    /// In the order in which they are loaded.
+    pub(crate) modules: &'a [Module],
+    pub(crate) settings: &'a Settings<'a>,
+    pub(crate) program: &'a Program,
+    /// A script that runs between the drivers and the program.
+    pub(crate) prepare: Option<&'a str>,
+    /// The trees of rdma-core's and perftest's programs, and of iproute2's.
+    pub(crate) rdma_core: Option<&'a Path>,
+    pub(crate) iproute: Option<&'a Path>,
 }
 
 /// The archive that the kernel unpacks as its root.
-pub(crate) fn build(
-    busybox: &Path,
-    modules: &[Module],
-    settings: &Settings,
-    program: &Program,
-    rdma_core: Option<&Path>,
-) -> Result<Vec<u8>> {
+pub(crate) fn build(contents: &Contents<'_>) -> Result<Vec<u8>> {
+    let &Contents { busybox, modules, settings, program, prepare, rdma_core, iproute } = contents;
     let mut archive = Archive::new();
     for path in ["lib", "lib64"] {
         archive.directory(&format!("usr/{path}"));
@@ -37,12 +49,16 @@ pub(crate) fn build(
     }
     archive.file("bin/busybox", 0o755, &fs::read(busybox)?);
     archive.file("init", 0o755, INIT.as_bytes());
-    let Settings { devices, reload } = settings;
-    let settings = format!("DEVICES={devices}\nRELOAD={}\n", u8::from(*reload));
+    let Settings { devices, reload, drivers } = settings;
+    let (reload, drivers) = (u8::from(*reload), drivers.join(" "));
+    let settings = format!("DEVICES={devices}\nRELOAD={reload}\nDRIVERS='{drivers}'\n");
     archive.file("settings", 0o644, settings.as_bytes());
     archive.file("command", 0o644, program.command_line().as_bytes());
     archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n");
     archive.file("etc/passwd", 0o644, b"root::0:0:root:/:/bin/sh\n");
+    if let Some(script) = prepare {
+        archive.file("prepare", 0o755, script.as_bytes());
+    }
     let mut order = String::new();
     for Module { name, content } in modules {
         archive.file(&format!("modules/{name}.ko"), 0o644, content);
@@ -55,40 +71,53 @@ pub(crate) fn build(
     if let Some(tree) = rdma_core {
         add_rdma_core(&mut archive, tree)?;
     }
+    if let Some(tree) = iproute {
+        let programs = ["usr/sbin/ip", "usr/bin/rdma"].map(|program| tree.join(program));
+        add_programs(&mut archive, tree, programs.to_vec())?;
+    }
     Ok(archive.finish())
 }
 
-/// rdma-core's and perftest's programs, the mlx5 provider, and the libraries that these need.
+/// rdma-core's and perftest's programs, and the providers of the devices that a guest has.
 fn add_rdma_core(archive: &mut Archive, tree: &Path) -> Result<()> {
     let libraries = tree.join(LIBRARIES);
-    let programs = files(&tree.join("usr/bin"), |name| {
+    let mut programs = files(&tree.join("usr/bin"), |name| {
         ["ibv_", "ib_", "raw_ethernet_"].iter().any(|prefix| name.starts_with(prefix))
     })?;
-    let providers = files(&libraries.join("libibverbs"), |name| name.starts_with("libmlx5-"))?;
+    programs.extend(files(&libraries.join("libibverbs"), |name| {
+        ["libmlx5-", "librxe-"].iter().any(|prefix| name.starts_with(prefix))
+    })?);
+    add_programs(archive, tree, programs)?;
+    // A Rust program of the host's that is linked with shared libraries wants this one too.
+    let libgcc = format!("{LIBRARIES}/libgcc_s.so.1");
+    for path in [&libgcc, "etc/libibverbs.d/mlx5.driver", "etc/libibverbs.d/rxe.driver"] {
+        add_file(archive, path, &tree.join(path))?;
+    }
+    Ok(())
+}
+
+/// Programs of an unpacked tree, with the libraries and the loader that they need.
+fn add_programs(archive: &mut Archive, tree: &Path, programs: Vec<PathBuf>) -> Result<()> {
     let mut needed = BTreeMap::new();
-    for file in programs.iter().chain(&providers) {
-        let mut list = in_tree(tree, Path::new("--list"))?;
-        let output = list.arg(file).output()?;
+    for file in &programs {
+        let output = in_tree(tree, Path::new("--list"))?.arg(file).output()?;
         // A script has no libraries to list.
         if output.status.success() {
             needed.extend(libraries_listed(&String::from_utf8_lossy(&output.stdout)));
         }
     }
-    let mut guest: Vec<(String, PathBuf)> = Vec::new();
-    guest.extend(needed.into_iter().map(|(name, path)| (format!("{LIBRARIES}/{name}"), path)));
-    for file in programs.into_iter().chain(providers) {
-        guest.push((file.strip_prefix(tree)?.display().to_string(), file));
+    for (name, file) in needed {
+        add_file(archive, &format!("{LIBRARIES}/{name}"), &file)?;
     }
-    // A Rust program of the host's that is linked with shared libraries wants this one too.
-    guest.push((format!("{LIBRARIES}/libgcc_s.so.1"), libraries.join("libgcc_s.so.1")));
-    guest.push((format!("usr/lib64/{LOADER}"), tree.join(LIBRARIES).join(LOADER)));
-    let configuration = "etc/libibverbs.d/mlx5.driver";
-    guest.push((configuration.to_string(), tree.join(configuration)));
-    for (path, file) in guest {
-        let content =
-            fs::read(&file).map_err(|error| format!("rdma-core: {}: {error}", file.display()))?;
-        archive.file(&path, 0o755, &content);
+    for file in programs {
+        add_file(archive, &file.strip_prefix(tree)?.display().to_string(), &file)?;
     }
+    add_file(archive, &format!("usr/lib64/{LOADER}"), &tree.join(LIBRARIES).join(LOADER))
+}
+
+fn add_file(archive: &mut Archive, path: &str, file: &Path) -> Result<()> {
+    let content = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    archive.file(path, 0o755, &content);
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use self::boot::{Outcome, Watch};
 use self::child::{Scratch, Signals};
 use self::fetch::{Kernel, Qemu};
-use self::initramfs::Settings;
+use self::initramfs::{Contents, Settings};
 use self::model::{Model, Shape};
 use self::program::Program;
 use self::qemu::Machine;
@@ -35,6 +35,7 @@ mod model;
 mod modules;
 pub(crate) mod program;
 mod qemu;
+pub(crate) mod rxe;
 pub(crate) mod series;
 
 /// Options of `cargo xtask vm`.
@@ -53,6 +54,11 @@ pub(crate) struct Options {
     /// devices.
     #[arg(long, conflicts_with = "program")]
     rdma_core_suite: bool,
+    /// Instead of the guest's modelled devices: run programs of rdma-core and perftest between the
+    /// guest's rdma_rxe and the model on this machine, which a datagram socket connects.
+    #[arg(long, conflicts_with_all = ["program", "rdma_core_suite", "with_rdma_core", "reload"])]
+    #[arg(conflicts_with_all = ["boots", "no_device", "Shape"])]
+    rxe: bool,
     /// Load the drivers, unload them, and load them again before the program runs.
     #[arg(long)]
     reload: bool,
@@ -118,6 +124,9 @@ pub(crate) fn fetch(series: &str) -> Result {
 /// Runs the program under each kernel that was asked for; the first exit code that is not zero is
 /// returned.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    if options.rxe {
+        return rxe::run(options);
+    }
     let qemu = Qemu::get()?;
     let program = match options.rdma_core_suite {
         true => Program::rdma_core_suite(),
@@ -182,8 +191,16 @@ fn prepare(options: &Options, series: Series, program: &Program, has_model: bool
     let modules =
         modules::in_order(&kernel.modules, &["mlx5_core", "mlx5_ib", "ib_uverbs"], &busybox)?;
     let devices = if has_model { options.shape.functions_in_all() } else { 0 };
-    let settings = Settings { devices, reload: options.reload };
-    let root = initramfs::build(&busybox, &modules, &settings, program, rdma_core.as_deref())?;
+    let settings = Settings { devices, reload: options.reload, drivers: &["mlx5_ib", "mlx5_core"] };
+    let root = initramfs::build(&Contents {
+        busybox: &busybox,
+        modules: &modules,
+        settings: &settings,
+        program,
+        prepare: None,
+        rdma_core: rdma_core.as_deref(),
+        iproute: None,
+    })?;
     Ok(Guest { kernel, root, devices })
 }
 
@@ -217,6 +234,7 @@ fn one(
         output: &output,
         memory: options.memory,
         devices: model.as_ref().map_or(&[], |model| &model.sockets),
+        cable: None,
     }
     .describe(&mut command);
     writeln!(log, "=== Linux {}", kernel.release)?;

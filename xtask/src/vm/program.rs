@@ -60,8 +60,12 @@ impl Program {
 
     /// rdma-core's and perftest's programs, one after the other.
     pub(crate) fn rdma_core_suite() -> Self {
-        let words = vec!["/program/rdma-core-suite".to_string()];
-        Self { words, content: Some(RDMA_CORE.as_bytes().to_vec()) }
+        Self::script("rdma-core-suite", RDMA_CORE.to_string())
+    }
+
+    /// A script of the guest's shell, which is called so there.
+    pub(crate) fn script(name: &str, text: String) -> Self {
+        Self { words: vec![format!("/program/{name}")], content: Some(text.into_bytes()) }
     }
 
     /// The shell's line that runs it.

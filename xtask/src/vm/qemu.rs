@@ -1,5 +1,6 @@
 //! The virtual machine as QEMU's command line.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,6 +14,17 @@ pub(crate) struct Machine<'a> {
     pub(crate) memory: u32,
     /// The sockets of the model's functions, by device.
     pub(crate) devices: &'a [Vec<PathBuf>],
+    /// What its first network device is connected to; a second one reaches the host. Without it
+    /// there is none.
+    pub(crate) cable: Option<&'a Cable>,
+}
+
+/// Two datagram sockets that carry Ethernet frames, one in each datagram.
+pub(crate) struct Cable {
+    /// The guest's end.
+    pub(crate) guest: SocketAddr,
+    /// The other end.
+    pub(crate) outside: SocketAddr,
 }
 
 /// The kernel's command line. All of its log goes to the console; an oops ends the run, as a panic
@@ -58,6 +70,18 @@ impl Machine<'_> {
                 qemu.args(["-device", &description.to_string()]);
             }
         }
+        if let Some(Cable { guest, outside }) = self.cable {
+            let end = |name: &str, of: &SocketAddr| {
+                format!("{name}.type=inet,{name}.host={},{name}.port={}", of.ip(), of.port())
+            };
+            let network =
+                format!("dgram,id=cable,{},{}", end("local", guest), end("remote", outside));
+            // Without a ROM, which is for booting from the network.
+            qemu.args(["-netdev", &network])
+                .args(["-device", "virtio-net-pci,netdev=cable,romfile=,speed=10000,duplex=full"])
+                .args(["-netdev", "user,id=host"])
+                .args(["-device", "virtio-net-pci,netdev=host,romfile="]);
+        }
     }
 }
 
@@ -81,6 +105,7 @@ mod tests {
             output: Path::new("/tmp/a,b"),
             memory: 512,
             devices,
+            cable: None,
         };
         machine.describe(&mut qemu);
         qemu.get_args().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

@@ -81,6 +81,10 @@ fn work(world: &mut World, scratch: &mut Scratch) -> bool {
     for id in 0..world.functions.len() {
         worked |= expire(world, id);
     }
+    let answering = || world.functions.iter().any(|it| !it.engine.answering.is_empty());
+    if world.fabric.is_empty() && !answering() {
+        return take_turn(world, scratch) || worked || flush_late(world);
+    }
     for _ in 0..PHASES {
         let phase = scratch.phase;
         scratch.phase = match phase {

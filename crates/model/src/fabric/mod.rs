@@ -237,6 +237,11 @@ impl Fabric {
         self.ports[port.0].members.iter().map(|&(vport, _)| vport).collect()
     }
 
+    /// Whether no frame is on its way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.schedule.len() == 0
+    }
+
     /// Whether nothing can happen to any frame, none is on its way, nobody watches, and nobody is
     /// outside: messages may be carried whole.
     pub(crate) fn is_undisturbed(&self) -> bool {

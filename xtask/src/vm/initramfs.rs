@@ -1,5 +1,5 @@
-//! The guest's root: busybox, the drivers, the program, and on demand rdma-core and iproute2; an uncompressed
-//! archive, because an emulated guest takes longer to decompress than to read.
+//! The guest's root: busybox, the drivers, the program, and on demand rdma-core and iproute2; an
+//! uncompressed archive, because an emulated guest takes longer to decompress than to read.
 
 use std::collections::BTreeMap;
 use std::fs;

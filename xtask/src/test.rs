@@ -58,13 +58,13 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", place: Place::Debug, run: clippy },
     Step { name: "tests", place: Place::Debug, run: tests },
     Step { name: "hwtest on the model", place: Place::Debug, run: hwtest_on_the_model },
-    Step { name: "hwtest in packets", place: Place::Debug, run: hwtest_in_packets },
     Step { name: "engine in packets", place: Place::Debug, run: engine_in_packets },
     Step { name: "rustdoc", place: Place::Debug, run: rustdoc },
     Step { name: "run: rdma-core", place: Place::Release, run: crate::run::rdma_core },
     Step { name: "run: pyverbs", place: Place::Release, run: crate::pyverbs::check },
     Step { name: "run: clients", place: Place::Release, run: crate::clients::clients },
     Step { name: "run: chaos", place: Place::Release, run: crate::run::chaos },
+    Step { name: "hwtest in packets", place: Place::Release, run: hwtest_in_packets },
     Step { name: "run: process", place: Place::Release, run: crate::run::process },
     Step { name: "run: sandboxes", place: Place::Release, run: crate::sandbox::check },
     Step {
@@ -336,7 +336,9 @@ fn hwtest_on_the_model() -> Result<Outcome> {
     if !cargo(&build).status()?.success() {
         return Err("hwtest does not build".into());
     }
-    counted(hwtest(&["--expect", "model ethernet"]))
+    let mut command = Command::new(crate::run::target().join("debug/hwtest"));
+    command.args(["--device", "model", "--expect", "model ethernet"]);
+    counted(command)
 }
 
 /// The same on both kinds of port, with messages that go in packets: over perfect links, and over
@@ -349,20 +351,16 @@ fn hwtest_in_packets() -> Result<Outcome> {
         ("ethernet", "--faults=tests/suite/lossy.toml", "lossy ethernet"),
         ("infiniband", "--faults=tests/suite/lossy.toml", "lossy infiniband"),
     ] {
-        let counts = count(hwtest(&[packets, "--link", link, "--expect", environment]))?;
+        let mut hwtest = Command::new(crate::run::program("hwtest")?);
+        hwtest.args(["--device", "model", packets, "--link", link, "--expect", environment]);
+        hwtest.current_dir(workspace_root());
+        let counts = count(hwtest)?;
         passed += counts.passed;
         failed += counts.failed;
         skips.extend(counts.skips);
         more += counts.skipped;
     }
     Ok(Outcome::Ran { passed, failed, skips, more })
-}
-
-/// The program of the conformance suite, on the model.
-fn hwtest(options: &[&str]) -> Command {
-    let mut command = Command::new(crate::run::target().join("debug/hwtest"));
-    command.args(["--device", "model"]).args(options).current_dir(workspace_root());
-    command
 }
 
 /// The engine's own tests, with messages that go in packets.

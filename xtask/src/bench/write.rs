@@ -8,8 +8,9 @@ use crate::Result;
 
 const NAME: &str = "the model: a write of 8 bytes";
 /// The most instructions that one may take. How the compiler cuts the crates into units moves the
-/// count by 3 % between commits that leave the path alone (3,991 and 4,111 were seen).
-const BOUND: f64 = 4_300.0;
+/// count by 3 % between commits that leave the path alone (3,991 and 4,111 were seen); that
+/// messages may also go in packets costs a few per cent more (4,295).
+const BOUND: f64 = 4_500.0;
 
 /// Measures, prints the row and counts it.
 pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {

@@ -4,7 +4,7 @@ use super::super::kernel::Kernel;
 use super::super::mailbox::{NUMBER, inbox};
 use super::super::pinned::Pinned;
 use super::super::reach::command;
-use verbless_prm::{DetachFromMcgIn, Opcode, ServiceType};
+use verbless_prm::{DetachFromMcgIn, Opcode};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -51,6 +51,14 @@ pub(crate) struct Srq {
     pub(super) _pinned: Pinned,
 }
 
+/// Transport services that verbs make here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    Rc,
+    Uc,
+    Ud,
+}
+
 /// How many requests and pieces of data a queue pair is for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Capacity {
@@ -67,8 +75,7 @@ pub(crate) struct Qp {
     pub qpn: u32,
     pub uid: u16,
     pub destroy: Vec<u8>,
-    /// RC, UC or UD: verbs make no other here.
-    pub service: ServiceType,
+    pub service: Service,
     pub pdn: u32,
     pub cqns: [u32; 2],
     /// As verbs number them.

@@ -83,6 +83,8 @@ fn work(world: &mut World, scratch: &mut Scratch) -> bool {
     }
     let answering = || world.functions.iter().any(|it| !it.engine.answering.is_empty());
     if world.fabric.is_empty() && !answering() {
+        // What this turn sends is taken before the next one.
+        scratch.phase = Phase::Arrivals(ARRIVALS - 1);
         return take_turn(world, scratch) || worked || flush_late(world);
     }
     for _ in 0..PHASES {

@@ -7,9 +7,13 @@
 //! is the device. Of several rounds the best counts, and there are no more once one reaches so many
 //! operations, or gigabytes, per second. `--kernel` before the numbers takes the kernel's first
 //! device, which talks to itself; that is what `verbless-model run -- speed --kernel` shows.
+//! `--packets` lets the modelled devices carry messages in packets (RoCE v2, path MTU 4096), prints
+//! how many packets per second they send together, acknowledgements among them, and takes that
+//! rate for the one to reach with 8 bytes.
 //!
 //! A write carries its number at either end of its bytes, in a place that no other write in flight
-//! uses: it must be where it belongs when the completion is seen, or the program fails.
+//! uses: it must be where it belongs when the completion is seen, or the program fails. When all
+//! are done, every byte must have arrived, if every place was used.
 
 use std::time::{Duration, Instant};
 
@@ -29,40 +33,65 @@ const BATCH: usize = 16;
 /// Bytes of a write's number.
 const STAMP: usize = 8;
 
+/// A card whose network lets packets of 4 KiB through.
+const JUMBO: &str = "base = \"connectx6dx\"\n[ethernet.port]\nactive_mtu = 4096\n";
+
 fn main() -> Result<(), Error> {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let on_kernel = words.first().is_some_and(|word| word == "--kernel");
-    words.drain(..usize::from(on_kernel));
+    let option = words.first().filter(|word| word.starts_with("--")).cloned();
+    words.drain(..usize::from(option.is_some()));
     let number = |at: usize, otherwise| {
         words.get(at).map_or(Ok::<f64, Error>(otherwise), |word| Ok(word.parse()?))
     };
     let (seconds, rounds) = (number(0, 2.0)?, number(1, 1.0)? as u32);
     let enough = [number(2, f64::INFINITY)?, number(3, f64::INFINITY)? * 1e9 / f64::from(64 << 10)];
-    let backend: Box<dyn Backend> = if on_kernel { Box::new(Kernel::new()) } else { model()? };
+    let model = match option.as_deref() {
+        None => Some(model(&Profile::load("connectx6dx")?, false)),
+        Some("--packets") => Some(model(&Profile::from_toml(JUMBO)?, true)),
+        Some("--kernel") => None,
+        Some(other) => return Err(format!("{other}: --kernel and --packets are known").into()),
+    };
+    let backend: Box<dyn Backend> = match &model {
+        Some(model) => Box::new(InProcess::of(model)),
+        None => Box::new(Kernel::new()),
+    };
+    let packets = model.as_ref().filter(|_| option.is_some());
     let devices = backend.enumerate()?;
     let first = devices.first().ok_or("there is no device")?;
-    let second = devices.get(1).filter(|_| !on_kernel).unwrap_or(first);
+    let second = devices.get(1).filter(|_| model.is_some()).unwrap_or(first);
     let here = Domain::new(&Device::open(&*backend, first)?)?;
     let there = Domain::new(&Device::open(&*backend, second)?)?;
     for (size, enough) in [STAMP, 64 << 10].into_iter().zip(enough) {
-        let mut rate = 0.0_f64;
+        let (mut rate, mut packet_rate) = (0.0_f64, 0.0_f64);
         for _ in 0..rounds {
+            let before = packets.map_or(0, sent);
             let (operations, spent) = run(&here, &there, size, Duration::from_secs_f64(seconds))?;
-            rate = rate.max(operations as f64 / spent.as_secs_f64());
-            if rate >= enough {
+            let each_second = |count: u64| count as f64 / spent.as_secs_f64();
+            rate = rate.max(each_second(operations));
+            packet_rate = packet_rate.max(each_second(packets.map_or(0, sent) - before));
+            let reached = if size == STAMP && packets.is_some() { packet_rate } else { rate };
+            if reached >= enough {
                 break;
             }
         }
-        println!("{size:>6} B: {rate:>10.0} operations/s, {:>6.2} GB/s", rate * size as f64 / 1e9);
+        print!("{size:>6} B: {rate:>10.0} operations/s, {:>6.2} GB/s", rate * size as f64 / 1e9);
+        match packets {
+            Some(_) => println!(", {packet_rate:>10.0} packets/s"),
+            None => println!(),
+        }
     }
     Ok(())
 }
 
 /// Two modelled devices.
-fn model() -> Result<Box<dyn Backend>, Error> {
-    let profile = || Profile::load("connectx6dx");
-    let model = Model::builder().device(profile()?).device(profile()?).threaded().build();
-    Ok(Box::new(InProcess::of(&model)))
+fn model(profile: &Profile, in_packets: bool) -> Model {
+    let builder = Model::builder().device(profile.clone()).device(profile.clone()).threaded();
+    if in_packets { builder.in_packets().build() } else { builder.build() }
+}
+
+/// Packets that both devices have sent.
+fn sent(model: &Model) -> u64 {
+    (0..2).map(|device| model.traffic(device, 1)[0].frames).sum()
 }
 
 /// Writes `size` bytes again and again for `length`; how often, and how long it took.
@@ -82,6 +111,8 @@ fn run(
     there.connect(&mut peer, &here.address(&qp, &options)?, &options)?;
     let bytes = size.max(DEPTH * STAMP);
     let source = here.region(bytes, KeyAccess::LOCAL_READ)?;
+    let pattern: Vec<u8> = (0..bytes).map(|at| (at * 251 / 7) as u8).collect();
+    source.write_at(0, &pattern)?;
     let target = there.region(bytes, KeyAccess::ALL)?;
     // Long messages are all of the region; short ones have a slot each.
     let at = |slot| if size == STAMP { slot * STAMP } else { 0 };
@@ -113,7 +144,11 @@ fn run(
             done += 1;
         }
         if !open && done == posted {
-            return Ok((done as u64, start.elapsed()));
+            let spent = start.elapsed();
+            if done >= DEPTH {
+                compare(&source, &target)?;
+            }
+            return Ok((done as u64, spent));
         }
     }
 }
@@ -141,4 +176,14 @@ fn check(target: &Region, number: usize) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+fn compare(source: &Region, target: &Region) -> Result<(), Error> {
+    let [mut sent, mut found] = [vec![0; source.len()], vec![0; target.len()]];
+    source.read_at(0, &mut sent)?;
+    target.read_at(0, &mut found)?;
+    match sent.iter().zip(&found).position(|(sent, found)| sent != found) {
+        Some(at) => Err(format!("all writes are done, and byte {at:#x} is another").into()),
+        None => Ok(()),
+    }
 }

@@ -34,14 +34,21 @@ const ROWS: [Row; 2] = [
     Row { name: "the model: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 4.0 },
 ];
 
+/// The same in packets, whose path MTU is 4096 bytes.
+const IN_PACKETS: [Row; 2] = [
+    Row { name: "packets: writes of 8 bytes", label: "8 B:", unit: "packets/s", bound: 300_000.0 },
+    Row { name: "packets: writes of 64 KiB", label: "65536 B:", unit: "GB/s", bound: 1.0 },
+];
+
 /// Measures, prints the rows and counts them.
 pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
-    if !ROWS.iter().any(|row| row.is_chosen(filter)) {
-        return Ok(());
+    for (rows, option) in [(&ROWS, None), (&IN_PACKETS, Some("--packets"))] {
+        if rows.iter().any(|row| row.is_chosen(filter)) {
+            let report = measure(urgent(&program()?).args(option), rows)?;
+            print(filter, rows, &report, priority(), tally)?;
+        }
     }
-    let program = program()?;
-    let report = measure(&mut urgent(&program), &ROWS)?;
-    print(filter, &ROWS, &report, priority(), tally)
+    Ok(())
 }
 
 /// A command with real-time priority where the system gives it, so that nothing else that runs is
@@ -120,13 +127,14 @@ fn rate(line: &str, row: &Row) -> Option<f64> {
     line.starts_with(row.label).then_some(())?;
     match row.unit {
         "GB/s" => number_behind(line, "operations/s,"),
+        "packets/s" => number_behind(line, "GB/s,"),
         _ => number_behind(line, row.label),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ROWS, rate};
+    use super::{IN_PACKETS, ROWS, rate};
 
     #[test]
     fn each_row_finds_its_own_line_and_number() {
@@ -138,5 +146,8 @@ mod tests {
         assert_eq!(rate(lines[1], &ROWS[0]), None);
         assert_eq!(rate(lines[0], &ROWS[1]), None);
         assert_eq!(rate(lines[1], &ROWS[1]), Some(49.48));
+        let in_packets = "     8 B:     427311 operations/s,   0.00 GB/s,     454018 packets/s";
+        assert_eq!(rate(in_packets, &IN_PACKETS[0]), Some(454_018.0));
+        assert_eq!(rate(lines[0], &IN_PACKETS[0]), None, "it says nothing of packets");
     }
 }

@@ -2,19 +2,29 @@
 //! what packets say.
 //!
 //! ```text
-//!   requester   requests -> packets; ACKs, NAKs, responses, timers
-//!   responder   packets -> memory and CQEs; answers, duplicates
-//!   datagram    UD and the management QPs, both ways
-//!   path        address paths and vectors -> headers, and whose a packet is
-//!   egress      headers and payload -> a frame that a port sends
-//!   ingress     a frame that arrived -> its QP
+//!   requester    WQEs -> requests, in a window until they complete
+//!   requests     requests -> packets
+//!   acknowledge  ACKs, NAKs and responses -> the window, memory
+//!   retry        losses and timers -> what is sent again
+//!   responder    packets of requests: expected, lost or duplicate
+//!   execute      packets of requests -> memory and CQEs
+//!   answers      ACKs, NAKs and responses -> packets
+//!   datagram     UD and the management QPs, both ways
+//!   path         address paths and vectors -> headers, and whose a packet is
+//!   egress       headers and payload -> a frame that a port sends
+//!   ingress      a frame that arrived -> its QP
 //! ```
 
+mod acknowledge;
+mod answers;
 mod datagram;
 pub(in crate::engine) mod egress;
+mod execute;
 mod ingress;
 pub(super) mod path;
 mod requester;
+mod requests;
 mod responder;
+mod retry;
 
 pub(super) use ingress::arrive;

@@ -236,6 +236,14 @@ impl<'a> Addresses<'a> {
     }
 }
 
+/// The LID that a packet left from; 0 on Ethernet.
+pub(super) fn slid(route: &Route) -> u16 {
+    match route {
+        Route::Local(lrh) | Route::Global(lrh, _) => lrh.source_lid(),
+        _ => 0,
+    }
+}
+
 fn is_multicast_lid(lid: u16) -> bool {
     (FIRST_MULTICAST_LID..0xffff).contains(&lid)
 }

@@ -1,0 +1,191 @@
+//! What the peer answers to requests: ACKs, NAKs, the data of READs, the results of atomics.
+//!
+//! Source: InfiniBand specification, volume 1, 9.7.5 (responses).
+
+use verbless_prm::hot::cqe_syndrome;
+use verbless_prm::{Aeth, AethNak};
+
+use super::super::context::QueuePair;
+use super::super::counters::Count;
+use super::super::scratch::Scratch;
+use super::super::transfer;
+use super::super::work::Work;
+use crate::connection::{Place, Response, Timer};
+use crate::wire::{Message, Opcode, Packet};
+
+impl QueuePair<'_> {
+    /// Takes what the peer answers.
+    pub(super) fn take_answer(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) {
+        if !self.is_sending() || !self.qp.service.is_reliable() {
+            return;
+        }
+        let transport = &packet.headers.transport;
+        let psn = transport.bth.psn();
+        let Some(place) = self.qp.runtime.connection().window.place(psn) else { return };
+        let syndrome = transport.extensions.aeth.map_or(0, |aeth: Aeth| aeth.syndrome());
+        let (kind, value) = (syndrome >> 5 & 3, syndrome & 0x1f);
+        let progress = match opcode.message {
+            Message::Acknowledge if kind == 0 => self.acknowledged(place),
+            Message::Acknowledge => self.refused(place, kind, value),
+            // Data and a refusal at once.
+            _ if kind != 0 => false,
+            Message::ReadResponse => self.read_arrived(place, opcode, packet.payload, scratch),
+            Message::AtomicAcknowledge => {
+                let value = transport.extensions.atomic_ack_eth.map_or(0, |it| it.original());
+                self.atomic_arrived(place, value, scratch)
+            }
+            _ => false,
+        };
+        if progress {
+            let requester = &mut self.qp.requester;
+            requester.retries_left = requester.retry_limit;
+            requester.rnr_retries_left = requester.rnr_retry_limit;
+            self.qp.runtime.connection().window.missed = None;
+            if self.qp.runtime.connection().window.timer == Timer::Acknowledge {
+                self.stop_timer();
+            }
+        }
+        self.retire();
+        if self.is_sending() {
+            if self.qp.runtime.connection().window.oldest().is_some() {
+                self.start_timer();
+            }
+            self.goes_on();
+        }
+    }
+
+    /// An ACK: everything up to the packet has arrived.
+    fn acknowledged(&mut self, place: Place) -> bool {
+        let window = &mut self.qp.runtime.connection().window;
+        let through = Place { packet: place.packet + 1, ..place };
+        let before = window.oldest();
+        if let Err(missing) = window.acknowledge_before(through) {
+            self.response_lost(missing);
+        }
+        self.qp.runtime.connection().window.oldest() != before
+    }
+
+    /// A NAK: everything before the packet has arrived, and it has not.
+    fn refused(&mut self, place: Place, kind: u8, value: u8) -> bool {
+        let window = &mut self.qp.runtime.connection().window;
+        let before = window.oldest();
+        if let Err(missing) = window.acknowledge_before(place) {
+            self.response_lost(missing);
+            return false;
+        }
+        let progress = self.qp.runtime.connection().window.oldest() != before;
+        match (kind, AethNak(value)) {
+            (1, _) => self.not_ready(place, value),
+            // What was dropped since the peer was not ready is not lost.
+            (3, AethNak::PSN_SEQUENCE) if self.waits_for_receiver() => {}
+            (3, AethNak::PSN_SEQUENCE) => self.lost(place, Count::SequenceNak),
+            (3, why) => {
+                let syndrome = match why {
+                    AethNak::INVALID_REQUEST => cqe_syndrome::REMOTE_INVALID_REQUEST,
+                    AethNak::REMOTE_ACCESS => cqe_syndrome::REMOTE_ACCESS,
+                    AethNak::REMOTE_OPERATION => cqe_syndrome::REMOTE_OPERATION,
+                    _ => cqe_syndrome::BAD_RESPONSE,
+                };
+                self.decide_at(place.request, syndrome);
+            }
+            _ => {}
+        }
+        progress
+    }
+
+    /// A packet of the response to a READ. True if it is the next one.
+    fn read_arrived(
+        &mut self,
+        place: Place,
+        opcode: Opcode,
+        payload: &[u8],
+        scratch: &mut Scratch,
+    ) -> bool {
+        let log_mtu = self.log_mtu();
+        let window = &mut self.qp.runtime.connection().window;
+        // What came before it is done: the peer answers in order.
+        if let Err(missing) = window.acknowledge_before(Place { packet: 0, ..place }) {
+            self.response_lost(missing);
+            return false;
+        }
+        let request = &mut self.qp.runtime.connection().window.requests[place.request];
+        if request.decided.is_some() || place.packet < request.done {
+            return false;
+        }
+        if request.response != Response::Read {
+            self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
+            return false;
+        }
+        if place.packet > request.done {
+            let missing = Place { packet: request.done, ..place };
+            self.response_lost(missing);
+            return false;
+        }
+        let at = u64::from(place.packet) << log_mtu;
+        let expected = (request.length - at.min(request.length)).min(1 << log_mtu);
+        let ends = place.packet + 1 == request.packets;
+        if payload.len() as u64 != expected || opcode.place.ends() != ends {
+            self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
+            return false;
+        }
+        self.put_response(place, at, payload, scratch)
+    }
+
+    /// What was there before an atomic.
+    fn atomic_arrived(&mut self, place: Place, value: u64, scratch: &mut Scratch) -> bool {
+        let window = &mut self.qp.runtime.connection().window;
+        if let Err(missing) = window.acknowledge_before(Place { packet: 0, ..place }) {
+            self.response_lost(missing);
+            return false;
+        }
+        let request = &self.qp.runtime.connection().window.requests[place.request];
+        if request.is_over() {
+            return false;
+        }
+        if request.response != Response::Atomic {
+            self.decide_at(place.request, cqe_syndrome::BAD_RESPONSE);
+            return false;
+        }
+        self.put_response(place, 0, &value.to_ne_bytes(), scratch)
+    }
+
+    /// Puts a part of a response where the WQE wants it.
+    fn put_response(&mut self, place: Place, at: u64, bytes: &[u8], scratch: &mut Scratch) -> bool {
+        let room = u64::from(self.qp.requester_inline);
+        let request = &mut self.qp.runtime.connection().window.requests[place.request];
+        let (index, length) = (request.index, request.length);
+        std::mem::swap(&mut scratch.wqe, &mut request.wqe);
+        let general = self.context.caps.general();
+        let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.service, general);
+        let put = work.map_err(|_| cqe_syndrome::LOCAL_QP_OPERATION).and_then(|work| {
+            if work.signaled && length > 0 && length <= room {
+                return Ok(true);
+            }
+            self.gather_part(&work, at, bytes.len() as u64, scratch)?;
+            transfer::scatter(self.context.memory, &scratch.local, bytes)
+                .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+            Ok(false)
+        });
+        let request = &mut self.qp.runtime.connection().window.requests[place.request];
+        std::mem::swap(&mut scratch.wqe, &mut request.wqe);
+        match put {
+            Ok(in_cqe) => {
+                if in_cqe {
+                    request.inline[at as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
+                request.done = place.packet + 1;
+                request.sent = request.sent.max(request.done);
+                true
+            }
+            Err(syndrome) => {
+                request.decided = Some(Err(syndrome));
+                false
+            }
+        }
+    }
+}

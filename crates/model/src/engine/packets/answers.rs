@@ -1,0 +1,207 @@
+//! What goes back to a requester: ACKs, NAKs, the data of READs and the results of atomics, in the
+//! order of the requests; and once more to a request that comes again.
+//!
+//! Source: InfiniBand specification, volume 1, 9.7.5 (responses).
+
+use verbless_prm::{Aeth, AtomicAckEth, Bth};
+
+use super::super::context::QueuePair;
+use super::super::keys::Need;
+use super::super::responder::Nak;
+use super::super::scratch::Scratch;
+use super::super::transfer;
+use super::egress::Outgoing;
+use crate::connection::{Answer, Distance, Replay, advance, distance};
+use crate::wire::{Extensions, Message, Opcode, Packet, Place, Service};
+
+/// Packets of answers that go out in one turn.
+const PACKETS_A_TURN: u32 = 16;
+/// The credit count of an ACK that tells nothing of credits.
+const NO_CREDITS: u8 = 0x1f;
+
+impl QueuePair<'_> {
+    /// A packet that was executed before comes again: its answer was lost.
+    pub(super) fn take_duplicate(&mut self, packet: &Packet<'_>, opcode: Opcode) {
+        let transport = &packet.headers.transport;
+        let psn = transport.bth.psn();
+        let arriving = &self.qp.runtime.connection().arriving;
+        let msn = arriving.msn;
+        match opcode.message {
+            Message::Send | Message::Write => {
+                // Not with the PSN of a READ or atomic that was executed since: only their own
+                // answers acknowledge those.
+                let Some(psn) = arriving.executed else { return };
+                self.answer(Answer::Acknowledge { psn, msn });
+            }
+            Message::ReadRequest => {
+                let Some(reth) = transport.extensions.reth else { return };
+                let length = u64::from(reth.dma_length());
+                let packets = self.packets(length);
+                let known =
+                    self.qp.runtime.connection().arriving.replay.iter().any(|it| match *it {
+                        Replay::Read { psn: first, packets: all } => match distance(first, psn) {
+                            Distance::Same => packets <= all,
+                            Distance::Ahead(by) => by.saturating_add(packets) <= all,
+                            Distance::Behind(_) => false,
+                        },
+                        Replay::Atomic { .. } => false,
+                    });
+                if known {
+                    let (key, address) = (reth.rkey(), reth.virtual_address());
+                    let (sent, again) = (0, true);
+                    self.answer(Answer::Read {
+                        psn,
+                        msn,
+                        packets,
+                        sent,
+                        key,
+                        address,
+                        length,
+                        again,
+                    });
+                }
+            }
+            Message::CompareSwap | Message::FetchAdd => {
+                let found = arriving.replay.iter().find_map(|it| match *it {
+                    Replay::Atomic { psn: of, msn, value } if of == psn => {
+                        Some(Answer::Atomic { psn, msn, value })
+                    }
+                    _ => None,
+                });
+                if let Some(answer) = found {
+                    self.answer(answer);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn refuse(&mut self, psn: u32, syndrome: u8) {
+        let msn = self.qp.runtime.connection().arriving.msn;
+        self.answer(Answer::Refuse { psn, msn, syndrome });
+    }
+
+    /// Lets an answer go out behind those that wait.
+    pub(super) fn answer(&mut self, answer: Answer) {
+        let connection = self.qp.runtime.connection();
+        match answer {
+            Answer::Read { again: true, .. } | Answer::Atomic { .. } => {
+                connection.arriving.answer_again(answer);
+            }
+            _ => connection.arriving.answer(answer),
+        }
+        if !std::mem::replace(&mut connection.answers, true) {
+            self.context.state.answering.push_back(self.qpn);
+        }
+    }
+
+    /// Sends answers that wait, but not too many; true if some are left.
+    pub(in crate::engine) fn send_answers(&mut self, scratch: &mut Scratch) -> bool {
+        for _ in 0..PACKETS_A_TURN {
+            let Some(&answer) = self.qp.runtime.connection().arriving.answers.front() else {
+                break;
+            };
+            let over = match answer {
+                Answer::Acknowledge { psn, msn } => self.emit_aeth(psn, msn, NO_CREDITS),
+                Answer::Refuse { psn, msn, syndrome } => self.emit_aeth(psn, msn, syndrome),
+                Answer::Atomic { psn, msn, value } => self.emit_atomic(psn, msn, value),
+                Answer::Read { .. } => self.emit_read(answer, scratch),
+            };
+            if over {
+                self.qp.runtime.connection().arriving.answers.pop_front();
+            }
+        }
+        let connection = self.qp.runtime.connection();
+        connection.answers = !connection.arriving.answers.is_empty();
+        connection.answers
+    }
+
+    /// Software stopped the QP: nothing goes out any more.
+    pub(in crate::engine) fn forget_answers(&mut self) {
+        if self.qp.runtime.started().is_some() {
+            self.qp.runtime.connection().arriving.answers.clear();
+        }
+    }
+
+    fn emit_aeth(&mut self, psn: u32, msn: u32, syndrome: u8) -> bool {
+        let out = response(Message::Acknowledge, Place::Only, psn, Some((msn, syndrome)), 0);
+        let _ = self.emit(&out, false, |_| Ok(()));
+        true
+    }
+
+    fn emit_atomic(&mut self, psn: u32, msn: u32, value: u64) -> bool {
+        let aeth = Some((msn, NO_CREDITS));
+        let mut out = response(Message::AtomicAcknowledge, Place::Only, psn, aeth, 0);
+        let mut original = AtomicAckEth::zeroed();
+        original.set_original(value);
+        out.extensions.atomic_ack_eth = Some(original);
+        let _ = self.emit(&out, false, |_| Ok(()));
+        true
+    }
+
+    /// Sends the next packet of the answer to a READ; true if it was the last one.
+    fn emit_read(&mut self, answer: Answer, scratch: &mut Scratch) -> bool {
+        let Answer::Read { psn, msn, packets, sent, key, address, length, again } = answer else {
+            return true;
+        };
+        let log_mtu = self.log_mtu();
+        let at = u64::from(sent) << log_mtu;
+        let here = (length - at.min(length)).min(1 << log_mtu);
+        let place = match (sent == 0, sent + 1 == packets) {
+            (true, true) => Place::Only,
+            (true, false) => Place::First,
+            (false, false) => Place::Middle,
+            (false, true) => Place::Last,
+        };
+        let from = address.wrapping_add(at);
+        let psn = advance(psn, sent);
+        if let Err(nak) = self.range(key, from, here, Need::RemoteRead, scratch) {
+            if again {
+                // Who still waits for it asks once more; who has it may have closed the key.
+                return true;
+            }
+            self.qp.runtime.connection().arriving.answers.clear();
+            self.fail_responder(psn, nak);
+            return false;
+        }
+        let aeth = (place != Place::Middle).then_some((msn, NO_CREDITS));
+        let out = response(Message::ReadResponse, place, psn, aeth, here as usize);
+        let memory = self.context.memory;
+        let remote = &scratch.remote;
+        let emitted = self.emit(&out, false, |into| transfer::gather(memory, remote, &[], into));
+        if emitted.is_err() {
+            self.qp.runtime.connection().arriving.answers.clear();
+            self.fail_responder(psn, Nak::Operation);
+            return false;
+        }
+        if let Some(Answer::Read { sent, .. }) =
+            self.qp.runtime.connection().arriving.answers.front_mut()
+        {
+            *sent += 1;
+        }
+        place.ends()
+    }
+}
+
+/// A packet that goes back; `aeth`: MSN and syndrome.
+fn response(
+    message: Message,
+    place: Place,
+    psn: u32,
+    aeth: Option<(u32, u8)>,
+    payload: usize,
+) -> Outgoing {
+    let opcode =
+        Opcode { service: Service::Rc, message, place, immediate: false, invalidate: false };
+    let mut bth = Bth::zeroed();
+    if let Some(opcode) = opcode.bits() {
+        bth.set_opcode(opcode);
+    }
+    bth.set_psn(psn);
+    let aeth = aeth.map(|(msn, syndrome)| {
+        let mut aeth = Aeth::zeroed();
+        aeth.set_msn(msn).set_syndrome(syndrome);
+        aeth
+    });
+    Outgoing { bth, extensions: Extensions { aeth, ..Extensions::default() }, payload }
+}

@@ -1,0 +1,251 @@
+//! Packets of requests, executed: each is placed where it belongs, and a message that is whole is
+//! completed.
+//!
+//! Source: InfiniBand specification, volume 1, 9.7.4 (request packets at the responder).
+
+use verbless_prm::hot::{cqe_opcode, cqe_syndrome};
+
+use super::super::context::QueuePair;
+use super::super::cqe::Received;
+use super::super::keys::Need;
+use super::super::operation::Operation;
+use super::super::responder::Nak;
+use super::super::scratch::Scratch;
+use super::super::transfer;
+use super::super::work::Operands;
+use super::path::slid;
+use crate::connection::{Answer, Incoming, Replay, Target};
+use crate::wire::{Opcode, Packet, Place};
+
+impl QueuePair<'_> {
+    pub(super) fn send_arrived(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) -> Result<(), Nak> {
+        let payload = packet.payload;
+        let message = match opcode.place.begins() {
+            true => None,
+            false => self.qp.runtime.connection().arriving.message.take(),
+        };
+        let (index, mut bytes) = match message {
+            Some(Incoming { into: Target::Receive { index, wqe }, bytes }) => {
+                scratch.receive = wqe;
+                (index, bytes)
+            }
+            _ => (self.take_receive(scratch)?, 0),
+        };
+        let (at, length) = (bytes, payload.len() as u64);
+        bytes += length;
+        if bytes > self.context.limits.longest_message(self.qp) {
+            return Err(Nak::InvalidRequest);
+        }
+        // A message of one packet may fit into its CQE.
+        let room = u64::from(self.qp.responder_inline);
+        let in_cqe = opcode.place == Place::Only && length > 0 && length <= room;
+        if let Err(syndrome) = self.scatter_part(at, length, scratch) {
+            if self.qp.srq.is_none() {
+                self.use_up(index)?;
+            }
+            self.report_receive_error(index, syndrome);
+            self.enter_error();
+            return Err(match syndrome {
+                cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
+                _ => Nak::Operation,
+            });
+        }
+        if !in_cqe {
+            transfer::scatter(self.context.memory, &scratch.remote, payload)
+                .map_err(|_| Nak::Operation)?;
+        }
+        if !opcode.place.ends() {
+            let wqe = std::mem::take(&mut scratch.receive);
+            let into = Target::Receive { index, wqe };
+            self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
+            self.arrived(1, false);
+            return Ok(());
+        }
+        let extensions = &packet.headers.transport.extensions;
+        let invalidated = extensions.ieth.map(|ieth| ieth.rkey());
+        if let Some(key) = invalidated {
+            self.invalidate(key)?;
+        }
+        let immediate = extensions.immdt.map(|immdt| immdt.immediate());
+        let kind = match (immediate, invalidated) {
+            (Some(_), _) => cqe_opcode::RESPONDER_SEND_IMM,
+            (None, Some(_)) => cqe_opcode::RESPONDER_SEND_INVALIDATE,
+            (None, None) => cqe_opcode::RESPONDER_SEND,
+        };
+        let value = immediate.or(invalidated).unwrap_or(0);
+        self.arrived(1, true);
+        if self.qp.srq.is_none() {
+            self.use_up(index)?;
+        }
+        let inline = in_cqe.then_some(payload);
+        self.message_complete(packet, index, kind, value, bytes, inline)
+    }
+
+    /// Gives the receive WQE for a message, in the scratch buffer, and its index. That of a shared
+    /// queue is used up now: another QP may take the next one before the message is whole.
+    fn take_receive(&mut self, scratch: &mut Scratch) -> Result<u16, Nak> {
+        if let Some((index, wqe)) = self.qp.runtime.connection().arriving.held.take() {
+            scratch.receive = wqe;
+            return Ok(index);
+        }
+        let index = self.next_receive(Some(&mut scratch.receive))?;
+        if self.qp.srq.is_some() {
+            self.use_up(index)?;
+        }
+        Ok(index)
+    }
+
+    /// Takes back what a message that is not whole, or was cut off, has of a shared queue.
+    pub(in crate::engine) fn taken_receive(&mut self) -> Option<(u16, Vec<u8>)> {
+        self.qp.srq?;
+        self.qp.runtime.started()?;
+        let arriving = &mut self.qp.runtime.connection().arriving;
+        if let Some(held) = arriving.held.take() {
+            return Some(held);
+        }
+        match arriving.message.take()?.into {
+            Target::Receive { index, wqe } => Some((index, wqe)),
+            Target::Range { .. } => None,
+        }
+    }
+
+    pub(super) fn write_arrived(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) -> Result<(), Nak> {
+        let (payload, extensions) = (packet.payload, &packet.headers.transport.extensions);
+        let length = payload.len() as u64;
+        let (key, start, whole, at) =
+            match (extensions.reth, &self.qp.runtime.connection().arriving.message) {
+                (Some(reth), _) => {
+                    let whole = u64::from(reth.dma_length());
+                    if whole > self.context.limits.longest_message(self.qp) {
+                        return Err(Nak::InvalidRequest);
+                    }
+                    let (key, start) = (reth.rkey(), reth.virtual_address());
+                    // The whole range is checked before the first byte moves.
+                    self.range(key, start, whole, Need::RemoteWrite, scratch)?;
+                    (key, start, whole, 0)
+                }
+                (None, Some(Incoming { into: Target::Range { key, address, length }, bytes })) => {
+                    (*key, *address, *length, *bytes)
+                }
+                _ => return Err(Nak::InvalidRequest),
+            };
+        let bytes = at + length;
+        if bytes > whole || opcode.place.ends() && bytes != whole {
+            return Err(Nak::InvalidRequest);
+        }
+        let immediate = extensions.immdt.map(|immdt| immdt.immediate());
+        let index = match immediate {
+            Some(_) => Some(self.next_receive(None)?),
+            None => None,
+        };
+        if length > 0 {
+            let address = start.wrapping_add(at);
+            self.range(key, address, length, Need::RemoteWrite, scratch)?;
+            transfer::scatter(self.context.memory, &scratch.remote, payload)
+                .map_err(|_| Nak::Operation)?;
+        }
+        if !opcode.place.ends() {
+            let into = Target::Range { key, address: start, length: whole };
+            self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
+            self.arrived(1, false);
+            return Ok(());
+        }
+        self.arrived(1, true);
+        match (index, immediate) {
+            (Some(index), Some(value)) => {
+                let kind = cqe_opcode::RESPONDER_WRITE_IMM;
+                self.use_up(index)?;
+                self.message_complete(packet, index, kind, value, whole, None)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn read_asked(
+        &mut self,
+        packet: &Packet<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), Nak> {
+        let extensions = &packet.headers.transport.extensions;
+        let reth = extensions.reth.ok_or(Nak::InvalidRequest)?;
+        let (key, address) = (reth.rkey(), reth.virtual_address());
+        let length = u64::from(reth.dma_length());
+        if length > self.context.limits.longest_message(self.qp) || self.answers_too_many() {
+            return Err(Nak::InvalidRequest);
+        }
+        self.range(key, address, length, Need::RemoteRead, scratch)?;
+        let packets = self.packets(length);
+        let psn = self.qp.responder.psn;
+        let most = self.qp.responder.max_dest_rd_atomic;
+        self.qp.runtime.connection().arriving.remember(Replay::Read { psn, packets }, most);
+        self.arrived(packets, true);
+        let msn = self.qp.runtime.connection().arriving.msn;
+        let (sent, again) = (0, false);
+        self.answer(Answer::Read { psn, msn, packets, sent, key, address, length, again });
+        Ok(())
+    }
+
+    pub(super) fn atomic_asked(
+        &mut self,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        scratch: &mut Scratch,
+    ) -> Result<(), Nak> {
+        let header = packet.headers.transport.extensions.atomic_eth.ok_or(Nak::InvalidRequest)?;
+        let (key, address) = (header.rkey(), header.virtual_address());
+        if !address.is_multiple_of(8) || self.answers_too_many() {
+            return Err(Nak::InvalidRequest);
+        }
+        self.range(key, address, 8, Need::Atomic, scratch)?;
+        let operands = Operands { swap_add: header.swap_or_add(), compare: header.compare() };
+        let action = Operation::of_message(opcode.message).ok_or(Nak::InvalidRequest)?.action;
+        let value = self.exchange_word(action, operands, scratch)?;
+        let psn = self.qp.responder.psn;
+        self.arrived(1, true);
+        let most = self.qp.responder.max_dest_rd_atomic;
+        let arriving = &mut self.qp.runtime.connection().arriving;
+        let msn = arriving.msn;
+        arriving.remember(Replay::Atomic { psn, msn, value }, most);
+        self.answer(Answer::Atomic { psn, msn, value });
+        Ok(())
+    }
+
+    /// Whether the requester asks for more at a time than it was told that it may.
+    fn answers_too_many(&mut self) -> bool {
+        let most = usize::from(self.qp.responder.max_dest_rd_atomic);
+        self.qp.runtime.connection().arriving.unanswered() >= most
+    }
+
+    /// A message is complete, and its receive WQE used up: its CQE is written.
+    fn message_complete(
+        &mut self,
+        packet: &Packet<'_>,
+        index: u16,
+        opcode: u8,
+        immediate: u32,
+        bytes: u64,
+        inline: Option<&[u8]>,
+    ) -> Result<(), Nak> {
+        let of = Received {
+            opcode,
+            index,
+            bytes: bytes as u32,
+            immediate,
+            solicited: packet.headers.transport.bth.solicited(),
+            slid: slid(&packet.headers.route),
+            peer: self.qp.remote_qpn & 0xff_ffff,
+            now: self.context.ticks(),
+        };
+        self.report_receive(&of, inline)
+    }
+}

@@ -1,0 +1,203 @@
+//! Packets of requests: the next one of a QP's window, its headers, and the part of the message
+//! that it carries.
+//!
+//! Source: InfiniBand specification, volume 1, 9.7.3 (request packets).
+
+use verbless_prm::hot::cqe_syndrome;
+use verbless_prm::{AtomicEth, Bth, Ieth, Immdt, Reth};
+
+use super::super::context::QueuePair;
+use super::super::keys::{self, Need, Range, Sge, User};
+use super::super::operation::Action;
+use super::super::scratch::Scratch;
+use super::super::transfer::{self, End};
+use super::super::work::{Segment, Work, segments};
+use super::egress::Outgoing;
+use super::requester::Attempt;
+use crate::connection::{PSN_MASK, advance};
+use crate::wire::{Extensions, Message, Opcode, Place};
+
+/// PSNs that a requester lets go out before it hears of the first.
+const MOST_IN_FLIGHT: u32 = 128;
+const _: () = assert!(MOST_IN_FLIGHT < PSN_MASK / 2);
+/// It asks for an acknowledgement at least once in so many packets.
+const PACKETS_PER_REQUEST: u32 = 16;
+
+/// A packet of a request.
+struct Part {
+    /// Which of how many.
+    packet: u32,
+    packets: u32,
+    /// Where its payload begins in the message, and how long that is.
+    at: u64,
+    length: u64,
+    psn: u32,
+}
+
+impl QueuePair<'_> {
+    /// Sends the next packet of the window, if it may go out.
+    pub(super) fn send_next(&mut self, scratch: &mut Scratch) -> Attempt {
+        let log_mtu = self.log_mtu();
+        let connection = self.qp.runtime.connection();
+        let window = &mut connection.window;
+        let in_flight = window.in_flight();
+        let number = window.next;
+        let Some(request) = window.requests.get_mut(number) else { return Attempt::Waits };
+        if request.decided.is_some() {
+            return Attempt::Done;
+        }
+        if in_flight >= MOST_IN_FLIGHT {
+            return Attempt::Waits;
+        }
+        let packet = request.sent;
+        let at = u64::from(packet) << log_mtu;
+        std::mem::swap(&mut scratch.wqe, &mut request.wqe);
+        let (index, length, psn) = (request.index, request.length, advance(request.psn, packet));
+        let (packets, responds) = (request.packets, request.responds());
+        let general = self.context.caps.general();
+        let work = Work::parse(&scratch.wqe, self.qpn, index, self.qp.service, general);
+        let sent = match &work {
+            Ok(work) => {
+                let part = Part { packet, packets, at, length, psn };
+                self.send_packet(work, &part, scratch)
+            }
+            Err(_) => Err(cqe_syndrome::LOCAL_QP_OPERATION),
+        };
+        let now_sent = if responds { packets } else { packet + 1 };
+        let reliable = self.qp.service.is_reliable();
+        let window = &mut self.qp.runtime.connection().window;
+        let request = &mut window.requests[number];
+        std::mem::swap(&mut scratch.wqe, &mut request.wqe);
+        match sent {
+            Ok(()) => {
+                request.sent = now_sent;
+                request.reached = request.reached.max(now_sent);
+                if reliable {
+                    self.start_timer();
+                } else {
+                    // Nobody answers: what has left is done with.
+                    request.done = now_sent;
+                }
+            }
+            Err(syndrome) => request.decided = Some(Err(syndrome)),
+        }
+        Attempt::Done
+    }
+
+    /// Builds a packet of a request, whose WQE is in the scratch buffer, and sends it; the error is
+    /// the syndrome.
+    fn send_packet(&mut self, work: &Work, part: &Part, scratch: &mut Scratch) -> Result<(), u8> {
+        let operation = work.operation;
+        let (first, last) = (part.packet == 0, part.packet + 1 == part.packets);
+        let scatters = operation.scatters();
+        let place = match (first, last) {
+            _ if scatters => Place::Only,
+            (true, true) => Place::Only,
+            (true, false) => Place::First,
+            (false, false) => Place::Middle,
+            (false, true) => Place::Last,
+        };
+        let message = operation.message.ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+        let invalidate = place.ends() && operation.action == (Action::Send { invalidate: true });
+        let immediate = place.ends() && operation.immediate && !invalidate;
+        let service = self.qp.service.wire().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+        let opcode = Opcode { service, message, place, immediate, invalidate };
+        let opcode = opcode.bits().ok_or(cqe_syndrome::LOCAL_QP_OPERATION)?;
+        let rest = part.length - part.at.min(part.length);
+        let mut extensions = Extensions::default();
+        if message == Message::ReadRequest || message == Message::Write && place.begins() {
+            let mut reth = Reth::zeroed();
+            reth.set_virtual_address(work.remote_address.wrapping_add(part.at))
+                .set_rkey(work.rkey)
+                .set_dma_length(rest as u32);
+            extensions.reth = Some(reth);
+        }
+        if operation.is_atomic() {
+            let mut atomic = AtomicEth::zeroed();
+            atomic
+                .set_virtual_address(work.remote_address)
+                .set_rkey(work.rkey)
+                .set_swap_or_add(work.operands.swap_add)
+                .set_compare(work.operands.compare);
+            extensions.atomic_eth = Some(atomic);
+        }
+        if immediate {
+            let mut immdt = Immdt::zeroed();
+            immdt.set_immediate(work.immediate);
+            extensions.immdt = Some(immdt);
+        }
+        if invalidate {
+            let mut ieth = Ieth::zeroed();
+            ieth.set_rkey(work.immediate);
+            extensions.ieth = Some(ieth);
+        }
+        let asks = place.ends() || (part.packet + 1).is_multiple_of(PACKETS_PER_REQUEST);
+        let mut bth = Bth::zeroed();
+        bth.set_opcode(opcode)
+            .set_solicited(place.ends() && work.solicited)
+            .set_acknowledge(self.qp.service.is_reliable() && asks)
+            .set_psn(part.psn);
+        let bytes = if scatters { 0 } else { rest.min(1 << self.log_mtu()) as usize };
+        if !scatters {
+            self.gather_part(work, part.at, bytes as u64, scratch)?;
+        }
+        let lost = place.begins() && self.context.state.faults.loses_message(self.qpn);
+        let out = Outgoing { bth, extensions, payload: bytes };
+        let memory = self.context.memory;
+        let Scratch { local, wqe, .. } = scratch;
+        let fill = |into: &mut [u8]| {
+            if scatters { Ok(()) } else { transfer::gather(memory, local, wqe, into) }
+        };
+        match self.emit(&out, lost, fill) {
+            Ok(()) => Ok(()),
+            Err(End::Source | End::Target) => Err(cqe_syndrome::LOCAL_PROTECTION),
+        }
+    }
+
+    /// Finds the memory of a part of the WQE's data; the error is the syndrome.
+    pub(super) fn gather_part(
+        &self,
+        work: &Work,
+        at: u64,
+        length: u64,
+        scratch: &mut Scratch,
+    ) -> Result<(), u8> {
+        let need = if work.operation.scatters() { Need::LocalWrite } else { Need::LocalRead };
+        let user = User { pd: self.qp.pd, qpn: self.qpn, reserved_lkey: self.qp.context.rlky() };
+        let Scratch { local, wqe, .. } = scratch;
+        local.clear();
+        let mut visits = keys::VISITS;
+        let (mut skip, mut rest) = (at, length);
+        for segment in segments(wqe, work.data) {
+            if rest == 0 {
+                break;
+            }
+            let size = match segment {
+                Ok(Segment::Pointer { length, .. } | Segment::Inline { length, .. }) => length,
+                Err(_) => return Err(cqe_syndrome::LOCAL_QP_OPERATION),
+            };
+            if skip >= size {
+                skip -= size;
+                continue;
+            }
+            let here = (size - skip).min(rest);
+            match segment {
+                Ok(Segment::Pointer { lkey, address, .. }) => {
+                    let address = address.wrapping_add(skip);
+                    let range = Range { key: lkey, address, length: here };
+                    self.context
+                        .keys()
+                        .resolve(user, range, need, &mut visits, local)
+                        .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
+                }
+                Ok(Segment::Inline { at, .. }) => {
+                    local.push(Sge::Inline { at: at + skip as usize, length: here });
+                }
+                Err(_) => {}
+            }
+            rest -= here;
+            skip = 0;
+        }
+        if rest == 0 { Ok(()) } else { Err(cqe_syndrome::LOCAL_LENGTH) }
+    }
+}

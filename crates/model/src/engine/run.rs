@@ -125,8 +125,8 @@ fn take_turn(world: &mut World, scratch: &mut Scratch) -> bool {
 /// Takes the next packet that has arrived.
 fn take_arrival(world: &mut World, scratch: &mut Scratch) -> bool {
     let now = world.clock.now;
-    let Some(delivery) = world.fabric.pop_due(now) else { return false };
-    let id = delivery.to.function;
+    let Some(id) = world.fabric.next_receiver(now) else { return false };
+    let Some(delivery) = world.fabric.take(now, id) else { return false };
     packets::arrive(&mut world.functions[id], &delivery, now, scratch);
     world.fabric.recycle(delivery.frame);
     send_packets(world, id);

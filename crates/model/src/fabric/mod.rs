@@ -16,8 +16,9 @@
 //! known by, go to every port. A frame between two vports of one physical port stays in the card.
 //!
 //! The caller's clock is the only one: [`Fabric::transmit`] says when a frame is sent,
-//! [`Fabric::next_due`] when the next arrives, [`Fabric::pop_due`] hands it over. One queue orders
-//! all by time and number, so what happens is the same in every run.
+//! [`Fabric::next_due`] when the next arrives somewhere, [`Fabric::take`] hands a function what has
+//! arrived for it. One queue orders all by time and number, so what happens is the same in every
+//! run.
 //!
 //! [`reach`] is the way of messages that are carried whole: which function a port's address
 //! reaches.
@@ -35,7 +36,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,7 +100,13 @@ pub(crate) struct Fabric {
     known: BTreeMap<Name, Vec<PhysicalPort>>,
     /// Where frames from an address that no vport has came from.
     learned: BTreeMap<Mac, PhysicalPort>,
-    schedule: Schedule<Event>,
+    schedule: Schedule<Crossing>,
+    /// What has arrived, by function, each with its time and number, by which they are ordered.
+    arrived: Vec<VecDeque<((u64, u64), Delivery)>>,
+    /// How many wait there.
+    waiting: usize,
+    /// How many ever arrived.
+    arrivals: u64,
     buffers: Buffers,
     /// How many links there ever were to somebody outside.
     externals: usize,
@@ -124,11 +131,13 @@ struct Port {
     external: Option<External>,
 }
 
-enum Event {
-    /// A frame is at the end of its way over a link; `from`: the vport, inside a card.
-    Crossed { port: PhysicalPort, direction: Direction, from: Option<Vport>, frame: Frame },
-    /// A frame is at a vport.
-    Delivered(Delivery),
+/// A frame that is at the end of its way over a link.
+struct Crossing {
+    port: PhysicalPort,
+    direction: Direction,
+    /// The vport, inside a card.
+    from: Option<Vport>,
+    frame: Frame,
 }
 
 impl Fabric {
@@ -149,6 +158,9 @@ impl Fabric {
             self.ports.push(Port { name, cable, members: Vec::new(), external: None });
         }
         for function in functions {
+            if self.arrived.len() <= function {
+                self.arrived.resize_with(function + 1, VecDeque::new);
+            }
             for port in 1..=ports {
                 let (vport, physical) = (Vport { function, port }, first + usize::from(port) - 1);
                 self.vports.insert(vport, PhysicalPort(physical));
@@ -237,13 +249,17 @@ impl Fabric {
         self.ports[port.0].members.iter().map(|&(vport, _)| vport).collect()
     }
 
-    /// Whether no frame is on its way.
+    /// Whether no frame is on its way, and none waits to be taken.
     pub(crate) fn is_empty(&self) -> bool {
-        self.schedule.len() == 0
+        self.in_flight() == 0
     }
 
-    /// Whether nothing can happen to any frame, none is on its way, nobody watches, and nobody is
-    /// outside: messages may be carried whole.
+    fn in_flight(&self) -> usize {
+        self.schedule.len() + self.waiting
+    }
+
+    /// Whether nothing can happen to any frame, none is under way on a link, nobody watches, and
+    /// nobody is outside: messages may be carried whole.
     pub(crate) fn is_undisturbed(&self) -> bool {
         let perfect = !self.changed || self.ports.iter().all(|port| port.cable.is_undisturbed());
         perfect && !self.leads_outside() && self.schedule.len() == 0 && !self.is_watched()
@@ -311,6 +327,7 @@ impl Fabric {
 
     /// Sends a frame.
     pub(crate) fn transmit(&mut self, now: u64, from: Vport, mut frame: Frame) {
+        self.advance(now);
         let port = self.vports.get(&from).copied();
         let destination =
             port.and_then(|port| Destination::of(self.ports[port.0].cable.kind(), frame.bytes()));
@@ -337,34 +354,52 @@ impl Fabric {
     /// Takes a frame from somebody outside, any bytes. What is no frame is dropped.
     pub(crate) fn inject(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
         if EXTERNAL_BYTES.contains(&bytes.len()) {
+            self.advance(now);
             let mut frame = self.buffers.of_bytes(self.ports[from.0].cable.kind(), bytes);
             self.see(now, from, true, &mut frame);
             self.cross(now, from, Direction::Out, None, frame);
         }
     }
 
-    /// When the next frame arrives somewhere.
+    /// When the next frame arrives somewhere, or when the first of those arrived that wait.
     pub(crate) fn next_due(&self) -> Option<u64> {
-        self.schedule.next_due()
+        let waits = self.first().map(|((at, _), _)| at);
+        waits.into_iter().chain(self.schedule.next_due()).min()
     }
 
-    /// Hands over the next frame that has arrived.
-    pub(crate) fn pop_due(&mut self, now: u64) -> Option<Delivery> {
-        while let Some((at, event)) = self.schedule.pop_due(now) {
-            match event {
-                Event::Delivered(delivery) if self.vports.contains_key(&delivery.to) => {
-                    return Some(delivery);
-                }
-                Event::Delivered(delivery) => self.buffers.recycle(delivery.frame),
-                Event::Crossed { port, direction, from, frame } => {
-                    match self.ports[port.0].cable.arrived(direction) {
-                        true => self.crossed(at, port, direction, from, frame),
-                        false => self.buffers.recycle(frame),
-                    }
-                }
+    /// The first of the frames that wait: its time, its number and its function.
+    fn first(&self) -> Option<((u64, u64), usize)> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let heads = self.arrived.iter().zip(0..);
+        heads.filter_map(|(queue, function)| Some((queue.front()?.0, function))).min()
+    }
+
+    /// The function that the next frame has arrived for.
+    pub(crate) fn next_receiver(&mut self, now: u64) -> Option<usize> {
+        self.advance(now);
+        self.first().filter(|((at, _), _)| *at <= now).map(|(_, function)| function)
+    }
+
+    /// Hands over the next frame that has arrived for a function.
+    pub(crate) fn take(&mut self, now: u64, function: usize) -> Option<Delivery> {
+        self.advance(now);
+        let (_, delivery) =
+            self.arrived.get_mut(function)?.pop_front_if(|((at, _), _)| *at <= now)?;
+        self.waiting -= 1;
+        Some(delivery)
+    }
+
+    /// Lets everything arrive that is due.
+    fn advance(&mut self, now: u64) {
+        while let Some((at, Crossing { port, direction, from, frame })) = self.schedule.pop_due(now)
+        {
+            match self.ports[port.0].cable.arrived(direction) {
+                true => self.crossed(at, port, direction, from, frame),
+                false => self.buffers.recycle(frame),
             }
         }
-        None
     }
 
     /// Lets a frame cross a link, or a card, with what its faults do to it.
@@ -405,18 +440,19 @@ impl Fabric {
         frame: Frame,
         delay: u64,
     ) {
+        let full = self.in_flight() >= MOST_IN_FLIGHT;
         let cable = &mut self.ports[port.0].cable;
         match cable.cross(direction, now, frame.bytes().len(), delay) {
             Some(at) if at <= now && cable.is_empty(direction) => {
                 self.crossed(now, port, direction, from, frame);
             }
-            Some(_) if self.schedule.len() >= MOST_IN_FLIGHT => {
+            Some(_) if full => {
                 cable.overflow(direction);
                 self.buffers.recycle(frame);
             }
             Some(at) => {
                 cable.departed(direction);
-                self.schedule.add(at, Event::Crossed { port, direction, from, frame });
+                self.schedule.add(at, Crossing { port, direction, from, frame });
             }
             None => self.buffers.recycle(frame),
         }
@@ -521,7 +557,7 @@ impl Fabric {
         let takes = |(_, addresses): &&(Vport, Addresses)| addresses.take(destination);
         let members = &self.ports[port.0].members;
         let takers = members.iter().filter(takes).count();
-        if self.schedule.len() + takers > MOST_IN_FLIGHT {
+        if self.schedule.len() + self.waiting + takers > MOST_IN_FLIGHT {
             self.ports[port.0].cable.overflow(Direction::In);
             return self.buffers.recycle(frame);
         }
@@ -533,7 +569,9 @@ impl Fabric {
             };
             if let Some(frame) = copy {
                 let delivery = Delivery { to, own: from == Some(to), frame };
-                self.schedule.add(now, Event::Delivered(delivery));
+                self.arrived[to.function].push_back(((now, self.arrivals), delivery));
+                self.arrivals += 1;
+                self.waiting += 1;
             }
         }
         if let Some(frame) = frame {

@@ -228,6 +228,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::fabric::Buffers;
     use crate::{Profile, SeenFrame};
 
     fn model() -> Model {
@@ -275,7 +276,7 @@ mod tests {
         assert!(model.device(0).is_alive());
         // An answer goes where the frame came from.
         model.shared.with(|world| {
-            let answer = world.fabric.frame(Link::Ethernet, &frame([4; 6], here));
+            let answer = Buffers::default().of_bytes(Link::Ethernet, &frame([4; 6], here));
             world.fabric.transmit(0, crate::fabric::Vport { function: 0, port: 1 }, answer);
         });
         let mut buffer = [0; 100];

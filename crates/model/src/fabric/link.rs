@@ -7,8 +7,6 @@ use super::frame::Frame;
 use crate::engine::clock::nanoseconds;
 use crate::profile::Link;
 
-/// Bytes that may wait for one direction of a link before a sender should wait.
-const SHORT_QUEUE: u64 = 256 << 10;
 /// Bytes that may wait for one direction of a link; more are dropped.
 const LONGEST_QUEUE: u64 = 16 << 20;
 
@@ -215,19 +213,6 @@ impl Cable {
             && self.settings.bandwidth.is_none()
             && self.faults.iter().all(Active::is_over)
     }
-
-    #[allow(dead_code, reason = "the engine does not pace senders yet")]
-    /// From when on the queue in front of the link is short.
-    pub(super) fn clear_to_send(&self, now: u64) -> u64 {
-        let lane = &self.lanes[Direction::Out as usize];
-        match self.settings.bandwidth {
-            Some(bandwidth) if waiting(lane, now, bandwidth) > SHORT_QUEUE => {
-                let short = u128::from(SHORT_QUEUE * 8) * 1_000_000_000_000 / u128::from(bandwidth);
-                u64::try_from(lane.busy_until.saturating_sub(short) / 1000 + 1).unwrap_or(u64::MAX)
-            }
-            _ => now,
-        }
-    }
 }
 
 /// Bytes that wait for a direction.
@@ -268,7 +253,6 @@ mod tests {
         let mut cable = Cable::new(Link::Ethernet, 0);
         assert!(cable.is_undisturbed() && cable.is_empty(Direction::Out));
         assert_eq!(cable.cross(Direction::Out, 7, 9000, 0), Some(7));
-        assert_eq!(cable.clear_to_send(7), 7);
         cable.departed(Direction::Out);
         assert!(!cable.is_empty(Direction::Out), "a frame is on its way");
         assert!(cable.arrived(Direction::Out) && cable.is_empty(Direction::Out));
@@ -330,15 +314,6 @@ mod tests {
     fn a_queue_in_front_of_a_link_has_an_end() {
         let mut cable = cable(Link::Ethernet, slow());
         let mut frames = 0;
-        while cable.clear_to_send(0) == 0 {
-            cable.cross(Direction::Out, 0, 1000, 0);
-            frames += 1;
-        }
-        assert_eq!(frames, (256 << 10) / 1024 + 1);
-        let clear = cable.clear_to_send(0);
-        assert_eq!(cable.clear_to_send(clear), clear, "and then it is short");
-        // One byte takes 8 ns.
-        assert!(cable.clear_to_send(clear - 10) > clear - 10);
         while cable.cross(Direction::Out, 0, 1000, 0).is_some() {
             frames += 1;
         }

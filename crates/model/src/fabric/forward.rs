@@ -1,0 +1,263 @@
+//! How frames go: over links, through cards and the switch, to the vports that take them.
+
+use super::address::{Addresses, Destination, source_mac};
+use super::frame::Frame;
+use super::link::{Cable, Direction};
+use super::{Crossing, Delivery, Fabric, Name, Passage, PhysicalPort, Vport};
+use crate::profile::Link;
+
+/// Addresses that the switch remembers of those outside; more make it forget all.
+pub(super) const MOST_LEARNED: usize = 4096;
+/// Frames that may be on their way; more are dropped.
+pub(super) const MOST_IN_FLIGHT: usize = 1 << 16;
+/// The shortest and the longest frame from outside.
+const EXTERNAL_BYTES: std::ops::RangeInclusive<usize> = 14..=0xffff;
+
+impl Fabric {
+    /// Sends a frame.
+    pub(crate) fn transmit(&mut self, now: u64, from: Vport, mut frame: Frame) {
+        self.advance(now);
+        let port = self.vports.get(&from).copied();
+        let destination =
+            port.and_then(|port| Destination::of(self.ports[port.0].cable.kind(), frame.bytes()));
+        let (Some(port), Some(destination)) = (port, destination) else {
+            return self.buffers.recycle(frame);
+        };
+        self.see(now, port, true, &mut frame);
+        let members = &self.ports[port.0].members;
+        let inside = match destination.is_group() {
+            true => true,
+            false => members.iter().any(|(_, addresses)| addresses.name(destination)),
+        };
+        if inside && destination.is_group() {
+            let copy = self.buffers.copy(&frame);
+            let passage = Passage { port, direction: Direction::Inside, from: Some(from) };
+            self.cross(now, passage, copy);
+        }
+        let direction = match inside && !destination.is_group() {
+            true => Direction::Inside,
+            false => Direction::Out,
+        };
+        self.cross(now, Passage { port, direction, from: Some(from) }, frame);
+    }
+
+    /// Takes a frame from somebody outside, any bytes. What is no frame is dropped.
+    pub(crate) fn inject(&mut self, now: u64, from: PhysicalPort, bytes: &[u8]) {
+        if EXTERNAL_BYTES.contains(&bytes.len()) {
+            self.advance(now);
+            let mut frame = self.buffers.of_bytes(self.ports[from.0].cable.kind(), bytes);
+            self.see(now, from, true, &mut frame);
+            let passage = Passage { port: from, direction: Direction::Out, from: None };
+            self.cross(now, passage, frame);
+        }
+    }
+
+    /// When the next frame arrives somewhere, or when the first of those arrived that wait.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let waits = self.first().map(|((at, _), _)| at);
+        waits.into_iter().chain(self.schedule.next_due()).min()
+    }
+
+    /// The first of the frames that wait: its time, its number and its function.
+    fn first(&self) -> Option<((u64, u64), usize)> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let heads = self.arrived.iter().zip(0..);
+        heads.filter_map(|(queue, function)| Some((queue.front()?.0, function))).min()
+    }
+
+    /// The function that the next frame has arrived for.
+    pub(crate) fn next_receiver(&mut self, now: u64) -> Option<usize> {
+        self.advance(now);
+        self.first().filter(|((at, _), _)| *at <= now).map(|(_, function)| function)
+    }
+
+    /// Hands over the next frame that has arrived for a function.
+    pub(crate) fn take(&mut self, now: u64, function: usize) -> Option<Delivery> {
+        self.advance(now);
+        let (_, delivery) =
+            self.arrived.get_mut(function)?.pop_front_if(|((at, _), _)| *at <= now)?;
+        self.waiting -= 1;
+        Some(delivery)
+    }
+
+    /// Lets everything arrive that is due.
+    fn advance(&mut self, now: u64) {
+        while let Some((at, Crossing { passage, frame })) = self.schedule.pop_due(now) {
+            match self.ports[passage.port.0].cable.arrived(passage.direction) {
+                true => self.crossed(at, passage, frame),
+                false => self.buffers.recycle(frame),
+            }
+        }
+    }
+
+    /// Lets a frame cross from the switch to a port.
+    fn arrive(&mut self, now: u64, port: PhysicalPort, frame: Frame) {
+        self.cross(now, Passage { port, direction: Direction::In, from: None }, frame);
+    }
+
+    /// Lets a frame cross a link, or a card, with what its faults do to it.
+    fn cross(&mut self, now: u64, passage: Passage, mut frame: Frame) {
+        let Passage { port, direction, .. } = passage;
+        let outcome = self.ports[port.0].cable.disturb(direction, &frame);
+        if !outcome.lost {
+            for _ in 0..outcome.copies {
+                let copy = self.buffers.copy(&frame);
+                self.depart(now, passage, copy, 0);
+            }
+        }
+        if let Some((bits, seed)) = outcome.corrupt {
+            frame.corrupt(bits, seed);
+        }
+        match outcome.lost {
+            // It takes the link's time all the same.
+            true => {
+                self.ports[port.0].cable.cross(direction, now, frame.bytes().len(), 0);
+                self.buffers.recycle(frame);
+            }
+            false => self.depart(now, passage, frame, outcome.delay),
+        }
+    }
+
+    /// Sends a frame on its way, late by `delay`; without any wait it is at the end at once.
+    fn depart(&mut self, now: u64, passage: Passage, frame: Frame, delay: u64) {
+        let Passage { port, direction, .. } = passage;
+        let full = self.in_flight() >= MOST_IN_FLIGHT;
+        let cable = &mut self.ports[port.0].cable;
+        match cable.cross(direction, now, frame.bytes().len(), delay) {
+            Some(at) if at <= now && cable.is_empty(direction) => {
+                self.crossed(now, passage, frame);
+            }
+            Some(_) if full => {
+                cable.overflow(direction);
+                self.buffers.recycle(frame);
+            }
+            Some(at) => {
+                cable.departed(direction);
+                self.schedule.add(at, Crossing { passage, frame });
+            }
+            None => self.buffers.recycle(frame),
+        }
+    }
+
+    /// A frame has crossed a link, or a card.
+    fn crossed(&mut self, now: u64, passage: Passage, mut frame: Frame) {
+        let Passage { port, direction, from } = passage;
+        if direction == Direction::In {
+            self.see(now, port, false, &mut frame);
+        }
+        let here = &mut self.ports[port.0];
+        let Some(destination) = Destination::of(here.cable.kind(), frame.bytes()) else {
+            return self.buffers.recycle(frame);
+        };
+        match direction {
+            Direction::Out => self.forward(now, port, destination, frame),
+            Direction::In if let Some(external) = &mut here.external => {
+                frame.seal();
+                external(frame.bytes());
+                self.buffers.recycle(frame);
+            }
+            Direction::In | Direction::Inside => {
+                self.deliver(now, port, destination, from, frame);
+            }
+        }
+    }
+
+    /// The switch has a frame from a port.
+    fn forward(&mut self, now: u64, from: PhysicalPort, destination: Destination, frame: Frame) {
+        self.learn(from, &frame);
+        let name = match destination {
+            Destination::Mac(mac) => Name::Mac(mac),
+            Destination::Lid(lid, _) => Name::Lid(lid),
+            Destination::EthernetGroup | Destination::InfinibandGroup => {
+                return self.flood(now, from, frame);
+            }
+        };
+        let named = self.known.get(&name).into_iter().flatten().copied().find(|port| {
+            let members = &self.ports[port.0].members;
+            are_joined(&self.ports[port.0].cable, &self.ports[from.0].cable)
+                && members.iter().any(|(_, addresses)| addresses.name(destination))
+        });
+        let learned = match name {
+            Name::Mac(mac) => self.learned.get(&mac).copied(),
+            Name::Lid(_) => None,
+        };
+        match named
+            .or(learned
+                .filter(|port| are_joined(&self.ports[port.0].cable, &self.ports[from.0].cable)))
+        {
+            // A switch does not send back.
+            Some(to) if to == from => self.buffers.recycle(frame),
+            Some(to) => self.arrive(now, to, frame),
+            None if matches!(name, Name::Mac(_)) => self.flood(now, from, frame),
+            None => self.buffers.recycle(frame),
+        }
+    }
+
+    /// Remembers where a frame came from, if no vport has its address.
+    fn learn(&mut self, from: PhysicalPort, frame: &Frame) {
+        if self.ports[from.0].cable.kind() != Link::Ethernet {
+            return;
+        }
+        let Some(mac) = source_mac(frame.bytes()).filter(|mac| !mac.is_group()) else { return };
+        if self.known.contains_key(&Name::Mac(mac)) || self.learned.get(&mac) == Some(&from) {
+            return;
+        }
+        if self.learned.len() >= MOST_LEARNED {
+            self.learned.clear();
+        }
+        self.learned.insert(mac, from);
+    }
+
+    /// Sends a frame to every port but the one it came from.
+    fn flood(&mut self, now: u64, from: PhysicalPort, frame: Frame) {
+        for at in 0..self.ports.len() {
+            let cable = &self.ports[at].cable;
+            if at != from.0 && are_joined(cable, &self.ports[from.0].cable) {
+                let copy = self.buffers.copy(&frame);
+                self.arrive(now, PhysicalPort(at), copy);
+            }
+        }
+        self.buffers.recycle(frame);
+    }
+
+    /// A card has a frame for its vports; `from`: the one that sent it.
+    fn deliver(
+        &mut self,
+        now: u64,
+        port: PhysicalPort,
+        destination: Destination,
+        from: Option<Vport>,
+        frame: Frame,
+    ) {
+        let takes = |(_, addresses): &&(Vport, Addresses)| addresses.take(destination);
+        let members = &self.ports[port.0].members;
+        let takers = members.iter().filter(takes).count();
+        if self.in_flight() + takers > MOST_IN_FLIGHT {
+            self.ports[port.0].cable.overflow(Direction::In);
+            return self.buffers.recycle(frame);
+        }
+        let mut frame = Some(frame);
+        for (at, &(to, _)) in members.iter().filter(takes).enumerate() {
+            let copy = match at + 1 == takers {
+                true => frame.take(),
+                false => frame.as_ref().map(|frame| self.buffers.copy(frame)),
+            };
+            if let Some(frame) = copy {
+                let delivery = Delivery { to, own: from == Some(to), frame };
+                self.arrived[to.function].push_back(((now, self.arrivals), delivery));
+                self.arrivals += 1;
+                self.waiting += 1;
+            }
+        }
+        if let Some(frame) = frame {
+            self.buffers.recycle(frame);
+        }
+    }
+}
+
+/// Whether the switch forwards between two links.
+fn are_joined(one: &Cable, other: &Cable) -> bool {
+    one.kind() == other.kind() && one.settings().partition == other.settings().partition
+}

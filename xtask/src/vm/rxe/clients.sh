@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# rxe's side: the client of each program, whose server runs on the model. They agree on their queue pairs by TCP. A row for
+# rxe's side: the client of each program, whose server is on the model. They agree on their queue pairs by TCP. A row for
 # each; below this text stand the programs.
 PATIENCE=40 # seconds for one program
 passed=0 failed=0
@@ -31,14 +31,5 @@ exchange() {
         printf 'FAIL  %s\n      exit code %s\n' "$*" "$code"
         tail -n 12 client | sed 's/^/      /'
     fi
-}
-
-# How often rxe heard that a packet was missing, or missed one.
-retries() {
-    sum=0
-    for counter in out_of_seq_request rcvd_seq_err completer_retry_err; do
-        sum=$((sum + $(cat /sys/class/infiniband/rxe0/ports/1/hw_counters/$counter)))
-    done
-    echo $sum
 }
 

@@ -1,0 +1,185 @@
+//! `rxe-peer`: the server of rdma-core's pingpongs and of perftest's programs, on the public API of
+//! `verbless` and a model in this process whose Ethernet switch a datagram socket is joined to.
+//!
+//! Its peers are the unmodified programs on somebody else's device, such as Linux's rdma_rxe in a
+//! VM (`cargo xtask vm --rxe`). It serves the programs that it is given, one after the other, each
+//! at the TCP port after the last one's, and judges what arrived:
+//!
+//! - `program`: which program, and how much it sends.
+//! - `stream`: what the two sides tell each other by TCP before and after.
+//! - `end`: our end: a domain, memory, a completion queue, a queue pair.
+//! - `pingpong`: ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong.
+//! - `perftest`: ib_write_bw, ib_read_bw, ib_send_bw, ib_atomic_bw with `-b`.
+//! - `random`: whether bytes are those that perftest fills its memory with.
+
+mod end;
+mod perftest;
+mod pingpong;
+mod program;
+mod random;
+mod stream;
+
+use std::fmt::Write as _;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use verbless::Device;
+use verbless::model::{FaultPlan, InProcess, Link, Model, Profile, Traffic, Uplink};
+use verbless::prelude::*;
+use verbless::queue::{Rc, Uc};
+
+use program::{Kind, Program};
+
+/// 0.27 s to a timeout: an emulated peer may be silent for half a second.
+const ACK_TIMEOUT: u8 = 16;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Serves rdma-core's pingpongs and perftest's programs, which run on a device outside.
+#[derive(Parser)]
+#[command(name = "rxe-peer")]
+struct Options {
+    /// The socket that is joined to the model's switch: our end, which is bound, and the other.
+    #[arg(long, value_name = "LOCAL,REMOTE")]
+    uplink: Uplink,
+    /// What is to go wrong with the link. If anything is to be lost, something must be, of each
+    /// program's frames.
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+    /// The TCP port of the first program.
+    #[arg(long)]
+    port: u16,
+    /// The index of our GID.
+    #[arg(long, default_value_t = 1)]
+    gid: u8,
+    /// The command line of each program, without device, port and GID.
+    #[arg(required = true)]
+    programs: Vec<Program>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match serve(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("FAIL  {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A program to serve.
+struct Job<'a> {
+    domain: &'a Domain,
+    listener: TcpListener,
+    program: &'a Program,
+    options: ConnectOptions,
+    /// Frames are lost.
+    lossy: bool,
+}
+
+/// What stays when a program has been served.
+type Server = Box<dyn std::any::Any>;
+
+fn serve(options: &Options) -> Result {
+    let card = Profile::load("connectx6dx")?.with_link(Link::Ethernet);
+    let model = Model::builder().device(card).threaded().build();
+    let plan = options.faults.as_deref().map(FaultPlan::load).transpose()?.unwrap_or_default();
+    model.apply(&plan)?;
+    let _outside = model.join_ethernet(&options.uplink)?;
+    let lossy = !model.link(0, 1).faults.is_empty();
+    let backend = InProcess::of(&model);
+    let device = Device::open(&backend, &backend.enumerate()?[0])?;
+    let domain = Domain::new(&device)?;
+    // They stay until all programs are done: a client whose last acknowledgement was lost asks for
+    // it again.
+    let mut servers: Vec<Server> = Vec::new();
+    for (port, program) in (options.port..).zip(&options.programs) {
+        let before = model.traffic(0, 1);
+        let job = Job {
+            domain: &domain,
+            listener: TcpListener::bind(("127.0.0.1", port))?,
+            program,
+            options: ConnectOptions {
+                gid_index: Some(options.gid),
+                ack_timeout: ACK_TIMEOUT,
+                ..ConnectOptions::default()
+            },
+            lossy,
+        };
+        let served = match program.kind {
+            Kind::RcPingpong => pingpong::connected::<Rc>(&job),
+            Kind::UcPingpong => pingpong::connected::<Uc>(&job),
+            Kind::UdPingpong => pingpong::datagrams(&job),
+            Kind::Perftest(verb) => perftest::serve(&job, verb),
+        };
+        servers.push(served.map_err(|error| format!("{program}: {error}"))?);
+        let carried = difference(before, model.traffic(0, 1));
+        judge(program, &carried, lossy).map_err(|error| format!("{program}: {error}"))?;
+        println!("pass  {program}: {}", account(&carried));
+    }
+    Ok(())
+}
+
+/// What a link has carried between two looks at it.
+fn difference(before: [Traffic; 2], after: [Traffic; 2]) -> [Traffic; 2] {
+    [0, 1].map(|at| Traffic {
+        frames: after[at].frames - before[at].frames,
+        bytes: after[at].bytes - before[at].bytes,
+        lost: after[at].lost - before[at].lost,
+        ..after[at]
+    })
+}
+
+fn account(carried: &[Traffic; 2]) -> String {
+    let mut text = String::new();
+    for (direction, Traffic { frames, lost, .. }) in ["out", "in"].into_iter().zip(carried) {
+        let comma = if text.is_empty() { "" } else { ", " };
+        let _ = write!(text, "{comma}{frames} frames {direction}, {lost} of them lost");
+    }
+    text
+}
+
+/// The data has crossed the link both ways, and where something is to be lost, something was.
+fn judge(program: &Program, [out, into]: &[Traffic; 2], lossy: bool) -> Result {
+    let least = (program.iterations * program.size) as u64;
+    for (direction, traffic) in [("to the peer", out), ("from the peer", into)] {
+        if traffic.bytes < least {
+            let bytes = traffic.bytes;
+            return Err(format!(
+                "{bytes} bytes crossed the link {direction}; the program's data is {least}"
+            )
+            .into());
+        }
+    }
+    if lossy && out.lost + into.lost == 0 {
+        return Err("the link lost nothing: let the program send more".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_that_did_not_cross_and_losses_that_did_not_happen_are_failures() {
+        let program: Program = "ib_write_bw -b -n 10 -s 1000".parse().unwrap();
+        let carried = |bytes, lost| Traffic { bytes, lost, ..Traffic::default() };
+        let judged = |out, into, lossy| judge(&program, &[out, into], lossy).is_ok();
+        assert!(judged(carried(10_000, 0), carried(10_000, 0), false));
+        assert!(!judged(carried(9_999, 0), carried(10_000, 0), false));
+        assert!(!judged(carried(10_000, 0), carried(9_999, 0), false));
+        assert!(judged(carried(10_000, 0), carried(10_000, 1), true));
+        assert!(!judged(carried(10_000, 0), carried(10_000, 0), true));
+    }
+
+    #[test]
+    fn a_look_at_the_link_counts_from_the_last_one_on() {
+        let at = |frames| Traffic { frames, bytes: 10 * frames, ..Traffic::default() };
+        let carried = difference([at(3), at(4)], [at(5), at(9)]);
+        assert_eq!(carried, [at(2), at(5)]);
+    }
+}

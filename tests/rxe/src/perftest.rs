@@ -1,0 +1,186 @@
+//! perftest's programs with `-b`: both sides send, write, read or add at once.
+//!
+//! Each side has memory for what it sends and behind it memory for the peer, and tells the latter's
+//! address. Messages of half a page and more go to that address all of them; atomics go to words 64
+//! bytes apart, round and round through a page.
+
+use verbless::command::Mtu;
+use verbless::prelude::*;
+use verbless::queue::{Rc, Rkey};
+
+use crate::end::{End, peer};
+use crate::program::{Program, Verb};
+use crate::random::departure;
+use crate::stream::{Keys, Place, Report, Stream};
+use crate::{Job, Result, Server};
+
+/// Of an atomic.
+const WORD: usize = 8;
+/// Bytes between two words that atomics go to, and how many there are.
+const STEP: usize = 64;
+const WORDS: usize = 4096 / STEP;
+/// What is in memory that nobody has written.
+const UNTOUCHED: u8 = 0xa5;
+/// How often each side tells its keys before the messages: to connect, when it is connected, when
+/// the receives are there, and to begin.
+const MEETINGS: usize = 4;
+
+/// Serves a program.
+pub(crate) fn serve(job: &Job<'_>, verb: Verb) -> Result<Server> {
+    let Job { domain, program, .. } = job;
+    let memory = Memory::of(program, verb);
+    let mut end = End::<Rc>::new(domain, program.iterations, program.iterations, memory.bytes())?;
+    end.region.write_at(0, &vec![UNTOUCHED; memory.bytes()])?;
+    if verb == Verb::Atomic {
+        end.region.write_at(memory.peers(), &[0; WORDS * STEP])?;
+    }
+    let mut stream = Stream::accept(&job.listener)?;
+    let mtu = Mtu::of_code(stream.greet()?).ok_or("the path MTU has no such code")?;
+    let options = ConnectOptions { mtu: Some(mtu), ..job.options };
+    let ours = domain.address(&end.qp, &options)?;
+    let open = end.region.remote(memory.peers(), 1)?;
+    let told = Keys {
+        place: Place::from(&ours),
+        reads: ours.reads,
+        rkey: open.rkey.0,
+        address: open.address,
+    };
+    if verb == Verb::Send {
+        (0..program.iterations).try_for_each(|at| end.receive(memory.slot(at), program.size))?;
+    }
+    let theirs = stream.keys(&told)?;
+    let Place { qpn, psn, gid } = theirs.place;
+    let address = PeerAddress { reads: theirs.reads, ..peer(&ours, qpn, psn, gid) };
+    domain.connect(&mut end.qp, &address, &options)?;
+    for _ in 1..MEETINGS {
+        stream.keys(&told)?;
+    }
+    run(&mut end, program, verb, &memory, &theirs)?;
+    let expected = Report { size: program.size as u64, iterations: program.iterations as u64 };
+    let report = stream.report(expected)?;
+    if report != expected {
+        return Err(format!("the client reports {report:?}, and not {expected:?}").into());
+    }
+    stream.close(&told)?;
+    // Both sides are done.
+    judge(&end, program, verb, &memory)?;
+    Ok(Box::new(end))
+}
+
+/// Where things are in our memory: what we send; what is the peer's; a slot for each message that
+/// arrives by a receive, and for each answer to a READ or an atomic.
+struct Memory {
+    size: usize,
+    slots: usize,
+}
+
+impl Memory {
+    fn of(program: &Program, verb: Verb) -> Self {
+        let slots = if verb == Verb::Write { 0 } else { program.iterations };
+        Self { size: program.size, slots }
+    }
+
+    /// Bytes of what we send, and of what is the peer's.
+    fn part(&self) -> usize {
+        self.size.max(WORDS * STEP)
+    }
+
+    fn peers(&self) -> usize {
+        self.part()
+    }
+
+    fn slot(&self, number: usize) -> usize {
+        2 * self.part() + number * self.size
+    }
+
+    fn bytes(&self) -> usize {
+        self.slot(self.slots)
+    }
+}
+
+/// Posts all requests, and waits until they are done and as many messages have come.
+fn run(end: &mut End<Rc>, program: &Program, verb: Verb, memory: &Memory, theirs: &Keys) -> Result {
+    let Program { size, iterations, .. } = *program;
+    let key = Rkey(theirs.rkey);
+    for number in 0..iterations {
+        let ours = end.region.sge(0, size)?;
+        let remote = RemoteAddr::new(theirs.address, key);
+        match verb {
+            Verb::Write => end.post(&wr::Write::new(ours, remote).signaled())?,
+            Verb::Send => end.post(&wr::Send::new(ours).signaled())?,
+            Verb::Read => {
+                let into = end.region.sge(memory.slot(number), size)?;
+                end.post(&wr::Read::new(into, remote).signaled())?;
+            }
+            Verb::Atomic => {
+                let into = end.region.sge(memory.slot(number), WORD)?;
+                let word = theirs.address + (number % WORDS * STEP) as u64;
+                end.post(&wr::FetchAdd::new(into, RemoteAddr::new(word, key), 1).signaled())?;
+            }
+        }
+    }
+    let mut left = if verb == Verb::Send { 2 * iterations } else { iterations };
+    while left > 0 {
+        let done = end.next()?.map_err(|error| format!("with {left} requests left: {error}"))?;
+        let arrives = done.operation() == Operation::Receive || verb == Verb::Read;
+        if arrives && done.byte_len() as usize != size {
+            return Err(format!("{} bytes arrived: {done:?}", done.byte_len()).into());
+        }
+        left -= 1;
+    }
+    Ok(())
+}
+
+/// Whether our memory has what the peer's requests and ours must have left there.
+fn judge(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Result {
+    let Program { size, iterations, .. } = *program;
+    match verb {
+        Verb::Write => random(end, "what the peer wrote", memory.peers(), size)?,
+        Verb::Read | Verb::Send => {
+            let first = end.bytes(memory.slot(0), size)?;
+            for number in 0..iterations {
+                let what = format!("message {number}");
+                random(end, &what, memory.slot(number), size)?;
+                // Each is of the same bytes of the peer's.
+                if end.bytes(memory.slot(number), size)? != first {
+                    return Err(format!("{what} differs from the first one").into());
+                }
+            }
+        }
+        Verb::Atomic => {
+            for word in 0..WORDS {
+                let is = number(end, memory.peers() + word * STEP)?;
+                let should = (word..iterations).step_by(WORDS).count() as u64;
+                if is != should {
+                    return Err(format!("word {word} is {is}; the peer added {should}").into());
+                }
+            }
+            for later in WORDS..iterations {
+                let [before, after] = [later - WORDS, later].map(|it| memory.slot(it));
+                let (before, after) = (number(end, before)?, number(end, after)?);
+                if after != before.wrapping_add(1) {
+                    return Err(format!(
+                        "addition {later} found {after:#x}, the one to the same word before \
+                         {before:#x}"
+                    )
+                    .into());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fails if bytes are not those of perftest's memory.
+fn random(end: &End<Rc>, what: &str, offset: usize, size: usize) -> Result {
+    match departure(&end.bytes(offset, size)?) {
+        None => Ok(()),
+        Some(at) => Err(format!("{what} departs from the peer's memory at byte {at}").into()),
+    }
+}
+
+fn number(end: &End<Rc>, offset: usize) -> Result<u64> {
+    let mut bytes = [0; WORD];
+    end.region.read_at(offset, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

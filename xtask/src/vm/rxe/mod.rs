@@ -1,0 +1,148 @@
+//! `cargo xtask vm --rxe`: programs of rdma-core and perftest between Linux's rdma_rxe, a software
+//! implementation of RoCE that nobody here wrote, and the modelled device.
+//!
+//! ```text
+//!   guest                                                    host
+//!   client - rxe0 - eth0 === QEMU's -netdev dgram === --uplink - model - mlx5_0 - server
+//!        \--- TCP --- eth1 === QEMU's -netdev user === 10.0.2.2 ---------------/
+//! ```
+//!
+//! The server is the same program under `verbless-model run`, or one of ours on our own driver,
+//! which looks at what arrived. Both serve twice: over a link without faults, and over one that
+//! loses a frame in a hundred, each way; datagrams, which nobody repeats, only over the first. A
+//! socket between the two may lose frames even there, where one side is too slow.
+
+mod rounds;
+mod servers;
+
+use std::fs::File;
+use std::net::UdpSocket;
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::boot::Watch;
+use super::child::{Scratch, Signals};
+use super::fetch::{self, Kernel, Qemu};
+use super::initramfs::{self, Contents, Settings};
+use super::modules;
+use super::program::{self, Program};
+use super::qemu::{Cable, Machine};
+use super::series::{Series, Sort};
+use super::{Options, verdict};
+use crate::Result;
+use crate::run::on_the_path;
+use servers::{Binaries, Servers};
+
+/// What makes rxe0: see there.
+const PREPARE: &str = include_str!("prepare.sh");
+
+/// What the guest loads. Only the kernel for any machine has rdma_rxe, which asks for the ICRC's
+/// algorithm by its name; later kernels have it built in.
+fn modules(series: Series) -> Vec<&'static str> {
+    let mut modules = vec!["virtio_pci", "virtio_net", "ib_uverbs", "rdma_rxe"];
+    if series != Series::Linux7_2 {
+        modules.push("crc32_generic");
+    }
+    modules
+}
+
+/// Why nothing can be run here, if so; what it needs is fetched.
+pub(crate) fn fetch(series: Series) -> Result {
+    for program in ["ibv_rc_pingpong", "ib_write_bw"] {
+        if !on_the_path(program) {
+            let packages = "apt-get install ibverbs-utils perftest";
+            return Err(format!("{program} is not installed: {packages}").into());
+        }
+    }
+    Qemu::get()?;
+    fetch::busybox()?;
+    Kernel::get(series, Sort::Whole)?;
+    fetch::rdma_core(series)?;
+    fetch::iproute(series)?;
+    Ok(())
+}
+
+/// Runs all programs under each kernel that was asked for.
+pub(super) fn run(options: &Options) -> Result<ExitCode> {
+    let model = match &options.model {
+        Some(program) => program.clone(),
+        None => program::build("verbless-model-host", "verbless-model", false)?,
+    };
+    let binaries = Binaries { model, peer: program::build("verbless-rxe", "rxe-peer", false)? };
+    std::fs::create_dir_all(fetch::folder())?;
+    let mut log = File::create(fetch::folder().join("last.log"))?;
+    let mut code = 0;
+    for series in options.kernel.series() {
+        fetch(series)?;
+        println!("=== rdma_rxe of Linux {series} and the model");
+        match boot(options, series, &binaries, &mut log) {
+            Ok(0) => {}
+            Ok(exit) => code = exit,
+            Err(error) if error.is::<super::Interrupted>() => {
+                eprintln!("interrupted");
+                return Ok(ExitCode::from(130));
+            }
+            Err(error) => {
+                eprintln!("Linux {series}: FAILED: {error}");
+                code = 1;
+            }
+        }
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// One boot with all rounds; the guest's exit code.
+fn boot(options: &Options, series: Series, binaries: &Binaries, log: &mut File) -> Result<u8> {
+    let kernel = Kernel::get(series, Sort::Whole)?;
+    let busybox = fetch::busybox()?;
+    let modules = modules::in_order(&kernel.modules, &modules(series), &busybox)?;
+    let rdma_core = fetch::rdma_core(series)?;
+    let iproute = fetch::iproute(series)?;
+    let root = initramfs::build(&Contents {
+        busybox: &busybox,
+        modules: &modules,
+        settings: &Settings { devices: 1, reload: false, drivers: &["rdma_rxe"] },
+        program: &Program::script("rxe", rounds::clients()),
+        prepare: Some(PREPARE),
+        rdma_core: Some(&rdma_core),
+        iproute: Some(&iproute),
+    })?;
+    let scratch = Scratch::new()?;
+    let initramfs = scratch.join("root.cpio");
+    std::fs::write(&initramfs, root)?;
+    let output = scratch.join("output");
+    let listener = UnixListener::bind(&output)?;
+    let cable = cable()?;
+    let mut servers = Servers::start(binaries, &cable, &scratch)?;
+    // From here on, since a process inherits which signals do not reach it.
+    let signals = Signals::catch()?;
+    let mut command = Qemu::get()?.command()?;
+    Machine {
+        kernel: &kernel.image,
+        initramfs: &initramfs,
+        output: &output,
+        memory: options.memory,
+        devices: &[],
+        cable: Some(&cable),
+    }
+    .describe(&mut command);
+    let watch = Watch {
+        signals: &signals,
+        model: None,
+        output: listener,
+        log,
+        complaints: &scratch.join("qemu.log"),
+        limit: Duration::from_secs(options.timeout),
+    };
+    let outcome = watch.run(&command)?;
+    let code = verdict(&outcome, 1, options.strict)?;
+    print!("{}", servers.finish()?);
+    Ok(code)
+}
+
+/// Two UDP sockets that nobody uses: they queue more frames than Unix sockets.
+fn cable() -> Result<Cable> {
+    let [guest, outside] = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?];
+    Ok(Cable { guest: guest.local_addr()?, outside: outside.local_addr()? })
+}

@@ -1,0 +1,141 @@
+//! What is run: rounds of programs, and the scripts of both sides for them.
+
+/// Who serves the programs of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// The same programs, under `verbless-model run`.
+    Programs,
+    /// Our own driver: `rxe-peer` of `verbless-rxe`.
+    Ours,
+}
+
+/// Programs with one sort of server, over one sort of link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Round {
+    pub(super) peer: Peer,
+    /// One frame in a hundred is lost, each way.
+    pub(super) loses: bool,
+}
+
+/// All of them, in the guest's order and in the host's.
+pub(super) const ROUNDS: [Round; 4] = [
+    Round { peer: Peer::Programs, loses: false },
+    Round { peer: Peer::Programs, loses: true },
+    Round { peer: Peer::Ours, loses: false },
+    Round { peer: Peer::Ours, loses: true },
+];
+
+/// Nobody repeats what these lose. rxe's path MTU is 1024 bytes, that of an Ethernet link of 1500.
+const UNRELIABLE: [&str; 1] = ["ibv_ud_pingpong -c -e -n 100 -s 1000"];
+/// perftest's send from both ends at once, so that each is requester and responder. Of READs and
+/// atomics the model answers 16 at a time. With `-u` they repeat for 2 s: an emulated guest on a
+/// busy machine may be silent for the half second that is usual.
+const RELIABLE: [&str; 5] = [
+    "ibv_rc_pingpong -c -e -n 100",
+    "ib_write_bw -F -b -m 1024 -s 16384 -n 50 -u 16",
+    "ib_read_bw -F -b -m 1024 -s 16384 -n 50 -o 16 -u 16",
+    "ib_send_bw -F -b -m 1024 -s 16384 -n 50 -u 16",
+    "ib_atomic_bw -F -b -m 1024 -n 500 -o 16 -u 16",
+];
+
+/// The index of a RoCE v2 GID with a link-local address: rxe's, and that of the model.
+const GID_OF_RXE: u8 = 0;
+pub(super) const GID_OF_MODEL: u8 = 1;
+
+/// The TCP port of the first program of the first round, and the ports of each round.
+const FIRST_PORT: u16 = 19000;
+const PORTS: u16 = 20;
+
+/// The guest's part of all scripts, and the host's: see there.
+const CLIENTS: &str = include_str!("clients.sh");
+const SERVERS: &str = include_str!("servers.sh");
+
+impl Round {
+    pub(super) fn title(self) -> String {
+        let peer = match self.peer {
+            Peer::Programs => "the same programs on the model",
+            Peer::Ours => "our own driver",
+        };
+        let link = if self.loses { "with 1 % of frames lost" } else { "without faults" };
+        format!("{peer}, {link}")
+    }
+
+    pub(super) fn programs(self) -> Vec<&'static str> {
+        let unreliable = UNRELIABLE.iter().filter(|_| !self.loses);
+        unreliable.chain(&RELIABLE).copied().collect()
+    }
+
+    /// The TCP port of the first program.
+    pub(super) fn port(self) -> u16 {
+        let before = ROUNDS.iter().take_while(|&&round| round != self).count();
+        FIRST_PORT + PORTS * before as u16
+    }
+
+    /// The script of the servers under `run`.
+    pub(super) fn servers(self) -> String {
+        let mut script = SERVERS.to_string();
+        for (port, program) in (self.port()..).zip(self.programs()) {
+            script += &format!("serve {port} {}\n", with_gid(program, GID_OF_MODEL));
+        }
+        if self.loses {
+            script += "must_have_lost\n";
+        }
+        script + "exit $failed\n"
+    }
+}
+
+/// The guest's script.
+pub(super) fn clients() -> String {
+    let mut script = CLIENTS.to_string();
+    for round in ROUNDS {
+        script += &format!("echo '--- with {}'\n", round.title());
+        for (port, program) in (round.port()..).zip(round.programs()) {
+            script += &format!("exchange {port} {}\n", with_gid(program, GID_OF_RXE));
+        }
+    }
+    script + "echo \"$passed passed, $failed failed, 0 skipped\"\n[ $failed = 0 ]\n"
+}
+
+/// A program's command line with the GID that it uses.
+fn with_gid(program: &str, index: u8) -> String {
+    let option = if program.starts_with("ibv_") { "-g" } else { "-x" };
+    format!("{program} {option} {index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Port, command and GID of each line that begins with a word.
+    fn lines(script: &str, word: &str) -> Vec<(u16, String, String)> {
+        let of = |line: &str| {
+            let (port, line) = line.strip_prefix(word)?.split_once(' ')?;
+            let (command, gid) = line.rsplit_once(' ')?;
+            Some((port.parse().ok()?, command.to_string(), gid.to_string()))
+        };
+        script.lines().filter_map(of).collect()
+    }
+
+    #[test]
+    fn both_sides_run_the_same_programs_at_the_same_ports() {
+        let guest = lines(&clients(), "exchange ");
+        let host = ROUNDS.iter().flat_map(|round| lines(&round.servers(), "serve "));
+        let programs: usize = ROUNDS.iter().map(|round| round.programs().len()).sum();
+        assert_eq!(guest.len(), programs);
+        for ((port, client, of_rxe), (at, server, of_model)) in guest.iter().zip(host) {
+            assert_eq!((port, client), (&at, &server));
+            assert_eq!((of_rxe.as_str(), of_model.as_str()), ("0", "1"));
+        }
+        let mut ports: Vec<u16> = guest.iter().map(|(port, ..)| *port).collect();
+        ports.dedup();
+        assert_eq!(ports.len(), guest.len(), "each program has a port of its own");
+    }
+
+    #[test]
+    fn a_link_that_loses_frames_must_have_lost_some() {
+        for round in ROUNDS {
+            assert_eq!(round.servers().contains("\nmust_have_lost\n"), round.loses);
+            assert!(round.programs().iter().any(|it| it.starts_with("ibv_ud_")) != round.loses);
+        }
+    }
+}

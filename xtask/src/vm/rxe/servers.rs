@@ -1,0 +1,140 @@
+//! The host's side: the servers of each round, one after the other at the same end of the cable.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::rounds::{GID_OF_MODEL, Peer, ROUNDS, Round};
+use crate::Result;
+use crate::vm::child::{Guarded, Scratch};
+use crate::vm::fetch;
+use crate::vm::qemu::Cable;
+
+/// The model's link: an emulated guest is slow, and what its socket does not take is lost.
+const LINK: &str = "[[link]]\nbandwidth = \"20Mb/s\"\n";
+/// One frame in a hundred is lost, on its way to the model and from it.
+const LOSS: &str = "[[fault]]\neffect = \"lose\"\nchance = 0.01\n";
+
+/// How long the servers may go on when the guest has gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The programs that serve: `verbless-model` and `rxe-peer`.
+pub(super) struct Binaries {
+    pub(super) model: PathBuf,
+    pub(super) peer: PathBuf,
+}
+
+/// The servers, in a thread.
+pub(super) struct Servers {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<std::result::Result<(), String>>>,
+    log: PathBuf,
+}
+
+impl Servers {
+    pub(super) fn start(binaries: &Binaries, cable: &Cable, scratch: &Scratch) -> Result<Self> {
+        let rounds = ROUNDS
+            .into_iter()
+            .map(|round| Ok((round, command(round, binaries, cable, scratch)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let log = fetch::folder().join("last-model.log");
+        let output = File::create(&log)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_over = stop.clone();
+        let thread = std::thread::Builder::new()
+            .spawn(move || all(&rounds, &output, &is_over).map_err(|error| error.to_string()))?;
+        Ok(Self { stop, thread: Some(thread), log })
+    }
+
+    /// After the guest has gone: all servers have ended well. What they say of the frames.
+    pub(super) fn finish(&mut self) -> Result<String> {
+        let end = Instant::now() + PATIENCE;
+        let Some(thread) = self.thread.take() else { return Ok(String::new()) };
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        let outcome = thread.join().map_err(|_| "the thread of the servers panicked")?;
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        match outcome {
+            Ok(()) => Ok(account(&text)),
+            Err(error) => Err(format!("{error}\n{text}").into()),
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // What went wrong before this is what the user hears of.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves each round to its end; the others, too, when one fails.
+fn all(rounds: &[(Round, Command)], output: &File, stop: &AtomicBool) -> Result {
+    let mut failed = Vec::new();
+    for (round, command) in rounds {
+        writeln!(&mut &*output, "=== {}", round.title())?;
+        let mut process =
+            Guarded::start(command, output.try_clone()?.into(), output.try_clone()?.into())?;
+        let status = loop {
+            match process.wait(Duration::from_millis(100))? {
+                Some(status) => break status,
+                None if stop.load(Ordering::Relaxed) => {
+                    // Killed outright, the model leaves its programs behind.
+                    process.terminate(Duration::from_secs(5));
+                    return Err(format!("with {}: the servers do not end", round.title()).into());
+                }
+                None => {}
+            }
+        };
+        if !status.success() {
+            failed.push(format!("with {}: the servers failed ({status})", round.title()));
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ").into()) }
+}
+
+/// The lines of a log that tell of rounds, links and frames.
+fn account(log: &str) -> String {
+    let starts = ["=== ", "--- device ", "pass  "];
+    let tells = |line: &&str| starts.iter().any(|start| line.starts_with(start));
+    log.lines().filter(tells).map(|line| format!("{line}\n")).collect()
+}
+
+/// What serves a round.
+fn command(round: Round, binaries: &Binaries, cable: &Cable, scratch: &Scratch) -> Result<Command> {
+    let port = round.port();
+    let uplink = format!("{},{}", cable.outside, cable.guest);
+    let faults = scratch.join(&format!("faults-{port}.toml"));
+    std::fs::write(&faults, [LINK, if round.loses { LOSS } else { "" }].concat())?;
+    match round.peer {
+        Peer::Programs => {
+            let script = scratch.join(&format!("servers-{port}.sh"));
+            std::fs::write(&script, round.servers())?;
+            let name = format!("rxe-{}-{port}", std::process::id());
+            let words = [&binaries.model, Path::new("run")];
+            let mut command = Command::new("env");
+            command.arg(format!("MODEL={}", binaries.model.display()));
+            command.arg(format!("RUN={name}")).args(words);
+            command.args(["--name", &name, "--link", "ethernet", "--uplink", &uplink]);
+            command.arg("--faults").arg(faults).args(["--", "bash"]).arg(script);
+            Ok(command)
+        }
+        Peer::Ours => {
+            let mut command = Command::new(&binaries.peer);
+            command.args(["--uplink", &uplink, "--port", &port.to_string()]);
+            command.args(["--gid", &GID_OF_MODEL.to_string()]).arg("--faults").arg(faults);
+            command.args(round.programs());
+            Ok(command)
+        }
+    }
+}

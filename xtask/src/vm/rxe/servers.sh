@@ -1,0 +1,26 @@
+# The model's side: the server of each program, one after the other. Below this text stand the programs. The environment
+# says which program is the model (MODEL), and what this run of it is called (RUN).
+failed=0
+
+# serve PORT PROGRAM OPTION...
+serve() {
+    local port=$1
+    shift
+    timeout 60 "$@" -d mlx5_0 -p "$port" &
+    trap "kill $!; exit 1" TERM
+    wait $!
+    local code=$?
+    echo "--- $*: exit code $code"
+    [ $code = 0 ] || failed=1
+    # Its client never came: none will.
+    [ $code != 124 ] || exit 1
+}
+
+# The round is worth nothing unless the model's link has lost frames.
+must_have_lost() {
+    local links
+    links=$("$MODEL" ctl "$RUN" show | grep 'device 0 .* port 1:')
+    echo "--- $links"
+    [[ $links =~ ' lost' ]] || { echo 'FAIL  no frame was lost'; failed=1; }
+}
+

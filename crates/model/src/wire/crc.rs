@@ -28,6 +28,27 @@ static TABLES: [[u32; 256]; 8] = {
     tables
 };
 
+/// `INVERSE[high]`: the byte whose entry in `TABLES[0]` has this high byte.
+static INVERSE: [u8; 256] = {
+    let mut inverse = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        inverse[(TABLES[0][byte] >> 24) as usize] = byte as u8;
+        byte += 1;
+    }
+    inverse
+};
+
+/// What four bytes in a row must change by for the CRC to change by `difference`, with so many
+/// bytes behind them that stay: there is always exactly one such change.
+pub(super) fn change(difference: u32, behind: usize) -> [u8; 4] {
+    let back = |crc: u32, _| {
+        let byte = INVERSE[(crc >> 24) as usize];
+        (crc ^ TABLES[0][usize::from(byte)]) << 8 | u32::from(byte)
+    };
+    (0..behind + 4).fold(difference, back).to_le_bytes()
+}
+
 /// A CRC in the making.
 pub(super) struct Crc(u32);
 
@@ -56,7 +77,13 @@ impl Crc {
 
 #[cfg(test)]
 mod tests {
-    use super::Crc;
+    use super::{Crc, change};
+
+    fn crc(bytes: &[u8]) -> u32 {
+        let mut crc = Crc::new();
+        crc.update(bytes);
+        crc.finish()
+    }
 
     #[test]
     fn the_check_value_of_the_crc_comes_out_however_the_bytes_are_cut() {
@@ -67,5 +94,17 @@ mod tests {
             crc.update(&text[cut..]);
             assert_eq!(crc.finish(), 0xcbf4_3926, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn four_bytes_follow_from_the_crc_and_the_others() {
+        let before: Vec<u8> = (0..100).map(|at| at ^ 0x5a).collect();
+        for at in [0, 1, 50, 96] {
+            let mut after = before.clone();
+            let wrong = [0x12, 0, 0xff, at as u8];
+            after[at..at + 4].iter_mut().zip(wrong).for_each(|(byte, wrong)| *byte ^= wrong);
+            assert_eq!(change(crc(&before) ^ crc(&after), 100 - at - 4), wrong, "at {at}");
+        }
+        assert_eq!(change(0, 9), [0; 4]);
     }
 }

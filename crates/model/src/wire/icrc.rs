@@ -11,6 +11,7 @@
 use verbless_prm::{Bth, Grh, Ipv4Header, Lrh, UdpHeader};
 
 use super::crc::Crc;
+pub(super) use super::crc::change;
 
 /// Bytes of an ICRC.
 pub const LENGTH: usize = 4;

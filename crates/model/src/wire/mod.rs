@@ -25,6 +25,7 @@
 //! (RoCE v2); RFC 768, 791, 1071, 8200; IEEE 802.1Q.
 
 mod crc;
+pub mod datagram;
 mod ethernet;
 pub mod icrc;
 mod malformed;

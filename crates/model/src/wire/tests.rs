@@ -152,7 +152,7 @@ fn packets_of_another_implementation_are_parsed_and_emitted_alike() {
 }
 
 /// The first frame in [`RXE`] of each IP version and opcode.
-fn of_rxe() -> impl Iterator<Item = (u8, BthOpcode, Vec<u8>)> {
+pub(crate) fn of_rxe() -> impl Iterator<Item = (u8, BthOpcode, Vec<u8>)> {
     RXE.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let [ip, opcode, frame] = bytes_of_words(line);
         (ip[0], BthOpcode(opcode[0]), frame)

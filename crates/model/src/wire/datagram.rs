@@ -1,0 +1,259 @@
+//! RoCE v2 over an ordinary UDP socket: packets as the payload of datagrams to port 4791.
+//!
+//! The kernel on either side writes the headers of IP and UDP, and the ICRC covers part of them. So
+//! whoever sends must know what his kernel writes, and whoever receives what the peer's did:
+//!
+//! | covered by the ICRC | sent by us | received |
+//! |---|---|---|
+//! | lengths, protocol, destination port | follow from the packet | so too |
+//! | addresses, source port | those that the socket is bound to | told with the datagram |
+//! | IPv4 identification, DF | 0 and 1 (below) | solved from the ICRC |
+//!
+//! Linux sends IPv4 identification 0 from a socket that is not connected, if the packet has DF, as
+//! all have once the socket discovers the path MTU by itself (`ip_select_ident_segs` in
+//! `include/net/ip.h`, `__ip_make_skb` in `net/ipv4/ip_output.c`). Linux's rdma_rxe counts the
+//! identification up (`prepare_ipv4_hdr` in `rxe_net.c`), and a socket does not tell it. But the
+//! CRC of a packet gives four bytes in a row if all others are known: [`receive`] takes the
+//! identification for which the ICRC is right, if the flags beside it come out as ones that a
+//! whole packet may have. One damaged packet in 2^15 passes that check, where the ICRC alone would
+//! let one in 2^32 pass; the checksum of UDP, where the sender computes one, comes first.
+
+use std::net::{IpAddr, SocketAddr};
+
+use verbless_prm::{Bth, Grh, Ipv4Header, UdpHeader};
+
+use super::ethernet::{Ethernet, Mac};
+use super::icrc;
+use super::route::{ROCE_PORT, Route};
+
+/// Hop limit of packets that arrived, which no socket tells without more ado: Linux's usual one.
+const HOP_LIMIT: u8 = 64;
+/// The IPv4 identification and the flags behind it, in the IPv4 header.
+const WORD: std::ops::Range<usize> = 4..8;
+/// Of the flags: DF.
+const DONT_FRAGMENT: u8 = 0x40;
+
+/// Who sends a packet to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The sender's address.
+    pub source: IpAddr,
+    /// The receiver's.
+    pub destination: IpAddr,
+}
+
+/// Makes a frame the one whose packet a socket of [`ROCE_PORT`] sends: the headers as the kernel
+/// will write them, and the ICRC that belongs to them. What damaged the packet before still shows.
+/// Returns whom it is for, and where in the frame the payload of the datagram begins. `None`: it is
+/// no RoCE v2 packet, or has a VLAN tag, which no socket sends.
+pub fn send(frame: &mut [u8]) -> Option<(Ends, usize)> {
+    let (route, rest) = Route::parse_ethernet(frame).ok()??;
+    if rest.len() < Bth::BYTES + icrc::LENGTH {
+        return None;
+    }
+    let (length, payload) = (rest.len(), route.length());
+    let (ends, sent) = match route {
+        Route::Ipv4(ethernet, mut ip, mut udp) if ethernet.vlan.is_none() => {
+            let ends = Ends {
+                source: (*ip.source_address()).into(),
+                destination: (*ip.destination_address()).into(),
+            };
+            ip.set_identification(0).set_dont_fragment(true);
+            udp.set_source_port(ROCE_PORT);
+            (ends, Route::Ipv4(ethernet, ip, udp))
+        }
+        Route::Ipv6(ethernet, ip, mut udp) if ethernet.vlan.is_none() => {
+            let ends = Ends {
+                source: (*ip.source_gid()).into(),
+                destination: (*ip.destination_gid()).into(),
+            };
+            udp.set_source_port(ROCE_PORT);
+            (ends, Route::Ipv6(ethernet, ip, udp))
+        }
+        _ => return None,
+    };
+    if sent != route {
+        let end = payload + length - icrc::LENGTH;
+        let was = icrc::compute(route.front(), &frame[route.uncovered()..end]);
+        sent.emit(length, frame);
+        let is = icrc::compute(sent.front(), &frame[sent.uncovered()..end]);
+        let (_, crc) = frame.split_last_chunk_mut()?;
+        *crc = (u32::from_le_bytes(*crc) ^ was ^ is).to_le_bytes();
+    }
+    Some((ends, payload))
+}
+
+/// The frame of a datagram that came to [`ROCE_PORT`] of `to`: as whoever sent it saw it, but for
+/// what the ICRC does not cover. `None`: the two addresses are of different families, or no packet
+/// is so long. Any payload is taken; the port that gets the frame judges it.
+pub fn receive(macs: [Mac; 2], from: SocketAddr, to: IpAddr, payload: &[u8]) -> Option<Vec<u8>> {
+    let [destination, source] = macs;
+    let ethernet = Ethernet { destination, source, ..Ethernet::default() };
+    let mut udp = UdpHeader::zeroed();
+    udp.set_source_port(from.port());
+    let route = match (from.ip(), to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut ip = Ipv4Header::zeroed();
+            ip.set_dont_fragment(true)
+                .set_time_to_live(HOP_LIMIT)
+                .set_source_address(&from.octets())
+                .set_destination_address(&to.octets());
+            Route::Ipv4(ethernet, ip, udp)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let mut ip = Grh::zeroed();
+            ip.set_hop_limit(HOP_LIMIT)
+                .set_source_gid(&from.octets())
+                .set_destination_gid(&to.octets());
+            Route::Ipv6(ethernet, ip, udp)
+        }
+        _ => return None,
+    };
+    let length = route.length() + payload.len();
+    if length - route.uncovered() > usize::from(u16::MAX) {
+        return None;
+    }
+    let mut frame = vec![0; length];
+    route.emit(payload.len(), &mut frame);
+    frame[route.length()..].copy_from_slice(payload);
+    if let Route::Ipv4(ethernet, ip, udp) = route
+        && let Some((identification, dont_fragment)) = word(&route, &frame)
+    {
+        let mut ip = ip;
+        ip.set_identification(identification).set_dont_fragment(dont_fragment);
+        Route::Ipv4(ethernet, ip, udp).emit(payload.len(), &mut frame);
+    }
+    Some(frame)
+}
+
+/// The identification and the flag DF with which the ICRC of a frame over IPv4 is right, if its
+/// own are wrong and others are not.
+fn word(route: &Route, frame: &[u8]) -> Option<(u16, bool)> {
+    let (packet, crc) = frame[route.uncovered()..].split_last_chunk()?;
+    if packet.len() < Ipv4Header::BYTES + UdpHeader::BYTES + Bth::BYTES {
+        return None;
+    }
+    let (says, is) = (u32::from_le_bytes(*crc), icrc::compute(route.front(), packet));
+    let wrong = icrc::change(says ^ is, packet.len() - WORD.end);
+    let mut word: [u8; 4] = packet[WORD].try_into().ok()?;
+    word.iter_mut().zip(wrong).for_each(|(byte, wrong)| *byte ^= wrong);
+    match word {
+        [high, low, flags @ (0 | DONT_FRAGMENT), 0] => {
+            Some((u16::from_be_bytes([high, low]), flags == DONT_FRAGMENT))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+    use crate::wire::tests::{emitted, of_every_route, of_rxe};
+    use crate::wire::{Malformed, Packet};
+
+    fn ends_of(route: &Route) -> Option<Ends> {
+        match route {
+            Route::Ipv4(_, ip, _) => Some(Ends {
+                source: Ipv4Addr::from(*ip.source_address()).into(),
+                destination: Ipv4Addr::from(*ip.destination_address()).into(),
+            }),
+            Route::Ipv6(_, ip, _) => Some(Ends {
+                source: Ipv6Addr::from(*ip.source_gid()).into(),
+                destination: Ipv6Addr::from(*ip.destination_gid()).into(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// What a socket makes of a frame as it is, whoever sent it.
+    fn received(frame: &[u8]) -> Vec<u8> {
+        let (route, rest) = Route::parse_ethernet(frame).unwrap().unwrap();
+        let (Route::Ipv4(ethernet, _, udp) | Route::Ipv6(ethernet, _, udp)) = route else {
+            panic!("{route:?}")
+        };
+        let Ends { source, destination } = ends_of(&route).unwrap();
+        let macs = [ethernet.destination, ethernet.source];
+        receive(macs, (source, udp.source_port()).into(), destination, rest).unwrap()
+    }
+
+    #[test]
+    fn what_rdma_rxe_sent_arrives_as_it_was_sent_with_its_identification() {
+        let mut counted = 0;
+        for (ip, opcode, frame) in of_rxe() {
+            let arrived = received(&frame);
+            assert!(Packet::parse_ethernet(&arrived).is_ok(), "IPv{ip} {opcode:?}");
+            // IPv6 has a flow label, which no socket tells.
+            let from = if ip == 4 { 0 } else { 18 };
+            assert_eq!(arrived[from..], frame[from..], "IPv{ip} {opcode:?}");
+            counted += usize::from(ip == 4 && frame[18..20] != [0, 0]);
+        }
+        assert!(counted > 10, "{counted}");
+    }
+
+    #[test]
+    fn what_is_sent_arrives_with_the_headers_that_a_socket_gives_it() {
+        for vlan in [None, Some(crate::wire::Vlan::default())] {
+            for mut packet in of_every_route() {
+                if let Route::Ipv4(ethernet, ..) | Route::Ipv6(ethernet, ..) =
+                    &mut packet.headers.route
+                {
+                    ethernet.vlan = vlan;
+                }
+                let mut frame = emitted(&packet);
+                let ends = ends_of(&packet.headers.route).filter(|_| vlan.is_none());
+                let Some((sent, payload)) = send(&mut frame) else {
+                    assert_eq!((ends, frame), (None, emitted(&packet)));
+                    continue;
+                };
+                assert_eq!(Some(sent), ends);
+                let from = (sent.source, ROCE_PORT).into();
+                let macs = [Mac([1; 6]), Mac([2; 6])];
+                let arrived = receive(macs, from, sent.destination, &frame[payload..]).unwrap();
+                let parsed = Packet::parse_ethernet(&arrived).unwrap().unwrap();
+                assert_eq!(parsed.headers.transport, packet.headers.transport);
+                assert_eq!((parsed.payload, &arrived[..6]), (packet.payload, &[1; 6][..]));
+                assert_eq!(ends_of(&parsed.headers.route), ends);
+                // As sent, too: the frame is what a capture behind the socket would show.
+                let again = Packet::parse_ethernet(&frame).unwrap().unwrap();
+                assert_eq!(again.headers.transport, packet.headers.transport);
+            }
+        }
+    }
+
+    #[test]
+    fn damage_on_the_way_shows_at_the_other_end() {
+        let packet = of_every_route()[3];
+        for at in 42..emitted(&packet).len() {
+            let mut frame = emitted(&packet);
+            frame[at] ^= 0x10;
+            let (ends, payload) = send(&mut frame).unwrap();
+            let from = (ends.source, ROCE_PORT).into();
+            let arrived = receive([Mac([1; 6]); 2], from, ends.destination, &frame[payload..]);
+            let arrived = arrived.unwrap();
+            let parsed = Packet::parse_ethernet(&arrived);
+            // The byte of congestion bits is the BTH's fifth, which the ICRC does not cover.
+            match at {
+                46 => assert!(parsed.is_ok()),
+                _ => assert!(matches!(parsed, Err(Malformed::Icrc { .. })), "{at}: {parsed:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn any_payload_makes_a_frame_and_a_wrong_family_none() {
+        let macs = [Mac([1; 6]); 2];
+        let from: SocketAddr = ([127, 0, 0, 1], 9).into();
+        let to = IpAddr::from([127, 0, 0, 2]);
+        for length in [0, 1, 11, 15, 16, 17, 65507] {
+            let payload = vec![0xff; length];
+            let frame = receive(macs, from, to, &payload).unwrap();
+            assert_eq!(frame.len(), 42 + length);
+            assert!(!matches!(Packet::parse_ethernet(&frame), Ok(Some(_))), "{length}");
+            send(&mut frame.clone());
+        }
+        assert_eq!(receive(macs, from, to, &[0; 65508]), None);
+        assert_eq!(receive(macs, from, Ipv6Addr::LOCALHOST.into(), &[0; 20]), None);
+    }
+}

@@ -1,10 +1,46 @@
 //! What `run` and `pci` do with links: faults from a file, a capture, a socket at the switch.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
+use std::str::FromStr;
 
 use thiserror::Error;
-use verbless_model::{External, FaultPlan, FaultPlanError, Link, Model, Uplink, Watch};
+use verbless_model::{
+    External, FaultPlan, FaultPlanError, Link, Model, RoceUplink, Uplink as EthernetUplink, Watch,
+};
+
+/// Who outside is reached, and how.
+#[derive(Clone, Debug)]
+pub enum Uplink {
+    /// A datagram socket at the Ethernet switch.
+    Ethernet(EthernetUplink),
+    /// Hosts on the IP network, for the first Ethernet device.
+    Roce(RoceUplink),
+}
+
+/// What the text of an uplink to the IP network begins with.
+const ROCE: &str = "udp:";
+
+impl FromStr for Uplink {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix(ROCE) {
+            Some(text) => text.parse().map(Self::Roce),
+            None => text.parse().map(Self::Ethernet),
+        }
+    }
+}
+
+impl fmt::Display for Uplink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ethernet(uplink) => uplink.fmt(f),
+            Self::Roce(uplink) => write!(f, "{ROCE}{uplink}"),
+        }
+    }
+}
 
 /// What there is to do with the links of a model.
 #[derive(Debug, Default)]
@@ -13,7 +49,7 @@ pub struct LinkOptions {
     pub faults: FaultPlan,
     /// Where every frame that a port sends or receives is written, in the format pcapng.
     pub pcap: Option<File>,
-    /// The socket that is joined to the Ethernet switch.
+    /// Who outside is joined.
     pub uplink: Option<Uplink>,
 }
 
@@ -34,7 +70,8 @@ pub enum LinkError {
     /// The socket cannot be bound.
     #[error(
         "the local end of the uplink {uplink} cannot be bound: {source}; it must be an address of \
-         this machine that nobody uses, or a file that does not exist"
+         this machine that nobody uses, or a file that does not exist{}",
+        uplink.hint()
     )]
     Uplink {
         /// Its ends.
@@ -42,6 +79,23 @@ pub enum LinkError {
         /// What the system says.
         source: io::Error,
     },
+}
+
+impl Uplink {
+    /// What else may be wrong with its local end.
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::Ethernet(_) => "",
+            Self::Roce(_) => "; UDP port 4791 is rdma_rxe's where that is loaded",
+        }
+    }
+
+    fn join(&self, model: &Model, device: usize) -> io::Result<External> {
+        match self {
+            Self::Ethernet(uplink) => model.join_ethernet(uplink),
+            Self::Roce(uplink) => model.join_roce(device, uplink),
+        }
+    }
 }
 
 impl LinkOptions {
@@ -52,15 +106,16 @@ impl LinkOptions {
     ) -> Result<(Option<Watch>, Option<External>), LinkError> {
         model.apply(&self.faults)?;
         let capture = self.pcap.map(|file| model.capture(file)).transpose();
-        let is_ethernet =
-            || (0..model.devices()).any(|it| model.device(it).profile().link() == Link::Ethernet);
+        let is_ethernet = |it: &usize| model.device(*it).profile().link() == Link::Ethernet;
         let external = match self.uplink {
-            Some(uplink) if !is_ethernet() => return Err(LinkError::NoEthernet(uplink)),
-            Some(uplink) => Some(
-                model
-                    .join_ethernet(&uplink)
-                    .map_err(|source| LinkError::Uplink { uplink, source })?,
-            ),
+            Some(uplink) => match (0..model.devices()).find(is_ethernet) {
+                None => return Err(LinkError::NoEthernet(uplink)),
+                Some(device) => Some(
+                    uplink
+                        .join(model, device)
+                        .map_err(|source| LinkError::Uplink { uplink, source })?,
+                ),
+            },
             None => None,
         };
         Ok((capture.map_err(LinkError::Capture)?, external))

@@ -8,8 +8,8 @@ use std::process::{ExitCode, ExitStatus};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing::level_filters::LevelFilter;
-use verbless_model::{FaultPlan, Link, Profile, Side, Uplink};
-use verbless_model_host::links::LinkOptions;
+use verbless_model::{FaultPlan, Link, Profile, Side};
+use verbless_model_host::links::{LinkOptions, Uplink};
 use verbless_model_host::pci::{self, PciOptions};
 use verbless_model_host::run::{self, Control, JoinOptions, RunError, RunOptions, Trace};
 
@@ -188,7 +188,10 @@ struct LinkArguments {
     pcap: Option<PathBuf>,
     /// Join a datagram socket to the switch between the Ethernet ports, with a frame in each
     /// datagram, as -netdev dgram of QEMU has it: our end, which is bound, and the other end. Each
-    /// is the path of a Unix socket, with a /, or ADDRESS:PORT.
+    /// is the path of a Unix socket, with a /, or ADDRESS:PORT. Or reach hosts on the IP network
+    /// from port 1 of the first Ethernet device, by RoCE v2 in UDP datagrams of port 4791:
+    /// udp:LOCAL,PEER with an IP address of this machine and that of the peer, or those of more
+    /// peers.
     #[arg(long, value_name = "LOCAL,REMOTE")]
     uplink: Option<Uplink>,
 }

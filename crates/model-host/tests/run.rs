@@ -196,6 +196,34 @@ fn a_program_sends_over_links_with_faults_and_its_frames_are_captured() {
 }
 
 #[test]
+fn programs_of_two_runs_reach_each_other_over_the_ip_network() {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return skipped("there is no ibv_rc_pingpong here");
+    }
+    // Addresses of this machine that no other process's test has.
+    let [.., a, b] = std::process::id().to_be_bytes();
+    let [one, other] = [1, 2].map(|host| format!("127.{a}.{b}.{host}"));
+    let faults = std::env::temp_dir().join(format!("verbless-{}-network.toml", std::process::id()));
+    std::fs::write(&faults, "[[fault]]\neffect = \"lose\"\nchance = 0.02\n").unwrap();
+    let (to, from) = (format!("udp:{one},{other}"), format!("udp:{other},{one}"));
+    let options = |uplink| ["--link", "ethernet", "--uplink", uplink];
+    // RoCE v2 over IPv4 is the fourth entry; with -c they check what arrives.
+    let pingpong = "ibv_rc_pingpong -c -e -n 100 -p 18662 -g 3";
+    let lossy = [&options(&to)[..], &["--faults", faults.to_str().unwrap()]].concat();
+    let server = command(&lossy, &["sh", "-c", pingpong]).stdout(Stdio::piped()).spawn();
+    let server = server.expect("the binary runs");
+    let output = run(&options(&from), &client(&format!("{pingpong} localhost")));
+    let served = server.wait_with_output().expect("it ends");
+    let _ = std::fs::remove_file(&faults);
+    let text = [output.stdout, output.stderr, served.stdout].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && served.status.success(), "{text}");
+    let gid = |address: &str| format!("GID ::ffff:{address}");
+    assert!([&one, &other].into_iter().all(|it| text.matches(&gid(it)).count() >= 2), "{text}");
+    assert_eq!(text.matches("100 iters").count(), 2, "{text}");
+}
+
+#[test]
 fn an_uplink_that_cannot_be_is_refused_before_anything_starts() {
     let refused = |options: &[&str]| {
         let output = run(options, "echo started");
@@ -212,6 +240,13 @@ fn an_uplink_that_cannot_be_is_refused_before_anything_starts() {
         nobody uses, or a file that does not exist\n";
     assert_eq!(text, expected);
     assert!(refused(&["--uplink", "a,b"]).contains("has no address and port in 'a'"));
+    // An address of documentation (RFC 5737), which no machine has.
+    let text = refused(&["--link", "ethernet", "--uplink", "udp:192.0.2.1,192.0.2.2"]);
+    let expected = "the local end of the uplink udp:192.0.2.1,192.0.2.2 cannot be bound: Cannot \
+        assign requested address (os error 99); it must be an address of this machine that nobody \
+        uses, or a file that does not exist; UDP port 4791 is rdma_rxe's where that is loaded\n";
+    assert_eq!(text, format!("verbless-model: {expected}"));
+    assert!(refused(&["--uplink", "udp:a"]).contains("'a' has no IP address in 'a'"));
 }
 
 #[test]

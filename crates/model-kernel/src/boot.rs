@@ -103,15 +103,19 @@ impl Booted {
         Ok(())
     }
 
-    /// Enters the GIDs that a network device with this MAC has by itself: its link-local address,
-    /// for both versions of RoCE.
-    pub(super) fn set_gids(&self, mac: [u8; 6], gid: [u8; 16]) -> Result<(), Errno> {
-        let versions = [(RoceVersion::V1, RoceL3Type::IPV4), (RoceVersion::V2, RoceL3Type::IPV6)];
-        for (index, (version, layer)) in (0..).zip(versions) {
+    /// Enters the GIDs of a network device with this MAC, each for both versions of RoCE.
+    pub(super) fn set_gids(&self, mac: [u8; 6], gids: &[[u8; 16]]) -> Result<(), Errno> {
+        let entries = gids.iter().flat_map(|gid| {
+            let is_ipv4 = gid[..10] == [0; 10] && gid[10..12] == [0xff; 2];
+            let layer = if is_ipv4 { RoceL3Type::IPV4 } else { RoceL3Type::IPV6 };
+            // The type says something in version 2 only.
+            [(gid, RoceVersion::V1, RoceL3Type::IPV4), (gid, RoceVersion::V2, layer)]
+        });
+        for (index, (gid, version, layer)) in (0..).zip(entries) {
             let mut input = SetRoceAddressIn::new();
             input.set_roce_address_index(index);
             let address = input.roce_address_mut();
-            address.set_source_l3_address(&gid);
+            address.set_source_l3_address(gid);
             address.set_source_mac_47_32(u16::from_be_bytes([mac[0], mac[1]]));
             address.set_source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]));
             address.set_roce_version(version).set_roce_l3_type(layer);

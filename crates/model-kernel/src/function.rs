@@ -88,10 +88,10 @@ impl Function for Modelled {
         port(&self.device, number)
     }
 
-    fn network_address(&self) -> Option<([u8; 6], [u8; 16])> {
+    fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)> {
         let port = self.device.port(1)?;
         let ethernet = self.device.profile().link() == Link::Ethernet;
-        ethernet.then(|| (mac(port.mac), port.link_local_gid))
+        ethernet.then(|| (mac(port.mac), addresses(&self.device, &port)))
     }
 
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
@@ -115,9 +115,16 @@ impl Function for Modelled {
                     .map(|port| mac(port.mac))
                     .next()
             })
+            .or_else(|| self.device.gateway(gid).map(mac))
             // Nobody asks a neighbour outside the model for its MAC; its link-local address has it.
             .or_else(|| self.device.leads_outside().then(|| mac_of_link_local(gid)).flatten())
     }
+}
+
+/// The addresses of the network device on port 1 of a device, as GIDs, in the order in which Linux
+/// enters them: its link-local one, and those of networks.
+fn addresses(device: &Device, first: &Port) -> Vec<[u8; 16]> {
+    [first.link_local_gid].into_iter().chain(device.network_gids()).collect()
 }
 
 /// The MAC that a link-local address is made of, by the modified EUI-64 (RFC 4291, appendix A).
@@ -208,9 +215,9 @@ fn roce_gids(device: &Device) -> Vec<GidEntry> {
 pub(super) fn described_port(device: &Device, number: u32) -> Option<PortState> {
     let mut state = port(device, number)?;
     if let (true, [], Some(first)) = (state.ethernet, &state.gids[..], device.port(1)) {
-        let gid = first.link_local_gid;
-        let entries = [GID_ROCE_V1, GID_ROCE_V2].into_iter().zip(0..);
-        state.gids = entries.map(|(kind, index)| GidEntry { index, gid, kind }).collect();
+        let entries = addresses(device, &first).into_iter();
+        let entries = entries.flat_map(|gid| [(gid, GID_ROCE_V1), (gid, GID_ROCE_V2)]).zip(0..);
+        state.gids = entries.map(|((gid, kind), index)| GidEntry { index, gid, kind }).collect();
     }
     Some(state)
 }

@@ -197,8 +197,8 @@ impl Kernel {
             self.spare_uid = self.create_uctx(0)?;
         }
         let booted = self.booted.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let (Some((mac, gid)), Some(booted)) = (self.function.network_address(), booted) {
-            booted.set_gids(mac, gid)?;
+        if let (Some((mac, gids)), Some(booted)) = (self.function.network_addresses(), booted) {
+            booted.set_gids(mac, &gids)?;
         }
         Ok(())
     }

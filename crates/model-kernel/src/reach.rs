@@ -52,8 +52,8 @@ pub(super) trait Function: Send + Sync {
     fn cycles(&self) -> u64;
     /// A port's state; `None` when there is no such port. Numbers begin with 1.
     fn port(&self, number: u32) -> Option<PortState>;
-    /// MAC and link-local address of the network device on an Ethernet port.
-    fn network_address(&self) -> Option<([u8; 6], [u8; 16])>;
+    /// MAC and addresses, as GIDs, of the network device on an Ethernet port.
+    fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)>;
     /// Another PD and other access rights for a key, by UMR on a queue of the driver's, which is
     /// over when this returns.
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;

@@ -226,7 +226,23 @@ impl Device {
     /// Whether somebody outside the model is at the Ethernet switch, by
     /// [`Model::join_ethernet`](crate::Model::join_ethernet).
     pub fn leads_outside(&self) -> bool {
-        self.shared.lock().fabric.leads_outside()
+        self.shared.lock().fabric.has_neighbours()
+    }
+
+    /// The addresses, as GIDs, that the network device of port 1 has by
+    /// [`Model::join_roce`](crate::Model::join_roce).
+    pub fn network_gids(&self) -> Vec<[u8; 16]> {
+        let world = self.shared.lock();
+        world.fabric.gateways(self.id).map(|gateway| gateway.local).collect()
+    }
+
+    /// The MAC, in the low 48 bits, of the router to a host outside the model that
+    /// [`Model::join_roce`](crate::Model::join_roce) joined this device with.
+    pub fn gateway(&self, gid: &[u8; 16]) -> Option<u64> {
+        let world = self.shared.lock();
+        let mut gateways = world.fabric.gateways(self.id);
+        let [a, b, c, d, e, f] = gateways.find(|gateway| gateway.peers.contains(gid))?.mac.0;
+        Some(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
     }
 
     /// Nanoseconds since the model began, by its own clock.

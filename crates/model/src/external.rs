@@ -1,14 +1,16 @@
 //! Somebody outside this process at the Ethernet switch of a model: a datagram socket that carries
-//! a frame in each datagram, as `-netdev dgram` of QEMU does.
+//! a frame in each datagram, as `-netdev dgram` of QEMU does, or RoCE v2 packets ([`roce`]).
 //!
 //! Anything may come in: what is no frame is dropped, and what a frame holds is for the port that
 //! gets it to judge. What cannot be sent at once, because nobody listens or the other side is slow,
 //! is lost, as on a wire.
 
+mod roce;
+
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -18,7 +20,8 @@ use std::thread::JoinHandle;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::fabric::PhysicalPort;
+pub use self::roce::RoceUplink;
+use crate::fabric::{Gateway, PhysicalPort};
 use crate::model::Model;
 use crate::profile::Link;
 use crate::world::SharedWorld;
@@ -91,7 +94,16 @@ pub struct External {
     file: Option<PathBuf>,
 }
 
-/// A socket that neither waits to send nor to receive.
+/// A socket that neither waits to send nor to receive, as the switch sees it.
+trait Outside: Send + Sync + 'static {
+    /// Sends a frame. `scratch` is what an earlier call left there.
+    fn send(&self, frame: &[u8], scratch: &mut Vec<u8>);
+    /// Receives a datagram; `None` if it holds no frame.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Vec<u8>>>;
+    fn file(&self) -> BorrowedFd<'_>;
+}
+
+/// A socket that carries frames as they are.
 enum Socket {
     Unix(UnixDatagram, PathBuf),
     Inet(UdpSocket, SocketAddr),
@@ -119,31 +131,32 @@ impl Socket {
             }
         }
     }
+}
 
-    fn send(&self, bytes: &[u8]) {
+impl Outside for Socket {
+    fn send(&self, frame: &[u8], _scratch: &mut Vec<u8>) {
         let sent = match self {
-            Self::Unix(socket, to) => socket.send_to(bytes, to),
-            Self::Inet(socket, to) => socket.send_to(bytes, to),
+            Self::Unix(socket, to) => socket.send_to(frame, to),
+            Self::Inet(socket, to) => socket.send_to(frame, to),
         };
         if let Err(error) = sent {
             tracing::debug!(%error, "a frame for somebody outside is lost");
         }
     }
 
-    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(socket, _) => socket.recv(into),
-            Self::Inet(socket, _) => socket.recv(into),
-        }
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
+        let length = match self {
+            Self::Unix(socket, _) => socket.recv(buffer),
+            Self::Inet(socket, _) => socket.recv(buffer),
+        }?;
+        Ok(Some(buffer[..length].to_vec()))
     }
 
-    /// Waits a little for a datagram.
-    fn wait(&self) {
-        let file = match self {
+    fn file(&self) -> BorrowedFd<'_> {
+        match self {
             Self::Unix(socket, _) => socket.as_fd(),
             Self::Inet(socket, _) => socket.as_fd(),
-        };
-        let _ = poll(&mut [PollFd::new(file, PollFlags::POLLIN)], PollTimeout::from(PATIENCE));
+        }
     }
 }
 
@@ -159,36 +172,49 @@ impl Model {
     /// The socket cannot be bound: a Unix socket's file exists, an address is in use or not of this
     /// machine.
     pub fn join_ethernet(&self, uplink: &Uplink) -> io::Result<External> {
-        let socket = Arc::new(Socket::bind(uplink)?);
-        let sender = socket.clone();
-        let send = Box::new(move |bytes: &[u8]| sender.send(bytes));
-        let port = self.shared.with(move |world| world.fabric.add_external(Link::Ethernet, send));
-        let (shared, stop) = (Arc::downgrade(&self.shared), Arc::new(AtomicBool::new(false)));
+        let socket = Socket::bind(uplink)?;
         let file = match uplink {
             Uplink::Unix { local, .. } => Some(local.clone()),
             Uplink::Inet { .. } => None,
         };
+        self.join(socket, None, file)
+    }
+
+    fn join(
+        &self,
+        socket: impl Outside,
+        gateway: Option<Gateway>,
+        file: Option<PathBuf>,
+    ) -> io::Result<External> {
+        let socket = Arc::new(socket);
+        let (sender, mut scratch) = (socket.clone(), Vec::new());
+        let send = Box::new(move |frame: &[u8]| sender.send(frame, &mut scratch));
+        let port =
+            self.shared.with(|world| world.fabric.add_external(Link::Ethernet, gateway, send));
+        let (shared, stop) = (Arc::downgrade(&self.shared), Arc::new(AtomicBool::new(false)));
         let mut external = External { port, shared, stop, reader: None, file };
         let (shared, stop) = (external.shared.clone(), external.stop.clone());
         let reader = std::thread::Builder::new()
             .name("verbless-uplink".into())
-            .spawn(move || read(&socket, port, &shared, &stop))?;
+            .spawn(move || read(&*socket, port, &shared, &stop))?;
         external.reader = Some(reader);
         Ok(external)
     }
 }
 
 /// Hands in what comes, until it is told to stop or the model is no more.
-fn read(socket: &Socket, port: PhysicalPort, shared: &Weak<SharedWorld>, stop: &AtomicBool) {
+fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedWorld>, stop: &AtomicBool) {
     let mut buffer = vec![0; LONGEST + 1];
     let mut batch: Vec<Vec<u8>> = Vec::new();
     while !stop.load(Ordering::Acquire) {
-        socket.wait();
+        let mut events = [PollFd::new(socket.file(), PollFlags::POLLIN)];
+        let _ = poll(&mut events, PollTimeout::from(PATIENCE));
         // Errors of a datagram socket are of datagrams that were sent: nobody listened.
-        while batch.len() < BATCH
-            && let Ok(length) = socket.receive(&mut buffer)
-        {
-            batch.push(buffer[..length].to_vec());
+        for _ in 0..BATCH {
+            match socket.receive(&mut buffer) {
+                Ok(frame) => batch.extend(frame),
+                Err(_) => break,
+            }
         }
         let Some(shared) = shared.upgrade() else { return };
         if !batch.is_empty() {
@@ -270,7 +296,7 @@ mod tests {
         });
         let here = mac(&model);
         for hostile in [vec![], vec![0; 13], vec![0xff; 65000], frame(here, [4; 6])] {
-            peer.send(&hostile);
+            peer.send(&hostile, &mut Vec::new());
         }
         wait("the frame for the port arrives", || arrived(&model) >= 2);
         assert!(model.device(0).is_alive());
@@ -280,8 +306,10 @@ mod tests {
             world.fabric.transmit(0, crate::fabric::Vport { function: 0, port: 1 }, answer);
         });
         let mut buffer = [0; 100];
-        wait("the answer arrives", || peer.receive(&mut buffer).is_ok_and(|it| it == 60));
-        assert_eq!(buffer[..60], frame([4; 6], here));
+        let answer = frame([4; 6], here);
+        wait("the answer arrives", || {
+            peer.receive(&mut buffer).is_ok_and(|it| it.as_ref() == Some(&answer))
+        });
         drop(watch);
         let seen: Vec<_> = heard.iter().collect();
         let (outside, port) = ("external 0".to_string(), "device 0 port 1".to_string());

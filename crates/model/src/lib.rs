@@ -55,7 +55,7 @@ pub mod wire;
 mod world;
 
 pub use engine::Fault;
-pub use external::{External, Uplink};
+pub use external::{External, RoceUplink, Uplink};
 pub use fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, Traffic};
 pub use guard::Watch;
 pub use hca::Refusal;

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use verbless_model::wire::{Malformed, Packet, Route};
+use verbless_model::wire::{Mac, Malformed, Packet, ROCE_PORT, Route, datagram};
 
 /// What a buffer is filled with, so that a byte that is left unwritten shows.
 const FILL: u8 = 0xa5;
@@ -15,8 +15,22 @@ fn parse(infiniband: bool, frame: &[u8]) -> Result<Option<Packet<'_>>, Malformed
     }
 }
 
+/// A datagram of a socket, and the frame that it becomes sent on.
+fn datagram(payload: &[u8]) {
+    let (from, to) = (([192, 0, 2, 1], ROCE_PORT).into(), [192, 0, 2, 2].into());
+    let Some(mut frame) = datagram::receive([Mac([2; 6]); 2], from, to, payload) else { return };
+    let before = Packet::parse_ethernet(&frame).ok().flatten().map(|it| it.headers.transport);
+    if datagram::send(&mut frame).is_some() {
+        let after = Packet::parse_ethernet(&frame).ok().flatten();
+        assert_eq!(after.map(|it| it.headers.transport), before);
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((&kind, frame)) = data.split_first() else { return };
+    if kind & 2 != 0 {
+        return datagram(frame);
+    }
     let infiniband = kind & 1 != 0;
     let mut frame = frame.to_vec();
     // No fuzzer guesses a CRC: a packet that lacks nothing else gets it.

@@ -234,7 +234,7 @@ impl Function for Device {
         })
     }
 
-    fn network_address(&self) -> Option<([u8; 6], [u8; 16])> {
+    fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)> {
         None
     }
 

@@ -82,6 +82,19 @@ pub(crate) struct Delivery {
 /// must not wait.
 pub(crate) type External = Box<dyn FnMut(&[u8]) + Send>;
 
+/// What somebody outside is for one function: a router, behind which there are other hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gateway {
+    /// The function.
+    pub function: usize,
+    /// The router's MAC.
+    pub mac: Mac,
+    /// The function's address towards it, as a GID.
+    pub local: [u8; 16],
+    /// The hosts that it leads to, as GIDs.
+    pub peers: Vec<[u8; 16]>,
+}
+
 /// Physical ports, vports, links, and what is on its way.
 #[derive(Default)]
 pub(crate) struct Fabric {
@@ -120,6 +133,7 @@ struct Port {
     cable: Cable,
     members: Vec<(Vport, Addresses)>,
     external: Option<External>,
+    gateway: Option<Gateway>,
 }
 
 /// A frame's way over the link of a port, or through the port's card.
@@ -152,7 +166,13 @@ impl Fabric {
         for number in 1..=ports {
             let name = format!("device {card} port {number}").into();
             let cable = Cable::new(kind, self.ports.len());
-            self.ports.push(Port { name, cable, members: Vec::new(), external: None });
+            self.ports.push(Port {
+                name,
+                cable,
+                members: Vec::new(),
+                external: None,
+                gateway: None,
+            });
         }
         for function in functions {
             if self.arrived.len() <= function {
@@ -167,17 +187,27 @@ impl Fabric {
     }
 
     /// Adds a link to somebody outside: `external` gets, sealed, what the switch sends there.
-    pub(crate) fn add_external(&mut self, kind: Link, external: External) -> PhysicalPort {
+    pub(crate) fn add_external(
+        &mut self,
+        kind: Link,
+        gateway: Option<Gateway>,
+        external: External,
+    ) -> PhysicalPort {
         let name = format!("external {}", self.externals).into();
         self.externals += 1;
-        let cable = Cable::new(kind, self.ports.len());
-        self.ports.push(Port { name, cable, members: Vec::new(), external: Some(external) });
-        PhysicalPort(self.ports.len() - 1)
+        let (cable, at) = (Cable::new(kind, self.ports.len()), PhysicalPort(self.ports.len()));
+        if let Some(gateway) = &gateway {
+            self.learned.insert(gateway.mac, at);
+        }
+        let (members, external) = (Vec::new(), Some(external));
+        self.ports.push(Port { name, cable, members, external, gateway });
+        at
     }
 
     /// Takes the link to somebody outside away; its number is given to no other.
     pub(crate) fn remove_external(&mut self, port: PhysicalPort) {
         self.ports[port.0].external = None;
+        self.ports[port.0].gateway = None;
         self.ports[port.0].cable.set(LinkSettings { up: false, ..LinkSettings::default() });
         self.learned.retain(|_, learned| *learned != port);
     }
@@ -265,6 +295,17 @@ impl Fabric {
     /// Whether somebody outside is joined.
     pub(crate) fn leads_outside(&self) -> bool {
         self.externals != 0 && self.ports.iter().any(|port| port.external.is_some())
+    }
+
+    /// Whether somebody outside is joined who takes any frame, and is no gateway.
+    pub(crate) fn has_neighbours(&self) -> bool {
+        self.ports.iter().any(|port| port.external.is_some() && port.gateway.is_none())
+    }
+
+    /// The gateways of a function.
+    pub(crate) fn gateways(&self, function: usize) -> impl Iterator<Item = &Gateway> {
+        let gateways = self.ports.iter().filter_map(|port| port.gateway.as_ref());
+        gateways.filter(move |gateway| gateway.function == function)
     }
 
     /// How the link of a physical port is.

@@ -97,8 +97,11 @@ fn an_unknown_mac_reaches_who_takes_all_and_who_is_outside_until_it_is_learned()
     let mut fabric = fabric(ETHERNET);
     let heard = Arc::new(Mutex::new(Vec::new()));
     let to = heard.clone();
-    let external = fabric
-        .add_external(ETHERNET, Box::new(move |bytes| to.lock().unwrap().push(bytes.to_vec())));
+    let external = fabric.add_external(
+        ETHERNET,
+        None,
+        Box::new(move |bytes| to.lock().unwrap().push(bytes.to_vec())),
+    );
     fabric.set_addresses(
         vport(3),
         Addresses { macs: vec![mac(4)], promiscuous: true, ..Addresses::default() },
@@ -132,7 +135,7 @@ fn an_unknown_mac_reaches_who_takes_all_and_who_is_outside_until_it_is_learned()
 #[test]
 fn what_is_no_frame_is_dropped_and_many_addresses_are_no_burden() {
     let mut fabric = fabric(ETHERNET);
-    let external = fabric.add_external(ETHERNET, Box::new(|_| ()));
+    let external = fabric.add_external(ETHERNET, None, Box::new(|_| ()));
     for length in [0, 1, 13, 0x10000] {
         fabric.inject(0, external, &vec![0; length]);
     }
@@ -231,7 +234,7 @@ fn nothing_is_disturbed_while_all_links_are_perfect_and_empty_and_nobody_is_outs
     fabric.set_link(first, LinkSettings { partition: 1, ..LinkSettings::default() });
     assert!(!fabric.is_undisturbed());
     fabric.set_link(first, LinkSettings::default());
-    let external = fabric.add_external(ETHERNET, Box::new(|_| ()));
+    let external = fabric.add_external(ETHERNET, None, Box::new(|_| ()));
     assert!(!fabric.is_undisturbed());
     fabric.remove_external(external);
     assert!(fabric.is_undisturbed());

@@ -1,0 +1,431 @@
+//! The ordinary IP network of this machine: RoCE v2 packets as UDP datagrams of port 4791.
+//!
+//! To the device it is a router. The network device of its port 1 has the address `local`, and the
+//! router's MAC is that of every peer's; a frame with that MAC leaves as a datagram, and a datagram
+//! comes in as a frame from it. [`datagram`] says what becomes of the headers.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::setsockopt_impl;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::{External, Outside};
+use crate::fabric::Gateway;
+use crate::model::Model;
+use crate::profile::Link;
+use crate::wire::{Mac, ROCE_PORT, datagram};
+
+/// An IP address of this machine, by which a device reaches hosts on the network: RoCE v2 in UDP
+/// datagrams of port 4791. As text it is `LOCAL,PEER`, or with more peers `LOCAL,PEER,PEER`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoceUplink {
+    local: IpAddr,
+    peers: Vec<IpAddr>,
+}
+
+impl RoceUplink {
+    /// An address of this machine, and those of the hosts that are reached by it: nobody else's
+    /// datagrams are taken.
+    ///
+    /// # Errors
+    /// There is no peer, they are not all IPv4 or all IPv6, or one is no host's address; the text
+    /// says which.
+    pub fn new(local: IpAddr, peers: Vec<IpAddr>) -> Result<Self, String> {
+        if peers.is_empty() {
+            return Err(format!("there is no peer behind {local}: give the address of one"));
+        }
+        for address in peers.iter().copied().chain([local]) {
+            if !is_of_a_host(address) {
+                return Err(format!(
+                    "{address} is no address by which other hosts are reached: give a unicast \
+                     address that is neither link-local nor IPv4 in IPv6"
+                ));
+            }
+        }
+        if let Some(peer) = peers.iter().find(|peer| peer.is_ipv4() != local.is_ipv4()) {
+            return Err(format!("{local} and {peer} are not both IPv4 or both IPv6"));
+        }
+        if peers.contains(&local) {
+            return Err(format!("{local} is both the local address and a peer's"));
+        }
+        Ok(Self { local, peers })
+    }
+
+    /// The address of this machine.
+    pub fn local(&self) -> IpAddr {
+        self.local
+    }
+
+    /// The MAC of the router that this is: locally administered, unlike any of the model's own.
+    fn mac(&self) -> Mac {
+        let (kind, [.., a, b, c, d]) = (u8::from(self.local.is_ipv6()), gid(self.local));
+        Mac([0x02, 0x58 | kind, a, b, c, d])
+    }
+}
+
+fn is_of_a_host(address: IpAddr) -> bool {
+    let own = match address {
+        IpAddr::V4(address) => !address.is_broadcast(),
+        IpAddr::V6(address) => {
+            !address.is_unicast_link_local() && address.to_ipv4_mapped().is_none()
+        }
+    };
+    own && !address.is_unspecified() && !address.is_multicast()
+}
+
+/// The GID of an address.
+fn gid(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+impl FromStr for RoceUplink {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| {
+            format!("'{text}' {why}: give LOCAL,PEER as IP addresses, 192.0.2.1,192.0.2.2")
+        };
+        let addresses: Result<Vec<IpAddr>, _> = text
+            .split(',')
+            .map(|it| it.parse().map_err(|_| wrong(&format!("has no IP address in '{it}'"))))
+            .collect();
+        match &addresses?[..] {
+            [local, peers @ ..] if !peers.is_empty() => Self::new(*local, peers.to_vec()),
+            _ => Err(wrong("has no comma")),
+        }
+    }
+}
+
+impl fmt::Display for RoceUplink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.local)?;
+        self.peers.iter().try_for_each(|peer| write!(f, ",{peer}"))
+    }
+}
+
+/// Bytes of datagrams that may wait to be received, as far as the kernel allows it.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// How a socket discovers the path MTU, for IPv4 and IPv6.
+#[derive(Clone, Copy, Debug)]
+struct Ipv4Discover;
+#[derive(Clone, Copy, Debug)]
+struct Ipv6Discover;
+
+setsockopt_impl!(Ipv4Discover, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, usize, sockopt::SetUsize);
+setsockopt_impl!(
+    Ipv6Discover,
+    libc::IPPROTO_IPV6,
+    libc::IPV6_MTU_DISCOVER,
+    usize,
+    sockopt::SetUsize
+);
+
+/// A socket of port 4791 that neither waits to send nor to receive.
+struct Socket {
+    socket: UdpSocket,
+    uplink: RoceUplink,
+    /// The device's port.
+    mac: Mac,
+    /// Whether somebody was told of a packet that is too long.
+    told: AtomicBool,
+}
+
+impl Socket {
+    fn bind(uplink: &RoceUplink, mac: Mac) -> io::Result<Self> {
+        let socket = UdpSocket::bind((uplink.local, ROCE_PORT))?;
+        socket.set_nonblocking(true)?;
+        // A burst that finds no room is lost. The kernel has a limit of its own.
+        setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        // No packet is fragmented, and what a router said of one does not hold up the next. Only
+        // so, and because the socket is not connected, the IPv4 identification is 0.
+        match uplink.local {
+            IpAddr::V4(_) => setsockopt(&socket, Ipv4Discover, &(libc::IP_PMTUDISC_PROBE as usize)),
+            IpAddr::V6(_) => {
+                setsockopt(&socket, Ipv6Discover, &(libc::IPV6_PMTUDISC_PROBE as usize))
+            }
+        }?;
+        Ok(Self { socket, uplink: uplink.clone(), mac, told: AtomicBool::new(false) })
+    }
+
+    fn is_peer(&self, address: IpAddr) -> bool {
+        self.uplink.peers.contains(&address)
+    }
+}
+
+impl Outside for Socket {
+    fn send(&self, frame: &[u8], scratch: &mut Vec<u8>) {
+        // The switch sends what is for all here, too.
+        if frame.get(..6) != Some(&self.uplink.mac().0) {
+            return;
+        }
+        scratch.clear();
+        scratch.extend_from_slice(frame);
+        let Some((ends, payload)) = datagram::send(scratch) else {
+            tracing::debug!("a frame for the network is no RoCE v2 packet, and is lost");
+            return;
+        };
+        if ends.source != self.uplink.local || !self.is_peer(ends.destination) {
+            tracing::debug!(?ends, uplink = %self.uplink, "a packet of others is lost");
+            return;
+        }
+        match self.socket.send_to(&scratch[payload..], (ends.destination, ROCE_PORT)) {
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                let bytes = scratch.len() - payload;
+                if !self.told.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        bytes,
+                        "a packet does not fit the network's MTU and is lost: choose a smaller \
+                         path MTU for the queue pair, 1024 where the network's is 1500"
+                    );
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a packet for a peer is lost"),
+            Ok(_) => {}
+        }
+    }
+
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Vec<u8>>> {
+        let (length, from) = self.socket.recv_from(buffer)?;
+        if !self.is_peer(from.ip()) {
+            tracing::debug!(%from, "a datagram of nobody's who is a peer is dropped");
+            return Ok(None);
+        }
+        let from: SocketAddr = from;
+        let macs = [self.mac, self.uplink.mac()];
+        Ok(datagram::receive(macs, from, self.uplink.local, &buffer[..length]))
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Model {
+    /// Joins port 1 of an Ethernet device to the IP network of this machine, until the guard is
+    /// dropped: its RoCE v2 packets to the peers leave as UDP datagrams of port 4791, and theirs
+    /// come in. A peer is another model, Linux's rdma_rxe, or a card. While it is joined, all
+    /// messages travel in packets.
+    ///
+    /// The network device of the port has the local address then: the modelled kernel enters it
+    /// into the GID table when a program opens the device, so join before that.
+    ///
+    /// ```no_run
+    /// # use verbless_model::{Link, Model, Profile, RoceUplink};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let card = Profile::load("connectx6dx")?.with_link(Link::Ethernet);
+    /// let model = Model::builder().device(card).threaded().build();
+    /// let uplink = RoceUplink::new("192.0.2.1".parse()?, vec!["192.0.2.2".parse()?])?;
+    /// let joined = model.join_roce(0, &uplink)?;
+    /// # drop(joined);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The device has no Ethernet ports. The socket cannot be bound: the address is not one of this
+    /// machine, or somebody has port 4791 already, as Linux's rdma_rxe has once it is loaded.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn join_roce(&self, device: usize, uplink: &RoceUplink) -> io::Result<External> {
+        let handle = self.device(device);
+        let port = handle.port(1).filter(|_| handle.profile().link() == Link::Ethernet);
+        let Some(port) = port else {
+            let text = format!("device {device} has no Ethernet ports");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        let [_, _, mac @ ..] = port.mac.to_be_bytes();
+        let gateway = Gateway {
+            function: device,
+            mac: uplink.mac(),
+            local: gid(uplink.local),
+            peers: uplink.peers.iter().copied().map(gid).collect(),
+        };
+        self.join(Socket::bind(uplink, Mac(mac))?, Some(gateway), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::time::{Duration, Instant};
+
+    use nix::sys::socket::{
+        AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket,
+    };
+
+    use super::*;
+    use crate::Profile;
+    use crate::wire::{Packet, tests::of_rxe};
+
+    /// An address of this machine that no other process's test has.
+    fn address(host: u8) -> IpAddr {
+        let [.., a, b] = std::process::id().to_be_bytes();
+        IpAddr::from([127, a, b, host])
+    }
+
+    fn uplink(hosts: [u8; 2]) -> RoceUplink {
+        let [local, peer] = hosts.map(address);
+        RoceUplink::new(local, vec![peer]).unwrap()
+    }
+
+    fn model() -> Model {
+        let profile = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
+        Model::builder().device(profile).threaded().build()
+    }
+
+    fn wait(what: &str, mut is: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is() {
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A RoCE v2 packet over IPv4 as a device would send it: to the router, between two addresses.
+    fn frame(uplink: &RoceUplink, from: IpAddr, to: IpAddr) -> Vec<u8> {
+        let mut frame = of_rxe().next().unwrap().2;
+        frame[..6].copy_from_slice(&uplink.mac().0);
+        let mut packet = Packet::parse_ethernet(&frame).unwrap().unwrap();
+        let crate::wire::Route::Ipv4(_, ip, _) = &mut packet.headers.route else { panic!() };
+        let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { panic!() };
+        ip.set_source_address(&from.octets()).set_destination_address(&to.octets());
+        crate::wire::tests::emitted(&packet)
+    }
+
+    #[test]
+    fn a_packet_leaves_with_the_headers_that_its_icrc_is_made_for() {
+        let uplink = uplink([10, 11]);
+        let flags = SockFlag::SOCK_NONBLOCK;
+        let Ok(raw) = socket(AddressFamily::Inet, SockType::Raw, flags, SockProtocol::Udp) else {
+            let line = "skipped: the headers of a socket: a raw socket needs CAP_NET_RAW\n";
+            // What `eprintln!` says would be kept back of a test that passes.
+            io::stderr().write_all(line.as_bytes()).unwrap();
+            return;
+        };
+        let sent = of_rxe().next().unwrap().2;
+        let socket = Socket::bind(&uplink, Mac([2; 6])).unwrap();
+        let mut buffer = [0; 2000];
+        for _ in 0..3 {
+            socket.send(&frame(&uplink, address(10), address(11)), &mut Vec::new());
+            let mut length = 0;
+            // A raw socket hears all of this machine's datagrams.
+            wait("the packet arrives", || {
+                length = recv(raw.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap_or(0);
+                let IpAddr::V4(from) = address(10) else { panic!() };
+                length > 20 && buffer[12..16] == from.octets()
+            });
+            // The loopback device leaves the checksum of UDP, which the ICRC skips, half computed.
+            buffer[26..28].fill(0);
+            let seen = [&[0; 12][..], &[8, 0], &buffer[..length]].concat();
+            let packet = Packet::parse_ethernet(&seen).expect("its ICRC is right").unwrap();
+            let sent = Packet::parse_ethernet(&sent).unwrap().unwrap();
+            assert_eq!(packet.headers.transport, sent.headers.transport);
+            assert_eq!(packet.payload, sent.payload);
+        }
+    }
+
+    #[test]
+    fn only_packets_between_its_ends_leave_and_only_those_of_peers_come_in() {
+        let uplink = uplink([20, 21]);
+        let socket = Socket::bind(&uplink, Mac([2; 6])).unwrap();
+        let [peer, stranger] =
+            [21, 22].map(|host| UdpSocket::bind((address(host), ROCE_PORT)).unwrap());
+        let [local, to, other] = [20, 21, 22].map(address);
+        for frame in [
+            frame(&uplink, local, other),
+            frame(&uplink, other, to),
+            // To another MAC, of another protocol, and cut.
+            frame(&RoceUplink { local: other, peers: vec![] }, local, to),
+            [&uplink.mac().0[..], &[0; 6], &[0x88, 0xb5], &[0; 60]].concat(),
+            frame(&uplink, local, to)[..50].to_vec(),
+            vec![0; 3],
+        ] {
+            socket.send(&frame, &mut Vec::new());
+        }
+        socket.send(&frame(&uplink, local, to), &mut Vec::new());
+        let mut buffer = [0; 2000];
+        peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let (length, _) = peer.recv_from(&mut buffer).unwrap();
+        let sent = buffer[..length].to_vec();
+        peer.set_nonblocking(true).unwrap();
+        stranger.set_nonblocking(true).unwrap();
+        assert!(peer.recv(&mut buffer).is_err() && stranger.recv(&mut buffer).is_err());
+
+        stranger.send_to(&sent, (local, ROCE_PORT)).unwrap();
+        assert_eq!(socket.receive(&mut buffer).unwrap(), None);
+        // The same packet from the peer has another source address than its ICRC is for.
+        peer.send_to(&sent, (local, ROCE_PORT)).unwrap();
+        let frame = socket.receive(&mut buffer).unwrap().unwrap();
+        assert_eq!(frame[..12], [[2; 6], uplink.mac().0].concat());
+        assert!(Packet::parse_ethernet(&frame).is_err());
+        assert!(socket.receive(&mut buffer).is_err());
+    }
+
+    #[test]
+    fn hostile_datagrams_leave_the_model_alive_and_it_says_where_its_peers_are() {
+        let (model, uplink) = (model(), uplink([30, 31]));
+        let device = model.device(0);
+        let [own, peer] = [30, 31].map(|host| gid(address(host)));
+        assert_eq!((device.network_gids(), device.gateway(&peer)), (vec![], None));
+        let joined = model.join_roce(0, &uplink).unwrap();
+        assert_eq!(device.network_gids(), [own]);
+        let mac = device.gateway(&peer).map(|mac| mac.to_be_bytes());
+        assert_eq!(mac.unwrap()[2..], uplink.mac().0);
+        assert_eq!(device.gateway(&own), None);
+        assert!(!device.leads_outside(), "nobody there has a MAC of his own");
+        let socket = UdpSocket::bind((address(31), ROCE_PORT)).unwrap();
+        let genuine = of_rxe().map(|(_, _, frame)| frame[42..].to_vec());
+        let lengths = [0, 1, 11, 12, 15, 16, 27, 28, 1000, 65000];
+        let made = lengths.map(|length| vec![0xff; length]).into_iter();
+        let all: Vec<_> = made.chain(genuine).collect();
+        for payload in &all {
+            socket.send_to(payload, (address(30), ROCE_PORT)).unwrap();
+        }
+        wait("they arrive", || model.traffic(0, 1)[1].frames == all.len() as u64);
+        assert!(device.is_alive());
+        let error = model.join_roce(0, &uplink).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(joined);
+        assert_eq!((device.network_gids(), device.gateway(&peer)), (vec![], None));
+        assert!(model.shared.lock().fabric.is_undisturbed());
+    }
+
+    #[test]
+    fn a_device_without_ethernet_is_refused() {
+        let profile = Profile::load("connectx6dx").unwrap().with_link(Link::Infiniband);
+        let model = Model::builder().device(profile).threaded().build();
+        let error = model.join_roce(0, &uplink([40, 41])).unwrap_err();
+        assert_eq!(error.to_string(), "device 0 has no Ethernet ports");
+    }
+
+    #[test]
+    fn addresses_are_read_from_text() {
+        for text in ["192.0.2.1,192.0.2.2", "2001:db8::1,2001:db8::2,2001:db8::3"] {
+            assert_eq!(text.parse::<RoceUplink>().unwrap().to_string(), text);
+        }
+        for (text, why) in [
+            ("192.0.2.1", "'192.0.2.1' has no comma: give LOCAL,PEER"),
+            ("192.0.2.1,host", "'192.0.2.1,host' has no IP address in 'host': "),
+            ("192.0.2.1,::1", "192.0.2.1 and ::1 are not both IPv4 or both IPv6"),
+            ("192.0.2.1,192.0.2.1", "192.0.2.1 is both the local address and a peer's"),
+            ("0.0.0.0,192.0.2.1", "0.0.0.0 is no address by which other hosts are reached"),
+            ("fe80::1,2001:db8::2", "fe80::1 is no address by which"),
+            ("::ffff:1.2.3.4,2001:db8::2", "::ffff:1.2.3.4 is no address by which"),
+            ("192.0.2.1,224.0.0.1", "224.0.0.1 is no address by which"),
+        ] {
+            let error = text.parse::<RoceUplink>().unwrap_err();
+            assert!(error.starts_with(why), "{error}");
+        }
+    }
+}

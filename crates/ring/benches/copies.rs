@@ -7,7 +7,7 @@ use std::time::Instant;
 use verbless_ring::ring::SharedMemory;
 
 /// Bytes of a copy.
-const LENGTHS: [usize; 4] = [64, 1 << 10, 64 << 10, 16 << 20];
+const LENGTHS: [usize; 6] = [64, 256, 1 << 10, 8 << 10, 64 << 10, 16 << 20];
 /// Turns of each; the fastest counts.
 const TURNS: usize = 15;
 /// Bytes of a turn, about.

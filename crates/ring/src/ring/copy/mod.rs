@@ -1,0 +1,103 @@
+//! Copies between memory of ours and memory that others change meanwhile.
+//!
+//! To the language such a copy is a loop of relaxed atomic accesses to single bytes. So any two of
+//! them may race, however their ranges overlap. The compiler makes such a loop one byte at a time,
+//! hence the assembly, which does the same in wider steps: each byte is read once and written once,
+//! in no promised order. Where it races with atomics of words ([`SharedMemory::words`]), it is what
+//! the device is: somebody outside of the program who reads and writes the same memory, byte by
+//! byte. Where there is no assembly (Miri, other architectures), it is the loop itself, and the
+//! language defines no race of atomics of different sizes: what comes out then is the machine's
+//! business, and Miri reports it.
+//!
+//! [`SharedMemory::words`]: super::SharedMemory::words
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86_64;
+
+/// Copies `length` bytes.
+///
+/// # Safety
+/// Both ranges are mapped, the source readable and the target writable; one of them is nobody
+/// else's, and they do not overlap. Meanwhile the other one is reached by nobody but the device,
+/// such copies, and atomics: of one byte, or of the aligned 8-byte words of
+/// [`SharedMemory::words`](super::SharedMemory::words).
+#[inline]
+pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as promised.
+    unsafe {
+        x86_64::bytes(from, to, length);
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as promised. Memory that is registered is normal memory, where any alignment does.
+    unsafe {
+        core::arch::asm!(
+            "subs {n}, {n}, #16",
+            "b.lo 3f",
+            "2:",
+            "ldp {a}, {b}, [{from}], #16",
+            "stp {a}, {b}, [{to}], #16",
+            "subs {n}, {n}, #16",
+            "b.hs 2b",
+            "3:",
+            "adds {n}, {n}, #16",
+            "b.eq 5f",
+            "4:",
+            "ldrb {a:w}, [{from}], #1",
+            "strb {a:w}, [{to}], #1",
+            "subs {n}, {n}, #1",
+            "b.ne 4b",
+            "5:",
+            n = inout(reg) length => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            a = out(reg) _,
+            b = out(reg) _,
+            options(nostack),
+        );
+    }
+    #[cfg(all(target_arch = "riscv64", not(miri)))]
+    // SAFETY: as promised. Words are aligned, because not every core takes others.
+    unsafe {
+        core::arch::asm!(
+            "or {a}, {from}, {to}",
+            "andi {a}, {a}, 7",
+            "bnez {a}, 3f",
+            "2:",
+            "sltiu {a}, {n}, 8",
+            "bnez {a}, 3f",
+            "ld {a}, 0({from})",
+            "sd {a}, 0({to})",
+            "addi {from}, {from}, 8",
+            "addi {to}, {to}, 8",
+            "addi {n}, {n}, -8",
+            "j 2b",
+            "3:",
+            "beqz {n}, 4f",
+            "lbu {a}, 0({from})",
+            "sb {a}, 0({to})",
+            "addi {from}, {from}, 1",
+            "addi {to}, {to}, 1",
+            "addi {n}, {n}, -1",
+            "j 3b",
+            "4:",
+            n = inout(reg) length => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            a = out(reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(any(
+        miri,
+        not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))
+    ))]
+    for at in 0..length {
+        use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+        // SAFETY: as promised; the source is only loaded from.
+        unsafe {
+            let byte = (*from.add(at).cast::<AtomicU8>()).load(Relaxed);
+            (*to.add(at).cast::<AtomicU8>()).store(byte, Relaxed);
+        }
+    }
+}

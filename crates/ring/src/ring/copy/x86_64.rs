@@ -1,0 +1,302 @@
+//! Copies on x86-64: by registers while they are short, else by `rep movsb`, past the caches when
+//! they are very long.
+//!
+//! Rates beside `memcpy` of the same length are in `benches/copies.rs`.
+
+use core::arch::asm;
+use core::arch::x86_64::__cpuid;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Bytes up to which a loop is faster than the time that `rep movsb` takes to begin: with registers
+/// of 16 bytes, and with registers of 32.
+const SHORT: usize = 1 << 10;
+const SHORT_WITH_AVX: usize = 16 << 10;
+/// Bytes from which on registers of 32 are faster.
+const WIDE: usize = 2 * STEP;
+/// Bytes that registers of 32 copy in a step.
+const STEP: usize = 128;
+/// Bytes from which on a copy is written past the caches, which it would only empty: where the C
+/// library's `memcpy` changes over on machines with a usual share of the last cache.
+const PAST_CACHES: usize = 4 << 20;
+
+/// Copies `length` bytes.
+///
+/// # Safety
+/// As [`super::bytes`].
+#[inline]
+pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: as promised, and `wide` where there is AVX; the direction flag is clear wherever Rust
+    // code runs.
+    unsafe {
+        if length < WIDE {
+            short(from, to, length);
+        } else if length <= SHORT_WITH_AVX && has_avx() {
+            wide(from, to, length);
+        } else if length <= SHORT {
+            short(from, to, length);
+        } else if length >= PAST_CACHES {
+            past_caches(from, to, length);
+        } else {
+            asm!(
+                "rep movsb",
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                inout("rcx") length => _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+/// Copies in steps of 64 bytes, and the rest in steps of 32, 16, 8, 4, 2 and 1. What `memcpy` does
+/// with a rest, two steps that overlap, would read and write bytes twice.
+///
+/// # Safety
+/// As [`super::bytes`].
+#[inline]
+unsafe fn short(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: as promised; what is below 64 of the length stands in its low six bits, throughout.
+    unsafe {
+        asm!(
+            "sub {n}, 64",
+            "jb 3f",
+            "2:",
+            "movups {x}, [{from}]",
+            "movups {y}, [{from} + 16]",
+            "movups {z}, [{from} + 32]",
+            "movups {w}, [{from} + 48]",
+            "movups [{to}], {x}",
+            "movups [{to} + 16], {y}",
+            "movups [{to} + 32], {z}",
+            "movups [{to} + 48], {w}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "sub {n}, 64",
+            "jae 2b",
+            "3:",
+            "test {n:e}, 63",
+            "jz 7f",
+            "test {n:e}, 32",
+            "jz 8f",
+            "movups {x}, [{from}]",
+            "movups {y}, [{from} + 16]",
+            "movups [{to}], {x}",
+            "movups [{to} + 16], {y}",
+            "add {from}, 32",
+            "add {to}, 32",
+            "8:",
+            "test {n:e}, 16",
+            "jz 9f",
+            "movups {x}, [{from}]",
+            "movups [{to}], {x}",
+            "add {from}, 16",
+            "add {to}, 16",
+            "9:",
+            "test {n:e}, 8",
+            "jz 4f",
+            "mov {a}, [{from}]",
+            "mov [{to}], {a}",
+            "add {from}, 8",
+            "add {to}, 8",
+            "4:",
+            "test {n:e}, 4",
+            "jz 5f",
+            "mov {a:e}, [{from}]",
+            "mov [{to}], {a:e}",
+            "add {from}, 4",
+            "add {to}, 4",
+            "5:",
+            "test {n:e}, 2",
+            "jz 6f",
+            "mov {a:x}, [{from}]",
+            "mov [{to}], {a:x}",
+            "add {from}, 2",
+            "add {to}, 2",
+            "6:",
+            "test {n:e}, 1",
+            "jz 7f",
+            "mov {b}, [{from}]",
+            "mov [{to}], {b}",
+            "7:",
+            n = inout(reg) length => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            a = out(reg) _,
+            b = out(reg_byte) _,
+            x = out(xmm_reg) _,
+            y = out(xmm_reg) _,
+            z = out(xmm_reg) _,
+            w = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Copies in steps of 128 bytes by registers of 32, and the rest as [`short`] does.
+///
+/// # Safety
+/// As [`super::bytes`]; at least 128 bytes, and there is AVX.
+#[inline]
+unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
+    let (steps, rest) = (length / STEP, length % STEP);
+    let (mut from, mut to) = (from, to);
+    // SAFETY: as promised. `vzeroupper` leaves the lower halves of all registers as they are; where
+    // the compiler uses the upper ones, the lower are named for them.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovups ymm0, [{from}]",
+            "vmovups ymm1, [{from} + 32]",
+            "vmovups ymm2, [{from} + 64]",
+            "vmovups ymm3, [{from} + 96]",
+            "add {from}, 128",
+            "vmovups [{to}], ymm0",
+            "vmovups [{to} + 32], ymm1",
+            "vmovups [{to} + 64], ymm2",
+            "vmovups [{to} + 96], ymm3",
+            "add {to}, 128",
+            "dec {steps}",
+            "jnz 2b",
+            // Else code that uses registers of 16 bytes would be slow from here on.
+            "vzeroupper",
+            from = inout(reg) from,
+            to = inout(reg) to,
+            steps = inout(reg) steps => _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack),
+        );
+        if rest > 0 {
+            short(from, to, rest);
+        }
+    }
+}
+
+/// Whether there is AVX. In a virtual machine the processor takes long to tell, so it is asked once.
+#[inline]
+fn has_avx() -> bool {
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    const UNKNOWN: u8 = 0;
+    const YES: u8 = 1;
+    const NO: u8 = 2;
+    #[cold]
+    fn ask() -> bool {
+        // Intel's manual, volume 1, 14.3: AVX, and a system that saves its registers.
+        const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
+        const SSE_AND_AVX_STATE: u32 = 1 << 1 | 1 << 2;
+        if __cpuid(1).ecx & OSXSAVE_AND_AVX != OSXSAVE_AND_AVX {
+            return false;
+        }
+        let saved: u32;
+        // SAFETY: OSXSAVE says that there is this instruction; it reads a register.
+        unsafe {
+            asm!(
+                "xgetbv",
+                in("ecx") 0,
+                out("eax") saved,
+                out("edx") _,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        saved & SSE_AND_AVX_STATE == SSE_AND_AVX_STATE
+    }
+    match ANSWER.load(Relaxed) {
+        UNKNOWN => {
+            let answer = ask();
+            ANSWER.store(if answer { YES } else { NO }, Relaxed);
+            answer
+        }
+        answer => answer == YES,
+    }
+}
+
+/// Copies in steps of 64 bytes, with stores that do not read the target first, and the rest as
+/// [`bytes`] does. All of it is done before what comes after, such as a doorbell.
+///
+/// # Safety
+/// As [`super::bytes`]; at least 128 bytes.
+#[cold]
+unsafe fn past_caches(from: *const u8, to: *mut u8, length: usize) {
+    let head = to.align_offset(64).min(length);
+    let steps = (length - head) / 64;
+    let tail = head + steps * 64;
+    // SAFETY: three ranges, one behind the other, of what the caller promises; the stores of the
+    // middle one are aligned. SSE2 is part of x86-64.
+    unsafe {
+        bytes(from, to, head);
+        asm!(
+            "2:",
+            "prefetcht0 [{from} + 512]",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movntps [{to}], {a}",
+            "movntps [{to} + 16], {b}",
+            "movntps [{to} + 32], {c}",
+            "movntps [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {steps}",
+            "jnz 2b",
+            "sfence",
+            from = inout(reg) from.add(head) => _,
+            to = inout(reg) to.add(head) => _,
+            steps = inout(reg) steps => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+        bytes(from.add(tail), to.add(tail), length - tail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+
+    type Copy = unsafe fn(*const u8, *mut u8, usize);
+
+    /// Every way of copying, with lengths that it may be asked for.
+    fn ways() -> Vec<(&'static str, Copy, Vec<usize>)> {
+        let up_to_short = (0..=300).chain([1023, 1024]).collect();
+        let from_a_step = (STEP..=600).chain([1024, 4096, 16383, 16384]).collect();
+        let any = (0..=300).chain([1023, 1025, 8191, 16384, 16385, 65537]).collect();
+        let mut ways = vec![("short", short as Copy, up_to_short), ("any", bytes as Copy, any)];
+        if has_avx() {
+            ways.push(("wide", wide as Copy, from_a_step));
+        }
+        ways
+    }
+
+    #[test]
+    fn every_way_copies_each_byte_and_touches_no_other() {
+        for (name, copy, lengths) in ways() {
+            for length in lengths {
+                for (from, to) in [(0, 0), (1, 0), (0, 1), (16, 31), (33, 64)] {
+                    let source: Vec<u8> = (0..from + length).map(|at| (at % 251) as u8).collect();
+                    let mut target = vec![0xee; to + length + 40];
+                    // SAFETY: both are as long, and nobody else's.
+                    unsafe { copy(source.as_ptr().add(from), target.as_mut_ptr().add(to), length) };
+                    let whole = target[to..to + length] == source[from..];
+                    assert!(whole, "{name}: {length} bytes, from {from} to {to}");
+                    let others = target[..to].iter().chain(&target[to + length..]);
+                    assert!(others.copied().all(|it| it == 0xee), "{name}: {length} bytes");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_processor_is_asked_as_the_standard_library_asks_it() {
+        assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"));
+        assert_eq!(has_avx(), std::is_x86_feature_detected!("avx"), "and says so again");
+    }
+}

@@ -28,31 +28,57 @@ pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
     unsafe {
         x86_64::bytes(from, to, length);
     }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", not(miri)))]
     // SAFETY: as promised. Memory that is registered is normal memory, where any alignment does.
+    // What is below 64 of the length stands in its low six bits, throughout.
     unsafe {
         core::arch::asm!(
-            "subs {n}, {n}, #16",
+            "subs {n}, {n}, #64",
             "b.lo 3f",
             "2:",
-            "ldp {a}, {b}, [{from}], #16",
-            "stp {a}, {b}, [{to}], #16",
-            "subs {n}, {n}, #16",
+            "ldp {x:q}, {y:q}, [{from}]",
+            "ldp {z:q}, {w:q}, [{from}, #32]",
+            "add {from}, {from}, #64",
+            "stp {x:q}, {y:q}, [{to}]",
+            "stp {z:q}, {w:q}, [{to}, #32]",
+            "add {to}, {to}, #64",
+            "subs {n}, {n}, #64",
             "b.hs 2b",
             "3:",
-            "adds {n}, {n}, #16",
-            "b.eq 5f",
+            "tst {n}, #63",
+            "b.eq 9f",
+            "tbz {n}, #5, 4f",
+            "ldp {x:q}, {y:q}, [{from}], #32",
+            "stp {x:q}, {y:q}, [{to}], #32",
             "4:",
-            "ldrb {a:w}, [{from}], #1",
-            "strb {a:w}, [{to}], #1",
-            "subs {n}, {n}, #1",
-            "b.ne 4b",
+            "tbz {n}, #4, 5f",
+            "ldr {x:q}, [{from}], #16",
+            "str {x:q}, [{to}], #16",
             "5:",
+            "tbz {n}, #3, 6f",
+            "ldr {a}, [{from}], #8",
+            "str {a}, [{to}], #8",
+            "6:",
+            "tbz {n}, #2, 7f",
+            "ldr {a:w}, [{from}], #4",
+            "str {a:w}, [{to}], #4",
+            "7:",
+            "tbz {n}, #1, 8f",
+            "ldrh {a:w}, [{from}], #2",
+            "strh {a:w}, [{to}], #2",
+            "8:",
+            "tbz {n}, #0, 9f",
+            "ldrb {a:w}, [{from}]",
+            "strb {a:w}, [{to}]",
+            "9:",
             n = inout(reg) length => _,
             from = inout(reg) from => _,
             to = inout(reg) to => _,
             a = out(reg) _,
-            b = out(reg) _,
+            x = out(vreg) _,
+            y = out(vreg) _,
+            z = out(vreg) _,
+            w = out(vreg) _,
             options(nostack),
         );
     }
@@ -90,7 +116,11 @@ pub(super) unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
     }
     #[cfg(any(
         miri,
-        not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))
+        not(any(
+            target_arch = "x86_64",
+            all(target_arch = "aarch64", target_feature = "neon"),
+            target_arch = "riscv64"
+        ))
     ))]
     for at in 0..length {
         use core::sync::atomic::{AtomicU8, Ordering::Relaxed};

@@ -8,7 +8,7 @@ use std::process::{ExitCode, ExitStatus};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing::level_filters::LevelFilter;
-use verbless_model::{FaultPlan, Link, Profile, Side};
+use verbless_model::{FaultPlan, Link, Profile, QueueKind, Side};
 use verbless_model_host::links::{LinkOptions, Uplink};
 use verbless_model_host::pci::{self, PciOptions};
 use verbless_model_host::run::{self, Control, JoinOptions, RunError, RunOptions, Trace};
@@ -146,6 +146,22 @@ enum Action {
     },
     /// Make all links perfect again.
     Reset,
+    /// Let a queue pair fail: WQ_CATASTROPHIC_ERROR (IBV_EVENT_QP_FATAL).
+    FailQp {
+        /// The device, from 0.
+        device: usize,
+        /// The QPN, as 69 or 0x45.
+        #[arg(value_parser = number)]
+        qpn: u32,
+    },
+    /// Let a completion queue fail: CQ_ERROR (IBV_EVENT_CQ_ERR).
+    FailCq {
+        /// The device, from 0.
+        device: usize,
+        /// The CQN, as 18 or 0x12.
+        #[arg(value_parser = number)]
+        cqn: u32,
+    },
     /// Put a device into a fatal error.
     Kill {
         /// The device, from 0.
@@ -170,6 +186,12 @@ impl Action {
                 })?)
             }
             Self::Reset => Control::Reset,
+            Self::FailQp { device, qpn } => {
+                Control::Fail { device, kind: QueueKind::Qp, number: qpn }
+            }
+            Self::FailCq { device, cqn } => {
+                Control::Fail { device, kind: QueueKind::Cq, number: cqn }
+            }
             Self::Kill { device } => Control::Kill(device),
             Self::Remove { device } => Control::Remove(device),
         })
@@ -287,6 +309,15 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             Ok(exit_code(run::run(options)?))
         }
     }
+}
+
+/// A number, decimal or hexadecimal.
+fn number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|_| "a number is written as 69 or 0x45".into())
 }
 
 /// The end of `--help`.

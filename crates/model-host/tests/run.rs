@@ -224,6 +224,27 @@ fn programs_of_two_runs_reach_each_other_over_the_ip_network() {
 }
 
 #[test]
+fn a_queue_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return skipped("there is no ibv_rc_pingpong here");
+    }
+    let faults = std::env::temp_dir().join(format!("verbless-{}-queue.toml", std::process::id()));
+    std::fs::write(&faults, "[[queue]]\nkind = \"qp\"\nnth = 20\n").unwrap();
+    let options = ["--devices", "2", "--faults", faults.to_str().unwrap()];
+    let pingpong = "ibv_rc_pingpong -n 100 -p 18664";
+    // Its queue pair is in error; the server is never told.
+    let script = format!(
+        "{pingpong} -d mlx5_1 & sleep 1; {pingpong} -d mlx5_0 localhost; code=$?; kill $!; exit $code"
+    );
+    let output = run(&options, &script);
+    let _ = std::fs::remove_file(&faults);
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("Failed status Work Request Flushed Error (5)"), "{text}");
+}
+
+#[test]
 fn an_uplink_that_cannot_be_is_refused_before_anything_starts() {
     let refused = |options: &[&str]| {
         let output = run(options, "echo started");

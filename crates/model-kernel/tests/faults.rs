@@ -5,10 +5,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use verbless_command::{Device, KeyAccess};
-use verbless_devx::Backend;
-use verbless_model::{Builder, Model, Profile, Request, Watch};
+use verbless_devx::{Backend, EventChannel};
+use verbless_model::{Builder, FaultPlan, Model, Profile, QueueKind, Request, Watch};
 use verbless_model_kernel::InProcess;
-use verbless_prm::CqeSyndrome;
+use verbless_prm::hot::event_type;
+use verbless_prm::{CqStatus, CqeSyndrome, QpState};
 use verbless_queue::wr::Write;
 use verbless_queue::{CompletionError, ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region};
 
@@ -16,6 +17,8 @@ use verbless_queue::{CompletionError, ConnectOptions, Cq, CqConfig, Domain, Qp, 
 struct Wire {
     model: Model,
     _here: Domain,
+    /// The events by which queues say that they failed: those of the CQ, and of the QP.
+    events: EventChannel,
     cq: Cq,
     qp: Qp,
     from: Region,
@@ -34,11 +37,9 @@ impl Wire {
         let watch = model.watch_requests(move |request| sender.send(*request).unwrap_or_default());
         let backend = InProcess::of(&model);
         let devices = backend.enumerate().expect("two");
-        let domain = |number: usize| {
-            let device = Device::open(&backend, &devices[number]).expect("it opens");
-            Domain::new(&device).expect("a domain")
-        };
-        let (here, there) = (domain(0), domain(1));
+        let open = |number: usize| Device::open(&backend, &devices[number]).expect("it opens");
+        let (device, other) = (open(0), open(1));
+        let [here, there] = [&device, &other].map(|it| Domain::new(it).expect("a domain"));
         let cq = here.completion_queue(&CqConfig::new(16)).expect("a completion queue");
         let far_cq = there.completion_queue(&CqConfig::new(16)).expect("a completion queue");
         let config = QpConfig::new(16, 16);
@@ -49,11 +50,19 @@ impl Wire {
         let far = there.address(&far_qp, &options).expect("an address");
         here.connect(&mut qp, &far, &options).expect("it connects");
         there.connect(&mut far_qp, &address, &options).expect("it connects");
+        let events = device.event_channel(false).expect("a channel");
+        events
+            .subscribe(Some(cq.object().object()), &[event_type::CQ_ERROR.into()], CQ)
+            .expect("events of the CQ");
+        events
+            .subscribe(Some(qp.object().object()), &[event_type::WQ_CATASTROPHIC_ERROR.into()], QP)
+            .expect("events of the QP");
         let from = here.region(4096, KeyAccess::LOCAL).expect("memory");
         let to = there.region(4096, KeyAccess::ALL).expect("memory");
         Self {
             model,
             _here: here,
+            events,
             cq,
             qp,
             from,
@@ -83,6 +92,17 @@ impl Wire {
         }
     }
 
+    /// Cookies and types of the events that came.
+    fn events(&self) -> Vec<(u64, u8)> {
+        std::iter::from_fn(|| self.events.read().expect("the device lives"))
+            .map(|event| (event.cookie, event.eqe.expect("with its data")[1]))
+            .collect()
+    }
+
+    fn state(&self) -> QpState {
+        self.qp.object().query().expect("it answers").state()
+    }
+
     /// What the watcher saw: operation, bytes and syndrome.
     fn seen(&self) -> Vec<(&'static str, u64, Option<u8>)> {
         let seen = self.requests.try_iter();
@@ -91,6 +111,10 @@ impl Wire {
             .collect()
     }
 }
+
+/// Cookies of events.
+const CQ: u64 = 1;
+const QP: u64 = 2;
 
 const DONE: (&str, u64, Option<u8>) = ("WRITE", 8, None);
 
@@ -161,4 +185,59 @@ fn time_passes_by_itself_only_where_it_was_asked_for() {
     jumping.model.run_until_idle();
     assert_eq!(jumping.seen(), [failed(CqeSyndrome::TRANSPORT_RETRY_EXCEEDED)]);
     assert_eq!(jumping.failed(), 0);
+}
+
+#[test]
+fn a_queue_pair_that_fails_by_itself_says_so_by_an_event_and_flushes_what_is_posted() {
+    for in_packets in [false, true] {
+        let mut wire = Wire::new(|it| if in_packets { it.in_packets() } else { it });
+        let plan = format!("[[queue]]\nkind = \"qp\"\nnumber = {}\nnth = 2", wire.qpn());
+        wire.model.apply(&FaultPlan::parse(&plan).expect("a plan")).expect("it fits");
+        // What is not acknowledged is flushed as well.
+        wire.post(0);
+        wire.model.run_until_idle();
+        (1..3).for_each(|cookie| wire.post(cookie));
+        wire.model.run_until_idle();
+        let flushed = failed(CqeSyndrome::FLUSHED);
+        assert_eq!(wire.seen(), [DONE, flushed, flushed], "in packets: {in_packets}");
+        assert_eq!(wire.events(), [(QP, event_type::WQ_CATASTROPHIC_ERROR)]);
+        assert_eq!(wire.state(), QpState::ERR);
+        assert_eq!([wire.failed(), wire.failed()], [1, 2]);
+        assert!(!wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()), "it has failed already");
+        assert_eq!(wire.events(), []);
+    }
+}
+
+#[test]
+fn a_completion_queue_that_fails_takes_its_queue_pair_along() {
+    for in_packets in [false, true] {
+        let mut wire = Wire::new(|it| if in_packets { it.in_packets() } else { it });
+        wire.post(0);
+        wire.model.run_until_idle();
+        wire.model.fail_queue_later(0, QueueKind::Cq, None, 1);
+        let remote = wire.to.remote(0, 8).expect("a remote key");
+        let write = Write::new(wire.from.sge(0, 8).expect("room"), remote).signaled();
+        wire.qp.post(&write, 1).expect("room");
+        wire.model.run_until_idle();
+        let both = [(CQ, event_type::CQ_ERROR), (QP, event_type::WQ_CATASTROPHIC_ERROR)];
+        assert_eq!(wire.events(), both, "in packets: {in_packets}");
+        assert_eq!(wire.state(), QpState::ERR);
+        assert!(wire.qp.poll(&mut wire.cq).is_none(), "its CQE is lost");
+        let status = wire.cq.object().query().expect("it answers").status();
+        assert_eq!(status, CqStatus::WRITE_FAIL);
+    }
+}
+
+#[test]
+fn queues_fail_at_once_when_they_are_told_to() {
+    let wire = Wire::new(|builder| builder);
+    let cqn = wire.cq.object().cqn().0;
+    assert!(!wire.model.fail_queue(0, QueueKind::Cq, 0xff_ffff), "there is none of this number");
+    assert!(wire.model.fail_queue(0, QueueKind::Cq, cqn));
+    assert_eq!(wire.events(), [(CQ, event_type::CQ_ERROR)]);
+    assert_eq!(wire.state(), QpState::RTS, "it has nothing to say yet");
+    assert!(wire.model.fail_queue(0, QueueKind::Qp, wire.qpn()));
+    assert_eq!(wire.events(), [(QP, event_type::WQ_CATASTROPHIC_ERROR)]);
+    assert_eq!(wire.state(), QpState::ERR);
+    assert!(!wire.model.fail_queue(0, QueueKind::Cq, cqn));
 }

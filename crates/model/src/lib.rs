@@ -54,7 +54,7 @@ mod watch;
 pub mod wire;
 mod world;
 
-pub use engine::Fault;
+pub use engine::{Fault, QueueKind};
 pub use external::{External, RoceUplink, Uplink};
 pub use fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence, Traffic};
 pub use guard::Watch;

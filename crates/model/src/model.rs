@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use crate::engine;
-use crate::engine::faults::Fault;
+use crate::engine::faults::{Fault, QueueKind};
 use crate::guard::Watch;
 use crate::hca::Hca;
 use crate::hca::objects::ObjectCounts;
@@ -255,6 +255,38 @@ impl Model {
     pub fn fail_request(&self, device: usize, qpn: Option<u32>, nth: u32, syndrome: u8) {
         let faults = &mut self.world_with(device).functions[device].engine.faults;
         faults.fail_request(qpn, nth, syndrome);
+    }
+
+    /// Lets the queue of this number fail at once. A QP changes to the error state, with the event
+    /// WQ_CATASTROPHIC_ERROR; what is posted to it is flushed. A CQ takes no more CQEs, with the
+    /// event CQ_ERROR; a QP that has one for it fails in turn. False: there is no such queue, it
+    /// has failed already, or it is a QP in RESET.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile, QueueKind};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// let failed = model.fail_queue(0, QueueKind::Qp, 0x80);
+    /// assert!(!failed, "nobody has created it");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn fail_queue(&self, device: usize, kind: QueueKind, number: u32) -> bool {
+        self.check_device(device);
+        self.shared.with(|world| engine::fail_queue(world, device, kind, number))
+    }
+
+    /// Lets a queue fail as by [`Model::fail_queue`] at its `nth` occurrence from now on (1 is the
+    /// next one): a QP as it begins a send request, which is flushed, a CQ instead of taking a CQE.
+    /// `None` counts all queues of the kind.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn fail_queue_later(&self, device: usize, kind: QueueKind, number: Option<u32>, nth: u32) {
+        self.world_with(device).functions[device].engine.faults.fail_queue(kind, number, nth);
     }
 
     /// Drops `count` consecutive messages that one QP sends, after the first `skip`; each attempt

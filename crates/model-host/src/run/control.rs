@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use verbless_model::{FaultPlan, LinkSettings, Model, Traffic};
+use verbless_model::{FaultPlan, LinkSettings, Model, QueueKind, Traffic};
 
 /// Something to do to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,15 @@ pub enum Control {
     Reset,
     /// Apply a plan of faults, given as its text.
     Apply(String),
+    /// Let a queue fail.
+    Fail {
+        /// The device, from 0.
+        device: usize,
+        /// What it is.
+        kind: QueueKind,
+        /// Its QPN or CQN.
+        number: u32,
+    },
     /// Put a device into a fatal error.
     Kill(usize),
     /// Remove a device, as by hot-unplug.
@@ -37,6 +46,12 @@ impl Control {
             Self::Link { device, port, up: false } => format!("down {device} {port}"),
             Self::Reset => "reset".into(),
             Self::Apply(plan) => format!("apply {plan}"),
+            Self::Fail { device, kind: QueueKind::Qp, number } => {
+                format!("fail-qp {device} {number}")
+            }
+            Self::Fail { device, kind: QueueKind::Cq, number } => {
+                format!("fail-cq {device} {number}")
+            }
             Self::Kill(device) => format!("kill {device}"),
             Self::Remove(device) => format!("remove {device}"),
         }
@@ -49,12 +64,18 @@ impl Control {
             let (device, port) = rest.split_once(' ')?;
             Some(Self::Link { device: device.parse().ok()?, port: port.parse().ok()?, up })
         };
+        let fail = |kind| {
+            let (device, number) = rest.split_once(' ')?;
+            Some(Self::Fail { device: device.parse().ok()?, kind, number: number.parse().ok()? })
+        };
         match verb {
             "show" if rest.is_empty() => Some(Self::Show),
             "reset" if rest.is_empty() => Some(Self::Reset),
             "up" => link(true),
             "down" => link(false),
             "apply" => Some(Self::Apply(rest.into())),
+            "fail-qp" => fail(QueueKind::Qp),
+            "fail-cq" => fail(QueueKind::Cq),
             "kill" => Some(Self::Kill(rest.parse().ok()?)),
             "remove" => Some(Self::Remove(rest.parse().ok()?)),
             _ => None,
@@ -86,6 +107,21 @@ impl Control {
             Self::Apply(plan) => {
                 let plan = FaultPlan::parse(plan).map_err(|error| error.to_string())?;
                 model.apply(&plan).map_err(|error| error.to_string())?;
+            }
+            Self::Fail { device, kind, number } => {
+                check_device(model, *device)?;
+                if !model.fail_queue(*device, *kind, *number) {
+                    return Err(match kind {
+                        QueueKind::Qp => format!(
+                            "device {device} has no QP {number:#x} that can fail: there must be \
+                             one, neither in RESET nor in ERR"
+                        ),
+                        QueueKind::Cq => format!(
+                            "device {device} has no CQ {number:#x} that can fail: there must be \
+                             one that has not failed yet"
+                        ),
+                    });
+                }
             }
             Self::Kill(device) => {
                 check_device(model, *device)?;
@@ -177,13 +213,26 @@ mod tests {
             Control::Link { device: 0, port: 2, up: false },
             Control::Reset,
             Control::Apply("[[link]]\nup = false".into()),
+            Control::Fail { device: 1, kind: QueueKind::Qp, number: 0x45 },
+            Control::Fail { device: 0, kind: QueueKind::Cq, number: 7 },
             Control::Kill(1),
             Control::Remove(0),
         ];
         for control in all {
             assert_eq!(Control::of_text(&control.to_text()), Some(control));
         }
-        for text in ["", "show me", "up", "up 1", "up 1 999", "down -1 1", "kill", "kill x", "go"] {
+        for text in [
+            "",
+            "show me",
+            "up",
+            "up 1",
+            "up 1 999",
+            "down -1 1",
+            "kill",
+            "kill x",
+            "fail-qp 1",
+            "go",
+        ] {
             assert_eq!(Control::of_text(text), None, "{text}");
         }
     }
@@ -218,6 +267,14 @@ mod tests {
             (
                 Control::Link { device: 0, port: 2, up: false },
                 "there is no port 2: device 0 has 1, numbered from 1",
+            ),
+            (
+                Control::Fail { device: 0, kind: QueueKind::Qp, number: 0x45 },
+                "device 0 has no QP 0x45 that can fail: there must be one, neither in RESET",
+            ),
+            (
+                Control::Fail { device: 1, kind: QueueKind::Cq, number: 9 },
+                "device 1 has no CQ 0x9 that can fail: there must be one that has not failed yet",
             ),
             (Control::Apply("x = 1".into()), "line 1: the file's x: there is no such key"),
         ];

@@ -1,9 +1,13 @@
 //! Commands as the engine sees them: executed by a function's objects (`hca`), then what they did
 //! to queues at work, under the same lock.
 
+use verbless_prm::CqErrorSyndrome;
+
 use super::doorbell;
+use super::faults::QueueKind;
 use super::function::Function;
 use crate::hca::effect::Resize;
+use crate::hca::objects::QpState;
 use crate::hca::{Effect, Refusal, cq_resized};
 use crate::runtime::SendRuntime;
 use crate::world::World;
@@ -77,6 +81,7 @@ pub(crate) fn apply(function: &mut Function, now: u64, effect: Effect) -> Result
             if let Some(due) = runtime.moderated {
                 function.engine.moderated.remove(&(due, cqn));
             }
+            function.engine.faults.forget_cq(cqn);
         }
         Effect::CqResize(resize) => {
             let Resize { cqn, memory, log_size, context, umems } = *resize;
@@ -109,6 +114,32 @@ fn leave_rotation(function: &mut Function, number: u32, queue: &SendRuntime) {
 /// Reports an event of type `kind` with `data` (bytes 0x20 to 0x3c) in every EQ that asked for it.
 pub(crate) fn event(world: &mut World, id: usize, kind: u8, data: [u8; 28]) {
     world.functions[id].events().post(kind, 0, data);
+}
+
+/// Lets a queue fail at once. False: there is none of that number that is at work.
+pub(crate) fn fail_queue(world: &mut World, id: usize, kind: QueueKind, number: u32) -> bool {
+    world.clock.tick();
+    let now = world.clock.now;
+    let function = &mut world.functions[id];
+    match kind {
+        QueueKind::Qp => {
+            let Ok(mut pair) = function.pair(number, now) else { return false };
+            if matches!(pair.qp.state, QpState::Reset | QpState::Error) {
+                return false;
+            }
+            pair.catastrophe();
+            pair.forget_answers();
+        }
+        QueueKind::Cq => {
+            let mut parts = function.context(now);
+            let Ok(mut cq) = parts.cq(number) else { return false };
+            if cq.cq.failure.is_some() {
+                return false;
+            }
+            cq.fail(CqErrorSyndrome::ACCESS_VIOLATION);
+        }
+    }
+    true
 }
 
 /// Takes a port (from 1) up or down, and says so by an event.

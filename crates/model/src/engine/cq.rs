@@ -1,7 +1,7 @@
 //! Completion queues: writing CQEs, overrun, arming, moderation.
 
-use verbless_prm::CqPeriodMode;
 use verbless_prm::hot::{CqArm, CqRecordArm, CqRecordConsumer, OpOwn};
+use verbless_prm::{CqErrorSyndrome, CqPeriodMode};
 
 use super::cqe::Completion;
 use super::events::Events;
@@ -33,6 +33,10 @@ pub(super) struct CompletionQueue<'a> {
 impl CompletionQueue<'_> {
     /// Writes a CQE and the event that it causes; faults that a test injected may drop or delay it.
     pub(super) fn complete(mut self, completion: Completion) -> Result<(), Overrun> {
+        if self.state.faults.fails_completion_queue(self.cqn) {
+            tracing::info!(self.cqn, "a completion queue fails, as asked");
+            return Err(self.fail(CqErrorSyndrome::ACCESS_VIOLATION));
+        }
         let faults = &mut self.state.faults;
         if faults.lose_completions.strikes() {
             tracing::info!(self.cqn, "a completion is lost, as asked");
@@ -76,14 +80,17 @@ impl CompletionQueue<'_> {
         }
     }
 
-    fn overrun(&mut self) -> Overrun {
-        self.cq.overrun = true;
-        self.events.cq_overrun(self.cqn);
+    /// The CQ takes no more CQEs, for this reason, which an event tells.
+    pub(super) fn fail(&mut self, why: CqErrorSyndrome) -> Overrun {
+        if self.cq.failure.is_none() {
+            self.cq.failure = Some(why);
+            self.events.cq_error(self.cqn, why);
+        }
         Overrun
     }
 
     fn write(&mut self, completion: &Completion) -> Result<(), Overrun> {
-        if self.cq.overrun {
+        if self.cq.failure.is_some() {
             return Err(Overrun);
         }
         let size = 1_u32.checked_shl(self.cq.log_size).ok_or(Overrun)?;
@@ -91,7 +98,7 @@ impl CompletionQueue<'_> {
             self.read_consumer();
             if self.used() >= size {
                 tracing::info!(self.cqn, size, "a completion queue overran");
-                return Err(self.overrun());
+                return Err(self.fail(CqErrorSyndrome::OVERRUN));
             }
         }
         let cq = &mut *self.cq;
@@ -115,7 +122,7 @@ impl CompletionQueue<'_> {
             } else {
                 tracing::warn!(self.cqn, %fault, "a completion queue cannot be written");
             }
-            return Err(self.overrun());
+            return Err(self.fail(CqErrorSyndrome::ACCESS_VIOLATION));
         }
         cq.producer = cq.producer.wrapping_add(1);
         cq.runtime.written_at = self.now;
@@ -136,7 +143,7 @@ impl CompletionQueue<'_> {
     /// reports it. Nothing changes unless there is room for it in the old buffer, and for all that
     /// then waits in the new one.
     pub(super) fn resize(mut self, memory: QueueMemory, log_size: u32) -> Result<(), Refusal> {
-        if self.cq.overrun {
+        if self.cq.failure.is_some() {
             return Err(Refusal::CqState);
         }
         self.read_consumer();

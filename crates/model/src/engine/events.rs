@@ -68,10 +68,10 @@ impl Events<'_> {
         self.post(kind, 0, data);
     }
 
-    /// A CQ overran.
-    pub(super) fn cq_overrun(&mut self, cqn: u32) {
+    /// A CQ takes no more CQEs.
+    pub(super) fn cq_error(&mut self, cqn: u32, why: CqErrorSyndrome) {
         let mut data = EqeCqError::zeroed();
-        data.set_cqn(cqn).set_syndrome(CqErrorSyndrome::OVERRUN);
+        data.set_cqn(cqn).set_syndrome(why);
         self.post(event_type::CQ_ERROR, 0, *data.as_bytes());
     }
 

@@ -56,6 +56,11 @@ impl QueuePair<'_> {
     /// The QP's CQ overran: it cannot go on, and says so by an event.
     pub(super) fn cq_overran(&mut self) {
         self.count(Count::CqOverrun);
+        self.catastrophe();
+    }
+
+    /// The QP cannot go on, and says so by an event.
+    pub(super) fn catastrophe(&mut self) {
         self.context.events.qp(event_type::WQ_CATASTROPHIC_ERROR, self.qpn);
         self.enter_error();
     }

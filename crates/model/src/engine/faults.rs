@@ -31,8 +31,12 @@ pub(crate) struct Faults {
     pub lose_messages: Strike,
     /// The same for the messages of one QP.
     lose_messages_of: BTreeMap<u32, Strike>,
-    /// Send requests that are to fail.
-    requests: Vec<RequestFault>,
+    /// Send requests that are to fail, by QP, each with its syndrome.
+    requests: Vec<Nth<u8>>,
+    /// QPs that are to fail as they begin a request.
+    queue_pairs: Vec<Nth<()>>,
+    /// CQs that are to fail instead of taking a CQE.
+    completion_queues: Vec<Nth<()>>,
     pub lose_doorbells: Strike,
     pub lose_completions: Strike,
     pub delay_completions: Strike,
@@ -43,14 +47,46 @@ pub(crate) struct Faults {
     pub panic: bool,
 }
 
-/// A send request that is to fail.
+/// Something that happens at the nth occurrence, once.
 #[derive(Debug)]
-struct RequestFault {
-    /// Of this QP; `None`: of any.
-    qpn: Option<u32>,
-    /// Requests to let pass first.
+struct Nth<T> {
+    /// Of the queue of this number; `None`: of any.
+    of: Option<u32>,
+    /// Occurrences to let pass first.
     pass: u32,
-    syndrome: u8,
+    what: T,
+}
+
+impl<T: Copy> Nth<T> {
+    fn new(of: Option<u32>, nth: u32, what: T) -> Self {
+        Self { of, pass: nth.saturating_sub(1), what }
+    }
+
+    /// What happens at this occurrence, of queue `number`.
+    fn strike(all: &mut Vec<Self>, number: u32) -> Option<T> {
+        let mut struck = None;
+        all.retain_mut(|it| {
+            if it.of.is_some_and(|of| of != number) {
+                return true;
+            }
+            if it.pass == 0 && struck.is_none() {
+                struck = Some(it.what);
+                return false;
+            }
+            it.pass = it.pass.saturating_sub(1);
+            true
+        });
+        struck
+    }
+}
+
+/// A kind of queue that can fail by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueKind {
+    /// A queue pair, by its QPN.
+    Qp,
+    /// A completion queue, by its CQN.
+    Cq,
 }
 
 impl Faults {
@@ -67,36 +103,51 @@ impl Faults {
 
     /// Lets the `nth` send request from now of a QP, or of any, fail; the first is 1.
     pub(crate) fn fail_request(&mut self, qpn: Option<u32>, nth: u32, syndrome: u8) {
-        self.requests.push(RequestFault { qpn, pass: nth.saturating_sub(1), syndrome });
+        self.requests.push(Nth::new(qpn, nth, syndrome));
     }
 
     /// Whether the request that a QP begins is to fail, and with which syndrome; it fails once.
     pub(crate) fn fails_request(&mut self, qpn: u32) -> Option<u8> {
-        let mut syndrome = None;
-        self.requests.retain_mut(|fault| {
-            if fault.qpn.is_some_and(|of| of != qpn) {
-                return true;
-            }
-            if fault.pass == 0 && syndrome.is_none() {
-                syndrome = Some(fault.syndrome);
-                return false;
-            }
-            fault.pass = fault.pass.saturating_sub(1);
-            true
-        });
-        syndrome
+        Nth::strike(&mut self.requests, qpn)
+    }
+
+    /// Lets a queue, or any of a kind, fail at its `nth` request or CQE from now; the first is 1.
+    pub(crate) fn fail_queue(&mut self, kind: QueueKind, number: Option<u32>, nth: u32) {
+        let faults = match kind {
+            QueueKind::Qp => &mut self.queue_pairs,
+            QueueKind::Cq => &mut self.completion_queues,
+        };
+        faults.push(Nth::new(number, nth, ()));
+    }
+
+    /// Whether a QP that begins a request fails.
+    pub(crate) fn fails_queue_pair(&mut self, qpn: u32) -> bool {
+        Nth::strike(&mut self.queue_pairs, qpn).is_some()
+    }
+
+    /// Whether a CQ that is to take a CQE fails.
+    pub(crate) fn fails_completion_queue(&mut self, cqn: u32) -> bool {
+        Nth::strike(&mut self.completion_queues, cqn).is_some()
+    }
+
+    /// A CQ of this number is no more.
+    pub(crate) fn forget_cq(&mut self, cqn: u32) {
+        self.completion_queues.retain(|fault| fault.of != Some(cqn));
     }
 
     /// A QP of this number is no more: the next one with it has no faults of its own.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.lose_messages_of.remove(&qpn);
-        self.requests.retain(|fault| fault.qpn != Some(qpn));
+        self.requests.retain(|fault| fault.of != Some(qpn));
+        self.queue_pairs.retain(|fault| fault.of != Some(qpn));
     }
 
-    /// There are no QPs any more, and no faults of one.
+    /// There are no queues any more, and no faults of one.
     pub(crate) fn forget_all(&mut self) {
         self.lose_messages_of.clear();
-        self.requests.retain(|fault| fault.qpn.is_none());
+        self.requests.retain(|fault| fault.of.is_none());
+        self.queue_pairs.retain(|fault| fault.of.is_none());
+        self.completion_queues.retain(|fault| fault.of.is_none());
     }
 
     /// Lets `fault` hit `count` occurrences in a row, after `skip` have passed.
@@ -152,5 +203,21 @@ mod tests {
         faults.forget(7);
         assert!(!faults.loses_message(7));
         assert_eq!(faults.fails_request(7), None);
+    }
+
+    #[test]
+    fn a_queue_fails_at_its_nth_occurrence_once() {
+        let mut faults = Faults::default();
+        faults.fail_queue(QueueKind::Qp, Some(7), 2);
+        faults.fail_queue(QueueKind::Cq, None, 3);
+        assert_eq!([8, 7, 7, 7].map(|it| faults.fails_queue_pair(it)), [false, false, true, false]);
+        let cqs = [7, 8, 9, 9].map(|it| faults.fails_completion_queue(it));
+        assert_eq!(cqs, [false, false, true, false]);
+        faults.fail_queue(QueueKind::Qp, Some(7), 1);
+        faults.fail_queue(QueueKind::Cq, Some(7), 1);
+        faults.forget(7);
+        assert!(!faults.fails_queue_pair(7));
+        faults.forget_cq(7);
+        assert!(!faults.fails_completion_queue(7));
     }
 }

@@ -53,11 +53,11 @@ mod work;
 pub(crate) use blueflame::trapped_write;
 #[cfg(test)]
 pub(crate) use command::apply;
-pub(crate) use command::{event, execute, reset, set_port};
+pub(crate) use command::{event, execute, fail_queue, reset, set_port};
 pub(crate) use doorbell::mmio_write;
-pub use faults::Fault;
 #[cfg(test)]
 pub(crate) use faults::Strike;
+pub use faults::{Fault, QueueKind};
 pub(crate) use function::Function;
 pub(crate) use run::{jump, step};
 pub(crate) use thread::spawn;

@@ -68,11 +68,16 @@ impl QueuePair<'_> {
                 return Ok(Step::Over(self.fail(index, opcode, syndrome)));
             }
         };
-        if !std::mem::replace(&mut self.qp.runtime.begun, true)
-            && let Some(syndrome) = self.context.state.faults.fails_request(self.qpn)
-        {
-            self.skip_to(index, wqebbs);
-            return Ok(Step::Over(self.fail(index, work.operation.opcode, syndrome)));
+        if !std::mem::replace(&mut self.qp.runtime.begun, true) {
+            let faults = &mut self.context.state.faults;
+            if faults.fails_queue_pair(self.qpn) {
+                self.catastrophe();
+                return Ok(Step::Over(Turn::Sleep));
+            }
+            if let Some(syndrome) = faults.fails_request(self.qpn) {
+                self.skip_to(index, wqebbs);
+                return Ok(Step::Over(self.fail(index, work.operation.opcode, syndrome)));
+            }
         }
         let length = match self.gather_list(&work, scratch) {
             Ok(length) => length,

@@ -5,8 +5,8 @@
 //! whole beside the values that the data path needs, so that a query gives back every bit.
 
 use verbless_prm::{
-    CqContext, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut, RmpContext, SqContext,
-    SqState, XrcSrqContext,
+    CqContext, CqErrorSyndrome, EqContext, HcaCap, MkeyContext, QpContext, QueryQCounterOut,
+    RmpContext, SqContext, SqState, XrcSrqContext,
 };
 
 use crate::hca::budget::List;
@@ -174,8 +174,8 @@ pub(crate) struct Cq {
     pub overrun_ignore: bool,
     /// Index of the next CQE to write, counting on without wrap.
     pub producer: u32,
-    /// Set when the queue overran: it takes no more CQEs.
-    pub overrun: bool,
+    /// Why the queue takes no more CQEs, once it does not.
+    pub failure: Option<CqErrorSyndrome>,
     pub arm: Arm,
     /// Index after the last solicited CQE.
     pub solicited: Option<u32>,

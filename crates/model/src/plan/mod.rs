@@ -15,15 +15,18 @@ use toml::de::{DeTable, DeValue};
 use verbless_prm::{BthOpcode, CommandInfo};
 
 use self::text::{Entry, Item, Text, unknown};
+use crate::engine::QueueKind;
 use crate::fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence};
 
-/// What is to go wrong: how links are, what happens to their frames, and commands that fail.
+/// What is to go wrong: how links are, what happens to their frames, and commands and queues that
+/// fail.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
     seed: u64,
     links: Vec<(Ports, LinkChange)>,
     faults: Vec<(Ports, FrameFault)>,
     commands: Vec<CommandFault>,
+    queues: Vec<QueueFault>,
 }
 
 /// Which physical ports an entry is about; `None`: all of them.
@@ -62,6 +65,19 @@ pub(crate) struct CommandFault {
     pub syndrome: u32,
 }
 
+/// A queue that is to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueFault {
+    /// On this device.
+    pub device: usize,
+    /// Its kind.
+    pub kind: QueueKind,
+    /// Its number; `None`: any of the kind.
+    pub number: Option<u32>,
+    /// At which request or CQE from now on; 1 is the next one.
+    pub nth: u32,
+}
+
 /// Why a plan cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultPlanError {
@@ -85,7 +101,7 @@ impl std::error::Error for FaultPlanError {}
 /// A QPN or a PSN.
 const MOST_24_BITS: u64 = 0xff_ffff;
 /// The sections of a plan.
-const SECTIONS: [&str; 4] = ["seed", "link", "fault", "command"];
+const SECTIONS: [&str; 5] = ["seed", "link", "fault", "command", "queue"];
 
 impl FaultPlan {
     /// Reads a plan from a file.
@@ -128,6 +144,7 @@ impl FaultPlan {
                 ("command", value) => {
                     each(text, "command", value, |entry| plan.add_command(entry))?;
                 }
+                ("queue", value) => each(text, "queue", value, |entry| plan.add_queue(entry))?,
                 (key, _) => return Err(text.error(&at, unknown("the file's", key, &SECTIONS))),
             }
         }
@@ -182,7 +199,7 @@ impl FaultPlan {
         let names = (0..=u16::MAX).filter_map(|opcode| {
             CommandInfo::by_opcode(opcode).map(|command| (command.name, u64::from(opcode)))
         });
-        let device = integer(entry, "device", 0..=u64::from(u16::MAX))?.unwrap_or(0) as usize;
+        let device = device(entry)?;
         let opcode = entry.require("opcode")?;
         let opcode = opcode.number_or_name(u16::MAX.into(), names, "command")? as u16;
         let nth = integer(entry, "nth", 1..=u32::MAX.into())?.unwrap_or(1) as u32;
@@ -190,6 +207,21 @@ impl FaultPlan {
         let syndrome = integer(entry, "syndrome", 0..=u32::MAX.into())?.unwrap_or(0) as u32;
         self.commands.push(CommandFault { device, opcode, nth, status, syndrome });
         Ok(())
+    }
+
+    fn add_queue(&mut self, entry: &mut Entry<'_>) -> Result<(), FaultPlanError> {
+        let device = device(entry)?;
+        let kinds = [("qp", QueueKind::Qp), ("cq", QueueKind::Cq)];
+        let kind = entry.require("kind")?.one_of(&kinds)?;
+        let number = integer(entry, "number", 0..=MOST_24_BITS)?.map(|it| it as u32);
+        let nth = integer(entry, "nth", 1..=u32::MAX.into())?.unwrap_or(1) as u32;
+        self.queues.push(QueueFault { device, kind, number, nth });
+        Ok(())
+    }
+
+    /// The queues that are to fail.
+    pub(crate) fn queues(&self) -> &[QueueFault] {
+        &self.queues
     }
 
     /// The commands that are to fail.
@@ -238,8 +270,10 @@ impl FaultPlan {
                 return Err(FaultPlanError { line: Some(line), text });
             }
         }
-        match self.commands.iter().find(|command| command.device >= devices) {
-            Some(command) => no_device(command.device, None),
+        let commands = self.commands.iter().map(|it| it.device);
+        let all = commands.chain(self.queues.iter().map(|it| it.device));
+        match all.into_iter().find(|&device| device >= devices) {
+            Some(device) => no_device(device, None),
             None => Ok(()),
         }
     }
@@ -271,6 +305,11 @@ fn integer(
     range: std::ops::RangeInclusive<u64>,
 ) -> Result<Option<u64>, FaultPlanError> {
     entry.take(key).map(|item| item.integer(range)).transpose()
+}
+
+/// The one device that an entry is about.
+fn device(entry: &mut Entry<'_>) -> Result<usize, FaultPlanError> {
+    Ok(integer(entry, "device", 0..=u64::from(u16::MAX))?.unwrap_or(0) as usize)
 }
 
 fn ports(entry: &mut Entry<'_>) -> Result<Ports, FaultPlanError> {

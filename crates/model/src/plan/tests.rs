@@ -41,6 +41,13 @@ const ALL: &str = r#"
         nth = 2
         status = 0x0f
         syndrome = 0x1234
+        [[queue]]
+        kind = "cq"
+        [[queue]]
+        device = 1
+        kind = "qp"
+        number = 0x45
+        nth = 3
     "#;
 
 #[test]
@@ -99,6 +106,11 @@ fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
         CommandFault { device: 1, opcode: 0x500, nth: 2, status: 15, syndrome: 0x1234 },
     );
     assert_eq!(plan.commands(), [usual, other]);
+    let (any, one) = (
+        QueueFault { device: 0, kind: QueueKind::Cq, number: None, nth: 1 },
+        QueueFault { device: 1, kind: QueueKind::Qp, number: Some(0x45), nth: 3 },
+    );
+    assert_eq!(plan.queues(), [any, one]);
     assert_eq!(FaultPlan::parse(""), Ok(FaultPlan::default()));
 }
 
@@ -110,6 +122,7 @@ fn the_plan_in_the_documentation_is_one() {
         lines.take_while(|line| line.is_empty() || line.starts_with("    ")).collect();
     let plan = FaultPlan::parse(&example.join("\n")).unwrap();
     assert_eq!((plan.links.len(), plan.faults.len(), plan.commands.len()), (1, 2, 1));
+    assert_eq!(plan.queues.len(), 1);
 }
 
 #[test]
@@ -128,6 +141,12 @@ fn what_is_wrong_with_a_plan_is_named_with_its_line_and_what_is_right() {
             "[[link]]\ncolour = 1",
             "line 2: [[link]] colour: there is no such key; there are device, \
                 port, up, latency, bandwidth, partition, loopback",
+        ),
+        ("[[queue]]\nnth = 1", "line 1: [[queue]]: kind is missing"),
+        ("[[queue]]\nkind = \"rq\"", "line 2: [[queue]] kind is \"rq\": there are qp, cq"),
+        (
+            "[[queue]]\nkind = \"qp\"\nnumber = 16777216",
+            "line 3: [[queue]] number is 16777216: it is from 0 to 16777215",
         ),
         ("[[link]]\nup = 1", "line 2: [[link]] up is of type integer, and must be true or false"),
         (

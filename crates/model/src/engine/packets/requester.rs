@@ -162,6 +162,9 @@ impl QueuePair<'_> {
             self.qp.requester.psn = next;
         }
         self.qp.runtime.connection().window.requests.push_back(request);
+        if self.context.state.faults.fails_queue_pair(self.qpn) {
+            self.catastrophe();
+        }
         Ok(Attempt::Done)
     }
 

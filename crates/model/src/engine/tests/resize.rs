@@ -121,7 +121,7 @@ fn a_cq_that_overran_or_whose_memory_is_not_there_does_not_move() {
     for _ in 0..3 {
         nop(&mut rig, &mut end);
     }
-    assert!(rig.cq_mut(0, cq).overrun);
+    assert!(rig.cq_mut(0, cq).failure.is_some());
     assert_eq!(rig.resize(0, cq, 5), Err(Refusal::CqState));
     assert_eq!(rig.cq_mut(0, cq).log_size, 1);
 }
@@ -134,9 +134,9 @@ fn a_shrunk_cq_overruns_at_its_new_size() {
     for _ in 0..2 {
         nop(&mut rig, &mut end);
     }
-    assert!(!rig.cq_mut(0, cq).overrun);
+    assert!(rig.cq_mut(0, cq).failure.is_none());
     nop(&mut rig, &mut end);
-    assert!(rig.cq_mut(0, cq).overrun);
+    assert!(rig.cq_mut(0, cq).failure.is_some());
 }
 
 #[test]

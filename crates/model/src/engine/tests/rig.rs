@@ -204,7 +204,7 @@ impl Rig {
             uar_page: PAGE,
             overrun_ignore: false,
             producer: 0,
-            overrun: false,
+            failure: None,
             arm: Arm::Idle,
             solicited: None,
             notified: 0,

@@ -2,9 +2,9 @@
 
 use verbless_prm::hot::CqRecordConsumer;
 use verbless_prm::{
-    CqContext, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus, CqeSize, CreateCqIn,
-    CreateCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut, TimestampFormat,
-    TimestampFormatCap,
+    CqContext, CqErrorSyndrome, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus,
+    CqeSize, CreateCqIn, CreateCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut,
+    TimestampFormat, TimestampFormatCap,
 };
 
 use super::call::{Call, Outcome};
@@ -83,7 +83,7 @@ pub(super) fn create(call: &mut Call<'_>, input: &CreateCqIn, output: &mut Creat
         uar_page: context.uar_page(),
         overrun_ignore: context.oi(),
         producer: 0,
-        overrun: false,
+        failure: None,
         arm: Arm::default(),
         solicited: None,
         notified: 0,
@@ -119,7 +119,11 @@ pub(super) fn query(call: &mut Call<'_>, input: &QueryCqIn, output: &mut QueryCq
     let cq = call.find(kind::Cq, input.cqn())?;
     let context = output.cq_context_mut();
     *context = cq.context;
-    context.set_status(if cq.overrun { CqStatus::OVERFLOW } else { CqStatus::OK });
+    context.set_status(match cq.failure {
+        None => CqStatus::OK,
+        Some(CqErrorSyndrome::OVERRUN) => CqStatus::OVERFLOW,
+        Some(_) => CqStatus::WRITE_FAIL,
+    });
     context.set_st(match cq.arm {
         Arm::Idle => CqState::FIRED,
         Arm::Next { .. } => CqState::ARMED,

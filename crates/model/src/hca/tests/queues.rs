@@ -1,8 +1,9 @@
 //! CQs and EQs.
 
 use verbless_prm::{
-    CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus, CqeSize, CreateCqIn, CreateEqIn,
-    CreateRmpIn, CreateUmemIn, DestroyEqIn, ModifyCqIn, QueryCqIn, QueryEqIn, WqType,
+    CqErrorSyndrome, CqModifyField, CqPeriodMode, CqResizeField, CqState, CqStatus, CqeSize,
+    CreateCqIn, CreateEqIn, CreateRmpIn, CreateUmemIn, DestroyEqIn, ModifyCqIn, QueryCqIn,
+    QueryEqIn, WqType,
 };
 
 use super::rig::{Rig, UMEM, User, pages};
@@ -263,7 +264,7 @@ fn a_cq_shows_its_counters_its_arming_and_its_overrun() {
     assert_eq!((context.status(), context.st()), (CqStatus::OK, CqState::FIRED));
     assert_eq!((context.log_cq_size(), context.producer_counter()), (6, 0));
     let cq = rig.world.functions[0].hca.objects.cqs.get_mut(&user.cq).unwrap();
-    (cq.producer, cq.overrun) = (0x100_0005, true);
+    (cq.producer, cq.failure) = (0x100_0005, Some(CqErrorSyndrome::OVERRUN));
     cq.arm = Arm::Solicited { consumer: 0, sequence: 0 };
     let context = query(&mut rig);
     assert_eq!((context.status(), context.st()), (CqStatus::OVERFLOW, CqState::SOLICITED_ARMED));

@@ -3,7 +3,8 @@
 //!
 //! A stepped model of two devices in this process: 16 WRITEs are posted under one doorbell, and
 //! only [`measured_write`] counts, which lets the model do them. That is everything from the
-//! doorbell to the last CQE, with the model's lock taken and released for each.
+//! doorbell to the last CQE, with the model's lock taken and released for each piece of work. With
+//! `--packets` each WRITE is a packet, and so is its acknowledgement.
 
 use verbless_command::{Device, KeyAccess};
 use verbless_devx::Backend;
@@ -18,7 +19,9 @@ const ROUNDS: usize = 100;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profile = || Profile::load("connectx6dx");
-    let model = Model::builder().device(profile()?).device(profile()?).stepped().build();
+    let builder = Model::builder().device(profile()?).device(profile()?).stepped();
+    let in_packets = std::env::args().any(|word| word == "--packets");
+    let model = if in_packets { builder.in_packets().build() } else { builder.build() };
     let backend = InProcess::of(&model);
     let devices = backend.enumerate()?;
     let here = Domain::new(&Device::open(&backend, &devices[0])?)?;

@@ -182,8 +182,7 @@ fn parse_ipv6(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>
         _ => return Ok(None),
     }
     let (ip, rest) = parse_version_6(bytes, "IPv6 header")?;
-    let addresses = [&ip.source_gid()[..], ip.destination_gid()].map(sum).iter().sum();
-    let (udp, rest) = parse_udp(addresses, rest)?;
+    let (udp, rest) = parse_udp(|| sum(ip.source_gid()) + sum(ip.destination_gid()), rest)?;
     Ok(Some((Route::Ipv6(ethernet, ip, udp), rest)))
 }
 
@@ -217,8 +216,7 @@ fn parse_ipv4(ethernet: Ethernet, bytes: &[u8]) -> Result<Option<(Route, &[u8])>
     if ip.more_fragments() {
         return Err(Malformed::Fragment);
     }
-    let addresses = sum(ip.source_address()) + sum(ip.destination_address());
-    let (udp, rest) = parse_udp(addresses, rest)?;
+    let (udp, rest) = parse_udp(|| sum(ip.source_address()) + sum(ip.destination_address()), rest)?;
     Ok(Some((Route::Ipv4(ethernet, ip, udp), rest)))
 }
 
@@ -227,16 +225,20 @@ fn is_roce(bytes: &[u8]) -> bool {
     UdpHeader::from_prefix(bytes).is_some_and(|udp| udp.destination_port() == ROCE_PORT)
 }
 
-/// `addresses`: the sum of the words of both.
-fn parse_udp(addresses: u32, bytes: &[u8]) -> Result<(UdpHeader, &[u8]), Malformed> {
+/// `addresses`: the sum of the words of both; few senders of RoCE packets compute the checksum
+/// that it is for.
+fn parse_udp(
+    addresses: impl FnOnce() -> u32,
+    bytes: &[u8],
+) -> Result<(UdpHeader, &[u8]), Malformed> {
     let (udp, rest) = split!(UdpHeader, "UDP header", bytes);
     let (says, has) = (usize::from(udp.length()), bytes.len());
     // Nothing else may follow in the IP packet: the ICRC is its end.
     if says != has {
         return Err(Malformed::Length { header: "UDP header", says, has });
     }
-    let pseudo = addresses + u32::from(IpProtocol::UDP.0) + u32::from(udp.length());
-    if udp.checksum() != 0 && checksum(pseudo + sum(bytes)) != 0 {
+    let pseudo = || addresses() + u32::from(IpProtocol::UDP.0) + u32::from(udp.length());
+    if udp.checksum() != 0 && checksum(pseudo() + sum(bytes)) != 0 {
         return Err(Malformed::UdpChecksum);
     }
     Ok((udp, rest))

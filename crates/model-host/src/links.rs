@@ -59,6 +59,12 @@ pub enum LinkError {
     /// The faults name what there is not.
     #[error("the faults cannot be applied: {0}")]
     Faults(#[from] FaultPlanError),
+    /// There is no modelled kernel whose ioctls could fail.
+    #[error(
+        "the faults cannot be applied: [[ioctl]] is for `run` and for models in process; a \
+         guest's own kernel answers its ioctls"
+    )]
+    Ioctls,
     /// The capture cannot be begun.
     #[error("the capture cannot be written: {0}")]
     Capture(io::Error),

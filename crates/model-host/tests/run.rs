@@ -224,6 +224,34 @@ fn programs_of_two_runs_reach_each_other_over_the_ip_network() {
 }
 
 #[test]
+fn an_ioctl_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return skipped("there is no ibv_rc_pingpong here");
+    }
+    let faults = std::env::temp_dir().join(format!("verbless-{}-ioctl.toml", std::process::id()));
+    let run = |plan: &str, options: &[&str]| {
+        std::fs::write(&faults, plan).unwrap();
+        let options = [&["--faults", faults.to_str().unwrap()], options].concat();
+        let output = run(&options, "ibv_rc_pingpong");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && !text.contains("outlive"), "{text}");
+        text
+    };
+    let text = run("[[ioctl]]\nmethod = \"CQ_CREATE\"\nerrno = \"ENOMEM\"", &["--trace"]);
+    assert!(text.contains("Couldn't create CQ") && text.contains("-> ENOMEM"), "{text}");
+    let text = run("[[ioctl]]\nmethod = \"REG_MR\"\nerrno = 14", &[]);
+    assert!(text.contains("Couldn't register MR"), "{text}");
+    // What is no name is refused, and a guest's ioctls are not ours.
+    std::fs::write(&faults, "[[ioctl]]\nerrno = 5\n").unwrap();
+    let socket = std::env::temp_dir().join(format!("verbless-{}-pci", std::process::id()));
+    let (status, text) =
+        model(&["pci", "--socket", socket.to_str().unwrap(), "--faults", faults.to_str().unwrap()]);
+    let _ = std::fs::remove_file(&faults);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("a guest's own kernel answers its ioctls"), "{text}");
+}
+
+#[test]
 fn a_queue_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");

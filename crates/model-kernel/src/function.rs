@@ -98,6 +98,10 @@ impl Function for Modelled {
         self.device.reconfigure_key(index, change)
     }
 
+    fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<Errno> {
+        self.device.fails_ioctl(ids, names).map(Errno::from_raw)
+    }
+
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
         let entered = self.fabric.iter().find_map(|device| {
             let addresses = device.roce_addresses();

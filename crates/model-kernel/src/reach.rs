@@ -57,6 +57,10 @@ pub(super) trait Function: Send + Sync {
     /// Another PD and other access rights for a key, by UMR on a queue of the driver's, which is
     /// over when this returns.
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool;
+    /// Whether an ioctl of the device with these ids and names is to fail, as somebody asked.
+    fn fails_ioctl(&self, _ids: (u16, u16), _names: &[&str]) -> Option<Errno> {
+        None
+    }
     /// The MAC that a GID belongs to, as the neighbour table knows it.
     fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]>;
 }

@@ -187,3 +187,20 @@ impl Method<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use verbless_model::ioctl::NAMES;
+
+    use super::super::abi::METHODS;
+    use super::COMMANDS;
+
+    #[test]
+    fn faults_name_every_ioctl_and_every_command() {
+        let methods = METHODS.iter().map(|method| method.name);
+        let known: BTreeSet<_> = methods.chain(COMMANDS.iter().map(|it| it.name)).collect();
+        assert_eq!(known, NAMES.iter().copied().collect());
+    }
+}

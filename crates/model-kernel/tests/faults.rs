@@ -5,13 +5,17 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use verbless_command::{Device, KeyAccess};
-use verbless_devx::{Backend, EventChannel};
-use verbless_model::{Builder, FaultPlan, Model, Profile, QueueKind, Request, Watch};
+use verbless_devx::{Backend, Errno, EventChannel};
+use verbless_model::{
+    Builder, FaultPlan, Ioctl, Model, ObjectCounts, Profile, QueueKind, Request, Watch,
+};
 use verbless_model_kernel::InProcess;
 use verbless_prm::hot::event_type;
 use verbless_prm::{CqStatus, CqeSyndrome, QpState};
 use verbless_queue::wr::Write;
-use verbless_queue::{CompletionError, ConnectOptions, Cq, CqConfig, Domain, Qp, QpConfig, Region};
+use verbless_queue::{
+    CompletionError, ConnectOptions, Cq, CqConfig, Domain, Error, Qp, QpConfig, Region,
+};
 
 /// Two devices of a stepped model, with a queue pair from the first to the second.
 struct Wire {
@@ -240,4 +244,47 @@ fn queues_fail_at_once_when_they_are_told_to() {
     assert_eq!(wire.events(), [(QP, event_type::WQ_CATASTROPHIC_ERROR)]);
     assert_eq!(wire.state(), QpState::ERR);
     assert!(!wire.model.fail_queue(0, QueueKind::Cq, cqn));
+}
+
+/// What a program makes before it works: the number of ioctls is not ours to know.
+fn set_up(model: &Model) -> Result<(Domain, Cq, Qp, Region), Error> {
+    let backend = InProcess::of(model);
+    let device = Device::open(&backend, &backend.enumerate()?[0])?;
+    let domain = Domain::new(&device)?;
+    let cq = domain.completion_queue(&CqConfig::new(16))?;
+    let qp = domain.queue_pair(&QpConfig::new(16, 16), &cq, &cq)?;
+    let region = domain.region(4096, KeyAccess::ALL)?;
+    Ok((domain, cq, qp, region))
+}
+
+#[test]
+fn whichever_ioctl_fails_the_driver_says_so_and_leaves_nothing_behind() {
+    let (mut failed, mut spared) = (Vec::new(), 0);
+    for nth in 1.. {
+        let card = Profile::load("connectx6dx").expect("it is built in");
+        let model = Model::builder().device(card).stepped().build();
+        model.fail_ioctl(0, Ioctl::Any, nth, Errno::ENOSPC as i32);
+        let error = match set_up(&model) {
+            Ok(made) => match made.0.device().query_eqn(0) {
+                // It was something that the driver can do without.
+                Ok(_) => {
+                    drop(made);
+                    assert_eq!(model.counts(0), ObjectCounts::default(), "ioctl {nth}");
+                    spared += 1;
+                    continue;
+                }
+                // All were sent before. The next one would be of an object that goes.
+                Err(error) => {
+                    assert_eq!(error.errno(), Some(Errno::ENOSPC));
+                    break;
+                }
+            },
+            Err(error) => error,
+        };
+        assert_eq!(error.errno(), Some(Errno::ENOSPC), "ioctl {nth}: {error}");
+        assert_eq!(model.counts(0), ObjectCounts::default(), "ioctl {nth}: {error}");
+        failed.push(error.to_string());
+    }
+    // A context, a UAR, memory and commands of four kinds of objects, at the least.
+    assert!(failed.len() > 10 && spared < failed.len(), "{spared} and {failed:#?}");
 }

@@ -143,6 +143,14 @@ impl Device {
             .with(|world| hca::reconfigure_key(&mut world.functions[self.id].hca, index, change))
     }
 
+    /// Whether an ioctl that a client sends the driver is to fail, and with which errno: it has
+    /// these ids of object and method, and goes by these names of [`NAMES`](crate::ioctl::NAMES).
+    /// Asked once for each ioctl, before it does anything.
+    pub fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<i32> {
+        let mut world = self.shared.lock();
+        world.functions[self.id].hca.ioctl_faults.strike(|ioctl| ioctl.is(ids, names))
+    }
+
     /// The UAR pages.
     pub fn uars(&self) -> Arc<UarSpace> {
         self.look(|hca| hca.bar.clone())

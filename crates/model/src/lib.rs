@@ -44,6 +44,7 @@ mod external;
 mod fabric;
 mod guard;
 mod hca;
+pub mod ioctl;
 mod links;
 pub mod memory;
 mod model;
@@ -60,6 +61,7 @@ pub use fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrenc
 pub use guard::Watch;
 pub use hca::Refusal;
 pub use hca::objects::ObjectCounts;
+pub use ioctl::Ioctl;
 pub use model::{Builder, Model};
 pub use plan::{FaultPlan, FaultPlanError};
 pub use profile::{Link, Profile, ProfileError, Side};

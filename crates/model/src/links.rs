@@ -6,7 +6,7 @@ use crate::engine;
 use crate::fabric::{LinkSettings, Pcapng, PhysicalPort, Traffic, Vport};
 use crate::guard::Watch;
 use crate::model::Model;
-use crate::plan::{FaultPlan, FaultPlanError, QueueFault};
+use crate::plan::{FaultPlan, FaultPlanError, IoctlFault, QueueFault};
 use crate::watch::SeenFrame;
 use crate::world::World;
 
@@ -84,8 +84,8 @@ impl Model {
         }
     }
 
-    /// Lets go wrong what a plan says: changes links, adds their faults, and makes commands and
-    /// queues fail.
+    /// Lets go wrong what a plan says: changes links, adds their faults, and makes commands,
+    /// ioctls and queues fail.
     ///
     /// # Errors
     /// The plan names a device or port that there is not; then nothing is changed.
@@ -103,7 +103,10 @@ impl Model {
             }
             for fault in plan.commands() {
                 let faults = &mut world.functions[fault.device].hca.faults;
-                faults.add(fault.opcode, fault.nth, fault.status, fault.syndrome);
+                faults.add(fault.opcode, fault.nth, (fault.status, fault.syndrome));
+            }
+            for IoctlFault { device, ioctl, nth, errno } in plan.ioctls().iter().copied() {
+                world.functions[device].hca.ioctl_faults.add(ioctl, nth, errno);
             }
             for QueueFault { device, kind, number, nth } in plan.queues().iter().copied() {
                 world.functions[device].engine.faults.fail_queue(kind, number, nth);

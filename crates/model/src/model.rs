@@ -10,6 +10,7 @@ use crate::engine::faults::{Fault, QueueKind};
 use crate::guard::Watch;
 use crate::hca::Hca;
 use crate::hca::objects::ObjectCounts;
+use crate::ioctl::{ERRNOS, Ioctl};
 use crate::memory::HostMemory;
 use crate::profile::{Profile, Side};
 use crate::watch::{Executed, Request};
@@ -218,7 +219,30 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn fail_command(&self, device: usize, opcode: u16, nth: u32, status: u8, syndrome: u32) {
-        self.world_with(device).functions[device].hca.faults.add(opcode, nth, status, syndrome);
+        let faults = &mut self.world_with(device).functions[device].hca.faults;
+        faults.add(opcode, nth, (status, syndrome));
+    }
+
+    /// Makes the `nth` of these ioctls of a device's driver from now on (1 is the next one) fail
+    /// with this errno, whoever sends it; the ioctl has no other effect. It is the modelled kernel
+    /// that lets it fail, in process or under `verbless-model run`.
+    ///
+    /// ```
+    /// # use verbless_model::{Ioctl, Model, Profile};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// let model = Model::builder().device(Profile::load("connectx6dx")?).stepped().build();
+    /// // The second UMEM registration fails with ENOMEM, as at the limit of locked memory.
+    /// let ioctl = Ioctl::named("DEVX_UMEM_REG").expect("a name of `ioctl::NAMES`");
+    /// model.fail_ioctl(0, ioctl, 2, 12);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// When there is no such device, or it is no errno: they are from 1 to 4095.
+    pub fn fail_ioctl(&self, device: usize, ioctl: Ioctl, nth: u32, errno: i32) {
+        assert!(ERRNOS.contains(&errno), "{errno} is no errno: they are from 1 to 4095");
+        self.world_with(device).functions[device].hca.ioctl_faults.add(ioctl, nth, errno);
     }
 
     /// Injects `fault` into device `device` at `count` consecutive occurrences, after the first

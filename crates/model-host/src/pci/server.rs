@@ -95,6 +95,9 @@ pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
     }
     let model = builder.build();
     let _watch = options.record.take().map(|file| model.record_commands(file));
+    if options.links.faults.fails_ioctls() {
+        return Err(LinkError::Ioctls.into());
+    }
     let _links = std::mem::take(&mut options.links).apply(&model)?;
     let mut servers = Vec::new();
     for (id, (socket, memory)) in options.sockets.iter().zip(memories).enumerate() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::clock::nanoseconds;
+use crate::hca::Countdowns;
 
 /// Something that goes wrong on the data path of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +33,11 @@ pub(crate) struct Faults {
     /// The same for the messages of one QP.
     lose_messages_of: BTreeMap<u32, Strike>,
     /// Send requests that are to fail, by QP, each with its syndrome.
-    requests: Vec<Nth<u8>>,
+    requests: Countdowns<Option<u32>, u8>,
     /// QPs that are to fail as they begin a request.
-    queue_pairs: Vec<Nth<()>>,
+    queue_pairs: Countdowns<Option<u32>, ()>,
     /// CQs that are to fail instead of taking a CQE.
-    completion_queues: Vec<Nth<()>>,
+    completion_queues: Countdowns<Option<u32>, ()>,
     pub lose_doorbells: Strike,
     pub lose_completions: Strike,
     pub delay_completions: Strike,
@@ -45,39 +46,6 @@ pub(crate) struct Faults {
     /// The engine panics.
     #[cfg(test)]
     pub panic: bool,
-}
-
-/// Something that happens at the nth occurrence, once.
-#[derive(Debug)]
-struct Nth<T> {
-    /// Of the queue of this number; `None`: of any.
-    of: Option<u32>,
-    /// Occurrences to let pass first.
-    pass: u32,
-    what: T,
-}
-
-impl<T: Copy> Nth<T> {
-    fn new(of: Option<u32>, nth: u32, what: T) -> Self {
-        Self { of, pass: nth.saturating_sub(1), what }
-    }
-
-    /// What happens at this occurrence, of queue `number`.
-    fn strike(all: &mut Vec<Self>, number: u32) -> Option<T> {
-        let mut struck = None;
-        all.retain_mut(|it| {
-            if it.of.is_some_and(|of| of != number) {
-                return true;
-            }
-            if it.pass == 0 && struck.is_none() {
-                struck = Some(it.what);
-                return false;
-            }
-            it.pass = it.pass.saturating_sub(1);
-            true
-        });
-        struck
-    }
 }
 
 /// A kind of queue that can fail by itself.
@@ -103,12 +71,12 @@ impl Faults {
 
     /// Lets the `nth` send request from now of a QP, or of any, fail; the first is 1.
     pub(crate) fn fail_request(&mut self, qpn: Option<u32>, nth: u32, syndrome: u8) {
-        self.requests.push(Nth::new(qpn, nth, syndrome));
+        self.requests.add(qpn, nth, syndrome);
     }
 
     /// Whether the request that a QP begins is to fail, and with which syndrome; it fails once.
     pub(crate) fn fails_request(&mut self, qpn: u32) -> Option<u8> {
-        Nth::strike(&mut self.requests, qpn)
+        self.requests.strike(|of| of.is_none_or(|of| of == qpn))
     }
 
     /// Lets a queue, or any of a kind, fail at its `nth` request or CQE from now; the first is 1.
@@ -117,37 +85,37 @@ impl Faults {
             QueueKind::Qp => &mut self.queue_pairs,
             QueueKind::Cq => &mut self.completion_queues,
         };
-        faults.push(Nth::new(number, nth, ()));
+        faults.add(number, nth, ());
     }
 
     /// Whether a QP that begins a request fails.
     pub(crate) fn fails_queue_pair(&mut self, qpn: u32) -> bool {
-        Nth::strike(&mut self.queue_pairs, qpn).is_some()
+        self.queue_pairs.strike(|of| of.is_none_or(|of| of == qpn)).is_some()
     }
 
     /// Whether a CQ that is to take a CQE fails.
     pub(crate) fn fails_completion_queue(&mut self, cqn: u32) -> bool {
-        Nth::strike(&mut self.completion_queues, cqn).is_some()
+        self.completion_queues.strike(|of| of.is_none_or(|of| of == cqn)).is_some()
     }
 
     /// A CQ of this number is no more.
     pub(crate) fn forget_cq(&mut self, cqn: u32) {
-        self.completion_queues.retain(|fault| fault.of != Some(cqn));
+        self.completion_queues.retain(|of| *of != Some(cqn));
     }
 
     /// A QP of this number is no more: the next one with it has no faults of its own.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.lose_messages_of.remove(&qpn);
-        self.requests.retain(|fault| fault.of != Some(qpn));
-        self.queue_pairs.retain(|fault| fault.of != Some(qpn));
+        self.requests.retain(|of| *of != Some(qpn));
+        self.queue_pairs.retain(|of| *of != Some(qpn));
     }
 
     /// There are no queues any more, and no faults of one.
     pub(crate) fn forget_all(&mut self) {
         self.lose_messages_of.clear();
-        self.requests.retain(|fault| fault.of.is_none());
-        self.queue_pairs.retain(|fault| fault.of.is_none());
-        self.completion_queues.retain(|fault| fault.of.is_none());
+        self.requests.retain(Option::is_none);
+        self.queue_pairs.retain(Option::is_none);
+        self.completion_queues.retain(Option::is_none);
     }
 
     /// Lets `fault` hit `count` occurrences in a row, after `skip` have passed.

@@ -1,41 +1,51 @@
-//! Commands that a test wants to fail.
+//! Things that a test wants to happen at the nth occurrence of something.
 
-/// Failures to come, of one function.
-#[derive(Debug, Default)]
-pub(crate) struct CommandFaults {
-    faults: Vec<CommandFault>,
+/// What is to happen, each at one occurrence to come, and once. `S` says of what.
+#[derive(Debug)]
+pub(crate) struct Countdowns<S, T> {
+    all: Vec<Countdown<S, T>>,
 }
 
 #[derive(Debug)]
-struct CommandFault {
-    opcode: u16,
-    /// Commands of that opcode to let pass first.
+struct Countdown<S, T> {
+    of: S,
+    /// Occurrences to let pass first.
     pass: u32,
-    status: u8,
-    syndrome: u32,
+    what: T,
 }
 
-impl CommandFaults {
-    /// Lets the `nth` command from now with that opcode fail; the first is 1.
-    pub(crate) fn add(&mut self, opcode: u16, nth: u32, status: u8, syndrome: u32) {
-        self.faults.push(CommandFault { opcode, pass: nth.saturating_sub(1), status, syndrome });
+impl<S, T> Default for Countdowns<S, T> {
+    fn default() -> Self {
+        Self { all: Vec::new() }
+    }
+}
+
+impl<S, T: Copy> Countdowns<S, T> {
+    /// Lets `what` happen at the `nth` occurrence from now; the first is 1.
+    pub(crate) fn add(&mut self, of: S, nth: u32, what: T) {
+        self.all.push(Countdown { of, pass: nth.saturating_sub(1), what });
     }
 
-    /// Whether the command that is about to run is one of them; it is struck once.
-    pub(crate) fn strikes(&mut self, opcode: u16) -> Option<(u8, u32)> {
+    /// What happens at an occurrence of those that `is_one`: one thing at most.
+    pub(crate) fn strike(&mut self, mut is_one: impl FnMut(&S) -> bool) -> Option<T> {
         let mut struck = None;
-        self.faults.retain_mut(|fault| {
-            if fault.opcode != opcode {
+        self.all.retain_mut(|it| {
+            if !is_one(&it.of) {
                 return true;
             }
-            if fault.pass == 0 && struck.is_none() {
-                struck = Some((fault.status, fault.syndrome));
+            if it.pass == 0 && struck.is_none() {
+                struck = Some(it.what);
                 return false;
             }
-            fault.pass = fault.pass.saturating_sub(1);
+            it.pass = it.pass.saturating_sub(1);
             true
         });
         struck
+    }
+
+    /// Forgets all but those that are kept.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&S) -> bool) {
+        self.all.retain(|it| keep(&it.of));
     }
 }
 
@@ -44,13 +54,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nth_command_of_an_opcode_fails_once() {
-        let mut faults = CommandFaults::default();
-        faults.add(0x400, 2, 0xf, 7);
-        faults.add(0x500, 1, 0x3, 8);
-        assert_eq!(faults.strikes(0x400), None);
-        assert_eq!(faults.strikes(0x500), Some((0x3, 8)));
-        assert_eq!(faults.strikes(0x400), Some((0xf, 7)));
-        assert_eq!(faults.strikes(0x400), None);
+    fn each_happens_at_its_occurrence_once() {
+        let mut faults = Countdowns::default();
+        faults.add(0x400, 2, 'a');
+        faults.add(0x500, 1, 'b');
+        faults.add(0x400, 2, 'c');
+        let mut strike = |of| faults.strike(|&it| it == of);
+        let struck = [0x400, 0x500, 0x400, 0x500, 0x400, 0x400].map(&mut strike);
+        assert_eq!(struck, [None, Some('b'), Some('a'), None, Some('c'), None]);
+        faults.add(0x400, 1, 'd');
+        faults.retain(|&it| it != 0x400);
+        assert_eq!(faults.strike(|_| true), None);
     }
 }

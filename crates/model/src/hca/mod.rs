@@ -5,7 +5,7 @@ pub(crate) mod budget;
 pub(crate) mod capability;
 mod commands;
 pub(crate) mod effect;
-pub(crate) mod fault;
+mod fault;
 pub(crate) mod identity;
 mod index;
 mod kinds;
@@ -23,6 +23,7 @@ mod vport;
 
 pub(crate) use commands::{cq_resized, is_group, reconfigure_key};
 pub(crate) use effect::Effect;
+pub(crate) use fault::Countdowns;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refused;
 pub(crate) use state::Hca;

@@ -9,13 +9,14 @@ use crate::fabric::address::Addresses;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::effect::Effect;
-use crate::hca::fault::CommandFaults;
+use crate::hca::fault::Countdowns;
 use crate::hca::identity::Identity;
 use crate::hca::numbers::AllNumbers;
 use crate::hca::objects::{Address, Limits, Objects};
 use crate::hca::pages::Pages;
 use crate::hca::refusal::Refused;
 use crate::hca::vport::NicVport;
+use crate::ioctl::Ioctl;
 use crate::memory::{HostMemory, Interrupts, UarSpace};
 use crate::profile::{Link, Profile};
 use crate::wire::Mac;
@@ -80,7 +81,9 @@ pub(crate) struct Hca {
     pub fatal: bool,
     /// It was taken out altogether, and not only dead.
     pub removed: bool,
-    pub faults: CommandFaults,
+    pub faults: Countdowns<u16, (u8, u32)>,
+    /// Ioctls of its driver that are to fail, each with its errno.
+    pub ioctl_faults: Countdowns<Ioctl, i32>,
     /// What the engine is to hear of the command under way.
     pub effects: Vec<Effect>,
 }
@@ -124,7 +127,8 @@ impl Hca {
             refused: Vec::new(),
             fatal: false,
             removed: false,
-            faults: CommandFaults::default(),
+            faults: Countdowns::default(),
+            ioctl_faults: Countdowns::default(),
             effects: Vec::new(),
             caps,
             profile,

@@ -10,6 +10,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use verbless_prm::{BthOpcode, CommandInfo};
@@ -17,15 +18,17 @@ use verbless_prm::{BthOpcode, CommandInfo};
 use self::text::{Entry, Item, Text, unknown};
 use crate::engine::QueueKind;
 use crate::fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence};
+use crate::ioctl::{ERRNOS, Ioctl};
 
-/// What is to go wrong: how links are, what happens to their frames, and commands and queues that
-/// fail.
+/// What is to go wrong: how links are, what happens to their frames, and commands, ioctls and queues
+/// that fail.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
     seed: u64,
     links: Vec<(Ports, LinkChange)>,
     faults: Vec<(Ports, FrameFault)>,
     commands: Vec<CommandFault>,
+    ioctls: Vec<IoctlFault>,
     queues: Vec<QueueFault>,
 }
 
@@ -65,6 +68,19 @@ pub(crate) struct CommandFault {
     pub syndrome: u32,
 }
 
+/// An ioctl that is to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IoctlFault {
+    /// Of this device's driver.
+    pub device: usize,
+    /// Which ones count.
+    pub ioctl: Ioctl,
+    /// Which of those from now on; 1 is the next one.
+    pub nth: u32,
+    /// The errno that it fails with.
+    pub errno: i32,
+}
+
 /// A queue that is to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFault {
@@ -101,7 +117,7 @@ impl std::error::Error for FaultPlanError {}
 /// A QPN or a PSN.
 const MOST_24_BITS: u64 = 0xff_ffff;
 /// The sections of a plan.
-const SECTIONS: [&str; 5] = ["seed", "link", "fault", "command", "queue"];
+const SECTIONS: [&str; 6] = ["seed", "link", "fault", "command", "ioctl", "queue"];
 
 impl FaultPlan {
     /// Reads a plan from a file.
@@ -144,6 +160,7 @@ impl FaultPlan {
                 ("command", value) => {
                     each(text, "command", value, |entry| plan.add_command(entry))?;
                 }
+                ("ioctl", value) => each(text, "ioctl", value, |entry| plan.add_ioctl(entry))?,
                 ("queue", value) => each(text, "queue", value, |entry| plan.add_queue(entry))?,
                 (key, _) => return Err(text.error(&at, unknown("the file's", key, &SECTIONS))),
             }
@@ -209,6 +226,35 @@ impl FaultPlan {
         Ok(())
     }
 
+    fn add_ioctl(&mut self, entry: &mut Entry<'_>) -> Result<(), FaultPlanError> {
+        let device = device(entry)?;
+        let ioctl = entry.take("method").map(ioctl).transpose()?.unwrap_or(Ioctl::Any);
+        let nth = integer(entry, "nth", 1..=u32::MAX.into())?.unwrap_or(1) as u32;
+        let names: Vec<_> = ERRNOS
+            .map(|errno| (format!("{:?}", Errno::from_raw(errno)), errno as u64))
+            .filter(|it| it.0 != "UnknownErrno")
+            .collect();
+        let names = names.iter().map(|(name, errno)| (&**name, *errno));
+        let errno = entry.require("errno")?;
+        let number = errno.number_or_name(*ERRNOS.end() as u64, names, "errno")?;
+        let errno =
+            i32::try_from(number).ok().filter(|it| ERRNOS.contains(it)).ok_or_else(|| {
+                errno.error("is no errno: write \"ENOMEM\", or a number from 1 to 4095")
+            })?;
+        self.ioctls.push(IoctlFault { device, ioctl, nth, errno });
+        Ok(())
+    }
+
+    /// The ioctls that are to fail.
+    pub(crate) fn ioctls(&self) -> &[IoctlFault] {
+        &self.ioctls
+    }
+
+    /// Whether the plan lets ioctls fail, which needs a modelled kernel.
+    pub fn fails_ioctls(&self) -> bool {
+        !self.ioctls.is_empty()
+    }
+
     fn add_queue(&mut self, entry: &mut Entry<'_>) -> Result<(), FaultPlanError> {
         let device = device(entry)?;
         let kinds = [("qp", QueueKind::Qp), ("cq", QueueKind::Cq)];
@@ -271,7 +317,8 @@ impl FaultPlan {
             }
         }
         let commands = self.commands.iter().map(|it| it.device);
-        let all = commands.chain(self.queues.iter().map(|it| it.device));
+        let ioctls = self.ioctls.iter().map(|it| it.device);
+        let all = commands.chain(ioctls).chain(self.queues.iter().map(|it| it.device));
         match all.into_iter().find(|&device| device >= devices) {
             Some(device) => no_device(device, None),
             None => Ok(()),
@@ -326,6 +373,23 @@ fn opcodes(item: Item<'_>) -> Result<Vec<u8>, FaultPlanError> {
     each.iter()
         .map(|item| item.number_or_name(0xff, names(), "opcode of packets").map(|it| it as u8))
         .collect()
+}
+
+/// The name of a method, or its ids.
+fn ioctl(item: Item<'_>) -> Result<Ioctl, FaultPlanError> {
+    let wrong = item.error(
+        "is neither the name of an ioctl, as `run --trace` prints it, nor the ids of object and \
+         method: method = \"CQ_CREATE\" or method = [0x1001, 0x1000]",
+    );
+    let items = item.each();
+    match &items[..] {
+        [name] => name.string().ok().and_then(Ioctl::named).ok_or(wrong),
+        [object, method] => {
+            let [object, method] = [object, method].map(|it| it.integer(0..=u16::MAX.into()));
+            Ok(Ioctl::Method { object: object? as u16, method: method? as u16 })
+        }
+        _ => Err(wrong),
+    }
 }
 
 fn psns(item: Item<'_>) -> Result<(u32, u32), FaultPlanError> {

@@ -41,6 +41,16 @@ const ALL: &str = r#"
         nth = 2
         status = 0x0f
         syndrome = 0x1234
+        [[ioctl]]
+        errno = "EIO"
+        [[ioctl]]
+        device = 1
+        method = "CREATE_CQ"
+        nth = 3
+        errno = 12
+        [[ioctl]]
+        method = [0x1001, 0x1000]
+        errno = "EREMOTEIO"
         [[queue]]
         kind = "cq"
         [[queue]]
@@ -106,6 +116,13 @@ fn a_plan_says_of_links_frames_and_commands_what_its_keys_say() {
         CommandFault { device: 1, opcode: 0x500, nth: 2, status: 15, syndrome: 0x1234 },
     );
     assert_eq!(plan.commands(), [usual, other]);
+    let fault = |device, ioctl, nth, errno| IoctlFault { device, ioctl, nth, errno };
+    let ioctls = [
+        fault(0, Ioctl::Any, 1, 5),
+        fault(1, Ioctl::Named("CREATE_CQ"), 3, 12),
+        fault(0, Ioctl::Method { object: 0x1001, method: 0x1000 }, 1, 121),
+    ];
+    assert_eq!(plan.ioctls(), ioctls);
     let (any, one) = (
         QueueFault { device: 0, kind: QueueKind::Cq, number: None, nth: 1 },
         QueueFault { device: 1, kind: QueueKind::Qp, number: Some(0x45), nth: 3 },
@@ -122,7 +139,7 @@ fn the_plan_in_the_documentation_is_one() {
         lines.take_while(|line| line.is_empty() || line.starts_with("    ")).collect();
     let plan = FaultPlan::parse(&example.join("\n")).unwrap();
     assert_eq!((plan.links.len(), plan.faults.len(), plan.commands.len()), (1, 2, 1));
-    assert_eq!(plan.queues.len(), 1);
+    assert_eq!((plan.queues.len(), plan.ioctls.len()), (1, 1));
 }
 
 #[test]
@@ -141,6 +158,25 @@ fn what_is_wrong_with_a_plan_is_named_with_its_line_and_what_is_right() {
             "[[link]]\ncolour = 1",
             "line 2: [[link]] colour: there is no such key; there are device, \
                 port, up, latency, bandwidth, partition, loopback",
+        ),
+        ("[[ioctl]]\nnth = 1", "line 1: [[ioctl]]: errno is missing"),
+        (
+            "[[ioctl]]\nerrno = \"ENOPE\"",
+            "line 2: [[ioctl]] errno is \"ENOPE\": there is no errno of that name",
+        ),
+        (
+            "[[ioctl]]\nerrno = 0",
+            "line 2: [[ioctl]] errno is no errno: write \"ENOMEM\", or a number from 1 to 4095",
+        ),
+        (
+            "[[ioctl]]\nerrno = 1\nmethod = \"CQ\"",
+            "line 3: [[ioctl]] method is neither the name of an ioctl, as `run --trace` prints \
+                it, nor the ids of object and method: method = \"CQ_CREATE\" or method = [0x1001, \
+                0x1000]",
+        ),
+        (
+            "[[ioctl]]\nerrno = 1\nmethod = [1, 65536]",
+            "line 3: [[ioctl]] method is 65536: it is from 0 to 65535",
         ),
         ("[[queue]]\nnth = 1", "line 1: [[queue]]: kind is missing"),
         ("[[queue]]\nkind = \"rq\"", "line 2: [[queue]] kind is \"rq\": there are qp, cq"),

@@ -198,7 +198,7 @@ fn dispatch(
     if hca.fatal {
         return Err(Refusal::DeviceFatal.into());
     }
-    if let Some((status, syndrome)) = hca.faults.strikes(opcode) {
+    if let Some((status, syndrome)) = hca.faults.strike(|&of| of == opcode) {
         return Err(Failure::Injected(status, syndrome));
     }
     let Some(entry) = entry(tables, opcode, op_mod) else {

@@ -348,8 +348,7 @@ fn a_failure_that_a_test_asked_for_has_no_other_effect() {
     rig.world.functions[0].hca.faults.add(
         <AllocPdIn as CommandInput>::INFO.opcode,
         2,
-        0xf,
-        0x1234_5678,
+        (0xf, 0x1234_5678),
     );
     rig.send::<AllocPdIn>(0, |_| {}).unwrap();
     let before = rig.counts();

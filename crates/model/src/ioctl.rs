@@ -1,0 +1,124 @@
+//! The ioctls of a device's driver, as faults name them.
+//!
+//! The model answers no ioctl: a front end that plays the kernel does, and asks here first
+//! ([`Device::fails_ioctl`](crate::device::Device::fails_ioctl)). It holds [`NAMES`] against what
+//! it answers.
+
+use std::ops::RangeInclusive;
+
+/// What an errno may be.
+pub(crate) const ERRNOS: RangeInclusive<i32> = 1..=4095;
+
+/// Which ioctls are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ioctl {
+    /// All.
+    Any,
+    /// Those of a method, or of a command of the old interface, by its name in [`NAMES`].
+    Named(&'static str),
+    /// Those of a method by its ids.
+    Method {
+        /// `UVERBS_OBJECT_` or `MLX5_IB_OBJECT_`.
+        object: u16,
+        /// `UVERBS_METHOD_` or `MLX5_IB_METHOD_` of the object.
+        method: u16,
+    },
+}
+
+/// The methods of uverbs that are modelled, and the commands of the old interface that come by
+/// `INVOKE_WRITE`, as `verbless-model run --trace` names them.
+pub const NAMES: &[&str] = &[
+    "ALLOC_MW",
+    "ALLOC_PD",
+    "ATTACH_MCAST",
+    "CREATE_AH",
+    "CREATE_COMP_CHANNEL",
+    "CREATE_CQ",
+    "CREATE_QP",
+    "CREATE_SRQ",
+    "DEALLOC_MW",
+    "DEALLOC_PD",
+    "DEREG_MR",
+    "DESTROY_AH",
+    "DESTROY_CQ",
+    "DESTROY_QP",
+    "DESTROY_SRQ",
+    "DETACH_MCAST",
+    "MODIFY_CQ_EX",
+    "MODIFY_QP",
+    "MODIFY_QP_EX",
+    "MODIFY_SRQ",
+    "QUERY_DEVICE",
+    "QUERY_DEVICE_EX",
+    "QUERY_PORT",
+    "QUERY_QP",
+    "QUERY_SRQ",
+    "REG_MR",
+    "REREG_MR",
+    "RESIZE_CQ",
+    "INVOKE_WRITE",
+    "GET_CONTEXT",
+    "QUERY_CONTEXT",
+    "QUERY_GID_TABLE",
+    "QUERY_GID_ENTRY",
+    "PD_DESTROY",
+    "PD_QUERY",
+    "AH_DESTROY",
+    "MR_DESTROY",
+    "QUERY_MR",
+    "MW_DESTROY",
+    "CQ_CREATE",
+    "CQ_DESTROY",
+    "QP_CREATE",
+    "QP_DESTROY",
+    "SRQ_CREATE",
+    "SRQ_DESTROY",
+    "ASYNC_EVENT_ALLOC",
+    "DEVX_OTHER",
+    "DEVX_QUERY_UAR",
+    "DEVX_QUERY_EQN",
+    "DEVX_SUBSCRIBE_EVENT",
+    "DEVX_OBJ_CREATE",
+    "DEVX_OBJ_DESTROY",
+    "DEVX_OBJ_MODIFY",
+    "DEVX_OBJ_QUERY",
+    "DEVX_OBJ_ASYNC_QUERY",
+    "DEVX_UMEM_REG",
+    "DEVX_UMEM_DEREG",
+    "DEVX_ASYNC_CMD_FD_ALLOC",
+    "DEVX_ASYNC_EVENT_FD_ALLOC",
+    "UAR_OBJ_ALLOC",
+    "UAR_OBJ_DESTROY",
+];
+
+impl Ioctl {
+    /// The ioctls of this name; `None`: there is no such name.
+    pub fn named(name: &str) -> Option<Self> {
+        NAMES.iter().find(|known| **known == name).map(|known| Self::Named(known))
+    }
+
+    /// Whether an ioctl with these ids and names is one of them.
+    pub(crate) fn is(self, ids: (u16, u16), names: &[&str]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Named(name) => names.contains(&name),
+            Self::Method { object, method } => (object, method) == ids,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ioctl_is_known_by_its_ids_by_its_names_or_as_any() {
+        let names = &["INVOKE_WRITE", "CREATE_CQ"];
+        let is = |ioctl: Ioctl| ioctl.is((0, 0), names);
+        let named = |name| Ioctl::named(name).unwrap();
+        assert!(is(Ioctl::Any) && is(named("CREATE_CQ")) && is(named("INVOKE_WRITE")));
+        assert!(is(Ioctl::Method { object: 0, method: 0 }));
+        assert!(!is(Ioctl::Method { object: 0, method: 1 }) && !is(named("CQ_CREATE")));
+        assert_eq!(Ioctl::named("CQ"), None);
+    }
+}

@@ -174,7 +174,7 @@ unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Whether there is AVX. In a virtual machine the processor takes long to tell, so it is asked once.
+/// Whether there is AVX. In a virtual machine the processor takes long to tell: it is asked once.
 #[inline]
 fn has_avx() -> bool {
     static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);

@@ -57,6 +57,9 @@ enum Command {
         /// reads. A command returns when it is written: a slow file slows commands, not data.
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
+        /// Name by which `verbless-model ctl` changes the devices while they are served.
+        #[arg(long)]
+        name: Option<String>,
         #[command(flatten)]
         links: LinkArguments,
     },
@@ -102,8 +105,9 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true)]
         program: Vec<OsString>,
     },
-    /// Change a run that has a name (`run --name NAME`), or see its links, while it runs. Devices
-    /// are numbered from 0, a DPU's two sides one by one, as `ctl NAME show` lists them.
+    /// Change a run that has a name (`run --name NAME`, `pci --name NAME`), or see its links, while
+    /// it runs. Devices are numbered from 0, a DPU's two sides one by one, as `ctl NAME show`
+    /// lists them.
     Ctl {
         /// The name of the run.
         name: String,
@@ -262,7 +266,7 @@ fn main() -> ExitCode {
 
 fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match command {
-        Command::Pci { socket, profile, link, functions, sides, trap, record, links } => {
+        Command::Pci { socket, profile, link, functions, sides, trap, record, name, links } => {
             let links = links.read()?;
             let devices: Result<Vec<_>, _> = profile
                 .iter()
@@ -270,7 +274,9 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 .collect();
             let record = record.as_deref().map(create).transpose()?;
             let (devices, sockets) = (devices?, socket);
-            pci::serve(PciOptions { devices, functions, sides, sockets, trap, record, links })?;
+            let options =
+                PciOptions { devices, functions, sides, sockets, trap, record, links, name };
+            pci::serve(options)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Ctl { name, action } => {

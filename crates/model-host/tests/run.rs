@@ -624,6 +624,41 @@ fn the_links_and_devices_of_a_run_change_while_it_runs() {
 }
 
 #[test]
+fn devices_that_a_virtual_machine_has_change_while_they_are_served() {
+    let name = format!("pci-{}", std::process::id());
+    let socket = std::env::temp_dir().join(format!("verbless-{name}"));
+    let serve = ["pci", "--socket", socket.to_str().unwrap(), "--name", &name];
+    let mut server = Command::new(env!("CARGO_BIN_EXE_verbless-model"));
+    let mut server = server.args(serve).spawn().expect("the binary runs");
+    let ctl = |words: &[&str]| model(&[&["ctl", &name][..], words].concat());
+    let silent = (Some(0), String::new());
+    let start = std::time::Instant::now();
+    while ctl(&["show"]).0 != Some(0) {
+        assert!(start.elapsed().as_secs() < 20, "it never answered");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(ctl(&["down", "0"]), silent);
+    assert!(ctl(&["show"]).1.starts_with("device 0 (Host) port 1: down; out 0 frames"));
+    assert_eq!(ctl(&["kill", "0"]), silent);
+    assert!(ctl(&["show"]).1.starts_with("device 0 (Host, dead) port 1: down"));
+    let (status, text) = ctl(&["fail-qp", "0", "0x45"]);
+    assert!(status == Some(1) && text.contains("device 0 has no QP 0x45"), "{text}");
+    let (status, text) = model(&["run", "--join", &name, "--", "true"]);
+    let expected = "verbless-model: the run refuses: it serves PCI devices to virtual machines, \
+        which no program can join\n";
+    assert_eq!((status, &*text), (Some(1), expected));
+    let mut again = serve;
+    let other = format!("{}-other", socket.display());
+    again[2] = &other;
+    let (status, text) = model(&again);
+    assert!(status == Some(1) && text.contains("you already have a run named"), "{text}");
+    server.kill().expect("it is ours");
+    server.wait().expect("it ends");
+    assert!(ctl(&["show"]).1.contains(&format!("no run named {name}")));
+    let _ = std::fs::remove_file(socket);
+}
+
+#[test]
 fn a_program_that_joins_sees_the_same_devices_or_those_of_the_other_side() {
     let host = Host::start("sides", &["--devices", "2"], "read line; exit 3");
     let guid = "cat /sys/class/infiniband/*/node_guid";

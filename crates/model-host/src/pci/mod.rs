@@ -8,6 +8,7 @@
 //!   command_queue   entries and mailboxes in guest memory  -> hca::execute
 //!   layout          which part of the BAR is what; UAR pages that are trapped  -> engine
 //!   interrupts      MSI-X vectors as eventfds
+//!   control         what `ctl` asks for
 //! ```
 //!
 //! UAR pages are numbered as the pages of the BAR. Those that the kernel allocates are trapped,
@@ -17,6 +18,7 @@
 mod bar;
 mod command_queue;
 mod config;
+mod control;
 mod function;
 #[cfg(fuzzing)]
 mod fuzz;

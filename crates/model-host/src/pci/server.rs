@@ -17,10 +17,12 @@ use vfio_user::{IrqInfo, Server, ServerRegion, SparseArea};
 
 use super::bar::Registers;
 use super::config::{CONFIG_BYTES, ConfigSpace};
+use super::control::Controller;
 use super::function::Function;
 use super::interrupts::Vectors;
 use super::layout::Layout;
 use crate::links::{LinkError, LinkOptions};
+use crate::run::{Host, RunError};
 use verbless_model::memory::{GuestMemory, HostMemory};
 use verbless_model::{Model, Profile};
 
@@ -48,6 +50,12 @@ pub enum PciError {
     /// Its links cannot be as they are to be.
     #[error(transparent)]
     Links(#[from] LinkError),
+    /// Its name cannot be had.
+    #[error(transparent)]
+    Name(#[from] RunError),
+    /// There is no thread for who changes the devices.
+    #[error("cannot answer `ctl`: {0}")]
+    Control(std::io::Error),
 }
 
 /// What there is to attach.
@@ -67,6 +75,8 @@ pub struct PciOptions {
     pub record: Option<File>,
     /// What to do with links.
     pub links: LinkOptions,
+    /// Under which name `verbless-model ctl` changes the devices.
+    pub name: Option<String>,
 }
 
 /// Serves devices on one fabric, each socket to one client, until all clients have gone.
@@ -99,6 +109,10 @@ pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
         return Err(LinkError::Ioctls.into());
     }
     let _links = std::mem::take(&mut options.links).apply(&model)?;
+    let host = options.name.as_deref().map(Host::new).transpose()?;
+    let _controller = host
+        .map(|host| Controller::new(host, model.clone()).map_err(PciError::Control))
+        .transpose()?;
     let mut servers = Vec::new();
     for (id, (socket, memory)) in options.sockets.iter().zip(memories).enumerate() {
         let function = attach(&model, id, memory, options.trap);

@@ -83,7 +83,7 @@ impl Control {
     }
 
     /// Does it; what there is to print.
-    pub(super) fn execute(&self, model: &Model) -> Result<String, String> {
+    pub(crate) fn execute(&self, model: &Model) -> Result<String, String> {
         match self {
             Self::Show => return Ok(show(model)),
             Self::Link { device, port, up } => {

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! `verbless-model ctl NAME …` says `"ctl 1 "` and what is to be done (`control`); the reply is
-//! `"yes"` and, in the next lines, what there is to tell, or `"no"` and why.
+//! `"yes"` and, in the next lines, what there is to tell, or `"no"` and why. `pci --name` answers
+//! that alone.
 //!
 //! The program is the child of the one who joins: its terminal, its directory, its limits and its
 //! exit code are there. Who answers its calls is the first `run`, which for that must be allowed to
@@ -100,7 +101,7 @@ fn names() -> Vec<String> {
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(super) struct Peer(OwnedFd);
+pub(crate) struct Peer(OwnedFd);
 
 impl AsFd for Peer {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -135,7 +136,7 @@ impl Peer {
 
 /// The meeting place of a run with a name.
 #[derive(Debug)]
-pub(super) struct Host(UnixListener);
+pub(crate) struct Host(UnixListener);
 
 impl AsFd for Host {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -145,7 +146,7 @@ impl AsFd for Host {
 
 /// What a guest wants.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(crate) enum Request {
     /// To see the devices of this side.
     Join(Side),
     /// To have the calls behind this filter answered.
@@ -157,7 +158,7 @@ pub(super) enum Request {
 impl Host {
     /// # Errors
     /// The name is none, or in use.
-    pub(super) fn new(name: &str) -> Result<Self, RunError> {
+    pub(crate) fn new(name: &str) -> Result<Self, RunError> {
         check(name)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
@@ -171,7 +172,7 @@ impl Host {
     }
 
     /// The next guest at the door; it is this user's, or root's.
-    pub(super) fn accept(&self) -> Option<Peer> {
+    pub(crate) fn accept(&self) -> Option<Peer> {
         let (stream, _) = self.0.accept().ok()?;
         stream.set_nonblocking(true).ok()?;
         let peer = Peer(stream.into());
@@ -182,7 +183,7 @@ impl Host {
 
 impl Peer {
     /// What a guest wants. EAGAIN: nothing yet.
-    pub(super) fn request(&self) -> Result<Request, Errno> {
+    pub(crate) fn request(&self) -> Result<Request, Errno> {
         let (message, descriptor) = self.receive()?;
         if message == PROGRAM {
             let listener = Listener::new(descriptor.ok_or(Errno::EBADMSG)?)?;
@@ -200,7 +201,7 @@ impl Peer {
     }
 
     /// Says what became of what was asked for.
-    pub(super) fn tell(&self, result: Result<String, String>) -> Result<(), Errno> {
+    pub(crate) fn tell(&self, result: Result<String, String>) -> Result<(), Errno> {
         match result {
             Ok(text) => self.send([YES, b"\n", text.as_bytes()].concat().as_slice(), None),
             Err(why) => self.send(format!("{NO}{why}").as_bytes(), None),

@@ -75,6 +75,7 @@ pub use control::Control;
 pub use error::RunError;
 #[cfg(fuzzing)]
 pub use fuzz::{DeviceTree, FuzzProgram, IdleProcess};
+pub(crate) use join::{Host, Peer, Request};
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -89,7 +90,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
 use crate::links::LinkOptions;
-use join::{Host, Joined};
+use join::Joined;
 use shared::SharedRun;
 use side::Views;
 use supervisor::{Programs, Supervisor};

@@ -114,7 +114,7 @@ pub(super) trait Gate: Send + Sync {
 
 /// The end of a filter at which its notifications arrive.
 #[derive(Debug)]
-pub(super) struct Listener(OwnedFd);
+pub(crate) struct Listener(OwnedFd);
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -1,0 +1,79 @@
+//! `verbless-model ctl NAME` for devices that are served over vfio-user.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use verbless_model::Model;
+
+use crate::run::{Host, Peer, Request};
+
+/// Milliseconds after which the thread looks whether it is to end.
+const PATIENCE: u8 = 100;
+/// How long whoever connects may take to say what is to be done.
+const TO_ASK: Duration = Duration::from_secs(1);
+/// What whoever wants more than that is told.
+const NO_PROGRAMS: &str = "it serves PCI devices to virtual machines, which no program can join";
+
+/// Answers those who change the devices, until this is dropped.
+pub(super) struct Controller {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Controller {
+    pub(super) fn new(host: Host, model: Model) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name("verbless-ctl".into()).spawn({
+            let stop = stop.clone();
+            move || {
+                while !stop.load(Ordering::Acquire) {
+                    wait(host.as_fd());
+                    while let Some(peer) = host.accept() {
+                        answer(&peer, &model);
+                    }
+                }
+            }
+        })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // Its panic is one of the model's, which has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does what somebody asks for. Others wait meanwhile; they are the same user's.
+fn answer(peer: &Peer, model: &Model) {
+    let start = Instant::now();
+    while start.elapsed() < TO_ASK {
+        let told = match peer.request() {
+            Ok(Request::Control(control)) => peer.tell(control.execute(model)),
+            Ok(Request::Join(_) | Request::Program(_)) => peer.tell(Err(NO_PROGRAMS.into())),
+            Err(Errno::EAGAIN | Errno::EINTR) => {
+                wait(peer.as_fd());
+                continue;
+            }
+            Err(errno) => Err(errno),
+        };
+        if let Err(errno) = told {
+            tracing::debug!(%errno, "somebody who wanted to change the devices was not understood");
+        }
+        return;
+    }
+}
+
+/// Waits a little until there is something to read.
+fn wait(file: BorrowedFd<'_>) {
+    let _ = poll(&mut [PollFd::new(file, PollFlags::POLLIN)], PollTimeout::from(PATIENCE));
+}

@@ -119,7 +119,8 @@ fn play<S: Service>(
 }
 
 fn is_unanswered(error: &CompletionError) -> bool {
-    matches!(error, CompletionError::Failed(error) if error.status == Status::TransportRetryExceeded)
+    let CompletionError::Failed(failure) = error else { return false };
+    failure.status == Status::TransportRetryExceeded
 }
 
 /// A text for each message.

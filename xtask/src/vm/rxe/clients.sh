@@ -29,7 +29,8 @@ exchange() {
     else
         failed=$((failed + 1))
         printf 'FAIL  %s\n      exit code %s\n' "$*" "$code"
-        tail -n 12 client | sed 's/^/      /'
+        # What went wrong is said before what was measured.
+        grep -E 'rror|ailed|status|ould' client | sed 's/^/      /'
     fi
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -12,6 +13,7 @@ use verbless_model::{FaultPlan, Link, Profile, QueueKind, Side};
 use verbless_model_host::links::{LinkOptions, Uplink};
 use verbless_model_host::pci::{self, PciOptions};
 use verbless_model_host::run::{self, Control, JoinOptions, RunError, RunOptions, Trace};
+use verbless_model_kernel::Neighbour;
 
 mod explain;
 
@@ -88,6 +90,13 @@ enum Command {
         /// code is the program's or, if that is 0, this command's.
         #[arg(long, value_name = "COMMAND", conflicts_with_all = ["side", "join"])]
         dpu: Option<OsString>,
+        /// Gives the network device of a device, by its number from 0, an IP address, which becomes
+        /// two GIDs: as 0=192.0.2.1.
+        #[arg(long, value_name = "DEVICE=IP", value_parser = address, conflicts_with = "join")]
+        address: Vec<(usize, IpAddr)>,
+        /// The MAC of somebody outside, by IP address: as 192.0.2.2=52:54:00:12:34:56.
+        #[arg(long, value_name = "IP=MAC", conflicts_with = "join")]
+        neighbour: Vec<Neighbour>,
         /// Name of this run, by which other programs --join it.
         #[arg(long, conflicts_with = "join")]
         name: Option<String>,
@@ -289,7 +298,20 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run { profile, devices, link, side, dpu, name, join, trace, links, program } => {
+        Command::Run {
+            profile,
+            devices,
+            link,
+            side,
+            dpu,
+            address,
+            neighbour,
+            name,
+            join,
+            trace,
+            links,
+            program,
+        } => {
             let side = match side {
                 SideArgument::Host => Side::Host,
                 SideArgument::Dpu => Side::Dpu,
@@ -311,7 +333,17 @@ fn execute(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Some(Some(file)) => Trace::Record(create(&file)?),
             };
             let links = links.read()?;
-            let options = RunOptions { devices, side, name, program, dpu, trace, links };
+            let options = RunOptions {
+                devices,
+                addresses: address,
+                neighbours: neighbour,
+                side,
+                name,
+                program,
+                dpu,
+                trace,
+                links,
+            };
             Ok(exit_code(run::run(options)?))
         }
     }
@@ -324,6 +356,13 @@ fn number(text: &str) -> Result<u32, String> {
         None => text.parse(),
     };
     number.map_err(|_| "a number is written as 69 or 0x45".into())
+}
+
+fn address(text: &str) -> Result<(usize, IpAddr), String> {
+    let parsed = text
+        .split_once('=')
+        .and_then(|(device, address)| Some((device.parse().ok()?, address.parse().ok()?)));
+    parsed.ok_or_else(|| "give the number of a device and an IP address, as 0=192.0.2.1".into())
 }
 
 /// The end of `--help`.

@@ -3,7 +3,7 @@
 //! ENABLE_HCA, the software interface, pages that the device asks for before anything, pages that
 //! it asks for to run, INIT_HCA; and while it runs, the pages that it asks for and gives back. On
 //! an Ethernet port the GID table is then filled, as `mlx5_ib` does when a network device has its
-//! address.
+//! addresses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use verbless_prm::{
 };
 
 use super::client::PAGE;
+use super::network::is_ipv4;
 use super::reach::{Function, command, exec};
 
 /// The newest software interface that the kernel speaks.
@@ -103,13 +104,13 @@ impl Booted {
         Ok(())
     }
 
-    /// Enters the GIDs of a network device with this MAC, each for both versions of RoCE.
+    /// Enters the GIDs of a network device with this MAC and these addresses, each for both
+    /// versions of RoCE.
     pub(super) fn set_gids(&self, mac: [u8; 6], gids: &[[u8; 16]]) -> Result<(), Errno> {
+        // The type says something in version 2 only.
         let entries = gids.iter().flat_map(|gid| {
-            let is_ipv4 = gid[..10] == [0; 10] && gid[10..12] == [0xff; 2];
-            let layer = if is_ipv4 { RoceL3Type::IPV4 } else { RoceL3Type::IPV6 };
-            // The type says something in version 2 only.
-            [(gid, RoceVersion::V1, RoceL3Type::IPV4), (gid, RoceVersion::V2, layer)]
+            let routed = if is_ipv4(gid) { RoceL3Type::IPV4 } else { RoceL3Type::IPV6 };
+            [(gid, RoceVersion::V1, RoceL3Type::IPV4), (gid, RoceVersion::V2, routed)]
         });
         for (index, (gid, version, layer)) in (0..).zip(entries) {
             let mut input = SetRoceAddressIn::new();

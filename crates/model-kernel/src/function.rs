@@ -14,6 +14,7 @@ use verbless_model::memory::Interrupts;
 use verbless_model::{Link, Profile, Side};
 
 use super::client::PAGE;
+use super::network::Network;
 use super::port::{GidEntry, PortState};
 use super::reach::{About, Function};
 
@@ -28,6 +29,7 @@ const CAP_MASK2: u32 = 1 << 15;
 pub(super) struct Modelled {
     pub device: Device,
     pub fabric: Arc<[Device]>,
+    pub network: Arc<Network>,
 }
 
 impl Function for Modelled {
@@ -91,7 +93,7 @@ impl Function for Modelled {
     fn network_addresses(&self) -> Option<([u8; 6], Vec<[u8; 16]>)> {
         let port = self.device.port(1)?;
         let ethernet = self.device.profile().link() == Link::Ethernet;
-        ethernet.then(|| (mac(port.mac), addresses(&self.device, &port)))
+        ethernet.then(|| (mac(port.mac), addresses(&self.device, &port, &self.network)))
     }
 
     fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
@@ -109,26 +111,28 @@ impl Function for Modelled {
             let (high, low) = (entry.source_mac_47_32(), entry.source_mac_31_0());
             Some(mac(u64::from(high) << 32 | u64::from(low)))
         });
-        // Network devices answer for their link-local addresses whether or not a program has the
-        // RDMA device open, without which its GID table is empty here.
+        // Network devices answer for their addresses whether or not a program has the RDMA device
+        // open, without which its GID table is empty here.
         entered
             .or_else(|| {
-                let ports = self.fabric.iter().filter_map(|device| device.port(1));
-                ports
-                    .filter(|port| port.up && port.link_local_gid == *gid)
-                    .map(|port| mac(port.mac))
-                    .next()
+                self.fabric.iter().find_map(|device| {
+                    let port = device.port(1).filter(|port| port.up)?;
+                    let is_own = addresses(device, &port, &self.network).contains(gid);
+                    is_own.then(|| mac(port.mac))
+                })
             })
             .or_else(|| self.device.gateway(gid).map(mac))
+            .or_else(|| self.network.neighbour(gid))
             // Nobody asks a neighbour outside the model for its MAC; its link-local address has it.
             .or_else(|| self.device.leads_outside().then(|| mac_of_link_local(gid)).flatten())
     }
 }
 
 /// The addresses of the network device on port 1 of a device, as GIDs, in the order in which Linux
-/// enters them: its link-local one, and those of networks.
-fn addresses(device: &Device, first: &Port) -> Vec<[u8; 16]> {
-    [first.link_local_gid].into_iter().chain(device.network_gids()).collect()
+/// enters them: its link-local one, those of networks, and those that it was given.
+fn addresses(device: &Device, first: &Port, network: &Network) -> Vec<[u8; 16]> {
+    let of_networks = [first.link_local_gid].into_iter().chain(device.network_gids());
+    of_networks.chain(network.addresses(device.number())).collect()
 }
 
 /// The MAC that a link-local address is made of, by the modified EUI-64 (RFC 4291, appendix A).
@@ -216,30 +220,36 @@ fn roce_gids(device: &Device) -> Vec<GidEntry> {
 
 /// Port `number` as it is told of before anybody opens the device: with the GIDs that it gets when
 /// it comes up.
-pub(super) fn described_port(device: &Device, number: u32) -> Option<PortState> {
+pub(super) fn described_port(device: &Device, number: u32, network: &Network) -> Option<PortState> {
     let mut state = port(device, number)?;
     if let (true, [], Some(first)) = (state.ethernet, &state.gids[..], device.port(1)) {
-        let entries = addresses(device, &first).into_iter();
-        let entries = entries.flat_map(|gid| [(gid, GID_ROCE_V1), (gid, GID_ROCE_V2)]).zip(0..);
-        state.gids = entries.map(|((gid, kind), index)| GidEntry { index, gid, kind }).collect();
+        let gids = addresses(device, &first, network).into_iter();
+        let entries = gids.flat_map(|gid| [(gid, GID_ROCE_V1), (gid, GID_ROCE_V2)]).zip(0..);
+        let entry = |((gid, kind), index)| GidEntry { index, gid, kind };
+        state.gids = entries.map(entry).collect();
     }
     Some(state)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::UdpSocket;
+    use std::net::{IpAddr, UdpSocket};
+    use std::sync::Arc;
 
     use verbless_model::{Link, Model, Profile, Uplink};
+    use verbless_prm::{RoceL3Type, RoceVersion};
 
+    use super::super::network::gid_of;
     use super::{Function as _, Modelled};
+    use crate::{InProcess, Neighbour};
 
     #[test]
     fn a_neighbour_outside_is_known_by_its_link_local_address_while_there_is_an_outside() {
         let profile = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
         let model = Model::builder().device(profile).threaded().build();
         let device = model.device(0);
-        let modelled = Modelled { device: device.clone(), fabric: [device].into() };
+        let (fabric, network) = ([device.clone()].into(), Arc::default());
+        let modelled = Modelled { device, fabric, network };
         let mut gid = [0; 16];
         gid[..2].copy_from_slice(&[0xfe, 0x80]);
         gid[8..].copy_from_slice(&[0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
@@ -258,5 +268,71 @@ mod tests {
         assert_eq!(modelled.neighbour(&own.link_local_gid), Some(super::mac(own.mac)));
         drop(external);
         assert_eq!(modelled.neighbour(&gid), None);
+    }
+    #[test]
+    fn an_ip_address_is_two_gids_and_a_neighbour_to_the_others() {
+        let card = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
+        let model = Model::builder().device(card.clone()).device(card).stepped().build();
+        let backend = InProcess::of(&model);
+        let address: IpAddr = "192.0.2.1".parse().unwrap();
+        backend.add_address(1, address).unwrap();
+        let gid = gid_of(address);
+        let told: Vec<_> = backend.port(1, 1).unwrap().gids;
+        let kinds: Vec<_> = told.iter().map(|it| (it.index, it.gid == gid, it.kind)).collect();
+        assert_eq!(kinds, [(0, false, 1), (1, false, 2), (2, true, 1), (3, true, 2)]);
+        // Before and after the other one is open; its table is then as it was told of.
+        let neighbour = || backend.lease(0).unwrap().kernel.function.neighbour(&gid);
+        let own = super::mac(model.device(1).port(1).unwrap().mac);
+        assert_eq!(neighbour(), Some(own));
+        let other = backend.lease(1).unwrap();
+        assert_eq!(neighbour(), Some(own));
+        assert_eq!(backend.port(1, 1).unwrap().gids, told);
+        let layers: Vec<_> = model.device(1).roce_addresses()[..4]
+            .iter()
+            .map(|it| (it.roce_version(), it.roce_l3_type()))
+            .collect();
+        let [v4, v6] = [RoceL3Type::IPV4, RoceL3Type::IPV6];
+        let [v1, v2] = [RoceVersion::V1, RoceVersion::V2];
+        assert_eq!(layers, [(v1, v4), (v2, v6), (v1, v4), (v2, v4)]);
+        drop(other);
+    }
+
+    #[test]
+    fn a_neighbour_outside_is_known_by_what_was_told() {
+        let card = Profile::load("connectx6dx").unwrap().with_link(Link::Ethernet);
+        let model = Model::builder().device(card).stepped().build();
+        let backend = InProcess::of(&model);
+        let address: IpAddr = "192.0.2.9".parse().unwrap();
+        let mac = || backend.lease(0).unwrap().kernel.function.neighbour(&gid_of(address));
+        assert_eq!(mac(), None);
+        backend.add_neighbour(&Neighbour { address, mac: [2, 3, 4, 5, 6, 7] });
+        assert_eq!(mac(), Some([2, 3, 4, 5, 6, 7]));
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_is_refused_with_the_reason() {
+        let profile = |link| Profile::load("connectx6dx").unwrap().with_link(link);
+        let (ethernet, infiniband) = (profile(Link::Ethernet), profile(Link::Infiniband));
+        let model = Model::builder().device(ethernet).device(infiniband).stepped().build();
+        let backend = InProcess::of(&model);
+        let add = |device, address: &str| {
+            let added = backend.add_address(device, address.parse().unwrap());
+            added.map_err(|error| error.to_string()).err().unwrap_or_default()
+        };
+        assert_eq!(add(0, "192.0.2.1"), "");
+        for (device, address, why) in [
+            (2, "192.0.2.2", "there are 2, from 0"),
+            (1, "192.0.2.2", "InfiniBand"),
+            (0, "224.0.0.1", "no address of a host"),
+            (0, "::", "no address of a host"),
+            (0, "192.0.2.1", "it has this address"),
+        ] {
+            assert!(add(device, address).contains(why), "{address}: {}", add(device, address));
+        }
+        let lease = backend.lease(0).unwrap();
+        assert!(add(0, "192.0.2.2").contains("it is open"));
+        drop(lease);
+        let full = (2..=255).map(|last| add(0, &format!("192.0.2.{last}")));
+        assert!(full.collect::<String>().contains("entries is full"));
     }
 }

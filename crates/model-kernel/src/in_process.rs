@@ -1,5 +1,6 @@
 //! The devices of a model as `verbless-devx` sees them, in the process that holds the model.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,12 +10,13 @@ use verbless_devx::{
     PortInfo, Protection,
 };
 use verbless_model::device::Device;
-use verbless_model::{Model, Side};
+use verbless_model::{Link, Model, Side};
 
 use super::client::{Client, Ourselves};
 use super::file::File;
 use super::function::{Modelled, described_port};
 use super::kernel::Kernel;
+use super::network::{Neighbour, Network, gid_of};
 use super::port::PortState;
 use super::refusal_log::logged;
 
@@ -30,6 +32,7 @@ pub struct InProcess {
 struct Inner {
     devices: Arc<[Device]>,
     client: Arc<dyn Client>,
+    network: Arc<Network>,
     /// By device.
     kernels: Mutex<Vec<Attached>>,
 }
@@ -73,6 +76,7 @@ impl InProcess {
         let inner = model.driver(|| Inner {
             devices: model.all_devices().into(),
             client: Arc::new(Ourselves::default()),
+            network: Arc::default(),
             kernels: Mutex::default(),
         });
         Self { inner, side: None }
@@ -86,7 +90,65 @@ impl InProcess {
 
     /// A port of a device, counted from 1, as its kernel tells of it.
     pub fn port(&self, device: usize, number: u32) -> Option<PortState> {
-        described_port(self.inner.devices.get(device)?, number)
+        described_port(self.inner.devices.get(device)?, number, &self.inner.network)
+    }
+
+    /// Gives the network device of device `device` an address, as `ip address add` does: it becomes
+    /// two GIDs, one for each version of RoCE, behind those that are there. Devices are numbered as
+    /// in the methods of [`Model`].
+    ///
+    /// ```
+    /// # use verbless_devx::Backend;
+    /// # use verbless_model::{Link, Model, Profile};
+    /// # use verbless_model_kernel::InProcess;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let card = Profile::load("connectx6dx")?.with_link(Link::Ethernet);
+    /// let backend = InProcess::of(&Model::builder().device(card).build());
+    /// backend.add_address(0, "192.0.2.1".parse()?)?;
+    /// let gids = &backend.enumerate()?[0].ports[0].gids;
+    /// assert_eq!(gids[3].gid.to_string(), "0000:0000:0000:0000:0000:ffff:c000:0201");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such device, or it has no Ethernet port; somebody has it open; the address is
+    /// there already, or is none of a host; the GID table is full.
+    pub fn add_address(&self, device: usize, address: IpAddr) -> Result<(), Error> {
+        let refuse = |hint: String| {
+            Error::new(ErrorKind::Input, format!("adding {address} to device {device}"), hint)
+        };
+        let Some(at) = self.inner.devices.get(device) else {
+            let count = self.inner.devices.len();
+            return Err(refuse(format!("there is no such device: there are {count}, from 0")));
+        };
+        if at.profile().link() != Link::Ethernet {
+            return Err(refuse("its ports are InfiniBand: choose a profile of Ethernet".into()));
+        }
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(refuse("this is no address of a host".into()));
+        }
+        let kernels = self.inner.kernels();
+        if kernels.get(device).is_some_and(Option::is_some) {
+            return Err(refuse("it is open: add addresses before a program opens it".into()));
+        }
+        let (gid, there) = (gid_of(address), self.port(device, 1));
+        let there = there.map_or(Vec::new(), |port| port.gids);
+        if there.iter().any(|entry| entry.gid == gid) {
+            return Err(refuse("it has this address".into()));
+        }
+        let room = at.gid_table_length();
+        if there.len() as u32 + 2 > room {
+            return Err(refuse(format!("its GID table of {room} entries is full")));
+        }
+        self.inner.network.add_address(device, gid);
+        Ok(())
+    }
+
+    /// Tells all devices the MAC of a neighbour, as `ip neigh add` does: for one outside the model,
+    /// which nobody asks for it.
+    pub fn add_neighbour(&self, neighbour: &Neighbour) {
+        self.inner.network.add_neighbour(gid_of(neighbour.address), neighbour.mac);
     }
 
     /// The devices that are shown, in the order of their numbers.
@@ -105,7 +167,8 @@ impl InProcess {
         if kernels[id].is_none() {
             let fabric = self.inner.devices.clone();
             let device = fabric.get(id).ok_or(Errno::ENODEV)?.clone();
-            let function = Arc::new(Modelled { device, fabric });
+            let network = self.inner.network.clone();
+            let function = Arc::new(Modelled { device, fabric, network });
             kernels[id] = Some((Kernel::attach(function)?, 0));
         }
         let (kernel, users) = kernels[id].as_mut().ok_or(Errno::ENODEV)?;
@@ -121,7 +184,9 @@ impl Backend for InProcess {
 
     fn enumerate(&self) -> Result<Vec<DeviceInfo>, Error> {
         let shown = self.shown().enumerate();
-        let devices: Vec<_> = shown.map(|(number, device)| describe(number, device)).collect();
+        let network = &self.inner.network;
+        let devices: Vec<_> =
+            shown.map(|(number, device)| describe(number, device, network)).collect();
         if devices.is_empty() {
             return Err(Error::new(
                 ErrorKind::NoDevice,
@@ -221,12 +286,12 @@ impl OpenDevice for Opened {
 }
 
 /// What is known of a device, by the number under which it is shown, before it is opened.
-fn describe(number: usize, device: &Device) -> DeviceInfo {
+fn describe(number: usize, device: &Device, network: &Network) -> DeviceInfo {
     let profile = device.profile();
     let numbers = profile.device();
     let [major, minor, sub_minor] = numbers.firmware;
     let ports = (1..).map_while(|port| {
-        let state = described_port(device, port)?;
+        let state = described_port(device, port, network)?;
         Some(PortInfo {
             number: port as u8,
             link_layer: if state.ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },

@@ -29,6 +29,7 @@
 //!     clock          the page by which timestamps become times
 //!     boot           how the device comes up and goes down
 //!     reach, port    how a function is reached, what a port is
+//!     network        IP addresses of Ethernet ports, and their neighbours
 //!   refused, refusal_log, unmodelled   why an ioctl is refused, in words for the log
 //!   client       the process whose ioctls these are: memory, descriptors, limits, privileges
 //! ```
@@ -60,6 +61,7 @@ mod in_process;
 mod ioctl;
 mod kernel;
 mod mailbox;
+mod network;
 mod numbers;
 mod pinned;
 mod port;
@@ -80,6 +82,7 @@ mod tests;
 #[cfg(fuzzing)]
 pub use fuzz::{FuzzFile, Method, Sort};
 pub use in_process::InProcess;
+pub use network::Neighbour;
 
 /// What a front end needs that answers ioctls for other processes: `DeviceFile` takes them, a
 /// `Client` stands for the process.

@@ -74,7 +74,7 @@ pub use verbless_queue as queue;
 #[cfg(feature = "model")]
 pub mod model {
     pub use verbless_model::*;
-    pub use verbless_model_kernel::InProcess;
+    pub use verbless_model_kernel::{InProcess, Neighbour};
 }
 
 pub mod prelude;

@@ -76,6 +76,9 @@ pub enum RunError {
     /// The links of the devices cannot be as they are to be.
     #[error(transparent)]
     Links(#[from] LinkError),
+    /// A network device cannot have an address.
+    #[error(transparent)]
+    Address(#[from] verbless_devx::Error),
     /// Something else that the system refused.
     #[error("{0}")]
     System(#[from] io::Error),

@@ -80,6 +80,7 @@ pub(crate) use join::{Host, Peer, Request};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -97,12 +98,17 @@ use supervisor::{Programs, Supervisor};
 use sys::{Listener, StartError};
 use verbless_model::memory::ClientMemory;
 use verbless_model::{Builder, Model, ObjectCounts, Profile, Side};
+use verbless_model_kernel::{InProcess, Neighbour};
 
 /// What to run, and on which devices.
 #[derive(Debug)]
 pub struct RunOptions {
     /// The devices, in the order of their numbers; each with all its sides.
     pub devices: Vec<Profile>,
+    /// IP addresses of network devices, by device.
+    pub addresses: Vec<(usize, IpAddr)>,
+    /// Who is outside.
+    pub neighbours: Vec<Neighbour>,
     /// Whose devices the program sees.
     pub side: Side,
     /// Under which name others may join, by [`join`].
@@ -161,6 +167,11 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         Trace::Record(file) => Some(model.record_commands(file)),
     };
     let _links = options.links.apply(&model)?;
+    let kernel = InProcess::of(&model);
+    for (device, address) in options.addresses {
+        kernel.add_address(device, address)?;
+    }
+    options.neighbours.iter().for_each(|neighbour| kernel.add_neighbour(neighbour));
     let host = options.name.as_deref().map(Host::new).transpose()?;
     let mut views = Views::new(model.clone());
     let mut commands = vec![(command(&options.program)?, views.of(options.side)?)];

@@ -1,0 +1,109 @@
+//! What an administrator tells the network devices of Ethernet ports: their IP addresses, which
+//! become GIDs, and the MACs of neighbours that nobody asks for theirs.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The network devices of a model.
+#[derive(Default)]
+pub(super) struct Network {
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    /// By device, in the order in which they were added.
+    addresses: BTreeMap<usize, Vec<[u8; 16]>>,
+    /// By address.
+    neighbours: BTreeMap<[u8; 16], [u8; 6]>,
+}
+
+impl Network {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The addresses of a device as GIDs, behind its link-local one.
+    pub(super) fn addresses(&self, device: usize) -> Vec<[u8; 16]> {
+        self.told().addresses.get(&device).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn add_address(&self, device: usize, gid: [u8; 16]) {
+        self.told().addresses.entry(device).or_default().push(gid);
+    }
+
+    pub(super) fn neighbour(&self, gid: &[u8; 16]) -> Option<[u8; 6]> {
+        self.told().neighbours.get(gid).copied()
+    }
+
+    pub(super) fn add_neighbour(&self, gid: [u8; 16], mac: [u8; 6]) {
+        self.told().neighbours.insert(gid, mac);
+    }
+}
+
+/// A neighbour of network devices. As text it is `IP=MAC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its MAC.
+    pub mac: [u8; 6],
+}
+
+impl FromStr for Neighbour {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('=').and_then(|(address, mac)| {
+            let bytes = mac.split(':').map(|byte| u8::from_str_radix(byte, 16));
+            let bytes: Vec<u8> = bytes.collect::<Result<_, _>>().ok()?;
+            Some(Self { address: address.parse().ok()?, mac: bytes.try_into().ok()? })
+        });
+        parsed.ok_or_else(|| {
+            format!("'{text}' is no IP address and MAC: give them as 192.0.2.2=52:54:00:12:34:56")
+        })
+    }
+}
+
+/// The GID of an IP address: an IPv4 address is mapped into IPv6 (RFC 4291, 2.5.5.2).
+pub(super) fn gid_of(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Whether a GID is that of an IPv4 address.
+pub(super) fn is_ipv4(gid: &[u8; 16]) -> bool {
+    gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_is_read_from_text() {
+        let neighbour: Neighbour = "192.0.2.2=52:54:00:12:34:ff".parse().unwrap();
+        let expected =
+            Neighbour { address: [192, 0, 2, 2].into(), mac: [0x52, 0x54, 0, 0x12, 0x34, 0xff] };
+        assert_eq!(neighbour, expected);
+        assert!("fd00::1=52:54:00:12:34:ff".parse::<Neighbour>().is_ok());
+        for wrong in ["192.0.2.2", "192.0.2=52:54:00:12:34:ff", "192.0.2.2=52:54:00:12:34", ""] {
+            let error = wrong.parse::<Neighbour>().unwrap_err();
+            assert!(error.starts_with(&format!("'{wrong}' is no IP address and MAC")), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_ipv4_address_is_mapped_and_an_ipv6_address_is_its_gid() {
+        let mapped = gid_of([192, 0, 2, 1].into());
+        assert_eq!(mapped[8..], [0, 0, 0xff, 0xff, 192, 0, 2, 1]);
+        assert!(is_ipv4(&mapped));
+        let global: IpAddr = "2001:db8::1".parse().unwrap();
+        assert_eq!(gid_of(global)[..4], [0x20, 0x01, 0x0d, 0xb8]);
+        assert!(!is_ipv4(&gid_of(global)));
+    }
+}

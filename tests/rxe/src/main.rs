@@ -20,13 +20,13 @@ mod random;
 mod stream;
 
 use std::fmt::Write as _;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use verbless::Device;
-use verbless::model::{FaultPlan, InProcess, Link, Model, Profile, Traffic, Uplink};
+use verbless::model::{FaultPlan, InProcess, Link, Model, Neighbour, Profile, Traffic, Uplink};
 use verbless::prelude::*;
 use verbless::queue::{Rc, Uc};
 
@@ -51,6 +51,12 @@ struct Options {
     /// The TCP port of the first program.
     #[arg(long)]
     port: u16,
+    /// An IP address for our network device, behind its link-local one.
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+    /// The MAC of the peer, if it has an IP address.
+    #[arg(long, value_name = "IP=MAC")]
+    neighbour: Option<Neighbour>,
     /// The index of our GID.
     #[arg(long, default_value_t = 1)]
     gid: u8,
@@ -91,6 +97,12 @@ fn serve(options: &Options) -> Result {
     let _outside = model.join_ethernet(&options.uplink)?;
     let lossy = !model.link(0, 1).faults.is_empty();
     let backend = InProcess::of(&model);
+    if let Some(address) = options.address {
+        backend.add_address(0, address)?;
+    }
+    if let Some(neighbour) = &options.neighbour {
+        backend.add_neighbour(neighbour);
+    }
     let device = Device::open(&backend, &backend.enumerate()?[0])?;
     let domain = Domain::new(&device)?;
     // They stay until all programs are done: a client whose last acknowledgement was lost asks for

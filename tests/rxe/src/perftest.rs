@@ -150,7 +150,7 @@ fn judge(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Resul
         Verb::Atomic => {
             for word in 0..WORDS {
                 let is = number(end, memory.peers() + word * STEP)?;
-                let should = (word..iterations).step_by(WORDS).count() as u64;
+                let should = additions(program, word);
                 if is != should {
                     return Err(format!("word {word} is {is}; the peer added {should}").into());
                 }
@@ -171,6 +171,12 @@ fn judge(end: &End<Rc>, program: &Program, verb: Verb, memory: &Memory) -> Resul
     Ok(())
 }
 
+/// How often perftest adds to a word: each list of requests begins at the first one.
+fn additions(program: &Program, word: usize) -> u64 {
+    let at = |number: usize| number % program.list % WORDS;
+    (0..program.iterations).filter(|&number| at(number) == word).count() as u64
+}
+
 /// Fails if bytes are not those of perftest's memory.
 fn random(end: &End<Rc>, what: &str, offset: usize, size: usize) -> Result {
     match departure(&end.bytes(offset, size)?) {
@@ -183,4 +189,19 @@ fn number(end: &End<Rc>, offset: usize) -> Result<u64> {
     let mut bytes = [0; WORD];
     end.region.read_at(offset, &mut bytes)?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn atomics_go_round_the_words_of_a_page_from_the_first_one_in_each_list() {
+        let sums = |line: &str| {
+            let program: Program = line.parse().unwrap();
+            [0, 35, 36, 63].map(|word| additions(&program, word))
+        };
+        assert_eq!(sums("ib_atomic_bw -b -n 100"), [2, 2, 1, 1]);
+        assert_eq!(sums("ib_atomic_bw -b -n 500 -l 100"), [10, 10, 5, 5]);
+    }
 }

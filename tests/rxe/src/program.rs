@@ -12,6 +12,8 @@ pub(crate) struct Program {
     pub iterations: usize,
     /// Bytes of each (`-s`).
     pub size: usize,
+    /// Requests that it posts at a time (`-l`); no end of them, if one.
+    pub list: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,7 @@ impl FromStr for Program {
             kind,
             iterations: number(line, "-n")?.unwrap_or(1000),
             size: number(line, "-s")?.unwrap_or(size),
+            list: number(line, "-l")?.filter(|&list| list > 1).unwrap_or(usize::MAX),
         })
     }
 }
@@ -89,6 +92,8 @@ mod tests {
         assert_eq!((program.iterations, program.size), (50, 16384));
         let usual: Program = "ibv_rc_pingpong -c".parse().unwrap();
         assert_eq!((usual.iterations, usual.size), (1000, 4096));
+        let lists: Program = "ib_atomic_bw -b -n 500 -l 100".parse().unwrap();
+        assert_eq!((lists.iterations, lists.size, lists.list), (500, 8, 100));
     }
 
     #[test]

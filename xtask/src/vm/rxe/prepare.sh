@@ -8,6 +8,8 @@ $ip link set eth0 up
 tries=0
 until $ip -6 address show dev eth0 scope link | grep -q 'inet6 fe80:' || [ $tries -gt 100 ]; do usleep 100000; tries=$((tries + 1)); done
 $ip -6 neigh replace fe80::56:4cff:fe00:1 lladdr 02:56:4c:00:00:01 nud permanent dev eth0
+$ip address add 192.0.2.2/24 dev eth0
+$ip neigh replace 192.0.2.1 lladdr 02:56:4c:00:00:01 nud permanent dev eth0
 $ip address add 10.0.2.15/24 dev eth1
 $ip link set eth1 up
 /usr/bin/rdma link add rxe0 type rxe netdev eth0

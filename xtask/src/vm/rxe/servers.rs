@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::rounds::{GID_OF_MODEL, Peer, ROUNDS, Round};
+use super::rounds::{GUEST, IPV4_OF_MODEL, Network, Peer, ROUNDS, Round};
 use crate::Result;
 use crate::vm::child::{Guarded, Scratch};
 use crate::vm::fetch;
@@ -126,13 +126,20 @@ fn command(round: Round, binaries: &Binaries, cable: &Cable, scratch: &Scratch) 
             command.arg(format!("MODEL={}", binaries.model.display()));
             command.arg(format!("RUN={name}")).args(words);
             command.args(["--name", &name, "--link", "ethernet", "--uplink", &uplink]);
+            if round.network == Network::Ipv4 {
+                command.args(["--address", &format!("0={IPV4_OF_MODEL}"), "--neighbour", GUEST]);
+            }
             command.arg("--faults").arg(faults).args(["--", "bash"]).arg(script);
             Ok(command)
         }
         Peer::Ours => {
             let mut command = Command::new(&binaries.peer);
             command.args(["--uplink", &uplink, "--port", &port.to_string()]);
-            command.args(["--gid", &GID_OF_MODEL.to_string()]).arg("--faults").arg(faults);
+            command.args(["--gid", &round.gid_of_model().to_string()]);
+            if round.network == Network::Ipv4 {
+                command.args(["--address", IPV4_OF_MODEL, "--neighbour", GUEST]);
+            }
+            command.arg("--faults").arg(faults);
             command.args(round.programs());
             Ok(command)
         }

@@ -51,6 +51,8 @@ pub struct LinkOptions {
     pub pcap: Option<File>,
     /// Who outside is joined.
     pub uplink: Option<Uplink>,
+    /// Which MACs, GUIDs and link-local GIDs the devices have.
+    pub identity: u16,
 }
 
 /// Why it cannot be done.

@@ -101,7 +101,7 @@ enum Command {
         #[arg(long, conflicts_with = "join")]
         name: Option<String>,
         /// Run the program on the devices of the run of this name, while that one is running.
-        #[arg(long, value_name = "NAME", conflicts_with_all = ["faults", "pcap", "uplink"])]
+        #[arg(long, value_name = "NAME", conflicts_with_all = ["faults", "pcap", "uplink", "identity"])]
         join: Option<String>,
         /// Print every ioctl and command. With =FILE, write the commands to that file
         /// instead, as text that `cargo xtask prm decode` reads.
@@ -229,13 +229,17 @@ struct LinkArguments {
     /// peers.
     #[arg(long, value_name = "LOCAL,REMOTE")]
     uplink: Option<Uplink>,
+    /// Number of the devices' MACs, GUIDs and link-local GIDs, 0 to 65535: runs that are on one
+    /// network need different ones.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    identity: u16,
 }
 
 impl LinkArguments {
     fn read(self) -> Result<LinkOptions, Box<dyn std::error::Error>> {
         let faults = self.faults.map_or(Ok(FaultPlan::default()), |it| FaultPlan::load(&it))?;
         let pcap = self.pcap.as_deref().map(create).transpose()?;
-        Ok(LinkOptions { faults, pcap, uplink: self.uplink })
+        Ok(LinkOptions { faults, pcap, uplink: self.uplink, identity: self.identity })
     }
 }
 

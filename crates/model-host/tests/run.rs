@@ -224,6 +224,37 @@ fn programs_of_two_runs_reach_each_other_over_the_ip_network() {
 }
 
 #[test]
+fn two_runs_of_different_identity_are_on_one_ethernet() {
+    if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
+        return skipped("there is no ibv_rc_pingpong here");
+    }
+    let path = |end| {
+        let name = format!("verbless-{}-ethernet-{end}", std::process::id());
+        std::env::temp_dir().join(name).to_str().unwrap().to_string()
+    };
+    let (one, other) = (path("one"), path("other"));
+    let uplinks = [format!("{one},{other}"), format!("{other},{one}")];
+    let options = |run: usize| {
+        let identity = ["7", "300"][run];
+        ["--link", "ethernet", "--identity", identity, "--uplink", &uplinks[run]]
+    };
+    // RoCE v2 over the link-local addresses, which tell the MACs; with -c they check what arrives.
+    let pingpong = "ibv_rc_pingpong -c -e -n 100 -p 18666 -g 1";
+    let server = command(&options(0), &["sh", "-c", pingpong]).stdout(Stdio::piped()).spawn();
+    let server = server.expect("the binary runs");
+    let output = run(&options(1), &client(&format!("{pingpong} localhost")));
+    let served = server.wait_with_output().expect("it ends");
+    let text = [output.stdout, output.stderr, served.stdout].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && served.status.success(), "{text}");
+    assert_eq!(text.matches("100 iters").count(), 2, "{text}");
+    let own = "cat /sys/class/infiniband/mlx5_0/node_guid";
+    assert_ne!(says(&["--identity", "7"], own), says(&[], own));
+    let (status, text) = model(&["run", "--identity", "65536", "--", "true"]);
+    assert!(status == Some(2) && text.contains("65536 is not in 0..=65535"), "{text}");
+}
+
+#[test]
 fn an_ioctl_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
     if Command::new("ibv_rc_pingpong").arg("--help").output().is_err() {
         return skipped("there is no ibv_rc_pingpong here");

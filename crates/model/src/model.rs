@@ -44,6 +44,7 @@ pub struct Builder {
     stepped: bool,
     auto_advance: bool,
     in_packets: bool,
+    identity: u16,
     memory: Option<Arc<dyn HostMemory>>,
 }
 
@@ -140,6 +141,24 @@ impl Builder {
         self
     }
 
+    /// Gives the devices other MACs, GUIDs and link-local GIDs than those of models with another
+    /// number, so that both can be on one network. The default is 0.
+    ///
+    /// ```
+    /// # use verbless_model::{Model, Profile};
+    /// # fn main() -> Result<(), verbless_model::ProfileError> {
+    /// let card = Profile::load("connectx6dx")?;
+    /// let [one, other] =
+    ///     [0, 1].map(|it| Model::builder().device(card.clone()).identity(it).stepped().build());
+    /// assert_ne!(one.device(0).node_guid(), other.device(0).node_guid());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn identity(mut self, number: u16) -> Self {
+        self.identity = number;
+        self
+    }
+
     /// Lets a thread of the model drive the devices, in real time. This is the default.
     pub fn threaded(mut self) -> Self {
         self.stepped = false;
@@ -155,14 +174,15 @@ impl Builder {
     /// Builds the model. In threaded mode this starts its thread, which ends with the last handle.
     pub fn build(self) -> Model {
         let memory = self.memory.unwrap_or_else(crate::memory::in_process);
+        let seed = |index: usize| usize::from(self.identity) << 16 | index;
         let functions = self
             .functions
             .into_iter()
             .enumerate()
             .map(|(index, function)| {
                 let memory = function.memory.unwrap_or_else(|| memory.clone());
-                let hca = Hca::new(index, Arc::new(function.profile), memory)
-                    .of_function(index - function.place, function.number);
+                let hca = Hca::new(seed(index), Arc::new(function.profile), memory)
+                    .of_function(seed(index - function.place), function.number);
                 engine::Function::new(hca)
             })
             .collect();

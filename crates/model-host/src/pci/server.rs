@@ -92,7 +92,7 @@ pub fn serve(mut options: PciOptions) -> Result<(), PciError> {
     if options.sockets.len() != wanted {
         return Err(PciError::Sockets { given: options.sockets.len(), wanted });
     }
-    let mut builder = Model::builder().threaded();
+    let mut builder = Model::builder().threaded().identity(options.links.identity);
     let mut memories = Vec::new();
     for (profile, count) in options.devices.iter().zip(counts) {
         let own: Vec<_> = (0..count).map(|_| Arc::new(GuestMemory::default())).collect();

@@ -156,7 +156,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     let (signals, mask) = supervisor::block_signals()?;
     preflight::check(options.devices.iter().map(|device| device.sides().count()).sum())?;
     let memory = Arc::<ClientMemory>::default();
-    let model = build(&options.devices, &memory);
+    let model = build(&options.devices, &memory, options.links.identity);
     let printing = matches!(options.trace, Trace::Print);
     let _watch = match options.trace {
         Trace::Off => None,
@@ -280,7 +280,7 @@ fn command(words: &[OsString]) -> Result<Command, RunError> {
     Ok(command)
 }
 
-fn build(devices: &[Profile], memory: &Arc<ClientMemory>) -> Model {
-    let builder = Model::builder().memory(memory.clone());
+fn build(devices: &[Profile], memory: &Arc<ClientMemory>, identity: u16) -> Model {
+    let builder = Model::builder().memory(memory.clone()).identity(identity);
     devices.iter().cloned().fold(builder, Builder::device_with_sides).build()
 }

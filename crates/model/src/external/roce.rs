@@ -61,10 +61,10 @@ impl RoceUplink {
         self.local
     }
 
-    /// The MAC of the router that this is: locally administered, unlike any of the model's own.
+    /// The MAC of the router that this is: locally administered, unlike any of a model's.
     fn mac(&self) -> Mac {
         let (kind, [.., a, b, c, d]) = (u8::from(self.local.is_ipv6()), gid(self.local));
-        Mac([0x02, 0x58 | kind, a, b, c, d])
+        Mac([0x06, kind, a, b, c, d])
     }
 }
 

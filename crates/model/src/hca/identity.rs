@@ -1,5 +1,5 @@
 //! The names that make each device unique: GUIDs, MACs, LIDs and GIDs, all derived from the
-//! device's number.
+//! device's number and from that of its model.
 
 /// What a device calls itself.
 #[derive(Debug, Clone)]
@@ -25,13 +25,16 @@ impl PortIdentity {
     }
 }
 
-/// A locally administered MAC prefix (the low octet of the first byte is 02): no vendor's.
+/// A locally administered MAC prefix (the first byte is 02): no vendor's. The last two bytes are
+/// mixed with the number of the model.
 const MAC_PREFIX: u64 = 0x02_56_4c;
 
 impl Identity {
-    /// The identity of device number `seed` with `ports` ports.
+    /// The identity of a device with `ports` ports. `seed`: its number in the low 16 bits, that of
+    /// its model above them.
     pub(crate) fn new(seed: u32, ports: u32) -> Self {
-        let mac = |port: u32| MAC_PREFIX << 24 | u64::from(seed & 0xffff) << 8 | u64::from(port);
+        let (model, seed) = (u64::from(seed >> 16), seed & 0xffff);
+        let mac = |port: u32| (MAC_PREFIX ^ model) << 24 | u64::from(seed) << 8 | u64::from(port);
         let guid = |port| eui64(mac(port));
         Self {
             node_guid: guid(0),
@@ -60,4 +63,24 @@ impl Identity {
 /// The modified EUI-64 of a MAC.
 fn eui64(mac: u64) -> u64 {
     (mac >> 24 ^ 0x02_00_00) << 40 | 0xff_fe << 24 | mac & 0xff_ff_ff
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn devices_of_one_model_and_of_two_have_names_of_their_own() {
+        let seeds = [0, 1, 0xffff, 1 << 16, 1 << 16 | 1, 0xffff << 16, 0x100 << 16];
+        let all: Vec<_> = seeds.iter().map(|&seed| Identity::new(seed, 2)).collect();
+        let ports = || all.iter().flat_map(|it| &it.ports);
+        let macs: BTreeSet<_> = ports().map(|port| port.mac).collect();
+        let gids: BTreeSet<_> = ports().map(PortIdentity::link_local_gid).collect();
+        let nodes: BTreeSet<_> = all.iter().map(|it| it.node_guid).collect();
+        assert_eq!((macs.len(), gids.len(), nodes.len()), (14, 14, 7));
+        assert!(macs.iter().all(|mac| mac >> 40 == 2), "locally administered, of one port");
+        assert_eq!(all[0].ports[0].mac, 0x02_56_4c_00_00_01, "as it always was");
+    }
 }

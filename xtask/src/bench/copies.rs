@@ -1,5 +1,10 @@
 //! Copies into registered memory and out of it, as ratios to `memcpy` of the same sizes in the same
 //! run (`crates/ring/benches/copies.rs`).
+//!
+//! Whatever else the machine does may slow down either of the two for a whole run. So the median of
+//! several runs counts, and there are no more once every row reaches its bound.
+
+use std::path::Path;
 
 use super::{Tally, build, number_behind, speed};
 use crate::Result;
@@ -12,14 +17,16 @@ struct Row {
     bound: f64,
 }
 
-/// Generous to noise. Measured on a busy machine, in and out: 1.27 to 1.73 at 64 B, 0.79 to 1.67 at
-/// 256 B, 0.95 to 1.16 at 1 KiB, 1.12 to 1.14 at 8 KiB, 1.24 to 1.33 at 64 KiB; 0.73 to 1.39 at
-/// 16 MiB, where memory sets the rate.
+/// Runs at most.
+const RUNS: usize = 7;
+
+/// Measured on a busy machine, medians in and out: 1.3 to 1.6 at 64 B, 0.98 to 1.05 at 256 B, 0.97
+/// to 1.12 at 1 KiB, 1.14 at 8 KiB, 1.3 at 64 KiB; 0.8 to 1.3 at 16 MiB, where memory sets the rate.
 const ROWS: [Row; 12] = [
     Row { name: "copies: 64 B in", label: "ratio in 64 B:", bound: 0.8 },
     Row { name: "copies: 64 B out", label: "ratio out 64 B:", bound: 0.8 },
-    Row { name: "copies: 256 B in", label: "ratio in 256 B:", bound: 0.6 },
-    Row { name: "copies: 256 B out", label: "ratio out 256 B:", bound: 0.6 },
+    Row { name: "copies: 256 B in", label: "ratio in 256 B:", bound: 0.8 },
+    Row { name: "copies: 256 B out", label: "ratio out 256 B:", bound: 0.8 },
     Row { name: "copies: 1 KiB in", label: "ratio in 1024 B:", bound: 0.8 },
     Row { name: "copies: 1 KiB out", label: "ratio out 1024 B:", bound: 0.8 },
     Row { name: "copies: 8 KiB in", label: "ratio in 8192 B:", bound: 0.8 },
@@ -36,19 +43,57 @@ pub(super) fn check(filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     if !ROWS.iter().any(|row| chosen(&row)) {
         return Ok(());
     }
-    let output = speed::urgent(&build("copies")?).output()?;
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("the benchmark copies failed: {errors}").into());
+    let program = build("copies")?;
+    let mut reports = Vec::new();
+    while reports.len() < RUNS {
+        reports.push(run(&program)?);
+        let mut ratios = ROWS.iter().filter(chosen).map(|row| Ok((row, row.ratio(&reports)?)));
+        if ratios.all(|it: Result<_>| it.is_ok_and(|(row, ratio)| ratio >= row.bound)) {
+            break;
+        }
     }
-    let report = String::from_utf8(output.stdout)?;
     println!("\ncopies, as a share of memcpy's rate, {}\n", speed::priority());
     for row in ROWS.iter().filter(chosen) {
-        let ratio = number_behind(&report, row.label)
-            .ok_or_else(|| format!("the benchmark copies printed no `{}`", row.label))?;
+        let ratio = row.ratio(&reports)?;
         let verdict = if ratio >= row.bound { "" } else { "  BELOW THE BOUND" };
         println!("{:36} {ratio:>12.2} {:12} {:>10}{verdict}", row.name, "of memcpy", row.bound);
         tally.count(ratio >= row.bound);
     }
     Ok(())
+}
+
+/// What the program prints.
+fn run(program: &Path) -> Result<String> {
+    let output = speed::urgent(program).output()?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("the benchmark copies failed: {errors}").into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+impl Row {
+    /// The median of what the runs say of the row, the lower one of two.
+    fn ratio(&self, reports: &[String]) -> Result<f64> {
+        let ratios = reports.iter().map(|report| number_behind(report, self.label));
+        let mut ratios = ratios
+            .collect::<Option<Vec<f64>>>()
+            .ok_or_else(|| format!("the benchmark copies printed no `{}`", self.label))?;
+        ratios.sort_by(f64::total_cmp);
+        Ok(ratios[(ratios.len() - 1) / 2])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ROWS;
+
+    #[test]
+    fn a_disturbed_run_of_three_changes_nothing_for_a_row() {
+        let report = |ratio: f64| format!("ratio in 64 B: 9\n{} {ratio}\n", ROWS[3].label);
+        let all = [0.41, 1.05, 1.04].map(report);
+        assert_eq!(ROWS[3].ratio(&all).unwrap(), 1.04);
+        assert_eq!(ROWS[3].ratio(&all[..2]).unwrap(), 0.41);
+        assert!(ROWS[4].ratio(&all).unwrap_err().to_string().contains("ratio in 1024 B:"));
+    }
 }

@@ -33,6 +33,11 @@ const KERNEL: &str = "console=ttyS0 loglevel=7 printk.devkmsg=on panic=-1 oops=p
     mitigations=off \
                       nokaslr no_timer_check random.trust_cpu=on tsc=reliable";
 
+/// A clock that is right, for who repeats packets by it. The usual one is the processor's counter,
+/// whose rate the kernel measures as it boots: while other processes have the host's processors, it
+/// measures too low a rate, and seconds become fractions of seconds.
+const RIGHT_CLOCK: &str = "clocksource=hpet";
+
 impl Machine<'_> {
     /// Completes `qemu` with the machine. The kernel's log is QEMU's standard output.
     ///
@@ -51,7 +56,11 @@ impl Machine<'_> {
             .arg(self.kernel)
             .arg("-initrd")
             .arg(self.initramfs)
-            .args(["-append", KERNEL]);
+            .arg("-append")
+            .arg(match self.cable {
+                Some(_) => format!("{KERNEL} {RIGHT_CLOCK}"),
+                None => KERNEL.to_string(),
+            });
         for (device, functions) in self.devices.iter().enumerate() {
             let slot = device + 1;
             qemu.args([

@@ -40,6 +40,7 @@ pub(super) const ROUNDS: [Round; 6] = [
 /// Nobody repeats what these lose. rxe's path MTU is 1024 bytes, that of an Ethernet link of 1500.
 const UNRELIABLE: [&str; 2] =
     ["ibv_ud_pingpong -c -e -n 100 -s 1000", "ibv_uc_pingpong -c -e -n 100"];
+const PINGPONG: &str = "ibv_rc_pingpong -c -e -n 100";
 /// perftest's send from both ends at once, so that each is requester and responder. Of READs and
 /// atomics the model answers 16 at a time. With `-u` they repeat for 2 s: an emulated guest on a
 /// busy machine may be silent for the half second that is usual. With `-l` they post by few calls:
@@ -47,7 +48,7 @@ const UNRELIABLE: [&str; 2] =
 /// begins to repeat there, it repeats an acknowledged message as an empty one, and gives all that
 /// follow wrong PSNs.
 const RELIABLE: [&str; 5] = [
-    "ibv_rc_pingpong -c -e -n 100",
+    PINGPONG,
     "ib_write_bw -F -b -m 1024 -s 16384 -n 50 -l 50 -u 16",
     "ib_read_bw -F -b -m 1024 -s 16384 -n 50 -l 50 -o 16 -u 16",
     "ib_send_bw -F -b -m 1024 -s 16384 -n 50 -l 50 -u 16",
@@ -118,6 +119,9 @@ impl Round {
         let mut script = SERVERS.to_string();
         for (port, program) in (self.port()..).zip(self.programs()) {
             script += &format!("serve {port} {}\n", with_gid(program, self.gid_of_model()));
+            if self.loses && program == PINGPONG {
+                script += "lose_all\n";
+            }
         }
         if self.loses {
             script += "must_have_lost\n";
@@ -177,7 +181,9 @@ mod tests {
     #[test]
     fn a_link_that_loses_frames_must_have_lost_some() {
         for round in ROUNDS {
-            assert_eq!(round.servers().contains("\nmust_have_lost\n"), round.loses);
+            for word in ["\nlose_all\n", "\nmust_have_lost\n"] {
+                assert_eq!(round.servers().contains(word), round.loses);
+            }
             let repeats = |program: &&str| !UNRELIABLE.contains(program);
             assert_eq!(round.programs().iter().all(repeats), round.loses);
         }

@@ -20,6 +20,9 @@ const LINK: &str = "[[link]]\nbandwidth = \"20Mb/s\"\n";
 /// One frame in a hundred is lost, on its way to the model and from it.
 const LOSS: &str = "[[fault]]\neffect = \"lose\"\nchance = 0.01\n";
 
+/// The same of messages only.
+const LOSS_OF_SENDS: &str = "opcode = [\"RC_SEND_FIRST\", \"RC_SEND_MIDDLE\", \"RC_SEND_LAST\"]\n";
+
 /// How long the servers may go on when the guest has gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -116,6 +119,8 @@ fn command(round: Round, binaries: &Binaries, cable: &Cable, scratch: &Scratch) 
     let uplink = format!("{},{}", cable.outside, cable.guest);
     let faults = scratch.join(&format!("faults-{port}.toml"));
     std::fs::write(&faults, [LINK, if round.loses { LOSS } else { "" }].concat())?;
+    let of_sends = scratch.join(&format!("faults-{port}-of-sends.toml"));
+    std::fs::write(&of_sends, [LINK, LOSS, LOSS_OF_SENDS].concat())?;
     match round.peer {
         Peer::Programs => {
             let script = scratch.join(&format!("servers-{port}.sh"));
@@ -124,12 +129,14 @@ fn command(round: Round, binaries: &Binaries, cable: &Cable, scratch: &Scratch) 
             let words = [&binaries.model, Path::new("run")];
             let mut command = Command::new("env");
             command.arg(format!("MODEL={}", binaries.model.display()));
+            command.arg(format!("LOSSES={}", faults.display()));
             command.arg(format!("RUN={name}")).args(words);
             command.args(["--name", &name, "--link", "ethernet", "--uplink", &uplink]);
             if round.network == Network::Ipv4 {
                 command.args(["--address", &format!("0={IPV4_OF_MODEL}"), "--neighbour", GUEST]);
             }
-            command.arg("--faults").arg(faults).args(["--", "bash"]).arg(script);
+            let first = if round.loses { of_sends } else { faults };
+            command.arg("--faults").arg(first).args(["--", "bash"]).arg(script);
             Ok(command)
         }
         Peer::Ours => {

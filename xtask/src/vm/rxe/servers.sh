@@ -1,5 +1,5 @@
 # The model's side: the server of each program, one after the other. Below this text stand the programs. The environment
-# says which program is the model (MODEL), and what this run of it is called (RUN).
+# says which program is the model (MODEL), what this run of it is called (RUN), and what may be lost of all frames (LOSSES).
 failed=0
 
 # serve PORT PROGRAM OPTION...
@@ -15,6 +15,10 @@ serve() {
     # Its client never came: none will.
     [ $code != 124 ] || exit 1
 }
+
+# A pingpong ends as soon as it has its last message, and leaves nobody to repeat an acknowledgement. Until then only
+# messages are lost, from here on all frames.
+lose_all() { "$MODEL" ctl "$RUN" reset && "$MODEL" ctl "$RUN" apply "$LOSSES" || failed=1; }
 
 # The round is worth nothing unless the model's link has lost frames.
 must_have_lost() {

@@ -21,7 +21,8 @@ struct Row {
 const RUNS: usize = 7;
 
 /// Measured on a busy machine, medians in and out: 1.3 to 1.6 at 64 B, 0.98 to 1.05 at 256 B, 0.97
-/// to 1.12 at 1 KiB, 1.14 at 8 KiB, 1.3 at 64 KiB; 0.8 to 1.3 at 16 MiB, where memory sets the rate.
+/// to 1.12 at 1 KiB, 1.14 at 8 KiB, 1.3 at 64 KiB; 0.8 to 1.3 at 16 MiB, where the rate is that of
+/// memory.
 const ROWS: [Row; 12] = [
     Row { name: "copies: 64 B in", label: "ratio in 64 B:", bound: 0.8 },
     Row { name: "copies: 64 B out", label: "ratio out 64 B:", bound: 0.8 },

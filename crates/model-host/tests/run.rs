@@ -786,6 +786,41 @@ fn a_name_is_taken_once_and_signals_reach_a_program_that_joined() {
 }
 
 #[test]
+fn who_uses_a_device_does_not_survive_a_run_that_is_killed() {
+    // A child of the program's, in a session of its own, which has a device open.
+    let user = "exec 5<>/dev/infiniband/uverbs0; echo $$; exec sleep 300";
+    let script = format!("setsid sh -c '{user}' & wait");
+    let mut run = command(&[], &["sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut line = String::new();
+    let mut output = BufReader::new(run.stdout.take().expect("captured"));
+    output.read_line(&mut line).expect("a line");
+    let pid: u32 = line.trim().parse().expect("a process");
+    // It is in its last program.
+    let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let start = std::time::Instant::now();
+    let wait = |what: &str, is: &dyn Fn() -> bool| {
+        while !is() {
+            assert!(start.elapsed().as_secs() < 20, "{what}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    wait("it sleeps", &|| name(pid) == "sleep\n");
+    run.kill().expect("it is ours");
+    run.wait().expect("it ends");
+    let state = || {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        text.rsplit_once(") ").map(|(_, rest)| rest.chars().next())
+    };
+    wait("it is killed", &|| matches!(state(), None | Some(Some('Z' | 'X'))));
+    // Nobody holds what the run printed to either, the guardian included.
+    line.clear();
+    assert_eq!(output.read_line(&mut line).expect("the end"), 0, "{line}");
+}
+
+#[test]
 fn what_a_program_had_open_at_its_death_is_closed_before_the_run_ends() {
     for _ in 0..10 {
         let output = run(&[], "exec 5<>/dev/infiniband/uverbs0; kill -9 $$");

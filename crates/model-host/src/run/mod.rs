@@ -34,6 +34,7 @@
 //!   runs after `execve` is another client (`exec`).
 //! - **Others may join** (`join`): their programs are started elsewhere and hand over the end of
 //!   their filter; they see the devices of one side (`side`) in a tree of that side.
+//! - **When this process is killed**, so are the program and all who use a device (`guardian`).
 //! - **Nothing is trusted**: a thread's identity is looked up while its call waits, and checked
 //!   after the look-up (NOTIF_ID_VALID); an ioctl is copied once and judged by its copy; paths are
 //!   opened beneath a root that they cannot leave.
@@ -52,6 +53,7 @@ mod exec;
 mod filter;
 #[cfg(fuzzing)]
 mod fuzz;
+mod guardian;
 mod ioctl;
 mod join;
 mod netlink;
@@ -91,6 +93,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
 use crate::links::LinkOptions;
+use guardian::Guardian;
 use join::Joined;
 use shared::SharedRun;
 use side::Views;
@@ -154,6 +157,7 @@ pub enum Trace {
 pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
     // Before there is any other thread, which would have them come its way.
     let (signals, mask) = supervisor::block_signals()?;
+    let guardian = Guardian::new()?;
     preflight::check(options.devices.iter().map(|device| device.sides().count()).sum())?;
     let memory = Arc::<ClientMemory>::default();
     let model = build(&options.devices, &memory, options.links.identity);
@@ -181,6 +185,7 @@ pub fn run(options: RunOptions) -> Result<ExitStatus, RunError> {
         commands.push((shell, views.of(Side::Dpu)?));
     }
     let shared = Arc::new(SharedRun::new(&model, memory, printing).map_err(preflight::no_watch)?);
+    shared.processes().guarded_as(guardian.wards());
     let (mut pids, mut started) = (Vec::new(), Vec::new());
     for (command, view) in commands {
         let (child, listener) = start(command, mask, None, preflight::check_call)?;

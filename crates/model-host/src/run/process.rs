@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
@@ -14,6 +14,7 @@ use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
 use super::exec::Exec;
+use super::guardian::Wards;
 use super::shared::{Wake, Wakes};
 use super::sys::{self, Gate};
 use verbless_model::memory::{ClientMemory, Reach, dma_address};
@@ -41,9 +42,14 @@ impl Process {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        let mut waiting = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
+        has_ended(self.pidfd.as_fd())
     }
+}
+
+/// Whether the process of a pidfd has ended.
+pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut waiting = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    !matches!(poll(&mut waiting, PollTimeout::ZERO), Ok(0))
 }
 
 /// The processes that are known, and which thread belongs to which.
@@ -56,12 +62,19 @@ pub(super) struct Processes {
     threads: HashMap<u32, Pid>,
     /// Those of the known that may be about to run another program.
     leaving: HashMap<Pid, Exec>,
+    /// Who kills them if we are killed.
+    wards: Option<Wards>,
 }
 
 impl Processes {
     pub(super) fn new(memory: Arc<ClientMemory>, wakes: Arc<Wakes>) -> Self {
         let (known, threads, leaving) = Default::default();
-        Self { memory, wakes, known, threads, leaving }
+        Self { memory, wakes, known, threads, leaving, wards: None }
+    }
+
+    /// Whoever becomes known from now on does not survive us.
+    pub(super) fn guarded_as(&mut self, wards: Wards) {
+        self.wards = Some(wards);
     }
 
     /// The process of a thread. The caller makes sure afterwards that the thread is still the one
@@ -93,6 +106,9 @@ impl Processes {
         self.forget(pid);
         let pidfd = sys::pidfd(pid)?;
         self.wakes.on_input(pidfd.as_fd(), Wake::Death(pid))?;
+        if let Some(wards) = &self.wards {
+            wards.add(pidfd.as_fd());
+        }
         let number = self.memory.add(pid).ok_or(Errno::EUSERS)?;
         let process = Arc::new(Process {
             pid,

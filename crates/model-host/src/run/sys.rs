@@ -209,6 +209,39 @@ pub(super) fn pidfd(pid: Pid) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// Kills a process, if it has not ended.
+pub(super) fn kill_by(pidfd: BorrowedFd<'_>) {
+    // SAFETY: numbers, and no `siginfo`.
+    unsafe {
+        let (none, pidfd) = (std::ptr::null::<libc::siginfo_t>(), pidfd.as_raw_fd());
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd, libc::SIGKILL, none, 0);
+    }
+}
+
+/// Starts a process in a session of its own, which has `keep` as its only descriptor, does `work`,
+/// and ends. This process has no other thread.
+pub(super) fn fork_apart(keep: OwnedFd, work: impl FnOnce(OwnedFd)) -> Result<Pid, Errno> {
+    // SAFETY: there is no other thread whose locks the child would find held.
+    match Errno::result(unsafe { libc::fork() })? {
+        0 => {}
+        pid => return Ok(Pid::from_raw(pid)),
+    }
+    let kept = keep.as_raw_fd() as libc::c_uint;
+    // SAFETY: the child uses no other descriptor; the name ends with a zero.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"verbless-guard".as_ptr());
+        if let Some(last) = kept.checked_sub(1) {
+            libc::syscall(libc::SYS_close_range, 0, last, 0);
+        }
+        libc::syscall(libc::SYS_close_range, kept + 1, libc::c_uint::MAX, 0);
+    }
+    // Nobody would read what a panic says.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(keep)));
+    // SAFETY: the child ends, with nothing of what it has of its parent run once more.
+    unsafe { libc::_exit(0) }
+}
+
 /// A duplicate of a descriptor of another process.
 pub(super) fn take_descriptor(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: numbers only.

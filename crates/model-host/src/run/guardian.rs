@@ -1,0 +1,86 @@
+//! What becomes of programs when `run` itself is killed, by SIGKILL or for want of memory.
+//!
+//! The kernel kills the program that `run` has started (`PR_SET_PDEATHSIG`), but not what that one
+//! has started: those would go on with devices that nobody answers for. A process of its own, which
+//! was forked before all others, has a pidfd of everybody who uses a device. Once `run` has gone,
+//! it kills those who are left, and ends.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, sendmsg, shutdown,
+    socketpair,
+};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use super::{process, sys};
+
+/// Processes from which on those that have ended are looked for.
+const MANY: usize = 256;
+
+/// The process that waits for our end. It ends with this.
+#[derive(Debug)]
+pub(super) struct Guardian {
+    pid: Pid,
+    socket: Arc<OwnedFd>,
+}
+
+/// The way to tell it of processes.
+#[derive(Debug)]
+pub(super) struct Wards(Arc<OwnedFd>);
+
+impl Guardian {
+    /// Starts it. The signals that are for `run` must be blocked, and there must be no other thread.
+    pub(super) fn new() -> Result<Self, Errno> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let pid = sys::fork_apart(theirs, |socket| watch(&socket))?;
+        Ok(Self { pid, socket: Arc::new(ours) })
+    }
+
+    pub(super) fn wards(&self) -> Wards {
+        Wards(self.socket.clone())
+    }
+}
+
+impl Drop for Guardian {
+    fn drop(&mut self) {
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+        let _ = waitpid(self.pid, None);
+    }
+}
+
+impl Wards {
+    /// This process is killed if it survives us.
+    pub(super) fn add(&self, pidfd: BorrowedFd<'_>) {
+        let descriptors = [pidfd.as_raw_fd()];
+        let control = [ControlMessage::ScmRights(&descriptors)];
+        let (bytes, flags) = ([std::io::IoSlice::new(b"p")], MsgFlags::MSG_NOSIGNAL);
+        if let Err(errno) = sendmsg::<()>(self.0.as_raw_fd(), &bytes, &control, flags, None) {
+            tracing::debug!(%errno, "a process would survive the end of the run by a signal");
+        }
+    }
+}
+
+/// What the process does: takes pidfds, until there is nobody any more who sends some.
+fn watch(socket: &OwnedFd) {
+    process::allow_many_descriptors();
+    let (mut guarded, mut many): (Vec<OwnedFd>, _) = (Vec::new(), MANY);
+    loop {
+        match sys::receive_message(socket.as_fd(), 1) {
+            Ok((_, Some(pidfd))) => guarded.push(pidfd),
+            Err(Errno::EINTR) => {}
+            // One that there is no room for.
+            Ok((message, None)) if !message.is_empty() => {}
+            _ => break,
+        }
+        if guarded.len() >= many {
+            guarded.retain(|pidfd| !process::has_ended(pidfd.as_fd()));
+            many = MANY.max(2 * guarded.len());
+        }
+    }
+    guarded.iter().for_each(|pidfd| sys::kill_by(pidfd.as_fd()));
+}

@@ -8,9 +8,12 @@
 //! ```
 //!
 //! The server is the same program under `verbless-model run`, or one of ours on our own driver,
-//! which looks at what arrived. Both serve twice: over a link without faults, and over one that
-//! loses a frame in a hundred, each way; datagrams, which nobody repeats, only over the first. A
+//! which looks at what arrived. Both serve over a link without faults, over one that loses a frame
+//! in a hundred, each way, and over IPv4; UD and UC, which nobody repeats, only without faults. A
 //! socket between the two may lose frames even there, where one side is too slow.
+//!
+//! - `rounds`: which programs, with whom, over which link; the scripts for them.
+//! - `servers`: the host's side.
 
 mod rounds;
 mod servers;

@@ -101,7 +101,8 @@ enum Command {
         #[arg(long, conflicts_with = "join")]
         name: Option<String>,
         /// Run the program on the devices of the run of this name, while that one is running.
-        #[arg(long, value_name = "NAME", conflicts_with_all = ["faults", "pcap", "uplink", "identity"])]
+        #[arg(long, value_name = "NAME")]
+        #[arg(conflicts_with_all = ["faults", "pcap", "uplink", "identity"])]
         join: Option<String>,
         /// Print every ioctl and command. With =FILE, write the commands to that file
         /// instead, as text that `cargo xtask prm decode` reads.

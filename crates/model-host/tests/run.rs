@@ -293,7 +293,8 @@ fn a_queue_that_a_plan_lets_fail_fails_under_a_program_of_rdma_core() {
     let pingpong = "ibv_rc_pingpong -n 100 -p 18664";
     // Its queue pair is in error; the server is never told.
     let script = format!(
-        "{pingpong} -d mlx5_1 & sleep 1; {pingpong} -d mlx5_0 localhost; code=$?; kill $!; exit $code"
+        "{pingpong} -d mlx5_1 & sleep 1; {pingpong} -d mlx5_0 localhost; code=$?; kill $!; \
+         exit $code"
     );
     let output = run(&options, &script);
     let _ = std::fs::remove_file(&faults);

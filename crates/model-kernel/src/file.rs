@@ -21,14 +21,12 @@ use super::context::Context;
 use super::ioctl::{Attrs, Next, Request};
 use super::kernel::Kernel;
 use super::pinned::Pinned;
-use super::refused::refused;
 use super::rules::ObjectId;
 use super::subscriptions::EventChannel;
 use super::uar;
 use super::verbs::listener::{Heard, Kind, heard_of_cq};
 use super::verbs::objects::{Cq, Mr, Qp, Srq};
 use super::verbs::wire::Core;
-use super::write;
 use crate::numbers::Numbers;
 
 /// What a handle stands for.
@@ -427,20 +425,6 @@ impl File {
         }
         let made = method.call(call)?;
         method.commit(made)
-    }
-
-    /// Lets an ioctl fail that somebody asked to fail.
-    fn fails_as_asked(&self, request: &Request<'_>) -> Result<(), Errno> {
-        let method = request.method;
-        let attributes = (0..request.len()).map(|index| request.raw(index));
-        let command = attributes
-            .filter(|it| method.call == Call::InvokeWrite && it.id == attr::WRITE_CMD)
-            .find_map(|it| write::name(it.data));
-        let names: Vec<&str> = [method.name].into_iter().chain(command).collect();
-        match self.kernel.function.fails_ioctl((method.object, method.id), &names) {
-            Some(errno) => Err(refused(errno, "it was asked to fail")),
-            None => Ok(()),
-        }
     }
 
     /// Maps what an ioctl gave an offset for.

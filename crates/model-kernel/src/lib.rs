@@ -53,6 +53,7 @@ mod event_queue;
 mod event_rules;
 mod eventfds;
 mod events;
+mod faults;
 mod file;
 mod function;
 #[cfg(fuzzing)]

@@ -33,7 +33,7 @@ pub(super) struct Guardian {
 pub(super) struct Wards(Arc<OwnedFd>);
 
 impl Guardian {
-    /// Starts it. The signals that are for `run` must be blocked, and there must be no other thread.
+    /// Starts it. The signals that are for `run` must be blocked, and there is no other thread.
     pub(super) fn new() -> Result<Self, Errno> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;

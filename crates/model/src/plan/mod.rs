@@ -20,8 +20,8 @@ use crate::engine::QueueKind;
 use crate::fabric::{FrameEffect, FrameFault, FrameSelector, LinkSettings, Occurrence};
 use crate::ioctl::{ERRNOS, Ioctl};
 
-/// What is to go wrong: how links are, what happens to their frames, and commands, ioctls and queues
-/// that fail.
+/// What is to go wrong: how links are, what happens to their frames, and which commands, ioctls and
+/// queues fail.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
     seed: u64,

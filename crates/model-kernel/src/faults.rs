@@ -1,0 +1,25 @@
+//! Ioctls that somebody asked to fail, by a plan of faults or `Model::fail_ioctl`.
+
+use nix::errno::Errno;
+
+use super::abi::{Call, attr};
+use super::file::File;
+use super::ioctl::Request;
+use super::refused::refused;
+use super::write;
+
+impl File {
+    /// Lets an ioctl fail that somebody asked to fail.
+    pub(super) fn fails_as_asked(&self, request: &Request<'_>) -> Result<(), Errno> {
+        let method = request.method;
+        let attributes = (0..request.len()).map(|index| request.raw(index));
+        let command = attributes
+            .filter(|it| method.call == Call::InvokeWrite && it.id == attr::WRITE_CMD)
+            .find_map(|it| write::name(it.data));
+        let names: Vec<&str> = [method.name].into_iter().chain(command).collect();
+        match self.kernel.function.fails_ioctl((method.object, method.id), &names) {
+            Some(errno) => Err(refused(errno, "it was asked to fail")),
+            None => Ok(()),
+        }
+    }
+}

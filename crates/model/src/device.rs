@@ -15,7 +15,7 @@
 //! A user's test needs none of this: it has the methods of [`Model`] and a backend.
 
 use std::any::Any;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use verbless_prm::{HcaCap, MkeyContext, RoceAddrLayout};
 
@@ -51,7 +51,8 @@ pub struct Port {
 
 /// While it exists, no device accesses memory: what [`Model::pause`] gives.
 pub struct Paused<'a> {
-    _world: MutexGuard<'a, World>,
+    _world: World,
+    _model: std::marker::PhantomData<&'a Model>,
 }
 
 impl Model {
@@ -72,7 +73,7 @@ impl Model {
     /// Holds all devices still for as long as the guard lives. Whoever has it must not call the
     /// model.
     pub fn pause(&self) -> Paused<'_> {
-        Paused { _world: self.shared.lock() }
+        Paused { _world: self.shared.all(), _model: std::marker::PhantomData }
     }
 
     /// The driver of this model's devices, of which there is one: made by the first call, and kept
@@ -95,34 +96,39 @@ impl Device {
 
     /// Looks at the function, with no interrupts to deliver.
     fn look<R>(&self, look: impl FnOnce(&Hca) -> R) -> R {
-        look(&self.shared.lock().functions[self.id].hca)
+        self.shared.look(self.id, |function| look(&function.hca))
     }
 
     /// Executes a command: the whole input mailbox, and the whole output mailbox.
     pub fn execute(&self, input: &[u8], output: &mut [u8]) {
-        self.shared.with(|world| engine::execute(world, self.id, input, output));
+        self.shared.with_function(self.id, |world| {
+            engine::execute(world, self.id, input, output);
+        });
     }
 
     /// A store to the UAR pages by the driver itself; `offset` counts from the first page.
     pub fn mmio_write(&self, offset: u64, bytes: &[u8]) {
-        self.shared.with(|world| engine::mmio_write(world, self.id, offset, bytes));
+        self.shared.with_function(self.id, |world| {
+            engine::mmio_write(world, self.id, offset, bytes);
+        });
     }
 
     /// A store of a user's to UAR pages that are trapped. Unlike [`mmio_write`](Self::mmio_write)
     /// it may be part of a WQE copied by BlueFlame.
     pub fn trapped_write(&self, offset: u64, bytes: &[u8]) {
-        self.shared.with(|world| engine::trapped_write(world, self.id, offset, bytes));
-        self.shared.wake.notify_one();
+        self.shared.with_function(self.id, |world| {
+            engine::trapped_write(world, self.id, offset, bytes);
+        });
     }
 
     /// Function-level reset: everything that commands did is undone.
     pub fn reset(&self) {
-        self.shared.with(|world| engine::reset(world, self.id));
+        self.shared.with_function(self.id, |world| engine::reset(world, self.id));
     }
 
     /// Says where interrupts go.
     pub fn set_interrupts(&self, interrupts: Option<Arc<dyn Interrupts>>) {
-        self.shared.lock().functions[self.id].hca.interrupts = interrupts;
+        self.shared.look(self.id, |function| function.hca.interrupts = interrupts);
     }
 
     /// Whether some event queue asks for events of this type.
@@ -133,22 +139,24 @@ impl Device {
     /// Reports an event in every event queue that asks for its type; `data` is bytes 0x20 to 0x3c
     /// of the entry.
     pub fn report_event(&self, kind: u8, data: [u8; 28]) {
-        self.shared.with(|world| engine::event(world, self.id, kind, data));
+        self.shared.with_function(self.id, |world| engine::event(world, self.id, kind, data));
     }
 
     /// Another PD and other access rights for memory key `index`, as by UMR on a queue of the
     /// driver's. False: there is no such key, or the device cannot.
     pub fn reconfigure_key(&self, index: u32, change: &MkeyContext) -> bool {
-        self.shared
-            .with(|world| hca::reconfigure_key(&mut world.functions[self.id].hca, index, change))
+        self.shared.with_function(self.id, |world| {
+            hca::reconfigure_key(&mut world.functions[self.id].hca, index, change)
+        })
     }
 
     /// Whether an ioctl that a client sends the driver is to fail, and with which errno: it has
     /// these ids of object and method, and goes by these names of [`NAMES`](crate::ioctl::NAMES).
     /// Asked once for each ioctl, before it does anything.
     pub fn fails_ioctl(&self, ids: (u16, u16), names: &[&str]) -> Option<i32> {
-        let mut world = self.shared.lock();
-        world.functions[self.id].hca.ioctl_faults.strike(|ioctl| ioctl.is(ids, names))
+        self.shared.look(self.id, |function| {
+            function.hca.ioctl_faults.strike(|ioctl| ioctl.is(ids, names))
+        })
     }
 
     /// The UAR pages.
@@ -234,30 +242,28 @@ impl Device {
     /// Whether somebody outside the model is at the Ethernet switch, by
     /// [`Model::join_ethernet`](crate::Model::join_ethernet).
     pub fn leads_outside(&self) -> bool {
-        self.shared.lock().fabric.has_neighbours()
+        self.shared.room.fabric.lock().has_neighbours()
     }
 
     /// The addresses, as GIDs, that the network device of port 1 has by
     /// [`Model::join_roce`](crate::Model::join_roce).
     pub fn network_gids(&self) -> Vec<[u8; 16]> {
-        let world = self.shared.lock();
-        world.fabric.gateways(self.id).map(|gateway| gateway.local).collect()
+        let fabric = self.shared.room.fabric.lock();
+        fabric.gateways(self.id).map(|gateway| gateway.local).collect()
     }
 
     /// The MAC, in the low 48 bits, of the router to a host outside the model that
     /// [`Model::join_roce`](crate::Model::join_roce) joined this device with.
     pub fn gateway(&self, gid: &[u8; 16]) -> Option<u64> {
-        let world = self.shared.lock();
-        let mut gateways = world.fabric.gateways(self.id);
+        let fabric = self.shared.room.fabric.lock();
+        let mut gateways = fabric.gateways(self.id);
         let [a, b, c, d, e, f] = gateways.find(|gateway| gateway.peers.contains(gid))?.mac.0;
         Some(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
     }
 
     /// Nanoseconds since the model began, by its own clock.
     pub fn now(&self) -> u64 {
-        let mut world = self.shared.lock();
-        world.clock.tick();
-        world.clock.now
+        self.shared.clock().now
     }
 
     /// The device's timer, which timestamps are taken from, as it is now.

@@ -189,8 +189,7 @@ impl Model {
         let socket = Arc::new(socket);
         let (sender, mut scratch) = (socket.clone(), Vec::new());
         let send = Box::new(move |frame: &[u8]| sender.send(frame, &mut scratch));
-        let port =
-            self.shared.with(|world| world.fabric.add_external(Link::Ethernet, gateway, send));
+        let port = self.shared.room.fabric.lock().add_external(Link::Ethernet, gateway, send);
         let (shared, stop) = (Arc::downgrade(&self.shared), Arc::new(AtomicBool::new(false)));
         let mut external = External { port, shared, stop, reader: None, file };
         let (shared, stop) = (external.shared.clone(), external.stop.clone());
@@ -218,11 +217,11 @@ fn read(socket: &impl Outside, port: PhysicalPort, shared: &Weak<SharedWorld>, s
         }
         let Some(shared) = shared.upgrade() else { return };
         if !batch.is_empty() {
-            shared.with(|world| {
-                world.clock.tick();
-                let now = world.clock.now;
-                batch.drain(..).for_each(|bytes| world.fabric.inject(now, port, &bytes));
-            });
+            let now = shared.clock().now;
+            let mut fabric = shared.room.fabric.lock();
+            batch.drain(..).for_each(|bytes| fabric.inject(now, port, &bytes));
+            drop(fabric);
+            shared.heard();
         }
     }
 }
@@ -235,7 +234,7 @@ impl Drop for External {
             let _ = reader.join();
         }
         if let Some(shared) = self.shared.upgrade() {
-            shared.with(|world| world.fabric.remove_external(self.port));
+            shared.room.fabric.lock().remove_external(self.port);
         }
         if let Some(file) = &self.file {
             remove(file);
@@ -263,8 +262,7 @@ mod tests {
     }
 
     fn mac(model: &Model) -> [u8; 6] {
-        let world = model.shared.lock();
-        world.functions[0].hca.addresses(1).macs[0].0
+        model.shared.look(0, |function| function.hca.addresses(1).macs[0].0)
     }
 
     fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
@@ -301,10 +299,9 @@ mod tests {
         wait("the frame for the port arrives", || arrived(&model) >= 2);
         assert!(model.device(0).is_alive());
         // An answer goes where the frame came from.
-        model.shared.with(|world| {
-            let answer = Buffers::default().of_bytes(Link::Ethernet, &frame([4; 6], here));
-            world.fabric.transmit(0, crate::fabric::Vport { function: 0, port: 1 }, answer);
-        });
+        let answer = Buffers::default().of_bytes(Link::Ethernet, &frame([4; 6], here));
+        let from = crate::fabric::Vport { function: 0, port: 1 };
+        model.shared.room.fabric.lock().transmit(0, from, answer);
         let mut buffer = [0; 100];
         let answer = frame([4; 6], here);
         wait("the answer arrives", || {
@@ -323,7 +320,7 @@ mod tests {
         ];
         assert_eq!(seen, all);
         drop(external);
-        wait("it has left", || model.shared.lock().fabric.is_undisturbed());
+        wait("it has left", || model.shared.room.fabric.is_undisturbed());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!            \                     |
 //!             `--- device: commands, MMIO, interrupts, memory
 //!                                  |
-//!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  one World, one lock
+//!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  one lock per function
 //!                                  |                    |
 //!     memory: the host's memory, UAR pages            fabric: frames, links, the switch
 //!                                                     wire: packet headers, parsed and emitted
@@ -37,11 +37,13 @@
 //! `hca` knows nothing of `engine`, and no circle of modules has more than three files: a test
 //! (`tests/modules.rs`) reads the paths.
 
+mod bell;
 mod connection;
 pub mod device;
 mod engine;
 mod external;
 mod fabric;
+mod functions;
 mod guard;
 mod hca;
 pub mod ioctl;

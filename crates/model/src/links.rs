@@ -17,8 +17,8 @@ impl Model {
     /// # Panics
     /// When there is no such device, or it has no such port.
     pub fn link(&self, device: usize, port: u8) -> LinkSettings {
-        let (world, at) = self.port(device, port);
-        world.fabric.link(at).clone()
+        let at = self.port(device, port);
+        self.shared.room.fabric.lock().link(at).clone()
     }
 
     /// Changes the link of a port. While any link of the model has a latency, a bandwidth, a
@@ -54,8 +54,7 @@ impl Model {
     /// # Panics
     /// When there is no such device, or it has no such port.
     pub fn set_link(&self, device: usize, port: u8, settings: LinkSettings) {
-        let (world, at) = self.port(device, port);
-        drop(world);
+        let at = self.port(device, port);
         self.shared.with(|world| set_link(world, at, settings));
     }
 
@@ -65,23 +64,18 @@ impl Model {
     /// # Panics
     /// When there is no such device, or it has no such port.
     pub fn traffic(&self, device: usize, port: u8) -> [Traffic; 2] {
-        let (world, at) = self.port(device, port);
-        world.fabric.traffic(at)
+        let at = self.port(device, port);
+        self.shared.room.fabric.lock().traffic(at)
     }
 
-    /// The fabric, and which of its ports is port `port` of device `device`. An invalid number is
-    /// the caller's mistake, and this panics with the lock released.
-    fn port(&self, device: usize, port: u8) -> (std::sync::MutexGuard<'_, World>, PhysicalPort) {
-        self.check_device(device);
-        let world = self.shared.lock();
-        match world.fabric.physical_port(Vport { function: device, port }) {
-            Some(at) => (world, at),
-            None => {
-                let ports = world.functions[device].hca.ports.len();
-                drop(world);
-                panic!("there is no port {port}: device {device} has {ports}, numbered from 1")
-            }
-        }
+    /// Which port of the fabric is port `port` of device `device`. An invalid number is the
+    /// caller's mistake, and this panics with nothing locked.
+    fn port(&self, device: usize, port: u8) -> PhysicalPort {
+        let ports = self.ports(device);
+        let found = self.shared.room.fabric.lock().physical_port(Vport { function: device, port });
+        found.unwrap_or_else(|| {
+            panic!("there is no port {port}: device {device} has {ports}, numbered from 1")
+        })
     }
 
     /// Lets go wrong what a plan says: changes links, adds their faults, and makes commands,
@@ -90,16 +84,18 @@ impl Model {
     /// # Errors
     /// The plan names a device or port that there is not; then nothing is changed.
     pub fn apply(&self, plan: &FaultPlan) -> Result<(), FaultPlanError> {
-        let ports: Vec<usize> =
-            self.shared.lock().functions.iter().map(|it| it.hca.ports.len()).collect();
+        let ports: Vec<usize> = (0..self.devices()).map(|device| self.ports(device)).collect();
         plan.check(&ports)?;
         self.shared.with(|world| {
-            for at in world.fabric.ports() {
-                let vports = world.fabric.vports(at);
+            let ports = world.fabric().lock().ports();
+            for at in ports {
+                let (vports, link) = {
+                    let fabric = world.fabric().lock();
+                    (fabric.vports(at), fabric.link(at).clone())
+                };
                 let Some(&Vport { port, .. }) = vports.first() else { continue };
                 let devices: Vec<usize> = vports.iter().map(|it| it.function).collect();
-                let settings = plan.settings(world.fabric.link(at), &devices, port);
-                set_link(world, at, settings);
+                set_link(world, at, plan.settings(&link, &devices, port));
             }
             for fault in plan.commands() {
                 let faults = &mut world.functions[fault.device].hca.faults;
@@ -161,10 +157,14 @@ impl Model {
 
 /// Changes a link; the functions that share it hear of it.
 fn set_link(world: &mut World, at: PhysicalPort, settings: LinkSettings) {
-    let (before, up) = (world.fabric.link(at).up, settings.up);
-    world.fabric.set_link(at, settings);
+    let (before, up, vports) = {
+        let mut fabric = world.fabric().lock();
+        let (before, up) = (fabric.link(at).up, settings.up);
+        fabric.set_link(at, settings);
+        (before, up, fabric.vports(at))
+    };
     if before != up {
-        for Vport { function, port } in world.fabric.vports(at) {
+        for Vport { function, port } in vports {
             engine::set_port(world, function, port, up);
         }
     }
@@ -203,10 +203,7 @@ mod tests {
     #[test]
     fn a_link_that_goes_down_takes_the_ports_of_its_functions_down() {
         let model = model();
-        let up = || {
-            let world = model.shared.lock();
-            [0, 1, 2].map(|function| world.functions[function].hca.is_up(1))
-        };
+        let up = || [0, 1, 2].map(|id| model.shared.look(id, |function| function.hca.is_up(1)));
         model.set_link(1, 1, LinkSettings { up: false, ..slow() });
         assert_eq!(up(), [true, false, false]);
         model.set_link(2, 1, slow());

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::io::Write;
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::engine;
@@ -204,7 +204,7 @@ impl Model {
 
     /// The number of devices; they are numbered from 0.
     pub fn devices(&self) -> usize {
-        self.shared.lock().functions.len()
+        self.shared.count()
     }
 
     /// The side that device `device` is on.
@@ -212,20 +212,33 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn side(&self, device: usize) -> Side {
-        self.world_with(device).functions[device].hca.profile.side()
+        self.look(device, |function| function.hca.profile.side())
     }
 
     /// Does the next piece of work: one WQE, one packet or one timer. Returns false if there was
     /// none. With [`Builder::auto_advance`], an idle model moves its clock to the next timer first,
     /// and returns false only if no timer is running.
     pub fn step(&self) -> bool {
+        self.shared.with(|world| self.step_in(world))
+    }
+
+    fn step_in(&self, world: &mut World) -> bool {
         let jumps = self.shared.stepped && self.auto_advance;
-        self.shared.with(|world| engine::step(world) || jumps && engine::jump(world))
+        engine::step(world) || jumps && engine::jump(world)
     }
 
     /// Steps until nothing is left to do at the current virtual time.
     pub fn run_until_idle(&self) {
-        while self.step() {}
+        // Whoever is to hear of a step hears of it before the next one.
+        let rest = |world: &mut World| {
+            while self.step_in(world) {
+                if world.has_news() {
+                    return false;
+                }
+            }
+            true
+        };
+        while !self.shared.with(rest) {}
     }
 
     /// Advances the virtual clock of a stepped model; timers that expire run in the next step.
@@ -239,8 +252,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn fail_command(&self, device: usize, opcode: u16, nth: u32, status: u8, syndrome: u32) {
-        let faults = &mut self.world_with(device).functions[device].hca.faults;
-        faults.add(opcode, nth, (status, syndrome));
+        self.look(device, |function| function.hca.faults.add(opcode, nth, (status, syndrome)));
     }
 
     /// Makes the `nth` of these ioctls of a device's driver from now on (1 is the next one) fail
@@ -262,7 +274,7 @@ impl Model {
     /// When there is no such device, or it is no errno: they are from 1 to 4095.
     pub fn fail_ioctl(&self, device: usize, ioctl: Ioctl, nth: u32, errno: i32) {
         assert!(ERRNOS.contains(&errno), "{errno} is no errno: they are from 1 to 4095");
-        self.world_with(device).functions[device].hca.ioctl_faults.add(ioctl, nth, errno);
+        self.look(device, |function| function.hca.ioctl_faults.add(ioctl, nth, errno));
     }
 
     /// Injects `fault` into device `device` at `count` consecutive occurrences, after the first
@@ -271,8 +283,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn inject(&self, device: usize, fault: Fault, skip: u32, count: u32) {
-        self.check_device(device);
-        self.shared.with(|world| world.functions[device].engine.faults.set(fault, skip, count));
+        self.look(device, |function| function.engine.faults.set(fault, skip, count));
     }
 
     /// Makes the `nth` send request that a QP starts from now on (1 is the next one) fail: it is
@@ -297,8 +308,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn fail_request(&self, device: usize, qpn: Option<u32>, nth: u32, syndrome: u8) {
-        let faults = &mut self.world_with(device).functions[device].engine.faults;
-        faults.fail_request(qpn, nth, syndrome);
+        self.look(device, |function| function.engine.faults.fail_request(qpn, nth, syndrome));
     }
 
     /// Lets the queue of this number fail at once. A QP changes to the error state, with the event
@@ -320,7 +330,7 @@ impl Model {
     /// When there is no such device.
     pub fn fail_queue(&self, device: usize, kind: QueueKind, number: u32) -> bool {
         self.check_device(device);
-        self.shared.with(|world| engine::fail_queue(world, device, kind, number))
+        self.shared.with_function(device, |world| engine::fail_queue(world, device, kind, number))
     }
 
     /// Lets a queue fail as by [`Model::fail_queue`] at its `nth` occurrence from now on (1 is the
@@ -330,7 +340,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn fail_queue_later(&self, device: usize, kind: QueueKind, number: Option<u32>, nth: u32) {
-        self.world_with(device).functions[device].engine.faults.fail_queue(kind, number, nth);
+        self.look(device, |function| function.engine.faults.fail_queue(kind, number, nth));
     }
 
     /// Drops `count` consecutive messages that one QP sends, after the first `skip`; each attempt
@@ -351,8 +361,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn lose_messages(&self, device: usize, qpn: u32, skip: u32, count: u32) {
-        let faults = &mut self.world_with(device).functions[device].engine.faults;
-        faults.lose_messages_of(qpn, skip, count);
+        self.look(device, |function| function.engine.faults.lose_messages_of(qpn, skip, count));
     }
 
     /// Puts device `device` into a fatal error: from now on every command fails, and no work
@@ -375,33 +384,36 @@ impl Model {
     }
 
     fn end(&self, device: usize, removed: bool) {
-        let interrupts = {
-            let mut world = self.world_with(device);
-            let hca = &mut world.functions[device].hca;
-            hca.fatal = true;
-            hca.removed |= removed;
-            hca.interrupts.clone()
-        };
+        let interrupts = self.look(device, |function| {
+            function.hca.fatal = true;
+            function.hca.removed |= removed;
+            function.hca.interrupts.clone()
+        });
         if let Some(interrupts) = interrupts {
             interrupts.fatal();
         }
     }
 
-    /// The world, if it has the device. An invalid number is the caller's mistake: this panics with
-    /// the lock released, since a panic under the lock ends the model.
-    fn world_with(&self, device: usize) -> MutexGuard<'_, World> {
-        let world = self.shared.lock();
-        let devices = world.functions.len();
-        if device >= devices {
-            drop(world);
-            panic!("there is no device {device}: the model has {devices}, numbered from 0");
-        }
-        world
+    /// Looks at a device, or changes what neither its engine nor a watcher hears of. An invalid
+    /// number is the caller's mistake: this panics with nothing locked, since a panic under a lock
+    /// ends the model.
+    fn look<R>(&self, device: usize, look: impl FnOnce(&mut engine::Function) -> R) -> R {
+        self.check_device(device);
+        self.shared.look(device, look)
     }
 
     /// Panics when there is no such device.
     pub(crate) fn check_device(&self, device: usize) {
-        drop(self.world_with(device));
+        let devices = self.devices();
+        assert!(
+            device < devices,
+            "there is no device {device}: the model has {devices}, numbered from 0"
+        );
+    }
+
+    /// How many ports a device has.
+    pub(crate) fn ports(&self, device: usize) -> usize {
+        self.look(device, |function| function.hca.ports.len())
     }
 
     /// Takes a port (numbered from 1) of device `device` up or down, and reports the change by an
@@ -410,12 +422,12 @@ impl Model {
     /// # Panics
     /// When there is no such device, or it has no such port.
     pub fn set_port(&self, device: usize, port: u8, up: bool) {
-        let ports = self.world_with(device).functions[device].hca.ports.len();
+        let ports = self.ports(device);
         assert!(
             (1..=ports).contains(&port.into()),
             "there is no port {port}: device {device} has {ports}, numbered from 1"
         );
-        self.shared.with(|world| engine::set_port(world, device, port, up));
+        self.shared.with_function(device, |world| engine::set_port(world, device, port, up));
     }
 
     /// The number of pages of host memory that device `device` was given and has not returned.
@@ -423,7 +435,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn pages(&self, device: usize) -> usize {
-        self.world_with(device).functions[device].hca.pages.given.len()
+        self.look(device, |function| function.hca.pages.given.len())
     }
 
     /// The number of objects of each kind that device `device` holds.
@@ -431,7 +443,7 @@ impl Model {
     /// # Panics
     /// When there is no such device.
     pub fn counts(&self, device: usize) -> ObjectCounts {
-        self.world_with(device).functions[device].hca.objects.counts()
+        self.look(device, |function| function.hca.objects.counts())
     }
 
     /// Calls `watcher` after every command that any function executes, refused ones included, in

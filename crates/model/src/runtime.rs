@@ -34,6 +34,8 @@ pub(crate) struct CqRuntime {
 pub(crate) struct SendRuntime {
     /// It waits in the rotation.
     pub queued: bool,
+    /// Bytes that it has moved beyond its share, and that others may move first.
+    pub owed: i64,
     /// WQEs that came by BlueFlame.
     pub copies: Copies,
     /// WQEs that were read before their turn.
@@ -63,6 +65,9 @@ pub(crate) struct QpRuntime {
     pub established: bool,
     /// The request at hand was begun before: this is not its first turn.
     pub begun: bool,
+    /// Bytes of the request at hand that were carried to the peer, of a message that is carried
+    /// whole, part by part.
+    pub carried: u64,
     /// Nothing came back for the present request: when the QP goes on, that is because its ACK
     /// timeout ran out.
     pub overdue: bool,

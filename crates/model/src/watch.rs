@@ -334,12 +334,12 @@ mod tests {
             syndrome: None,
         };
         let fit = 16 * 1024 * 1024 / size_of::<Request>();
-        model.shared.with_unheard(|world| {
+        let _ = model.shared.work(0, &mut Default::default(), |world| {
             for _ in 0..fit + 10 {
-                world.outbox.request(request);
+                world.outbox().request(request);
             }
         });
-        let lost = model.shared.outbox.requests.lost();
+        let lost = model.shared.room.outbox.requests.lost();
         assert!((9..=10).contains(&lost), "one may be on its way to the watcher: {lost}");
         drop(go);
         drop(watch);

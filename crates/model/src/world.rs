@@ -1,86 +1,217 @@
-//! Everything that exists in one model: the functions, the fabric between them, the clock; all
-//! behind one lock.
+//! Everything that exists in one model: the functions, each with a lock of its own, the fabric
+//! between them, the clock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
+use crate::bell::Bell;
 use crate::engine::clock::Clock;
 use crate::engine::function::Function;
 use crate::engine::scratch::Scratch;
-use crate::fabric::{Fabric, Vport};
+use crate::fabric::{Directory, Entry, Fabric, SharedFabric, Vport};
+use crate::functions::{Functions, Place};
 use crate::hca::Refused;
-use crate::memory::{Held, Interrupts};
+use crate::memory::{Held, Interrupts, Space, Spaces};
 use crate::profile::Link;
 use crate::watch::{Outbox, Queue};
 
-/// The state of a model. Commands, doorbells and the data path all run on it, one at a time.
+/// What one thread works with: the functions that it has, and what all threads share.
 pub(crate) struct World {
-    pub functions: Vec<Function>,
-    /// What those who watch are told once the lock is released.
-    pub outbox: Arc<Outbox>,
+    pub functions: Functions,
     pub clock: Clock,
-    /// What joins the ports of the functions.
-    pub fabric: Fabric,
+    /// Whom addresses reach.
+    pub directory: Arc<Directory>,
+    /// Which state of the addresses that is.
+    version: u64,
     /// Every message goes in packets, also where nobody could tell.
     pub in_packets: bool,
-    /// The engine's buffers.
+    /// Buffers of this thread's.
     pub scratch: Scratch,
+    /// A function that the turn at hand needs and another thread has: who has this world begins
+    /// again with both.
+    pub wanted: Option<usize>,
+    /// What all threads share.
+    pub room: Arc<Room>,
 }
 
-/// A world behind its lock, as front ends and the engine's thread share it.
-pub(crate) struct SharedWorld {
-    world: Mutex<World>,
+/// What all threads share.
+pub(crate) struct Room {
+    places: Box<[Place]>,
+    pub fabric: SharedFabric,
+    directory: Mutex<Arc<Directory>>,
+    version: AtomicU64,
+    /// What those who watch are told once the locks are released.
     pub outbox: Arc<Outbox>,
-    /// How many threads wait for the lock, or are about to: the engine's thread lets them in
-    /// between two batches.
-    waiting: AtomicU32,
-    /// Wakes the engine's thread: a doorbell may have been rung, a queue changed, or the model
+}
+
+/// A model as front ends and the engine's threads share it.
+pub(crate) struct SharedWorld {
+    pub room: Arc<Room>,
+    /// Wakes the engine's threads: a doorbell may have been rung, a queue changed, or the model
     /// ends.
-    pub wake: Condvar,
+    pub bell: Arc<Bell>,
+    /// When the model began; `None`: its clock stands at `now`.
+    began: Option<Instant>,
+    now: AtomicU64,
+    /// Buffers of those who have all functions.
+    scratch: Mutex<Scratch>,
+    in_packets: AtomicBool,
     /// Nothing moves until [`crate::Model::step`] says so.
     pub stepped: bool,
 }
 
+/// Which functions something is done with.
+#[derive(Clone, Copy)]
+enum Which {
+    All,
+    One(usize),
+    /// Both, the lower one first.
+    Two(usize, usize),
+}
+
 impl SharedWorld {
-    pub(crate) fn new(world: World, stepped: bool) -> Arc<Self> {
-        Arc::new(Self {
-            outbox: world.outbox.clone(),
-            world: Mutex::new(world),
-            waiting: AtomicU32::new(0),
-            wake: Condvar::new(),
+    pub(crate) fn new(mut world: World, stepped: bool) -> Arc<Self> {
+        let shared = Self {
+            room: world.room.clone(),
+            bell: Arc::default(),
+            began: (!stepped).then(Instant::now),
+            now: AtomicU64::new(world.clock.now),
+            scratch: Mutex::new(std::mem::take(&mut world.scratch)),
+            in_packets: AtomicBool::new(world.in_packets),
             stepped,
+        };
+        drop(world);
+        Arc::new(shared)
+    }
+
+    /// How many functions there are.
+    pub(crate) fn count(&self) -> usize {
+        self.room.places.len()
+    }
+
+    /// The place of a function.
+    pub(crate) fn place(&self, id: usize) -> &Place {
+        &self.room.places[id]
+    }
+
+    /// Runs `f` with all functions at hand, then delivers the interrupts that it caused and tells
+    /// watchers what they are to see, with nothing locked; the engine's threads wake up if they
+    /// sleep, since there may be work for them now.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        self.front_end(Which::All, |world| {
+            let scratch = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut world.scratch, &mut scratch());
+            let result = f(world);
+            std::mem::swap(&mut world.scratch, &mut scratch());
+            result
         })
     }
 
-    /// Runs `f` on the world, then delivers the interrupts that it caused and tells watchers what
-    /// they are to see, with the lock released; the engine's thread wakes up if it sleeps, since
-    /// there may be work for it now.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
-        let result = self.run(f, true);
+    /// The same with one function at hand.
+    pub(crate) fn with_function<R>(&self, id: usize, f: impl FnOnce(&mut World) -> R) -> R {
+        self.front_end(Which::One(id), f)
+    }
+
+    fn front_end<R>(&self, which: Which, f: impl FnOnce(&mut World) -> R) -> R {
+        let result = self.run(self.world(which), f, true);
         if !self.stepped {
-            self.wake.notify_one();
+            self.bell.ring();
         }
         result
     }
 
-    /// As [`SharedWorld::with`], without a word to watchers or the engine's thread: for that thread
-    /// itself, which does not wait for those who watch.
-    pub(crate) fn with_unheard<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
-        self.run(f, false)
+    /// Something has come from outside: wakes the engine's threads, or tells those who watch.
+    pub(crate) fn heard(&self) {
+        match self.stepped {
+            true => self.tell(|outbox| outbox.frames.tell()),
+            false => self.bell.ring(),
+        }
     }
 
-    /// A panic of `f` is a mistake of the model's and leaves the world in no known state, so that
+    /// Looks at a function, or changes what neither the engine nor a watcher hears of.
+    pub(crate) fn look<R>(&self, id: usize, look: impl FnOnce(&mut Function) -> R) -> R {
+        look(&mut self.world(Which::One(id)).functions[id])
+    }
+
+    /// All functions, which nobody else has meanwhile.
+    pub(crate) fn all(&self) -> World {
+        self.world(Which::All)
+    }
+
+    /// Lets the engine work with function `id`, if no other thread has it: without a word to
+    /// watchers, for whom its thread does not wait. Gives what `work` gives; where that needs a
+    /// function that another thread has, it is done again with both.
+    pub(crate) fn work<R>(
+        &self,
+        id: usize,
+        scratch: &mut Scratch,
+        mut work: impl FnMut(&mut World) -> R,
+    ) -> Option<R> {
+        let mut world = self.room.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
+        world.functions.put(id, self.room.places[id].try_take()?);
+        loop {
+            std::mem::swap(&mut world.scratch, scratch);
+            let (result, wanted) = self.run(
+                world,
+                |world| {
+                    let result = work(world);
+                    std::mem::swap(&mut world.scratch, scratch);
+                    (result, world.wanted)
+                },
+                false,
+            );
+            let Some(other) = wanted else { return Some(result) };
+            world = self.world(Which::Two(id.min(other), id.max(other)));
+        }
+    }
+
+    /// Waits for functions, and for no other while it has a higher one.
+    fn world(&self, which: Which) -> World {
+        let mut world = self.room.world(self.clock(), self.in_packets.load(Ordering::Relaxed));
+        let mut take = |id: usize| world.functions.put(id, self.room.places[id].take());
+        match which {
+            Which::All => (0..self.count()).for_each(take),
+            Which::One(id) => take(id),
+            Which::Two(low, high) => [low, high].into_iter().for_each(take),
+        }
+        // Who had them before may have moved the clock.
+        world.clock = self.clock();
+        world
+    }
+
+    /// Lets those in who wait for a function: one that is put back and taken again at once would
+    /// never be theirs.
+    pub(crate) fn give_way(&self, id: usize) {
+        for _ in 0..100 {
+            if !self.place(id).is_wanted() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The time, as all see it.
+    pub(crate) fn clock(&self) -> Clock {
+        let mut clock = Clock { now: self.now.load(Ordering::Relaxed), began: self.began };
+        clock.tick();
+        clock
+    }
+
+    /// A panic of `f` is a mistake of the model's and leaves what it had in no known state, so that
     /// every function is dead from then on, as after a fatal error of hardware: no command is
     /// answered as if nothing had happened while no data moves. A panic of a watcher has the same
     /// consequences, so that an assertion in a watcher does not pass unnoticed.
-    fn run<R>(&self, f: impl FnOnce(&mut World) -> R, heard: bool) -> R {
-        let mut world = self.lock();
+    fn run<R>(&self, mut world: World, f: impl FnOnce(&mut World) -> R, heard: bool) -> R {
         let mut result = catch_unwind(AssertUnwindSafe(|| f(&mut world)));
-        let dead = if result.is_err() { world.die() } else { Vec::new() };
         let raised = world.take_interrupts();
         let refused = world.take_refused();
+        if self.stepped && world.functions.has_all() {
+            self.now.store(world.clock.now, Ordering::Relaxed);
+        }
         drop(world);
+        let dead = if result.is_err() { self.die() } else { Vec::new() };
         // Drivers do not wait for those who watch.
         for (interrupts, vector) in raised {
             interrupts.raise(vector);
@@ -114,14 +245,21 @@ impl SharedWorld {
 
     /// Tells watchers or the log what they have not heard; if they panic, every device dies.
     pub(crate) fn tell(&self, tell: impl FnOnce(&Outbox)) {
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&self.outbox))) else { return };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&self.room.outbox))) else { return };
         tracing::error!(
             "whoever watches the model or writes its log has panicked: every device is dead from \
              now on; correct the watcher and start the model anew"
         );
-        let dead = self.lock().die();
+        let dead = self.die();
         dead.iter().for_each(|interrupts| interrupts.fatal());
         resume_unwind(panic)
+    }
+
+    /// Every function dies; who is to hear of it.
+    fn die(&self) -> Vec<Arc<dyn Interrupts>> {
+        let mut world = self.all();
+        world.functions.iter_mut().for_each(|function| function.hca.fatal = true);
+        world.functions.iter().filter_map(|function| function.hca.interrupts.clone()).collect()
     }
 
     /// Starts the thread that tells of what is in a queue, so that the engine's does not wait for
@@ -131,7 +269,7 @@ impl SharedWorld {
         id: u64,
         queue: fn(&Outbox) -> &Queue<T>,
     ) {
-        let (outbox, shared) = (self.outbox.clone(), Arc::downgrade(self));
+        let (outbox, shared) = (self.room.outbox.clone(), Arc::downgrade(self));
         std::thread::Builder::new()
             .name("verbless-watch".into())
             .spawn(move || {
@@ -150,39 +288,21 @@ impl SharedWorld {
             .expect("a thread for who watches the model");
     }
 
-    /// The world itself, for the engine's thread, which waits on [`SharedWorld::wake`] with it.
-    /// Interrupts are the caller's to deliver.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        world
-    }
-
-    /// Whether nobody holds the lock.
+    /// Whether no thread has any function.
     #[cfg(test)]
     fn is_free(&self) -> bool {
-        !matches!(self.world.try_lock(), Err(std::sync::TryLockError::WouldBlock))
-    }
-
-    /// Lets those in who wait for the lock: a mutex that is released and taken again at once would
-    /// starve them.
-    pub(crate) fn give_way(&self) {
-        for _ in 0..100 {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            std::thread::yield_now();
-        }
+        self.room.places.iter().all(Place::is_free)
     }
 }
 
 impl Drop for SharedWorld {
     fn drop(&mut self) {
+        self.bell.close();
+        let outbox = &self.room.outbox;
         let closed = [
-            catch_unwind(AssertUnwindSafe(|| self.outbox.commands.close())),
-            catch_unwind(AssertUnwindSafe(|| self.outbox.requests.close())),
-            catch_unwind(AssertUnwindSafe(|| self.outbox.frames.close())),
+            catch_unwind(AssertUnwindSafe(|| outbox.commands.close())),
+            catch_unwind(AssertUnwindSafe(|| outbox.requests.close())),
+            catch_unwind(AssertUnwindSafe(|| outbox.frames.close())),
         ];
         // A second panic would abort the process.
         if let Some(panic) = closed.into_iter().find_map(Result::err)
@@ -193,9 +313,25 @@ impl Drop for SharedWorld {
     }
 }
 
+impl Room {
+    /// A world with no function at hand.
+    fn world(self: &Arc<Self>, clock: Clock, in_packets: bool) -> World {
+        World {
+            functions: Functions::none(self.places.len()),
+            clock,
+            directory: Arc::default(),
+            version: 0,
+            in_packets,
+            scratch: Scratch::default(),
+            wanted: None,
+            room: self.clone(),
+        }
+    }
+}
+
 impl World {
+    /// A world of these functions, all of which are at hand.
     pub(crate) fn new(mut functions: Vec<Function>, stepped: bool) -> Self {
-        let (clock, scratch) = (Clock::new(stepped), Scratch::default());
         let outbox = Arc::<Outbox>::default();
         for (number, function) in functions.iter_mut().enumerate() {
             function.engine.outbox = Some((number, outbox.clone()));
@@ -212,29 +348,98 @@ impl World {
         for (kind, ports, functions) in cards {
             fabric.add_card(kind, ports, functions);
         }
-        let in_packets = false;
-        let mut world = Self { functions, outbox, clock, fabric, in_packets, scratch };
+        let directory = Directory::new(functions.iter().map(|function| Entry::of(&function.hca)));
+        let spaces: Spaces = functions.iter().map(|it| it.hca.memory.clone()).collect();
+        for (number, function) in functions.iter_mut().enumerate() {
+            function.space = Space::of(number);
+            function.spaces = spaces.clone();
+        }
+        let room = Arc::new(Room {
+            places: functions.iter().map(|function| Place::new(function.hca.bar.clone())).collect(),
+            fabric: SharedFabric::new(fabric, functions.len(), outbox.clone()),
+            directory: Mutex::new(Arc::new(directory)),
+            version: AtomicU64::new(1),
+            outbox,
+        });
+        let mut world = room.world(Clock::new(stepped), false);
+        world.functions = Functions::all(functions);
         (0..world.functions.len()).for_each(|number| world.tell_addresses(number));
         world
     }
 
-    /// Tells the fabric what the ports of a function are called.
+    /// The fabric that the functions share; nothing else of a world waits for it.
+    pub(crate) fn fabric(&self) -> &SharedFabric {
+        &self.room.fabric
+    }
+
+    /// What those who watch are told.
+    pub(crate) fn outbox(&self) -> &Outbox {
+        &self.room.outbox
+    }
+
+    /// Tells the fabric and the directory what the ports of a function, which is at hand, are
+    /// called.
     pub(crate) fn tell_addresses(&mut self, function: usize) {
         let hca = &self.functions[function].hca;
+        let mut fabric = self.room.fabric.lock();
         for port in 1..=hca.ports.len() as u8 {
-            self.fabric.set_addresses(Vport { function, port }, hca.addresses(port));
+            fabric.set_addresses(Vport { function, port }, hca.addresses(port));
+        }
+        drop(fabric);
+        let mut directory = self.room.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::make_mut(&mut directory).set(function, Entry::of(hca)) {
+            self.room.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Looks addresses up anew, if any has changed.
+    pub(crate) fn renew_directory(&mut self) {
+        let version = self.room.version.load(Ordering::Acquire);
+        if self.version != version {
+            let directory = self.room.directory.lock().unwrap_or_else(PoisonError::into_inner);
+            self.directory = directory.clone();
+            self.version = version;
+        }
+    }
+
+    /// Sees to it that another function is at hand. False: another thread has it, which may wait
+    /// for one that is at hand here; then [`World::wanted`] says so.
+    pub(crate) fn have(&mut self, id: usize) -> bool {
+        if self.functions.has(id) {
+            return true;
+        }
+        let place = &self.room.places[id];
+        let function = match self.functions.last().is_some_and(|last| last < id) {
+            true => Some(place.take()),
+            false => place.try_take(),
+        };
+        match function {
+            Some(function) => {
+                function.hca.memory.hold();
+                self.functions.put(id, function);
+                true
+            }
+            None => {
+                self.wanted = Some(id);
+                false
+            }
         }
     }
 
     /// Shows that nothing moves as long as it lives.
+    ///
+    /// # Panics
+    /// Unless all functions are at hand.
     pub(crate) fn held(&mut self) -> Held<'_> {
+        assert!(self.functions.has_all(), "a function that is elsewhere may move");
         Held::new(self)
     }
 
-    /// Every function dies; who is to hear of it, once the lock is released.
-    fn die(&mut self) -> Vec<Arc<dyn Interrupts>> {
-        self.functions.iter_mut().for_each(|function| function.hca.fatal = true);
-        self.functions.iter().filter_map(|function| function.hca.interrupts.clone()).collect()
+    /// Whether somebody is to hear of what was done: of interrupts, or by watching.
+    pub(crate) fn has_news(&self) -> bool {
+        let raised = self.functions.iter().any(|function| !function.hca.raised.is_empty());
+        let Outbox { commands, requests, frames } = self.outbox();
+        raised || commands.is_watched() || requests.is_watched() || frames.is_watched()
     }
 
     /// Takes the refusals that the log has yet to hear of.
@@ -243,16 +448,30 @@ impl World {
         functions.flat_map(|function| std::mem::take(&mut function.hca.refused)).collect()
     }
 
-    /// Takes the interrupts that were raised under the lock and are yet to be delivered.
-    pub(crate) fn take_interrupts(&mut self) -> Vec<(Arc<dyn Interrupts>, u32)> {
+    /// Takes the interrupts that were raised under the locks and are yet to be delivered.
+    fn take_interrupts(&mut self) -> Vec<(Arc<dyn Interrupts>, u32)> {
         let mut raised = Vec::new();
-        for Function { hca, .. } in &mut self.functions {
+        for Function { hca, .. } in self.functions.iter_mut() {
             let vectors = std::mem::take(&mut hca.raised);
             if let Some(interrupts) = &hca.interrupts {
                 raised.extend(vectors.into_iter().map(|vector| (interrupts.clone(), vector)));
             }
         }
         raised
+    }
+}
+
+impl Drop for World {
+    /// Gives back the functions that are at hand.
+    fn drop(&mut self) {
+        for (id, place) in self.room.places.iter().enumerate().rev() {
+            if let Some(function) = self.functions.take(id) {
+                let due = function.next_timer().unwrap_or(u64::MAX);
+                place.due.store(due, Ordering::Relaxed);
+                place.busy.store(function.is_busy(), Ordering::Relaxed);
+                place.put_back(function);
+            }
+        }
     }
 }
 
@@ -339,7 +558,7 @@ mod tests {
         let _watch = model.watch_requests(move |request| sender.send(request.qpn).unwrap());
         let _bad = model.watch_requests(|_| panic!("a mistake of the watcher's"));
         for qpn in [1, 2] {
-            model.shared.outbox.request(request(qpn));
+            model.shared.room.outbox.request(request(qpn));
             assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(qpn));
         }
     }
@@ -350,8 +569,8 @@ mod tests {
         let (sender, heard) = std::sync::mpsc::channel();
         let _watch = model.watch_requests(move |request| sender.send(request.qpn).unwrap());
         let _bad = model.watch_commands(|_| panic!("a mistake of the watcher's"));
-        model.shared.outbox.request(request(7));
-        model.shared.outbox.command(0, 0, &[0; 16], &[0; 16]);
+        model.shared.room.outbox.request(request(7));
+        model.shared.room.outbox.command(0, 0, &[0; 16], &[0; 16]);
         let panic = catch_unwind(AssertUnwindSafe(|| drop(model))).expect_err("it panics");
         assert_eq!(panic.downcast_ref(), Some(&"a mistake of the watcher's"));
         assert_eq!(heard.iter().collect::<Vec<_>>(), [7], "and the watching ends");
@@ -365,7 +584,7 @@ mod tests {
         let _watch = model.watch_commands(|_| panic!("a mistake of the watcher's"));
         let command = || {
             model.shared.with(|world| {
-                world.outbox.command(0, 0, &[0; 16], &[0; 16]);
+                world.outbox().command(0, 0, &[0; 16], &[0; 16]);
                 panic!("a mistake in a command")
             })
         };
@@ -391,7 +610,7 @@ mod tests {
             heard.store(raised.load(Ordering::Acquire), Ordering::Release);
         });
         model.shared.with(|world| {
-            world.outbox.command(0, 0, &[0; 16], &[0; 16]);
+            world.outbox().command(0, 0, &[0; 16], &[0; 16]);
             world.functions[0].hca.raised.push(0);
         });
         assert!(told.load(Ordering::Acquire));

@@ -8,7 +8,7 @@
 
 use verbless_prm::hot::{CtrlSegment, WQEBB, opcode};
 
-use super::doorbell::{mmio_write, wake};
+use super::doorbell::{mmio_write, store, wake};
 use super::function::Function;
 use super::ring::record;
 use super::state::HeldStore;
@@ -36,9 +36,10 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
     }
     world.clock.tick();
     let now = world.clock.now;
+    let function = &mut world.functions[id];
     let (buffer, at) = (register & !(SEND_STRIDE - 1), (register & (SEND_STRIDE - 1)) as usize);
-    if at == 0 && spoils(world, id, (page, buffer), bytes) {
-        let held = &mut world.functions[id].engine.held.0;
+    if at == 0 && spoils(function, (page, buffer), bytes) {
+        let held = &mut function.engine.held.0;
         if let Some(copy) = held.get_mut(&(page, buffer))
             && let (Some(first), Some(bytes)) =
                 (copy.bytes.first_chunk_mut::<8>(), bytes.first_chunk())
@@ -46,11 +47,11 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
             *first = *bytes;
         }
     } else if at == 0 {
-        ring(world, id, (page, buffer));
+        ring(function, now, (page, buffer));
         let copy = HeldStore { due: now.saturating_add(patience(bytes)), bytes: bytes.to_vec() };
-        world.functions[id].engine.held.0.insert((page, buffer), copy);
+        function.engine.held.0.insert((page, buffer), copy);
     } else {
-        let held = &mut world.functions[id].engine.held.0;
+        let held = &mut function.engine.held.0;
         // What does not continue anything is the rest of a copy that took too long.
         let Some(copy) = held.get_mut(&(page, buffer)).filter(|copy| copy.bytes.len() == at) else {
             return;
@@ -58,12 +59,12 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
         copy.bytes.extend_from_slice(bytes);
         copy.due = now.saturating_add(patience(&copy.bytes));
     }
-    let held = &mut world.functions[id].engine.held.0;
+    let held = &mut function.engine.held.0;
     let whole = |copy: &mut HeldStore| copy.bytes.len() >= whole_length(&copy.bytes);
     if held.get_mut(&(page, buffer)).is_some_and(whole)
         && let Some(copy) = held.remove(&(page, buffer))
     {
-        copied(&mut world.functions[id], page, copy.bytes);
+        copied(function, page, copy.bytes);
     }
 }
 
@@ -72,11 +73,11 @@ pub(crate) fn trapped_write(world: &mut World, id: usize, offset: u64, bytes: &[
 /// There is one buffer at this address, in the CPU that combines the stores as in the device that
 /// gets them: the doorbell becomes the start of what is there, and when the rest of the copy has
 /// come, the device has a request that nobody posted.
-fn spoils(world: &World, id: usize, register: (u32, u64), doorbell: &[u8]) -> bool {
+fn spoils(function: &Function, register: (u32, u64), doorbell: &[u8]) -> bool {
     let queue = |bytes: &[u8]| {
         bytes.first_chunk().map(|bytes| (u64::from_be_bytes(*bytes) >> 8) as u32 & 0xff_ffff)
     };
-    world.functions[id].engine.held.0.get(&register).is_some_and(|copy| {
+    function.engine.held.0.get(&register).is_some_and(|copy| {
         doorbell.len() == 8 && copy.bytes.len() > 8 && queue(&copy.bytes) != queue(doorbell)
     })
 }
@@ -115,21 +116,20 @@ fn copied(function: &mut Function, page: u32, mut bytes: Vec<u8>) {
 }
 
 /// A store that nothing followed is a doorbell.
-fn ring(world: &mut World, id: usize, register: (u32, u64)) {
-    if let Some(copy) = world.functions[id].engine.held.0.remove(&register) {
+fn ring(function: &mut Function, now: u64, register: (u32, u64)) {
+    if let Some(copy) = function.engine.held.0.remove(&register) {
         let (page, register) = register;
-        mmio_write(world, id, u64::from(page) * UAR_PAGE + register, &copy.bytes);
+        store(function, now, u64::from(page) * UAR_PAGE + register, &copy.bytes);
     }
 }
 
 /// Rings the doorbells that nothing followed in time; true if there was one.
-pub(crate) fn expire(world: &mut World, id: usize) -> bool {
-    let now = world.clock.now;
-    let held = &world.functions[id].engine.held.0;
+pub(super) fn expire(function: &mut Function, now: u64) -> bool {
+    let held = &function.engine.held.0;
     let due = held.iter().filter(|(_, copy)| copy.due <= now).map(|(&register, _)| register);
     let due: Vec<_> = due.collect();
     for &register in &due {
-        ring(world, id, register);
+        ring(function, now, register);
     }
     !due.is_empty()
 }

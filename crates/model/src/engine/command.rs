@@ -25,8 +25,9 @@ pub(crate) fn execute(world: &mut World, id: usize, input: &[u8], output: &mut [
     if std::mem::take(&mut function.engine.moved) {
         world.tell_addresses(id);
     }
-    if world.outbox.commands.is_watched() {
-        world.outbox.command(id, now, input, output);
+    let outbox = world.outbox();
+    if outbox.commands.is_watched() {
+        outbox.command(id, now, input, output);
     }
 }
 
@@ -150,6 +151,7 @@ pub(crate) fn set_port(world: &mut World, id: usize, port: u8, up: bool) {
         Some(state) => {
             if std::mem::replace(&mut state.up, up) != up {
                 function.events().port(port, up);
+                world.tell_addresses(id);
             }
         }
         None => tracing::error!(port, "the device has no such port"),

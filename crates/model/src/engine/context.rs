@@ -13,7 +13,7 @@ use super::state::State;
 use crate::hca::budget::Budget;
 use crate::hca::capability::Capabilities;
 use crate::hca::objects::{Cq, Limits, Mkey, QCounter, Qp, Sq, Srq};
-use crate::memory::HostMemory;
+use crate::memory::{HostMemory, Space, Spaces};
 
 /// Everything of a function but its QPs and SQs.
 pub(super) struct Context<'a> {
@@ -25,7 +25,12 @@ pub(super) struct Context<'a> {
     pub limits: &'a Limits,
     pub caps: &'a Capabilities,
     pub budget: &'a Budget,
+    /// The function's own memory: where its rings are.
     pub memory: &'a dyn HostMemory,
+    /// Where payload is: the memory of every function.
+    pub spaces: &'a Spaces,
+    /// Which of them is the function's own.
+    pub space: Space,
     pub addresses: Addresses<'a>,
     pub state: &'a mut State,
     /// The engine's time in nanoseconds.
@@ -84,7 +89,7 @@ impl Context<'_> {
     }
 
     pub(super) fn keys(&self) -> Keys<'_> {
-        Keys { mkeys: self.mkeys, limits: self.limits }
+        Keys { mkeys: self.mkeys, limits: self.limits, space: self.space }
     }
 
     /// The device's free-running clock, as CQEs show it.
@@ -102,7 +107,7 @@ struct Parts<'a> {
 
 impl Function {
     fn parts(&mut self, now: u64) -> Parts<'_> {
-        let Self { hca, engine } = self;
+        let Self { hca, engine, space, spaces } = self;
         let memory = &*hca.memory;
         let addresses =
             Addresses { link: hca.profile.link(), ports: &hca.ports, roce: &hca.roce_addresses };
@@ -118,6 +123,8 @@ impl Function {
             caps: &hca.caps,
             budget: &hca.budget,
             memory,
+            spaces,
+            space: *space,
             addresses,
             state: engine,
             now,

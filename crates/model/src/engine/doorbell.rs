@@ -17,9 +17,7 @@ use crate::memory::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE
 use crate::world::World;
 
 /// Takes every doorbell that waits on the pages of one function; true if there was one.
-pub(crate) fn scan(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> bool {
     scratch.pages.clear();
     let bar = &function.hca.bar;
     bar.for_each_allocated(|page| {
@@ -79,8 +77,11 @@ fn heard(function: &mut Function, rang: bool) -> bool {
 
 /// A store to the UAR pages that was trapped, or that a front end makes for queues of its own.
 pub(crate) fn mmio_write(world: &mut World, id: usize, offset: u64, bytes: &[u8]) {
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+    store(&mut world.functions[id], world.clock.now, offset, bytes);
+}
+
+/// The same, of a function that is at hand.
+pub(super) fn store(function: &mut Function, now: u64, offset: u64, bytes: &[u8]) {
     let Ok(page) = u32::try_from(offset / UAR_PAGE) else {
         tracing::debug!(offset, "a store behind the last UAR page");
         return;
@@ -109,7 +110,7 @@ pub(super) fn wake(function: &mut Function, page: u32) {
 }
 
 fn wake_send_queue(function: &mut Function, number: u32) {
-    let Function { hca, engine } = function;
+    let Function { hca, engine, .. } = function;
     // A QP without a send queue names a page, too.
     let Some(Sender { queue, record, .. }) = hca.objects.sender(number) else { return };
     if let Err(fault) = queue.read_producer(&*hca.memory, record) {
@@ -131,7 +132,7 @@ fn rotate(active: &mut VecDeque<u32>, number: u32, queue: &mut SendQueue) {
 
 /// Gives a QP or SQ a place in the rotation, if it has none.
 pub(super) fn queue(function: &mut Function, number: u32) {
-    let Function { hca, engine } = function;
+    let Function { hca, engine, .. } = function;
     match hca.objects.sender(number) {
         Some(sender) => rotate(&mut engine.active, number, sender.queue),
         None => tracing::error!(number, "a send queue that was to have a turn is gone"),

@@ -2,33 +2,75 @@
 
 use super::state::State;
 use crate::hca::Hca;
-use crate::memory::HostMemory;
+use crate::memory::{Space, Spaces};
 
 /// One function of a device.
 pub(crate) struct Function {
     pub hca: Hca,
     pub engine: State,
+    /// Its own address space, and those of all functions.
+    pub space: Space,
+    pub spaces: Spaces,
 }
 
-/// Function `id`, to work with, and the memory of function `other`, unless that is the same one.
-///
-/// Nothing is counted for it: an atomic here would wait for every store to memory that a program
-/// polls.
-pub(super) fn beside(
-    functions: &mut [Function],
-    id: usize,
-    other: usize,
-) -> (&mut Function, Option<&dyn HostMemory>) {
-    if id == other {
-        return (&mut functions[id], None);
-    }
-    let both = functions.get_disjoint_mut([id, other]);
-    let [function, other] = both.expect("two functions of the model");
-    (function, Some(&*other.hca.memory))
-}
+/// Bytes that a queue may move in each round of turns. One that moves more in its turn is passed
+/// over in the rounds after it, so that queues move as many bytes as each other, whatever their
+/// messages are like.
+const SHARE: i64 = 4 << 10;
 
 impl Function {
+    /// Takes the queue whose turn it is out of the rotation.
+    pub(super) fn next_in_rotation(&mut self) -> Option<u32> {
+        let Self { hca, engine, .. } = self;
+        loop {
+            let number = engine.active.pop_front()?;
+            let Some(sender) = hca.objects.sender(number) else { return Some(number) };
+            let runtime = &mut sender.queue.runtime;
+            runtime.owed = (runtime.owed - SHARE).max(0);
+            if runtime.owed == 0 || engine.active.is_empty() {
+                runtime.queued = false;
+                return Some(number);
+            }
+            engine.active.push_back(number);
+        }
+    }
+
+    /// A queue that has moved so many bytes in its turn has another one after the others.
+    pub(super) fn go_on(&mut self, number: u32, moved: u64) {
+        let Self { hca, engine, .. } = self;
+        let Some(sender) = hca.objects.sender(number) else { return };
+        let runtime = &mut sender.queue.runtime;
+        runtime.owed = moved as i64;
+        if !std::mem::replace(&mut runtime.queued, true) {
+            engine.active.push_back(number);
+        }
+    }
+
+    /// A queue that could not have its turn has it next.
+    pub(super) fn go_first(&mut self, number: u32) {
+        let Self { hca, engine, .. } = self;
+        let Some(sender) = hca.objects.sender(number) else { return };
+        sender.queue.runtime.queued = true;
+        engine.active.push_front(number);
+    }
+
+    /// When the next timer runs out, if one runs.
+    pub(crate) fn next_timer(&self) -> Option<u64> {
+        let State { timers, delayed, moderated, held, .. } = &self.engine;
+        let waiting = timers.first().map(|&(at, _)| at);
+        let delayed = delayed.first_key_value().map(|(&(due, _), _)| due);
+        let moderated = moderated.first().map(|&(due, _)| due);
+        waiting.into_iter().chain(delayed).chain(moderated).chain(held.next_due()).min()
+    }
+
+    /// Whether it has work that waits for nothing.
+    pub(crate) fn is_busy(&self) -> bool {
+        let State { active, answering, ingress, .. } = &self.engine;
+        let idle = active.is_empty() && answering.is_empty() && ingress.is_empty();
+        !idle && !self.hca.fatal
+    }
+
     pub(crate) fn new(hca: Hca) -> Self {
-        Self { hca, engine: State::default() }
+        Self { hca, engine: State::default(), space: Space::default(), spaces: Spaces::default() }
     }
 }

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use crate::hca::objects::{Interleaved, Klm, Limits, Mkey, Translation};
+use crate::memory::Space;
 
 /// A stretch of memory that a message comes from or goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sge {
-    /// Host memory.
-    Memory { address: u64, length: u64 },
+    /// Host memory: which, and where.
+    Memory { space: Space, address: u64, length: u64 },
     /// Bytes of the WQE itself (inline data), from this offset.
     Inline { at: usize, length: u64 },
     /// The null key: reads as zeros, swallows writes.
@@ -97,6 +98,8 @@ pub(crate) struct Range {
 pub(crate) struct Keys<'a> {
     pub mkeys: &'a BTreeMap<u32, Mkey>,
     pub limits: &'a Limits,
+    /// Where their translations lead to.
+    pub space: Space,
 }
 
 impl Keys<'_> {
@@ -181,13 +184,16 @@ impl Walk<'_> {
         if length == 0 {
             return;
         }
-        if let Some(Sge::Memory { address: start, length: size }) = self.sges.last_mut()
+        let space = self.keys.space;
+        if let Some(Sge::Memory { space: before, address: start, length: size }) =
+            self.sges.last_mut()
+            && *before == space
             && start.checked_add(*size) == Some(address)
         {
             *size += length;
             return;
         }
-        self.sges.push(Sge::Memory { address, length });
+        self.sges.push(Sge::Memory { space, address, length });
     }
 
     /// `at` is the offset into the concatenation of the entries.

@@ -1,10 +1,11 @@
 //! The data path: doorbells, WQEs, packets, CQEs and EQEs.
 //!
 //! ```text
-//!   run        whose turn it is: functions, queues, timers
+//!   thread     the threads that look for work, function by function
+//!   run        whose turn it is: queues, packets, timers
 //!   doorbell   takes doorbells from UAR pages, wakes queues (blueflame: WQEs that come with them)
 //!   sender     rings of WQEs -> work (a WQE, by the table of operation) -> keys (their memory)
-//!   requester  a turn of a QP -> transport (rc, uc, ud) --> transport -> responder: carried whole
+//!   requester  a turn of a QP -> transport (rc, uc) --> transport -> responder: carried whole
 //!   packets    the same in packets: a turn of a QP -> frames --fabric--> the peer, and its answers
 //!   sq         a turn of an SQ
 //!   srq        receive queues that QPs share

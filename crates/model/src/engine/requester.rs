@@ -181,6 +181,7 @@ impl QueuePair<'_> {
 
     fn skip_to(&mut self, index: u16, wqebbs: u16) {
         self.qp.runtime.begun = false;
+        self.qp.runtime.carried = 0;
         if let Some(sq) = self.qp.sq.as_mut() {
             sq.consumer = index.wrapping_add(wqebbs);
         }

@@ -13,8 +13,8 @@ use super::scratch::Scratch;
 use super::srq;
 use super::transfer::{self, End};
 use super::work::{Operands, Segment, Work, segments};
+use crate::connection::{Incoming, Target};
 use crate::hca::objects::{QpState, Srq};
-use crate::memory::HostMemory;
 
 /// log2 of the longest receive WQE.
 const LOG_LONGEST_STRIDE: u32 = 12;
@@ -30,8 +30,32 @@ pub(super) struct Message<'a> {
     pub work: &'a Work,
     /// Bytes of payload, or bytes asked for.
     pub length: u64,
-    /// Where the payload is; `None`: in the receiver's own memory.
-    pub memory: Option<&'a dyn HostMemory>,
+    /// Which of them come now.
+    pub part: Part,
+}
+
+/// A part of a message that is carried whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Where in the message it begins, and how long it is.
+    pub at: u64,
+    pub length: u64,
+    /// Bytes of the whole message.
+    pub whole: u64,
+}
+
+impl Part {
+    pub(super) fn begins(self) -> bool {
+        self.at == 0
+    }
+
+    pub(super) fn ends(self) -> bool {
+        self.at + self.length >= self.whole
+    }
+
+    fn is_all(self) -> bool {
+        self.begins() && self.ends()
+    }
 }
 
 /// What the responder found wrong.
@@ -79,7 +103,9 @@ impl QueuePair<'_> {
             Action::CompareSwap | Action::FetchAdd => self.atomic(message, scratch).map(Some),
             Action::Nop | Action::Umr => Ok(None),
         };
-        if let Some(what) = counted(action, &done) {
+        if (done.is_err() || message.part.ends())
+            && let Some(what) = counted(action, &done)
+        {
             self.count(what);
         }
         done
@@ -94,10 +120,14 @@ impl QueuePair<'_> {
         pages.chain([self.qp.record]).any(|address| self.context.memory.is_gone(address))
     }
 
-    /// Resolves the remote range of a READ, WRITE or atomic into `Scratch::remote`.
+    /// Resolves the remote range of a part of a READ, WRITE or atomic into `Scratch::remote`. With
+    /// the first part the whole range is checked, before any byte moves.
     fn remote(&self, message: &Message<'_>, need: Need, scratch: &mut Scratch) -> Result<(), Nak> {
-        let Work { rkey, remote_address, .. } = *message.work;
-        self.range(rkey, remote_address, message.length, need, scratch)
+        let (Work { rkey, remote_address, .. }, part) = (*message.work, message.part);
+        if part.begins() && !part.ends() {
+            self.range(rkey, remote_address, message.length, need, scratch)?;
+        }
+        self.range(rkey, remote_address.wrapping_add(part.at), part.length, need, scratch)
     }
 
     /// Resolves a range that the peer names into `Scratch::remote`.
@@ -134,11 +164,9 @@ impl QueuePair<'_> {
     }
 
     /// Copies the message's payload into `Scratch::remote`.
-    fn payload(&self, message: &Message<'_>, scratch: &Scratch) -> Result<(), Nak> {
-        let source = message.memory.unwrap_or(self.context.memory);
+    fn payload(&self, scratch: &Scratch) -> Result<(), Nak> {
         let Scratch { local, wqe, remote, .. } = scratch;
-        transfer::transfer(source, local, wqe, self.context.memory, remote).map_err(|end| match end
-        {
+        transfer::transfer(self.context.spaces, local, wqe, remote).map_err(|end| match end {
             End::Source => Nak::Source,
             End::Target => Nak::Operation,
         })
@@ -146,11 +174,11 @@ impl QueuePair<'_> {
 
     fn write(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
         self.remote(message, Need::RemoteWrite, scratch)?;
-        match message.work.operation.responder_cqe {
-            None => self.payload(message, scratch),
+        match message.work.operation.responder_cqe.filter(|_| message.part.ends()) {
+            None => self.payload(scratch),
             Some(opcode) => {
                 let index = self.next_receive(None)?;
-                self.payload(message, scratch)?;
+                self.payload(scratch)?;
                 self.received(message, index, opcode, None)
             }
         }
@@ -178,12 +206,13 @@ impl QueuePair<'_> {
         };
         // Numbers have the host's byte order: the kernel asks for that mode (SET_HCA_CAP, atomic
         // page).
-        let memory = self.context.memory;
+        let spaces = self.context.spaces;
         match scratch.remote[..] {
-            [Sge::Memory { address, .. }] if address.is_multiple_of(8) => {
+            [Sge::Memory { space, address, .. }] if address.is_multiple_of(8) => {
                 let mut guess = 0;
                 for _ in 0..ATTEMPTS {
-                    let found = memory
+                    let found = spaces
+                        .get(space)
                         .compare_exchange64(address, guess, next(guess))
                         .map_err(|_| Nak::Operation)?;
                     if found == guess {
@@ -197,10 +226,10 @@ impl QueuePair<'_> {
             // Aligned in the key but not in memory: only the device's own accesses are atomic then.
             _ => {
                 let mut word = [0; 8];
-                transfer::gather(memory, &scratch.remote, &[], &mut word)
+                transfer::gather(spaces, &scratch.remote, &[], &mut word)
                     .map_err(|_| Nak::Operation)?;
                 let found = u64::from_ne_bytes(word);
-                transfer::scatter(memory, &scratch.remote, &next(found).to_ne_bytes())
+                transfer::scatter(spaces, &scratch.remote, &next(found).to_ne_bytes())
                     .map_err(|_| Nak::Operation)?;
                 Ok(found)
             }
@@ -208,6 +237,10 @@ impl QueuePair<'_> {
     }
 
     fn send(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+        let left_over = self.qp.runtime.started().is_some_and(|it| it.arriving.held.is_some());
+        if !message.part.is_all() || left_over {
+            return self.send_part(message, scratch);
+        }
         let index = self.next_receive(Some(&mut scratch.receive))?;
         if let Err(syndrome) = self.scatter_part(0, message.length, scratch) {
             self.receive_failed(index, syndrome);
@@ -221,17 +254,62 @@ impl QueuePair<'_> {
         let mut inline = [0; 64];
         let inline = &mut inline[..if in_cqe { message.length as usize } else { 0 }];
         if in_cqe {
-            let source = message.memory.unwrap_or(self.context.memory);
-            transfer::gather(source, &scratch.local, &scratch.wqe, inline)
+            transfer::gather(self.context.spaces, &scratch.local, &scratch.wqe, inline)
                 .map_err(|_| Nak::Source)?;
         } else {
-            self.payload(message, scratch)?;
+            self.payload(scratch)?;
         }
         if operation.action == (Action::Send { invalidate: true }) {
             self.invalidate(message.work.immediate)?;
         }
         let opcode = operation.responder_cqe.unwrap_or(cqe_opcode::RESPONDER_SEND);
         self.received(message, index, opcode, in_cqe.then_some(inline))
+    }
+
+    /// Takes a part of a SEND: the receive WQE is that of the part before it.
+    fn send_part(&mut self, message: &Message<'_>, scratch: &mut Scratch) -> Result<(), Nak> {
+        let part = message.part;
+        let index = if part.begins() {
+            self.take_receive(scratch)?
+        } else {
+            match self.qp.runtime.connection().arriving.message.take() {
+                Some(Incoming { into: Target::Receive { index, wqe }, bytes })
+                    if bytes == part.at =>
+                {
+                    scratch.receive = wqe;
+                    index
+                }
+                _ => return Err(Nak::InvalidRequest),
+            }
+        };
+        if let Err(syndrome) = self.scatter_part(part.at, part.length, scratch) {
+            if self.qp.srq.is_none() {
+                self.use_up(index)?;
+            }
+            self.report_receive_error(index, syndrome);
+            self.enter_error();
+            return Err(match syndrome {
+                cqe_syndrome::LOCAL_LENGTH => Nak::InvalidRequest,
+                _ => Nak::Operation,
+            });
+        }
+        let moved = self.payload(scratch);
+        if moved.is_err() || !part.ends() {
+            let wqe = std::mem::take(&mut scratch.receive);
+            let (into, bytes) = (Target::Receive { index, wqe }, part.at + part.length);
+            self.qp.runtime.connection().arriving.message = Some(Incoming { into, bytes });
+            return moved;
+        }
+        let operation = message.work.operation;
+        if operation.action == (Action::Send { invalidate: true }) {
+            self.invalidate(message.work.immediate)?;
+        }
+        if self.qp.srq.is_none() {
+            self.use_up(index)?;
+        }
+        let opcode = operation.responder_cqe.unwrap_or(cqe_opcode::RESPONDER_SEND);
+        let of = self.whole(message, index, opcode);
+        self.report_receive(&of, None)
     }
 
     /// Finds the memory that the receive WQE in `Scratch::receive` gives to `length` bytes of a
@@ -337,8 +415,14 @@ impl QueuePair<'_> {
         opcode: u8,
         inline: Option<&[u8]>,
     ) -> Result<(), Nak> {
+        let of = self.whole(message, index, opcode);
+        self.complete_receive(&of, inline)
+    }
+
+    /// What the CQE of a message says.
+    fn whole(&self, message: &Message<'_>, index: u16, opcode: u8) -> Received {
         let Work { immediate, solicited, operation, .. } = *message.work;
-        let of = Received {
+        Received {
             opcode,
             index,
             bytes: message.length as u32,
@@ -347,8 +431,7 @@ impl QueuePair<'_> {
             slid: message.slid,
             peer: self.qp.remote_qpn & 0xff_ffff,
             now: self.context.ticks(),
-        };
-        self.complete_receive(&of, inline)
+        }
     }
 
     /// Uses up the receive WQE of a message and writes its CQE; without room for that, the QP

@@ -1,5 +1,7 @@
 //! Whose turn it is: doorbells, timers, and one WQE of a queue at a time, function by function.
 
+use verbless_prm::hot::cqe_syndrome;
+
 use super::context::Missing;
 use super::cq::CompletionQueue;
 use super::function::Function;
@@ -23,18 +25,41 @@ const TURNS_PER_FLUSH: u32 = 1024;
 /// QPs in the error state that are looked at in one turn of the model's thread.
 const LATE_FLUSHES: usize = 64;
 
-/// Does one piece of work: takes the doorbells that wait, or executes one WQE, or lets a timer run
-/// out. False when there is none.
+/// Bytes that are moved before others may have a function.
+const BATCH_BYTES: u64 = 256 << 10;
+
+/// Does one piece of work with any function, all of which are at hand: takes the doorbells that
+/// wait, or executes one WQE, or lets a timer run out. False when there is none.
 pub(crate) fn step(world: &mut World) -> bool {
-    run(world, 1) == 1
+    begin(world);
+    let worked = with_scratch(world, |world, scratch| {
+        scratch.steps = scratch.steps.wrapping_add(1);
+        // While some are busy, the others are looked at now and then.
+        !scratch.steps.is_multiple_of(TURNS_PER_SCAN) && step_one(world, scratch, Function::is_busy)
+            || step_one(world, scratch, |_| true)
+    });
+    end(world);
+    worked
+}
+
+/// Does one piece of work with the next function of which this holds.
+fn step_one(world: &mut World, scratch: &mut Scratch, which: impl Fn(&Function) -> bool) -> bool {
+    let count = world.functions.len();
+    let first = scratch.next;
+    (0..count).map(|at| (first + at) % count).any(|id| {
+        scratch.next = id + 1;
+        which(&world.functions[id]) && work(world, id, scratch)
+    })
 }
 
 /// Moves the clock of a stepped model to the next timer, and lets that run out. False when none
 /// runs.
 pub(crate) fn jump(world: &mut World) -> bool {
     // A frame that is halfway is no work yet.
-    while let Some(wait) = next_timer(world) {
-        world.clock.now = world.clock.now.saturating_add(wait);
+    while let Some(due) =
+        world.functions.iter().filter_map(Function::next_timer).chain(arrival(world)).min()
+    {
+        world.clock.now = world.clock.now.max(due);
         if step(world) {
             return true;
         }
@@ -42,131 +67,155 @@ pub(crate) fn jump(world: &mut World) -> bool {
     false
 }
 
-/// Does up to `limit` pieces of work; says how many there were.
-pub(super) fn run(world: &mut World, limit: u32) -> u32 {
-    world.clock.tick();
-    let mut scratch = std::mem::take(&mut world.scratch);
-    world.functions.iter().for_each(|function| function.hca.memory.hold());
-    let mut done = 0;
-    while done < limit && work(world, &mut scratch) {
-        done += 1;
-    }
-    world.functions.iter().for_each(|function| function.hca.memory.let_go());
-    world.scratch = scratch;
+/// When the next frame arrives somewhere.
+fn arrival(world: &World) -> Option<u64> {
+    world.fabric().lock().next_due()
+}
+
+/// Does up to `limit` pieces of work with a function that is at hand, or as much as takes its time;
+/// says how many there were.
+pub(super) fn run(world: &mut World, id: usize, limit: u32) -> u32 {
+    begin(world);
+    let done = with_scratch(world, |world, scratch| {
+        let (mut done, mut moved) = (0, 0);
+        while done < limit
+            && moved < BATCH_BYTES
+            && world.wanted.is_none()
+            && work(world, id, scratch)
+        {
+            done += 1;
+            moved += std::mem::take(&mut world.functions[id].engine.moved_bytes);
+        }
+        done
+    });
+    end(world);
     done
 }
 
-fn work(world: &mut World, scratch: &mut Scratch) -> bool {
+/// Work begins: memory may collect what is written, until [`end`].
+fn begin(world: &mut World) {
+    world.clock.tick();
+    world.renew_directory();
+    world.functions.iter().for_each(|function| function.hca.memory.hold());
+}
+
+fn end(world: &mut World) {
+    world.functions.iter().for_each(|function| function.hca.memory.let_go());
+}
+
+fn with_scratch<R>(world: &mut World, work: impl FnOnce(&mut World, &mut Scratch) -> R) -> R {
+    let mut scratch = std::mem::take(&mut world.scratch);
+    let result = work(world, &mut scratch);
+    world.scratch = scratch;
+    result
+}
+
+fn work(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
+    let now = world.clock.now;
+    let function = &mut world.functions[id];
     #[cfg(test)]
-    assert!(
-        !world.functions.iter().any(|function| function.engine.faults.panic),
-        "a test asked for a panic"
-    );
-    scratch.turns = scratch.turns.wrapping_add(1);
+    assert!(!function.engine.faults.panic, "a test asked for a panic");
+    if function.hca.fatal {
+        forget_plans(function);
+        doorbell::ignore(&function.hca);
+        collect(world, id);
+        world.functions[id].engine.ingress.clear();
+        return false;
+    }
+    let turns = function.engine.turns.wrapping_add(1);
+    function.engine.turns = turns;
     let mut worked = false;
-    world.functions.iter_mut().filter(|it| it.hca.fatal).for_each(forget_plans);
-    let idle = world.functions.iter().all(|function| function.engine.active.is_empty());
-    if idle || scratch.turns.is_multiple_of(TURNS_PER_SCAN) {
-        for id in 0..world.functions.len() {
-            match world.functions[id].hca.fatal {
-                true => doorbell::ignore(&world.functions[id].hca),
-                false => worked |= doorbell::scan(world, id, scratch),
-            }
-        }
+    if function.engine.active.is_empty() || turns.is_multiple_of(TURNS_PER_SCAN) {
+        worked |= doorbell::scan(function, now, scratch);
     }
     // Whoever keeps the engine busy does not keep it from those that have failed.
-    if scratch.turns.is_multiple_of(TURNS_PER_FLUSH) {
-        worked |= flush_late(world);
+    if turns.is_multiple_of(TURNS_PER_FLUSH) {
+        worked |= flush_late(world, id);
     }
-    for id in 0..world.functions.len() {
-        worked |= expire(world, id);
-    }
-    let answering = || world.functions.iter().any(|it| !it.engine.answering.is_empty());
-    if world.fabric.is_empty() && !answering() {
+    worked |= expire(&mut world.functions[id], now);
+    let engine = &world.functions[id].engine;
+    if engine.answering.is_empty() && engine.ingress.is_empty() && !world.fabric().has_for(id, now)
+    {
+        let engine = &mut world.functions[id].engine;
         // What this turn sends is taken before the next one.
-        scratch.phase = Phase::Arrivals(ARRIVALS - 1);
-        return take_turn(world, scratch) || worked || flush_late(world);
+        engine.phase = Phase::Arrivals(ARRIVALS - 1);
+        return give_turn(world, id, scratch) || worked || flush_late(world, id);
     }
     for _ in 0..PHASES {
-        let phase = scratch.phase;
-        scratch.phase = match phase {
-            Phase::Arrivals(more @ 1..) => Phase::Arrivals(more - 1),
-            Phase::Arrivals(0) => Phase::Answers,
-            Phase::Answers => Phase::Turns,
-            Phase::Turns => Phase::Arrivals(ARRIVALS - 1),
+        let phase = world.functions[id].engine.phase;
+        let (did, next) = match phase {
+            Phase::Arrivals(more) => match take_arrival(world, id, scratch) {
+                true => (true, more.checked_sub(1).map_or(Phase::Answers, Phase::Arrivals)),
+                false => (false, Phase::Answers),
+            },
+            Phase::Answers => (answer(world, id, scratch), Phase::Turns),
+            Phase::Turns => (give_turn(world, id, scratch), Phase::Arrivals(ARRIVALS - 1)),
         };
-        let did = match phase {
-            Phase::Arrivals(_) => take_arrival(world, scratch),
-            Phase::Answers => answer(world, scratch),
-            Phase::Turns => take_turn(world, scratch),
-        };
+        world.functions[id].engine.phase = next;
         if did {
             return true;
         }
-        if matches!(phase, Phase::Arrivals(_)) {
-            scratch.phase = Phase::Answers;
-        }
     }
-    worked || flush_late(world)
+    worked || flush_late(world, id)
 }
 
-/// Gives a queue of the next function that has one awake its turn.
-fn take_turn(world: &mut World, scratch: &mut Scratch) -> bool {
-    for _ in 0..world.functions.len() {
-        let id = if scratch.next < world.functions.len() { scratch.next } else { 0 };
-        scratch.next = id + 1;
-        if give_turn(world, id, scratch) {
-            return true;
-        }
+/// Takes the next packet that has arrived for a function.
+fn take_arrival(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
+    if world.functions[id].engine.ingress.is_empty() {
+        collect(world, id);
     }
-    false
-}
-
-/// Takes the next packet that has arrived.
-fn take_arrival(world: &mut World, scratch: &mut Scratch) -> bool {
-    let now = world.clock.now;
-    let Some(id) = world.fabric.next_receiver(now) else { return false };
-    let Some(delivery) = world.fabric.take(now, id) else { return false };
-    packets::arrive(&mut world.functions[id], &delivery, now, scratch);
-    world.fabric.recycle(delivery.frame);
+    let (function, now) = (&mut world.functions[id], world.clock.now);
+    let Some(delivery) = function.engine.ingress.pop_front() else { return false };
+    packets::arrive(function, &delivery, now, scratch);
+    function.engine.spent.push(delivery.frame);
     send_packets(world, id);
     true
 }
 
-/// Lets a QP of the next function that has one send answers.
-fn answer(world: &mut World, scratch: &mut Scratch) -> bool {
-    for _ in 0..world.functions.len() {
-        let id = scratch.next_to_answer % world.functions.len();
-        scratch.next_to_answer = id + 1;
-        let function = &mut world.functions[id];
-        let Some(qpn) = function.engine.answering.pop_front() else { continue };
-        if function.hca.fatal {
-            continue;
-        }
-        match function.pair(qpn, world.clock.now).map(|mut pair| pair.send_answers(scratch)) {
-            Ok(true) => function.engine.answering.push_back(qpn),
-            Ok(false) => {}
-            Err(missing) => tracing::error!(%missing, "a QP that was to answer is gone"),
-        }
-        send_packets(world, id);
-        return true;
+/// Takes what has arrived for a function, but not all at once, and gives buffers back.
+fn collect(world: &mut World, id: usize) {
+    let now = world.clock.now;
+    if !world.fabric().has_for(id, now) {
+        return;
     }
-    false
+    let mut fabric = world.room.fabric.lock();
+    let engine = &mut world.functions[id].engine;
+    engine.spent.drain(..).for_each(|frame| fabric.recycle(frame));
+    fabric.share_buffers(&mut engine.buffers);
+    for _ in 0..ARRIVALS {
+        let Some(delivery) = fabric.take(now, id) else { break };
+        engine.ingress.push_back(delivery);
+    }
+}
+
+/// Lets a QP send answers.
+fn answer(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
+    let function = &mut world.functions[id];
+    let Some(qpn) = function.engine.answering.pop_front() else { return false };
+    match function.pair(qpn, world.clock.now).map(|mut pair| pair.send_answers(scratch)) {
+        Ok(true) => function.engine.answering.push_back(qpn),
+        Ok(false) => {}
+        Err(missing) => tracing::error!(%missing, "a QP that was to answer is gone"),
+    }
+    send_packets(world, id);
+    true
 }
 
 /// Gives the packets that QPs of a function sent to its ports.
 fn send_packets(world: &mut World, id: usize) {
-    let World { functions, fabric, clock, .. } = world;
-    let Function { hca, engine } = &mut functions[id];
-    if engine.egress.is_empty() {
+    if world.functions[id].engine.egress.is_empty() {
         return;
     }
+    let now = world.clock.now;
+    let mut fabric = world.room.fabric.lock();
+    let Function { hca, engine, .. } = &mut world.functions[id];
     for Egress { port, frame } in engine.egress.drain(..) {
         match hca.is_up(port) {
-            true => fabric.transmit(clock.now, Vport { function: id, port }, frame),
-            false => engine.buffers.recycle(frame),
+            true => fabric.transmit(now, Vport { function: id, port }, frame),
+            false => fabric.recycle(frame),
         }
     }
+    engine.spent.drain(..).for_each(|frame| fabric.recycle(frame));
     fabric.share_buffers(&mut engine.buffers);
 }
 
@@ -177,54 +226,59 @@ fn forget_plans(function: &mut Function) {
 }
 
 /// Gives the queue at the head of a function's rotation its turn; false if there is none.
+///
+/// Queues take turns, but one that has moved more than its share is passed over until the others
+/// have moved as much.
 fn give_turn(world: &mut World, id: usize, scratch: &mut Scratch) -> bool {
     let now = world.clock.now;
     let function = &mut world.functions[id];
-    if function.hca.fatal {
-        return false;
-    }
-    let Some(number) = function.engine.active.pop_front() else { return false };
-    if let Some(sender) = function.hca.objects.sender(number) {
-        sender.queue.runtime.queued = false;
-    }
+    let Some(number) = function.next_in_rotation() else { return false };
+    function.engine.moved_bytes = 0;
     let turn = match function.hca.objects.sqs.contains_key(&number) {
         true => function.sq(number, now).map(|mut sq| sq.turn(&mut scratch.wqe)),
         false => qp_turn(world, id, number, scratch),
     };
+    let function = &mut world.functions[id];
+    let moved = function.engine.moved_bytes;
     match turn {
-        Ok(Turn::Again) => doorbell::queue(&mut world.functions[id], number),
+        // It has not begun yet.
+        Ok(Turn::Again) if world.wanted.is_some() => function.go_first(number),
+        Ok(Turn::Again) => function.go_on(number, moved),
         Ok(Turn::Sleep) => {}
         Err(missing) => tracing::error!(%missing, "a queue that was to have a turn is gone"),
     }
     true
 }
 
-/// Gives a QP its turn: executes one WQE, if its state lets it.
+/// Gives a QP its turn: executes one WQE, or a part of it, if its state lets it.
 fn qp_turn(world: &mut World, id: usize, qpn: u32, scratch: &mut Scratch) -> Result<Turn, Missing> {
-    let in_packets = world.in_packets || !world.fabric.is_undisturbed();
+    let in_packets = world.in_packets || !world.fabric().is_undisturbed();
     let mut pair = world.functions[id].pair(qpn, world.clock.now)?;
     let service = pair.qp.service;
-    if service.is_connected() && (in_packets || !pair.is_settled()) {
+    if service.is_connected() && !pair.is_being_carried() && (in_packets || !pair.is_settled()) {
         let turn = pair.send_packets(scratch);
         send_packets(world, id);
         return turn;
     }
+    if service.is_connected() {
+        let mut carrier = Carrier::new(world, (id, qpn));
+        return if carrier.finds_peer()? { carrier.turn(scratch) } else { Ok(Turn::Again) };
+    }
     match pair.begin(scratch)? {
         Step::Over(turn) => Ok(turn),
-        Step::Request(placed) if service.is_datagram() && in_packets => {
+        Step::Request(placed) if service.is_datagram() => {
             let turn = pair.send_datagram(&placed, scratch);
             send_packets(world, id);
             Ok(turn)
         }
-        Step::Request(placed) => Carrier::new(world, (id, qpn)).send(service, &placed, scratch),
+        // It carries no operation that leaves the device.
+        Step::Request(placed) => Ok(pair.finish(&placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))),
     }
 }
 
 /// Lets timers run out, and delayed completions and events through.
-fn expire(world: &mut World, id: usize) -> bool {
-    let mut worked = !world.functions[id].engine.held.is_empty() && blueflame::expire(world, id);
-    let now = world.clock.now;
-    let function = &mut world.functions[id];
+fn expire(function: &mut Function, now: u64) -> bool {
+    let mut worked = !function.engine.held.is_empty() && blueflame::expire(function, now);
     while let Some(entry) =
         function.engine.delayed.first_entry().filter(|entry| entry.key().0 <= now)
     {
@@ -258,35 +312,21 @@ fn with_cq(function: &mut Function, cqn: u32, now: u64, act: impl FnOnce(Complet
 ///
 /// The model's thread looks at a few at a time, in turns, so that thousands of them do not hold up
 /// who rings; a test that steps is told that there is nothing to do only when there is nothing.
-fn flush_late(world: &mut World) -> bool {
+fn flush_late(world: &mut World, id: usize) -> bool {
     let most = if world.clock.began.is_some() { LATE_FLUSHES } else { usize::MAX };
     let now = world.clock.now;
+    let function = &mut world.functions[id];
     let mut worked = false;
-    for id in 0..world.functions.len() {
-        let engine = &mut world.functions[id].engine;
-        let errored = std::mem::take(&mut engine.errored);
-        let last = engine.flushed;
-        let turn = errored.range(last.saturating_add(1)..).chain(errored.range(..=last));
-        for &qpn in turn.take(most) {
-            match world.functions[id].pair(qpn, now) {
-                Ok(mut pair) => worked |= pair.flush_receive_queue(),
-                Err(missing) => tracing::error!(%missing, "a QP in the error state is gone"),
-            }
-            world.functions[id].engine.flushed = qpn;
+    let errored = std::mem::take(&mut function.engine.errored);
+    let last = function.engine.flushed;
+    let turn = errored.range(last.saturating_add(1)..).chain(errored.range(..=last));
+    for &qpn in turn.take(most) {
+        match function.pair(qpn, now) {
+            Ok(mut pair) => worked |= pair.flush_receive_queue(),
+            Err(missing) => tracing::error!(%missing, "a QP in the error state is gone"),
         }
-        world.functions[id].engine.errored = errored;
+        function.engine.flushed = qpn;
     }
+    function.engine.errored = errored;
     worked
-}
-
-/// Nanoseconds until the next timer runs out, if one runs.
-pub(super) fn next_timer(world: &World) -> Option<u64> {
-    let timers = world.functions.iter().filter_map(|function| {
-        let waiting = function.engine.timers.first().map(|&(at, _)| at);
-        let delayed = function.engine.delayed.first_key_value().map(|(&(due, _), _)| due);
-        let moderated = function.engine.moderated.first().map(|&(due, _)| due);
-        let held = function.engine.held.next_due();
-        waiting.into_iter().chain(delayed).chain(moderated).chain(held).min()
-    });
-    timers.chain(world.fabric.next_due()).min().map(|at| at.saturating_sub(world.clock.now))
 }

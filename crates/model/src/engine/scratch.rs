@@ -26,16 +26,10 @@ pub(crate) struct Scratch {
     pub local: Vec<Sge>,
     /// Memory of the responder.
     pub remote: Vec<Sge>,
-    /// The QPs that a datagram goes to, each with its function.
-    pub targets: Vec<(usize, u32)>,
     /// Pages whose doorbells wait.
     pub pages: Vec<u32>,
-    /// The function whose turn is next.
+    /// The function whose turn is next where one thread moves all.
     pub next: usize,
-    /// The function whose QPs answer next.
-    pub next_to_answer: usize,
-    /// What the engine does next, if there is any of it to do.
-    pub phase: Phase,
-    /// Turns since doorbells were looked for.
-    pub turns: u32,
+    /// How many pieces of work were looked for there.
+    pub steps: u32,
 }

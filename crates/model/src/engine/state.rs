@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::cqe::Completion;
 use super::faults::Faults;
+use super::scratch::Phase;
+use crate::fabric::Delivery;
 use crate::fabric::frame::{Buffers, Frame};
 use crate::watch::Outbox;
 
@@ -13,10 +15,19 @@ use crate::watch::Outbox;
 pub(crate) struct State {
     /// QPs and SQs that are awake, each once, in the order of their turns.
     pub active: VecDeque<u32>,
+    /// Bytes that the turn at hand moved.
+    pub moved_bytes: u64,
+    /// What is done next, if there is any of it to do.
+    pub phase: Phase,
+    /// How many pieces of work were done or looked for.
+    pub turns: u32,
     /// QPs whose answers wait to be sent, each once.
     pub answering: VecDeque<u32>,
     /// Packets that the ports are to send.
     pub egress: Vec<Egress>,
+    /// Packets that have arrived, and the buffers of those that were dealt with.
+    pub ingress: VecDeque<Delivery>,
+    pub spent: Vec<Frame>,
     /// Buffers of packets that are free.
     pub buffers: Buffers,
     /// QPs that wait, by the time at which they go on.

@@ -1,26 +1,30 @@
-//! The thread that moves a threaded model.
+//! The threads that move a threaded model.
 //!
-//! Clients ring by storing into memory, so nothing can wake the thread: it looks. It spins for a
-//! moment after work, then sleeps for ever longer, up to [`LONGEST_SLEEP`]; a command wakes it at
-//! once. Looking needs no lock; only work takes it, and whoever waits for the lock gets it before
-//! the next batch.
+//! Clients ring by storing into memory, so nothing can wake a thread: the first one looks. It spins
+//! for a moment after work, then sleeps for ever longer, up to [`LONGEST_SLEEP`]; a command wakes
+//! it at once. Looking needs no lock; only work takes a function, for a while, and whoever waits
+//! for the function gets it before the next batch. As long as more functions than one have work,
+//! the other threads help: each takes a function that no other has.
 //!
-//! It never yields in order to wait. Where programs that poll have every processor, whoever yields
+//! None yields in order to wait. Where programs that poll have every processor, whoever yields
 //! goes to the end of the scheduler's queue and comes back after their time slices, milliseconds
 //! later; whoever slept for microseconds has used less than its share and runs as soon as its timer
 //! fires.
 
 use std::num::NonZero;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
 
 use super::run;
-use crate::memory::UarSpace;
+use super::scratch::Scratch;
+use crate::bell::Bell;
+use crate::memory::{MOST_MOVERS, set_mover};
 use crate::world::SharedWorld;
 
-/// Steps that are done before the lock is offered to others.
+/// Steps that are done before a function is offered to others.
 const BATCH: u32 = 64;
 /// How long it looks for doorbells without a pause after the last work: where a processor is left
 /// for it, and where there are so few that it takes the time from those who would ring.
@@ -40,38 +44,52 @@ const IDLE_SLEEP: Duration = Duration::from_millis(2);
 /// others: not this one.
 const TIMER_SLACK_NS: u64 = 1;
 
-/// Starts the thread; it ends when the last other handle does.
+/// Starts the threads; they end when the last other handle does.
 pub(crate) fn spawn(shared: &Arc<SharedWorld>) {
-    let pages: Vec<Arc<UarSpace>> = {
-        let world = shared.lock();
-        world.functions.iter().map(|function| function.hca.bar.clone()).collect()
-    };
-    let shared = Arc::downgrade(shared);
-    std::thread::Builder::new()
-        .name("verbless-model".into())
-        .spawn(move || watch(&shared, &pages))
-        .expect("a thread for the model");
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = shared.count().min(processors).clamp(1, MOST_MOVERS);
+    for number in 0..threads {
+        let (bell, shared) = (shared.bell.clone(), Arc::downgrade(shared));
+        std::thread::Builder::new()
+            .name("verbless-model".into())
+            .spawn(move || {
+                set_mover(number);
+                match number {
+                    0 => look(&shared, processors),
+                    _ => help(&shared, &bell, number),
+                }
+            })
+            .expect("a thread for the model");
+    }
 }
 
-fn watch(shared: &Weak<SharedWorld>, pages: &[Arc<UarSpace>]) {
+/// Looks for work all the time, does it, and calls for help when there is much.
+fn look(shared: &Weak<SharedWorld>, processors: usize) {
     if let Err(errno) = prctl::set_timerslack(TIMER_SLACK_NS) {
         tracing::debug!(%errno, "the model's thread sleeps with the system's timer slack");
     }
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let spin = if processors < ENOUGH_PROCESSORS { SPIN_ON_FEW } else { SPIN };
-    let rung = || pages.iter().any(|pages| pages.rung());
+    let mut scratch = Scratch::default();
     let mut last_work = Instant::now();
     let mut sleep = SHORTEST_SLEEP;
+    // What nothing tells of is looked at after every sleep.
+    let mut all = true;
     while let Some(shared) = shared.upgrade() {
-        if batch(&shared) {
+        let rings = shared.bell.rings();
+        let round = round(&shared, 0, all, &mut scratch);
+        if round.busy > 1 {
+            shared.bell.call_help();
+        }
+        all = false;
+        if round.worked {
             last_work = Instant::now();
             sleep = SHORTEST_SLEEP;
-            shared.give_way();
             continue;
         }
-        while !rung() {
+        while !has_work(&shared) {
             if last_work.elapsed() > spin {
-                doze(&shared, &mut sleep, last_work.elapsed());
+                doze(&shared, rings, &mut sleep, last_work.elapsed());
+                all = true;
                 break;
             }
             std::hint::spin_loop();
@@ -79,16 +97,68 @@ fn watch(shared: &Weak<SharedWorld>, pages: &[Arc<UarSpace>]) {
     }
 }
 
-/// Sleeps until it is time to look again, a timer runs out or a command wakes the thread.
-fn doze(shared: &SharedWorld, sleep: &mut Duration, idle: Duration) {
-    let longest = if idle > IDLE { IDLE_SLEEP } else { LONGEST_SLEEP };
-    let world = shared.lock();
-    let timer = run::next_timer(&world).map_or(longest, Duration::from_nanos);
-    let _ = shared.wake.wait_timeout(world, timer.min(*sleep));
-    *sleep = (*sleep * 2).min(longest);
+/// Helps whenever it is called, for as long as there is something to do.
+fn help(shared: &Weak<SharedWorld>, bell: &Bell, number: usize) {
+    let mut scratch = Scratch::default();
+    while bell.rest() {
+        let mut last_work = Instant::now();
+        while let Some(shared) = shared.upgrade()
+            && last_work.elapsed() < SPIN
+        {
+            if round(&shared, number, false, &mut scratch).worked {
+                last_work = Instant::now();
+            }
+            std::hint::spin_loop();
+        }
+    }
 }
 
-/// Does what there is to do, but not for long; true if there was anything.
-fn batch(shared: &SharedWorld) -> bool {
-    shared.with_unheard(|world| run::run(world, BATCH)) > 0
+/// What a round through the functions found.
+struct Round {
+    worked: bool,
+    /// Functions that have more to do at once.
+    busy: usize,
+}
+
+/// Lets every function that has work, or that may have some, do a batch of it, from a number on.
+fn round(shared: &SharedWorld, first: usize, all: bool, scratch: &mut Scratch) -> Round {
+    let count = shared.count();
+    let mut found = Round { worked: false, busy: 0 };
+    let now = shared.clock().now;
+    for id in (0..count).map(|at| (first + at) % count) {
+        if !all && !wants(shared, id, now) {
+            continue;
+        }
+        if let Some(done) = shared.work(id, scratch, |world| run::run(world, id, BATCH)) {
+            found.worked |= done > 0;
+            shared.give_way(id);
+        }
+        found.busy += usize::from(shared.place(id).busy.load(Ordering::Relaxed));
+    }
+    found
+}
+
+/// Whether a function may have work.
+fn wants(shared: &SharedWorld, id: usize, now: u64) -> bool {
+    let place = shared.place(id);
+    place.busy.load(Ordering::Relaxed)
+        || place.bar.rung()
+        || place.due.load(Ordering::Relaxed) <= now
+        || shared.room.fabric.has_for(id, now)
+}
+
+fn has_work(shared: &SharedWorld) -> bool {
+    let now = shared.clock().now;
+    (0..shared.count()).any(|id| wants(shared, id, now))
+}
+
+/// Sleeps until it is time to look again, a timer runs out or the bell wakes the thread, if it was
+/// not rung since it had been rung so often.
+fn doze(shared: &SharedWorld, rings: u64, sleep: &mut Duration, idle: Duration) {
+    let longest = if idle > IDLE { IDLE_SLEEP } else { LONGEST_SLEEP };
+    let timers = (0..shared.count()).map(|id| shared.place(id).due.load(Ordering::Relaxed));
+    let due = timers.chain([shared.room.fabric.due()]).min().unwrap_or(u64::MAX);
+    let timer = Duration::from_nanos(due.saturating_sub(shared.clock().now));
+    shared.bell.sleep(rings, timer.min(*sleep));
+    *sleep = (*sleep * 2).min(longest);
 }

@@ -1,7 +1,7 @@
 //! Moving payload: from one list of SGEs to another.
 
 use super::keys::Sge;
-use crate::memory::HostMemory;
+use crate::memory::Spaces;
 
 /// Which end of a transfer a fault was at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,10 +13,9 @@ pub(crate) enum End {
 /// Copies everything in `source` (inline ones lie in `wqe`) to the start of `target`, which is at
 /// least as long.
 pub(crate) fn transfer(
-    from: &dyn HostMemory,
+    spaces: &Spaces,
     source: &[Sge],
     wqe: &[u8],
-    to: &dyn HostMemory,
     target: &[Sge],
 ) -> Result<(), End> {
     let mut targets = target.iter();
@@ -28,7 +27,7 @@ pub(crate) fn transfer(
             let Some(current) = into else { return Err(End::Target) };
             let here = (sge.length() - read).min(current.length() - written);
             if here > 0 {
-                copy(from, *sge, read, wqe, to, current, written, here)?;
+                copy(spaces, (*sge, read), wqe, (current, written), here)?;
             }
             read += here;
             written += here;
@@ -41,23 +40,21 @@ pub(crate) fn transfer(
     Ok(())
 }
 
-#[expect(clippy::too_many_arguments, reason = "two ends, each a memory, an SGE and an offset")]
+/// Copies between two SGEs, from an offset in each on.
 fn copy(
-    from: &dyn HostMemory,
-    source: Sge,
-    read: u64,
+    spaces: &Spaces,
+    (source, read): (Sge, u64),
     wqe: &[u8],
-    to: &dyn HostMemory,
-    target: Sge,
-    written: u64,
+    (target, written): (Sge, u64),
     length: u64,
 ) -> Result<(), End> {
-    let Sge::Memory { address: target, .. } = target else { return Ok(()) };
+    let Sge::Memory { space, address: target, .. } = target else { return Ok(()) };
+    let to = spaces.get(space);
     let target = target.checked_add(written).ok_or(End::Target)?;
     match source {
-        Sge::Memory { address, .. } => {
+        Sge::Memory { space, address, .. } => {
             let address = address.checked_add(read).ok_or(End::Source)?;
-            from.copy_to(address, to, target, length).map_err(|fault| {
+            spaces.get(space).copy_to(address, to, target, length).map_err(|fault| {
                 if (address..address.saturating_add(length)).contains(&fault.address) {
                     End::Source
                 } else {
@@ -85,7 +82,7 @@ fn copy(
 
 /// Copies `source` into `bytes`, as many as there are.
 pub(crate) fn gather(
-    from: &dyn HostMemory,
+    spaces: &Spaces,
     source: &[Sge],
     wqe: &[u8],
     bytes: &mut [u8],
@@ -95,7 +92,9 @@ pub(crate) fn gather(
         let here = (bytes.len() - done).min(sge.length() as usize);
         let into = &mut bytes[done..done + here];
         match *sge {
-            Sge::Memory { address, .. } => from.read(address, into).map_err(|_| End::Source)?,
+            Sge::Memory { space, address, .. } => {
+                spaces.get(space).read(address, into).map_err(|_| End::Source)?;
+            }
             Sge::Inline { at, .. } => {
                 into.copy_from_slice(wqe.get(at..at + here).ok_or(End::Source)?);
             }
@@ -107,14 +106,16 @@ pub(crate) fn gather(
 }
 
 /// Copies `bytes` to the start of `target`.
-pub(crate) fn scatter(to: &dyn HostMemory, target: &[Sge], bytes: &[u8]) -> Result<(), End> {
-    transfer(to, &[Sge::Inline { at: 0, length: bytes.len() as u64 }], bytes, to, target)
+pub(crate) fn scatter(spaces: &Spaces, target: &[Sge], bytes: &[u8]) -> Result<(), End> {
+    transfer(spaces, &[Sge::Inline { at: 0, length: bytes.len() as u64 }], bytes, target)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::in_process;
+    use crate::memory::{Space, in_process};
+
+    const HERE: Space = Space::of(0);
 
     fn at(bytes: &[u8]) -> u64 {
         bytes.as_ptr() as u64
@@ -123,21 +124,22 @@ mod tests {
     #[test]
     fn sges_of_unlike_sizes_line_up() {
         let memory = in_process();
+        let spaces: Spaces = [memory.clone()].into_iter().collect();
         let source: Vec<u8> = (1..=20).collect();
         let wqe = [0xee, 77, 78, 79];
         let target = [0u8; 40];
         let from = [
-            Sge::Memory { address: at(&source), length: 7 },
+            Sge::Memory { space: HERE, address: at(&source), length: 7 },
             Sge::Inline { at: 1, length: 3 },
             Sge::Null { length: 2 },
-            Sge::Memory { address: at(&source) + 7, length: 13 },
+            Sge::Memory { space: HERE, address: at(&source) + 7, length: 13 },
         ];
         let to = [
-            Sge::Memory { address: at(&target), length: 5 },
+            Sge::Memory { space: HERE, address: at(&target), length: 5 },
             Sge::Null { length: 1 },
-            Sge::Memory { address: at(&target) + 10, length: 30 },
+            Sge::Memory { space: HERE, address: at(&target) + 10, length: 30 },
         ];
-        transfer(&*memory, &from, &wqe, &*memory, &to).unwrap();
+        transfer(&spaces, &from, &wqe, &to).unwrap();
         let mut seen = [0; 40];
         memory.read(at(&target), &mut seen).unwrap();
         assert_eq!(seen[..10], [1, 2, 3, 4, 5, 0, 0, 0, 0, 0]);
@@ -146,19 +148,20 @@ mod tests {
             [7, 77, 78, 79, 0, 0, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 0, 0, 0]
         );
         let mut gathered = [0xa5; 14];
-        gather(&*memory, &from, &wqe, &mut gathered).unwrap();
+        gather(&spaces, &from, &wqe, &mut gathered).unwrap();
         assert_eq!(gathered, [1, 2, 3, 4, 5, 6, 7, 77, 78, 79, 0, 0, 8, 9]);
     }
 
     #[test]
     fn a_fault_says_at_which_end() {
         let memory = in_process();
+        let spaces: Spaces = [memory.clone()].into_iter().collect();
         let good = [0u8; 8];
-        let good = Sge::Memory { address: at(&good), length: 8 };
-        let bad = Sge::Memory { address: 16, length: 8 };
-        assert_eq!(transfer(&*memory, &[bad], &[], &*memory, &[good]), Err(End::Source));
-        assert_eq!(transfer(&*memory, &[good], &[], &*memory, &[]), Err(End::Target));
-        assert_eq!(gather(&*memory, &[bad], &[], &mut [0; 4]), Err(End::Source));
-        assert_eq!(scatter(&*memory, &[bad], &[1]), Err(End::Target));
+        let good = Sge::Memory { space: HERE, address: at(&good), length: 8 };
+        let bad = Sge::Memory { space: HERE, address: 16, length: 8 };
+        assert_eq!(transfer(&spaces, &[bad], &[], &[good]), Err(End::Source));
+        assert_eq!(transfer(&spaces, &[good], &[], &[]), Err(End::Target));
+        assert_eq!(gather(&spaces, &[bad], &[], &mut [0; 4]), Err(End::Source));
+        assert_eq!(scatter(&spaces, &[bad], &[1]), Err(End::Target));
     }
 }

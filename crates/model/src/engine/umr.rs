@@ -18,7 +18,7 @@ use super::work::{Segment, segments};
 use crate::hca::budget::Budget;
 use crate::hca::klm;
 use crate::hca::objects::{Access, Limits, Mkey, Qp, QueueMemory, Service, Translation};
-use crate::memory::HostMemory;
+use crate::memory::Spaces;
 
 /// Where the segments of the WQE begin.
 const CONTROL: usize = CtrlSegment::BYTES;
@@ -71,7 +71,7 @@ pub(super) fn execute(
         return Err(REFUSED);
     }
     if !bytes.is_empty() {
-        read_entries(context.keys(), context.memory, asker, &control, &mut bytes, scratch)?;
+        read_entries(context.keys(), context.spaces, asker, &control, &mut bytes, scratch)?;
     }
 
     let mkey = context.mkeys.get_mut(&(key >> 8)).ok_or(REFUSED)?;
@@ -276,7 +276,7 @@ fn entries(
 /// Copies the request's entries out of the WQE, or from where it points.
 fn read_entries(
     known: Keys<'_>,
-    memory: &dyn HostMemory,
+    spaces: &Spaces,
     asker: &Asker,
     control: &UmrCtrlSegment,
     bytes: &mut [u8],
@@ -315,7 +315,7 @@ fn read_entries(
     if rest > 0 {
         return Err(MALFORMED);
     }
-    transfer::gather(memory, &scratch.local, &scratch.wqe, bytes)
+    transfer::gather(spaces, &scratch.local, &scratch.wqe, bytes)
         .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
 }
 

@@ -55,7 +55,12 @@ impl Fabric {
     /// When the next frame arrives somewhere, or when the first of those arrived that wait.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let waits = self.first().map(|((at, _), _)| at);
-        waits.into_iter().chain(self.schedule.next_due()).min()
+        waits.into_iter().chain(self.next_crossing()).min()
+    }
+
+    /// When the next frame is at the end of a link.
+    pub(super) fn next_crossing(&self) -> Option<u64> {
+        self.schedule.next_due()
     }
 
     /// The first of the frames that wait: its time, its number and its function.
@@ -68,6 +73,7 @@ impl Fabric {
     }
 
     /// The function that the next frame has arrived for.
+    #[cfg(test)]
     pub(crate) fn next_receiver(&mut self, now: u64) -> Option<usize> {
         self.advance(now);
         self.first().filter(|((at, _), _)| *at <= now).map(|(_, function)| function)

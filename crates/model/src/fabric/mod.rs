@@ -34,6 +34,7 @@ mod pcapng;
 mod random;
 mod reach;
 mod schedule;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -46,7 +47,8 @@ pub use self::fault::{FrameEffect, FrameFault, FrameSelector, Occurrence};
 pub(crate) use self::frame::{Buffers, Frame};
 pub use self::link::{LinkSettings, Traffic};
 pub(crate) use self::pcapng::Pcapng;
-pub(crate) use self::reach::reach;
+pub(crate) use self::reach::{Directory, Entry};
+pub(crate) use self::shared::SharedFabric;
 
 use self::link::{Cable, Direction};
 use self::schedule::Schedule;
@@ -246,10 +248,6 @@ impl Fabric {
         self.outbox = Some(outbox);
     }
 
-    fn is_watched(&self) -> bool {
-        self.outbox.as_ref().is_some_and(|outbox| outbox.frames.is_watched())
-    }
-
     /// Shows a frame to those who watch.
     fn see(&self, now: u64, port: PhysicalPort, leaving: bool, frame: &mut Frame) {
         let Some(outbox) = self.outbox.as_ref().filter(|it| it.frames.is_watched()) else { return };
@@ -276,20 +274,22 @@ impl Fabric {
         self.ports[port.0].members.iter().map(|&(vport, _)| vport).collect()
     }
 
-    /// Whether no frame is on its way, and none waits to be taken.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.in_flight() == 0
-    }
-
     fn in_flight(&self) -> usize {
         self.schedule.len() + self.waiting
     }
 
     /// Whether nothing can happen to any frame, none is under way on a link, nobody watches, and
     /// nobody is outside: messages may be carried whole.
+    #[cfg(test)]
     pub(crate) fn is_undisturbed(&self) -> bool {
-        let perfect = !self.changed || self.ports.iter().all(|port| port.cable.is_undisturbed());
-        perfect && !self.leads_outside() && self.schedule.len() == 0 && !self.is_watched()
+        !self.is_disturbed() && !self.outbox.as_ref().is_some_and(|it| it.frames.is_watched())
+    }
+
+    /// Whether something can happen to frames, one is under way on a link, or somebody is outside.
+    fn is_disturbed(&self) -> bool {
+        self.schedule.len() > 0
+            || self.leads_outside()
+            || self.changed && !self.ports.iter().all(|port| port.cable.is_undisturbed())
     }
 
     /// Whether somebody outside is joined.

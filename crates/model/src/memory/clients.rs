@@ -23,6 +23,7 @@ use nix::sys::uio::RemoteIoVec;
 use nix::unistd::Pid;
 
 use super::host::{Fault, HostMemory, copy_through};
+use super::mover;
 use super::pending::{Bytes, Far, Pending, Stretch};
 use super::process::ProcessMemory;
 use super::reach::{Reach, settled_word};
@@ -36,7 +37,8 @@ const STRETCHES: usize = 1024;
 #[derive(Debug, Default)]
 pub struct ClientMemory {
     processes: RwLock<Numbers>,
-    waiting: Mutex<Waiting>,
+    /// By who put it there: what a thread of the engine has written waits for that thread.
+    waiting: [Mutex<Waiting>; mover::ALL],
 }
 
 /// Who has which number.
@@ -52,7 +54,7 @@ struct Numbers {
 #[derive(Debug, Default)]
 struct Waiting {
     held: bool,
-    pending: Pending,
+    pending: Box<Pending>,
 }
 
 /// The DMA address at which process `number` has `address`; `None` where no process has memory.
@@ -83,7 +85,7 @@ impl ClientMemory {
         self.processes.write().unwrap_or_else(PoisonError::into_inner).taken.remove(&number);
     }
 
-    /// Lets the memory of a process be reached another way. Whoever has the world's lock knows that
+    /// Lets the memory of a process be reached another way. Whoever has all functions knows that
     /// no access is under way.
     pub fn set_reach(&self, number: u16, reach: Reach) {
         let mut processes = self.processes.write().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +116,7 @@ impl ClientMemory {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting[mover::current()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets `take` put something among what waits, until it says that it is done; carries out what
@@ -289,8 +291,8 @@ impl HostMemory for ClientMemory {
         }
     }
 
-    /// Atomic for the devices of the model, which have one lock, and not for the client's own
-    /// processors: what a device that says IB_ATOMIC_HCA promises.
+    /// Atomic for a function, and not for the client's own processors: what a device that says
+    /// IB_ATOMIC_HCA promises.
     fn compare_exchange64(&self, address: u64, expected: u64, new: u64) -> Result<u64, Fault> {
         if !address.is_multiple_of(8) {
             return Err(Fault { address, length: 8 });

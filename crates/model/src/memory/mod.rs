@@ -7,17 +7,21 @@
 mod clients;
 mod guest;
 mod host;
+mod mover;
 mod pending;
 mod process;
 mod reach;
+mod spaces;
 mod uar;
 
 pub use clients::{ClientMemory, dma_address};
 pub use guest::GuestMemory;
 pub(crate) use host::Held;
 pub use host::{Fault, HostMemory, Interrupts};
+pub(crate) use mover::{MOST as MOST_MOVERS, set as set_mover};
 pub use process::{ProcessMemory, probe};
 pub use reach::Reach;
+pub(crate) use spaces::{Space, Spaces};
 pub(crate) use uar::{CQ_ARM, EQ_ARM, EQ_CONSUMER, SEND, SEND_BUFFERS, SEND_STRIDE};
 pub use uar::{UAR_PAGE, UarSpace};
 

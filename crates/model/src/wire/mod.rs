@@ -41,5 +41,4 @@ pub use malformed::Malformed;
 pub use opcode::{Message, Opcode, Place, Service};
 pub use packet::{Headers, Packet, seal_ethernet, seal_infiniband};
 pub use route::{ROCE_PORT, Route};
-pub(crate) use route::{behind, complete_grh, complete_ipv4};
 pub use transport::{Extensions, Transport};

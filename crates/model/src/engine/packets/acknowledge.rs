@@ -167,7 +167,7 @@ impl QueuePair<'_> {
                 return Ok(true);
             }
             self.gather_part(&work, at, bytes.len() as u64, scratch)?;
-            transfer::scatter(self.context.memory, &scratch.local, bytes)
+            transfer::scatter(self.context.spaces, &scratch.local, bytes)
                 .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)?;
             Ok(false)
         });

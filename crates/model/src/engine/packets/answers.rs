@@ -166,9 +166,9 @@ impl QueuePair<'_> {
         }
         let aeth = (place != Place::Middle).then_some((msn, NO_CREDITS));
         let out = response(Message::ReadResponse, place, psn, aeth, here as usize);
-        let memory = self.context.memory;
+        let spaces = self.context.spaces;
         let remote = &scratch.remote;
-        let emitted = self.emit(&out, false, |into| transfer::gather(memory, remote, &[], into));
+        let emitted = self.emit(&out, false, |into| transfer::gather(spaces, remote, &[], into));
         if emitted.is_err() {
             self.qp.runtime.connection().arriving.answers.clear();
             self.fail_responder(psn, Nak::Operation);

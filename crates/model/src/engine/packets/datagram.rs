@@ -13,7 +13,6 @@ use super::super::cqe::Received;
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer;
-use super::super::transport::ud::{GENERAL_SERVICES_KEY, OWN_KEY};
 use super::super::work::{Placed, address_vector};
 use super::egress::DEFAULT_PKEY;
 use super::path::{Hop, slid};
@@ -24,6 +23,10 @@ use crate::wire::{Extensions, Message, Opcode, Packet, Place, Route, Transport};
 
 /// Bytes of a global route header, and of the room for it in front of every message.
 const GRH: usize = Grh::BYTES;
+/// The Q_Key of QP 1, always.
+const GENERAL_SERVICES_KEY: u32 = 0x8001_0000;
+/// A Q_Key in a request with this bit means the QP's own.
+const OWN_KEY: u32 = 1 << 31;
 
 impl QueuePair<'_> {
     /// Sends a request that is ready: it is done when it has left, whoever hears it.
@@ -81,11 +84,11 @@ impl QueuePair<'_> {
         });
         let extensions = Extensions { deth: Some(deth), immdt, ..Extensions::default() };
         let lost = self.context.state.faults.loses_message(self.qpn);
-        let memory = self.context.memory;
+        let spaces = self.context.spaces;
         let Scratch { local, wqe, .. } = scratch;
         let transport = Transport { bth, extensions };
         self.emit_to(Some(route), transport, placed.length as usize, lost, |into| {
-            transfer::gather(memory, local, wqe, into)
+            transfer::gather(spaces, local, wqe, into)
         })
         .map_err(|_| cqe_syndrome::LOCAL_PROTECTION)
     }
@@ -126,7 +129,7 @@ impl QueuePair<'_> {
         whole.clear();
         whole.extend_from_slice(&front(route));
         whole.extend_from_slice(packet.payload);
-        if transfer::scatter(self.context.memory, &scratch.remote, whole).is_err() {
+        if transfer::scatter(self.context.spaces, &scratch.remote, whole).is_err() {
             self.receive_failed(index, cqe_syndrome::LOCAL_PROTECTION);
             return;
         }

@@ -48,6 +48,7 @@ impl QueuePair<'_> {
         fill: impl FnOnce(&mut [u8]) -> Result<(), End>,
     ) -> Result<(), End> {
         let state = &mut self.context.state;
+        state.moved_bytes += payload as u64;
         let Some(route) = route else {
             tracing::debug!(self.qpn, "a path that leads nowhere");
             return fill(&mut vec![0; payload]);

@@ -56,7 +56,7 @@ impl QueuePair<'_> {
             });
         }
         if !in_cqe {
-            transfer::scatter(self.context.memory, &scratch.remote, payload)
+            transfer::scatter(self.context.spaces, &scratch.remote, payload)
                 .map_err(|_| Nak::Operation)?;
         }
         if !opcode.place.ends() {
@@ -88,7 +88,7 @@ impl QueuePair<'_> {
 
     /// Gives the receive WQE for a message, in the scratch buffer, and its index. That of a shared
     /// queue is used up now: another QP may take the next one before the message is whole.
-    fn take_receive(&mut self, scratch: &mut Scratch) -> Result<u16, Nak> {
+    pub(in crate::engine) fn take_receive(&mut self, scratch: &mut Scratch) -> Result<u16, Nak> {
         if let Some((index, wqe)) = self.qp.runtime.connection().arriving.held.take() {
             scratch.receive = wqe;
             return Ok(index);
@@ -151,7 +151,7 @@ impl QueuePair<'_> {
         if length > 0 {
             let address = start.wrapping_add(at);
             self.range(key, address, length, Need::RemoteWrite, scratch)?;
-            transfer::scatter(self.context.memory, &scratch.remote, payload)
+            transfer::scatter(self.context.spaces, &scratch.remote, payload)
                 .map_err(|_| Nak::Operation)?;
         }
         if !opcode.place.ends() {

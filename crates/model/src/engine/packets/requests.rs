@@ -143,10 +143,10 @@ impl QueuePair<'_> {
         }
         let lost = place.begins() && self.context.state.faults.loses_message(self.qpn);
         let out = Outgoing { bth, extensions, payload: bytes };
-        let memory = self.context.memory;
+        let spaces = self.context.spaces;
         let Scratch { local, wqe, .. } = scratch;
         let fill = |into: &mut [u8]| {
-            if scatters { Ok(()) } else { transfer::gather(memory, local, wqe, into) }
+            if scatters { Ok(()) } else { transfer::gather(spaces, local, wqe, into) }
         };
         match self.emit(&out, lost, fill) {
             Ok(()) => Ok(()),
@@ -155,7 +155,7 @@ impl QueuePair<'_> {
     }
 
     /// Finds the memory of a part of the WQE's data; the error is the syndrome.
-    pub(super) fn gather_part(
+    pub(in crate::engine) fn gather_part(
         &self,
         work: &Work,
         at: u64,

@@ -112,7 +112,10 @@ impl QueuePair<'_> {
     }
 
     /// The message that is arriving will not be whole: its receive WQE serves the next one.
-    fn cut_message(&mut self) {
+    pub(in crate::engine) fn cut_message(&mut self) {
+        if self.qp.runtime.started().is_none() {
+            return;
+        }
         let held = self.taken_receive();
         let arriving = &mut self.qp.runtime.connection().arriving;
         arriving.message = None;

@@ -63,7 +63,7 @@ fn heard(request: impl Fn(u64, u32, DataSegment) -> Request, gone: bool) -> (Ent
     let (remote, length) = (rig.alloc(64), 64);
     let rkey = rig.mkey(1, remote, length, ALL);
     rig.receive(&mut b, &[DataSegment::new(64, rkey, remote)]);
-    rig.world.functions[1].hca.memory = Arc::new(Nothing { gone });
+    rig.set_memory(1, Arc::new(Nothing { gone }));
     rig.post(&mut a, request(remote, rkey, DataSegment::new(8, lkey, local)));
     for timeouts in 0..16 {
         rig.run();

@@ -11,7 +11,7 @@ use crate::fabric::{
 };
 
 fn port(rig: &Rig, function: usize) -> PhysicalPort {
-    rig.world.fabric.physical_port(Vport { function, port: 1 }).unwrap()
+    rig.world.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap()
 }
 
 fn disturb(rig: &mut Rig, faults: impl IntoIterator<Item = (FrameEffect, Occurrence)>, seed: u64) {
@@ -25,7 +25,7 @@ fn disturb(rig: &mut Rig, faults: impl IntoIterator<Item = (FrameEffect, Occurre
         let settings =
             LinkSettings { faults: Vec::clone(&faults), seed, latency, ..LinkSettings::default() };
         let port = port(rig, function);
-        rig.world.fabric.set_link(port, settings);
+        rig.world.fabric().lock().set_link(port, settings);
     }
 }
 
@@ -89,7 +89,10 @@ fn exchange(rig: &mut Rig) {
 fn messages_go_whole_again_once_nothing_disturbs_them() {
     let mut rig = Rig::new();
     rig.world.in_packets = false;
-    let frames = |rig: &Rig| rig.world.fabric.traffic(port(rig, 0))[0].frames;
+    let frames = |rig: &Rig| {
+        let port = port(rig, 0);
+        rig.world.fabric().lock().traffic(port)[0].frames
+    };
     exchange(&mut rig);
     assert_eq!(frames(&rig), 0);
     disturb(&mut rig, [(FrameEffect::Lose, Occurrence::Nth { skip: 3, count: 2 })], 0);
@@ -98,7 +101,7 @@ fn messages_go_whole_again_once_nothing_disturbs_them() {
     assert!(so_far > 0);
     for function in 0..2 {
         let port = port(&rig, function);
-        rig.world.fabric.set_link(port, LinkSettings::default());
+        rig.world.fabric().lock().set_link(port, LinkSettings::default());
     }
     exchange(&mut rig);
     assert_eq!(frames(&rig), so_far);
@@ -115,7 +118,7 @@ fn a_connection_goes_on_where_it_was_when_its_link_changes_in_between() {
             0 => disturb(&mut rig, [], 0),
             _ => (0..2).for_each(|function| {
                 let port = port(&rig, function);
-                rig.world.fabric.set_link(port, LinkSettings::default());
+                rig.world.fabric().lock().set_link(port, LinkSettings::default());
             }),
         }
         rig.post(&mut a, Request::write(to, rkey).inline(&[turn + 1; 8]));
@@ -133,7 +136,10 @@ fn a_partition_is_silence_and_the_request_fails_after_its_retries() {
     let (mut a, _) = rig.pair();
     let (to, rkey) = rig.region(1, 64);
     let island = port(&rig, 1);
-    rig.world.fabric.set_link(island, LinkSettings { partition: 1, ..LinkSettings::default() });
+    rig.world
+        .fabric()
+        .lock()
+        .set_link(island, LinkSettings { partition: 1, ..LinkSettings::default() });
     rig.post(&mut a, Request::write(to, rkey).inline(b"lost"));
     run(&mut rig);
     let entry = rig.one(0, a.send_cq);
@@ -154,7 +160,7 @@ fn latency_and_bandwidth_are_the_time_that_a_message_takes() {
     for function in 0..2 {
         let port = port(&rig, function);
         let settings = LinkSettings { bandwidth, latency, ..LinkSettings::default() };
-        rig.world.fabric.set_link(port, settings);
+        rig.world.fabric().lock().set_link(port, settings);
     }
     rig.post(&mut a, Request::write(to, rkey).sge(from, 1024, lkey));
     while rig.poll(0, a.send_cq).is_none() {

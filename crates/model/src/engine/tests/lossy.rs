@@ -19,7 +19,7 @@ const REGION: u64 = 1 << 14;
 fn disturb(rig: &mut Rig, effects: &[(FrameEffect, f64)], seed: u64) {
     rig.world.in_packets = true;
     for function in 0..2 {
-        let port = rig.world.fabric.physical_port(Vport { function, port: 1 }).unwrap();
+        let port = rig.world.fabric().lock().physical_port(Vport { function, port: 1 }).unwrap();
         let faults = effects.iter().map(|&(effect, chance)| FrameFault {
             effect,
             select: FrameSelector::default(),
@@ -31,7 +31,7 @@ fn disturb(rig: &mut Rig, effects: &[(FrameEffect, f64)], seed: u64) {
             seed: seed + function as u64,
             ..LinkSettings::default()
         };
-        rig.world.fabric.set_link(port, settings);
+        rig.world.fabric().lock().set_link(port, settings);
     }
 }
 

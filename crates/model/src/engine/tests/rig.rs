@@ -16,7 +16,7 @@ use crate::engine::{self, Function};
 use crate::hca::effect::Resize;
 use crate::hca::objects::*;
 use crate::hca::{Effect, Hca, Refusal};
-use crate::memory::{HostMemory, ProcessMemory, UAR_PAGE};
+use crate::memory::{HostMemory, ProcessMemory, Spaces, UAR_PAGE};
 use crate::profile::Profile;
 use crate::world::World;
 
@@ -104,6 +104,15 @@ impl Rig {
             rig.eq(hca, COMP_EQ, [0; 4]);
         }
         rig
+    }
+
+    /// Gives a function another memory.
+    pub(super) fn set_memory(&mut self, hca: usize, memory: Arc<dyn HostMemory>) {
+        self.world.functions[hca].hca.memory = memory;
+        let spaces: Spaces = self.world.functions.iter().map(|it| it.hca.memory.clone()).collect();
+        for function in self.world.functions.iter_mut() {
+            function.spaces = spaces.clone();
+        }
     }
 
     fn number(&mut self) -> u32 {

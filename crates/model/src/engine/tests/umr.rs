@@ -7,6 +7,7 @@ use super::rig::{ALL, End, PD, Request, Rig};
 use crate::engine::keys::{ANY_QP, Keys, Need, Range, Refusal, User, VISITS};
 use crate::hca::budget::Budget;
 use crate::hca::objects::{QpState, Service, Translation};
+use crate::memory::Space;
 
 const PAGE: u64 = 4096;
 
@@ -35,7 +36,7 @@ fn key_0_and_a_key_that_was_never_mapped_are_refused_to_us_and_to_a_peer() {
             rig.mkey_mut(0, key).access = ALL;
         }
         let objects = &rig.world.functions[0].hca.objects;
-        let keys = Keys { mkeys: &objects.mkeys, limits: &objects.limits };
+        let keys = Keys { mkeys: &objects.mkeys, limits: &objects.limits, space: Space::of(0) };
         let user = User { pd: PD, qpn: 5, reserved_lkey: false };
         let why = if key == 0 { Refusal::NoKey } else { Refusal::Free };
         for need in [Need::LocalRead, Need::LocalWrite, Need::RemoteRead, Need::RemoteWrite] {

@@ -1,26 +1,70 @@
 //! What RC and UC have in common: a QP with a peer, and a request that goes there.
+//!
+//! A long message is carried part by part, each in a turn of its own, so that it holds up nobody:
+//! the PSN counts the packets of each part, and the receiver keeps what it needs for the next one
+//! where messages that come in packets have it.
+
+use verbless_prm::hot::cqe_syndrome;
 
 use super::super::context::{Missing, QueuePair};
-use super::super::function::{Function, beside};
-use super::super::responder::Message;
+use super::super::operation::Action;
+use super::super::requester::Step;
+use super::super::responder::{Message, Part};
 use super::super::scratch::Scratch;
+use super::super::sender::Turn;
 use super::super::work::Placed;
-use crate::fabric;
-use crate::hca::objects::Service;
+use crate::hca::objects::{QpState, Service};
 use crate::world::World;
 
 /// A QP: its function and its number.
 pub(super) type QpId = (usize, u32);
 
+/// Bytes that a turn moves at most: whole packets of any MTU.
+const MOST: u64 = 256 << 10;
+
 /// A QP that has a message carried whole, and all that the message can reach.
 pub(in crate::engine) struct Carrier<'a> {
     pub(super) world: &'a mut World,
     pub(super) from: QpId,
+    /// The function that the QP's address reaches.
+    peer: Option<usize>,
 }
 
 impl<'a> Carrier<'a> {
     pub(in crate::engine) fn new(world: &'a mut World, from: QpId) -> Self {
-        Self { world, from }
+        Self { world, from, peer: None }
+    }
+
+    /// Looks for the function that the QP sends to; false: another thread has that, and the turn
+    /// must begin again when it is at hand.
+    pub(in crate::engine) fn finds_peer(&mut self) -> Result<bool, Missing> {
+        let (id, qpn) = self.from;
+        let qp = self.world.functions[id].hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
+        let to = qp.remote.filter(|_| qp.state == QpState::Rts);
+        self.peer = to.and_then(|to| self.world.directory.reach(id, qp.port, to));
+        Ok(self.peer.is_none_or(|peer| self.world.have(peer)))
+    }
+
+    /// Gives the QP its turn.
+    pub(in crate::engine) fn turn(&mut self, scratch: &mut Scratch) -> Result<Turn, Missing> {
+        let mut pair = self.pair()?;
+        let service = pair.qp.service;
+        let placed = match pair.begin(scratch)? {
+            Step::Over(turn) => return Ok(turn),
+            Step::Request(placed) => placed,
+        };
+        let part = pair.part(&placed);
+        if part.length < placed.length
+            && let Err(syndrome) = pair.gather_part(&placed.work, part.at, part.length, scratch)
+        {
+            return Ok(pair.finish(&placed, Err(syndrome)));
+        }
+        match service {
+            Service::Rc => self.send_reliable(&placed, part, scratch),
+            Service::Uc => self.send_unreliable(&placed, part, scratch),
+            // No other service is connected.
+            _ => Ok(self.pair()?.finish(&placed, Err(cqe_syndrome::LOCAL_QP_OPERATION))),
+        }
     }
 
     /// The QP itself.
@@ -29,38 +73,64 @@ impl<'a> Carrier<'a> {
         self.world.functions[function].pair(qpn, self.world.clock.now)
     }
 
-    /// Takes the QP's request to its peer, which gets it by `receive`.
+    /// Takes a part of the QP's request to its peer, which gets it by `receive`.
     pub(super) fn exchange(
         &mut self,
         placed: &Placed,
+        part: Part,
         scratch: &mut Scratch,
         receive: Receive,
     ) -> Result<Exchange, Missing> {
-        let (world, (id, qpn)) = (&mut *self.world, self.from);
-        let Function { hca, engine } = &mut world.functions[id];
-        let qp = hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
-        let packets = placed.length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
-        let (port, remote, to_qpn) = (qp.port, qp.remote, qp.remote_qpn);
-        let (service, psn) = (qp.service, qp.requester.psn);
+        let (world, (id, qpn), target) = (&mut *self.world, self.from, self.peer);
+        let function = &mut world.functions[id];
+        let qp = function.hca.objects.qps.get(&qpn).ok_or(Missing::Qp(qpn))?;
+        let packets = part.length.div_ceil(1 << qp.log_mtu.clamp(8, 12)).max(1) as u32;
+        let (port, to_qpn, service, psn) = (qp.port, qp.remote_qpn, qp.service, qp.requester.psn);
         let silence = Exchange { answer: Answer::Silence, peer: None, packets };
-        if engine.faults.loses_message(qpn) {
+        if part.begins() && function.engine.faults.loses_message(qpn) {
             return Ok(silence);
         }
-        let slid = hca.lid(port);
-        let Some(target) = remote.and_then(|to| fabric::reach(&world.functions, id, port, to))
-        else {
-            return Ok(silence);
-        };
+        function.engine.moved_bytes += part.length;
+        let slid = function.hca.lid(port);
+        let Some(target) = target else { return Ok(silence) };
         let sender = Sender { function: id, qpn, service };
         if !is_for(world, target, to_qpn, &sender) {
             return Ok(silence);
         }
-        let now = world.clock.now;
-        let (function, memory) = beside(&mut world.functions, target, id);
         let message =
-            Message { slid, psn, packets, work: &placed.work, length: placed.length, memory };
-        let answer = receive(&mut function.pair(to_qpn, now)?, &message, scratch);
+            Message { slid, psn, packets, work: &placed.work, length: placed.length, part };
+        let mut pair = world.functions[target].pair(to_qpn, world.clock.now)?;
+        let answer = receive(&mut pair, &message, scratch);
         Ok(Exchange { answer, peer: Some((target, to_qpn)), packets })
+    }
+}
+
+impl QueuePair<'_> {
+    /// Whether a part of a message was carried, and the rest is yet to come.
+    pub(in crate::engine) fn is_being_carried(&self) -> bool {
+        self.qp.runtime.carried > 0
+    }
+
+    /// The part of a request that is to be carried next.
+    fn part(&self, placed: &Placed) -> Part {
+        let at = self.qp.runtime.carried;
+        let rest = placed.length.saturating_sub(at);
+        let may_part = matches!(
+            placed.work.operation.action,
+            Action::Send { .. } | Action::Write | Action::Read
+        );
+        Part { at, length: if may_part { rest.min(MOST) } else { rest }, whole: placed.length }
+    }
+
+    /// A part has arrived, which took so many packets; true: it was the last one.
+    pub(super) fn carried(&mut self, part: Part, packets: u32) -> bool {
+        self.qp.requester.psn = self.qp.requester.psn.wrapping_add(packets) & PSN;
+        if part.ends() {
+            return true;
+        }
+        self.qp.runtime.carried = part.at + part.length;
+        self.qp.requester.retries_left = self.qp.requester.retry_limit;
+        false
     }
 }
 
@@ -98,15 +168,17 @@ struct Sender {
     service: Service,
 }
 
-/// Whether a function has such a QP, and it takes messages from this sender.
+/// Whether a function, which is at hand, has such a QP, and it takes messages from this sender.
 fn is_for(world: &World, id: usize, qpn: u32, sender: &Sender) -> bool {
-    let Some(qp) = world.functions[id].hca.objects.qps.get(&qpn) else {
+    let hca = &world.functions[id].hca;
+    let Some(qp) = hca.objects.qps.get(&qpn) else {
         tracing::debug!(qpn, "a message for a QP that does not exist");
         return false;
     };
-    qp.state.receives()
+    !hca.fatal
+        && qp.state.receives()
         && qp.service == sender.service
         && qp.remote_qpn == sender.qpn
-        && qp.remote.and_then(|remote| fabric::reach(&world.functions, id, qp.port, remote))
+        && qp.remote.and_then(|remote| world.directory.reach(id, qp.port, remote))
             == Some(sender.function)
 }

@@ -10,15 +10,13 @@ use verbless_prm::hot::{cqe_syndrome, event_type};
 use super::super::clock::rnr_timer;
 use super::super::context::{Missing, QueuePair};
 use super::super::counters::Count;
-use super::super::function::beside;
-use super::super::responder::{Message, Nak};
+use super::super::responder::{Message, Nak, Part};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::transfer::{self, End};
 use super::super::work::Placed;
 use super::connected::{Answer, Carrier, Exchange, PSN, QpId};
 use crate::hca::objects::QpState;
-use crate::memory::HostMemory;
 
 /// A PSN that is less than this far ahead is ahead; else it lies behind.
 const PSN_HALF: u32 = 1 << 23;
@@ -32,13 +30,11 @@ impl Carrier<'_> {
     pub(super) fn send_reliable(
         &mut self,
         placed: &Placed,
+        part: Part,
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
-        let Exchange { answer, peer, packets } = self.exchange(placed, scratch, receive)?;
-        let (world, (id, qpn)) = (&mut *self.world, self.from);
-        let from = peer.map_or(id, |(function, _)| function);
-        let (function, source) = beside(&mut world.functions, id, from);
-        let mut pair = function.pair(qpn, world.clock.now)?;
+        let Exchange { answer, peer, packets } = self.exchange(placed, part, scratch, receive)?;
+        let mut pair = self.pair()?;
         if pair.failed_meanwhile() {
             return Ok(Turn::Sleep);
         }
@@ -48,13 +44,18 @@ impl Carrier<'_> {
             Answer::NotReady { timer } => return Ok(pair.receiver_not_ready(placed, timer)),
             Answer::Silence => return Ok(pair.unanswered()),
         };
-        pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
         if !placed.work.operation.scatters() {
-            return Ok(pair.succeed(placed, 0, None));
+            return Ok(match pair.carried(part, packets) {
+                true => pair.succeed(placed, 0, None),
+                false => Turn::Again,
+            });
         }
-        let source = source.unwrap_or(pair.context.memory);
-        match pair.take_response(placed, source, original, scratch) {
-            Ok(turn) => Ok(turn),
+        match pair.take_response(placed, part, original, scratch) {
+            Ok(inline) if pair.carried(part, packets) => {
+                let inline = inline.as_ref().map(|inline| &inline[..placed.length as usize]);
+                Ok(pair.succeed(placed, placed.length as u32, inline))
+            }
+            Ok(_) => Ok(Turn::Again),
             Err(End::Target) => Ok(pair.finish(placed, Err(cqe_syndrome::LOCAL_PROTECTION))),
             Err(End::Source) => self.peer_failed(peer, placed),
         }
@@ -76,29 +77,28 @@ impl Carrier<'_> {
 }
 
 impl QueuePair<'_> {
-    /// Puts a response, what was there before an atomic or what `Scratch::remote` in `source`
-    /// holds, where the WQE wants it, and completes.
+    /// Puts a response, what was there before an atomic or what `Scratch::remote` leads to, where
+    /// the WQE wants it; gives it if that is the CQE.
     fn take_response(
         &mut self,
         placed: &Placed,
-        source: &dyn HostMemory,
+        part: Part,
         original: Option<u64>,
         scratch: &Scratch,
-    ) -> Result<Turn, End> {
-        let length = placed.length;
+    ) -> Result<Option<[u8; 64]>, End> {
+        let length = part.whole;
         let room = u64::from(self.qp.requester_inline);
         let in_cqe = placed.work.signaled && length > 0 && length <= room;
         let mut inline = [0; 64];
         let bytes = &mut inline[..if in_cqe { length as usize } else { 0 }];
-        let (to, Scratch { local, remote, .. }) = (self.context.memory, scratch);
+        let (spaces, Scratch { local, remote, .. }) = (self.context.spaces, scratch);
         match (original, in_cqe) {
             (Some(value), true) => bytes.copy_from_slice(&value.to_ne_bytes()),
-            (Some(value), false) => transfer::scatter(to, local, &value.to_ne_bytes())?,
-            (None, true) => transfer::gather(source, remote, &[], bytes)?,
-            (None, false) => transfer::transfer(source, remote, &[], to, local)?,
+            (Some(value), false) => transfer::scatter(spaces, local, &value.to_ne_bytes())?,
+            (None, true) => transfer::gather(spaces, remote, &[], bytes)?,
+            (None, false) => transfer::transfer(spaces, remote, &[], local)?,
         }
-        let inline = in_cqe.then(|| &inline[..length as usize]);
-        Ok(self.succeed(placed, length as u32, inline))
+        Ok(in_cqe.then_some(inline))
     }
 
     /// RNR NAK: tries again after a time that the receiver chose.

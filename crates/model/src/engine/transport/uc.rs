@@ -4,7 +4,7 @@
 use verbless_prm::hot::cqe_syndrome;
 
 use super::super::context::{Missing, QueuePair};
-use super::super::responder::{Message, Nak};
+use super::super::responder::{Message, Nak, Part};
 use super::super::scratch::Scratch;
 use super::super::sender::Turn;
 use super::super::work::Placed;
@@ -15,9 +15,10 @@ impl Carrier<'_> {
     pub(super) fn send_unreliable(
         &mut self,
         placed: &Placed,
+        part: Part,
         scratch: &mut Scratch,
     ) -> Result<Turn, Missing> {
-        let Exchange { answer, packets, .. } = self.exchange(placed, scratch, receive)?;
+        let Exchange { answer, packets, .. } = self.exchange(placed, part, scratch, receive)?;
         let mut pair = self.pair()?;
         if pair.failed_meanwhile() {
             return Ok(Turn::Sleep);
@@ -25,18 +26,27 @@ impl Carrier<'_> {
         if let Answer::Failed(syndrome) = answer {
             return Ok(pair.finish(placed, Err(syndrome)));
         }
-        pair.qp.requester.psn = pair.qp.requester.psn.wrapping_add(packets) & PSN;
-        Ok(pair.succeed(placed, 0, None))
+        Ok(match pair.carried(part, packets) {
+            true => pair.succeed(placed, 0, None),
+            false => Turn::Again,
+        })
     }
 }
 
 /// Takes a message. Whatever was lost before it is lost, and so is the message if it is refused:
 /// the next one is welcome.
 fn receive(pair: &mut QueuePair<'_>, message: &Message<'_>, scratch: &mut Scratch) -> Answer {
+    // A part that does not follow the one before it is lost with its message.
+    if message.part.begins() {
+        pair.cut_message();
+    }
     pair.qp.responder.psn = message.psn.wrapping_add(message.packets) & PSN;
     match pair.perform(message, scratch) {
         Ok(original) => Answer::Done { original },
         Err(Nak::Source) => Answer::Failed(cqe_syndrome::LOCAL_PROTECTION),
-        Err(_) => Answer::Silence,
+        Err(_) => {
+            pair.cut_message();
+            Answer::Silence
+        }
     }
 }

@@ -26,4 +26,3 @@ mod vport;
 
 pub(crate) use cq::resized as cq_resized;
 pub(crate) use mkey::reconfigure as reconfigure_key;
-pub(crate) use multicast::is_group;

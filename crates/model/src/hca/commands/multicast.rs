@@ -9,7 +9,7 @@ use crate::hca::registry::kind;
 use crate::hca::removal::leave_group;
 
 /// Whether a GID is a group's: an IPv6 multicast address, or an IPv4 one as RoCE v2 maps it.
-pub(crate) fn is_group(gid: &[u8; 16]) -> bool {
+fn is_group(gid: &[u8; 16]) -> bool {
     const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     gid[0] == 0xff || gid[..12] == MAPPED && gid[12] & 0xf0 == 0xe0
 }

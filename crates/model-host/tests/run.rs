@@ -50,6 +50,10 @@ fn a_program_finds_the_devices_where_the_kernel_has_them() {
         says(&[], "stat -c '%F %t:%T %a' /dev/infiniband/uverbs0"),
         "character special file e7:c0 666"
     );
+    let read = run(&[], "cat /dev/infiniband/uverbs0");
+    assert_eq!((read.status.code(), &*read.stdout), (Some(1), &b""[..]));
+    let errors = String::from_utf8_lossy(&read.stderr);
+    assert!(errors.contains("Invalid argument"), "{errors}");
     assert_eq!(
         says(&[], "test -r /dev/infiniband/uverbs0 && test -w /dev/infiniband/uverbs0 && echo yes"),
         "yes"

@@ -10,13 +10,14 @@ use verbless_devx::{
     PortInfo, Protection,
 };
 use verbless_model::device::Device;
+use verbless_model::wire::gid_of;
 use verbless_model::{Link, Model, Side};
 
 use super::client::{Client, Ourselves};
 use super::file::File;
 use super::function::{Modelled, described_port};
 use super::kernel::Kernel;
-use super::network::{Neighbour, Network, gid_of};
+use super::network::{Neighbour, Network};
 use super::port::PortState;
 use super::refusal_log::logged;
 

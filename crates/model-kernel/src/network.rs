@@ -67,14 +67,6 @@ impl FromStr for Neighbour {
     }
 }
 
-/// The GID of an IP address: an IPv4 address is mapped into IPv6 (RFC 4291, 2.5.5.2).
-pub(super) fn gid_of(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
 /// Whether a GID is that of an IPv4 address.
 pub(super) fn is_ipv4(gid: &[u8; 16]) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
@@ -82,6 +74,8 @@ pub(super) fn is_ipv4(gid: &[u8; 16]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use verbless_model::wire::gid_of;
+
     use super::*;
 
     #[test]

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{Whence, lseek};
 
 use verbless_model_kernel::InProcess;
 use verbless_model_kernel::remote::{Client, DeviceFile, FileId, MMAP_SPAN, identify};
@@ -63,6 +64,9 @@ impl Opens {
             .custom_flags(libc::O_CLOEXEC)
             .open(&path)
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+        // No read or write fits between there and the end of all offsets, so that both are EINVAL,
+        // as Linux answers them, without a trap of every read.
+        lseek(&given, i64::MAX, Whence::SeekSet)?;
         let watch = self.inotify.add_watch(path.as_str(), AddWatchFlags::IN_CLOSE)?;
         let file = DeviceFile::open(backend, device, client, Arc::new(memory));
         let file = file.inspect_err(|_| {
@@ -132,6 +136,8 @@ mod tests {
         opens.closed();
         assert!(opens.get(id).is_some());
         assert!(copy.set_len(0).is_err(), "its size is sealed");
+        assert_eq!(nix::unistd::read(&copy, &mut [0; 1]), Err(Errno::EINVAL));
+        assert_eq!(nix::unistd::write(&copy, &[0; 8]), Err(Errno::EINVAL));
         drop(copy);
         // A child that another test starts may have it too until it has become its program.
         let patience = std::time::Instant::now() + std::time::Duration::from_secs(10);

@@ -44,10 +44,12 @@ pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> 
             rung = true;
         }
         for (offset, arms) in [(EQ_CONSUMER, false), (EQ_ARM, true)] {
-            let word = bar.take32(page, offset);
+            // All of it: what a client stores into the second half would be found for ever.
+            let register = bar.take64(page, offset);
+            rung |= register != 0;
+            let word = (register >> 32) as u32;
             if word != 0 {
                 function.events().doorbell(page, word, arms);
-                rung = true;
             }
         }
         worked |= rung;

@@ -12,13 +12,13 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::setsockopt_impl;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use super::{External, Outside};
 use crate::fabric::Gateway;
 use crate::model::Model;
 use crate::profile::Link;
-use crate::wire::{Mac, ROCE_PORT, datagram};
+use crate::wire::{Mac, ROCE_PORT, datagram, gid_of};
 
 /// An IP address of this machine, by which a device reaches hosts on the network: RoCE v2 in UDP
 /// datagrams of port 4791. As text it is `LOCAL,PEER`, or with more peers `LOCAL,PEER,PEER`.
@@ -63,7 +63,7 @@ impl RoceUplink {
 
     /// The MAC of the router that this is: locally administered, unlike any of a model's.
     fn mac(&self) -> Mac {
-        let (kind, [.., a, b, c, d]) = (u8::from(self.local.is_ipv6()), gid(self.local));
+        let (kind, [.., a, b, c, d]) = (u8::from(self.local.is_ipv6()), gid_of(self.local));
         Mac([0x06, kind, a, b, c, d])
     }
 }
@@ -76,14 +76,6 @@ fn is_of_a_host(address: IpAddr) -> bool {
         }
     };
     own && !address.is_unspecified() && !address.is_multicast()
-}
-
-/// The GID of an address.
-fn gid(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
 }
 
 impl FromStr for RoceUplink {
@@ -111,7 +103,7 @@ impl fmt::Display for RoceUplink {
     }
 }
 
-/// Bytes of datagrams that may wait to be received, as far as the kernel allows it.
+/// Bytes of datagrams that may wait to be received.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// How a socket discovers the path MTU, for IPv4 and IPv6.
@@ -129,6 +121,12 @@ setsockopt_impl!(
     sockopt::SetUsize
 );
 
+/// Whether datagrams over IPv6 are taken that have no checksum of UDP.
+#[derive(Clone, Copy, Debug)]
+struct TakeUnchecked;
+
+setsockopt_impl!(TakeUnchecked, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, bool, sockopt::SetBool);
+
 /// A socket of port 4791 that neither waits to send nor to receive.
 struct Socket {
     socket: UdpSocket,
@@ -143,13 +141,22 @@ impl Socket {
     fn bind(uplink: &RoceUplink, mac: Mac) -> io::Result<Self> {
         let socket = UdpSocket::bind((uplink.local, ROCE_PORT))?;
         socket.set_nonblocking(true)?;
-        // A burst that finds no room is lost. The kernel has a limit of its own.
-        setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        // A burst that finds no room is lost.
+        let room = make_room(&socket, RECEIVE_BUFFER)?;
+        if room < RECEIVE_BUFFER {
+            tracing::warn!(
+                bytes = room,
+                wanted = RECEIVE_BUFFER,
+                "the uplink's receive buffer is small, so that bursts lose packets: raise the \
+                 limit, sysctl net.core.rmem_max={RECEIVE_BUFFER}"
+            );
+        }
         // No packet is fragmented, and what a router said of one does not hold up the next. Only
         // so, and because the socket is not connected, the IPv4 identification is 0.
         match uplink.local {
             IpAddr::V4(_) => setsockopt(&socket, Ipv4Discover, &(libc::IP_PMTUDISC_PROBE as usize)),
             IpAddr::V6(_) => {
+                take_unchecked(&socket)?;
                 setsockopt(&socket, Ipv6Discover, &(libc::IPV6_PMTUDISC_PROBE as usize))
             }
         }?;
@@ -159,6 +166,19 @@ impl Socket {
     fn is_peer(&self, address: IpAddr) -> bool {
         self.uplink.peers.contains(&address)
     }
+}
+
+/// Lets datagrams come in that have no checksum of UDP: rdma_rxe and cards compute none, since the
+/// ICRC is better, and Linux takes those over IPv4 only unless it is told to.
+fn take_unchecked(socket: &UdpSocket) -> io::Result<()> {
+    Ok(setsockopt(socket, TakeUnchecked, &true)?)
+}
+
+/// Asks for so many bytes of datagrams that may wait, and says how many the kernel allows.
+fn make_room(socket: &UdpSocket, bytes: usize) -> io::Result<usize> {
+    setsockopt(socket, sockopt::RcvBuf, &bytes)?;
+    // The kernel doubles what it grants, for its own needs.
+    Ok(getsockopt(socket, sockopt::RcvBuf)? / 2)
 }
 
 impl Outside for Socket {
@@ -247,8 +267,8 @@ impl Model {
         let gateway = Gateway {
             function: device,
             mac: uplink.mac(),
-            local: gid(uplink.local),
-            peers: uplink.peers.iter().copied().map(gid).collect(),
+            local: gid_of(uplink.local),
+            peers: uplink.peers.iter().copied().map(gid_of).collect(),
         };
         self.join(Socket::bind(uplink, Mac(mac))?, Some(gateway), None)
     }
@@ -373,10 +393,51 @@ mod tests {
     }
 
     #[test]
+    fn packets_over_ipv6_without_a_checksum_of_udp_come_in() {
+        setsockopt_impl!(SendUnchecked, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, bool, SetBool);
+        use sockopt::SetBool;
+        #[derive(Clone, Copy, Debug)]
+        struct SendUnchecked;
+        let bind = || UdpSocket::bind(("::1", 0));
+        let (strict, socket, sender) = match (bind(), bind(), bind()) {
+            (Ok(strict), Ok(socket), Ok(sender)) => (strict, socket, sender),
+            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
+                let line = format!("skipped: packets over IPv6: no socket of ::1: {error}\n");
+                io::stderr().write_all(line.as_bytes()).unwrap();
+                return;
+            }
+        };
+        take_unchecked(&socket).unwrap();
+        setsockopt(&sender, SendUnchecked, &true).unwrap();
+        for to in [&strict, &socket] {
+            sender.send_to(b"unchecked", to.local_addr().unwrap()).unwrap();
+        }
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut buffer = [0; 20];
+        assert_eq!(socket.recv(&mut buffer).expect("it arrives"), 9);
+        strict.set_nonblocking(true).unwrap();
+        assert!(strict.recv(&mut buffer).is_err(), "what was sent has no checksum");
+    }
+
+    #[test]
+    fn what_the_kernel_grants_for_a_burst_is_told() {
+        let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        assert_eq!(make_room(&socket, 16 << 10).unwrap(), 16 << 10);
+        let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
+        let Some(limit) = limit.and_then(|text| text.trim().parse::<usize>().ok()) else {
+            let line = "skipped: the limit of receive buffers: no net.core.rmem_max here\n";
+            io::stderr().write_all(line.as_bytes()).unwrap();
+            return;
+        };
+        let most = i32::MAX as usize / 2;
+        assert_eq!(make_room(&socket, most).unwrap(), limit.min(most));
+    }
+
+    #[test]
     fn hostile_datagrams_leave_the_model_alive_and_it_says_where_its_peers_are() {
         let (model, uplink) = (model(), uplink([30, 31]));
         let device = model.device(0);
-        let [own, peer] = [30, 31].map(|host| gid(address(host)));
+        let [own, peer] = [30, 31].map(|host| gid_of(address(host)));
         assert_eq!((device.network_gids(), device.gateway(&peer)), (vec![], None));
         let joined = model.join_roce(0, &uplink).unwrap();
         assert_eq!(device.network_gids(), [own]);

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
@@ -21,9 +21,9 @@ pub const UAR_PAGE: u64 = 4096;
 /// Offsets of the 64-bit registers of a page that hold a doorbell: CQ arm, then the eight BlueFlame
 /// buffers, whose first word is the doorbell of an SQ.
 pub(crate) const CQ_ARM: u64 = 0x20;
-/// EQ consumer index with arming.
+/// EQ consumer index with arming: the first half of the register counts.
 pub(crate) const EQ_ARM: u64 = 0x40;
-/// EQ consumer index without arming.
+/// EQ consumer index without arming, as at [`EQ_ARM`].
 pub(crate) const EQ_CONSUMER: u64 = 0x48;
 /// First BlueFlame buffer; [`SEND_BUFFERS`] of them, [`SEND_STRIDE`] apart.
 pub(crate) const SEND: u64 = 0x800;
@@ -172,25 +172,6 @@ impl UarSpace {
         u64::from_be(register.swap(0, Ordering::AcqRel))
     }
 
-    /// Takes a 32-bit register, as [`Self::take64`] does.
-    #[inline]
-    pub(crate) fn take32(&self, page: u32, offset: u64) -> u32 {
-        debug_assert!(page < self.pages && offset < UAR_PAGE && offset.is_multiple_of(4));
-        // SAFETY: within the mapping, aligned, only touched by atomics.
-        let register = unsafe {
-            AtomicU32::from_ptr(
-                self.mapping
-                    .as_mut_ptr()
-                    .add((u64::from(page) * UAR_PAGE + offset) as usize)
-                    .cast(),
-            )
-        };
-        if register.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        u32::from_be(register.swap(0, Ordering::AcqRel))
-    }
-
     /// Stores a register as a client would, without a mapping.
     #[cfg(any(test, fuzzing))]
     pub fn store64(&self, page: u32, offset: u64, value: u64) {
@@ -271,7 +252,7 @@ mod tests {
             assert!(!space.rung(), "the stale value is gone");
             space.store64(page, EQ_ARM, 7 << 32);
             assert!(space.rung());
-            assert_eq!(space.take32(page, EQ_ARM), 7);
+            assert_eq!(space.take64(page, EQ_ARM), 7 << 32);
             space.set_allocated(page, false);
         }
         let mut seen = vec![];

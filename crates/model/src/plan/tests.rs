@@ -256,7 +256,17 @@ fn what_is_wrong_with_a_plan_is_named_with_its_line_and_what_is_right() {
         (
             "[[fault]]\neffect = \"lose\"\nqpn = 0x1000000",
             "line 3: [[fault]] qpn is \
-                1000000: it is from 0 to 16777215",
+                0x1000000: it is from 0x0 to 0xffffff",
+        ),
+        (
+            "[[fault]]\neffect = \"lose\"\nopcode = [0x11, 0x1_00]",
+            "line 3: [[fault]] opcode is \
+                0x1_00: it is from 0x0 to 0xff",
+        ),
+        (
+            "[[queue]]\nkind = \"qp\"\nnumber = 0b1_0000_0000_0000_0000_0000_0000",
+            "line 3: [[queue]] number is 0b1_0000_0000_0000_0000_0000_0000: it is from 0 to \
+                16777215",
         ),
         (
             "[[fault]]\neffect = \"lose\"\nopcode = \"SEND\"",

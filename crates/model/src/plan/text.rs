@@ -112,7 +112,12 @@ impl Item<'_> {
         let fits = value.and_then(|value| u64::try_from(value).ok());
         fits.filter(|value| range.contains(value)).ok_or_else(|| {
             let (least, most) = (range.start(), range.end());
-            self.error(format!("is {}: it is from {least} to {most}", integer.as_str()))
+            // With its radix, which only the text has; the limits are written alike.
+            let written = self.text.0.get(self.value.span()).unwrap_or(integer.as_str());
+            self.error(match integer.radix() {
+                16 => format!("is {written}: it is from {least:#x} to {most:#x}"),
+                _ => format!("is {written}: it is from {least} to {most}"),
+            })
         })
     }
 

@@ -40,5 +40,5 @@ pub use ethernet::{EtherType, Ethernet, Mac, Vlan};
 pub use malformed::Malformed;
 pub use opcode::{Message, Opcode, Place, Service};
 pub use packet::{Headers, Packet, seal_ethernet, seal_infiniband};
-pub use route::{ROCE_PORT, Route};
+pub use route::{ROCE_PORT, Route, gid_of};
 pub use transport::{Extensions, Transport};

@@ -1,5 +1,7 @@
 //! What brings a packet to its port: the headers of link and network.
 
+use std::net::IpAddr;
+
 use verbless_prm::{Grh, IpProtocol, Ipv4Header, Lrh, LrhNextHeader, UdpHeader};
 
 use super::ethernet::{EtherType, Ethernet};
@@ -14,6 +16,14 @@ const VERSION_6: u8 = 6;
 const VERSION_4: u8 = 4;
 /// Of an IPv4 header without options, in units of 4 bytes.
 const HEADER_LENGTH: u8 = (Ipv4Header::BYTES / 4) as u8;
+
+/// The GID of an IP address: an IPv4 address is mapped into IPv6 (RFC 4291, 2.5.5.2).
+pub fn gid_of(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
 
 /// Headers of link and network.
 ///

@@ -2,7 +2,7 @@
 
 use verbless_prm::hot::opcode;
 
-use super::rig::{PAGE, Request, Rig};
+use super::rig::{COMP_EQ, EQ_PAGE, PAGE, Request, Rig};
 use crate::engine;
 use crate::hca::Effect;
 use crate::hca::objects::QpState;
@@ -93,6 +93,29 @@ fn what_was_rung_before_rts_runs_when_rts_comes() {
     rig.qp(&a).state = QpState::Rts;
     rig.effect(0, Effect::SenderReady(a.qpn));
     rig.one(0, a.send_cq);
+}
+
+#[test]
+fn a_store_to_the_second_half_of_an_eq_doorbell_is_taken_and_means_nothing() {
+    let mut rig = Rig::new();
+    for (offset, arms) in [(0x40, true), (0x48, false)] {
+        let eq = |rig: &Rig| {
+            let eq = &rig.world.functions[0].hca.objects.eqs[&COMP_EQ];
+            (eq.consumer, eq.armed)
+        };
+        rig.world.functions[0].hca.objects.eqs.get_mut(&COMP_EQ).unwrap().armed = false;
+        let before = eq(&rig);
+        let bar = rig.world.functions[0].hca.bar.clone();
+        bar.store64(EQ_PAGE, offset, u64::from(COMP_EQ << 24 | 5));
+        assert!(bar.rung());
+        rig.run();
+        assert!(!bar.rung(), "left there, it would keep the model's thread awake");
+        assert_eq!(eq(&rig), before);
+        // The first half counts, whatever is in the second.
+        bar.store64(EQ_PAGE, offset, u64::from(COMP_EQ << 24) << 32 | 0xffff_ffff);
+        rig.run();
+        assert_eq!((bar.rung(), eq(&rig)), (false, (0, arms)));
+    }
 }
 
 #[test]

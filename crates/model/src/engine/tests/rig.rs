@@ -34,7 +34,7 @@ pub(super) const PAGE: u32 = 3;
 /// The event queues: one takes everything but completions, the other only those.
 pub(super) const ASYNC_EQ: u32 = 1;
 pub(super) const COMP_EQ: u32 = 2;
-const EQ_PAGE: u32 = 1;
+pub(super) const EQ_PAGE: u32 = 1;
 const LOG_EQ: u32 = 4;
 
 pub(super) struct Rig {

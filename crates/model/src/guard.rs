@@ -15,8 +15,8 @@ use crate::world::SharedWorld;
 ///
 /// A watcher may own a clone of its own [`Model`](crate::Model), which it can call:
 /// the model then lives as long as it is watched, so keep the guard outside the watcher. Where the
-/// guard is forgotten ([`std::mem::forget`]) or moved into such a watcher, the model and its thread
-/// live as long as the process.
+/// guard is forgotten ([`std::mem::forget`]) or moved into such a watcher, the model and its
+/// threads live as long as the process.
 ///
 /// The guard does not keep the model alive: the watching ends with the last handle as well, and
 /// dropping that handle tells watchers what was executed before.

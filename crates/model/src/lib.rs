@@ -10,7 +10,7 @@
 //!            \                     |
 //!             `--- device: commands, MMIO, interrupts, memory
 //!                                  |
-//!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  one lock per function
+//!   hca: objects and commands   engine: doorbells, WQEs, CQEs, EQEs  a lock for each function
 //!                                  |                    |
 //!     memory: the host's memory, UAR pages            fabric: frames, links, the switch
 //!                                                     wire: packet headers, parsed and emitted
@@ -26,9 +26,10 @@
 //!   of their own: a `Message` and entries of the table in `wire/opcode.rs`, and in
 //!   `engine/packets/ingress.rs` whether the requester or the responder takes them;
 //! - a transport service: `Service` in `hca/objects.rs`, who may have it in
-//!   `hca/commands/service.rs`, and a module in `engine/transport` for messages carried whole. For
-//!   packets: its bits of the opcode in `wire/opcode.rs`, what it sends and takes in a module of
-//!   `engine/packets`, and which QPs take its packets in `engine/packets/ingress.rs`;
+//!   `hca/commands/service.rs`, and a module in `engine/transport` for messages carried whole, if
+//!   it is connected. For packets: its bits of the opcode in `wire/opcode.rs`, what it sends and
+//!   takes in a module of `engine/packets`, and which QPs take its packets in
+//!   `engine/packets/ingress.rs`;
 //! - a kind of object: an entry of the registry in `hca/kinds.rs`, and a module of handlers in
 //!   `hca/commands`; what its commands mean for queues at work is an `Effect`;
 //! - another command: an entry of the table in `hca/commands/execute.rs`;

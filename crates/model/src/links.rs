@@ -59,7 +59,7 @@ impl Model {
     }
 
     /// What happened to the frames that the card sent over the link of a port, and to those that
-    /// came over it. Messages that were carried whole are no frames.
+    /// came over it. Messages of connections that were carried whole are no frames; datagrams are.
     ///
     /// # Panics
     /// When there is no such device, or it has no such port.

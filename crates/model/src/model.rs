@@ -128,12 +128,14 @@ impl Builder {
     }
 
     /// Lets every message travel in packets of the path MTU, with their headers, acknowledgements
-    /// and timers, as on a wire. Otherwise messages are carried whole, which is faster, while
-    /// nothing can happen to them on the way and nobody watches frames.
+    /// and timers, as on a wire. Otherwise messages of connections are carried whole, which is
+    /// faster, while nothing can happen to them on the way and nobody watches frames; datagrams
+    /// always are packets.
     ///
     /// Over perfect links CQEs, events and counters are the same both ways, except in packets: a
-    /// message that fails halfway leaves its first part in memory; a WRITE with immediate that
-    /// waits for a receive has written all but its last packet; READs beyond the responder's
+    /// message that fails halfway leaves its first packets in memory, where a whole one leaves
+    /// parts of 256 KiB; a WRITE with immediate that waits for a receive has written all but its
+    /// last packet, a whole one all but its last part; READs beyond the responder's
     /// `max_dest_rd_atomic` are refused; several requests of a QP are on their way at a time; two
     /// ends with different path MTUs fail. docs/fidelity.md lists all differences.
     pub fn in_packets(mut self) -> Self {
@@ -159,7 +161,8 @@ impl Builder {
         self
     }
 
-    /// Lets a thread of the model drive the devices, in real time. This is the default.
+    /// Lets threads of the model drive the devices, in real time: as many as there are devices and
+    /// processors for, up to eight. This is the default.
     pub fn threaded(mut self) -> Self {
         self.stepped = false;
         self
@@ -171,7 +174,7 @@ impl Builder {
         self
     }
 
-    /// Builds the model. In threaded mode this starts its thread, which ends with the last handle.
+    /// Builds the model. In threaded mode this starts its threads, which end with the last handle.
     pub fn build(self) -> Model {
         let memory = self.memory.unwrap_or_else(crate::memory::in_process);
         let seed = |index: usize| usize::from(self.identity) << 16 | index;

@@ -3,7 +3,7 @@
 //!
 //! Whoever plays the kernel, a command reaches a function in one place, and there it is seen: the
 //! whole input, the uid stamped, and the whole output. A request is seen when its QP is done with
-//! it. Watchers are told after the lock of the model is released ([`Outbox`]).
+//! it. Watchers are told once no function is held for it any more ([`Outbox`]).
 //!
 //! A watcher that is slow holds up commands and never the data path. Whoever sent a command waits
 //! until its watchers have been told, so a recording is complete however slow its file is. What a
@@ -87,7 +87,7 @@ pub struct SeenFrame {
     pub bytes: Box<[u8]>,
 }
 
-/// A command that was executed under the world's lock and is yet to be told.
+/// A command that was executed and is yet to be told.
 pub(crate) struct Command {
     pub function: usize,
     pub at: u64,
@@ -103,7 +103,7 @@ impl Command {
     }
 }
 
-/// What watchers are to be told: filled under the world's lock, emptied after it is released. A
+/// What watchers are to be told: filled by who has functions, emptied once they are put back. A
 /// model that nobody watches pays one load for each.
 #[derive(Default)]
 pub(crate) struct Outbox {

@@ -58,7 +58,7 @@ pub(crate) fn scan(function: &mut Function, now: u64, scratch: &mut Scratch) -> 
 }
 
 /// Takes the doorbells of a dead function, which means nothing any more; left there, they would
-/// keep the model's thread awake.
+/// keep the engine's thread awake.
 pub(crate) fn ignore(hca: &Hca) {
     hca.bar.for_each_allocated(|page| {
         if hca.bar.page_rung(page) {

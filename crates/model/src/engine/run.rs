@@ -22,7 +22,7 @@ const ARRIVALS: u8 = 16;
 const PHASES: usize = 4;
 /// While queues are busy, QPs in the error state are looked at once in so many turns.
 const TURNS_PER_FLUSH: u32 = 1024;
-/// QPs in the error state that are looked at in one turn of the model's thread.
+/// QPs in the error state that are looked at in one turn of an engine's thread.
 const LATE_FLUSHES: usize = 64;
 
 /// Bytes that are moved before others may have a function.
@@ -310,7 +310,7 @@ fn with_cq(function: &mut Function, cqn: u32, now: u64, act: impl FnOnce(Complet
 /// Flushes what was posted to QPs after they failed: their receive queues have no doorbell that
 /// would tell.
 ///
-/// The model's thread looks at a few at a time, in turns, so that thousands of them do not hold up
+/// An engine's thread looks at a few at a time, in turns, so that thousands of them do not hold up
 /// who rings; a test that steps is told that there is nothing to do only when there is nothing.
 fn flush_late(world: &mut World, id: usize) -> bool {
     let most = if world.clock.began.is_some() { LATE_FLUSHES } else { usize::MAX };

@@ -66,7 +66,7 @@ pub(crate) fn spawn(shared: &Arc<SharedWorld>) {
 /// Looks for work all the time, does it, and calls for help when there is much.
 fn look(shared: &Weak<SharedWorld>, processors: usize) {
     if let Err(errno) = prctl::set_timerslack(TIMER_SLACK_NS) {
-        tracing::debug!(%errno, "the model's thread sleeps with the system's timer slack");
+        tracing::debug!(%errno, "the engine's thread sleeps with the system's timer slack");
     }
     let spin = if processors < ENOUGH_PROCESSORS { SPIN_ON_FEW } else { SPIN };
     let mut scratch = Scratch::default();

@@ -279,7 +279,7 @@ impl Fabric {
     }
 
     /// Whether nothing can happen to any frame, none is under way on a link, nobody watches, and
-    /// nobody is outside: messages may be carried whole.
+    /// nobody is outside: messages of connections may be carried whole.
     #[cfg(test)]
     pub(crate) fn is_undisturbed(&self) -> bool {
         !self.is_disturbed() && !self.outbox.as_ref().is_some_and(|it| it.frames.is_watched())

@@ -58,7 +58,7 @@ impl SharedFabric {
         self.hints.due.load(Ordering::Relaxed)
     }
 
-    /// Whether messages may be carried whole: [`Fabric::is_undisturbed`].
+    /// Whether messages of connections may be carried whole: [`Fabric::is_undisturbed`].
     pub(crate) fn is_undisturbed(&self) -> bool {
         !self.hints.disturbed.load(Ordering::Relaxed) && !self.outbox.frames.is_watched()
     }

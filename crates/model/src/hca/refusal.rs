@@ -187,7 +187,7 @@ refusals! {
     RegisterReadOnly = 0xa5, BAD_OP, "The register cannot be written.";
 }
 
-/// A refused command, for the log. It is logged after the world's lock is released, since a
+/// A refused command, for the log. It is logged once its thread has put the functions back, since a
 /// subscriber may take long or call the model.
 #[derive(Debug)]
 pub(crate) struct Refused {

@@ -38,7 +38,8 @@ pub struct GuestMemory {
 /// A range of guest memory, mapped here for as long as the value lives.
 ///
 /// Nobody uses the mapping when it goes: accesses hold the lock of `ranges`, and pointers that
-/// `direct` gave are used under the lock of the world only, which whoever removes a range holds.
+/// `direct` gave are used only by those who have a function of the model, while whoever removes a
+/// range has all of them.
 #[derive(Debug)]
 struct Range {
     mapping: MmapRaw,
@@ -302,8 +303,8 @@ impl HostMemory for GuestMemory {
             _ => None,
         });
         if let (Some(from), Some(to)) = (whole?, target.direct(target_address, length)) {
-            // SAFETY: both are mapped here in one piece, and stay so while the world's lock is
-            // held.
+            // SAFETY: both are mapped here in one piece, and stay so: the caller has a function,
+            // and a range is removed only by who has all.
             unsafe { racing_copy(from.as_ptr(), to.as_ptr(), length as usize) };
             return Ok(());
         }

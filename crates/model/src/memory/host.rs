@@ -55,8 +55,8 @@ pub trait HostMemory: Send + Sync {
         length: u64,
     ) -> Result<(), Fault>;
     /// The range as memory of this process, if it is mapped here and may be written: what makes a
-    /// direct copy possible. The pointer is good while the world's lock is held; memory is taken
-    /// away under that lock only.
+    /// direct copy possible. The pointer is good for as long as the caller has any function of the
+    /// model; memory is taken away only by those who have all.
     fn direct(&self, address: u64, length: u64) -> Option<std::ptr::NonNull<u8>>;
     /// Whether the address was that of somebody who is no more, and not merely a wrong one.
     fn is_gone(&self, _address: u64) -> bool {

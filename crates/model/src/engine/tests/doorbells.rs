@@ -109,7 +109,7 @@ fn a_store_to_the_second_half_of_an_eq_doorbell_is_taken_and_means_nothing() {
         bar.store64(EQ_PAGE, offset, u64::from(COMP_EQ << 24 | 5));
         assert!(bar.rung());
         rig.run();
-        assert!(!bar.rung(), "left there, it would keep the model's thread awake");
+        assert!(!bar.rung(), "left there, it would keep the engine's thread awake");
         assert_eq!(eq(&rig), before);
         // The first half counts, whatever is in the second.
         bar.store64(EQ_PAGE, offset, u64::from(COMP_EQ << 24) << 32 | 0xffff_ffff);

@@ -1,4 +1,4 @@
-//! Messages that are carried whole, one module for each transport service: how a request that is
+//! Messages that are carried whole, one module for each connected service: how a request that is
 //! ready goes out, what a message meets at its receiver, and what that means to its sender.
 
 mod connected;

@@ -1,9 +1,9 @@
 //! Reliable connection: every request is answered, or sent again until it is or the retries are
 //! over.
 //!
-//! This is the way of messages that are carried whole; `packets` is the other one. A whole message
-//! moves in one go: the PSN counts its packets, but none is sent. A QP has one request on its way
-//! at a time, so that requests complete in order and a fence has nothing to wait for.
+//! This is the way of messages that are carried whole; `packets` is the other one. The PSN counts
+//! the packets of what is carried, but none is sent. A QP has one request on its way at a time, so
+//! that requests complete in order and a fence has nothing to wait for.
 
 use verbless_prm::hot::{cqe_syndrome, event_type};
 

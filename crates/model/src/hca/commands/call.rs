@@ -39,8 +39,8 @@ impl<'a> Call<'a> {
         self.hca
     }
 
-    /// The `refusal`, with words for the log on what it is about: nothing is logged under the
-    /// world's lock.
+    /// The `refusal`, with words for the log on what it is about: nothing is logged while the
+    /// thread has the function.
     pub(crate) fn about(&self, refusal: Refusal, detail: impl Into<String>) -> Refusal {
         let _ = self.detail.set(detail.into());
         refusal

@@ -181,11 +181,11 @@ impl SharedWorld {
         world
     }
 
-    /// Lets those in who wait for a function: one that is put back and taken again at once would
+    /// Lets those in who wait for functions: one that is put back and taken again at once would
     /// never be theirs.
-    pub(crate) fn give_way(&self, id: usize) {
+    pub(crate) fn give_way(&self) {
         for _ in 0..100 {
-            if !self.place(id).is_wanted() {
+            if !self.room.places.iter().any(Place::is_wanted) {
                 break;
             }
             std::thread::yield_now();

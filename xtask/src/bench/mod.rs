@@ -6,9 +6,10 @@
 //! Besides, the machine code of the same functions is looked at ([`code`]): no way to a panic, an
 //! allocation or a lock, and memory touched in the right order. Last, what a modelled WRITE costs
 //! ([`mod@write`]), the rates of copies into registered memory ([`copies`]), the model's rates
-//! ([`speed`]), and what it is like to be a program under `verbless-model run` ([`mod@run`]).
+//! ([`speed`]), what else it does meanwhile ([`busy`]), and what it is like to be a program under `verbless-model run` ([`mod@run`]).
 
 pub(crate) mod aarch64;
+mod busy;
 mod code;
 mod copies;
 mod run;
@@ -149,6 +150,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if !options.counts {
         copies::check(options.filter.as_deref(), &mut tally)?;
         speed::check(options.filter.as_deref(), &mut tally)?;
+        busy::check(options.filter.as_deref(), &mut tally)?;
         run::check(options.filter.as_deref(), &mut tally)?;
     }
     println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);

@@ -131,7 +131,7 @@ fn round(shared: &SharedWorld, first: usize, all: bool, scratch: &mut Scratch) -
         }
         if let Some(done) = shared.work(id, scratch, |world| run::run(world, id, BATCH)) {
             found.worked |= done > 0;
-            shared.give_way(id);
+            shared.give_way();
         }
         found.busy += usize::from(shared.place(id).busy.load(Ordering::Relaxed));
     }
